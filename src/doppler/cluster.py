@@ -1,0 +1,226 @@
+"""Where a graph runs: devices, the links between them, and presets of known machines.
+
+Shape suffix: D devices.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One device.
+
+    flop_per_s: peak floating-point operations per second, by dtype (f16, f32, f64; c64 counts real
+    operations and runs at the f32 rate unless given).
+    memory_bytes_per_s: bandwidth of its own memory. launch_overhead_s: fixed seconds per op.
+    memory_bytes: capacity. unsupported_kinds: op kinds that it cannot run.
+    """
+
+    name: str
+    flop_per_s: Mapping[str, float]
+    memory_bytes_per_s: float
+    launch_overhead_s: float
+    memory_bytes: float
+    unsupported_kinds: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        rates = {f"flop_per_s[{dtype}]": rate for dtype, rate in self.flop_per_s.items()}
+        rates["memory_bytes_per_s"] = self.memory_bytes_per_s
+        for label, rate in rates.items():
+            if not rate > 0:
+                raise InputError(f"device {self.name!r}: {label} must be positive, got {rate}")
+        if not rates.keys() - {"memory_bytes_per_s"}:
+            raise InputError(f"device {self.name!r}: flop_per_s names no dtype")
+        if not (self.launch_overhead_s >= 0 and self.memory_bytes >= 0):
+            raise InputError(
+                f"device {self.name!r}: launch_overhead_s and memory_bytes must not be negative"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """One direction between two devices: seconds = latency_s + bytes / bytes_per_s."""
+
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Cluster:
+    """Devices and the links between them.
+
+    bytes_per_s, latency_s: [D, D], row the sender, column the receiver; the diagonal is unused.
+
+    Raises:
+        InputError: no device, a matrix of another shape, a link without bandwidth, a negative
+            latency, a device that no link reaches; names the device or pair.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    bytes_per_s: NDArray[np.float64] = field(repr=False)
+    latency_s: NDArray[np.float64] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        num, where = len(self.devices), f"cluster {self.name!r}"
+        if num < 1:
+            raise InputError(f"{where}: needs at least one device, has {num}")
+        for column in ("bytes_per_s", "latency_s"):
+            matrix = np.array(getattr(self, column), dtype=np.float64)
+            if matrix.shape != (num, num):
+                raise InputError(f"{where}: {column} has shape {matrix.shape} for {num} devices")
+            matrix.setflags(write=False)
+            object.__setattr__(self, column, matrix)
+        between = ~np.eye(num, dtype=bool)
+        closed = between & ~(self.bytes_per_s > 0)
+        for d in range(num):
+            others = between[:, d]
+            if num > 1 and closed[others, d].all():
+                raise InputError(f"{where}: no link reaches device {d} ({self.devices[d].name})")
+        for s, d in np.argwhere(closed):
+            raise InputError(
+                f"{where}: link {s} -> {d} has bandwidth {self.bytes_per_s[s, d]:g} bytes/s: "
+                "must be positive"
+            )
+        for s, d in np.argwhere(between & ~(self.latency_s >= 0)):
+            raise InputError(
+                f"{where}: link {s} -> {d} has latency {self.latency_s[s, d]:g} s: "
+                "must not be negative"
+            )
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices, D."""
+        return len(self.devices)
+
+
+def connected(*, name: str, devices: Sequence[Device], link: Callable[[int, int], Link]) -> Cluster:
+    """A cluster whose link from device s to device d is ``link(s, d)``."""
+    num = len(devices)
+    bytes_per_s, latency_s = np.full((num, num), np.inf), np.zeros((num, num))
+    for s in range(num):
+        for d in range(num):
+            if s != d:
+                one = link(s, d)
+                bytes_per_s[s, d], latency_s[s, d] = one.bytes_per_s, one.latency_s
+    return Cluster(name=name, devices=tuple(devices), bytes_per_s=bytes_per_s, latency_s=latency_s)
+
+
+def custom(
+    *,
+    name: str,
+    devices: Sequence[Mapping],
+    bytes_per_s: float | Sequence[Sequence[float]],
+    latency_s: float | Sequence[Sequence[float]],
+) -> Cluster:
+    """A cluster written out in a configuration file: one mapping of Device fields per device.
+
+    bytes_per_s, latency_s: one number for all links, or a [D, D] matrix.
+    """
+    num = len(devices)
+    try:
+        built = [Device(**{"name": f"device{i}", **spec}) for i, spec in enumerate(devices)]
+    except TypeError as error:
+        raise InputError(f"cluster {name!r}: a device: {error}") from None
+    matrices = [
+        np.full((num, num), value) if np.isscalar(value) else np.array(value, dtype=np.float64)
+        for value in (bytes_per_s, latency_s)
+    ]
+    return Cluster(name=name, devices=tuple(built), bytes_per_s=matrices[0], latency_s=matrices[1])
+
+
+# Peak rates and memory of the vendor's data sheets: NVIDIA Tesla P100 (SXM2), Tesla V100 (SXM2,
+# 16 GB), A100 (SXM4, 40 GB), H100 (SXM5, 80 GB), without structured sparsity. f16 and f32 use
+# tensor cores where frameworks do by default: V100 f16, A100 and H100 f16 and TF32. The launch
+# overhead of 5 microseconds is that of an empty CUDA kernel when kernels are issued back to back.
+P100 = Device(
+    name="p100",
+    flop_per_s={"f16": 21.2e12, "f32": 10.6e12, "f64": 5.3e12},
+    memory_bytes_per_s=732e9,
+    launch_overhead_s=5e-6,
+    memory_bytes=16e9,
+)
+V100 = Device(
+    name="v100",
+    flop_per_s={"f16": 125e12, "f32": 15.7e12, "f64": 7.8e12},
+    memory_bytes_per_s=900e9,
+    launch_overhead_s=5e-6,
+    memory_bytes=16e9,
+)
+A100 = Device(
+    name="a100",
+    flop_per_s={"f16": 312e12, "f32": 156e12, "f64": 19.5e12},
+    memory_bytes_per_s=1555e9,
+    launch_overhead_s=5e-6,
+    memory_bytes=40e9,
+)
+H100 = Device(
+    name="h100",
+    flop_per_s={"f16": 989e12, "f32": 494e12, "f64": 67e12},
+    memory_bytes_per_s=3350e9,
+    launch_overhead_s=5e-6,
+    memory_bytes=80e9,
+)
+
+# PCI Express 3.0 x16: 15.75 GB/s of which copies reach about 12. NVLink 2: 25 GB/s a link and
+# direction. NVSwitch: 300 GB/s (A100) and 450 GB/s (H100) a GPU and direction. 100 Gbit/s
+# InfiniBand between nodes.
+PCIE3 = Link(bytes_per_s=12e9, latency_s=10e-6)
+NVLINK2 = Link(bytes_per_s=25e9, latency_s=8e-6)
+NVLINK2_DOUBLE = Link(bytes_per_s=50e9, latency_s=8e-6)
+NVSWITCH_A100 = Link(bytes_per_s=300e9, latency_s=6e-6)
+NVSWITCH_H100 = Link(bytes_per_s=450e9, latency_s=6e-6)
+INFINIBAND = Link(bytes_per_s=12.5e9, latency_s=15e-6)
+
+# NVIDIA DGX-1 (V100) hybrid cube mesh, links per pair of GPUs of one node ("NVIDIA DGX-1 With
+# Tesla V100 System Architecture", 2017, figure 4); pairs without a link go over PCI Express.
+_CUBE_MESH = {
+    **{(0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2},
+    **{(2, 6): 1, (3, 7): 1, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2},
+}
+
+
+def _cube_mesh_link(s: int, d: int) -> Link:
+    if s // 8 != d // 8:
+        return INFINIBAND
+    low, high = sorted((s % 8, d % 8))
+    return {0: PCIE3, 1: NVLINK2, 2: NVLINK2_DOUBLE}[_CUBE_MESH.get((low, high), 0)]
+
+
+@dataclass(frozen=True)
+class _Preset:
+    num_devices: int
+    device: Callable[[int], Device]
+    link: Callable[[int, int], Link]
+
+
+PRESETS: Mapping[str, _Preset] = {
+    "p100x4": _Preset(4, lambda d: P100, lambda s, d: PCIE3),
+    "v100x8": _Preset(8, lambda d: V100, _cube_mesh_link),
+    "a100x8": _Preset(8, lambda d: A100, lambda s, d: NVSWITCH_A100),
+    "h100x8": _Preset(8, lambda d: H100, lambda s, d: NVSWITCH_H100),
+    # Two generations in one machine, over PCI Express.
+    "mixed": _Preset(4, lambda d: V100 if d % 2 else P100, lambda s, d: PCIE3),
+}
+
+
+def preset(*, name: str, num_devices: int | None = None) -> Cluster:
+    """A known machine, with ``num_devices`` devices instead of its own number if given.
+
+    Raises:
+        InputError: unknown name (the choices are listed) or fewer than one device.
+    """
+    if name not in PRESETS:
+        raise InputError(f"cluster {name!r}: unknown, choose from {', '.join(PRESETS)}")
+    known = PRESETS[name]
+    num = known.num_devices if num_devices is None else num_devices
+    if num < 1:
+        raise InputError(f"cluster {name!r}: num_devices must be at least 1, got {num}")
+    devices = [replace(known.device(d), name=f"{known.device(d).name}:{d}") for d in range(num)]
+    return connected(name=name, devices=devices, link=known.link)

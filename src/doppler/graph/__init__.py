@@ -1,0 +1,31 @@
+"""What is to run: the dataflow graph, its levels, its file formats."""
+
+from doppler.graph.dataflow import (
+    DataflowGraph,
+    Edges,
+    GivenCosts,
+    Inputs,
+    KernelSpec,
+    Ops,
+    Regions,
+)
+from doppler.graph.formats import load_graph, save_json, save_text
+from doppler.graph.levels import depth, topological_order
+from doppler.graph.networkx_format import from_networkx, to_networkx
+
+__all__ = [
+    "DataflowGraph",
+    "Edges",
+    "GivenCosts",
+    "Inputs",
+    "KernelSpec",
+    "Ops",
+    "Regions",
+    "depth",
+    "from_networkx",
+    "load_graph",
+    "save_json",
+    "save_text",
+    "to_networkx",
+    "topological_order",
+]

@@ -1,0 +1,103 @@
+"""Orders and longest paths of a directed acyclic graph given as edge arrays.
+
+Shape suffixes: V ops, E edges.
+"""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+
+
+def successors(num_ops: int, src_E: IntArray, dst_E: IntArray) -> tuple[IntArray, IntArray]:
+    """Adjacency as (ptr [V + 1], edge ids [E] grouped by src, in the order of dst)."""
+    edge_E = np.lexsort((dst_E, src_E))
+    return np.searchsorted(src_E[edge_E], np.arange(num_ops + 1)), edge_E
+
+
+@numba.njit(cache=True)
+def _kahn(ptr: IntArray, dst_E: IntArray, indegree_V: IntArray) -> tuple[IntArray, int]:
+    num = len(ptr) - 1
+    order_V = np.empty(num, np.int64)
+    tail = 0
+    for v in range(num):
+        if indegree_V[v] == 0:
+            order_V[tail] = v
+            tail += 1
+    head = 0
+    while head < tail:
+        for i in range(ptr[order_V[head]], ptr[order_V[head] + 1]):
+            indegree_V[dst_E[i]] -= 1
+            if indegree_V[dst_E[i]] == 0:
+                order_V[tail] = dst_E[i]
+                tail += 1
+        head += 1
+    return order_V, tail
+
+
+def topological_order(num_ops: int, src_E: IntArray, dst_E: IntArray) -> IntArray:
+    """Ops [V], producers first, in breadth-first order with ties by id; the graph has no cycle."""
+    ptr, edge_E = successors(num_ops, src_E, dst_E)
+    order_V, visited = _kahn(ptr, dst_E[edge_E], np.bincount(dst_E, minlength=num_ops))
+    assert visited == num_ops, "the graph has a cycle"
+    return order_V
+
+
+def find_cycle(num_ops: int, src_E: IntArray, dst_E: IntArray) -> list[int]:
+    """The ops of one cycle in the direction of the edges, or an empty list."""
+    ptr, edge_E = successors(num_ops, src_E, dst_E)
+    indegree_V = np.bincount(dst_E, minlength=num_ops)
+    _, visited = _kahn(ptr, dst_E[edge_E], indegree_V)
+    if visited == num_ops:
+        return []
+    # Every op left over has a producer that is left over: walking back must close a cycle.
+    left_V = indegree_V > 0
+    inner_E = left_V[src_E] & left_V[dst_E]
+    producer = dict(zip(dst_E[inner_E].tolist(), src_E[inner_E].tolist(), strict=True))
+    op = next(iter(producer))
+    position: dict[int, int] = {}
+    while op not in position:
+        position[op] = len(position)
+        op = producer[op]
+    return list(position)[position[op] :][::-1]
+
+
+@numba.njit(cache=True)
+def _longest(ptr, dst_E, order_V, weight_V, weight_E, next_V, length_V):
+    for k in range(len(order_V) - 1, -1, -1):
+        v = order_V[k]
+        best = 0.0
+        for i in range(ptr[v], ptr[v + 1]):
+            through = weight_E[i] + length_V[dst_E[i]]
+            if next_V[v] < 0 or through > best:
+                best = through
+                next_V[v] = dst_E[i]
+        length_V[v] = weight_V[v] + best
+
+
+def longest_paths(
+    num_ops: int,
+    src_E: IntArray,
+    dst_E: IntArray,
+    weight_V: NDArray[np.float64],
+    weight_E: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], IntArray]:
+    """Length [V] of the longest path from each op to a sink, and the op after it (-1 at a sink).
+
+    A path's length is the sum of the weights of its ops, both ends included, and of its edges.
+    With the weights in seconds this is the b_level (Kwok and Ahmad 1999); on reversed edges, less
+    the op's own weight, it is the t_level.
+    """
+    ptr, edge_E = successors(num_ops, src_E, dst_E)
+    length_V = np.zeros(num_ops)
+    next_V = np.full(num_ops, -1, np.int64)
+    order_V = topological_order(num_ops, src_E, dst_E)
+    _longest(ptr, dst_E[edge_E], order_V, weight_V, weight_E[edge_E], next_V, length_V)
+    return length_V, next_V
+
+
+def depth(num_ops: int, src_E: IntArray, dst_E: IntArray) -> IntArray:
+    """Level [V] of each op: the number of edges on the longest path from a source to it."""
+    length_V, _ = longest_paths(num_ops, dst_E, src_E, np.zeros(num_ops), np.ones(len(src_E)))
+    return length_V.astype(np.int64)

@@ -1,0 +1,90 @@
+"""DataflowGraph to networkx and back."""
+
+import networkx as nx
+import numpy as np
+
+from doppler.errors import InputError
+from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops
+
+_OP_COLUMNS = ("flops", "read_bytes", "output_bytes", "node", "block")
+
+
+def to_networkx(graph: DataflowGraph) -> nx.MultiDiGraph:
+    """A MultiDiGraph: nodes are op ids, edge keys are region labels, columns are attributes.
+
+    Inputs and given costs are kept in ``.graph["inputs"]`` and as ``given_seconds`` attributes.
+    """
+    result = nx.MultiDiGraph(name=graph.name, inputs=graph.inputs)
+    ops, edges, given = graph.ops, graph.edges, graph.given_costs
+    for v in range(graph.num_ops):
+        columns = {column: getattr(ops, column)[v].item() for column in _OP_COLUMNS}
+        kernel = {"kernel": ops.kernels[v]} if ops.kernels else {}
+        seconds = {"given_seconds": float(given.op_seconds[v])} if given else {}
+        result.add_node(
+            v,
+            name=ops.names[v],
+            kind=ops.kinds[v],
+            dtype=ops.dtypes[v],
+            **columns,
+            **kernel,
+            **seconds,
+        )
+    for e in range(graph.num_edges):
+        seconds = {"given_seconds": float(given.transfer_seconds[e])} if given else {}
+        result.add_edge(
+            int(edges.src[e]),
+            int(edges.dst[e]),
+            key=int(edges.region[e]),
+            bytes=float(edges.bytes[e]),
+            **seconds,
+        )
+    return result
+
+
+def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGraph:
+    """A DataflowGraph from any directed networkx graph; nodes are numbered in their order.
+
+    Attributes as written by `to_networkx`; what is missing is 0 or a default. Given costs are
+    taken if every node and edge has ``given_seconds``.
+
+    Raises:
+        InputError: for an undirected graph, or as DataflowGraph does.
+    """
+    if not graph.is_directed():
+        raise InputError("networkx graph: must be directed")
+    index = {node: v for v, node in enumerate(graph.nodes)}
+    nodes = [attributes for _, attributes in graph.nodes(data=True)]
+    if graph.is_multigraph():
+        edges = [(u, v, key, data) for u, v, key, data in graph.edges(keys=True, data=True)]
+    else:
+        edges = [(u, v, 0, data) for u, v, data in graph.edges(data=True)]
+    kernels = [data.get("kernel") for data in nodes]
+    given = None
+    timed = [*nodes, *(data for *_, data in edges)]
+    if all("given_seconds" in data for data in timed):
+        given = GivenCosts.make(
+            op_seconds=[data["given_seconds"] for data in nodes],
+            transfer_seconds=[data["given_seconds"] for *_, data in edges],
+        )
+    return DataflowGraph(
+        name=name or graph.graph.get("name") or "networkx",
+        ops=Ops.make(
+            names=[str(data.get("name", node)) for node, data in graph.nodes(data=True)],
+            kinds=[data.get("kind", "op") for data in nodes],
+            dtypes=[data.get("dtype", "f32") for data in nodes],
+            flops=[data.get("flops", 0.0) for data in nodes],
+            read_bytes=[data.get("read_bytes", 0.0) for data in nodes],
+            output_bytes=[data.get("output_bytes", 0.0) for data in nodes],
+            node=[data.get("node", -1) for data in nodes],
+            block=[data.get("block", v) for v, data in enumerate(nodes)],
+            kernels=kernels if any(kernels) else (),
+        ),
+        edges=Edges.make(
+            src=np.array([index[u] for u, *_ in edges], dtype=np.int64),
+            dst=np.array([index[v] for _, v, *_ in edges], dtype=np.int64),
+            region=np.array([key for *_, key, _ in edges], dtype=np.int64),
+            bytes=np.array([data.get("bytes", 0.0) for *_, data in edges]),
+        ),
+        inputs=graph.graph.get("inputs") or Inputs.make(),
+        given_costs=given,
+    )

@@ -1,0 +1,306 @@
+"""Problem: the numbers that everything else computes on, made from a graph and a cluster.
+
+Shape suffixes: V ops, E edges, R regions, I inputs, D devices.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.cluster import Cluster, Device
+from doppler.errors import InputError
+from doppler.graph import DataflowGraph
+from doppler.graph.formats import write_atomically
+from doppler.graph.levels import longest_paths, topological_order
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class ProblemArrays(NamedTuple):
+    """A problem as plain arrays, the form that compiled code takes.
+
+    A region's transfer from device s to device d takes
+    ``latency_s[s, d] + size[r] * seconds_per_size[s, d]`` seconds; with given costs the size is
+    the given number of seconds. The other arrays are those of graph.Regions, and the same edges
+    seen from the consumer: op v reads the regions ``reads[read_ptr[v]:read_ptr[v + 1]]``.
+    """
+
+    op_seconds: FloatArray  # [V, D], inf where the device cannot run the op
+    size: FloatArray  # [R]
+    latency_s: FloatArray  # [D, D]
+    seconds_per_size: FloatArray  # [D, D]
+    region_src: IntArray  # [R]
+    region_ptr: IntArray  # [V + 1]
+    consumer_ptr: IntArray  # [R + 1]
+    consumers: IntArray  # [E]
+    read_ptr: IntArray  # [V + 1]
+    reads: IntArray  # [E]
+    region_bytes: FloatArray  # [R]
+    sink_bytes: FloatArray  # [V] output that no op reads, kept to the end
+    input_ptr: IntArray  # [I + 1]
+    input_consumers: IntArray
+    input_bytes: FloatArray  # [I]
+    memory_bytes: FloatArray  # [D]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Problem:
+    """A graph on a cluster: seconds per op and device, transfer times, memory.
+
+    Make it with `build`. Given costs replace the cluster's speeds, latencies and memory sizes;
+    what is left of the cluster is its number of devices and the op kinds they cannot run.
+    """
+
+    graph: DataflowGraph
+    cluster: Cluster
+    arrays: ProblemArrays
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops, V."""
+        return self.graph.num_ops
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices, D."""
+        return self.cluster.num_devices
+
+    @property
+    def has_given_costs(self) -> bool:
+        """Whether the times come with the graph instead of from the cluster."""
+        return self.graph.given_costs is not None
+
+    @cached_property
+    def hash(self) -> str:
+        """Hex digest of all numbers of the problem: equal for equal problems."""
+        digest = hashlib.sha256()
+        for array in self.arrays:
+            digest.update(str(array.shape).encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def mean_op_seconds(self) -> FloatArray:
+        """Seconds of each op [V], the mean over the devices that can run it."""
+        seconds_VD = self.arrays.op_seconds
+        able_VD = np.isfinite(seconds_VD)
+        return np.where(able_VD, seconds_VD, 0.0).sum(1) / able_VD.sum(1)
+
+    @cached_property
+    def mean_transfer_seconds(self) -> FloatArray:
+        """Seconds to move each region [R], the mean over ordered pairs of distinct devices."""
+        num = self.num_devices
+        if num == 1:
+            return np.zeros(len(self.arrays.size))
+        between = ~np.eye(num, dtype=bool)
+        return (
+            self.arrays.latency_s[between].mean()
+            + self.arrays.size * self.arrays.seconds_per_size[between].mean()
+        )
+
+    @cached_property
+    def scale_s(self) -> float:
+        """The problem's own time scale: max(total work / devices, longest op path), in seconds."""
+        graph, work_V = self.graph, self.mean_op_seconds
+        path_V, _ = longest_paths(
+            graph.num_ops, graph.edges.src, graph.edges.dst, work_V, np.zeros(graph.num_edges)
+        )
+        return max(work_V.sum() / self.num_devices, path_V.max()) or 1.0
+
+
+def op_cost_s(
+    *, flops: FloatArray, moved_bytes: FloatArray, dtypes: tuple[str, ...], device: Device
+) -> FloatArray:
+    """Roofline seconds [V]: launch + max(flops / peak of the dtype, bytes / memory bandwidth).
+
+    Source: Williams, Waterman, Patterson, "Roofline", CACM 2009; the launch overhead is added.
+
+    Raises:
+        InputError: the device has no rate for a dtype that occurs.
+    """
+    rate = dict(device.flop_per_s)
+    if "f32" in rate:
+        rate.setdefault("c64", rate["f32"])
+    missing = sorted(set(dtypes) - rate.keys())
+    if missing:
+        raise InputError(
+            f"device {device.name!r}: no flop_per_s for dtype {missing[0]!r}, "
+            f"only {', '.join(rate)}"
+        )
+    rate_V = np.array([rate[dtype] for dtype in dtypes])
+    return device.launch_overhead_s + np.maximum(
+        flops / rate_V, moved_bytes / device.memory_bytes_per_s
+    )
+
+
+def build(graph: DataflowGraph, cluster: Cluster) -> Problem:
+    """Price a graph on a cluster.
+
+    Raises:
+        InputError: an op whose kind no device runs, an op whose data fits on no device.
+    """
+    ops, edges, regions, inputs = graph.ops, graph.edges, graph.regions, graph.inputs
+    num_devices = cluster.num_devices
+    given = graph.given_costs
+    if given is not None:
+        op_seconds = np.repeat(given.op_seconds[:, None], num_devices, axis=1)
+        size = np.zeros(len(regions))
+        size[regions.of_edge] = given.transfer_seconds
+        latency_s = np.zeros((num_devices, num_devices))
+        seconds_per_size = np.ones((num_devices, num_devices))
+        memory_bytes = np.full(num_devices, np.inf)
+    else:
+        moved = ops.read_bytes + ops.output_bytes
+        op_seconds = np.stack(
+            [
+                op_cost_s(flops=ops.flops, moved_bytes=moved, dtypes=ops.dtypes, device=device)
+                for device in cluster.devices
+            ],
+            axis=1,
+        )
+        size = regions.bytes.copy()
+        latency_s = cluster.latency_s.copy()
+        seconds_per_size = 1.0 / cluster.bytes_per_s
+        memory_bytes = np.array([float(device.memory_bytes) for device in cluster.devices])
+    kinds = np.array(ops.kinds)
+    for d, device in enumerate(cluster.devices):
+        op_seconds[np.isin(kinds, list(device.unsupported_kinds)), d] = np.inf
+    homeless = np.flatnonzero(~np.isfinite(op_seconds).any(axis=1))
+    if len(homeless):
+        v = homeless[0]
+        raise InputError(
+            f"cluster {cluster.name!r}: no device runs op {v} ({ops.names[v]!r}) "
+            f"of kind {ops.kinds[v]!r}"
+        )
+    read_edge_E = np.lexsort((regions.of_edge, edges.dst))
+    arrays = ProblemArrays(
+        op_seconds=np.ascontiguousarray(op_seconds),
+        size=size,
+        latency_s=latency_s,
+        seconds_per_size=np.ascontiguousarray(seconds_per_size),
+        region_src=regions.src.copy(),
+        region_ptr=regions.op_ptr.copy(),
+        consumer_ptr=regions.consumer_ptr.copy(),
+        consumers=regions.consumers.copy(),
+        read_ptr=np.searchsorted(edges.dst[read_edge_E], np.arange(graph.num_ops + 1)),
+        reads=regions.of_edge[read_edge_E],
+        region_bytes=regions.bytes.copy(),
+        sink_bytes=np.where(np.diff(regions.op_ptr) == 0, ops.output_bytes, 0.0),
+        input_ptr=np.cumsum([0, *(len(ops) for ops in inputs.consumers)]).astype(np.int64),
+        input_consumers=np.array(
+            [v for consumers in inputs.consumers for v in consumers], dtype=np.int64
+        ),
+        input_bytes=inputs.bytes.copy(),
+        memory_bytes=memory_bytes,
+    )
+    _check_memory(graph, arrays)
+    return Problem(graph=graph, cluster=cluster, arrays=arrays)
+
+
+def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
+    """An op needs its inputs, what it reads and what it writes on one device at one time."""
+    need_V = arrays.sink_bytes.copy()
+    np.add.at(need_V, arrays.region_src, arrays.region_bytes)
+    np.add.at(need_V, graph.edges.dst, graph.edges.bytes)
+    of_consumer = np.repeat(arrays.input_bytes, np.diff(arrays.input_ptr))
+    np.add.at(need_V, arrays.input_consumers, of_consumer)
+    room_V = np.where(np.isfinite(arrays.op_seconds), arrays.memory_bytes, 0.0).max(axis=1)
+    bad = np.flatnonzero(need_V > room_V)
+    if len(bad):
+        v = bad[0]
+        raise InputError(
+            f"graph {graph.name!r}: op {v} ({graph.ops.names[v]!r}) needs {need_V[v]:.3g} bytes at "
+            f"once, the largest device that runs it has {room_V[v]:.3g}"
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Placement:
+    """A device and a priority for every op of one problem.
+
+    device: [V] device per op. priority: [V] rank in the order of decisions, 0 first.
+    problem_hash: of the problem it was made for.
+    """
+
+    device: IntArray
+    priority: IntArray
+    problem_hash: str
+
+    @classmethod
+    def make(
+        cls, problem: Problem, device: IntArray, priority: IntArray | None = None
+    ) -> "Placement":
+        """Check against the problem; without priorities, ops rank in topological order.
+
+        Raises:
+            InputError: wrong number of ops, a device that does not exist, priorities that are no
+                ranking, an op on a device that cannot run it.
+        """
+        device = np.array(device, dtype=np.int64)
+        num = problem.num_ops
+        if priority is None:
+            priority = np.empty(num, dtype=np.int64)
+            edges = problem.graph.edges
+            priority[topological_order(num, edges.src, edges.dst)] = np.arange(num)
+        priority = np.array(priority, dtype=np.int64)
+        if device.shape != (num,) or priority.shape != (num,):
+            raise InputError(
+                f"placement: {len(device)} devices and {len(priority)} priorities for {num} ops"
+            )
+        bad = np.flatnonzero((device < 0) | (device >= problem.num_devices))
+        if len(bad):
+            raise InputError(
+                f"placement: op {bad[0]} is on device {device[bad[0]]}, "
+                f"but the devices are 0 to {problem.num_devices - 1}"
+            )
+        if not np.array_equal(np.sort(priority), np.arange(num)):
+            raise InputError(f"placement: priorities are not a ranking 0 to {num - 1}")
+        bad = np.flatnonzero(~np.isfinite(problem.arrays.op_seconds[np.arange(num), device]))
+        if len(bad):
+            name = problem.graph.ops.names[bad[0]]
+            raise InputError(
+                f"placement: op {bad[0]} ({name!r}) is on device {device[bad[0]]}, "
+                "which cannot run its kind"
+            )
+        return cls(device=device, priority=priority, problem_hash=problem.hash)
+
+    def save(self, path: str | Path, extra: Mapping[str, object] | None = None) -> None:
+        """Write JSON, atomically; ``extra`` are further entries for the reader."""
+        write_atomically(
+            path,
+            json.dumps(
+                {
+                    "problem_hash": self.problem_hash,
+                    **(extra or {}),
+                    "device": self.device.tolist(),
+                    "priority": self.priority.tolist(),
+                }
+            )
+            + "\n",
+        )
+
+    @classmethod
+    def load(cls, path: str | Path, problem: Problem) -> "Placement":
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: unreadable file, or a placement for another problem.
+        """
+        try:
+            data = json.loads(Path(path).read_text())
+            device, priority = data["device"], data["priority"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: not a placement file ({error})") from None
+        if data.get("problem_hash") != problem.hash:
+            raise InputError(
+                f"{path}: made for problem {data.get('problem_hash')}, this one is {problem.hash}"
+            )
+        return cls.make(problem, device, priority)

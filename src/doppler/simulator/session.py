@@ -1,0 +1,278 @@
+"""Simulated systems: the rules of an engine, and its batches over all cores.
+
+Shape suffixes: B placements, R repeats, V ops, D devices.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.errors import InputError
+from doppler.problem import Placement, Problem
+from doppler.simulator import published, work_conserving
+from doppler.simulator.state import (
+    CONTENTION_ENGINES,
+    CONTENTION_FIFO,
+    CONTENTION_NONE,
+    QUEUE_FIFO,
+    QUEUE_PRIORITY,
+    QUEUE_RANDOM,
+    QUEUE_STRICT,
+    Rules,
+    State,
+    compiled,
+    make_state,
+)
+from doppler.system import Measurement
+from doppler.trace import Contention, ExecutionRules, Queue, Trace
+
+QUEUES = {
+    "fifo": QUEUE_FIFO,
+    "priority": QUEUE_PRIORITY,
+    "random": QUEUE_RANDOM,
+    "strict": QUEUE_STRICT,
+}
+CONTENTIONS = {
+    "none": CONTENTION_NONE,
+    "fifo": CONTENTION_FIFO,
+    "engines": CONTENTION_ENGINES,
+}
+MAX_STREAMS = 60
+# Below this many executed ops a batch is done before a second thread has begun.
+_WORTH_A_THREAD = 2_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkConserving:
+    """The work-conserving system: no barriers, nothing idle while work for it is ready.
+
+    queue: which ready task goes first. contention: of transfers. streams: ops that a device runs
+    at a time. noise: standard deviation of the logarithm of a factor of mean 1 on the seconds of
+    every op and transfer.
+    """
+
+    queue: Queue = "priority"
+    contention: Contention = "fifo"
+    streams: int = 1
+    noise: float = 0.0
+    kind: Literal["simulated"] = "simulated"
+
+    def __post_init__(self) -> None:
+        _check_choice("simulator.queue", self.queue, QUEUES)
+        _check_choice("simulator.contention", self.contention, CONTENTIONS)
+        if not 1 <= self.streams <= MAX_STREAMS:
+            raise InputError(f"simulator.streams: 1 to {MAX_STREAMS}, got {self.streams}")
+        if not 0 <= self.noise < 10:
+            raise InputError(f"simulator.noise: 0 to 10, got {self.noise}")
+
+    def open(self, problem: Problem) -> "SimulatorSession":
+        """A session for one problem."""
+        return SimulatorSession(
+            problem=problem,
+            engine=_work_conserving_batch,
+            execution=ExecutionRules(
+                streams=self.streams, contention=self.contention, queue=self.queue
+            ),
+            noise=self.noise,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """The semantics of the published simulator: no contention, its order of simultaneous events.
+
+    ``queue=priority`` replaces its first-in-first-out devices; other fields as WorkConserving.
+    """
+
+    queue: Queue = "fifo"
+    streams: int = 1
+    noise: float = 0.0
+    kind: Literal["simulated"] = "simulated"
+
+    def __post_init__(self) -> None:
+        _check_choice("simulator.queue", self.queue, ("fifo", "priority"))
+        if not 1 <= self.streams <= MAX_STREAMS:
+            raise InputError(f"simulator.streams: 1 to {MAX_STREAMS}, got {self.streams}")
+        if not 0 <= self.noise < 10:
+            raise InputError(f"simulator.noise: 0 to 10, got {self.noise}")
+
+    def open(self, problem: Problem) -> "SimulatorSession":
+        """A session for one problem."""
+        return SimulatorSession(
+            problem=problem,
+            engine=_published_batch,
+            execution=ExecutionRules(streams=self.streams, contention="none", queue=self.queue),
+            noise=self.noise,
+        )
+
+
+def _check_choice(key: str, value: str, choices) -> None:
+    if value not in choices:
+        raise InputError(f"{key}: {value!r} is not one of {', '.join(choices)}")
+
+
+class SimulatorSession:
+    """A problem in a simulator: one set of buffers per core, used in parallel without the GIL."""
+
+    def __init__(
+        self, *, problem: Problem, engine: Callable, execution: ExecutionRules, noise: float
+    ) -> None:
+        self.problem = problem
+        self.evaluations = 0
+        self.execution = execution
+        self.rules = Rules(
+            queue=QUEUES[execution.queue],
+            contention=CONTENTIONS[execution.contention],
+            streams=execution.streams,
+            op_noise=noise,
+            transfer_noise=noise,
+        )
+        self._engine = engine
+        self._num_threads = len(os.sched_getaffinity(0))
+        self._states = [make_state(problem.arrays)]
+        self._pool: ThreadPoolExecutor | None = None
+        everywhere_zero = np.zeros(problem.num_ops, dtype=np.int64)
+        able = np.isfinite(problem.arrays.op_seconds)
+        # Any device that runs the op will do: only the order is of interest here.
+        device = np.where(able[:, 0], everywhere_zero, able.argmax(axis=1))
+        self._topological = Placement.make(problem, device).priority
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def measure(
+        self,
+        device_BV: NDArray[np.int64],
+        priority_BV: NDArray[np.int64] | None = None,
+        repeats: int = 1,
+        rng: np.random.Generator | None = None,
+    ) -> Measurement:
+        """Simulate; see system.Session. Without noise all repeats are one simulation."""
+        device_BV = np.ascontiguousarray(device_BV, dtype=np.int64)
+        num, num_ops = device_BV.shape
+        num_devices = self.problem.num_devices
+        assert num_ops == self.problem.num_ops
+        assert num == 0 or (device_BV.min() >= 0 and device_BV.max() < num_devices)
+        if priority_BV is None:
+            priority_BV = np.broadcast_to(self._topological, device_BV.shape)
+        priority_BV = np.ascontiguousarray(priority_BV, dtype=np.int64)
+        assert priority_BV.shape == device_BV.shape
+        if self.execution.queue == "strict":
+            ranking = np.sort(priority_BV, axis=1) == np.arange(num_ops)
+            assert ranking.all(), "strict order needs rankings"
+        random = self.rules.op_noise > 0 or self.execution.queue == "random"
+        if random and rng is None:
+            raise ValueError("a system that draws random numbers needs rng")
+        draws = repeats if random else 1
+        seeds_R = np.zeros(1, dtype=np.int64)
+        if random and rng is not None:
+            seeds_R = rng.integers(0, 2**62, size=draws)
+        seconds_BR = np.empty((num, draws))
+        peak_BD = np.zeros((num, num_devices))
+        self._run(device_BV, priority_BV, seeds_R, seconds_BR, peak_BD)
+        self.evaluations += num * repeats
+        fits_B = (peak_BD <= self.problem.arrays.memory_bytes).all(axis=1)
+        return Measurement(
+            seconds=np.repeat(seconds_BR, repeats // draws, axis=1),
+            peak_bytes=peak_BD,
+            feasible=fits_B & np.isfinite(seconds_BR).all(axis=1),
+        )
+
+    def _run(self, device_BV, priority_BV, seeds_R, seconds_BR, peak_BD) -> None:
+        num = len(device_BV)
+        work = device_BV.size * len(seeds_R)
+        threads = max(1, min(self._num_threads, num, work // _WORTH_A_THREAD))
+        while len(self._states) < threads:
+            self._states.append(make_state(self.problem.arrays))
+
+        def part(i: int) -> None:
+            rows = slice(num * i // threads, num * (i + 1) // threads)
+            self._engine(
+                self.problem.arrays,
+                self.rules,
+                device_BV[rows],
+                priority_BV[rows],
+                seeds_R,
+                self._states[i],
+                seconds_BR[rows],
+                peak_BD[rows],
+            )
+
+        if threads == 1:
+            part(0)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._num_threads, "simulator")
+        list(self._pool.map(part, range(threads)))
+
+    def trace(self, placement: Placement) -> Trace:
+        """Simulate one placement without jitter; see system.Session."""
+        seconds_BR = np.empty((1, 1))
+        peak_BD = np.zeros((1, self.problem.num_devices))
+        self._engine(
+            self.problem.arrays,
+            self.rules._replace(op_noise=0.0, transfer_noise=0.0),
+            placement.device[None],
+            placement.priority[None],
+            np.zeros(1, dtype=np.int64),
+            self._states[0],
+            seconds_BR,
+            peak_BD,
+        )
+        if not np.isfinite(seconds_BR[0, 0]):
+            raise InputError("placement: never finishes: its strict order waits for itself")
+        return self._read_trace(self._states[0], placement, peak_BD[0])
+
+    def _read_trace(self, state: State, placement: Placement, peak_D: NDArray) -> Trace:
+        num_ops, num_devices = self.problem.num_ops, self.problem.num_devices
+        regions = state.regions
+        num_tasks = int(regions[-1]["transfers_end"]) if len(regions) else num_ops
+        ops, transfers = state.tasks[:num_ops].copy(), state.tasks[num_ops:num_tasks].copy()
+        channel_T = transfers["resource"].astype(np.int64) - num_devices
+        return Trace(
+            problem=self.problem,
+            placement=placement,
+            system_kind="simulated",
+            rules=self.execution,
+            op_stream=ops["stream"].astype(np.int64),
+            op_start_s=ops["start"],
+            op_finish_s=ops["finish"],
+            transfer_region=transfers["region"].astype(np.int64),
+            transfer_src=channel_T // num_devices,
+            transfer_dst=channel_T % num_devices,
+            transfer_start_s=transfers["start"],
+            transfer_finish_s=transfers["finish"],
+            peak_bytes=peak_D,
+        )
+
+
+@compiled
+def _work_conserving_batch(p, rules, device_BV, priority_BV, seeds_R, state, seconds_BR, peak_BD):
+    for b in range(len(device_BV)):
+        for r in range(len(seeds_R)):
+            seconds_BR[b, r] = work_conserving.simulate(
+                p, rules, device_BV[b], priority_BV[b], seeds_R[r], state
+            )
+            for d in range(len(state.devices)):
+                peak_BD[b, d] = max(peak_BD[b, d], state.devices[d].peak)
+
+
+@compiled
+def _published_batch(p, rules, device_BV, priority_BV, seeds_R, state, seconds_BR, peak_BD):
+    for b in range(len(device_BV)):
+        for r in range(len(seeds_R)):
+            seconds_BR[b, r] = published.simulate(
+                p, rules, device_BV[b], priority_BV[b], seeds_R[r], state
+            )
+            for d in range(len(state.devices)):
+                peak_BD[b, d] = max(peak_BD[b, d], state.devices[d].peak)

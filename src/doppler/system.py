@@ -1,0 +1,90 @@
+"""The protocol that the simulator and the executor share: open a problem, measure placements.
+
+Shape suffixes: B placements, R repeats, V ops, D devices.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.problem import Placement, Problem
+from doppler.trace import Trace
+
+SystemKind = Literal["simulated", "measured"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Measurement:
+    """What `Session.measure` returns.
+
+    seconds: [B, R] makespans; repeat r of every placement sees the same draw of jitter.
+    peak_bytes: [B, D] largest memory in use per device, over the repeats.
+    feasible: [B] no device ran out of memory and every op could run where it was placed.
+    """
+
+    seconds: NDArray[np.float64]
+    peak_bytes: NDArray[np.float64]
+    feasible: NDArray[np.bool_]
+
+    def cost_s(self) -> NDArray[np.float64]:
+        """What an optimiser minimises [B]: the mean over repeats, inf where infeasible."""
+        return np.where(self.feasible, self.seconds.mean(axis=1), np.inf)
+
+
+class Session(Protocol):
+    """One problem on one system; buffers, threads and locks live here. A context manager.
+
+    evaluations counts the executions so far: placements times repeats.
+    """
+
+    problem: Problem
+    evaluations: int
+
+    def measure(
+        self,
+        device_BV: NDArray[np.int64],
+        priority_BV: NDArray[np.int64] | None = None,
+        repeats: int = 1,
+        rng: np.random.Generator | None = None,
+    ) -> Measurement:
+        """Execute B placements ``repeats`` times each. Without priorities: topological order.
+
+        rng is needed where the system draws random numbers (jitter, random queues).
+        """
+        ...
+
+    def trace(self, placement: Placement) -> Trace:
+        """Execute one placement without jitter and return all its events."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class System(Protocol):
+    """What can execute placements."""
+
+    @property
+    def kind(self) -> SystemKind:
+        """Whether its seconds are simulated or measured."""
+        ...
+
+    @property
+    def queue(self) -> str:
+        """Which ready task goes first: priority, fifo, random or strict."""
+        ...
+
+    def open(self, problem: Problem) -> Session:
+        """A session for one problem."""
+        ...
+
+
+def measure_placements(session: Session, placements: Sequence[Placement]) -> NDArray[np.float64]:
+    """Cost in seconds of each placement, nominally, in one batch."""
+    device_BV = np.stack([placement.device for placement in placements])
+    priority_BV = np.stack([placement.priority for placement in placements])
+    return session.measure(device_BV, priority_BV).cost_s()

@@ -1,0 +1,154 @@
+"""The checks that every trace passes, simulated or measured.
+
+Precedence, one op per stream, one transfer per channel or engine, no transfer before its
+producer, bytes conserved (each region moves exactly once to each foreign device that reads it),
+and work conservation (nothing waits for a resource that is free).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.trace.events import Trace
+
+FloatArray = NDArray[np.float64]
+
+
+def violations(trace: Trace, *, tolerance_s: float | None = None) -> list[str]:
+    """One line per broken rule; empty for a correct trace.
+
+    tolerance_s: how far times may disagree; 1e-9 of the makespan unless given. Measured traces
+    need the time that a system takes to hand over a task.
+    """
+    tolerance = 1e-9 * trace.makespan_s if tolerance_s is None else tolerance_s
+    found = [
+        *_check_transfers_complete(trace),
+        *_check_precedence(trace, tolerance),
+        *_check_exclusive(trace, tolerance),
+    ]
+    if not found and trace.rules.queue != "strict":
+        found = _check_work_conserving(trace, tolerance)
+    return found
+
+
+def check(trace: Trace, *, tolerance_s: float | None = None) -> None:
+    """Raise AssertionError that names every broken rule."""
+    found = violations(trace, tolerance_s=tolerance_s)
+    assert not found, "; ".join(found[:5])
+
+
+def _check_transfers_complete(trace: Trace) -> list[str]:
+    regions, device_V = trace.problem.graph.regions, trace.placement.device
+    src_R = device_V[regions.src]
+    region_of_E = np.repeat(np.arange(len(regions)), np.diff(regions.consumer_ptr))
+    dst_E = device_V[regions.consumers]
+    remote_E = dst_E != src_R[region_of_E]
+    expected = set(zip(region_of_E[remote_E].tolist(), dst_E[remote_E].tolist(), strict=True))
+    listed = list(zip(trace.transfer_region.tolist(), trace.transfer_dst.tolist(), strict=True))
+    found = [f"region {r} is never moved to device {d}" for r, d in expected - set(listed)]
+    found += [f"region {r} is moved to device {d} for no op" for r, d in set(listed) - expected]
+    if len(listed) != len(set(listed)):
+        found.append("a region is moved twice to one device")
+    if np.any(trace.transfer_src != src_R[trace.transfer_region]):
+        found.append("a region is moved from a device that does not hold it")
+    return found
+
+
+def _check_precedence(trace: Trace, tolerance: float) -> list[str]:
+    found = []
+    for v in np.flatnonzero(trace.op_start_s < trace.op_ready_s() - tolerance):
+        found.append(f"op {v} starts before its inputs are there")
+    for t in np.flatnonzero(trace.transfer_start_s < trace.transfer_ready_s() - tolerance):
+        found.append(f"transfer {t} starts before its producer has finished")
+    for what, start, finish in (
+        ("op", trace.op_start_s, trace.op_finish_s),
+        ("transfer", trace.transfer_start_s, trace.transfer_finish_s),
+    ):
+        for i in np.flatnonzero(~((start >= 0) & (finish >= start))):
+            found.append(f"{what} {i} runs from {start[i]} to {finish[i]}")
+    return found
+
+
+def _overlap(start: FloatArray, finish: FloatArray, tolerance: float) -> bool:
+    order = np.lexsort((finish, start))
+    return bool(np.any(start[order][1:] < finish[order][:-1] - tolerance))
+
+
+def _tracks(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
+    """Groups of transfers of which one may run at a time."""
+    if trace.rules.contention == "none":
+        return []
+    src, dst = trace.transfer_src, trace.transfer_dst
+    devices = range(trace.problem.num_devices)
+    if trace.rules.contention == "fifo":
+        return [(f"channel {s} -> {d}", (src == s) & (dst == d)) for s in devices for d in devices]
+    return [(f"sender {d}", src == d) for d in devices] + [
+        (f"receiver {d}", dst == d) for d in devices
+    ]
+
+
+def _check_exclusive(trace: Trace, tolerance: float) -> list[str]:
+    found, device_V = [], trace.placement.device
+    for d in range(trace.problem.num_devices):
+        for stream in range(trace.rules.streams):
+            on = (device_V == d) & (trace.op_stream == stream)
+            if _overlap(trace.op_start_s[on], trace.op_finish_s[on], tolerance):
+                found.append(f"two ops overlap on stream {stream} of device {d}")
+    if np.any((trace.op_stream < 0) | (trace.op_stream >= trace.rules.streams)):
+        found.append("an op runs on a stream that does not exist")
+    for name, on in _tracks(trace):
+        if _overlap(trace.transfer_start_s[on], trace.transfer_finish_s[on], tolerance):
+            found.append(f"two transfers overlap on {name}")
+    return found
+
+
+def _idle_while_waiting(
+    ready: float, start: float, starts: FloatArray, finishes: FloatArray, slots: int, tolerance
+) -> bool:
+    """Whether fewer than ``slots`` tasks of a resource run at some time in [ready, start)."""
+    if start <= ready + tolerance:
+        return False
+    inside = np.concatenate([[ready], finishes[(finishes > ready) & (finishes < start)]])
+    for begin in inside:
+        later = np.concatenate([starts[starts > begin], finishes[finishes > begin], [start]])
+        end = min(start, later.min())
+        if end - begin <= tolerance:
+            continue
+        middle = 0.5 * (begin + end)
+        if np.count_nonzero((starts <= middle) & (finishes > middle)) < slots:
+            return True
+    return False
+
+
+def _check_work_conserving(trace: Trace, tolerance: float) -> list[str]:
+    found, device_V = [], trace.placement.device
+    ready_V = trace.op_ready_s()
+    for v in range(trace.problem.num_ops):
+        on = device_V == device_V[v]
+        if _idle_while_waiting(
+            ready_V[v],
+            trace.op_start_s[v],
+            trace.op_start_s[on],
+            trace.op_finish_s[on],
+            trace.rules.streams,
+            tolerance,
+        ):
+            found.append(f"op {v} waits although device {device_V[v]} is free")
+    ready_T = trace.transfer_ready_s()
+    src, dst = trace.transfer_src, trace.transfer_dst
+    for t in range(trace.num_transfers):
+        if trace.rules.contention == "none":
+            on, slots = np.zeros(trace.num_transfers, dtype=bool), 1
+        elif trace.rules.contention == "fifo":
+            on, slots = (src == src[t]) & (dst == dst[t]), 1
+        else:  # either engine busy is reason enough to wait
+            on, slots = (src == src[t]) | (dst == dst[t]), 1
+        if _idle_while_waiting(
+            ready_T[t],
+            trace.transfer_start_s[t],
+            trace.transfer_start_s[on],
+            trace.transfer_finish_s[on],
+            slots,
+            tolerance,
+        ):
+            found.append(f"transfer {t} ({src[t]} -> {dst[t]}) waits although its link is free")
+    return found

@@ -1,0 +1,86 @@
+"""Trace: what ran where and when in one execution, simulated or measured.
+
+Shape suffixes: V ops, T transfers, D devices.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.problem import Placement, Problem
+
+Contention = Literal["none", "fifo", "engines"]
+Queue = Literal["priority", "fifo", "random", "strict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionRules:
+    """The rules that a system keeps, as far as a trace must show them.
+
+    streams: ops that a device runs at a time. contention: of transfers: ``fifo`` one at a time
+    per ordered pair of devices, ``engines`` one at a time per sender and per receiver, ``none``.
+    queue: which ready task goes first. ``strict`` is not work-conserving.
+    """
+
+    streams: int = 1
+    contention: Contention = "fifo"
+    queue: Queue = "priority"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trace:
+    """One execution of one placement. All times are seconds from its start.
+
+    op_stream, op_start_s, op_finish_s: [V]. transfer_region (an index into graph.regions),
+    transfer_src, transfer_dst, transfer_start_s, transfer_finish_s: [T]. peak_bytes: [D].
+    """
+
+    problem: Problem
+    placement: Placement
+    system_kind: Literal["simulated", "measured"]
+    rules: ExecutionRules
+    op_stream: NDArray[np.int64]
+    op_start_s: NDArray[np.float64]
+    op_finish_s: NDArray[np.float64]
+    transfer_region: NDArray[np.int64]
+    transfer_src: NDArray[np.int64]
+    transfer_dst: NDArray[np.int64]
+    transfer_start_s: NDArray[np.float64]
+    transfer_finish_s: NDArray[np.float64]
+    peak_bytes: NDArray[np.float64]
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last op finishes, in seconds."""
+        return float(self.op_finish_s.max())
+
+    @property
+    def num_transfers(self) -> int:
+        """Number of transfers, T."""
+        return len(self.transfer_region)
+
+    def op_ready_s(self) -> NDArray[np.float64]:
+        """When each op [V] had all that it reads on its device."""
+        regions, device_V = self.problem.graph.regions, self.placement.device
+        edges = self.problem.graph.edges
+        arrived = {
+            (int(r), int(d)): finish
+            for r, d, finish in zip(
+                self.transfer_region, self.transfer_dst, self.transfer_finish_s, strict=True
+            )
+        }
+        ready_V = np.zeros(self.problem.num_ops)
+        for e in range(len(edges)):
+            src, dst, r = edges.src[e], edges.dst[e], int(regions.of_edge[e])
+            if device_V[src] == device_V[dst]:
+                there = self.op_finish_s[src]
+            else:
+                there = arrived.get((r, int(device_V[dst])), np.inf)
+            ready_V[dst] = max(ready_V[dst], there)
+        return ready_V
+
+    def transfer_ready_s(self) -> NDArray[np.float64]:
+        """When the producer of each transferred region [T] had finished."""
+        return self.op_finish_s[self.problem.graph.regions.src[self.transfer_region]]
