@@ -69,6 +69,11 @@ class System(Protocol):
     """What can execute placements."""
 
     @property
+    def name(self) -> str:
+        """What the system is called in tables."""
+        ...
+
+    @property
     def kind(self) -> SystemKind:
         """Whether its seconds are simulated or measured."""
         ...

@@ -30,8 +30,10 @@ PUBLISHED_SECONDS_PER_COST = 1e-10
 _OP_NUMBERS = ("flops", "read_bytes", "output_bytes")
 
 
-def load_graph(path: str | Path) -> DataflowGraph:
+def load_graph(path: str | Path, *, name: str | None = None) -> DataflowGraph:
     """Read a graph; the suffix ``.json`` means JSON, anything else the published text format.
+
+    name: of the graph, instead of the one in the file or the file's own.
 
     Raises:
         InputError: names the file, and the line, op or edge at fault.
@@ -42,9 +44,8 @@ def load_graph(path: str | Path) -> DataflowGraph:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise InputError(f"{path}: {reason}") from error
-    if path.suffix == ".json":
-        return _parse_json(text, path)
-    return _parse_text(text, path)
+    graph = _parse_json(text, path) if path.suffix == ".json" else _parse_text(text, path)
+    return graph if name is None else dataclasses.replace(graph, name=name)
 
 
 def write_atomically(path: str | Path, text: str) -> None:

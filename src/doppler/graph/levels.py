@@ -3,9 +3,10 @@
 Shape suffixes: V ops, E edges.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from doppler.compilation import compiled
 
 IntArray = NDArray[np.int64]
 
@@ -16,12 +17,11 @@ def successors(num_ops: int, src_E: IntArray, dst_E: IntArray) -> tuple[IntArray
     return np.searchsorted(src_E[edge_E], np.arange(num_ops + 1)), edge_E
 
 
-@numba.njit(cache=True)
-def _kahn(ptr: IntArray, dst_E: IntArray, indegree_V: IntArray) -> tuple[IntArray, int]:
-    num = len(ptr) - 1
-    order_V = np.empty(num, np.int64)
+@compiled
+def _kahn(ptr, dst_E, indegree_V, order_V):
+    """Fill order_V; returns how many ops have no cycle before them."""
     tail = 0
-    for v in range(num):
+    for v in range(len(ptr) - 1):
         if indegree_V[v] == 0:
             order_V[tail] = v
             tail += 1
@@ -33,13 +33,14 @@ def _kahn(ptr: IntArray, dst_E: IntArray, indegree_V: IntArray) -> tuple[IntArra
                 order_V[tail] = dst_E[i]
                 tail += 1
         head += 1
-    return order_V, tail
+    return tail
 
 
 def topological_order(num_ops: int, src_E: IntArray, dst_E: IntArray) -> IntArray:
     """Ops [V], producers first, in breadth-first order with ties by id; the graph has no cycle."""
     ptr, edge_E = successors(num_ops, src_E, dst_E)
-    order_V, visited = _kahn(ptr, dst_E[edge_E], np.bincount(dst_E, minlength=num_ops))
+    order_V = np.empty(num_ops, dtype=np.int64)
+    visited = _kahn(ptr, dst_E[edge_E], np.bincount(dst_E, minlength=num_ops), order_V)
     assert visited == num_ops, "the graph has a cycle"
     return order_V
 
@@ -48,8 +49,8 @@ def find_cycle(num_ops: int, src_E: IntArray, dst_E: IntArray) -> list[int]:
     """The ops of one cycle in the direction of the edges, or an empty list."""
     ptr, edge_E = successors(num_ops, src_E, dst_E)
     indegree_V = np.bincount(dst_E, minlength=num_ops)
-    _, visited = _kahn(ptr, dst_E[edge_E], indegree_V)
-    if visited == num_ops:
+    order_V = np.empty(num_ops, dtype=np.int64)
+    if _kahn(ptr, dst_E[edge_E], indegree_V, order_V) == num_ops:
         return []
     # Every op left over has a producer that is left over: walking back must close a cycle.
     left_V = indegree_V > 0
@@ -63,7 +64,7 @@ def find_cycle(num_ops: int, src_E: IntArray, dst_E: IntArray) -> list[int]:
     return list(position)[position[op] :][::-1]
 
 
-@numba.njit(cache=True)
+@compiled
 def _longest(ptr, dst_E, order_V, weight_V, weight_E, next_V, length_V):
     for k in range(len(order_V) - 1, -1, -1):
         v = order_V[k]
@@ -93,7 +94,7 @@ def longest_paths(
     length_V = np.zeros(num_ops)
     next_V = np.full(num_ops, -1, np.int64)
     order_V = topological_order(num_ops, src_E, dst_E)
-    _longest(ptr, dst_E[edge_E], order_V, weight_V, weight_E[edge_E], next_V, length_V)
+    _longest(ptr, dst_E[edge_E], order_V, np.array(weight_V), weight_E[edge_E], next_V, length_V)
     return length_V, next_V
 
 

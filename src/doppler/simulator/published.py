@@ -14,9 +14,9 @@ and shape suffixes as in state.py.
 
 import numpy as np
 
+from doppler.compilation import compiled
 from doppler.simulator.state import (
     QUEUE_PRIORITY,
-    compiled,
     heap_pop,
     heap_push,
     jitter,
@@ -25,7 +25,7 @@ from doppler.simulator.state import (
 )
 
 # Kinds of events without delay; an event is kind + KINDS * (op, edge or device).
-RELEASE, FINISH, EDGE, JOIN, REQUEST, GRANT, KINDS = 0, 1, 2, 3, 4, 5, 6
+RELEASE, FINISH, EDGE, JOIN, REQUEST, GRANT, END, KINDS = 0, 1, 2, 3, 4, 5, 6, 7
 COSTS_PER_SECOND = 1e10
 
 
@@ -98,6 +98,8 @@ def simulate(p, rules, device_V, priority_V, seed, s):
             num_requests += 1
         elif kind == RELEASE:
             device = x
+        elif kind == END:
+            tail = _end_op(tasks, resources, devices, hops, tail, x)
         else:  # GRANT
             seconds = p.op_seconds[x, tasks[x].resource]
             if rules.op_noise > 0.0:
@@ -105,12 +107,13 @@ def simulate(p, rules, device_V, priority_V, seed, s):
             tasks[x].start = now
             tasks[x].finish = now + np.rint(seconds * COSTS_PER_SECOND)
             if tasks[x].finish == now:
-                tail = _end_op(tasks, resources, devices, hops, tail, x)
+                tail = _hop(hops, tail, END, x)
             else:
                 heap_push(events, 0, num_events, tasks[x].finish, sequence * span + x)
                 num_events += 1
                 sequence += 1
-        while device >= 0 and resources[device].free > 0 and resources[device].size > 0:
+        if device >= 0 and resources[device].free > 0 and resources[device].size > 0:
+            # One op a request and one a release, as in SimPy, also when several streams are free.
             v = heap_pop(queues, resources[device].queue, resources[device].size)
             resources[device].size -= 1
             resources[device].free -= 1

@@ -7,11 +7,12 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.compilation import compiled
 from doppler.errors import InputError
 from doppler.problem import Placement, Problem
 from doppler.simulator import published, work_conserving
@@ -25,10 +26,9 @@ from doppler.simulator.state import (
     QUEUE_STRICT,
     Rules,
     State,
-    compiled,
     make_state,
 )
-from doppler.system import Measurement
+from doppler.system import Measurement, SystemKind
 from doppler.trace import Contention, ExecutionRules, Queue, Trace
 
 QUEUES = {
@@ -60,7 +60,8 @@ class WorkConserving:
     contention: Contention = "fifo"
     streams: int = 1
     noise: float = 0.0
-    kind: Literal["simulated"] = "simulated"
+    name: ClassVar[str] = "work_conserving"
+    kind: ClassVar[SystemKind] = "simulated"
 
     def __post_init__(self) -> None:
         _check_choice("simulator.queue", self.queue, QUEUES)
@@ -70,10 +71,11 @@ class WorkConserving:
         if not 0 <= self.noise < 10:
             raise InputError(f"simulator.noise: 0 to 10, got {self.noise}")
 
-    def open(self, problem: Problem) -> "SimulatorSession":
-        """A session for one problem."""
+    def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
+        """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
         return SimulatorSession(
             problem=problem,
+            num_threads=num_threads,
             engine=_work_conserving_batch,
             execution=ExecutionRules(
                 streams=self.streams, contention=self.contention, queue=self.queue
@@ -92,7 +94,8 @@ class Published:
     queue: Queue = "fifo"
     streams: int = 1
     noise: float = 0.0
-    kind: Literal["simulated"] = "simulated"
+    name: ClassVar[str] = "published"
+    kind: ClassVar[SystemKind] = "simulated"
 
     def __post_init__(self) -> None:
         _check_choice("simulator.queue", self.queue, ("fifo", "priority"))
@@ -101,10 +104,11 @@ class Published:
         if not 0 <= self.noise < 10:
             raise InputError(f"simulator.noise: 0 to 10, got {self.noise}")
 
-    def open(self, problem: Problem) -> "SimulatorSession":
-        """A session for one problem."""
+    def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
+        """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
         return SimulatorSession(
             problem=problem,
+            num_threads=num_threads,
             engine=_published_batch,
             execution=ExecutionRules(streams=self.streams, contention="none", queue=self.queue),
             noise=self.noise,
@@ -116,11 +120,22 @@ def _check_choice(key: str, value: str, choices) -> None:
         raise InputError(f"{key}: {value!r} is not one of {', '.join(choices)}")
 
 
+def _own(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A contiguous, writable copy: an array of any other kind would compile the engine anew."""
+    return np.array(rows, dtype=np.int64, order="C")
+
+
 class SimulatorSession:
     """A problem in a simulator: one set of buffers per core, used in parallel without the GIL."""
 
     def __init__(
-        self, *, problem: Problem, engine: Callable, execution: ExecutionRules, noise: float
+        self,
+        *,
+        problem: Problem,
+        engine: Callable,
+        execution: ExecutionRules,
+        noise: float,
+        num_threads: int | None = None,
     ) -> None:
         self.problem = problem
         self.evaluations = 0
@@ -129,11 +144,11 @@ class SimulatorSession:
             queue=QUEUES[execution.queue],
             contention=CONTENTIONS[execution.contention],
             streams=execution.streams,
-            op_noise=noise,
-            transfer_noise=noise,
+            op_noise=float(noise),
+            transfer_noise=float(noise),
         )
         self._engine = engine
-        self._num_threads = len(os.sched_getaffinity(0))
+        self._num_threads = num_threads or len(os.sched_getaffinity(0))
         self._states = [make_state(problem.arrays)]
         self._pool: ThreadPoolExecutor | None = None
         everywhere_zero = np.zeros(problem.num_ops, dtype=np.int64)
@@ -158,14 +173,14 @@ class SimulatorSession:
         rng: np.random.Generator | None = None,
     ) -> Measurement:
         """Simulate; see system.Session. Without noise all repeats are one simulation."""
-        device_BV = np.ascontiguousarray(device_BV, dtype=np.int64)
+        device_BV = _own(device_BV)
         num, num_ops = device_BV.shape
         num_devices = self.problem.num_devices
         assert num_ops == self.problem.num_ops
         assert num == 0 or (device_BV.min() >= 0 and device_BV.max() < num_devices)
         if priority_BV is None:
             priority_BV = np.broadcast_to(self._topological, device_BV.shape)
-        priority_BV = np.ascontiguousarray(priority_BV, dtype=np.int64)
+        priority_BV = _own(priority_BV)
         assert priority_BV.shape == device_BV.shape
         if self.execution.queue == "strict":
             ranking = np.sort(priority_BV, axis=1) == np.arange(num_ops)
@@ -185,7 +200,7 @@ class SimulatorSession:
         return Measurement(
             seconds=np.repeat(seconds_BR, repeats // draws, axis=1),
             peak_bytes=peak_BD,
-            feasible=fits_B & np.isfinite(seconds_BR).all(axis=1),
+            feasible=fits_B & np.asarray(np.isfinite(seconds_BR).all(axis=1)),
         )
 
     def _run(self, device_BV, priority_BV, seeds_R, seconds_BR, peak_BD) -> None:
@@ -222,8 +237,8 @@ class SimulatorSession:
         self._engine(
             self.problem.arrays,
             self.rules._replace(op_noise=0.0, transfer_noise=0.0),
-            placement.device[None],
-            placement.priority[None],
+            _own(placement.device[None]),
+            _own(placement.priority[None]),
             np.zeros(1, dtype=np.int64),
             self._states[0],
             seconds_BR,

@@ -11,19 +11,15 @@ arguments pass from one compiled function to the next.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.compilation import compiled
 from doppler.problem import ProblemArrays
 
 QUEUE_FIFO, QUEUE_PRIORITY, QUEUE_RANDOM, QUEUE_STRICT = 0, 1, 2, 3
 CONTENTION_NONE, CONTENTION_FIFO, CONTENTION_ENGINES = 0, 1, 2
 UNLIMITED = 1 << 30
-
-# `_nrt=False` compiles without numba's reference counting: the engines allocate nothing, and
-# counting references to a dozen arrays at every call made them 2.5 times slower.
-compiled = numba.njit(cache=True, nogil=True, _nrt=False)
 
 TASK = np.dtype(
     [

@@ -10,6 +10,7 @@ and jitter are ours.
 
 import numpy as np
 
+from doppler.compilation import compiled
 from doppler.simulator.state import (
     CONTENTION_ENGINES,
     CONTENTION_NONE,
@@ -18,7 +19,6 @@ from doppler.simulator.state import (
     QUEUE_STRICT,
     UNLIMITED,
     allocate,
-    compiled,
     heap_pop,
     heap_push,
     jitter,

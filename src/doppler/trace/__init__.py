@@ -1,6 +1,36 @@
-"""What happened: the events of one execution, their checks, and their pictures."""
+"""What happened: the events of one execution, their checks, explanation and pictures."""
+
+from typing import TYPE_CHECKING
 
 from doppler.trace.checks import check, violations
 from doppler.trace.events import Contention, ExecutionRules, Queue, Trace
+from doppler.trace.explain import Explanation, LinkUse, Step, compare, explain
+from doppler.trace.perfetto import save_perfetto
 
-__all__ = ["Contention", "ExecutionRules", "Queue", "Trace", "check", "violations"]
+if TYPE_CHECKING:
+    from doppler.trace.gantt import save_gantt
+
+__all__ = [
+    "Contention",
+    "ExecutionRules",
+    "Explanation",
+    "LinkUse",
+    "Queue",
+    "Step",
+    "Trace",
+    "check",
+    "compare",
+    "explain",
+    "save_gantt",
+    "save_perfetto",
+    "violations",
+]
+
+
+def __getattr__(name: str) -> object:
+    # Who imports a simulator shall not wait half a second for matplotlib.
+    if name == "save_gantt":
+        from doppler.trace.gantt import save_gantt
+
+        return save_gantt
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,30 @@
+"""b_level and t_level of a priced problem, and the default order made of them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.graph.levels import longest_paths, topological_order
+from doppler.problem import Problem
+
+
+def b_levels(problem: Problem) -> NDArray[np.float64]:
+    """Seconds [V] of the longest path from each op to a sink, the op and all transfers included.
+
+    Source: Kwok and Ahmad, "Static scheduling algorithms for allocating directed task graphs to
+    multiprocessors", ACM Computing Surveys 1999; heterogeneous costs enter by their means.
+    """
+    edges = problem.graph.edges
+    transfer_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
+    return longest_paths(
+        problem.num_ops, edges.src, edges.dst, problem.mean_op_seconds, transfer_E
+    )[0]
+
+
+def b_level_priority(problem: Problem) -> NDArray[np.int64]:
+    """Priorities [V] by falling b_level, ties in topological order: producers come first."""
+    edges = problem.graph.edges
+    place_V = np.empty(problem.num_ops, dtype=np.int64)
+    place_V[topological_order(problem.num_ops, edges.src, edges.dst)] = np.arange(problem.num_ops)
+    priority_V = np.empty(problem.num_ops, dtype=np.int64)
+    priority_V[np.lexsort((place_V, -b_levels(problem)))] = np.arange(problem.num_ops)
+    return priority_V

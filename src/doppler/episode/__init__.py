@@ -1,0 +1,14 @@
+"""The placement process: what is seen of a problem, candidates, transitions, features."""
+
+from doppler.episode.process import DEVICE_FEATURES, SEL_FEATURES, Episode, make_episode
+from doppler.episode.view import OP_FEATURES, View, make_view
+
+__all__ = [
+    "DEVICE_FEATURES",
+    "OP_FEATURES",
+    "SEL_FEATURES",
+    "Episode",
+    "View",
+    "make_episode",
+    "make_view",
+]

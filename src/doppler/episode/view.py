@@ -1,0 +1,207 @@
+"""What a policy sees of a problem before the first decision: static features and affinities.
+
+Everything is in the problem's own scale, so that a policy carries over to other graphs, clusters
+and numbers of devices. Shape suffixes: V ops, E edges, R regions, D devices, L levels, F features.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from doppler.graph.levels import depth, longest_paths
+from doppler.problem import Problem
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+OP_FEATURES = (
+    "compute",
+    "b_level",
+    "t_level",
+    "criticality",
+    "incoming",
+    "outgoing",
+    "largest_incoming",
+    "largest_outgoing",
+    "fan_in",
+    "fan_out",
+    "depth",
+    "relative_compute",
+    "is_source",
+    "is_sink",
+)
+# Retention factors of the diffusion kernels, and whether edges are weighted by transfer time.
+DIFFUSIONS = ((0.6, True), (0.95, True), (0.95, False))
+# Smaller entries of a kernel are dropped. Ops that meet only many levels further down feel each
+# other by entries of 1e-6, which count while nothing nearer is placed; large graphs cannot afford
+# them.
+_NEGLIGIBLE, _NEGLIGIBLE_LARGE, _LARGE = 1e-8, 1e-4, 1024
+
+
+class ViewArrays(NamedTuple):
+    """The static part of an episode as plain arrays, the form that compiled code takes."""
+
+    depth: IntArray  # [V]
+    level_work: FloatArray  # [L] seconds of the ops of a level, the mean over devices
+    transfer: FloatArray  # [R] mean seconds of a transfer
+    incoming: FloatArray  # [V] seconds of all transfers that an op may need
+    siblings: FloatArray  # [V] weight of the producers that share a consumer with the op
+    kernel_ptr: IntArray  # [V + 1] row p: the ops that feel where op p is placed
+    kernel_col: IntArray
+    kernel: NDArray[np.float32]  # [entries, kernels]; the columns of each kernel sum to 1
+    device_class: IntArray  # [D] equal for devices that nothing tells apart
+    scale_s: float
+    transfer_scale_s: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class View:
+    """A problem as a policy sees it.
+
+    op_features: [V, F], columns OP_FEATURES. edge_features: [E, 1], transfer seconds over the
+    largest. to_sink, to_source: [V] the op after (before) each op on its longest path, -1 at the
+    end. arrays: what compiled episodes read.
+    """
+
+    problem: Problem
+    op_features: NDArray[np.float32]
+    edge_features: NDArray[np.float32]
+    to_sink: IntArray
+    to_source: IntArray
+    arrays: ViewArrays
+
+
+def make_view(problem: Problem) -> View:
+    """Compute a problem's static features.
+
+    Source: DOPPLER (Yao et al., ICLR 2026), static features; scaling, the further features and the
+    affinity kernels are ours (PAPER notes: look-ahead features decide what is learned).
+    """
+    graph = problem.graph
+    edges, regions = graph.edges, graph.regions
+    num_ops = graph.num_ops
+    work_V = problem.mean_op_seconds
+    transfer_R = problem.mean_transfer_seconds
+    transfer_E = transfer_R[regions.of_edge]
+    b_level_V, to_sink = longest_paths(num_ops, edges.src, edges.dst, work_V, transfer_E)
+    up_V, to_source = longest_paths(num_ops, edges.dst, edges.src, work_V, transfer_E)
+    t_level_V = up_V - work_V
+    depth_V = depth(num_ops, edges.src, edges.dst)
+    incoming_V = np.bincount(edges.dst, transfer_E, num_ops)
+    outgoing_V = np.bincount(regions.src, transfer_R, num_ops)
+    largest_in_V, largest_out_V = np.zeros(num_ops), np.zeros(num_ops)
+    np.maximum.at(largest_in_V, edges.dst, transfer_E)
+    np.maximum.at(largest_out_V, edges.src, transfer_E)
+    fan_in_V = np.bincount(edges.dst, minlength=num_ops)
+    fan_out_V = np.bincount(edges.src, minlength=num_ops)
+    scale = problem.scale_s
+    transfer_scale = float(transfer_R.max(initial=0.0)) or 1.0
+    path = float(b_level_V.max()) or 1.0
+    columns = {
+        "compute": work_V / scale,
+        "b_level": b_level_V / path,
+        "t_level": t_level_V / path,
+        "criticality": (b_level_V + t_level_V) / path,
+        "incoming": incoming_V / transfer_scale,
+        "outgoing": outgoing_V / transfer_scale,
+        "largest_incoming": largest_in_V / transfer_scale,
+        "largest_outgoing": largest_out_V / transfer_scale,
+        "fan_in": np.log1p(fan_in_V),
+        "fan_out": np.log1p(fan_out_V),
+        "depth": depth_V / max(1, depth_V.max()),
+        "relative_compute": work_V / (work_V.max() or 1.0),
+        "is_source": fan_in_V == 0,
+        "is_sink": fan_out_V == 0,
+    }
+    features_VF = np.stack([columns[name] for name in OP_FEATURES], axis=1)
+    sibling_E = transfer_E * np.maximum(incoming_V[edges.dst] - transfer_E, 0.0)
+    kernels = _diffusion_kernels(problem, transfer_E)
+    arrays = ViewArrays(
+        depth=depth_V,
+        level_work=np.bincount(depth_V, work_V),
+        transfer=transfer_R,
+        incoming=incoming_V,
+        siblings=np.bincount(edges.src, sibling_E, num_ops),
+        kernel_ptr=kernels[0],
+        kernel_col=kernels[1],
+        kernel=kernels[2],
+        device_class=device_classes(problem),
+        scale_s=scale,
+        transfer_scale_s=transfer_scale,
+    )
+    return View(
+        problem=problem,
+        op_features=np.clip(features_VF, 0.0, 4.0).astype(np.float32),
+        edge_features=(transfer_E / transfer_scale).astype(np.float32)[:, None],
+        to_sink=to_sink,
+        to_source=to_source,
+        arrays=arrays,
+    )
+
+
+def _diffusion(weights: sp.csr_array, retention: float) -> sp.csr_array:
+    """(1 - a) sum_k (a S)^k for the symmetrically normalised weights S, its columns summing to 1.
+
+    The series is cut where its terms no longer count, and small entries are dropped on the way:
+    so it stays sparse on large graphs.
+    """
+    degree = np.asarray(weights.sum(axis=1)).ravel()
+    inverse = sp.diags_array(1.0 / np.sqrt(np.where(degree > 0, degree, 1.0)))
+    step = (retention * (inverse @ weights @ inverse)).tocsr()
+    term = sp.csr_array(sp.identity(weights.shape[0], format="csr"))
+    total = term.copy()
+    negligible = _NEGLIGIBLE if weights.shape[0] <= _LARGE else _NEGLIGIBLE_LARGE
+    for _ in range(int(np.ceil(np.log(0.02) / np.log(retention)))):
+        term = (term @ step).tocsr()
+        term.data[term.data < negligible] = 0.0
+        term.eliminate_zeros()
+        total = total + term
+    column_sum = np.asarray(total.sum(axis=0)).ravel()
+    return (total @ sp.diags_array(1.0 / column_sum)).tocsr()
+
+
+def _diffusion_kernels(
+    problem: Problem, transfer_E: FloatArray
+) -> tuple[IntArray, IntArray, NDArray[np.float32]]:
+    """The kernels of DIFFUSIONS on one common sparsity pattern, as compressed rows."""
+    edges, num_ops = problem.graph.edges, problem.num_ops
+    kernels = []
+    for retention, weighted in DIFFUSIONS:
+        weight_E = transfer_E if weighted else np.ones(len(edges))
+        one_way = sp.csr_array((weight_E, (edges.src, edges.dst)), shape=(num_ops, num_ops))
+        kernels.append(_diffusion(one_way + one_way.T, retention))
+    pattern = sp.csr_array(sum((kernel != 0).astype(np.float64) for kernel in kernels))
+    pattern.sort_indices()
+    rows = np.repeat(np.arange(num_ops), np.diff(pattern.indptr))
+    values = np.empty((pattern.nnz, len(kernels)), dtype=np.float32)
+    for k, kernel in enumerate(kernels):
+        # Adding zero times the pattern puts the kernel's entries on the common pattern.
+        lookup = kernel[rows, pattern.indices]
+        values[:, k] = lookup.toarray().ravel() if sp.issparse(lookup) else np.ravel(lookup)
+    return pattern.indptr.astype(np.int64), pattern.indices.astype(np.int64), values
+
+
+def device_classes(problem: Problem) -> IntArray:
+    """Class [D] per device: two devices are in one class if swapping them changes nothing."""
+    arrays, num = problem.arrays, problem.num_devices
+    device_class = np.arange(num)
+    for d in range(num):
+        for earlier in range(d):
+            swap = np.arange(num)
+            swap[[d, earlier]] = earlier, d
+            between = ~np.eye(num, dtype=bool)
+            if (
+                device_class[earlier] == earlier
+                and np.array_equal(arrays.op_seconds[:, d], arrays.op_seconds[:, earlier])
+                and arrays.memory_bytes[d] == arrays.memory_bytes[earlier]
+                and all(
+                    np.array_equal(matrix[between], matrix[np.ix_(swap, swap)][between])
+                    for matrix in (arrays.latency_s, arrays.seconds_per_size)
+                )
+            ):
+                device_class[d] = earlier
+                break
+    return device_class

@@ -1,0 +1,65 @@
+"""What stages, ablations and inference know of a policy.
+
+Shape suffixes: B episodes, V ops (an episode has V steps), D devices.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from doppler.episode import View
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Decisions:
+    """The decisions of B episodes, in order.
+
+    op: [B, V] the op placed at each step. device: [B, V] the device it went to. log_prob: [B]
+    log-probability of the whole episode as the rollout computed it. record: what the policy needs
+    to recompute it with gradients; its own business.
+    """
+
+    op: NDArray[np.int64]
+    device: NDArray[np.int64]
+    log_prob: NDArray[np.float64]
+    record: Any
+
+    def placements(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Device and priority per op, [B, V] each; the priority is the order of decisions."""
+        device_BV = np.empty_like(self.device)
+        np.put_along_axis(device_BV, self.op, self.device, axis=1)
+        priority_BV = np.empty_like(self.op)
+        steps = np.broadcast_to(np.arange(self.op.shape[1]), self.op.shape)
+        np.put_along_axis(priority_BV, self.op, steps, axis=1)
+        return device_BV, priority_BV
+
+
+class Policy(Protocol):
+    """Chooses an op and a device, step by step; one set of weights for any problem.
+
+    ``explore`` is None to sample from the policy's own distribution, else the probability of a
+    uniformly random choice instead of the most likely one (0 is greedy).
+    """
+
+    def rollout(
+        self, view: View, num_episodes: int, explore: float | None, rng: np.random.Generator
+    ) -> Decisions:
+        """Play episodes, without gradients."""
+        ...
+
+    def follow(
+        self, view: View, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
+    ) -> Decisions:
+        """Episodes that take the given decisions, recorded as the policy's own.
+
+        Raises:
+            InputError: a decision that is none: an op before its producers, a forbidden device.
+        """
+        ...
+
+    def log_prob(self, view: View, decisions: Decisions) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability and entropy of whole episodes, [B] each, with gradients."""
+        ...

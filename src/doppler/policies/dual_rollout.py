@@ -1,0 +1,256 @@
+"""Compiled episodes of the dual policy: both heads, the choices, and the record of what was seen.
+
+Shape suffixes: B episodes, V ops and steps, D devices, N recorded candidates of all steps of one
+episode, S hidden of SEL, P hidden of PLC, F features.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.compilation import compiled
+from doppler.episode.process import (
+    NUM_CANDIDATES,
+    NUM_DEVICE_FEATURES,
+    NUM_SEL_FEATURES,
+    device_features,
+    place,
+    reset,
+    sel_features,
+)
+from doppler.simulator.state import uniform
+
+Float32 = NDArray[np.float32]
+LEAKINESS = np.float32(0.1)
+SAMPLE = -1.0
+# Results of an episode that was not played to its end.
+NO_ROOM, NO_SUCH_CHOICE = -1, -2
+
+
+class HeadWeights(NamedTuple):
+    """Both heads as arrays. What does not depend on the placement is summed up per op."""
+
+    sel_op: Float32  # [V, S] first layer, static part, bias included
+    sel_in: Float32  # [F, S] first layer, dynamic features
+    sel_out: Float32  # [S]
+    plc_op: Float32  # [V, P] first layer, static part of the op to place, bias included
+    plc_placed: Float32  # [V, P] first layer, what an op adds to the device that it is on
+    plc_in: Float32  # [F, P] first layer, dynamic features
+    plc_mid: Float32  # [P, P] second layer
+    plc_mid_bias: Float32  # [P]
+    plc_out: Float32  # [P]
+
+
+class Record(NamedTuple):
+    """What the policy saw and chose in each episode, for the replay with gradients."""
+
+    op: NDArray[np.int64]  # [B, V]
+    device: NDArray[np.int64]  # [B, V]
+    log_prob: NDArray[np.float64]  # [B]
+    candidate_ptr: NDArray[np.int64]  # [B, V + 1] candidates of step t are rows ptr[t]:ptr[t + 1]
+    candidate_op: NDArray[np.int64]  # [B, N]
+    candidate_x: Float32  # [B, N, F]
+    chosen: NDArray[np.int64]  # [B, V] the row of the chosen candidate
+    device_x: Float32  # [B, V, D, F]
+    device_mask: NDArray[np.int64]  # [B, V, D]
+
+
+class Scratch(NamedTuple):
+    """Small buffers of one thread."""
+
+    logits: NDArray[np.float64]  # [max(V, D)]
+    allowed: NDArray[np.int64]  # [max(V, D)], ones
+    hidden: Float32  # [max(S, P)]
+    hidden2: Float32  # [P]
+    placed: Float32  # [D, P] sum of plc_placed over the ops on a device
+
+
+def make_scratch(weights: HeadWeights, num_devices: int) -> Scratch:
+    """Buffers for one thread."""
+    num_ops, sel_hidden = weights.sel_op.shape
+    plc_hidden = weights.plc_op.shape[1]
+    longest = max(num_ops, num_devices)
+    return Scratch(
+        logits=np.zeros(longest),
+        allowed=np.ones(longest, np.int64),
+        hidden=np.zeros(max(sel_hidden, plc_hidden), np.float32),
+        hidden2=np.zeros(plc_hidden, np.float32),
+        placed=np.zeros((num_devices, plc_hidden), np.float32),
+    )
+
+
+def make_record(num_episodes: int, num_ops: int, num_devices: int, room: int) -> Record:
+    """Space for the given number of episodes with ``room`` candidates each."""
+    shape = (num_episodes, num_ops)
+    return Record(
+        op=np.empty(shape, np.int64),
+        device=np.empty(shape, np.int64),
+        log_prob=np.zeros(num_episodes),
+        candidate_ptr=np.zeros((num_episodes, num_ops + 1), np.int64),
+        candidate_op=np.empty((num_episodes, room), np.int64),
+        candidate_x=np.empty((num_episodes, room, NUM_SEL_FEATURES), np.float32),
+        chosen=np.empty(shape, np.int64),
+        device_x=np.empty((*shape, num_devices, NUM_DEVICE_FEATURES), np.float32),
+        device_mask=np.empty((*shape, num_devices), np.int64),
+    )
+
+
+@compiled
+def _sel_logit(weights, v, x, hidden):
+    width = weights.sel_op.shape[1]
+    for j in range(width):
+        hidden[j] = weights.sel_op[v, j]
+    for i in range(NUM_SEL_FEATURES):
+        for j in range(width):
+            hidden[j] += x[i] * weights.sel_in[i, j]
+    logit = np.float32(0.0)
+    for j in range(width):
+        h = hidden[j]
+        logit += max(h, LEAKINESS * h) * weights.sel_out[j]
+    return logit
+
+
+@compiled
+def _plc_logit(weights, v, d, x, scratch):
+    width = weights.plc_op.shape[1]
+    hidden, hidden2 = scratch.hidden, scratch.hidden2
+    for j in range(width):
+        hidden[j] = weights.plc_op[v, j] + scratch.placed[d, j]
+    for i in range(NUM_DEVICE_FEATURES):
+        for j in range(width):
+            hidden[j] += x[i] * weights.plc_in[i, j]
+    for j in range(width):
+        hidden2[j] = weights.plc_mid_bias[j]
+    for i in range(width):
+        h = max(hidden[i], LEAKINESS * hidden[i])
+        for j in range(width):
+            hidden2[j] += h * weights.plc_mid[i, j]
+    logit = np.float32(0.0)
+    for j in range(width):
+        h = hidden2[j]
+        logit += max(h, LEAKINESS * h) * weights.plc_out[j]
+    return logit
+
+
+@compiled
+def _choose(logits, allowed, count, explore, seed, draw):
+    """Index of the choice among the allowed of ``count`` logits; see contract.Policy.explore."""
+    best, num_allowed, top = -1, 0, -np.inf
+    for i in range(count):
+        if allowed[i] != 0:
+            num_allowed += 1
+            if logits[i] > top:
+                top = logits[i]
+                best = i
+    if explore == 0.0 or num_allowed == 1:
+        return best
+    if explore > 0.0:
+        if uniform(seed, 2 * draw) >= explore:
+            return best
+        left = int(uniform(seed, 2 * draw + 1) * num_allowed)
+        for i in range(count):
+            if allowed[i] != 0:
+                if left == 0:
+                    return i
+                left -= 1
+        return best
+    total = 0.0
+    for i in range(count):
+        if allowed[i] != 0:
+            total += np.exp(logits[i] - top)
+    left = uniform(seed, 2 * draw) * total
+    for i in range(count):
+        if allowed[i] != 0:
+            left -= np.exp(logits[i] - top)
+            best = i
+            if left < 0.0:
+                break
+    return best
+
+
+@compiled
+def _log_prob(logits, allowed, count, index):
+    top = -np.inf
+    for i in range(count):
+        if allowed[i] != 0 and logits[i] > top:
+            top = logits[i]
+    total = 0.0
+    for i in range(count):
+        if allowed[i] != 0:
+            total += np.exp(logits[i] - top)
+    return logits[index] - top - np.log(total)
+
+
+@compiled
+def play(p, w, weights, e, scratch, explore, seed, forced, b, record):
+    """Play episode b and record it.
+
+    explore: SAMPLE, or the probability of a uniform choice. forced: record.op and record.device
+    hold the decisions to take. Returns the number of recorded candidates, NO_ROOM, or
+    NO_SUCH_CHOICE where a forced decision was not open.
+    """
+    num_ops, num_devices = p.op_seconds.shape
+    width = weights.plc_op.shape[1]
+    room = record.candidate_op.shape[1]
+    logits, placed = scratch.logits, scratch.placed
+    reset(p, e)
+    placed[:, :] = np.float32(0.0)
+    rows, log_prob = 0, 0.0
+    for t in range(num_ops):
+        count = e.status[NUM_CANDIDATES]
+        record.candidate_ptr[b, t] = rows
+        if rows + count > room:
+            return NO_ROOM
+        for i in range(count):
+            v = e.candidates[i]
+            x = record.candidate_x[b, rows + i]
+            sel_features(p, w, e, v, x)
+            record.candidate_op[b, rows + i] = v
+            logits[i] = _sel_logit(weights, v, x, scratch.hidden)
+        if forced:
+            index = -1
+            for i in range(count):
+                if e.candidates[i] == record.op[b, t]:
+                    index = i
+            if index < 0:
+                return NO_SUCH_CHOICE
+        else:
+            index = _choose(logits, scratch.allowed, count, explore, seed, 2 * t)
+        log_prob += _log_prob(logits, scratch.allowed, count, index)
+        v = e.candidates[index]
+        record.op[b, t] = v
+        record.chosen[b, t] = rows + index
+        rows += count
+
+        mask = record.device_mask[b, t]
+        device_features(p, w, e, v, record.device_x[b, t], mask)
+        for d in range(num_devices):
+            logits[d] = _plc_logit(weights, v, d, record.device_x[b, t, d], scratch)
+        if forced:
+            d = record.device[b, t]
+            if d < 0 or d >= num_devices or p.op_seconds[v, d] == np.inf:
+                return NO_SUCH_CHOICE
+            # A teacher may take another of several equal empty devices: it is the same choice.
+            if mask[d] == 0:
+                for other in range(d):
+                    if mask[other] != 0 and w.device_class[other] == w.device_class[d]:
+                        mask[d], mask[other] = 1, 0
+                        break
+        else:
+            d = _choose(logits, mask, num_devices, explore, seed, 2 * t + 1)
+        log_prob += _log_prob(logits, mask, num_devices, d)
+        record.device[b, t] = d
+        for j in range(width):
+            placed[d, j] += weights.plc_placed[v, j]
+        place(p, w, e, index, d)
+    record.candidate_ptr[b, num_ops] = rows
+    record.log_prob[b] = log_prob
+    return rows
+
+
+@compiled
+def play_batch(p, w, weights, e, scratch, explore, seeds_B, forced, record, rows_B):
+    """Play the episodes of one thread, as `play`; rows_B takes their results."""
+    for b in range(len(seeds_B)):
+        rows_B[b] = play(p, w, weights, e, scratch, explore, seeds_B[b], forced, b, record)

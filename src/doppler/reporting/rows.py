@@ -1,0 +1,67 @@
+"""One row of a table: one method on one problem, one system, one seed."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from doppler.graph.formats import write_atomically
+
+RESULTS_FILE = "results.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultRow:
+    """What is reported of a method (evaluation protocol).
+
+    queue: how the system orders ready tasks; rows of different queues are not comparable.
+    uses_order: whether the method chose the order itself. evaluations: executions used, a
+    teacher's included. wall_s: seconds of the search. makespan_s: nominal. jitter_mean_s,
+    jitter_p95_s: over fresh draws of cost jitter. lower_bound_s: no placement can be faster;
+    bound names which bound it is. gap: makespan over lower bound, less 1.
+    """
+
+    method: str
+    workload: str
+    cluster: str
+    num_devices: int
+    system: str
+    system_kind: str
+    queue: str
+    uses_order: bool
+    seed: int
+    evaluations: int
+    wall_s: float
+    makespan_s: float
+    jitter_mean_s: float
+    jitter_p95_s: float
+    lower_bound_s: float
+    bound: str
+    gap: float
+
+
+def write_results(path: str | Path, rows: Sequence[ResultRow]) -> None:
+    """Write results.csv, atomically."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(ResultRow)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    write_atomically(path, text.getvalue())
+
+
+def read_results(path: str | Path) -> list[ResultRow]:
+    """Read what `write_results` wrote."""
+    convert = {"int": int, "float": float, "str": str, "bool": lambda text: text == "True"}
+    with Path(path).open(newline="") as file:
+        return [
+            ResultRow(
+                **{
+                    field.name: convert[getattr(field.type, "__name__", str(field.type))](
+                        record[field.name]
+                    )
+                    for field in fields(ResultRow)
+                }
+            )
+            for record in csv.DictReader(file)
+        ]

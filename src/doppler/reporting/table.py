@@ -1,0 +1,56 @@
+"""The table at the end of a run."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from doppler.reporting.rows import ResultRow
+
+
+def format_seconds(seconds: float) -> str:
+    """Four digits in the unit that suits: 1.234 ms, 56.70 s."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(seconds) >= scale or unit == "us":
+            return f"{seconds / scale:.4g} {unit}"
+    raise AssertionError("unreachable")
+
+
+def results_table(rows: Sequence[ResultRow]) -> Table:
+    """A rich table of one run's methods, the best makespan in bold."""
+    first = rows[0]
+    table = Table(
+        title=f"{first.workload} on {first.cluster} ({first.num_devices} devices), "
+        f"{first.system_kind} by {first.system}, queue {first.queue}, seed {first.seed}",
+        caption=f"lower bound {format_seconds(first.lower_bound_s)} ({first.bound}); "
+        "jitter: 5% lognormal on every op and transfer",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for name in ("method", "order"):
+        table.add_column(name)
+    for name in ("makespan", "gap", "jitter mean", "jitter p95", "evaluations", "seconds"):
+        table.add_column(name, justify="right")
+    best = min(row.makespan_s for row in rows)
+    for row in rows:
+        style = "bold" if row.makespan_s <= best * (1 + 1e-9) else ""
+        table.add_row(
+            row.method,
+            "own" if row.uses_order else "b_level",
+            Text(format_seconds(row.makespan_s), style),
+            f"{100 * row.gap:.1f}%",
+            format_seconds(row.jitter_mean_s),
+            format_seconds(row.jitter_p95_s),
+            f"{row.evaluations:,}",
+            f"{row.wall_s:.1f}",
+        )
+    return table
+
+
+def print_results(rows: Sequence[ResultRow], console: Console | None = None) -> None:
+    """Print the table; where output is no terminal, wide enough not to be cut."""
+    console = console or Console()
+    if not console.is_terminal:
+        console = Console(width=140, file=console.file)
+    console.print(results_table(rows))

@@ -1,0 +1,90 @@
+"""Stage I: imitation of an expert heuristic.
+
+Shape suffixes: B episodes, V ops.
+"""
+
+from typing import Any
+
+import pytorch_lightning as pl
+from torch import Tensor
+
+from doppler.baselines import Teacher
+from doppler.episode import View
+from doppler.policies import Policy
+from doppler.stages.optimisation import linear_decay, seeded_generator
+
+
+class Imitation(pl.LightningModule):
+    """Maximise the log-likelihood of a teacher's decisions at the states that the teacher visits.
+
+    policy: an nn.Module that is a Policy. view: the problem. teacher: gives fresh decisions,
+    ties drawn anew, for every batch. episodes: in all. batch_episodes: per update.
+    learning_rate, final_learning_rate: of Adam, falling linearly. entropy: weight of the entropy
+    bonus, falling to 0. seed: of everything random here.
+
+    Source: DOPPLER (Yao et al., ICLR 2026), stage I. There the policy's own epsilon-greedy
+    episodes choose the states; here the teacher's do, and of tied choices the drawn one counts.
+    """
+
+    title = "stage I, imitation"
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        view: View,
+        teacher: Teacher,
+        episodes: int,
+        batch_episodes: int,
+        learning_rate: float,
+        final_learning_rate: float,
+        entropy: float,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.policy = policy
+        self.view = view
+        self.teacher = teacher
+        self.batch_episodes = batch_episodes
+        self.num_updates = max(1, episodes // batch_episodes)
+        self.num_episodes = self.num_updates * batch_episodes
+        self.learning_rate = learning_rate
+        self.final_learning_rate = final_learning_rate
+        self.entropy = entropy
+        self.rng = seeded_generator(seed, "imitation")
+        self.best_s = float("inf")
+
+    @property
+    def episodes_done(self) -> int:
+        """Episodes trained on so far."""
+        return self.global_step * self.batch_episodes
+
+    def training_step(self, batch: int, batch_idx: int) -> Tensor:
+        """One update on fresh decisions of the teacher."""
+        problem = self.view.problem
+        op_BV, device_BV = self.teacher.decide(problem, self.batch_episodes, self.rng)
+        decisions = self.policy.follow(self.view, op_BV, device_BV)
+        log_prob_B, entropy_B = self.policy.log_prob(self.view, decisions)
+        log_likelihood = log_prob_B.mean() / problem.num_ops
+        entropy = entropy_B.mean() / problem.num_ops
+        remaining = 1.0 - self.global_step / self.num_updates
+        self.log_dict(
+            {
+                "episodes": float(self.episodes_done + self.batch_episodes),
+                "log_likelihood": log_likelihood.detach(),
+                "entropy": entropy.detach(),
+            }
+        )
+        return -log_likelihood - self.entropy * remaining * entropy
+
+    def configure_optimizers(self) -> Any:
+        """Adam with a falling rate."""
+        return linear_decay(self, self.learning_rate, self.final_learning_rate, self.num_updates)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the random state."""
+        checkpoint["doppler"] = {"rng": self.rng.bit_generator.state}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on from it."""
+        self.rng.bit_generator.state = checkpoint["doppler"]["rng"]

@@ -1,0 +1,219 @@
+"""One run from its configuration: what is built, in which directory, and what it leaves there."""
+
+import json
+import os
+import platform
+import subprocess
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from doppler.baselines import Baseline, LowerBound, lower_bound
+from doppler.episode import View, make_view
+from doppler.graph import save_json
+from doppler.graph.formats import write_atomically
+from doppler.problem import Placement, Problem, build
+from doppler.reporting.rows import RESULTS_FILE, ResultRow, write_results
+from doppler.reporting.table import format_seconds, print_results
+from doppler.stages.optimisation import seeded_generator
+from doppler.stages.run_directory import SUMMARY_FILE
+from doppler.system import Session, System
+from doppler.trace import explain, save_gantt, save_perfetto
+
+PLACEMENT_FILE = "placement.json"
+JITTER, JITTER_DRAWS = 0.05, 1000
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Method:
+    """A method's outcome: the placement, and what it took to find it."""
+
+    name: str
+    placement: Placement
+    makespan_s: float
+    uses_order: bool
+    evaluations: int
+    wall_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run: its configuration, its directory, and what they determine."""
+
+    cfg: DictConfig
+    directory: Path
+    console: Console
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The workload on the cluster."""
+        return build(instantiate(self.cfg.workload), instantiate(self.cfg.cluster))
+
+    @cached_property
+    def system(self) -> System:
+        """What executes placements."""
+        return instantiate(self.cfg.simulator)
+
+    @cached_property
+    def view(self) -> View:
+        """What policies see of the problem."""
+        return make_view(self.problem)
+
+    @cached_property
+    def baselines(self) -> dict[str, Baseline]:
+        """Methods to compare with, by name."""
+        return {str(name): instantiate(conf) for name, conf in self.cfg.baseline.items()}
+
+    @cached_property
+    def bound(self) -> LowerBound:
+        """What no placement can beat on this system."""
+        return lower_bound(self.problem, streams=int(self.cfg.simulator.streams))
+
+    def open(self) -> Session:
+        """A session of the system on the problem."""
+        return self.system.open(self.problem)
+
+    def say(self, text: str) -> None:
+        """One line for the person who watches; numbers are not coloured in."""
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+    def introduce(self) -> None:
+        """Say what is run on what."""
+        problem, graph = self.problem, self.problem.graph
+        self.say(
+            f"{graph.name}: {graph.num_ops} ops, {graph.num_edges} edges on "
+            f"{self.cfg.cluster.name}, {problem.num_devices} devices -> {self.directory}"
+        )
+        if problem.has_given_costs:
+            self.say(
+                f"{graph.name} comes with its own times: speeds, links and memory sizes of "
+                f"{self.cfg.cluster.name} are not used"
+            )
+
+    def keep_best(self, placement: Placement, seconds: float) -> None:
+        """Best so far, on disk."""
+        placement.save(
+            self.directory / PLACEMENT_FILE,
+            {"makespan_s": seconds, "system_kind": self.system.kind},
+        )
+
+    def row(self, method: Method) -> ResultRow:
+        """The protocol's figures of a method, jitter on fresh draws that all methods share."""
+        placement = method.placement
+        jittered = replace(self.system, noise=JITTER)  # type: ignore[type-var]
+        with jittered.open(self.problem) as session:
+            draws = session.measure(
+                placement.device[None],
+                placement.priority[None],
+                repeats=JITTER_DRAWS,
+                rng=seeded_generator(int(self.cfg.seed), "jitter"),
+            ).seconds[0]
+        return ResultRow(
+            method=method.name,
+            workload=str(self.cfg.workload.name),
+            cluster=str(self.cfg.cluster.name),
+            num_devices=self.problem.num_devices,
+            system=self.system.name,
+            system_kind=self.system.kind,
+            queue=self.system.queue,
+            uses_order=method.uses_order,
+            seed=int(self.cfg.seed),
+            evaluations=method.evaluations,
+            wall_s=method.wall_s,
+            makespan_s=method.makespan_s,
+            jitter_mean_s=float(draws.mean()),
+            jitter_p95_s=float(np.quantile(draws, 0.95)),
+            lower_bound_s=self.bound.seconds,
+            bound=self.bound.name,
+            gap=method.makespan_s / self.bound.seconds - 1 if self.bound.seconds else 0.0,
+        )
+
+    def finish(self, method: Method, others: list[Method], extra: dict[str, Any]) -> dict[str, Any]:
+        """Write everything that a finished run leaves behind; the summary, last, marks it done.
+
+        method: the one that the run is about. others: compared with it. extra: further entries
+        of the summary.
+        """
+        rows = [self.row(each) for each in (method, *others)]
+        write_results(self.directory / RESULTS_FILE, rows)
+        save_json(self.problem.graph, self.directory / "graph.json")
+        self.keep_best(method.placement, method.makespan_s)
+        with self.open() as session:
+            trace = session.trace(method.placement)
+        save_perfetto(trace, self.directory / "trace.json")
+        save_gantt(trace, self.directory / "schedule.png", title=f"{method.name}, {self.directory}")
+        explanation = explain(trace).lines()
+        write_atomically(self.directory / "explanation.txt", "\n".join(explanation) + "\n")
+        summary = {**self._describe(rows[0]), **extra}
+        write_atomically(self.directory / SUMMARY_FILE, to_json(summary))
+        for line in explanation:
+            self.say(line)
+        print_results(rows, self.console)
+        self.say(
+            f"best {format_seconds(method.makespan_s)} by {method.name}; "
+            f"placement, trace, schedule and table are in {self.directory}"
+        )
+        return summary
+
+    def _describe(self, row: ResultRow) -> dict[str, Any]:
+        graph = self.problem.graph
+        return {
+            "workload": row.workload,
+            "num_ops": graph.num_ops,
+            "num_edges": graph.num_edges,
+            "problem_hash": self.problem.hash,
+            "cluster": row.cluster,
+            "num_devices": row.num_devices,
+            "stage": str(self.cfg.stage.name),
+            "method": row.method,
+            "system": row.system,
+            "system_kind": row.system_kind,
+            "queue": row.queue,
+            "seed": row.seed,
+            "makespan_s": row.makespan_s,
+            "jitter_mean_s": row.jitter_mean_s,
+            "jitter_p95_s": row.jitter_p95_s,
+            "repeats": 1,
+            "std": 0.0,
+            "lower_bound_s": row.lower_bound_s,
+            "evaluations": row.evaluations,
+            "wall_s": row.wall_s,
+            "versions": {
+                name: version(name)
+                for name in ("doppler", "torch", "numba", "numpy", "pytorch-lightning")
+            }
+            | {"python": platform.python_version()},
+            "git_commit": _git_commit(),
+            "host": {"name": platform.node(), "cpus": len(os.sched_getaffinity(0))},
+        }
+
+
+def to_json(data: dict[str, Any]) -> str:
+    """JSON with one entry a line."""
+    return json.dumps(data, indent=1) + "\n"
+
+
+def plain(cfg: DictConfig) -> Any:
+    """A part of the configuration as dictionaries and lists."""
+    return OmegaConf.to_container(cfg, resolve=True)
+
+
+def _git_commit() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

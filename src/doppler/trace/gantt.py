@@ -1,0 +1,343 @@
+"""A trace as a picture: one row per device stream and per link, the critical chain outlined.
+
+Shape suffixes: V ops, T transfers, N boxes of one layer; C 4 corners or colour channels.
+"""
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgba_array
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from doppler.trace.events import Trace
+from doppler.trace.explain import Explanation, LinkUse, busy_seconds, explain, time_text, time_unit
+
+FloatArray = NDArray[np.floating]
+
+MAX_LINKS = 24
+MAX_LEGEND, MAX_LEGEND_ROW = 12, 7
+MAX_LABELS = 300
+_DPI = 150
+_WIDTH_IN, _RIGHT_IN, _TOP_IN, _BOTTOM_IN = 14.0, 0.65, 0.55, 0.55
+_DEVICE_IN, _LINK_IN, _GAP_IN, _LEGEND_IN, _MAX_ROWS_IN = 0.42, 0.2, 0.18, 0.24, 16.0
+_OP_FILL, _TRANSFER_FILL = 0.74, 0.62  # height of a box, as a share of its row
+_GREY, _CHAIN, _INK = "#9aa3ad", "#111111", "#333333"
+# Distinct in hue and in lightness; no grey and no black, which mark transfers and the chain.
+_PALETTE = (
+    *("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948"),
+    *("#b07aa1", "#9c755f", "#6b5bd2", "#ff9da7", "#8cd17d", "#d4a6c8"),
+)
+_MANY = LinearSegmentedColormap.from_list(
+    "nodes", ["#3b4f9e", "#3f8fc0", "#4fb58f", "#c7cf5a", "#f2a541", "#d9534f", "#8e3b7d"]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """Where things lie: y downward in inches from the top of the first row."""
+
+    streams: int
+    device_in: float
+    link_in: float
+    num_device_rows: int
+    links: tuple[LinkUse, ...]
+    labels: tuple[str, ...]
+
+    @property
+    def left_in(self) -> float:
+        return 0.3 + max(0.7, 0.085 * max(len(label) for label in self.labels))
+
+    @property
+    def width_in(self) -> float:
+        return _WIDTH_IN - self.left_in - _RIGHT_IN
+
+    @property
+    def height_in(self) -> float:
+        gap = _GAP_IN if self.links else 0.0
+        return self.num_device_rows * self.device_in + gap + len(self.links) * self.link_in
+
+    def op_middle(self, trace: Trace) -> FloatArray:
+        """The middle of each op's row [V]."""
+        row_V = trace.placement.device * self.streams + trace.op_stream
+        return (row_V + 0.5) * self.device_in
+
+    def link_middle(self) -> FloatArray:
+        """The middle of each link's row."""
+        top = self.num_device_rows * self.device_in + _GAP_IN
+        return top + (np.arange(len(self.links)) + 0.5) * self.link_in
+
+    def transfer_middle(self, trace: Trace) -> FloatArray:
+        """The middle of each transfer's row [T], NaN where its link is not shown."""
+        row = {(use.src, use.dst): y for use, y in zip(self.links, self.link_middle(), strict=True)}
+        pairs = zip(trace.transfer_src.tolist(), trace.transfer_dst.tolist(), strict=True)
+        return np.array([row.get(pair, np.nan) for pair in pairs], dtype=np.float64)
+
+
+def save_gantt(trace: Trace, path: str | Path, *, title: str | None = None) -> None:
+    """Write a PNG, atomically.
+
+    Ops are coloured by the operation of the program that they are a block of, or by kind where
+    that is unknown; transfers are grey; each row's utilisation stands at its right end. Of many
+    links the busiest are shown.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure = _draw(trace, title)
+    partial = path.with_name(f".{path.name}.partial")
+    figure.savefig(partial, format="png", metadata={"Software": None})
+    os.replace(partial, path)
+
+
+def _draw(trace: Trace, title: str | None) -> Figure:
+    explanation = explain(trace)
+    rows = _lay_out(trace, explanation)
+    color_VC, legend = _op_colors(trace)
+    legend_in = 0.06 + _LEGEND_IN * (1 + (len(legend) > MAX_LEGEND_ROW))
+    height_in = _TOP_IN + rows.height_in + _BOTTOM_IN + legend_in
+    figure = Figure(figsize=(_WIDTH_IN, height_in), dpi=_DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    left, bottom = rows.left_in / _WIDTH_IN, (_BOTTOM_IN + legend_in) / height_in
+    axes = figure.add_axes((left, bottom, rows.width_in / _WIDTH_IN, rows.height_in / height_in))
+    unit_s, symbol = time_unit(trace.makespan_s)
+    end = (trace.makespan_s or 1.0) / unit_s
+    axes.set_xlim(0.0, end)
+    axes.set_ylim(rows.height_in, 0.0)
+    axes.set_xlabel(f"time ({symbol})", fontsize=9, color=_INK)
+    _draw_frame(axes, trace, rows, end)
+    _draw_transfers(axes, trace, rows, unit_s)
+    _draw_ops(axes, trace, rows, unit_s, color_VC)
+    _draw_chain(axes, trace, explanation, rows, unit_s)
+    _draw_title(figure, trace, explanation, rows, title)
+    _draw_legend(figure, legend)
+    return figure
+
+
+def _lay_out(trace: Trace, explanation: Explanation) -> _Rows:
+    links = tuple(sorted(explanation.links[:MAX_LINKS], key=lambda use: (use.src, use.dst)))
+    streams = trace.rules.streams
+    num_device_rows = trace.problem.num_devices * streams
+    device_in = _DEVICE_IN if streams == 1 else 0.6 * _DEVICE_IN
+    shrink = min(1.0, _MAX_ROWS_IN / (num_device_rows * device_in + len(links) * _LINK_IN))
+    labels = [
+        _shorten(name, 22) + (f" / {stream}" if streams > 1 else "")
+        for name in explanation.device_names
+        for stream in range(streams)
+    ]
+    return _Rows(
+        streams=streams,
+        device_in=device_in * shrink,
+        link_in=_LINK_IN * shrink,
+        num_device_rows=num_device_rows,
+        links=links,
+        labels=(*labels, *(f"{use.src} → {use.dst}" for use in links)),
+    )
+
+
+def _op_colors(trace: Trace) -> tuple[FloatArray, list[tuple[str, str]]]:
+    """A colour per op [V, C], and the legend; with many colours the legend shows some."""
+    ops = trace.problem.graph.ops
+    known = bool((ops.node >= 0).any())
+    groups: list = ops.node.tolist() if known else list(ops.kinds)
+    names = sorted(set(groups)) if known else list(dict.fromkeys(groups))
+    if len(names) <= len(_PALETTE):
+        colors = list(_PALETTE[: len(names)])
+    else:
+        colors = [to_hex(_MANY(share)) for share in np.linspace(0.0, 1.0, len(names))]
+    index = {name: i for i, name in enumerate(names)}
+    color_VC = to_rgba_array(colors)[[index[name] for name in groups]]
+    picked = range(len(names))
+    if len(names) > MAX_LEGEND:
+        picked = np.linspace(0, len(names) - 1, 6).round().astype(int).tolist()
+    counts = Counter(zip(groups, ops.kinds, strict=True))
+    kind_of = {name: kind for (name, kind), _ in reversed(counts.most_common())}
+
+    def label(name: int | str) -> str:
+        kind = _shorten(kind_of[name], 16)
+        return f"{kind} (node {name})" if isinstance(name, int) and name >= 0 else kind
+
+    return color_VC, [(label(names[i]), colors[i]) for i in picked]
+
+
+def _boxes(
+    start: FloatArray, finish: FloatArray, middle: FloatArray, height: float | FloatArray
+) -> list[FloatArray]:
+    """The corners [4, 2] of each of N boxes."""
+    low, high = middle - 0.5 * height, middle + 0.5 * height
+    x_NC = np.stack([start, finish, finish, start], axis=1)
+    return list(np.stack([x_NC, np.stack([low, low, high, high], axis=1)], axis=2))
+
+
+def _draw_frame(axes: Axes, trace: Trace, rows: _Rows, end: float) -> None:
+    """Bands behind the rows, their names to the left and their utilisation to the right."""
+    bands: list[tuple[float, float, float]] = []
+    for row in range(rows.num_device_rows):
+        d, stream = divmod(row, rows.streams)
+        on = (trace.placement.device == d) & (trace.op_stream == stream)
+        busy_s = busy_seconds(trace.op_start_s[on], trace.op_finish_s[on])
+        share = busy_s / (trace.makespan_s or 1.0)
+        bands.append(((row + 0.5) * rows.device_in, rows.device_in, share))
+    for use, middle in zip(rows.links, rows.link_middle().tolist(), strict=True):
+        bands.append((middle, rows.link_in, use.utilisation))
+    for i, (middle, height, share) in enumerate(bands):
+        shade = "#f2f3f5" if i % 2 == 0 else "#f9f9fb"
+        axes.axhspan(middle - height / 2, middle + height / 2, color=shade, lw=0, zorder=0)
+        size = min(9.0 if i < rows.num_device_rows else 7.5, 60.0 * height)
+        left, right = (rows.labels[i], 0.0, -6, "right"), (f"{share:.0%}", end, 6, "left")
+        for text, x, offset, side in (left, right):
+            axes.annotate(
+                text,
+                (x, middle),
+                (offset, 0),
+                textcoords="offset points",
+                ha=side,
+                va="center",
+                fontsize=size,
+                color=_INK,
+            )
+    axes.set_yticks([])
+    axes.grid(axis="x", color="white", linewidth=1.0)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="x", labelsize=8, colors=_INK, length=3)
+    axes.spines[["top", "left", "right"]].set_visible(False)
+    axes.spines["bottom"].set_color("#c5cad0")
+
+
+def _draw_transfers(axes: Axes, trace: Trace, rows: _Rows, unit_s: float) -> None:
+    middle_T = rows.transfer_middle(trace)
+    on = np.isfinite(middle_T)
+    boxes = _boxes(
+        trace.transfer_start_s[on] / unit_s,
+        trace.transfer_finish_s[on] / unit_s,
+        middle_T[on],
+        _TRANSFER_FILL * rows.link_in,
+    )
+    # Without contention transfers overlap: translucent boxes are darker where they do.
+    alpha = 0.45 if trace.rules.contention == "none" else 1.0
+    axes.add_collection(
+        PolyCollection(boxes, facecolors=_GREY, alpha=alpha, linewidths=0.0, zorder=2),
+        autolim=False,
+    )
+
+
+def _draw_ops(axes: Axes, trace: Trace, rows: _Rows, unit_s: float, color_VC: FloatArray) -> None:
+    """The boxes of the ops, and their names where these fit."""
+    names, middle_V = trace.problem.graph.ops.names, rows.op_middle(trace)
+    start, finish = trace.op_start_s / unit_s, trace.op_finish_s / unit_s
+    width_in = (finish - start) * rows.width_in / (finish.max() or 1.0)
+    # A white border separates neighbours, where a box is wide enough to have one.
+    border = np.where(width_in > 0.04, 0.5, 0.0)
+    boxes = _boxes(start, finish, middle_V, _OP_FILL * rows.device_in)
+    axes.add_collection(
+        PolyCollection(boxes, facecolors=color_VC, edgecolors="white", linewidths=border, zorder=3),
+        autolim=False,
+    )
+    size = min(7.0, 26.0 * rows.device_in)
+    fits = width_in > np.array([0.6 * size / 72 * len(name) + 0.1 for name in names])
+    widest = np.argsort(-width_in, kind="stable")[:MAX_LABELS]
+    luminance_V = color_VC[:, :3] @ np.array([0.299, 0.587, 0.114])
+    for v in widest[fits[widest]].tolist():
+        axes.text(
+            float(0.5 * (start[v] + finish[v])),
+            float(middle_V[v]),
+            names[v],
+            ha="center",
+            va="center_baseline",
+            fontsize=size,
+            color="white" if luminance_V[v] < 0.6 else "#222222",
+            zorder=6,
+            parse_math=False,
+        )
+
+
+def _draw_chain(
+    axes: Axes, trace: Trace, explanation: Explanation, rows: _Rows, unit_s: float
+) -> None:
+    """Outline the chain, and join the rows that it goes through.
+
+    Tasks that follow each other on one row share an outline: one each would hide short ones.
+    """
+    op_V, transfer_T = rows.op_middle(trace), rows.transfer_middle(trace)
+    near = 0.002 * trace.makespan_s / unit_s
+    runs: list[tuple[float, float, float, float]] = []  # begin, end, middle, height
+    hops: list[list[tuple[float, float]]] = []
+    for step in explanation.chain:
+        is_op = step.kind == "op"
+        middle = float((op_V if is_op else transfer_T)[step.id])
+        height = _OP_FILL * rows.device_in if is_op else _TRANSFER_FILL * rows.link_in
+        begin, end = step.start_s / unit_s, step.finish_s / unit_s
+        if np.isnan(middle):
+            continue
+        if runs and runs[-1][2] == middle and begin <= runs[-1][1] + near:
+            runs[-1] = (runs[-1][0], end, middle, height)
+            continue
+        if runs:
+            hops.append([(begin, runs[-1][2]), (begin, middle)])
+        runs.append((begin, end, middle, height))
+    begin_N, end_N, middle_N, height_N = np.array(runs).T
+    outlines = PolyCollection(
+        _boxes(begin_N, end_N, middle_N, height_N),
+        facecolors="none",
+        edgecolors=_CHAIN,
+        linewidths=1.3,
+        joinstyle="miter",
+        clip_on=False,
+        zorder=5,
+    )
+    axes.add_collection(outlines, autolim=False)
+    lines = LineCollection(hops, colors=_CHAIN, linewidths=0.9, alpha=0.65, zorder=1.8)
+    axes.add_collection(lines, autolim=False)
+
+
+def _draw_title(
+    figure: Figure, trace: Trace, explanation: Explanation, rows: _Rows, title: str | None
+) -> None:
+    if title is None:
+        title = f"{trace.problem.graph.name} on {trace.problem.cluster.name}"
+    facts = f"makespan {time_text(trace.makespan_s)}, {trace.system_kind}"
+    if len(explanation.links) > len(rows.links):
+        facts += f"; the {len(rows.links)} busiest of {len(explanation.links)} links are shown"
+    y = 1.0 - 0.3 / figure.get_figheight()
+    figure.text(
+        rows.left_in / _WIDTH_IN,
+        y,
+        _shorten(title, 60),
+        fontsize=12,
+        weight="bold",
+        color=_CHAIN,
+        va="center",
+        parse_math=False,
+    )
+    figure.text(
+        1.0 - _RIGHT_IN / _WIDTH_IN, y, facts, fontsize=9, color=_INK, va="center", ha="right"
+    )
+
+
+def _draw_legend(figure: Figure, legend: list[tuple[str, str]]) -> None:
+    handles = [
+        *(Patch(facecolor=color, label=label) for label, color in legend),
+        Patch(facecolor=_GREY, label="transfer"),
+        Patch(facecolor="white", edgecolor=_CHAIN, linewidth=1.2, label="critical chain"),
+    ]
+    figure.legend(
+        handles=handles,
+        loc="lower center",
+        ncols=(len(handles) + 1) // 2 if len(legend) > MAX_LEGEND_ROW else len(handles),
+        fontsize=8,
+        frameon=False,
+        handlelength=1.2,
+        handleheight=0.9,
+        columnspacing=1.4,
+        borderaxespad=0.3,
+    )
+
+
+def _shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,256 @@
+"""Problems for tests: small ones written by hand, random ones from a seed, published graphs.
+
+Times are whole numbers of seconds and speeds are powers of two, so that sums of times are exact:
+what is simultaneous on paper is simultaneous in floating point too.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from doppler.cluster import Cluster, Device, Link, connected
+from doppler.graph import DataflowGraph
+from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
+from doppler.problem import Placement, Problem, build
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+FAMILIES = ("layered", "series_parallel", "irregular")
+KINDS = ("a", "b", "c")
+
+# One (src, dst, bytes) or (src, dst, bytes, region) per edge.
+EdgeList = Sequence[tuple[int, int, float] | tuple[int, int, float, int]]
+Costs = Literal["tied", "distinct"]
+
+
+def published_graph(name: str) -> Path:
+    """The path of a published graph; skips the test where the graphs are not at hand."""
+    folder = Path(os.environ.get("DOPPLER_GRAPHS") or REPOSITORY.parent / "shared" / "graphs")
+    if not (folder / name).is_file():
+        pytest.skip(f"no published graph {name} (set DOPPLER_GRAPHS to their folder)")
+    return folder / name
+
+
+def cluster_of(
+    speeds: Sequence[float],
+    *,
+    latency_s: float | np.ndarray = 0.0,
+    bytes_per_s: float | np.ndarray = 1.0,
+    memory_bytes: float | Sequence[float] = np.inf,
+    unsupported_kinds: Sequence[Sequence[str]] | None = None,
+) -> Cluster:
+    """Devices that do ``speeds[d]`` flop/s and wait for nothing else."""
+    num = len(speeds)
+    latency = np.broadcast_to(latency_s, (num, num))
+    bandwidth = np.broadcast_to(bytes_per_s, (num, num))
+    memory = np.broadcast_to(memory_bytes, num)
+    devices = [
+        Device(
+            name=f"device{d}",
+            flop_per_s={"f32": speeds[d]},
+            memory_bytes_per_s=np.inf,
+            launch_overhead_s=0.0,
+            memory_bytes=float(memory[d]),
+            unsupported_kinds=unsupported_kinds[d] if unsupported_kinds else (),
+        )
+        for d in range(num)
+    ]
+    return connected(
+        name="test",
+        devices=devices,
+        link=lambda s, d: Link(bytes_per_s=bandwidth[s, d], latency_s=latency[s, d]),
+    )
+
+
+def graph_of(
+    flops: Sequence[float],
+    edges: EdgeList = (),
+    *,
+    output_bytes: Sequence[float] | None = None,
+    kinds: Sequence[str] | str = "op",
+    inputs: Sequence[tuple[float, Sequence[int]]] = (),
+) -> DataflowGraph:
+    """A graph written by hand; inputs are (bytes, consumers)."""
+    rows = [(*edge, 0) if len(edge) == 3 else edge for edge in edges]
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    return DataflowGraph(
+        name="test",
+        ops=Ops.make(flops=flops, output_bytes=output_bytes, kinds=kinds),
+        edges=Edges.make(src=columns[0], dst=columns[1], bytes=columns[2], region=columns[3]),
+        inputs=Inputs.make(
+            names=[f"input{i}" for i in range(len(inputs))],
+            bytes=[num_bytes for num_bytes, _ in inputs],
+            consumers=[ops for _, ops in inputs],
+        ),
+    )
+
+
+def layered_edges(
+    num_ops: int, rng: np.random.Generator, *, width: int, fan_in: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ops in layers of ``width``; each reads 1 to ``fan_in`` random ops of the layer before."""
+    op = np.repeat(np.arange(width, num_ops), rng.integers(1, fan_in + 1, max(0, num_ops - width)))
+    producer = (op // width - 1) * width + rng.integers(0, width, len(op))
+    pairs = np.unique(op * num_ops + producer)
+    return pairs % num_ops, pairs // num_ops
+
+
+def _series_parallel_edges(num_ops: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Grown from one edge: an op is put into an edge, or beside it."""
+    if num_ops < 2:
+        return []
+    edges, position = [(0, 1)], [0.0, 1.0]
+    for v in range(2, num_ops):
+        i = int(rng.integers(len(edges)))
+        src, dst = edges[i]
+        if rng.random() < 0.5:
+            edges.pop(i)
+        edges += [(src, v), (v, dst)]
+        position.append(rng.uniform(position[src], position[dst]))
+    rank = np.argsort(np.argsort(position))
+    return [(int(rank[src]), int(rank[dst])) for src, dst in edges]
+
+
+def _irregular_edges(num_ops: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Every op reads a few of all the ops before it; hubs are popular."""
+    edges = []
+    for v in range(1, num_ops):
+        num = min(v, int(rng.integers(0, 5)))
+        popularity = 1.0 / (1.0 + np.arange(v))
+        chosen = rng.choice(v, size=num, replace=False, p=popularity / popularity.sum())
+        edges += [(int(u), v) for u in chosen]
+    return edges
+
+
+def _with_regions(
+    pairs: list[tuple[int, int]], rng: np.random.Generator, high_bytes: int
+) -> list[tuple[int, int, float, int]]:
+    """Divide each op's readers among 1 to 3 regions; some read two of them."""
+    labels = {src: rng.choice(100, size=rng.integers(1, 4), replace=False) for src, _ in pairs}
+    low = 1 if high_bytes > 4 else 0
+    size = {
+        (src, int(r)): float(rng.integers(low, high_bytes)) for src in labels for r in labels[src]
+    }
+    edges = []
+    for src, dst in pairs:
+        num = 2 if len(labels[src]) > 1 and rng.random() < 0.2 else 1
+        for r in rng.choice(labels[src], size=num, replace=False):
+            edges.append((src, dst, size[src, int(r)], int(r)))
+    rng.shuffle(edges)
+    return [(int(s), int(d), float(b), int(r)) for s, d, b, r in edges]
+
+
+def random_graph(
+    rng: np.random.Generator, num_ops: int, *, costs: Costs = "tied", family: str | None = None
+) -> DataflowGraph:
+    """A graph with several regions per op, shared ones too, inputs, and three kinds of ops.
+
+    costs: "tied" draws from 0 to 3, so that much happens at once; "distinct" from 1 to a million.
+    """
+    family = family or str(rng.choice(FAMILIES))
+    if family == "layered":
+        src, dst = layered_edges(num_ops, rng, width=int(rng.integers(1, 6)), fan_in=3)
+        pairs = list(zip(src.tolist(), dst.tolist(), strict=True))
+    elif family == "series_parallel":
+        pairs = _series_parallel_edges(num_ops, rng)
+    else:
+        pairs = _irregular_edges(num_ops, rng)
+    if rng.random() < 0.5:  # ids need not be a topological order
+        renamed = rng.permutation(num_ops)
+        pairs = [(int(renamed[src]), int(renamed[dst])) for src, dst in pairs]
+    low, high = (0, 4) if costs == "tied" else (1, 1_000_000)
+    return graph_of(
+        rng.integers(low, high, num_ops).tolist(),
+        _with_regions(pairs, rng, high),
+        output_bytes=rng.integers(low, high, num_ops).tolist(),
+        kinds=rng.choice(KINDS, num_ops).tolist(),
+        inputs=[
+            (float(rng.integers(low, high)), rng.choice(num_ops, size=min(num_ops, 3)).tolist())
+            for _ in range(rng.integers(0, 4))
+        ],
+    )
+
+
+def random_cluster(rng: np.random.Generator, num_devices: int) -> Cluster:
+    """Devices of several speeds, unequal links; every op kind runs on some device."""
+    shape = (num_devices, num_devices)
+    home = rng.integers(num_devices, size=len(KINDS))  # always runs this kind
+    unsupported = [
+        [kind for kind, h in zip(KINDS, home, strict=True) if h != d and rng.random() < 0.15]
+        for d in range(num_devices)
+    ]
+    return cluster_of(
+        rng.choice([1.0, 1.0, 2.0, 0.5], num_devices).tolist(),
+        latency_s=rng.choice([0.0, 0.0, 1.0, 2.0], shape),
+        bytes_per_s=rng.choice([0.5, 1.0, 1.0, 2.0], shape),
+        unsupported_kinds=unsupported,
+    )
+
+
+def random_problem(
+    seed: int,
+    *,
+    num_ops: int | None = None,
+    num_devices: int | None = None,
+    costs: Costs = "tied",
+    identical_devices: bool = False,
+    given_costs: bool | None = None,
+) -> Problem:
+    """A problem from a seed; what is not given is drawn, given costs in one problem of four."""
+    rng = np.random.default_rng(seed)
+    num_ops = int(rng.integers(1, 40)) if num_ops is None else num_ops
+    num_devices = int(rng.integers(1, 6)) if num_devices is None else num_devices
+    graph = random_graph(rng, num_ops, costs=costs)
+    given = rng.random() < 0.25 if given_costs is None else given_costs
+    if given:
+        graph = with_given_costs(graph)
+    if identical_devices:
+        return build(graph, cluster_of([1.0] * num_devices))
+    return build(graph, random_cluster(rng, num_devices))
+
+
+def with_given_costs(graph: DataflowGraph) -> DataflowGraph:
+    """The same graph whose flops and bytes are given costs of 1e-10 s, as in published files."""
+    return DataflowGraph(
+        name=graph.name,
+        ops=graph.ops,
+        edges=graph.edges,
+        inputs=graph.inputs,
+        given_costs=GivenCosts.make(
+            op_seconds=graph.ops.flops * 1e-10, transfer_seconds=graph.edges.bytes * 1e-10
+        ),
+    )
+
+
+def random_device(problem: Problem, rng: np.random.Generator) -> np.ndarray:
+    """A device [V] for every op, among those that run it."""
+    able_VD = np.isfinite(problem.arrays.op_seconds)
+    return np.where(able_VD, rng.random(able_VD.shape), -1.0).argmax(axis=1)
+
+
+def random_ranking(problem: Problem, rng: np.random.Generator) -> np.ndarray:
+    """A rank [V] for every op; producers come first."""
+    edges, num = problem.graph.edges, problem.num_ops
+    waits_for = np.bincount(edges.dst, minlength=num)
+    candidates = np.flatnonzero(waits_for == 0).tolist()
+    rank_V = np.empty(num, dtype=np.int64)
+    for rank in range(num):
+        v = candidates.pop(int(rng.integers(len(candidates))))
+        rank_V[v] = rank
+        for dst in edges.dst[edges.src == v]:
+            waits_for[dst] -= 1
+            if waits_for[dst] == 0:
+                candidates.append(int(dst))
+    return rank_V
+
+
+def random_placement(problem: Problem, seed: int) -> Placement:
+    """Random devices; priorities that respect precedence in three placements of four."""
+    rng = np.random.default_rng(seed)
+    device_V = random_device(problem, rng)
+    if rng.random() < 0.75:
+        return Placement.make(problem, device_V, random_ranking(problem, rng))
+    return Placement.make(problem, device_V, rng.permutation(problem.num_ops))

@@ -1,0 +1,199 @@
+"""A slow, plain simulator of the work-conserving semantics, to hold the compiled engine against.
+
+At every instant it looks at all tasks anew: what has ended, what is ready, what can start. It
+shares no code with the engine and reads the graph's edges, not the engine's arrays of them.
+
+A task is an op ``("op", v)`` or a transfer ``("transfer", region, device)``, where regions are
+numbered by (producer, label). Tuples of one kind sort by id, which is how ties are decided.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from doppler.problem import Placement, Problem
+
+Task = tuple
+
+
+@dataclass
+class Schedule:
+    """Start and finish of every task that ran, in seconds; peak memory per device in bytes."""
+
+    makespan_s: float
+    start: dict[Task, float]
+    finish: dict[Task, float]
+    peak_bytes: list[float]
+
+
+@dataclass
+class _Plan:
+    """What is to be done: the tasks, what each one takes and waits for, the memory it moves."""
+
+    seconds: dict[Task, float] = field(default_factory=dict)
+    needs: dict[Task, list[Task]] = field(default_factory=dict)
+    resources: dict[Task, list[tuple]] = field(default_factory=dict)
+    rank: dict[Task, float] = field(default_factory=dict)
+    # (device, bytes, the task that brings them, the tasks after which they can go)
+    holdings: list[tuple[int, float, Task, list[Task]]] = field(default_factory=list)
+
+
+def simulate(
+    problem: Problem,
+    placement: Placement,
+    *,
+    contention: str = "fifo",
+    queue: str = "priority",
+    streams: int = 1,
+    random_key: Callable[[int], float] | None = None,
+) -> Schedule:
+    """Run one placement.
+
+    random_key: for ``queue="random"``, the key of a task by its number: ops first, then the
+    transfers of this placement by (region, device).
+    """
+    plan = _make_plan(problem, placement, contention)
+    tasks = sorted(plan.seconds)  # ops come first: "op" < "transfer"
+    capacity = {r: 1 if r[0] != "device" else streams for t in tasks for r in plan.resources[t]}
+    order = sorted(range(problem.num_ops), key=lambda v: placement.priority[v])
+
+    start: dict[Task, float] = {}
+    finish: dict[Task, float] = {}
+    start_round: dict[Task, int] = {}
+    end_round: dict[Task, int] = {}
+    ready_since: dict[Task, float] = {}
+    now, rounds = 0.0, 0
+
+    def is_ready(task: Task) -> bool:
+        if any(need not in end_round for need in plan.needs[task]):
+            return False
+        if queue == "strict" and task[0] == "op":
+            d = placement.device[task[1]]
+            for v in order:
+                if v == task[1]:
+                    break
+                if placement.device[v] == d and ("op", v) not in start:
+                    return False
+        return True
+
+    def key(task: Task) -> tuple:
+        if queue == "fifo":
+            return (ready_since[task], task)
+        if queue == "random":
+            assert random_key is not None
+            return (random_key(tasks.index(task)), task)
+        return (plan.rank[task], task)
+
+    while True:
+        started = True
+        while started:  # in strict order a start can make the next op ready
+            started = False
+            waiting = [task for task in tasks if task not in start and is_ready(task)]
+            for task in waiting:
+                ready_since.setdefault(task, now)
+            for task in sorted(waiting, key=key):
+                if all(capacity[r] > 0 for r in plan.resources[task]):
+                    for r in plan.resources[task]:
+                        capacity[r] -= 1
+                    start[task] = now
+                    finish[task] = now + plan.seconds[task]
+                    start_round[task] = rounds
+                    started = queue == "strict"
+        running = [task for task in start if task not in end_round]
+        if not running:
+            break
+        now = min(finish[task] for task in running)
+        rounds += 1
+        for task in running:
+            if finish[task] == now:
+                end_round[task] = rounds
+                for r in plan.resources[task]:
+                    capacity[r] += 1
+
+    complete = len(end_round) == len(tasks)
+    return Schedule(
+        makespan_s=now if complete else np.inf,
+        start=start,
+        finish=finish,
+        peak_bytes=_peaks(problem, placement, plan, start_round, end_round) if complete else [],
+    )
+
+
+def _make_plan(problem: Problem, placement: Placement, contention: str) -> _Plan:
+    graph, arrays, plan = problem.graph, problem.arrays, _Plan()
+    edges = graph.edges
+    device = placement.device.tolist()
+    rank = placement.priority.tolist()
+    producers = sorted(set(zip(edges.src.tolist(), edges.region.tolist(), strict=True)))
+    number = {producer: r for r, producer in enumerate(producers)}
+    readers: dict[int, list[int]] = {r: [] for r in range(len(producers))}
+    size: dict[int, float] = {}
+    num_bytes: dict[int, float] = {}
+    for e in range(len(edges)):
+        r = number[int(edges.src[e]), int(edges.region[e])]
+        readers[r].append(int(edges.dst[e]))
+        num_bytes[r] = float(edges.bytes[e])
+        given = graph.given_costs
+        size[r] = num_bytes[r] if given is None else float(given.transfer_seconds[e])
+
+    for v in range(graph.num_ops):
+        plan.seconds["op", v] = float(arrays.op_seconds[v, device[v]])
+        plan.needs["op", v] = []
+        plan.resources["op", v] = [("device", device[v])]
+        plan.rank["op", v] = rank[v]
+        if v not in edges.src:  # nobody reads it: it stays to the end
+            plan.holdings.append((device[v], float(graph.ops.output_bytes[v]), ("op", v), []))
+
+    for r, (src, _) in enumerate(producers):
+        here = device[src]
+        uses_here: list[Task] = []
+        for d in sorted({device[v] for v in readers[r]}):
+            there = [("op", v) for v in readers[r] if device[v] == d]
+            if d == here:
+                for op in there:
+                    plan.needs[op].append(("op", src))
+                uses_here += there
+                continue
+            transfer = ("transfer", r, d)
+            plan.seconds[transfer] = float(
+                arrays.latency_s[here, d] + size[r] * arrays.seconds_per_size[here, d]
+            )
+            plan.needs[transfer] = [("op", src)]
+            plan.resources[transfer] = {
+                "none": [],
+                "fifo": [("channel", here, d)],
+                "engines": [("sender", here), ("receiver", d)],
+            }[contention]
+            plan.rank[transfer] = min(rank[v] for _, v in there)
+            for op in there:
+                plan.needs[op].append(transfer)
+            plan.holdings.append((d, num_bytes[r], transfer, there))
+            uses_here.append(transfer)
+        plan.holdings.append((here, num_bytes[r], ("op", src), uses_here))
+    return plan
+
+
+def _peaks(
+    problem: Problem,
+    placement: Placement,
+    plan: _Plan,
+    start_round: dict[Task, int],
+    end_round: dict[Task, int],
+) -> list[float]:
+    """Largest memory in use per device, counted once everything of a round has started."""
+    inputs = problem.graph.inputs
+    last = max(end_round.values()) + 1
+    peaks = []
+    for d in range(problem.num_devices):
+        held = [0.0] * (last + 1)
+        for i, consumers in enumerate(inputs.consumers):
+            if any(placement.device[v] == d for v in consumers):
+                held = [value + float(inputs.bytes[i]) for value in held]
+        for where, num_bytes, bringer, users in plan.holdings:
+            if where == d:
+                end = max((end_round[user] for user in users), default=last + 1)
+                for i in range(start_round[bringer], end):
+                    held[i] += num_bytes
+        peaks.append(max(held))
+    return peaks

@@ -1,0 +1,143 @@
+"""The compiled engines against slow oracles, event by event and bit for bit."""
+
+import json
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+from problems import REPOSITORY, published_graph, random_placement, random_problem
+from simulator import oracle, simpy_model
+
+from doppler.cluster import preset
+from doppler.graph.formats import load_graph
+from doppler.problem import Placement, Problem, build
+from doppler.simulator import Published, WorkConserving
+from doppler.simulator.state import uniform
+from doppler.trace import Trace, check
+
+NUM_PROBLEMS = 1000
+MODES = [
+    *product(("none", "fifo", "engines"), ("fifo", "priority", "strict", "random"), (1,)),
+    *product(("none", "fifo", "engines"), ("priority",), (2,)),
+    ("fifo", "fifo", 3),
+    ("engines", "strict", 2),
+]
+PUBLISHED_MAKESPANS = REPOSITORY.parent / "shared" / "published_makespans.json"
+
+
+@cache
+def cases() -> list[tuple[Problem, Placement]]:
+    """Most with small whole costs, hence with many ties; a fifth with costs that never tie."""
+    found = []
+    for seed in range(NUM_PROBLEMS):
+        problem = random_problem(seed, costs="distinct" if seed % 5 == 4 else "tied")
+        found.append((problem, random_placement(problem, seed)))
+    return found
+
+
+def assert_same_events(trace: Trace, expected: oracle.Schedule) -> None:
+    start, finish = {}, {}
+    for v in range(trace.problem.num_ops):
+        start["op", v], finish["op", v] = trace.op_start_s[v], trace.op_finish_s[v]
+    for t in range(trace.num_transfers):
+        task = ("transfer", int(trace.transfer_region[t]), int(trace.transfer_dst[t]))
+        start[task], finish[task] = trace.transfer_start_s[t], trace.transfer_finish_s[t]
+    assert start == expected.start
+    assert finish == expected.finish
+    assert trace.makespan_s == expected.makespan_s
+    assert trace.peak_bytes.tolist() == expected.peak_bytes
+
+
+@pytest.mark.parametrize(("contention", "queue", "streams"), MODES)
+def test_work_conserving_engine_equals_the_oracle(contention, queue, streams):
+    system = WorkConserving(contention=contention, queue=queue, streams=streams)
+    num_deadlocks = 0
+    for problem, placement in cases():
+        expected = oracle.simulate(
+            problem,
+            placement,
+            contention=contention,
+            queue=queue,
+            streams=streams,
+            random_key=lambda number: uniform(0, -2 - number),  # as a trace draws it
+        )
+        with system.open(problem) as session:
+            if not np.isfinite(expected.makespan_s):
+                measured = session.measure(placement.device[None], placement.priority[None])
+                assert not measured.feasible[0]
+                num_deadlocks += 1
+                continue
+            trace = session.trace(placement)
+        assert_same_events(trace, expected)
+        check(trace)
+    # Only a strict order can wait for itself, and then not on every fourth placement.
+    assert (num_deadlocks > 0) == (queue == "strict")
+    assert num_deadlocks < NUM_PROBLEMS / 4
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("queue", ["fifo", "priority"])
+def test_published_engine_equals_the_simpy_model(queue, streams):
+    for problem, placement in cases():
+        expected = simpy_model.published(
+            simpy_model.Graph.of(problem),
+            placement.device.tolist(),
+            priority=placement.priority.tolist() if queue == "priority" else None,
+            streams=streams,
+        )
+        with Published(queue=queue, streams=streams).open(problem) as session:
+            trace = session.trace(placement)
+        assert np.rint(trace.op_start_s * 1e10).tolist() == expected.start
+        assert np.rint(trace.op_finish_s * 1e10).tolist() == expected.finish
+        check(trace)
+
+
+def test_fifo_contention_equals_the_simpy_model_where_nothing_ties():
+    system = WorkConserving(contention="fifo", queue="fifo")
+    for seed in range(300):
+        problem = random_problem(seed, num_ops=20, costs="distinct", given_costs=False)
+        placement = random_placement(problem, seed)
+        expected = simpy_model.with_contention(
+            simpy_model.Graph.of(problem), placement.device.tolist()
+        )
+        with system.open(problem) as session:
+            trace = session.trace(placement)
+        assert np.rint(trace.op_start_s * 1e10).tolist() == expected.start
+        assert np.rint(trace.op_finish_s * 1e10).tolist() == expected.finish
+
+
+def recorded_rows() -> list[tuple[str, dict]]:
+    if not PUBLISHED_MAKESPANS.is_file():
+        return []
+    graphs = json.loads(PUBLISHED_MAKESPANS.read_text())["graphs"]
+    return [(name, row) for name, rows in graphs.items() for row in rows]
+
+
+@pytest.mark.skipif(not recorded_rows(), reason="no recorded makespans beside the repository")
+def test_published_engine_equals_the_recorded_makespans():
+    rows = recorded_rows()
+    assert len(rows) == 360
+    for name, row in rows:
+        problem = build(
+            load_graph(published_graph(name)), preset(name="p100x4", num_devices=row["devices"])
+        )
+        device_V = np.array([int(digit) for digit in row["placement"]])
+        with Published().open(problem) as session:
+            seconds = session.measure(device_V[None]).seconds[0, 0]
+        assert seconds == pytest.approx(row["makespan"], rel=1e-6), (name, row["placement"])
+
+
+def test_published_engine_equals_the_simpy_model_on_a_published_graph():
+    problem = build(
+        load_graph(published_graph("transformer_block_215nodes.txt")), preset(name="p100x4")
+    )
+    graph = simpy_model.Graph.of(problem)
+    rng = np.random.default_rng(0)
+    device_BV = rng.integers(0, 4, (20, problem.num_ops))
+    with Published().open(problem) as session:
+        seconds_B = session.measure(device_BV).seconds[:, 0]
+    expected_B = [
+        simpy_model.published(graph, device_V.tolist()).makespan for device_V in device_BV
+    ]
+    assert np.rint(seconds_B * 1e10).tolist() == expected_B
