@@ -4,9 +4,12 @@ Run: ``python benchmarks/simulator.py [--graph PATH]``; ``--help`` lists the res
 takes the published ones where they are at hand (``$DOPPLER_GRAPHS``, else ../shared/graphs), else a
 layered graph of the size of the published block.
 
-All contestants of a table simulate the same random placements, in turns, in one process on one
-core; a cell is the median over the turns, of CPU time (of elapsed time where two cores work). What
-each is prepared with (costs as plain lists, open sessions, compiled engines) is not timed.
+All contestants of a table simulate the same placements, in turns, in one process on one core; a
+cell is the median over the turns, of CPU time (of elapsed time where two cores work). What each is
+prepared with (costs as plain lists, open sessions, compiled engines) is not timed. Independent
+random placements are the worst case of the engines: the processor predicts no branch of theirs. In
+steps of a local search each placement differs from the one before by one op. The published engine
+is held against SimPy with the published semantics, the others against SimPy with contention.
 """
 
 import argparse
@@ -45,9 +48,9 @@ RECORDED_PER_S = {
     "ffnn_192nodes": 36,
     "transformer_block_215nodes": 36,
 }
-PUBLISHED_ROW, SIMPY_ROW = "published", "SimPy, published semantics"
-SIMPY_CONTENTION_ROW, FIFO_ROW = "SimPy, with contention", "work-conserving, contention fifo"
-console = Console(width=100)
+ORACLE_ROW, PUBLISHED_ROW = "plain oracle, contention fifo", "published engine"
+SIMPY_ROW, SIMPY_CONTENTION_ROW = "SimPy, published semantics", "SimPy, with contention"
+console = Console(width=110)
 
 Batch = Callable[[], int]  # simulates some placements, returns how many
 
@@ -65,13 +68,20 @@ def layered_graph(num_ops: int, *, width: int, seed: int = 0) -> DataflowGraph:
     )
 
 
-def random_batch(problem: Problem, num: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random placements: devices [B, V] and rankings [B, V]."""
+def placements(problem: Problem, num: int, *, search: bool) -> np.ndarray:
+    """Random devices [B, V]; ops rank in topological order, as they do without priorities.
+
+    search: each placement moves one op of the one before, as a local search does.
+    """
     rng = np.random.default_rng(0)
-    shape = (num, problem.num_ops)
-    return rng.integers(0, problem.num_devices, shape), rng.permuted(
-        np.broadcast_to(np.arange(problem.num_ops), shape), axis=1
-    )
+    device_BV = rng.integers(0, problem.num_devices, (num, problem.num_ops))
+    if search:
+        for b in range(1, num):
+            moved = rng.integers(problem.num_ops)
+            device = device_BV[b, moved]
+            device_BV[b] = device_BV[b - 1]
+            device_BV[b, moved] = device
+    return device_BV
 
 
 def rates(
@@ -89,20 +99,22 @@ def rates(
     return {name: 1.0 / statistics.median(times) for name, times in seconds.items()}
 
 
-def engine_batch(session: SimulatorSession, num: int) -> Batch:
+def engine_batch(session: SimulatorSession, num: int, *, search: bool = False) -> Batch:
     """Simulate ``num`` placements in one call."""
-    device_BV, priority_BV = random_batch(session.problem, num)
+    device_BV = placements(session.problem, num, search=search)
 
     def batch() -> int:
-        session.measure(device_BV, priority_BV)
+        session.measure(device_BV)
         return num
 
     return batch
 
 
-def slow_batch(problem: Problem, num: int, evaluate: Callable[[list[int]], object]) -> Batch:
+def slow_batch(
+    problem: Problem, num: int, evaluate: Callable[[list[int]], object], *, search: bool
+) -> Batch:
     """Simulate the first ``num`` of the same placements, one call each."""
-    devices = random_batch(problem, num)[0].tolist()
+    devices = placements(problem, num, search=search).tolist()
 
     def batch() -> int:
         for device in devices:
@@ -112,83 +124,96 @@ def slow_batch(problem: Problem, num: int, evaluate: Callable[[list[int]], objec
     return batch
 
 
-def compare(graph: DataflowGraph, num_devices: int, rounds: int) -> None:
-    """Print evaluations per second of all simulators on one graph, and their ratios."""
-    problem = build(graph, preset(name="p100x4", num_devices=num_devices))
+def measure_all(problem: Problem, rounds: int, *, search: bool) -> dict[str, float]:
+    """Evaluations per second of all simulators on one problem."""
     plain = simpy_model.Graph.of(problem)
-    systems = {
-        PUBLISHED_ROW: Published(),
-        "work-conserving, contention none": WorkConserving(contention="none"),
-        FIFO_ROW: WorkConserving(contention="fifo"),
-        "work-conserving, contention engines": WorkConserving(contention="engines"),
-    }
 
     def ask_oracle(device: list[int]) -> object:
         return oracle.simulate(problem, Placement.make(problem, np.array(device)))
 
-    rate = rates(
+    slow = {
+        ORACLE_ROW: (2, ask_oracle),
+        SIMPY_ROW: (10, lambda device: simpy_model.published(plain, device)),
+        SIMPY_CONTENTION_ROW: (10, lambda device: simpy_model.with_contention(plain, device)),
+    }
+    systems = {
+        PUBLISHED_ROW: Published(),
+        "work-conserving, contention none": WorkConserving(contention="none"),
+        "work-conserving, contention fifo": WorkConserving(contention="fifo"),
+        "work-conserving, contention engines": WorkConserving(contention="engines"),
+    }
+    return rates(
         {
-            "plain oracle, contention fifo": slow_batch(problem, 1, ask_oracle),
-            SIMPY_ROW: slow_batch(problem, 10, lambda d: simpy_model.published(plain, d)),
-            SIMPY_CONTENTION_ROW: slow_batch(
-                problem, 10, lambda d: simpy_model.with_contention(plain, d)
-            ),
             **{
-                name: engine_batch(system.open(problem, num_threads=1), 2000)
+                name: slow_batch(problem, num, evaluate, search=search)
+                for name, (num, evaluate) in slow.items()
+            },
+            **{
+                name: engine_batch(system.open(problem, num_threads=1), 2000, search=search)
                 for name, system in systems.items()
             },
         },
         rounds,
     )
+
+
+def compare(graph: DataflowGraph, num_devices: int, rounds: int) -> None:
+    """Print evaluations per second of all simulators on one graph, and their ratios."""
+    problem = build(graph, preset(name="p100x4", num_devices=num_devices))
+    measured = [measure_all(problem, rounds, search=search) for search in (False, True)]
     recorded = RECORDED_PER_S.get(graph.name) if num_devices == 4 else None
     table = Table(
         title=f"{graph.name}: {graph.num_ops} ops, {num_devices} devices, one core",
         title_justify="left",
     )
     table.add_column("simulator")
-    for column in ("evaluations/s", "ratio to SimPy", "ratio to published code"):
+    for column in (
+        "random placements\nevaluations/s",
+        "ratio\nto SimPy",
+        "ratio to\npublished code",
+        "search steps\nevaluations/s",
+        "ratio\nto SimPy",
+    ):
         table.add_column(column, justify="right")
     if recorded:
-        table.add_row("published code (recorded, not run)", f"{recorded}", "", "1")
-    for name, value in rate.items():
-        published = name in (PUBLISHED_ROW, SIMPY_ROW)
-        peer = rate[SIMPY_ROW if published else SIMPY_CONTENTION_ROW]
-        table.add_row(
-            "published engine" if name == PUBLISHED_ROW else name,
-            f"{value:,.0f}" if value > 100 else f"{value:.1f}",
-            f"{value / peer:,.2f}" if value < 10 * peer else f"{value / peer:,.0f}",
-            f"{value / recorded:,.0f}" if recorded else "",
-        )
+        table.add_row("published code (recorded, not run)", f"{recorded}", "", "1", "", "")
+    for name in measured[0]:
+        peer = SIMPY_ROW if name in (PUBLISHED_ROW, SIMPY_ROW) else SIMPY_CONTENTION_ROW
+        cells = [name]
+        for rate in measured:
+            ratio = rate[name] / rate[peer]
+            cells += [f"{rate[name]:,.0f}", f"{ratio:,.2f}" if ratio < 10 else f"{ratio:,.0f}"]
+        cells.insert(3, f"{measured[0][name] / recorded:,.0f}" if recorded else "")
+        table.add_row(*cells)
     console.print(table)
-    console.print(
-        "SimPy runs the published semantics for the published engine, and those with contention "
-        "for the others.\n"
-    )
+    console.print()
 
 
 def compare_cores(graph: DataflowGraph, num_devices: int, rounds: int) -> None:
-    """Print what a second core brings."""
-    cores = len(os.sched_getaffinity(0))
-    if cores < 2:
+    """Print what a second core brings, and whether there was one to be had."""
+    if len(os.sched_getaffinity(0)) < 2:
         console.print("one core only: two cores are not compared\n")
         return
     problem = build(graph, preset(name="p100x4", num_devices=num_devices))
     table = Table(title=f"{graph.name}: batches of 10,000 on two cores", title_justify="left")
-    for column in ("simulator", "one core, evaluations/s", "two cores", "ratio"):
-        table.add_column(column, justify="left" if column == "simulator" else "right")
+    table.add_column("simulator")
+    for column in ("one core, evaluations/s", "two cores", "ratio", "cores at work"):
+        table.add_column(column, justify="right")
     for name, system in {"published": Published(), "work-conserving": WorkConserving()}.items():
-        rate = rates(
-            {
-                str(threads): engine_batch(system.open(problem, num_threads=threads), 10_000)
-                for threads in (1, 2)
-            },
-            rounds,
-            time.perf_counter,
-        )
+        batches = {
+            str(num): engine_batch(system.open(problem, num_threads=num), 10_000) for num in (1, 2)
+        }
+        rate = rates(batches, rounds, time.perf_counter)
+        begin, cpu_begin = time.perf_counter(), time.process_time()
+        for _ in range(rounds):
+            batches["2"]()
+        at_work = (time.process_time() - cpu_begin) / (time.perf_counter() - begin)
         ratio = rate["2"] / rate["1"]
-        table.add_row(name, f"{rate['1']:,.0f}", f"{rate['2']:,.0f}", f"{ratio:.2f}")
+        table.add_row(
+            name, f"{rate['1']:,.0f}", f"{rate['2']:,.0f}", f"{ratio:.2f}", f"{at_work:.2f}"
+        )
     console.print(table)
-    console.print()
+    console.print("Below 2.00 cores at work, other programs had the rest.\n")
 
 
 def _peak_mib() -> float:
@@ -204,13 +229,14 @@ def _measure_growth(num_ops: int, width: int) -> str:
     """One row: graph, seconds, nanoseconds, memory; in a process of its own, for the memory."""
     problem = build(layered_graph(num_ops, width=width), preset(name="v100x8"))
     before = _peak_mib()
-    device_BV, priority_BV = random_batch(problem, 1)
+    rng = np.random.default_rng(0)
     seconds = []
     with WorkConserving().open(problem, num_threads=1) as session:
-        session.measure(device_BV, priority_BV)
-        for _ in range(max(3, min(50, 2_000_000 // num_ops))):
+        session.measure(np.zeros((1, num_ops), dtype=np.int64))
+        for _ in range(max(5, min(50, 2_000_000 // num_ops))):
+            device_BV = rng.integers(0, problem.num_devices, (1, num_ops))
             begin = time.process_time()
-            session.measure(device_BV, priority_BV)
+            session.measure(device_BV)
             seconds.append(time.process_time() - begin)
     return f"{problem.graph.num_edges} {statistics.median(seconds)} {before} {_peak_mib()}"
 

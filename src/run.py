@@ -5,16 +5,14 @@
 Overrides may stand on both sides of ``-m``. Bad input ends in one line and exit code 1.
 """
 
-import logging
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
@@ -22,16 +20,7 @@ from rich.console import Console
 from doppler.errors import InputError
 from doppler.stages import execute
 
-PROJECT = Path(__file__).resolve().parents[1]
-
-
-def _project_path(path: str) -> str:
-    """A path below the project, as seen from where the command runs, if it can be seen."""
-    return os.path.relpath(PROJECT / path)
-
-
-OmegaConf.register_new_resolver("project", _project_path)
-OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem)
+OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
@@ -44,15 +33,30 @@ def main(cfg: DictConfig) -> dict[str, Any]:
         raise
 
 
-def sort_multirun_flag(arguments: list[str]) -> list[str]:
-    """Put ``-m`` first: Hydra 1.3 rejects overrides that stand behind it (its issue 3053)."""
+def hydra_arguments(arguments: list[str]) -> list[str]:
+    """The command line in a form that Hydra 1.3 takes.
+
+    ``-m`` goes first: Hydra rejects overrides that stand behind it (its issue 3053). Values with
+    an equals sign are quoted: our run directories have one (``stage.init_from=.../seed=0-...``).
+    """
     flags = [argument for argument in arguments if argument in ("-m", "--multirun")]
-    return flags[:1] + [argument for argument in arguments if argument not in flags]
+    return flags[:1] + [_quoted(argument) for argument in arguments if argument not in flags]
+
+
+def _quoted(argument: str) -> str:
+    key, _, value = argument.partition("=")
+    plain = not argument.startswith("-") and not set(value) & set("'\"{}[]()$,")
+    return f"{key}='{value}'" if plain and "=" in value else argument
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong, without line breaks."""
-    return "; ".join(part.strip() for part in str(error).splitlines() if part.strip())
+    """What went wrong, without line breaks and without what only maintainers of Hydra need."""
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        return f"{error.missing_cfg_file!r} does not exist, choose from {', '.join(error.options)}"
+    lines = [part.strip() for part in str(error).splitlines() if part.strip()]
+    if isinstance(error, InstantiationException):
+        return "; ".join(lines)
+    return lines[0]
 
 
 def exit_if_users(error: BaseException) -> None:
@@ -68,11 +72,8 @@ def exit_if_users(error: BaseException) -> None:
 
 
 if __name__ == "__main__":
-    # Lightning's advice on data loader workers and devices does not concern these runs.
-    warnings.filterwarnings("ignore", module="pytorch_lightning")
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composition through, to be told here
-    sys.argv[1:] = sort_multirun_flag(sys.argv[1:])
+    sys.argv[1:] = hydra_arguments(sys.argv[1:])
     try:
         main()
     except Exception as error:

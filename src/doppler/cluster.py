@@ -128,11 +128,16 @@ def custom(
         built = [Device(**{"name": f"device{i}", **spec}) for i, spec in enumerate(devices)]
     except TypeError as error:
         raise InputError(f"cluster {name!r}: a device: {error}") from None
-    matrices = [
-        np.full((num, num), value) if np.isscalar(value) else np.array(value, dtype=np.float64)
-        for value in (bytes_per_s, latency_s)
-    ]
-    return Cluster(name=name, devices=tuple(built), bytes_per_s=matrices[0], latency_s=matrices[1])
+    matrices = {}
+    for column, value in (("bytes_per_s", bytes_per_s), ("latency_s", latency_s)):
+        try:
+            matrix = np.array(value, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"cluster {name!r}: {column} is neither a number nor a matrix: {value!r}"
+            ) from None
+        matrices[column] = np.full((num, num), matrix) if matrix.ndim == 0 else matrix
+    return Cluster(name=name, devices=tuple(built), **matrices)
 
 
 # Peak rates and memory of the vendor's data sheets: NVIDIA Tesla P100 (SXM2), Tesla V100 (SXM2,

@@ -23,7 +23,7 @@ def compiled(function: Callable) -> Callable:
     """
     # `_nrt=False` compiles without numba's reference counting: the engines allocate nothing, and
     # counting references to a dozen arrays at every call made them 2.5 times slower.
-    dispatcher = numba.njit(cache=True, nogil=True, _nrt=False)(function)  # pyright: ignore[reportCallIssue]
+    dispatcher = numba.njit(cache=True, nogil=True, _nrt=False, forceinline=True)(function)  # pyright: ignore[reportCallIssue]
     folders = {Path(__file__).parent, Path(inspect.getfile(function)).parent}
     file = dispatcher._cache._cache_file  # no public way to say what else a function depends on
     file._source_stamp = (file._source_stamp, *(_stamp_folder(f) for f in sorted(folders)))

@@ -253,7 +253,7 @@ class Placement:
         priority = np.array(priority, dtype=np.int64)
         if device.shape != (num,) or priority.shape != (num,):
             raise InputError(
-                f"placement: {len(device)} devices and {len(priority)} priorities for {num} ops"
+                f"placement: {device.size} devices and {priority.size} priorities for {num} ops"
             )
         bad = np.flatnonzero((device < 0) | (device >= problem.num_devices))
         if len(bad):
@@ -296,11 +296,15 @@ class Placement:
         """
         try:
             data = json.loads(Path(path).read_text())
-            device, priority = data["device"], data["priority"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            device = np.array(data["device"], dtype=np.int64)
+            priority = np.array(data["priority"], dtype=np.int64)
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise InputError(f"{path}: not a placement file ({error})") from None
         if data.get("problem_hash") != problem.hash:
             raise InputError(
                 f"{path}: made for problem {data.get('problem_hash')}, this one is {problem.hash}"
             )
-        return cls.make(problem, device, priority)
+        try:
+            return cls.make(problem, device, priority)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None

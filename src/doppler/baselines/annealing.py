@@ -55,8 +55,9 @@ class Annealing:
 
         current = best = first = cost()
         best_device_V, best_priority_V = device_V.copy(), priority_V.copy()
-        # A start that does not fit in memory costs inf: then the problem's own scale will do.
-        scale = first if np.isfinite(first) else problem.scale_s
+        # A start that does not fit in memory costs inf, one of free ops 0: then the problem's own
+        # scale will do.
+        scale = first if 0.0 < first < np.inf else problem.scale_s
         for step in range(1, self.evaluations):
             temperature = scale * self.hot * (self.cold / self.hot) ** (step / self.evaluations)
             if self.order and rng.random() < 0.5:

@@ -17,31 +17,37 @@ from doppler.errors import InputError
 from doppler.graph import DataflowGraph, Edges, Inputs, KernelSpec, Ops
 from doppler.graph.dataflow import Box
 
+_PROJECT = Path(__file__).resolve().parents[3]
+
 
 def load_workload(
     *,
     program: str,
     name: str | None = None,
     preset: str = "paper",
-    params: Mapping[str, int] | None = None,
+    params: Mapping[str, int | None] | None = None,
 ) -> DataflowGraph:
     """Read an einsum program from a file and lower it with the splits that it gives.
 
     Args:
-        program: path of the file.
+        program: path of the file, from where the process runs, else from the project's root.
         name: of the graph; the program's own by default.
         preset: which of the declared values the parameters take.
-        params: values by parameter name; they win over the preset.
+        params: values by parameter name; they win over the preset, None leaves it.
 
     Raises:
         InputError: if the file cannot be read, or as `parse_program` does.
     """
+    path = Path(program)
+    if not path.is_absolute() and not path.exists():
+        path = _PROJECT / path
     try:
-        text = Path(program).read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise InputError(f"{program}: cannot read the program: {reason}") from None
-    parsed = parse_program(text, file=program, preset=preset, params=params)
+    given = {key: value for key, value in (params or {}).items() if value is not None}
+    parsed = parse_program(text, file=program, preset=preset, params=given)
     return lower(parsed, parsed.given_splits, name=name)
 
 

@@ -90,7 +90,7 @@ def make_view(problem: Problem) -> View:
     up_V, to_source = longest_paths(num_ops, edges.dst, edges.src, work_V, transfer_E)
     t_level_V = up_V - work_V
     depth_V = depth(num_ops, edges.src, edges.dst)
-    incoming_V = np.bincount(edges.dst, transfer_E, num_ops)
+    incoming_V = np.bincount(edges.dst, transfer_E, num_ops).astype(np.float64)
     outgoing_V = np.bincount(regions.src, transfer_R, num_ops)
     largest_in_V, largest_out_V = np.zeros(num_ops), np.zeros(num_ops)
     np.maximum.at(largest_in_V, edges.dst, transfer_E)
@@ -121,10 +121,10 @@ def make_view(problem: Problem) -> View:
     kernels = _diffusion_kernels(problem, transfer_E)
     arrays = ViewArrays(
         depth=depth_V,
-        level_work=np.bincount(depth_V, work_V),
+        level_work=np.bincount(depth_V, work_V).astype(np.float64),
         transfer=transfer_R,
         incoming=incoming_V,
-        siblings=np.bincount(edges.src, sibling_E, num_ops),
+        siblings=np.bincount(edges.src, sibling_E, num_ops).astype(np.float64),
         kernel_ptr=kernels[0],
         kernel_col=kernels[1],
         kernel=kernels[2],
@@ -142,18 +142,18 @@ def make_view(problem: Problem) -> View:
     )
 
 
-def _diffusion(weights: sp.csr_array, retention: float) -> sp.csr_array:
+def _diffusion(weights: sp.csr_array, retention: float, num_ops: int) -> sp.csr_array:
     """(1 - a) sum_k (a S)^k for the symmetrically normalised weights S, its columns summing to 1.
 
     The series is cut where its terms no longer count, and small entries are dropped on the way:
     so it stays sparse on large graphs.
     """
-    degree = np.asarray(weights.sum(axis=1)).ravel()
+    degree = weights @ np.ones(num_ops)
     inverse = sp.diags_array(1.0 / np.sqrt(np.where(degree > 0, degree, 1.0)))
     step = (retention * (inverse @ weights @ inverse)).tocsr()
-    term = sp.csr_array(sp.identity(weights.shape[0], format="csr"))
+    term = sp.csr_array(sp.identity(num_ops, format="csr"))
     total = term.copy()
-    negligible = _NEGLIGIBLE if weights.shape[0] <= _LARGE else _NEGLIGIBLE_LARGE
+    negligible = _NEGLIGIBLE if num_ops <= _LARGE else _NEGLIGIBLE_LARGE
     for _ in range(int(np.ceil(np.log(0.02) / np.log(retention)))):
         term = (term @ step).tocsr()
         term.data[term.data < negligible] = 0.0
@@ -172,7 +172,7 @@ def _diffusion_kernels(
     for retention, weighted in DIFFUSIONS:
         weight_E = transfer_E if weighted else np.ones(len(edges))
         one_way = sp.csr_array((weight_E, (edges.src, edges.dst)), shape=(num_ops, num_ops))
-        kernels.append(_diffusion(one_way + one_way.T, retention))
+        kernels.append(_diffusion(one_way + one_way.T, retention, num_ops))
     pattern = sp.csr_array(sum((kernel != 0).astype(np.float64) for kernel in kernels))
     pattern.sort_indices()
     rows = np.repeat(np.arange(num_ops), np.diff(pattern.indptr))

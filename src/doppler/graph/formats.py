@@ -53,8 +53,12 @@ def write_atomically(path: str | Path, text: str) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text)
-    os.replace(partial, path)
+    try:
+        partial.write_text(text)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def save_json(graph: DataflowGraph, path: str | Path) -> None:
@@ -227,6 +231,8 @@ def _parse_json(text: str, path: Path) -> DataflowGraph:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}:{error.colno}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # numbers too long, brackets too deep
+        raise InputError(f"{path}: {error}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{path}: not a {FORMAT} file (no 'format': '{FORMAT}')")
     if data.get("version") != VERSION:
@@ -239,7 +245,11 @@ def _parse_json(text: str, path: Path) -> DataflowGraph:
                 op_seconds=ops.numbers("given_seconds"),
                 transfer_seconds=edges.numbers("given_seconds"),
             )
-        kernels = [_kernel(row.get("kernel")) for row in ops.rows] if ops.has("kernel") else ()
+        kernels = ()
+        if ops.has("kernel"):
+            kernels = [
+                _kernel(row.get("kernel"), f"ops[{v}].kernel") for v, row in enumerate(ops.rows)
+            ]
         return DataflowGraph(
             name=str(data.get("name", path.stem)),
             ops=Ops.make(
@@ -265,7 +275,7 @@ def _parse_json(text: str, path: Path) -> DataflowGraph:
                 block=inputs.integers("block", None),
                 bytes=inputs.numbers("bytes", 0.0),
                 consumers=[
-                    [_integer(v, f"inputs[{i}].consumers") for v in row.get("consumers", [])]
+                    _integers_of(row.get("consumers", []), f"inputs[{i}].consumers")
                     for i, row in enumerate(inputs.rows)
                 ],
             ),
@@ -293,7 +303,10 @@ class _Table:
             value = row.get(column, default)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError(f"{self.key}[{i}].{column}: expected a number, found {value!r}")
-            values.append(float(value))
+            try:
+                values.append(float(value))
+            except OverflowError:
+                raise InputError(f"{self.key}[{i}].{column}: the number is too large") from None
         return values
 
     def integers(self, column: str, default: int | None = -2) -> list[int]:
@@ -308,10 +321,18 @@ class _Table:
 def _integer(value: object, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{where}: expected an integer, found {value!r}")
+    if abs(value) >= 2**63:
+        raise InputError(f"{where}: the integer is too large")
     return value
 
 
-def _kernel(data: dict | None) -> KernelSpec | None:
+def _integers_of(values: object, where: str) -> list[int]:
+    if not isinstance(values, list):
+        raise InputError(f"{where}: expected a list of integers, found {values!r}")
+    return [_integer(value, where) for value in values]
+
+
+def _kernel(data: dict | None, where: str) -> KernelSpec | None:
     if data is None:
         return None
     try:
@@ -325,4 +346,4 @@ def _kernel(data: dict | None) -> KernelSpec | None:
             ),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"kernel {data!r}: {error}") from None
+        raise InputError(f"{where}: no kernel: {error!r}") from None

@@ -44,6 +44,7 @@ def to_networkx(graph: DataflowGraph) -> nx.MultiDiGraph:
 def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGraph:
     """A DataflowGraph from any directed networkx graph; nodes are numbered in their order.
 
+    The keys of parallel edges are region labels, or are numbered if they are no integers.
     Attributes as written by `to_networkx`; what is missing is 0 or a default. Given costs are
     taken if every node and edge has ``given_seconds``.
 
@@ -54,10 +55,13 @@ def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGrap
         raise InputError("networkx graph: must be directed")
     index = {node: v for v, node in enumerate(graph.nodes)}
     nodes = [attributes for _, attributes in graph.nodes(data=True)]
-    if graph.is_multigraph():
+    if isinstance(graph, nx.MultiDiGraph):
         edges = [(u, v, key, data) for u, v, key, data in graph.edges(keys=True, data=True)]
     else:
         edges = [(u, v, 0, data) for u, v, data in graph.edges(data=True)]
+    region = {key: number for number, key in enumerate(dict.fromkeys(key for *_, key, _ in edges))}
+    if all(isinstance(key, int) for key in region):
+        region = {key: key for key in region}
     kernels = [data.get("kernel") for data in nodes]
     given = None
     timed = [*nodes, *(data for *_, data in edges)]
@@ -82,7 +86,7 @@ def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGrap
         edges=Edges.make(
             src=np.array([index[u] for u, *_ in edges], dtype=np.int64),
             dst=np.array([index[v] for _, v, *_ in edges], dtype=np.int64),
-            region=np.array([key for *_, key, _ in edges], dtype=np.int64),
+            region=np.array([region[key] for *_, key, _ in edges], dtype=np.int64),
             bytes=np.array([data.get("bytes", 0.0) for *_, data in edges]),
         ),
         inputs=graph.graph.get("inputs") or Inputs.make(),

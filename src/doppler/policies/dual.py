@@ -27,6 +27,7 @@ from doppler.policies.dual_rollout import (
     make_record,
     make_scratch,
     play_batch,
+    record_of,
 )
 from doppler.policies.encoder import LEAKINESS, GraphEncoder, path_mean_matrix
 
@@ -165,7 +166,7 @@ class DualPolicy(nn.Module):
                     float(explore),
                     seeds_B[mine],
                     forced is not None,
-                    Record(*(array[mine] for array in record)),
+                    record_of(record, mine),
                     rows_B[mine],
                 )
 

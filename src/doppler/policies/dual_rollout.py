@@ -96,6 +96,11 @@ def make_record(num_episodes: int, num_ops: int, num_devices: int, room: int) ->
     )
 
 
+def record_of(record: Record, episodes: slice) -> Record:
+    """The part of a record that belongs to some of its episodes, sharing memory with it."""
+    return Record._make(array[episodes] for array in record)
+
+
 @compiled
 def _sel_logit(weights, v, x, hidden):
     width = weights.sel_op.shape[1]

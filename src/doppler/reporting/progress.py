@@ -15,8 +15,12 @@ class Progressing(Protocol):
 
     title: str
     num_episodes: int
-    episodes_done: int
     best_s: float
+
+    @property
+    def episodes_done(self) -> int:
+        """Episodes trained on so far."""
+        ...
 
 
 class TrainingProgress(Callback):
@@ -29,7 +33,8 @@ class TrainingProgress(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin = self._last_line = time.perf_counter()
-        self._already = pl_module.episodes_done  # type: ignore[attr-defined]
+        module: Progressing = pl_module  # type: ignore[assignment]
+        self._already = module.episodes_done
         if self._console.is_terminal:
             self._bar = Progress(
                 TextColumn("{task.description}"),
@@ -41,8 +46,8 @@ class TrainingProgress(Callback):
             )
             self._bar.start()
             self._task = self._bar.add_task(
-                pl_module.title,  # type: ignore[attr-defined]
-                total=pl_module.num_episodes,  # type: ignore[attr-defined]
+                module.title,
+                total=module.num_episodes,
                 speed="",
                 best="",
             )

@@ -48,9 +48,6 @@ def results_table(rows: Sequence[ResultRow]) -> Table:
     return table
 
 
-def print_results(rows: Sequence[ResultRow], console: Console | None = None) -> None:
+def print_results(rows: Sequence[ResultRow], console: Console) -> None:
     """Print the table; where output is no terminal, wide enough not to be cut."""
-    console = console or Console()
-    if not console.is_terminal:
-        console = Console(width=140, file=console.file)
-    console.print(results_table(rows))
+    console.print(results_table(rows), width=None if console.is_terminal else 140)

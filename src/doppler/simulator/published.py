@@ -2,7 +2,7 @@
 
 Transfers never contend; local edges are events without delay. Events of one instant are served
 first in, first out, and a finished op reaches the queue of its consumer's device over a chain of
-such events (finish, edge, join, request), a transfer that arrives over a shorter one. That chain
+such events (finish, local, join, request), a transfer that arrives over a shorter one. That chain
 decides which of two ops that become ready at the same time is served first, so it is kept.
 
 Source: released code of DOPPLER (Yao et al., ICLR 2026), semantics as observed; the event
@@ -22,51 +22,67 @@ from doppler.simulator.state import (
     jitter,
     load_inputs,
     plan_tasks,
+    take_stream,
 )
 
-# Kinds of events without delay; an event is kind + KINDS * (op, edge or device).
-RELEASE, FINISH, EDGE, JOIN, REQUEST, GRANT, END, KINDS = 0, 1, 2, 3, 4, 5, 6, 7
+# What an event is: an edge arrives, an op ends, tells its consumers, reaches the local ones (two
+# steps), asks for its device, gets it. As a number: kind + (op or edge) << KIND_BITS.
+ARRIVE, END, FINISH, LOCAL, JOIN, REQUEST, GRANT = 0, 1, 2, 3, 4, 5, 6
+KIND_BITS, KIND_MASK = 3, 7
+# Timed events carry their number in the order of scheduling, which breaks ties: the task of a heap
+# entry is event + sequence << EVENT_BITS.
+EVENT_BITS = 32
 COSTS_PER_SECOND = 1e10
 
 
 @compiled
 def simulate(p, rules, device_V, priority_V, seed, s):
-    """Run one placement; arguments and result as in work_conserving.simulate."""
+    """Run one placement; arguments and result as in work_conserving.simulate.
+
+    It leaves times in costs and no transfers: `complete` makes the schedule of it.
+    """
     tasks, resources, devices = s.tasks, s.resources, s.devices
     queues, events, hops, arrival = s.queues, s.events, s.hops, s.arrival
     num_ops, num_devices = p.op_seconds.shape
-    num_transfers = plan_tasks(p, device_V, priority_V, s)
+    _open_devices(p, rules, device_V, priority_V, tasks, resources, devices)
     load_inputs(p, device_V, devices)
-    for d in range(num_devices):
-        resources[d].free = rules.streams
-        devices[d].busy = 0
-    ring, head, tail = len(hops), 0, 0
+    head, tail = 0, 0  # the events of this instant are hops[head:tail]
     for v in range(num_ops):
         if tasks[v].pending == 0:
             tail = _hop(hops, tail, REQUEST, v)
-    # Timed events carry their number in the order of scheduling, which breaks ties: the task of
-    # an entry is sequence * (V + E) + event, event v < V the end of op v, V + e an arrival.
-    span = num_ops + len(p.consumers)
     sequence, num_events, num_requests, num_done = 0, 0, 0, 0
     now, makespan = 0.0, 0.0
-    while head != tail or num_events > 0:
+    while head < tail or num_events > 0:
         if head == tail:
+            head, tail = 0, 0
             now = events[0].key
             while num_events > 0 and events[0].key == now:
-                event = heap_pop(events, 0, num_events) % span
+                event = heap_pop(events, 0, num_events) & ((1 << EVENT_BITS) - 1)
                 num_events -= 1
-                if event < num_ops:
-                    tail = _end_op(tasks, resources, devices, hops, tail, event)
+                if event & KIND_MASK == END:
+                    tail = _end(tasks, resources, devices, hops, tail, event >> KIND_BITS)
                 else:
-                    tail = _hop(hops, tail, JOIN, event - num_ops)
-            continue
-        kind, x = hops[head] % KINDS, hops[head] // KINDS
-        head = (head + 1) % ring
-        device = -1
-        if kind == FINISH:
+                    tail = _hop(hops, tail, ARRIVE, event >> KIND_BITS)
+        kind, x = hops[head] & KIND_MASK, hops[head] >> KIND_BITS
+        head += 1
+        # Where nothing else waits, the event that follows another needs no queue: `kind` becomes
+        # what it is, and one of the branches below goes on with it.
+        if kind == ARRIVE:
+            x = p.consumers[x]
+            tasks[x].pending -= 1
+            if tasks[x].pending == 0:
+                if head == tail:
+                    kind = REQUEST
+                else:
+                    tail = _hop(hops, tail, REQUEST, x)
+        elif kind == END:
+            tail = _end(tasks, resources, devices, hops, tail, x)
+        elif kind == FINISH:
             num_done += 1
             makespan = now
             src = tasks[x].resource
+            tail = _grant(tasks, resources, devices, queues, hops, tail, src)
+            any_local = False
             for r in range(p.region_ptr[x], p.region_ptr[x + 1]):
                 for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
                     dst = tasks[p.consumers[e]].resource
@@ -78,29 +94,40 @@ def simulate(p, rules, device_V, priority_V, seed, s):
                             seconds *= jitter(seed, draw, rules.transfer_noise)
                         arrival[e] += np.rint(seconds * COSTS_PER_SECOND)
                     if arrival[e] == now:
-                        tail = _hop(hops, tail, EDGE, e)
+                        any_local = True
                     else:
-                        heap_push(events, 0, num_events, arrival[e], sequence * span + num_ops + e)
+                        event = (sequence << EVENT_BITS) + (e << KIND_BITS) + ARRIVE
+                        heap_push(events, 0, num_events, arrival[e], event)
                         num_events += 1
                         sequence += 1
-        elif kind == EDGE:
-            tail = _hop(hops, tail, JOIN, x)
-        elif kind == JOIN:
-            v = p.consumers[x]
-            tasks[v].pending -= 1
-            if tasks[v].pending == 0:
-                tail = _hop(hops, tail, REQUEST, v)
+            if any_local:
+                tail = _hop(hops, tail, LOCAL, x)
+        elif kind == LOCAL:
+            if head == tail:
+                kind = JOIN
+            else:
+                tail = _hop(hops, tail, JOIN, x)
+        if kind == JOIN:
+            for r in range(p.region_ptr[x], p.region_ptr[x + 1]):
+                for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
+                    if arrival[e] == now:
+                        v = p.consumers[e]
+                        tasks[v].pending -= 1
+                        if tasks[v].pending == 0:
+                            tail = _hop(hops, tail, REQUEST, v)
         elif kind == REQUEST:
-            device = tasks[x].resource
-            key = tasks[x].key if rules.queue == QUEUE_PRIORITY else float(num_requests)
-            heap_push(queues, resources[device].queue, resources[device].size, key, x)
-            resources[device].size += 1
-            num_requests += 1
-        elif kind == RELEASE:
-            device = x
-        elif kind == END:
-            tail = _end_op(tasks, resources, devices, hops, tail, x)
-        else:  # GRANT
+            d = tasks[x].resource
+            if head == tail and resources[d].free > 0 and resources[d].size == 0:
+                resources[d].free -= 1
+                tasks[x].stream = take_stream(devices, d)
+                kind = GRANT
+            else:
+                key = tasks[x].key if rules.queue == QUEUE_PRIORITY else float(num_requests)
+                heap_push(queues, resources[d].queue, resources[d].size, key, x)
+                resources[d].size += 1
+                num_requests += 1
+                tail = _grant(tasks, resources, devices, queues, hops, tail, d)
+        if kind == GRANT:
             seconds = p.op_seconds[x, tasks[x].resource]
             if rules.op_noise > 0.0:
                 seconds *= jitter(seed, x, rules.op_noise)
@@ -109,44 +136,72 @@ def simulate(p, rules, device_V, priority_V, seed, s):
             if tasks[x].finish == now:
                 tail = _hop(hops, tail, END, x)
             else:
-                heap_push(events, 0, num_events, tasks[x].finish, sequence * span + x)
+                event = (sequence << EVENT_BITS) + (x << KIND_BITS) + END
+                heap_push(events, 0, num_events, tasks[x].finish, event)
                 num_events += 1
                 sequence += 1
-        if device >= 0 and resources[device].free > 0 and resources[device].size > 0:
-            # One op a request and one a release, as in SimPy, also when several streams are free.
-            v = heap_pop(queues, resources[device].queue, resources[device].size)
-            resources[device].size -= 1
-            resources[device].free -= 1
-            stream = 0
-            while (devices[device].busy >> stream) & 1:
-                stream += 1
-            devices[device].busy |= 1 << stream
-            tasks[v].stream = stream
-            tail = _hop(hops, tail, GRANT, v)
-    for k in range(num_ops, num_ops + num_transfers):
-        # Without contention the edges of one region to one device coincide: one transfer.
-        r = tasks[k].region
-        tasks[k].start = tasks[p.region_src[r]].finish
-        tasks[k].stream = 0
-        for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-            if tasks[p.consumers[e]].resource == (tasks[k].resource - num_devices) % num_devices:
-                tasks[k].finish = arrival[e]
-    for k in range(num_ops + num_transfers):
-        tasks[k].start /= COSTS_PER_SECOND
-        tasks[k].finish /= COSTS_PER_SECOND
     return makespan / COSTS_PER_SECOND if num_done == num_ops else np.inf
 
 
 @compiled
-def _hop(hops, tail, kind, x):
-    hops[tail] = KINDS * x + kind
-    return (tail + 1) % len(hops)
+def complete(p, device_V, priority_V, s):
+    """After `simulate`: add the transfers, and put all times into seconds.
+
+    Without contention the edges of one region to one device coincide: they are one transfer.
+    """
+    tasks = s.tasks
+    num_ops, num_tasks = len(device_V), len(device_V) + plan_tasks(p, device_V, priority_V, s)
+    for k in range(num_ops, num_tasks):
+        r = tasks[k].region
+        tasks[k].start = tasks[p.region_src[r]].finish
+        tasks[k].stream = 0
+        for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
+            if device_V[p.consumers[e]] == tasks[k].destination:
+                tasks[k].finish = s.arrival[e]
+    for k in range(num_tasks):
+        tasks[k].start /= COSTS_PER_SECOND
+        tasks[k].finish /= COSTS_PER_SECOND
 
 
 @compiled
-def _end_op(tasks, resources, devices, hops, tail, v):
-    """An op has ended: its device is free, and two events without delay follow."""
+def _open_devices(p, rules, device_V, priority_V, tasks, resources, devices):
+    for d in range(len(devices)):
+        resources[d].queue = 0
+        resources[d].size = 0
+        resources[d].free = rules.streams
+        devices[d].busy = 0
+    for v in range(len(device_V)):
+        tasks[v].resource = device_V[v]
+        tasks[v].key = priority_V[v]
+        tasks[v].pending = p.read_ptr[v + 1] - p.read_ptr[v]
+        resources[device_V[v]].queue += 1
+    place = 0
+    for d in range(len(devices)):
+        place, resources[d].queue = place + resources[d].queue, place
+
+
+@compiled
+def _hop(hops, tail, kind, x):
+    hops[tail] = (x << KIND_BITS) + kind
+    return tail + 1
+
+
+@compiled
+def _end(tasks, resources, devices, hops, tail, v):
+    """The time of an op is over: its stream is free, all else follows."""
     d = tasks[v].resource
     resources[d].free += 1
     devices[d].busy &= ~(1 << tasks[v].stream)
-    return _hop(hops, _hop(hops, tail, RELEASE, d), FINISH, v)
+    return _hop(hops, tail, FINISH, v)
+
+
+@compiled
+def _grant(tasks, resources, devices, queues, hops, tail, d):
+    """Give device d to the op that is next; one op at a time, as SimPy does it."""
+    if resources[d].free > 0 and resources[d].size > 0:
+        v = heap_pop(queues, resources[d].queue, resources[d].size)
+        resources[d].size -= 1
+        resources[d].free -= 1
+        tasks[v].stream = take_stream(devices, d)
+        tail = _hop(hops, tail, GRANT, v)
+    return tail

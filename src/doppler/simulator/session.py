@@ -110,6 +110,7 @@ class Published:
             problem=problem,
             num_threads=num_threads,
             engine=_published_batch,
+            complete=published.complete,
             execution=ExecutionRules(streams=self.streams, contention="none", queue=self.queue),
             noise=self.noise,
         )
@@ -133,6 +134,7 @@ class SimulatorSession:
         *,
         problem: Problem,
         engine: Callable,
+        complete: Callable | None = None,
         execution: ExecutionRules,
         noise: float,
         num_threads: int | None = None,
@@ -148,6 +150,7 @@ class SimulatorSession:
             transfer_noise=float(noise),
         )
         self._engine = engine
+        self._complete = complete
         self._num_threads = num_threads or len(os.sched_getaffinity(0))
         self._states = [make_state(problem.arrays)]
         self._pool: ThreadPoolExecutor | None = None
@@ -234,19 +237,23 @@ class SimulatorSession:
         """Simulate one placement without jitter; see system.Session."""
         seconds_BR = np.empty((1, 1))
         peak_BD = np.zeros((1, self.problem.num_devices))
+        arrays, state = self.problem.arrays, self._states[0]
+        device_BV, priority_BV = _own(placement.device[None]), _own(placement.priority[None])
         self._engine(
-            self.problem.arrays,
+            arrays,
             self.rules._replace(op_noise=0.0, transfer_noise=0.0),
-            _own(placement.device[None]),
-            _own(placement.priority[None]),
+            device_BV,
+            priority_BV,
             np.zeros(1, dtype=np.int64),
-            self._states[0],
+            state,
             seconds_BR,
             peak_BD,
         )
         if not np.isfinite(seconds_BR[0, 0]):
             raise InputError("placement: never finishes: its strict order waits for itself")
-        return self._read_trace(self._states[0], placement, peak_BD[0])
+        if self._complete is not None:
+            self._complete(arrays, device_BV[0], priority_BV[0], state)
+        return self._read_trace(state, placement, peak_BD[0])
 
     def _read_trace(self, state: State, placement: Placement, peak_D: NDArray) -> Trace:
         num_ops, num_devices = self.problem.num_ops, self.problem.num_devices

@@ -25,12 +25,14 @@ TASK = np.dtype(
     [
         ("start", np.float64),
         ("finish", np.float64),
+        ("seconds", np.float64),  # what it takes (work-conserving engine)
         ("key", np.float64),  # place in the queue of its resource, small first, ties by task
         ("resource", np.int32),
         ("stream", np.int32),
         ("pending", np.int32),  # of an op: regions that it still waits for
         ("next", np.int32),  # of an op: the one after it on its device under strict order
         ("region", np.int32),  # of a transfer
+        ("destination", np.int32),  # of a transfer: the device that it goes to
         ("uses", np.int32),  # of a transfer: consumers at the destination still to run
     ]
 )
@@ -84,7 +86,7 @@ class State(NamedTuple):
     events: NDArray[np.void]  # ENTRY [K + E], heap of running tasks by finish time
     touched: NDArray[np.int64]  # [C] stack of touched resources
     order: NDArray[np.int64]  # [V] ops by priority (strict order)
-    hops: NDArray[np.int64]  # ring of events without delay (published semantics)
+    hops: NDArray[np.int64]  # events of one instant (published semantics)
     arrival: NDArray[np.float64]  # [E] (published semantics)
 
 
@@ -104,7 +106,7 @@ def make_state(arrays: ProblemArrays) -> State:
         events=np.zeros(num_tasks + num_edges, ENTRY),
         touched=np.zeros(num_resources, np.int64),
         order=np.zeros(num_ops, np.int64),
-        hops=np.zeros(4 * (num_ops + num_edges) + num_devices + 8, np.int64),
+        hops=np.zeros(6 * num_ops + num_edges, np.int64),  # every event of a run at one instant
         arrival=np.zeros(num_edges),
     )
 
@@ -195,34 +197,56 @@ def plan_tasks(p, device_V, priority_V, s):
     for r in range(len(regions)):
         regions[r].transfers = k
         src = device_V[p.region_src[r]]
-        here, remote = 0, False
+        here, unlisted, d = 0, 0, num_devices
         for i in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
             v = p.consumers[i]
-            d = device_V[v]
-            if d == src:
+            dst = device_V[v]
+            if dst == src:
                 here += 1
                 continue
-            remote = True
-            if devices[d].count == 0 or priority_V[v] < devices[d].first:
-                devices[d].first = priority_V[v]
-            devices[d].count += 1
-        if remote:
-            for d in range(num_devices):
-                if devices[d].count > 0:
-                    tasks[k].resource = num_devices + src * num_devices + d
-                    tasks[k].key = devices[d].first
-                    tasks[k].region = r
-                    tasks[k].uses = devices[d].count
-                    resources[tasks[k].resource].queue += 1
-                    devices[d].count = 0
-                    here += 1
-                    k += 1
+            if devices[dst].count == 0:
+                devices[dst].first = priority_V[v]
+                unlisted += 1
+                d = min(d, dst)
+            devices[dst].first = min(devices[dst].first, priority_V[v])
+            devices[dst].count += 1
+        while unlisted > 0:
+            if devices[d].count > 0:
+                tasks[k].resource = num_devices + src * num_devices + d
+                tasks[k].key = devices[d].first
+                tasks[k].region = r
+                tasks[k].destination = d
+                tasks[k].uses = devices[d].count
+                resources[tasks[k].resource].queue += 1
+                devices[d].count = 0
+                unlisted -= 1
+                here += 1
+                k += 1
+            d += 1
         regions[r].transfers_end = k
         regions[r].uses = here
     place = 0
     for c in range(len(resources)):
         place, resources[c].queue = place + resources[c].queue, place
     return k - num_ops
+
+
+@compiled
+def draw_seconds(p, rules, seed, num_transfers, s):
+    """What every task takes, jitter included: in one pass through memory, ahead of all events."""
+    tasks = s.tasks
+    num_ops, num_devices = p.op_seconds.shape
+    for v in range(num_ops):
+        tasks[v].seconds = p.op_seconds[v, tasks[v].resource]
+        if rules.op_noise > 0.0:
+            tasks[v].seconds *= jitter(seed, v, rules.op_noise)
+    for k in range(num_ops, num_ops + num_transfers):
+        r, dst = tasks[k].region, tasks[k].destination
+        src = tasks[p.region_src[r]].resource
+        tasks[k].seconds = p.latency_s[src, dst] + p.size[r] * p.seconds_per_size[src, dst]
+        if rules.transfer_noise > 0.0:
+            draw = num_ops + r * num_devices + dst
+            tasks[k].seconds *= jitter(seed, draw, rules.transfer_noise)
 
 
 @compiled
@@ -247,3 +271,13 @@ def allocate(devices, d, num_bytes):
     devices[d].memory += num_bytes
     if devices[d].memory > devices[d].peak:
         devices[d].peak = devices[d].memory
+
+
+@compiled
+def take_stream(devices, d):
+    """The first idle stream of device d, from now on busy."""
+    stream = 0
+    while (devices[d].busy >> stream) & 1:
+        stream += 1
+    devices[d].busy |= 1 << stream
+    return stream

@@ -19,11 +19,12 @@ from doppler.simulator.state import (
     QUEUE_STRICT,
     UNLIMITED,
     allocate,
+    draw_seconds,
     heap_pop,
     heap_push,
-    jitter,
     load_inputs,
     plan_tasks,
+    take_stream,
     uniform,
 )
 
@@ -40,7 +41,9 @@ def simulate(p, rules, device_V, priority_V, seed, s):
     tasks, regions, resources, devices = s.tasks, s.regions, s.resources, s.devices
     queues, events, touched = s.queues, s.events, s.touched
     num_ops, num_devices = p.op_seconds.shape
-    num_tasks = num_ops + plan_tasks(p, device_V, priority_V, s)
+    num_transfers = plan_tasks(p, device_V, priority_V, s)
+    num_tasks = num_ops + num_transfers
+    draw_seconds(p, rules, seed, num_transfers, s)
     load_inputs(p, device_V, devices)
     _open_resources(rules, num_devices, resources, devices)
     if rules.queue == QUEUE_RANDOM:
@@ -66,10 +69,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
             c = tasks[task].resource
             resources[c].free -= 1
             if task < num_ops:
-                seconds, draw = p.op_seconds[task, c], task
-                if rules.op_noise > 0.0:
-                    seconds *= jitter(seed, draw, rules.op_noise)
-                tasks[task].stream = _take_stream(c, devices)
+                tasks[task].stream = take_stream(devices, c)
                 need = p.sink_bytes[task]
                 for r in range(p.region_ptr[task], p.region_ptr[task + 1]):
                     need += p.region_bytes[r]
@@ -82,19 +82,15 @@ def simulate(p, rules, device_V, priority_V, seed, s):
                             rules.queue, now, after, tasks, resources, queues, touched, num_touched
                         )
             else:
-                src, dst = divmod(c - num_devices, num_devices)
-                r = tasks[task].region
-                seconds = p.latency_s[src, dst] + p.size[r] * p.seconds_per_size[src, dst]
-                if rules.transfer_noise > 0.0:
-                    draw = num_ops + r * num_devices + dst
-                    seconds *= jitter(seed, draw, rules.transfer_noise)
+                r, dst = tasks[task].region, tasks[task].destination
+                src = tasks[p.region_src[r]].resource
                 tasks[task].stream = 0
                 devices[src].sending += 1
                 devices[dst].receiving += 1
                 allocate(devices, dst, p.region_bytes[r])
             tasks[task].start = now
-            tasks[task].finish = now + seconds
-            heap_push(events, 0, num_events, now + seconds, task)
+            tasks[task].finish = now + tasks[task].seconds
+            heap_push(events, 0, num_events, tasks[task].finish, task)
             num_events += 1
         if num_events == 0:
             return makespan if num_done == num_ops else np.inf
@@ -117,7 +113,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
                             devices[c].memory -= p.region_bytes[r]
                     else:
                         t = regions[r].transfers
-                        while (tasks[t].resource - num_devices) % num_devices != c:
+                        while tasks[t].destination != c:
                             t += 1
                         tasks[t].uses -= 1
                         if tasks[t].uses == 0:
@@ -143,8 +139,8 @@ def simulate(p, rules, device_V, priority_V, seed, s):
                             rules.queue, now, t, tasks, resources, queues, touched, num_touched
                         )
             else:
-                src, dst = divmod(c - num_devices, num_devices)
-                r = tasks[task].region
+                r, dst = tasks[task].region, tasks[task].destination
+                src = tasks[p.region_src[r]].resource
                 devices[src].sending -= 1
                 devices[dst].receiving -= 1
                 regions[r].uses -= 1
@@ -208,15 +204,6 @@ def _enqueue(queue, now, task, tasks, resources, queues, touched, num_touched):
     heap_push(queues, resources[c].queue, resources[c].size, key, task)
     resources[c].size += 1
     return _touch(c, resources, touched, num_touched)
-
-
-@compiled
-def _take_stream(d, devices):
-    stream = 0
-    while (devices[d].busy >> stream) & 1:
-        stream += 1
-    devices[d].busy |= 1 << stream
-    return stream
 
 
 @compiled

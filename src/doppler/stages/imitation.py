@@ -11,7 +11,7 @@ from torch import Tensor
 from doppler.baselines import Teacher
 from doppler.episode import View
 from doppler.policies import Policy
-from doppler.stages.optimisation import linear_decay, seeded_generator
+from doppler.stages.optimisation import linear_decay, log_metrics, seeded_generator
 
 
 class Imitation(pl.LightningModule):
@@ -68,12 +68,13 @@ class Imitation(pl.LightningModule):
         log_likelihood = log_prob_B.mean() / problem.num_ops
         entropy = entropy_B.mean() / problem.num_ops
         remaining = 1.0 - self.global_step / self.num_updates
-        self.log_dict(
+        log_metrics(
+            self,
             {
-                "episodes": float(self.episodes_done + self.batch_episodes),
-                "log_likelihood": log_likelihood.detach(),
-                "entropy": entropy.detach(),
-            }
+                "episodes": self.episodes_done + self.batch_episodes,
+                "log_likelihood": log_likelihood.item(),
+                "entropy": entropy.item(),
+            },
         )
         return -log_likelihood - self.entropy * remaining * entropy
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
 from torch import nn
 from torch.utils.data import IterableDataset
@@ -29,6 +30,16 @@ def linear_decay(
         "optimizer": optimizer,
         "lr_scheduler": {"scheduler": schedule, "interval": "step"},
     }
+
+
+def log_metrics(module: pl.LightningModule, metrics: dict[str, float]) -> None:
+    """One row for the present step.
+
+    Straight to the logger: Lightning's own ``log`` rounds to 32 bits, and an update is already
+    the average of a batch.
+    """
+    if module.logger is not None:
+        module.logger.log_metrics(metrics, step=module.global_step)
 
 
 class Updates(IterableDataset):

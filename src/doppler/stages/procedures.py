@@ -34,8 +34,12 @@ from doppler.stages.training import imitation_key, train_imitation, train_reinfo
 Summary = dict[str, Any]
 
 
-def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summary:
+def execute(
+    cfg: DictConfig, overrides: Sequence[str], console: Console, *, is_step: bool = False
+) -> Summary:
     """Run a configuration, or show the table of the run that has done so already.
+
+    is_step: the run serves another one, and leaves showing results to it.
 
     Raises:
         InputError: one line about what is wrong with the configuration or its files.
@@ -43,9 +47,8 @@ def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summ
     stage = STAGES.get(cfg.stage.name)
     if stage is None:
         raise InputError(f"stage.name: {cfg.stage.name!r} is not one of {', '.join(STAGES)}")
-    run = Run(cfg, run_directory(cfg, _method_name(cfg)), console)
-    problem = run.problem  # built first: bad input must end before anything is written
-    assert problem.num_ops > 0
+    run = Run(cfg, run_directory(cfg, _method_name(cfg)), console, is_step)
+    run.check()
     finished = is_finished(run.directory) and not cfg.overwrite
     with claimed(run.directory, cfg, overrides):
         if not finished:
@@ -74,7 +77,7 @@ def run_imitation(run: Run) -> Summary:
         greedy_s = float(session.measure(device_BV, priority_BV).cost_s()[0])
     wall_s = time.perf_counter() - begin
     method = Method(
-        name=str(run.cfg.policy.name),
+        name=f"{run.cfg.policy.name} imitation",
         placement=placement,
         makespan_s=greedy_s,
         uses_order=True,
@@ -195,7 +198,7 @@ def _initial_weights(run: Run) -> tuple[Path | None, float]:
         cfg.run_dir, cfg.overwrite = None, False
         directory = run_directory(cfg, _method_name(cfg))
         run.say(f"stage I is needed first: it runs in {directory}")
-        execute(cfg, [], Console(quiet=True) if not run.console.is_terminal else run.console)
+        execute(cfg, [], run.console, is_step=True)
         found = directory
     summary = json.loads((found / SUMMARY_FILE).read_text())
     run.say(f"initial weights: {found / LAST}")

@@ -17,7 +17,7 @@ from doppler.episode import View
 from doppler.errors import InputError
 from doppler.policies import Policy
 from doppler.problem import Placement
-from doppler.stages.optimisation import linear_decay, seeded_generator
+from doppler.stages.optimisation import linear_decay, log_metrics, seeded_generator
 from doppler.system import Session
 
 
@@ -88,6 +88,16 @@ class Reinforcement(pl.LightningModule):
         """Executions that the whole training takes, the greedy one at its end included."""
         return self.num_episodes + _num_greedy(self.num_updates, self.greedy_every)
 
+    def on_train_start(self) -> None:
+        """The clock runs from here, also after a resumption."""
+        self._clock_s = time.perf_counter()
+
+    def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
+        """Count the seconds of the whole update: episodes, execution, gradients, bookkeeping."""
+        now_s = time.perf_counter()
+        self.elapsed_s += now_s - self._clock_s
+        self._clock_s = now_s
+
     def on_train_batch_start(self, batch: int, batch_idx: int) -> None:
         """Now and then, before an update: what would the policy do if it had to decide?"""
         if self.global_step % self.greedy_every == 0:
@@ -95,7 +105,7 @@ class Reinforcement(pl.LightningModule):
 
     def training_step(self, batch: int, batch_idx: int) -> Tensor:
         """One update on fresh episodes."""
-        step, num_ops, begin = self.global_step, self.view.problem.num_ops, time.perf_counter()
+        step, num_ops = self.global_step, self.view.problem.num_ops
         decisions = self.policy.rollout(self.view, self.batch_episodes, None, self.rng)
         cost_B = self._execute(*decisions.placements())
         log_prob_B, entropy_B = self.policy.log_prob(self.view, decisions)
@@ -103,17 +113,17 @@ class Reinforcement(pl.LightningModule):
         entropy = entropy_B.mean() / num_ops
         remaining = 1.0 - step / self.num_updates
         feasible_B = cost_B[np.isfinite(cost_B)]
-        self.log_dict(
+        log_metrics(
+            self,
             {
-                "episodes": float(self.episodes_done + self.batch_episodes),
+                "episodes": self.episodes_done + self.batch_episodes,
                 "mean_s": float(feasible_B.mean()) if len(feasible_B) else float("inf"),
                 "min_s": float(cost_B.min()),
                 "best_s": self.best_s,
                 "greedy_s": self.greedy_s,
-                "entropy": entropy.detach(),
-            }
+                "entropy": entropy.item(),
+            },
         )
-        self.elapsed_s += time.perf_counter() - begin
         return -(advantage_B * log_prob_B).mean() / num_ops - self.entropy * remaining * entropy
 
     def _execute(

@@ -17,11 +17,13 @@ from rich.console import Console
 
 from doppler.baselines import Baseline, LowerBound, lower_bound
 from doppler.episode import View, make_view
+from doppler.errors import InputError
 from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
 from doppler.problem import Placement, Problem, build
 from doppler.reporting.rows import RESULTS_FILE, ResultRow, write_results
 from doppler.reporting.table import format_seconds, print_results
+from doppler.stages.checkpoints import load_checkpoint
 from doppler.stages.optimisation import seeded_generator
 from doppler.stages.run_directory import SUMMARY_FILE
 from doppler.system import Session, System
@@ -45,11 +47,15 @@ class Method:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run: its configuration, its directory, and what they determine."""
+    """A run: its configuration, its directory, and what they determine.
+
+    is_step: it serves another run, which will show the results.
+    """
 
     cfg: DictConfig
     directory: Path
     console: Console
+    is_step: bool = False
 
     @cached_property
     def problem(self) -> Problem:
@@ -83,6 +89,19 @@ class Run:
     def say(self, text: str) -> None:
         """One line for the person who watches; numbers are not coloured in."""
         self.console.print(text, highlight=False, soft_wrap=True)
+
+    def check(self) -> None:
+        """Build what the configuration describes: bad input ends before anything is written.
+
+        Raises:
+            InputError: or Hydra's own error, in one line.
+        """
+        if not isinstance(self.cfg.seed, int) or self.cfg.seed < 0:
+            raise InputError(f"seed: must be a whole number from 0 on, got {self.cfg.seed!r}")
+        _ = self.problem, self.system, self.baselines, self.bound
+        init_from = self.cfg.stage.get("init_from")
+        if init_from not in (None, "auto"):
+            load_checkpoint(init_from)
 
     def introduce(self) -> None:
         """Say what is run on what."""
@@ -132,8 +151,16 @@ class Run:
             jitter_p95_s=float(np.quantile(draws, 0.95)),
             lower_bound_s=self.bound.seconds,
             bound=self.bound.name,
-            gap=method.makespan_s / self.bound.seconds - 1 if self.bound.seconds else 0.0,
+            gap=self._gap(method.makespan_s),
         )
+
+    def _gap(self, makespan_s: float) -> float:
+        """Makespan over lower bound, less 1; sums of seconds agree to their last digits only."""
+        bound_s = self.bound.seconds
+        if bound_s == 0.0:
+            return 0.0
+        gap = makespan_s / bound_s - 1.0
+        return 0.0 if abs(gap) < 1e-9 else gap
 
     def finish(self, method: Method, others: list[Method], extra: dict[str, Any]) -> dict[str, Any]:
         """Write everything that a finished run leaves behind; the summary, last, marks it done.
@@ -153,6 +180,8 @@ class Run:
         write_atomically(self.directory / "explanation.txt", "\n".join(explanation) + "\n")
         summary = {**self._describe(rows[0]), **extra}
         write_atomically(self.directory / SUMMARY_FILE, to_json(summary))
+        if self.is_step:
+            return summary
         for line in explanation:
             self.say(line)
         print_results(rows, self.console)

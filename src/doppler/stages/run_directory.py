@@ -84,7 +84,8 @@ def claimed(directory: Path, cfg: DictConfig, overrides: Sequence[str]) -> Itera
             _clear(directory)
         write_atomically(config, OmegaConf.to_yaml(cfg, resolve=True))
         write_atomically(
-            directory / OVERRIDES_FILE, "".join(f"- {override}\n" for override in overrides)
+            directory / OVERRIDES_FILE,
+            "".join(f"- {override}\n" for override in overrides) or "[]\n",
         )
         yield
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import logging
+import warnings
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -24,6 +26,11 @@ from doppler.stages.optimisation import Updates
 from doppler.stages.reinforcement import Reinforcement
 from doppler.stages.run import Run, plain
 from doppler.system import Session
+
+# Lightning's advice on loggers, workers and devices does not concern what runs here.
+logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+warnings.filterwarnings("ignore", module="pytorch_lightning")
 
 
 def make_policy(run: Run) -> Policy:
@@ -54,6 +61,9 @@ def fit(run: Run, module: pl.LightningModule, num_updates: int) -> None:
             TrainingProgress(console=run.console),
         ],
     )
+    # The tensors of an update are small: a second thread of torch gains a tenth on an idle machine
+    # and costs a factor of ten where something else computes. Rollouts use all cores.
+    torch.set_num_threads(1)
     last = run.directory / LAST
     if last.exists():
         load_checkpoint(last)  # a damaged file is named before training begins

@@ -1,0 +1,49 @@
+# Each target works alone on a fresh machine with Python 3.11 or later and make.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
+
+.PHONY: help demo test test-slow test-gpu check lint types layers
+
+help:
+	@echo "make demo       train on a real workload and compare: table, placement, trace, picture"
+	@echo "make test       all tests but the slow ones and those that need a GPU"
+	@echo "make test-slow  the slow tests        make test-gpu  the tests that need a GPU"
+	@echo "make check      what CI runs: lint, types, layers, tests"
+
+demo: $(VENV)/installed
+	$(BIN)/python src/run.py budget=quick
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/installed
+	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(VENV)/installed
+	$(BIN)/python -m pytest -m gpu
+
+check: lint types layers test
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+
+types: $(VENV)/installed
+	$(BIN)/basedpyright
+
+layers: $(VENV)/installed
+	$(BIN)/lint-imports
+
+# torch is pinned here: an unpinned one is a different, much larger install (README: your own torch).
+$(VENV)/installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make needs Python 3.11 or later on the PATH"; exit 1; }
+	@echo "building $(VENV) with $(PYTHON) ($$($(PYTHON) --version)): a few minutes, once"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,44 @@
+"""Configurations as the command line composes them, made small and redirected to tmp_path."""
+
+import io
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from doppler.stages import execute
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+# A run of a second: chainmm of small matrices, few episodes.
+SMALL = (
+    "budget.imitation_episodes=32",
+    "budget.evaluations=100",
+    "trainer.checkpoint_every_s=0",
+)
+
+
+@pytest.fixture
+def configure(tmp_path):
+    """configure(*overrides) -> configuration whose runs lie in tmp_path."""
+    OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
+        yield lambda *overrides: compose("config", [f"output_dir={tmp_path}", *overrides])
+
+
+@pytest.fixture
+def run(configure):
+    """run(*overrides) -> (summary, what was printed) of a small run."""
+
+    def go(*overrides: str):
+        console = Console(record=True, width=160, file=io.StringIO())
+        small = SMALL if "workload=file" in overrides else (*SMALL, "workload.params.n=64")
+        cfg: DictConfig = configure(*small, *overrides)
+        summary = execute(cfg, list(overrides), console)
+        return summary, console.export_text()
+
+    return go

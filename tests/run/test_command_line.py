@@ -1,0 +1,135 @@
+"""The command line: what it accepts, and the one line with which bad input ends."""
+
+import runpy
+import sys
+
+import pytest
+from conftest import PROJECT
+from hydra.core.global_hydra import GlobalHydra
+
+GRAPH = "4\n0, \n0, 1\n1, 2\n100,400\n100,400\n100,400\n"
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path, capsys):
+    """command(*arguments) -> (exit code, stdout, stderr) of `python src/run.py arguments`."""
+
+    def go(*arguments: str):
+        GlobalHydra.instance().clear()
+        monkeypatch.setattr(sys, "argv", ["src/run.py", *arguments, f"output_dir={tmp_path}/out"])
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the entry sets it: undone after the test
+        code = 0
+        try:
+            runpy.run_path(str(PROJECT / "src/run.py"), run_name="__main__")
+        except SystemExit as stop:
+            code = stop.code
+        return code, *capsys.readouterr()
+
+    return go
+
+
+def graph_file(tmp_path, text: str, name: str = "graph.txt") -> str:
+    (tmp_path / name).write_text(text)
+    return f"workload.path={tmp_path / name}"
+
+
+def edited(line: int, text: str) -> str:
+    lines = GRAPH.splitlines()
+    lines[line - 1] = text
+    return "\n".join(lines)
+
+
+BAD_FILES = {
+    "malformed line": (edited(6, "100;400"), ":6: expected comp,comm[,kind], found '100;400'"),
+    "not a number of blocks": (edited(1, "x"), ":1: 'x' is not an integer"),
+    "too few op lines": (GRAPH[:-8], ":7: 2 op lines for 3 ops"),
+    "cycle": (edited(4, "1, 0"), "cycle through op 0 ('op0'): 0 -> 1 -> 0"),
+    "negative cost": (edited(7, "-1,400"), ":7: op 2 has cost -1"),
+    "NaN cost": (edited(5, "nan,400"), ":5: op 0 has cost nan"),
+    "unknown op": (edited(4, "1, 9"), ":4: edge to unknown op 9: the ops are 0 to 2"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_bad_graph_ends_in_one_line_that_names_file_and_place(case, command, tmp_path):
+    text, expected = BAD_FILES[case]
+    code, _, error = command("workload=file", graph_file(tmp_path, text))
+    assert code == 1
+    assert error.count("\n") == 1 and error.startswith("error: ")
+    assert f"{tmp_path}/graph.txt" in error and expected in error
+    assert not (tmp_path / "out").exists(), "bad input must leave nothing behind"
+
+
+BAD_OVERRIDES = {
+    "missing file": (["workload=file", "workload.path=/no/such.txt"], "/no/such.txt: No such file"),
+    "no file given": (["workload=file"], "workload.path"),
+    "unknown workload": (["workload=nope"], "choose from chainmm, file"),
+    "unknown cluster": (["cluster=nope"], "choose from a100x8, h100x8, mixed, p100x4, v100x8"),
+    "mistyped key": (["baseline.annealing.evaluatons=5"], "baseline.annealing.evaluatons"),
+    "mistyped policy key": (["policy.build.hiden=3"], "policy.build.hiden"),
+    "zero devices": (["cluster.num_devices=0"], "num_devices must be at least 1, got 0"),
+    "bad seed": (["seed=one"], "seed: must be a whole number"),
+    "bad queue": (["simulator.queue=lifo"], "'lifo' is not one of fifo, priority, random, strict"),
+    "bad preset": (["workload.preset=huge"], "huge"),
+    "missing checkpoint": (["stage.init_from=/no/such.ckpt"], "/no/such.ckpt: No such file"),
+    "no order on fifo": (
+        ["stage=evaluate", "baseline=annealing_order", "simulator=published"],
+        "baseline: none",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_OVERRIDES)
+def test_a_bad_override_ends_in_one_line_that_names_it(case, command):
+    overrides, expected = BAD_OVERRIDES[case]
+    code, _, error = command(*overrides)
+    assert code == 1
+    assert error.count("\n") == 1 and error.startswith("error: ")
+    assert expected in error
+
+
+def test_an_unreadable_checkpoint_ends_in_one_line(command, tmp_path):
+    (tmp_path / "seed=0.ckpt").write_bytes(b"not a checkpoint")
+    code, _, error = command(f"stage.init_from={tmp_path}/seed=0.ckpt")
+    assert code == 1
+    assert error.count("\n") == 1
+    assert f"{tmp_path}/seed=0.ckpt: unreadable checkpoint" in error
+
+
+def test_a_damaged_checkpoint_of_the_run_itself_is_named(command, tmp_path):
+    small = ["stage=imitation", "workload.params.n=64", "budget.imitation_episodes=16"]
+    assert command(*small)[0] == 0
+    (directory,) = (tmp_path / "out").glob("imitation/*/*/*/*")
+    (directory / "summary.json").unlink()
+    (directory / "checkpoints/last.ckpt").write_bytes(b"damaged")
+    code, _, error = command(*small)
+    assert code == 1
+    assert "last.ckpt: unreadable checkpoint" in error
+
+
+def test_overrides_may_stand_on_both_sides_of_the_multirun_flag(command, tmp_path):
+    code, out, _ = command(
+        "stage=evaluate", "baseline=round_robin,single_device", "-m", "seed=1,2", "cluster=mixed"
+    )
+    assert code == 0
+    found = sorted(
+        str(path.parent.relative_to(tmp_path / "out")).rsplit("-", 1)[0]
+        for path in (tmp_path / "out").rglob("summary.json")
+    )
+    assert found == [
+        f"evaluate/chainmm/mixed/{method}/seed={seed}"
+        for method in ("round_robin", "single_device")
+        for seed in (1, 2)
+    ]
+    assert out.count("lower bound") == 4
+
+
+def test_results_and_errors_do_not_depend_on_where_the_command_runs(command, tmp_path, monkeypatch):
+    arguments = ("stage=evaluate", "baseline=round_robin")
+    assert command(*arguments)[0] == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, out, _ = command(*arguments)
+    assert code == 0
+    assert len(list((tmp_path / "out").rglob("summary.json"))) == 1, "same run, same directory"
+    assert "finished already" in out

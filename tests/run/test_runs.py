@@ -1,0 +1,148 @@
+"""Runs from configuration to run directory, in this process."""
+
+import json
+
+import pytest
+from hydra.utils import instantiate
+
+from doppler.errors import InputError
+from doppler.graph import load_graph
+from doppler.problem import Placement, build
+from doppler.reporting.report import collect, summarise
+from doppler.reporting.rows import read_results
+
+ARTIFACTS = (
+    "summary.json",
+    "results.csv",
+    "placement.json",
+    "graph.json",
+    "trace.json",
+    "schedule.png",
+    "metrics.csv",
+    "checkpoints/last.ckpt",
+    "checkpoints/best.ckpt",
+    ".hydra/config.yaml",
+    ".hydra/overrides.yaml",
+)
+SUMMARY_KEYS = (
+    *("workload", "num_ops", "num_edges", "cluster", "num_devices", "stage", "method", "system"),
+    *("system_kind", "queue", "seed", "makespan_s", "greedy_makespan_s", "jitter_mean_s"),
+    *("jitter_p95_s", "repeats", "std", "lower_bound_s", "evaluations", "episodes"),
+    *("episodes_per_s", "wall_s", "versions", "git_commit", "host"),
+)
+
+
+def only(paths):
+    (path,) = paths
+    return path
+
+
+def test_pipeline_leaves_everything_the_contract_names(run, configure, tmp_path):
+    summary, text = run()
+    directory = only(tmp_path.glob("pipeline/chainmm/p100x4/doppler/seed=0-*"))
+    for name in ARTIFACTS:
+        assert (directory / name).stat().st_size > 0, name
+    assert set(SUMMARY_KEYS) <= json.loads((directory / "summary.json").read_text()).keys()
+    rows = {row.method: row for row in read_results(directory / "results.csv")}
+    assert rows.keys() == {
+        *("doppler", "doppler greedy", "random", "single_device", "round_robin"),
+        *("critical_path", "annealing", "annealing_order"),
+    }
+    for method in rows:
+        assert method in text, "the table names every method"
+    for row in rows.values():
+        assert row.lower_bound_s <= row.makespan_s * (1 + 1e-9)
+        assert row.jitter_mean_s <= row.jitter_p95_s
+    assert rows["doppler"].evaluations <= 100 == rows["annealing"].evaluations
+    assert rows["doppler"].makespan_s <= rows["doppler greedy"].makespan_s
+    assert summary["makespan_s"] == rows["doppler"].makespan_s
+
+    # What was written can be read back and executes to what was reported.
+    cfg = configure("workload.params.n=64")
+    problem = build(load_graph(directory / "graph.json"), instantiate(cfg.cluster))
+    placement = Placement.load(directory / "placement.json", problem)
+    with instantiate(cfg.simulator).open(problem) as session:
+        assert session.trace(placement).makespan_s == summary["makespan_s"]
+
+
+def test_a_finished_run_is_shown_and_not_repeated(run, tmp_path):
+    run("stage=rl_sim", "stage.init_from=null")
+    directory = only(tmp_path.glob("rl_sim/*/*/*/seed=0-*"))
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
+    summary, text = run("stage=rl_sim", "stage.init_from=null")
+    assert "finished already" in text and "doppler" in text
+    assert summary["makespan_s"] > 0
+    results = [path for path in before if path.name != ".lock" and ".hydra" not in path.parts]
+    assert all(path.stat().st_mtime_ns == before[path] for path in results)
+    run("stage=rl_sim", "stage.init_from=null", "overwrite=true")
+    assert (directory / "summary.json").stat().st_mtime_ns > before[directory / "summary.json"]
+
+
+def test_stage_one_is_found_by_runs_that_need_it(run, tmp_path):
+    _, first = run("stage=rl_sim")
+    assert "stage I is needed first" in first
+    _, second = run("stage=pipeline")
+    assert "stage I is needed first" not in second
+    assert "initial weights" in second
+    assert len(list(tmp_path.glob("imitation/*/*/*/*"))) == 1
+    _, other_seed = run("stage=rl_sim", "seed=1")
+    assert "stage I is needed first" in other_seed
+
+
+def test_imitation_weights_are_what_stage_two_begins_with(run, tmp_path):
+    imitated, _ = run("stage=imitation")
+    checkpoint = only(tmp_path.glob("imitation/*/*/*/*/checkpoints/last.ckpt"))
+    run("stage=rl_sim", f"stage.init_from='{checkpoint}'")
+    lines = only(tmp_path.glob("rl_sim/*/*/*/*/metrics.csv")).read_text().splitlines()
+    first = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
+    assert float(first["greedy_s"]) == imitated["greedy_makespan_s"]
+
+
+def test_an_explicit_directory_with_another_run_is_refused(run, tmp_path):
+    run("stage=evaluate", "baseline=round_robin", f"run_dir={tmp_path}/mine")
+    before = (tmp_path / "mine/summary.json").read_bytes()
+    with pytest.raises(InputError, match="holds a run of another configuration"):
+        run("stage=evaluate", "baseline=single_device", f"run_dir={tmp_path}/mine")
+    with pytest.raises(InputError, match="holds a run of another configuration"):
+        run("stage=evaluate", "baseline=random", f"run_dir={tmp_path}/mine", "overwrite=true")
+    assert (tmp_path / "mine/summary.json").read_bytes() == before
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/text").write_text("mine")
+    with pytest.raises(InputError, match="holds no run"):
+        run("stage=evaluate", "baseline=random", f"run_dir={tmp_path}/notes", "overwrite=true")
+    assert (tmp_path / "notes/text").read_text() == "mine"
+
+
+def test_evaluate_ranks_baselines_and_report_averages_seeds(run, tmp_path):
+    for seed in (1, 2):
+        run("stage=evaluate", "baseline=critical_path", f"seed={seed}")
+        run("stage=evaluate", "baseline=[round_robin,single_device]", f"seed={seed}")
+    both = only(tmp_path.glob("evaluate/chainmm/p100x4/round_robin+single_device/seed=1-*"))
+    assert [row.method for row in read_results(both / "results.csv")] == [
+        "round_robin",
+        "single_device",
+    ]
+    table = {row.method: row for row in summarise(collect([tmp_path]))}
+    assert {name: row.seeds for name, row in table.items()} == {
+        "critical_path": 2,
+        "round_robin": 2,
+        "single_device": 2,
+    }
+    assert table["single_device"].spread_s == pytest.approx(0.0, abs=1e-12)
+    assert table["single_device"].gap == pytest.approx(3.0)
+
+
+def test_fifo_systems_leave_order_searches_out_and_say_so(run):
+    _, text = run("stage=evaluate", "baseline=[annealing,annealing_order]", "simulator.queue=fifo")
+    assert "annealing_order is left out" in text
+
+
+def test_a_stored_graph_runs_under_its_own_name(run, tmp_path):
+    (tmp_path / "tiny.txt").write_text("4\n0, \n0, 1\n1, 2\n100,400\n100,400\n100,400\n")
+    summary, text = run(
+        *("workload=file", f"workload.path={tmp_path}/tiny.txt", "simulator=published"),
+        *("stage=evaluate", "baseline=single_device"),
+    )
+    assert summary["workload"] == "tiny"
+    assert summary["makespan_s"] == pytest.approx(300e-10)
+    assert "comes with its own times" in text

@@ -1,0 +1,212 @@
+"""Record what SimGrid says about random graphs, for test_simgrid.py.
+
+Run with a Python that has SimGrid (Debian: apt-get install python3-simgrid, version 3.32)::
+
+    /usr/bin/python3 record.py recorded.json
+
+It needs nothing of this project. Devices are hosts with one worker actor per stream, which takes
+ready ops from the device's list; a channel is a link with one actor that moves ready regions one
+at a time or, without contention, a link that all transfers have to themselves (FATPIPE). SimGrid
+says how long what takes. Its default network model scales bandwidth and latency; CM02 with
+TCP-gamma, weight-S and crosstraffic 0 is latency + bytes / bandwidth.
+
+Costs are large and random, so that only ops with a common cause become ready at once; such ties go
+by op id.
+"""
+
+import json
+import random
+import subprocess
+import sys
+
+NUM_GRAPHS = 12
+# contention, queue, streams
+MODES = [("none", "fifo", 1), ("fifo", "fifo", 1), ("fifo", "priority", 1), ("fifo", "fifo", 2)]
+CONFIGURATION = [
+    "network/model:CM02",
+    "network/TCP-gamma:0",
+    "network/weight-S:0",
+    "network/crosstraffic:0",
+    "maxmin/precision:1e-9",
+]
+
+
+def make_graph(seed):
+    """A random graph, cluster, placement and ranking as plain data."""
+    rng = random.Random(seed)
+    num_ops, num_devices = rng.randint(8, 40), rng.randint(2, 5)
+    edges = []
+    for v in range(1, num_ops):
+        first = 0 if seed % 2 else max(0, v - 8)  # far-reaching edges, or layers
+        for u in rng.sample(range(first, v), min(v - first, rng.randint(0, 3))):
+            edges.append((u, v, rng.randint(0, 1)))  # producer, consumer, region
+    size = {(u, r): rng.randint(1, 1_000_000) for u, _, r in edges}
+    rank, waiting = [0] * num_ops, list(range(num_ops))
+    for place in range(num_ops):
+        placed = set(range(num_ops)) - set(waiting)
+        ready = [v for v in waiting if all(u in placed for u, w, _ in edges if w == v)]
+        v = rng.choice(ready)
+        waiting.remove(v)
+        rank[v] = place
+    pairs = range(num_devices)
+    return {
+        "flops": [rng.randint(1, 1_000_000) for _ in range(num_ops)],
+        "edges": [(u, v, size[u, r], r) for u, v, r in edges],
+        "speed": [rng.choice([0.5, 1.0, 2.0]) for _ in pairs],
+        "latency_s": [[rng.choice([0.0, 1000.0, 5000.0]) for _ in pairs] for _ in pairs],
+        "bytes_per_s": [[rng.choice([0.5, 1.0, 2.0, 4.0]) for _ in pairs] for _ in pairs],
+        "device": [rng.randrange(num_devices) for _ in range(num_ops)],
+        "rank": rank,
+    }
+
+
+class Simulation:
+    """One graph in one mode; SimGrid allows one engine a process."""
+
+    def __init__(self, graph, contention, queue, streams):
+        import simgrid
+
+        self.sg, self.graph, self.by_rank = simgrid, graph, queue == "priority"
+        self.contention = contention
+        self.engine = simgrid.Engine(["record", *(f"--cfg={entry}" for entry in CONFIGURATION)])
+        devices = range(len(graph["speed"]))
+        zone = simgrid.NetZone.create_full_zone("cluster")
+        self.hosts = [zone.create_host(f"device{d}", graph["speed"][d]) for d in devices]
+        for host in self.hosts:
+            host.core_count = streams
+            host.seal()
+        for s in devices:
+            for d in devices:
+                if s != d:
+                    self.connect(zone, s, d)
+        zone.seal()
+        self.readers = {}  # (producer, region) -> consumers
+        self.bytes = {}
+        self.pending = [0] * len(graph["flops"])
+        for u, v, num_bytes, r in graph["edges"]:
+            self.readers.setdefault((u, r), []).append(v)
+            self.bytes[u, r] = num_bytes
+            self.pending[v] += 1
+        self.start, self.finish = [0.0] * len(self.pending), [0.0] * len(self.pending)
+        # What waits for a resource, and how many that are: a device d, a channel (s, d).
+        self.waiting, self.count, self.asked = {}, {}, []
+        for d in devices:
+            for stream in range(streams):
+                self.serve(d, self.hosts[d], f"worker{d}.{stream}", self.run_op)
+        if contention == "fifo":
+            for s in devices:
+                for d in devices:
+                    if s != d:
+                        self.serve((s, d), self.hosts[s], f"channel{s}-{d}", self.move)
+
+    def connect(self, zone, s, d):
+        link = zone.create_link(f"link{s}-{d}", self.graph["bytes_per_s"][s][d])
+        link.set_latency(self.graph["latency_s"][s][d])
+        if self.contention == "none":
+            link.set_sharing_policy(self.sg.Link.SharingPolicy.FATPIPE, None)
+        link.seal()
+        route = [self.sg.LinkInRoute(link)]
+        zone.add_route(self.hosts[s].netpoint, self.hosts[d].netpoint, None, None, route, False)
+
+    def serve(self, resource, host, name, work):
+        """An actor that does, one at a time, what waits for a resource."""
+        waiting = self.waiting.setdefault(resource, [])
+        count = self.count.setdefault(resource, self.sg.Semaphore(0))
+
+        def actor():
+            while True:
+                count.acquire()
+                task = min(waiting) if self.by_rank else waiting[0]
+                waiting.remove(task)
+                work(*task[1:])
+
+        self.sg.Actor.create(name, host, actor).daemonize()
+
+    def ask(self, resource, rank, *task):
+        """A task is ready; `wake` follows once everything is listed that is ready with it."""
+        self.waiting[resource].append((rank, *task))
+        self.asked.append(resource)
+
+    def wake(self):
+        asked, self.asked = self.asked, []
+        for resource in asked:
+            self.count[resource].release()
+
+    def arrive(self, v):
+        """One more of the regions that op v reads is on its device."""
+        self.pending[v] -= 1
+        if self.pending[v] == 0:
+            self.ask(self.graph["device"][v], self.graph["rank"][v], v)
+
+    def run_op(self, v):
+        device = self.graph["device"]
+        self.start[v] = self.sg.Engine.clock
+        self.sg.this_actor.execute(self.graph["flops"][v])
+        self.finish[v] = self.sg.Engine.clock
+        local = []
+        for u, r in sorted(key for key in self.readers if key[0] == v):
+            readers = self.readers[u, r]
+            for d in sorted({device[w] for w in readers}):
+                there = [w for w in readers if device[w] == d]
+                if d == device[v]:
+                    local += there
+                elif self.contention == "fifo":
+                    rank = min(self.graph["rank"][w] for w in there)
+                    self.ask((device[v], d), rank, u, r, d)
+                else:
+                    actor = lambda r=r, d=d: self.move(v, r, d)  # noqa: E731
+                    self.sg.Actor.create(f"move{v}.{r}-{d}", self.hosts[device[v]], actor)
+        for w in sorted(local):  # these are ready at one instant: by id, as everywhere
+            self.arrive(w)
+        self.wake()
+
+    def move(self, u, r, d):
+        device = self.graph["device"]
+        self.sg.Comm.sendto(self.hosts[device[u]], self.hosts[d], self.bytes[u, r])
+        for w in self.readers[u, r]:
+            if device[w] == d:
+                self.arrive(w)
+        self.wake()
+
+    def main(self):
+        # The actor that starts it all must outlive the daemons' work: it waits for the last op.
+        def starter():
+            for v, pending in enumerate(list(self.pending)):
+                if pending == 0:
+                    self.ask(self.graph["device"][v], self.graph["rank"][v], v)
+            self.wake()
+            while not all(finish > 0 for finish in self.finish):
+                self.sg.this_actor.sleep_for(1e6)
+
+        self.sg.Actor.create("starter", self.hosts[0], starter)
+        self.engine.run()
+        return {"start": self.start, "finish": self.finish}
+
+
+def main():
+    if sys.argv[1] == "--one":
+        graph, mode = json.load(sys.stdin)
+        json.dump(Simulation(graph, *mode).main(), sys.stdout)
+        return
+    cases = []
+    for seed in range(NUM_GRAPHS):
+        graph, results = make_graph(seed), []
+        for mode in MODES:
+            done = subprocess.run(
+                [sys.executable, __file__, "--one"],
+                input=json.dumps([graph, mode]),
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            contention, queue, streams = mode
+            rules = {"contention": contention, "queue": queue, "streams": streams}
+            results.append({**rules, **json.loads(done.stdout)})
+        cases.append({"graph": graph, "results": results})
+    lines = ",\n".join(json.dumps(case) for case in cases)
+    with open(sys.argv[1], "w") as file:
+        file.write(f'{{"simulator": "SimGrid 3.32", "cases": [\n{lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""Clusters: presets, links, and what is refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from doppler.cluster import (
+    INFINIBAND,
+    NVLINK2,
+    P100,
+    PCIE3,
+    PRESETS,
+    Cluster,
+    Link,
+    connected,
+    custom,
+    preset,
+)
+from doppler.errors import InputError
+
+
+def cluster_with(**columns) -> Cluster:
+    """Three equal devices, one column replaced."""
+    good = {
+        "devices": (P100,) * 3,
+        "bytes_per_s": np.full((3, 3), 1e9),
+        "latency_s": np.zeros((3, 3)),
+    }
+    return Cluster(name="three", **{**good, **columns})
+
+
+def matrix_with(value: float, *, at: tuple[int, int], elsewhere: float) -> np.ndarray:
+    matrix = np.full((3, 3), elsewhere)
+    matrix[at] = value
+    return matrix
+
+
+# --- Presets ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_devices", range(1, 11))
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_composes_with_any_number_of_devices(name, num_devices):
+    cluster = preset(name=name, num_devices=num_devices)
+    assert cluster.name == name
+    assert cluster.num_devices == num_devices
+    assert len({device.name for device in cluster.devices}) == num_devices
+    between = ~np.eye(num_devices, dtype=bool)
+    assert np.isfinite(cluster.bytes_per_s[between]).all()
+    assert (cluster.bytes_per_s[between] > 0).all()
+    assert (cluster.latency_s[between] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "num_devices"),
+    [("p100x4", 4), ("v100x8", 8), ("a100x8", 8), ("h100x8", 8), ("mixed", 4)],
+)
+def test_a_preset_has_the_number_of_devices_of_its_machine(name, num_devices):
+    assert preset(name=name).num_devices == num_devices
+
+
+def test_every_v100_of_the_cube_mesh_has_six_nvlinks():
+    cluster = preset(name="v100x8")
+    links = cluster.bytes_per_s / NVLINK2.bytes_per_s
+    np.fill_diagonal(links, 0)
+    links[cluster.bytes_per_s == PCIE3.bytes_per_s] = 0
+    assert set(np.unique(links)) == {0, 1, 2}
+    assert links.sum(axis=0).tolist() == [6] * 8
+    np.testing.assert_array_equal(links, links.T)
+
+
+def test_a_cube_mesh_of_ten_reaches_its_second_node_by_infiniband():
+    cluster = preset(name="v100x8", num_devices=10)
+    assert (cluster.bytes_per_s[:8, 8:] == INFINIBAND.bytes_per_s).all()
+    assert (cluster.latency_s[8:, :8] == INFINIBAND.latency_s).all()
+    assert cluster.bytes_per_s[8, 9] == cluster.bytes_per_s[0, 1]
+
+
+def test_the_mixed_preset_alternates_two_generations():
+    rates = [device.flop_per_s["f32"] for device in preset(name="mixed").devices]
+    assert rates == [10.6e12, 15.7e12, 10.6e12, 15.7e12]
+
+
+def test_an_unknown_preset_lists_the_choices():
+    with pytest.raises(InputError) as error:
+        preset(name="p100")
+    assert str(error.value) == (
+        "cluster 'p100': unknown, choose from p100x4, v100x8, a100x8, h100x8, mixed"
+    )
+
+
+@pytest.mark.parametrize("num_devices", [0, -1])
+def test_a_preset_without_devices_is_refused(num_devices):
+    with pytest.raises(InputError) as error:
+        preset(name="p100x4", num_devices=num_devices)
+    assert str(error.value) == (
+        f"cluster 'p100x4': num_devices must be at least 1, got {num_devices}"
+    )
+
+
+# --- Clusters -----------------------------------------------------------------------------------
+
+
+def test_links_are_directed():
+    cluster = connected(
+        name="one way",
+        devices=(P100,) * 2,
+        link=lambda s, d: Link(bytes_per_s=1.0 + s, latency_s=10.0 * d),
+    )
+    assert (cluster.bytes_per_s[0, 1], cluster.bytes_per_s[1, 0]) == (1, 2)
+    assert (cluster.latency_s[0, 1], cluster.latency_s[1, 0]) == (10, 0)
+
+
+def test_a_cluster_without_devices_is_refused():
+    with pytest.raises(InputError, match="cluster 'none': needs at least one device, has 0"):
+        Cluster(name="none", devices=(), bytes_per_s=np.ones((0, 0)), latency_s=np.ones((0, 0)))
+
+
+@pytest.mark.parametrize("column", ["bytes_per_s", "latency_s"])
+@pytest.mark.parametrize("shape", [(2, 2), (3, 4), (9,)])
+def test_a_matrix_of_the_wrong_shape_is_named(column, shape):
+    with pytest.raises(InputError) as error:
+        cluster_with(**{column: np.ones(shape)})
+    assert str(error.value) == f"cluster 'three': {column} has shape {shape} for 3 devices"
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, -1.0, np.nan])
+def test_a_link_without_bandwidth_names_the_pair(bandwidth):
+    with pytest.raises(InputError) as error:
+        cluster_with(bytes_per_s=matrix_with(bandwidth, at=(2, 0), elsewhere=1e9))
+    assert str(error.value) == (
+        f"cluster 'three': link 2 -> 0 has bandwidth {bandwidth:g} bytes/s: must be positive"
+    )
+
+
+@pytest.mark.parametrize("latency", [-1e-6, np.nan])
+def test_a_negative_latency_names_the_pair(latency):
+    with pytest.raises(InputError) as error:
+        cluster_with(latency_s=matrix_with(latency, at=(0, 2), elsewhere=0.0))
+    assert str(error.value) == (
+        f"cluster 'three': link 0 -> 2 has latency {latency:g} s: must not be negative"
+    )
+
+
+def test_the_diagonal_does_not_matter():
+    cluster_with(bytes_per_s=np.ones((3, 3)) - np.eye(3), latency_s=-np.eye(3))
+
+
+def test_a_device_that_no_link_reaches_is_named():
+    unreached = np.full((3, 3), 1e9)
+    unreached[:, 1] = 0
+    with pytest.raises(InputError) as error:
+        cluster_with(bytes_per_s=unreached)
+    assert str(error.value) == "cluster 'three': no link reaches device 1 (p100)"
+
+
+def test_matrices_cannot_be_changed():
+    given = np.full((3, 3), 1e9)
+    cluster = cluster_with(bytes_per_s=given)
+    given[:] = 0
+    assert (cluster.bytes_per_s == 1e9).all()
+    with pytest.raises(ValueError, match="read-only"):
+        cluster.bytes_per_s[0, 1] = 0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        cluster.name = "other"
+
+
+# --- Devices ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"flop_per_s": {}}, "device 'p100': flop_per_s names no dtype"),
+        ({"flop_per_s": {"f16": 0}}, "device 'p100': flop_per_s[f16] must be positive, got 0"),
+        (
+            {"flop_per_s": {"f16": 1, "f32": -2}},
+            "device 'p100': flop_per_s[f32] must be positive, got -2",
+        ),
+        (
+            {"memory_bytes_per_s": float("nan")},
+            "device 'p100': memory_bytes_per_s must be positive, got nan",
+        ),
+        (
+            {"launch_overhead_s": -1e-6},
+            "device 'p100': launch_overhead_s and memory_bytes must not be negative",
+        ),
+        (
+            {"memory_bytes": float("nan")},
+            "device 'p100': launch_overhead_s and memory_bytes must not be negative",
+        ),
+    ],
+)
+def test_a_device_with_an_impossible_number_is_named(changes, message):
+    with pytest.raises(InputError) as error:
+        dataclasses.replace(P100, **changes)
+    assert str(error.value) == message
+
+
+# --- Clusters written out -----------------------------------------------------------------------
+
+SPEC = {
+    "flop_per_s": {"f32": 1e12},
+    "memory_bytes_per_s": 1e11,
+    "launch_overhead_s": 0,
+    "memory_bytes": 1e9,
+}
+
+
+def test_a_custom_cluster_takes_one_number_for_all_links_or_a_matrix():
+    cluster = custom(
+        name="mine",
+        devices=[SPEC, {**SPEC, "name": "fast", "flop_per_s": {"f32": 2e12}}],
+        bytes_per_s=5e9,
+        latency_s=[[0, 1e-6], [2e-6, 0]],
+    )
+    assert [device.name for device in cluster.devices] == ["device0", "fast"]
+    assert cluster.devices[1].flop_per_s["f32"] == 2e12
+    assert (cluster.bytes_per_s == 5e9).all()
+    assert (cluster.latency_s[0, 1], cluster.latency_s[1, 0]) == (1e-6, 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"devices": [{**SPEC, "flops": 1}]}, "unexpected keyword argument 'flops'"),
+        ({"devices": [{"name": "bare"}]}, "missing"),
+        ({"devices": [SPEC, SPEC], "bytes_per_s": [[1]]}, "shape (1, 1) for 2 devices"),
+        ({"devices": [SPEC, SPEC], "bytes_per_s": [[1, 1], [1]]}, "bytes_per_s"),
+        ({"devices": [SPEC, SPEC], "latency_s": [["a", 1], [1, 1]]}, "latency_s"),
+        ({"devices": []}, "needs at least one device, has 0"),
+    ],
+)
+def test_a_bad_custom_cluster_is_named_in_one_line(changes, message):
+    good = {"name": "mine", "devices": [SPEC], "bytes_per_s": 1e9, "latency_s": 0.0}
+    with pytest.raises(InputError) as error:
+        custom(**{**good, **changes})
+    assert str(error.value).startswith("cluster 'mine': ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,348 @@
+"""Problem: seconds by hand, what is refused, and placements on disk."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from problems import cluster_of, graph_of, random_problem
+
+from doppler.cluster import Cluster, Device, Link, connected
+from doppler.errors import InputError
+from doppler.graph import DataflowGraph
+from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
+from doppler.problem import Placement, Problem, build, op_cost_s
+
+DEVICE = Device(
+    name="box",
+    flop_per_s={"f16": 200.0, "f32": 100.0},
+    memory_bytes_per_s=10.0,
+    launch_overhead_s=0.5,
+    memory_bytes=1000.0,
+)
+
+
+def cost_of(flops: float, moved_bytes: float, dtype: str = "f32", device: Device = DEVICE) -> float:
+    (seconds,) = op_cost_s(
+        flops=np.array([flops]),
+        moved_bytes=np.array([moved_bytes]),
+        dtypes=(dtype,),
+        device=device,
+    )
+    return float(seconds)
+
+
+# --- Seconds per op -----------------------------------------------------------------------------
+
+
+def test_an_op_bound_by_its_arithmetic_takes_launch_plus_flops_over_rate():
+    assert cost_of(flops=400, moved_bytes=39) == 0.5 + 4.0
+
+
+def test_an_op_bound_by_its_bytes_takes_launch_plus_bytes_over_bandwidth():
+    assert cost_of(flops=400, moved_bytes=50) == 0.5 + 5.0
+
+
+def test_an_op_that_does_nothing_takes_the_launch():
+    assert cost_of(flops=0, moved_bytes=0) == 0.5
+
+
+def test_the_rate_is_that_of_the_dtype():
+    assert cost_of(flops=400, moved_bytes=0, dtype="f16") == 0.5 + 2.0
+
+
+def test_c64_runs_at_the_rate_of_f32_unless_it_has_its_own():
+    assert cost_of(flops=400, moved_bytes=0, dtype="c64") == 0.5 + 4.0
+    own = dataclasses.replace(DEVICE, flop_per_s={"f32": 100.0, "c64": 50.0})
+    assert cost_of(flops=400, moved_bytes=0, dtype="c64", device=own) == 0.5 + 8.0
+
+
+def test_a_dtype_without_a_rate_names_device_and_dtype():
+    with pytest.raises(InputError) as error:
+        cost_of(flops=1, moved_bytes=0, dtype="f64")
+    assert str(error.value) == (
+        "device 'box': no flop_per_s for dtype 'f64', only f16, f32, c64"
+    )
+
+
+def test_bytes_read_and_written_count_and_every_device_has_its_own_seconds():
+    graph = DataflowGraph(
+        name="one",
+        ops=Ops.make(flops=[100], read_bytes=[15], output_bytes=[5]),
+        edges=Edges.make(src=[], dst=[], bytes=[]),
+        inputs=Inputs.make(),
+    )
+    quick = dataclasses.replace(DEVICE, memory_bytes_per_s=1e9, launch_overhead_s=0.0)
+    cluster = connected(
+        name="two",
+        devices=(DEVICE, quick),
+        link=lambda s, d: Link(bytes_per_s=1.0, latency_s=0.0),
+    )
+    assert build(graph, cluster).arrays.op_seconds.tolist() == [[0.5 + 2.0, 1.0]]
+
+
+# --- Transfers ----------------------------------------------------------------------------------
+
+
+def unequal_cluster() -> Cluster:
+    return cluster_of(
+        [1.0, 2.0],
+        latency_s=np.array([[0.0, 0.25], [0.5, 0.0]]),
+        bytes_per_s=np.array([[1.0, 4.0], [8.0, 1.0]]),
+    )
+
+
+def test_a_transfer_takes_latency_plus_bytes_over_bandwidth_of_its_direction():
+    p = build(graph_of([1, 1], [(0, 1, 16)]), unequal_cluster()).arrays
+    seconds = p.latency_s + p.size[0] * p.seconds_per_size
+    assert seconds[0, 1] == 0.25 + 4.0
+    assert seconds[1, 0] == 0.5 + 2.0
+    assert (seconds.diagonal() == 0).all()
+
+
+def test_means_are_over_able_devices_and_over_ordered_pairs():
+    cluster = cluster_of([1.0, 2.0, 4.0], unsupported_kinds=[[], ["a"], []])
+    problem = build(graph_of([8, 8], [(0, 1, 16)], kinds=["a", "b"]), cluster)
+    assert problem.mean_op_seconds.tolist() == [(8 + 2) / 2, (8 + 4 + 2) / 3]
+    problem = build(graph_of([1, 1], [(0, 1, 16)]), unequal_cluster())
+    assert problem.mean_transfer_seconds.tolist() == [(4.25 + 2.5) / 2]
+    alone = build(graph_of([1, 1], [(0, 1, 16)]), cluster_of([1.0]))
+    assert alone.mean_transfer_seconds.tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("graph", "scale_s"),
+    [
+        (graph_of([4, 4, 4, 4]), 8.0),  # work spread over two devices
+        (graph_of([4, 4, 4, 0], [(0, 1, 9), (1, 2, 9)]), 12.0),  # the path, without transfers
+        (graph_of([0, 0]), 1.0),  # nothing to do: any scale will do
+    ],
+)
+def test_the_time_scale_is_the_larger_of_spread_work_and_longest_path(graph, scale_s):
+    assert build(graph, cluster_of([1.0, 1.0])).scale_s == scale_s
+
+
+# --- Given costs --------------------------------------------------------------------------------
+
+
+def timed_graph() -> DataflowGraph:
+    """Op 0 sends region 0 to ops 1 and 2, region 1 to op 2."""
+    return dataclasses.replace(
+        graph_of([1, 1, 1], [(0, 2, 8, 1), (0, 1, 4, 0), (0, 2, 4, 0)], output_bytes=[0, 1, 1]),
+        given_costs=GivenCosts.make(op_seconds=[3, 0.5, 7], transfer_seconds=[2, 5, 5]),
+    )
+
+
+def test_given_costs_are_the_same_on_every_device_and_link_of_any_cluster():
+    slow = cluster_of([1e-9] * 3, latency_s=100.0, bytes_per_s=1e-9, memory_bytes=0.0)
+    for cluster in (slow, cluster_of([1.0, 5.0, 7.0])):
+        problem = build(timed_graph(), cluster)
+        p = problem.arrays
+        assert problem.has_given_costs
+        assert p.op_seconds.tolist() == [[3] * 3, [0.5] * 3, [7] * 3]
+        assert p.size.tolist() == [5, 2]
+        for r, seconds in enumerate((5, 2)):
+            moved = p.latency_s + p.size[r] * p.seconds_per_size
+            assert (moved[~np.eye(3, dtype=bool)] == seconds).all()
+        assert np.isinf(p.memory_bytes).all()
+
+
+def test_given_costs_do_not_make_a_device_run_what_it_cannot():
+    graph = dataclasses.replace(
+        timed_graph(), ops=dataclasses.replace(timed_graph().ops, kinds=("a", "b", "b"))
+    )
+    problem = build(graph, cluster_of([1.0, 1.0], unsupported_kinds=[["a"], []]))
+    assert problem.arrays.op_seconds.tolist() == [[np.inf, 3], [0.5, 0.5], [7, 7]]
+
+
+# --- The arrays of the graph --------------------------------------------------------------------
+
+
+def test_arrays_hold_regions_reads_and_inputs():
+    graph = graph_of(
+        [1, 1, 1],
+        [(0, 2, 8, 1), (0, 1, 4, 0), (1, 2, 2), (0, 2, 4, 0)],
+        output_bytes=[50, 60, 70],
+        inputs=[(16, [0, 2]), (32, []), (64, [1])],
+    )
+    p = build(graph, cluster_of([1.0])).arrays
+    # Regions: 0 = (op 0, label 0), 1 = (op 0, label 1), 2 = (op 1, label 0).
+    assert p.region_src.tolist() == [0, 0, 1]
+    assert p.region_bytes.tolist() == [4, 8, 2]
+    assert p.size.tolist() == [4, 8, 2]
+    assert p.region_ptr.tolist() == [0, 2, 3, 3]
+    assert p.consumer_ptr.tolist() == [0, 2, 3, 4]
+    assert p.consumers.tolist() == [1, 2, 2, 2]
+    assert p.read_ptr.tolist() == [0, 0, 1, 4]
+    assert p.reads.tolist() == [0, 0, 1, 2]
+    assert p.sink_bytes.tolist() == [0, 0, 70]
+    assert p.input_ptr.tolist() == [0, 2, 2, 3]
+    assert p.input_consumers.tolist() == [0, 2, 1]
+    assert p.input_bytes.tolist() == [16, 32, 64]
+
+
+# --- What cannot run ----------------------------------------------------------------------------
+
+
+def test_an_op_kind_that_a_device_cannot_run_takes_forever_there():
+    cluster = cluster_of([1.0, 2.0], unsupported_kinds=[["a"], ["b", "c"]])
+    problem = build(graph_of([4, 4, 4], kinds=["a", "b", "d"]), cluster)
+    assert problem.arrays.op_seconds.tolist() == [[np.inf, 2], [4, np.inf], [4, 2]]
+
+
+def test_an_op_that_no_device_runs_is_named():
+    cluster = cluster_of([1.0, 1.0], unsupported_kinds=[["b", "c"], ["b"]])
+    with pytest.raises(InputError) as error:
+        build(graph_of([4, 4], kinds=["a", "b"]), cluster)
+    assert str(error.value) == "cluster 'test': no device runs op 1 ('op1') of kind 'b'"
+
+
+def hungry_graph() -> DataflowGraph:
+    """Op 1 holds its input (100), what it reads (8 + 4) and what it writes (30) at one time."""
+    return graph_of(
+        [1, 1, 1, 1],
+        [(0, 1, 8, 0), (0, 1, 4, 1), (1, 2, 30), (1, 3, 30)],
+        output_bytes=[0, 0, 1, 1],
+        inputs=[(100, [1]), (5, [0, 2])],
+    )
+
+
+def test_an_op_whose_data_fits_on_no_device_is_named():
+    build(hungry_graph(), cluster_of([1.0, 1.0], memory_bytes=[142.0, 1.0]))
+    with pytest.raises(InputError) as error:
+        build(hungry_graph(), cluster_of([1.0, 1.0], memory_bytes=[1.0, 141.0]))
+    assert str(error.value) == (
+        "graph 'test': op 1 ('op1') needs 142 bytes at once, "
+        "the largest device that runs it has 141"
+    )
+
+
+def test_memory_of_a_device_that_cannot_run_the_op_does_not_count():
+    graph = graph_of([1], kinds="a", output_bytes=[50])
+    cluster = cluster_of([1.0, 1.0], memory_bytes=[100.0, 10.0], unsupported_kinds=[["a"], []])
+    with pytest.raises(InputError, match="needs 50 bytes at once, the largest .* has 10"):
+        build(graph, cluster)
+
+
+# --- Hash ---------------------------------------------------------------------------------------
+
+
+def small_problem(**changes) -> Problem:
+    good = {"flops": [1, 2], "edges": [(0, 1, 3)], "inputs": [(1, [0])], "output_bytes": [0, 1]}
+    return build(graph_of(**{**good, **changes}), unequal_cluster())
+
+
+def test_equal_problems_have_equal_hashes_and_names_do_not_matter():
+    one = small_problem()
+    assert one.hash == small_problem().hash
+    renamed = build(dataclasses.replace(one.graph, name="other"), one.cluster)
+    assert renamed.hash == one.hash
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        small_problem(flops=[1, 2.5]),
+        small_problem(edges=[(0, 1, 4)]),
+        small_problem(edges=[(1, 0, 3)]),
+        small_problem(edges=[]),
+        small_problem(inputs=[(2, [0])]),
+        small_problem(inputs=[(1, [1])]),
+        small_problem(output_bytes=[0, 2]),
+        build(small_problem().graph, cluster_of([1.0, 2.0])),
+        build(small_problem().graph, cluster_of([1.0, 2.0, 2.0])),
+    ],
+)
+def test_another_number_anywhere_is_another_hash(other):
+    assert other.hash != small_problem().hash
+
+
+# --- Placements ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def problem() -> Problem:
+    """Ops 2 -> 0 -> 1, op 1 of a kind that device 0 cannot run."""
+    return build(
+        graph_of([1, 1, 1], [(2, 0, 1), (0, 1, 1)], kinds=["a", "b", "a"]),
+        cluster_of([1.0, 1.0], unsupported_kinds=[["b"], []]),
+    )
+
+
+def test_without_priorities_ops_rank_in_topological_order(problem):
+    assert Placement.make(problem, np.array([0, 1, 0])).priority.tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("device", "priority", "message"),
+    [
+        ([0, 1], None, "placement: 2 devices and 3 priorities for 3 ops"),
+        ([0, 1, 0], [0, 1], "placement: 3 devices and 2 priorities for 3 ops"),
+        ([0, 1, 2], None, "placement: op 2 is on device 2, but the devices are 0 to 1"),
+        ([-1, 1, 0], None, "placement: op 0 is on device -1, but the devices are 0 to 1"),
+        ([0, 1, 0], [0, 1, 1], "placement: priorities are not a ranking 0 to 2"),
+        ([0, 1, 0], [1, 2, 3], "placement: priorities are not a ranking 0 to 2"),
+        (
+            [0, 0, 0],
+            None,
+            "placement: op 1 ('op1') is on device 0, which cannot run its kind",
+        ),
+    ],
+)
+def test_an_impossible_placement_is_named(problem, device, priority, message):
+    with pytest.raises(InputError) as error:
+        Placement.make(problem, device, priority)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_placement_saved_and_loaded_is_the_same(tmp_path, seed):
+    problem = random_problem(seed)
+    rng = np.random.default_rng(seed)
+    device = np.where(np.isfinite(problem.arrays.op_seconds), 0, np.inf).argmin(axis=1)
+    saved = Placement.make(problem, device, rng.permutation(problem.num_ops))
+    path = tmp_path / "new" / "placement.json"
+    saved.save(path, {"makespan_s": 1.5})
+    loaded = Placement.load(path, problem)
+    assert loaded.device.tolist() == saved.device.tolist()
+    assert loaded.priority.tolist() == saved.priority.tolist()
+    assert loaded.problem_hash == problem.hash
+    assert json.loads(path.read_text())["makespan_s"] == 1.5
+
+
+def test_a_placement_for_another_problem_is_refused_with_both_hashes(tmp_path, problem):
+    path, other = tmp_path / "placement.json", random_problem(0, num_ops=3, num_devices=2)
+    Placement.make(problem, np.array([0, 1, 0])).save(path)
+    with pytest.raises(InputError) as error:
+        Placement.load(path, other)
+    assert str(error.value) == (
+        f"{path}: made for problem {problem.hash}, this one is {other.hash}"
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"device": [0, 1, 0]}',
+        '{"problem_hash": HASH, "device": "no", "priority": [0, 1, 2]}',
+        '{"problem_hash": HASH, "device": 5, "priority": [0, 1, 2]}',
+        '{"problem_hash": HASH, "device": [0, [1], 0], "priority": [0, 1, 2]}',
+        '{"problem_hash": HASH, "device": [0, null, 0], "priority": [0, 1, 2]}',
+        '{"problem_hash": HASH, "device": [0, 2, 0], "priority": [0, 1, 2]}',
+    ],
+)
+def test_a_file_that_is_no_placement_ends_in_one_line_that_names_it(tmp_path, problem, content):
+    path = tmp_path / "placement.json"
+    path.write_text(content.replace("HASH", json.dumps(problem.hash)))
+    with pytest.raises(InputError) as error:
+        Placement.load(path, problem)
+    assert str(error.value).startswith(f"{path}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_placement_file_is_named(tmp_path, problem):
+    with pytest.raises(InputError, match=r"gone\.json: not a placement file"):
+        Placement.load(tmp_path / "gone.json", problem)
