@@ -25,7 +25,6 @@ TASK = np.dtype(
     [
         ("start", np.float64),
         ("finish", np.float64),
-        ("seconds", np.float64),  # what it takes (work-conserving engine)
         ("key", np.float64),  # place in the queue of its resource, small first, ties by task
         ("resource", np.int32),
         ("stream", np.int32),
@@ -229,24 +228,6 @@ def plan_tasks(p, device_V, priority_V, s):
     for c in range(len(resources)):
         place, resources[c].queue = place + resources[c].queue, place
     return k - num_ops
-
-
-@compiled
-def draw_seconds(p, rules, seed, num_transfers, s):
-    """What every task takes, jitter included: in one pass through memory, ahead of all events."""
-    tasks = s.tasks
-    num_ops, num_devices = p.op_seconds.shape
-    for v in range(num_ops):
-        tasks[v].seconds = p.op_seconds[v, tasks[v].resource]
-        if rules.op_noise > 0.0:
-            tasks[v].seconds *= jitter(seed, v, rules.op_noise)
-    for k in range(num_ops, num_ops + num_transfers):
-        r, dst = tasks[k].region, tasks[k].destination
-        src = tasks[p.region_src[r]].resource
-        tasks[k].seconds = p.latency_s[src, dst] + p.size[r] * p.seconds_per_size[src, dst]
-        if rules.transfer_noise > 0.0:
-            draw = num_ops + r * num_devices + dst
-            tasks[k].seconds *= jitter(seed, draw, rules.transfer_noise)
 
 
 @compiled

@@ -19,9 +19,9 @@ from doppler.simulator.state import (
     QUEUE_STRICT,
     UNLIMITED,
     allocate,
-    draw_seconds,
     heap_pop,
     heap_push,
+    jitter,
     load_inputs,
     plan_tasks,
     take_stream,
@@ -41,9 +41,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
     tasks, regions, resources, devices = s.tasks, s.regions, s.resources, s.devices
     queues, events, touched = s.queues, s.events, s.touched
     num_ops, num_devices = p.op_seconds.shape
-    num_transfers = plan_tasks(p, device_V, priority_V, s)
-    num_tasks = num_ops + num_transfers
-    draw_seconds(p, rules, seed, num_transfers, s)
+    num_tasks = num_ops + plan_tasks(p, device_V, priority_V, s)
     load_inputs(p, device_V, devices)
     _open_resources(rules, num_devices, resources, devices)
     if rules.queue == QUEUE_RANDOM:
@@ -69,6 +67,9 @@ def simulate(p, rules, device_V, priority_V, seed, s):
             c = tasks[task].resource
             resources[c].free -= 1
             if task < num_ops:
+                seconds, draw = p.op_seconds[task, c], task
+                if rules.op_noise > 0.0:
+                    seconds *= jitter(seed, draw, rules.op_noise)
                 tasks[task].stream = take_stream(devices, c)
                 need = p.sink_bytes[task]
                 for r in range(p.region_ptr[task], p.region_ptr[task + 1]):
@@ -84,13 +85,17 @@ def simulate(p, rules, device_V, priority_V, seed, s):
             else:
                 r, dst = tasks[task].region, tasks[task].destination
                 src = tasks[p.region_src[r]].resource
+                seconds = p.latency_s[src, dst] + p.size[r] * p.seconds_per_size[src, dst]
+                if rules.transfer_noise > 0.0:
+                    draw = num_ops + r * num_devices + dst
+                    seconds *= jitter(seed, draw, rules.transfer_noise)
                 tasks[task].stream = 0
                 devices[src].sending += 1
                 devices[dst].receiving += 1
                 allocate(devices, dst, p.region_bytes[r])
             tasks[task].start = now
-            tasks[task].finish = now + tasks[task].seconds
-            heap_push(events, 0, num_events, tasks[task].finish, task)
+            tasks[task].finish = now + seconds
+            heap_push(events, 0, num_events, now + seconds, task)
             num_events += 1
         if num_events == 0:
             return makespan if num_done == num_ops else np.inf
