@@ -222,6 +222,15 @@ def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
         )
 
 
+def topological_priority(problem: Problem) -> IntArray:
+    """Priorities [V] in topological order, sources first, ties by id: the default order."""
+    edges = problem.graph.edges
+    priority_V = np.empty(problem.num_ops, dtype=np.int64)
+    order_V = topological_order(problem.num_ops, edges.src, edges.dst)
+    priority_V[order_V] = np.arange(problem.num_ops)
+    return priority_V
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Placement:
     """A device and a priority for every op of one problem.
@@ -247,9 +256,7 @@ class Placement:
         device = np.array(device, dtype=np.int64)
         num = problem.num_ops
         if priority is None:
-            priority = np.empty(num, dtype=np.int64)
-            edges = problem.graph.edges
-            priority[topological_order(num, edges.src, edges.dst)] = np.arange(num)
+            priority = topological_priority(problem)
         priority = np.array(priority, dtype=np.int64)
         if device.shape != (num,) or priority.shape != (num,):
             raise InputError(

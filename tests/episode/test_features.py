@@ -331,8 +331,9 @@ def test_the_kernels_are_close_to_the_closed_form_and_their_columns_sum_to_one(s
         for (src, dst), weight in zip(plain.edges, plain.weight, strict=True):
             weights[src, dst] += weight if weighted else 1.0
         weights += weights.T
-        degree = np.maximum(weights.sum(axis=1), 1e-300)
-        step = weights / np.sqrt(np.outer(degree, degree))
+        degree = weights.sum(axis=1)
+        root = np.sqrt(np.where(degree > 0, degree, 1.0))
+        step = weights / np.outer(root, root)
         closed = (1 - retention) * np.linalg.inv(np.eye(20) - retention * step)
         closed /= closed.sum(axis=0)
         # The series is cut where 2% of it are left.

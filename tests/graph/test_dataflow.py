@@ -236,9 +236,7 @@ def test_an_op_column_of_the_wrong_length_is_named(column, values):
 
 
 def test_kernels_are_given_for_all_ops_or_for_none():
-    kernel = KernelSpec(
-        expression="i->i", operand_shapes=((2,),), output_shape=(2,), dtype="f32"
-    )
+    kernel = KernelSpec(expression="i->i", operand_shapes=((2,),), output_shape=(2,), dtype="f32")
     with pytest.raises(InputError, match="graph 'test': 1 kernels for 4 ops"):
         replaced(diamond(), ops_kernels=(kernel,))
 

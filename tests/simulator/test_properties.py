@@ -157,7 +157,7 @@ def test_exchanging_identical_devices_changes_nothing(problem, seed, system):
         one = session.measure(placement.device[None], placement.priority[None])
         other = session.measure(order[placement.device][None], placement.priority[None])
     assert one.seconds.tolist() == other.seconds.tolist()
-    assert one.peak_bytes[0].tolist() == other.peak_bytes[0, order].tolist()
+    np.testing.assert_array_equal(one.peak_bytes[0], other.peak_bytes[0, order])
 
 
 @many
@@ -254,7 +254,7 @@ def test_a_batch_equals_one_by_one(problem, seed, system):
             rng = np.random.default_rng(seed)
             one = session.measure(device_BV[b : b + 1], priority_BV[b : b + 1], 1, rng)
             assert one.seconds[0].tolist() == batch.seconds[b].tolist()
-            assert one.peak_bytes[0].tolist() == batch.peak_bytes[b].tolist()
+            np.testing.assert_array_equal(one.peak_bytes[0], batch.peak_bytes[b])
             assert one.feasible[0] == batch.feasible[b]
 
 
@@ -268,7 +268,7 @@ def test_a_trace_agrees_with_a_measurement(problem, seed, system):
         trace = session.trace(placement)
         measured = session.measure(placement.device[None], placement.priority[None])
     assert measured.seconds[0, 0] == trace.makespan_s
-    assert measured.peak_bytes[0].tolist() == trace.peak_bytes.tolist()
+    np.testing.assert_array_equal(measured.peak_bytes[0], trace.peak_bytes)
 
 
 @pytest.mark.parametrize("system", [WorkConserving(noise=0.1), Published(noise=0.1)])
@@ -283,7 +283,7 @@ def test_threads_change_nothing(system):
             assert len(session._states) == num_threads, "the batch is too small to be divided"
     for result in results[1:]:
         assert np.array_equal(result.seconds, results[0].seconds)
-        assert np.array_equal(result.peak_bytes, results[0].peak_bytes)
+        np.testing.assert_array_equal(result.peak_bytes, results[0].peak_bytes)
 
 
 @pytest.mark.parametrize("system", [WorkConserving(), Published()])

@@ -86,8 +86,21 @@ def test_arrays_of_any_kind_are_measured_by_the_same_machine_code(problem):
         for variant in (device_BV.astype(np.int32), np.asfortranarray(device_BV), read_only):
             assert session.measure(variant).seconds.tolist() == expected.tolist()
         session.measure(read_only[:1])
-        session.trace(Placement(device=read_only[0], priority=read_only[0], problem_hash=""))
+        hashed = problem.hash
+        session.trace(Placement(device=read_only[0], priority=read_only[0], problem_hash=hashed))
     assert len(session._engine.signatures) == 1  # compiling takes seconds
+
+
+def test_a_placement_of_another_problem_is_refused(problem):
+    device_V = devices(problem, 1)[0]
+    other = Placement(device=device_V, priority=np.arange(problem.num_ops), problem_hash="other")
+    with WorkConserving().open(problem) as session, pytest.raises(InputError, match="other"):
+        session.trace(other)
+
+
+def test_the_published_simulator_knows_no_memory(problem):
+    with Published().open(problem) as session:
+        assert np.isnan(session.measure(devices(problem, 3)).peak_bytes).all()
 
 
 def test_arguments_are_left_as_they_are(problem):

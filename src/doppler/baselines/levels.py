@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.graph.levels import longest_paths, topological_order
-from doppler.problem import Problem
+from doppler.graph.levels import longest_paths
+from doppler.problem import Problem, topological_priority
 
 
 def b_levels(problem: Problem) -> NDArray[np.float64]:
@@ -22,9 +22,7 @@ def b_levels(problem: Problem) -> NDArray[np.float64]:
 
 def b_level_priority(problem: Problem) -> NDArray[np.int64]:
     """Priorities [V] by falling b_level, ties in topological order: producers come first."""
-    edges = problem.graph.edges
-    place_V = np.empty(problem.num_ops, dtype=np.int64)
-    place_V[topological_order(problem.num_ops, edges.src, edges.dst)] = np.arange(problem.num_ops)
     priority_V = np.empty(problem.num_ops, dtype=np.int64)
-    priority_V[np.lexsort((place_V, -b_levels(problem)))] = np.arange(problem.num_ops)
+    order_V = np.lexsort((topological_priority(problem), -b_levels(problem)))
+    priority_V[order_V] = np.arange(problem.num_ops)
     return priority_V

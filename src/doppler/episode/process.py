@@ -63,6 +63,7 @@ _OP = np.dtype(
         ("pending", np.int32),  # regions whose producer is not placed
         ("born", np.int32),  # step at which the op became a candidate
         ("largest_device", np.int32),  # device of the producer with the largest transfer
+        ("last_producer", np.int32),  # the one placed last; it may send several regions
         ("largest", np.float64),
         ("finish", np.float64),
         ("placed_in", np.float64),  # transfer seconds of the producers placed so far
@@ -74,7 +75,7 @@ _OP_ON_DEVICE = np.dtype(
         ("incoming", np.float64),  # transfer seconds of the producers on the device
         ("compute", np.float64),  # of the producers on the device
         ("first_start", np.float64),
-        ("last_end", np.float64),
+        ("last_end", np.float64),  # -1 until there is a producer
     ]
 )
 _DEVICE = np.dtype(
@@ -126,6 +127,7 @@ def reset(p, e):
         op.pending = p.read_ptr[v + 1] - p.read_ptr[v]
         op.born = 0
         op.largest_device = -1
+        op.last_producer = -1
         op.largest = -1.0
         op.finish = 0.0
         op.placed_in = 0.0
@@ -138,7 +140,7 @@ def reset(p, e):
             on.incoming = 0.0
             on.compute = 0.0
             on.first_start = 0.0
-            on.last_end = 0.0
+            on.last_end = -1.0
             for k in range(NUM_KERNELS):
                 e.affinity[v, d, k] = 0.0
     for d in range(num_devices):
@@ -183,11 +185,13 @@ def place(p, w, e, index, d):
                 if arrival > e.on_device[c, other].data_ready:
                     e.on_device[c, other].data_ready = arrival
             on = e.on_device[c, d]
-            if on.last_end == 0.0 or start < on.first_start:
+            if on.last_end < 0.0 or start < on.first_start:
                 on.first_start = start
             on.last_end = max(on.last_end, finish)
             on.incoming += weight
-            on.compute += seconds
+            if e.ops[c].last_producer != v:
+                e.ops[c].last_producer = v
+                on.compute += seconds
             e.ops[c].placed_in += weight
             if weight > e.ops[c].largest:
                 e.ops[c].largest = weight
@@ -285,7 +289,7 @@ def device_features(p, w, e, v, out, mask):
         out[d, 15] = min(device.load / w.scale_s, 4.0)
         out[d, 16] = min(on.compute / w.scale_s, 2.0)
         out[d, 17] = min(on.first_start / w.scale_s, 4.0)
-        out[d, 18] = min(on.last_end / w.scale_s, 4.0)
+        out[d, 18] = min(max(on.last_end, 0.0) / w.scale_s, 4.0)
         out[d, 19] = min(start / w.scale_s, 4.0)
         out[d, 20] = min(_ratio(seconds - fastest, fastest, 2.0), 2.0) if seconds < np.inf else 2.0
         out[d, 21] = min((start + seconds - best_finish) / w.scale_s, 2.0)

@@ -117,7 +117,9 @@ def make_view(problem: Problem) -> View:
         "is_sink": fan_out_V == 0,
     }
     features_VF = np.stack([columns[name] for name in OP_FEATURES], axis=1)
-    sibling_E = transfer_E * np.maximum(incoming_V[edges.dst] - transfer_E, 0.0)
+    _, pair_E = np.unique(edges.src * num_ops + edges.dst, return_inverse=True)
+    own_E = np.bincount(pair_E, transfer_E)[pair_E]  # all that dst reads of src
+    sibling_E = transfer_E * np.maximum(incoming_V[edges.dst] - own_E, 0.0)
     kernels = _diffusion_kernels(problem, transfer_E)
     arrays = ViewArrays(
         depth=depth_V,

@@ -239,7 +239,8 @@ def play(p, w, weights, e, scratch, explore, seed, forced, b, record):
             # A teacher may take another of several equal empty devices: it is the same choice.
             if mask[d] == 0:
                 for other in range(d):
-                    if mask[other] != 0 and w.device_class[other] == w.device_class[d]:
+                    is_equal = w.device_class[other] == w.device_class[d]
+                    if is_equal and e.devices[other].num_ops == 0 and mask[other] != 0:
                         mask[d], mask[other] = 1, 0
                         break
         else:

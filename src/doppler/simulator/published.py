@@ -20,7 +20,6 @@ from doppler.simulator.state import (
     heap_pop,
     heap_push,
     jitter,
-    load_inputs,
     plan_tasks,
     take_stream,
 )
@@ -45,7 +44,6 @@ def simulate(p, rules, device_V, priority_V, seed, s):
     queues, events, hops, arrival = s.queues, s.events, s.hops, s.arrival
     num_ops, num_devices = p.op_seconds.shape
     _open_devices(p, rules, device_V, priority_V, tasks, resources, devices)
-    load_inputs(p, device_V, devices)
     head, tail = 0, 0  # the events of this instant are hops[head:tail]
     for v in range(num_ops):
         if tasks[v].pending == 0:

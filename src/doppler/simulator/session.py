@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from doppler.compilation import compiled
 from doppler.errors import InputError
-from doppler.problem import Placement, Problem
+from doppler.problem import Placement, Problem, topological_priority
 from doppler.simulator import published, work_conserving
 from doppler.simulator.state import (
     CONTENTION_ENGINES,
@@ -88,7 +88,8 @@ class WorkConserving:
 class Published:
     """The semantics of the published simulator: no contention, its order of simultaneous events.
 
-    ``queue=priority`` replaces its first-in-first-out devices; other fields as WorkConserving.
+    ``queue=priority`` replaces its first-in-first-out devices; other fields as WorkConserving. It
+    knows no memory: peak_bytes are NaN, and nothing is infeasible for lack of it.
     """
 
     queue: Queue = "fifo"
@@ -111,6 +112,7 @@ class Published:
             num_threads=num_threads,
             engine=_published_batch,
             complete=published.complete,
+            counts_memory=False,
             execution=ExecutionRules(streams=self.streams, contention="none", queue=self.queue),
             noise=self.noise,
         )
@@ -135,6 +137,7 @@ class SimulatorSession:
         problem: Problem,
         engine: Callable,
         complete: Callable | None = None,
+        counts_memory: bool = True,
         execution: ExecutionRules,
         noise: float,
         num_threads: int | None = None,
@@ -151,14 +154,11 @@ class SimulatorSession:
         )
         self._engine = engine
         self._complete = complete
+        self._counts_memory = counts_memory
         self._num_threads = num_threads or len(os.sched_getaffinity(0))
         self._states = [make_state(problem.arrays)]
         self._pool: ThreadPoolExecutor | None = None
-        everywhere_zero = np.zeros(problem.num_ops, dtype=np.int64)
-        able = np.isfinite(problem.arrays.op_seconds)
-        # Any device that runs the op will do: only the order is of interest here.
-        device = np.where(able[:, 0], everywhere_zero, able.argmax(axis=1))
-        self._topological = Placement.make(problem, device).priority
+        self._topological = topological_priority(problem)
 
     def __enter__(self) -> Self:
         return self
@@ -199,7 +199,9 @@ class SimulatorSession:
         peak_BD = np.zeros((num, num_devices))
         self._run(device_BV, priority_BV, seeds_R, seconds_BR, peak_BD)
         self.evaluations += num * repeats
-        fits_B = (peak_BD <= self.problem.arrays.memory_bytes).all(axis=1)
+        if not self._counts_memory:
+            peak_BD[:] = np.nan
+        fits_B = ~(peak_BD > self.problem.arrays.memory_bytes).any(axis=1)
         return Measurement(
             seconds=np.repeat(seconds_BR, repeats // draws, axis=1),
             peak_bytes=peak_BD,
@@ -234,7 +236,15 @@ class SimulatorSession:
         list(self._pool.map(part, range(threads)))
 
     def trace(self, placement: Placement) -> Trace:
-        """Simulate one placement without jitter; see system.Session."""
+        """Simulate one placement without jitter; see system.Session.
+
+        Raises:
+            InputError: the placement is for another problem, or its strict order waits for itself.
+        """
+        if placement.problem_hash != self.problem.hash:
+            raise InputError(
+                f"placement: made for problem {placement.problem_hash}, this is {self.problem.hash}"
+            )
         seconds_BR = np.empty((1, 1))
         peak_BD = np.zeros((1, self.problem.num_devices))
         arrays, state = self.problem.arrays, self._states[0]
@@ -253,6 +263,8 @@ class SimulatorSession:
             raise InputError("placement: never finishes: its strict order waits for itself")
         if self._complete is not None:
             self._complete(arrays, device_BV[0], priority_BV[0], state)
+        if not self._counts_memory:
+            peak_BD[:] = np.nan
         return self._read_trace(state, placement, peak_BD[0])
 
     def _read_trace(self, state: State, placement: Placement, peak_D: NDArray) -> Trace:
@@ -296,5 +308,3 @@ def _published_batch(p, rules, device_BV, priority_BV, seeds_R, state, seconds_B
             seconds_BR[b, r] = published.simulate(
                 p, rules, device_BV[b], priority_BV[b], seeds_R[r], state
             )
-            for d in range(len(state.devices)):
-                peak_BD[b, d] = max(peak_BD[b, d], state.devices[d].peak)

@@ -1,0 +1,370 @@
+"""The dual policy: compiled rollouts against the batched replay, and what may be chosen."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from problems import cluster_of, graph_of, random_problem
+from scipy.stats import chi2
+
+from doppler.episode import make_view
+from doppler.errors import InputError
+from doppler.policies import Decisions, DualPolicy
+from doppler.policies.encoder import path_mean_matrix
+from doppler.problem import build
+
+
+def make_policy(seed: int = 0, *, sharpness: float = 1.0) -> DualPolicy:
+    """Random weights; with more sharpness the choices are less even than those of new weights."""
+    torch.manual_seed(seed)
+    policy = DualPolicy(hidden=8, rounds=2, sel_hidden=8, plc_hidden=8)
+    with torch.no_grad():
+        policy.sel_out.weight.mul_(sharpness)
+        policy.plc_out.weight.mul_(sharpness)
+    return policy
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def replayed(policy: DualPolicy, view, decisions: Decisions) -> np.ndarray:
+    with torch.no_grad():
+        return policy.log_prob(view, decisions)[0].numpy()
+
+
+def assert_possible(problem, decisions: Decisions) -> None:
+    """Every op once, producers first, on a device that runs it."""
+    edges = problem.graph.edges
+    device_BV, priority_BV = decisions.placements()
+    for device_V, priority_V in zip(device_BV, priority_BV, strict=True):
+        assert sorted(priority_V.tolist()) == list(range(problem.num_ops))
+        assert (priority_V[edges.src] < priority_V[edges.dst]).all()
+        assert np.isfinite(problem.arrays.op_seconds[np.arange(problem.num_ops), device_V]).all()
+
+
+# --- Rollout and replay -------------------------------------------------------------------------
+
+SIZES = [(1, 1), (1, 4), (2, 2), (7, 3), (15, 5), (40, 1), (40, 8)]
+
+
+@pytest.mark.parametrize("explore", [None, 0.0, 0.3, 1.0])
+@pytest.mark.parametrize(("num_ops", "num_devices"), SIZES)
+def test_the_replay_finds_the_log_probabilities_of_the_rollout(num_ops, num_devices, explore):
+    for seed in range(3):
+        problem = random_problem(seed, num_ops=num_ops, num_devices=num_devices)
+        view = make_view(problem)
+        policy = make_policy(seed, sharpness=10.0)
+        decisions = policy.rollout(view, 5, explore, generator(seed))
+        assert_possible(problem, decisions)
+        np.testing.assert_allclose(replayed(policy, view, decisions), decisions.log_prob, atol=1e-4)
+
+
+@pytest.mark.parametrize("identical_devices", [False, True])
+@pytest.mark.parametrize(("num_ops", "num_devices"), SIZES)
+def test_the_replay_finds_the_log_probabilities_of_followed_decisions(
+    num_ops, num_devices, identical_devices
+):
+    problem = random_problem(
+        7, num_ops=num_ops, num_devices=num_devices, identical_devices=identical_devices
+    )
+    view = make_view(problem)
+    policy, other = make_policy(0, sharpness=10.0), make_policy(1)
+    taught = other.rollout(view, 4, None, generator())
+    followed = policy.follow(view, taught.op, taught.device)
+    np.testing.assert_array_equal(followed.op, taught.op)
+    np.testing.assert_array_equal(followed.device, taught.device)
+    np.testing.assert_allclose(replayed(policy, view, followed), followed.log_prob, atol=1e-4)
+
+
+def test_following_its_own_decisions_a_policy_finds_the_same_log_probability_and_record():
+    problem = random_problem(3, num_ops=20, num_devices=4)
+    view, policy = make_view(problem), make_policy(sharpness=10.0)
+    played = policy.rollout(view, 6, None, generator())
+    followed = policy.follow(view, played.op, played.device)
+    np.testing.assert_array_equal(followed.log_prob, played.log_prob)
+    np.testing.assert_array_equal(followed.record.device_x, played.record.device_x)
+    np.testing.assert_array_equal(followed.record.device_mask, played.record.device_mask)
+
+
+def test_log_probabilities_of_all_episodes_of_a_tiny_problem_sum_to_one():
+    view, policy = make_view(tiny_problem()), make_policy(sharpness=10.0)
+    op_BV, device_BV = all_episodes()
+    total = np.exp(policy.follow(view, op_BV, device_BV).log_prob).sum()
+    assert total == pytest.approx(1.0, abs=1e-5)
+
+
+def test_entropy_is_that_of_the_distributions_along_the_episode():
+    problem = build(graph_of([1, 1]), cluster_of([1.0, 2.0]))
+    policy = make_policy(sharpness=0.0)  # both heads even
+    decisions = policy.rollout(make_view(problem), 3, None, generator())
+    log_prob_B, entropy_B = policy.log_prob(make_view(problem), decisions)
+    # Two candidates then one, two devices each time.
+    assert entropy_B.tolist() == pytest.approx([3 * np.log(2)] * 3)
+    assert log_prob_B.tolist() == pytest.approx([-3 * np.log(2)] * 3)
+
+
+@pytest.mark.parametrize("explore", [None, 0.0])
+def test_one_set_of_weights_serves_problems_of_any_size(explore):
+    policy = make_policy(sharpness=10.0)
+    for seed, (num_ops, num_devices) in enumerate(SIZES):
+        problem = random_problem(seed, num_ops=num_ops, num_devices=num_devices)
+        view = make_view(problem)
+        decisions = policy.rollout(view, 2, explore, generator())
+        assert decisions.op.shape == (2, num_ops)
+        assert_possible(problem, decisions)
+        np.testing.assert_allclose(replayed(policy, view, decisions), decisions.log_prob, atol=1e-4)
+
+
+# --- Sampling -----------------------------------------------------------------------------------
+
+
+def tiny_problem():
+    """Three ops, the last one after the first; two unequal devices: 3 orders, 8 placements."""
+    graph = graph_of([1, 2, 3], [(0, 2, 4)])
+    return build(graph, cluster_of([1.0, 2.0], latency_s=1.0))
+
+
+def all_episodes() -> tuple[np.ndarray, np.ndarray]:
+    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2)]
+    episodes = list(itertools.product(orders, itertools.product((0, 1), repeat=3)))
+    return np.array([order for order, _ in episodes]), np.array([where for _, where in episodes])
+
+
+def assert_frequencies(counted: dict, probability: dict, num: int) -> None:
+    """Pearson's chi-square of what was drawn; cells too rare for it are put together."""
+    assert sum(counted.values()) == num
+    assert counted.keys() <= probability.keys()
+    assert sum(probability.values()) == pytest.approx(1.0, abs=1e-5)
+    cells = [(counted.get(key, 0), num * share) for key, share in probability.items()]
+    common = [cell for cell in cells if cell[1] >= 5]
+    rare = [cell for cell in cells if cell[1] < 5]
+    assert sum(count for count, _ in rare) <= 5 * len(rare) + 10
+    statistic = sum((count - expected) ** 2 / expected for count, expected in common)
+    assert statistic < chi2.isf(1e-6, len(common)), cells
+
+
+def episodes_of(decisions: Decisions) -> list[tuple]:
+    return [
+        (*op, *on) for op, on in zip(decisions.op.tolist(), decisions.device.tolist(), strict=True)
+    ]
+
+
+def test_episodes_are_sampled_with_the_probabilities_that_they_claim():
+    view, policy = make_view(tiny_problem()), make_policy(2, sharpness=50.0)
+    every = policy.follow(view, *all_episodes())
+    probability = dict(zip(episodes_of(every), np.exp(every.log_prob), strict=True))
+    assert max(probability.values()) > 2 * min(probability.values()), "an even policy shows nothing"
+    sampled = policy.rollout(view, 20_000, None, generator())
+    assert_frequencies(Counter(episodes_of(sampled)), probability, 20_000)
+
+
+def test_exploring_always_is_uniform_over_what_may_be_chosen():
+    view, policy = make_view(tiny_problem()), make_policy(2, sharpness=100.0)
+    # Two candidates at first; after op 0 again two, after op 1 only op 0.
+    orders = {(0, 1, 2): 1 / 4, (0, 2, 1): 1 / 4, (1, 0, 2): 1 / 2}
+    probability = {
+        (*order, *devices): share / 8
+        for order, share in orders.items()
+        for devices in itertools.product((0, 1), repeat=3)
+    }
+    explored = policy.rollout(view, 20_000, 1.0, generator())
+    assert_frequencies(Counter(episodes_of(explored)), probability, 20_000)
+
+
+@pytest.mark.parametrize("explore", [0.3, 0.9])
+def test_exploring_at_times_takes_the_most_likely_choice_otherwise(explore):
+    policy, num = make_policy(2, sharpness=100.0), 20_000
+    # One op for three devices, then three ops for one device: one choice matters in each.
+    for graph, speeds, chosen in (
+        (graph_of([1]), [1.0, 2.0, 4.0], lambda decisions: decisions.device[:, 0]),
+        (graph_of([1, 2, 3]), [1.0], lambda decisions: decisions.op[:, 0]),
+    ):
+        view = make_view(build(graph, cluster_of(speeds)))
+        greedy = int(chosen(policy.rollout(view, 1, 0.0, generator()))[0])
+        probability = {i: explore / 3 + (1 - explore) * (i == greedy) for i in range(3)}
+        drawn = Counter(chosen(policy.rollout(view, num, explore, generator())).tolist())
+        assert_frequencies(drawn, probability, num)
+
+
+def test_greedy_is_the_same_whatever_the_random_numbers_and_the_most_likely_first_choice():
+    problem = random_problem(5, num_ops=20, num_devices=4)
+    view, policy = make_view(problem), make_policy(sharpness=10.0)
+    greedy = policy.rollout(view, 4, 0.0, generator(1))
+    again = policy.rollout(view, 1, 0.0, generator(2))
+    for b in range(4):
+        np.testing.assert_array_equal(greedy.op[b], again.op[0])
+        np.testing.assert_array_equal(greedy.device[b], again.device[0])
+    single = make_view(build(graph_of([1, 2, 3]), cluster_of([1.0])))
+    orders = np.array(list(itertools.permutations(range(3))))
+    log_prob = policy.follow(single, orders, np.zeros_like(orders)).log_prob
+    first = {v: np.exp(log_prob[orders[:, 0] == v]).sum() for v in range(3)}
+    assert policy.rollout(single, 1, 0.0, generator()).op[0, 0] == max(first, key=first.__getitem__)
+
+
+@pytest.mark.parametrize("explore", [None, 0.3])
+def test_the_same_random_numbers_give_the_same_decisions_on_any_number_of_threads(explore):
+    view, policy = make_view(random_problem(4, num_ops=15, num_devices=3)), make_policy()
+    results = []
+    for threads in (1, 2, 5):
+        policy._num_threads = threads
+        results.append(policy.rollout(view, 7, explore, generator(9)))
+    for result in results[1:]:
+        np.testing.assert_array_equal(result.op, results[0].op)
+        np.testing.assert_array_equal(result.device, results[0].device)
+        np.testing.assert_array_equal(result.log_prob, results[0].log_prob)
+    other = policy.rollout(view, 7, explore, generator(10))
+    assert not np.array_equal(other.op, results[0].op)
+
+
+# --- Decisions ----------------------------------------------------------------------------------
+
+
+def test_placements_give_each_op_its_device_and_its_rank():
+    decisions = Decisions(
+        op=np.array([[2, 0, 1], [0, 1, 2]]),
+        device=np.array([[5, 6, 7], [1, 2, 3]]),
+        log_prob=np.zeros(2),
+        record=None,
+    )
+    device_BV, priority_BV = decisions.placements()
+    assert device_BV.tolist() == [[6, 7, 5], [1, 2, 3]]
+    assert priority_BV.tolist() == [[1, 2, 0], [0, 1, 2]]
+
+
+def test_the_order_of_decisions_is_topological():
+    for seed in range(10):
+        problem = random_problem(seed)
+        decisions = make_policy(seed).rollout(make_view(problem), 3, None, generator(seed))
+        assert_possible(problem, decisions)
+
+
+@pytest.mark.parametrize(
+    ("op", "device"),
+    [
+        ([2, 0, 1], [0, 0, 0]),  # before its producer
+        ([0, 0, 2], [0, 0, 0]),  # twice
+        ([0, 1, 3], [0, 0, 0]),  # no such op
+        ([0, 1, 2], [0, 2, 0]),  # no such device
+        ([0, 1, 2], [0, -1, 0]),
+        ([0, 1, 2], [0, 1, 0]),  # op 1 does not run on device 1
+    ],
+)
+def test_impossible_decisions_are_refused_with_the_episode_that_holds_them(op, device):
+    graph = graph_of([1, 2, 3], [(0, 2, 4)], kinds=["a", "b", "a"])
+    problem = build(graph, cluster_of([1.0, 2.0], unsupported_kinds=[[], ["b"]]))
+    fine = [0, 1, 2], [1, 0, 1]
+    with pytest.raises(InputError) as error:
+        make_policy().follow(
+            make_view(problem), np.array([fine[0], op]), np.array([fine[1], device])
+        )
+    assert str(error.value) == (
+        "decisions of episode 1: an op before its producers, or on a device that cannot run it"
+    )
+
+
+def test_more_candidates_than_the_first_guess_are_recorded():
+    num_ops = 400  # all open at once: 400 + 399 + ... rows, the guess is 16 * 400
+    view = make_view(build(graph_of([1] * num_ops), cluster_of([1.0, 2.0])))
+    policy = make_policy()
+    decisions = policy.rollout(view, 2, None, generator())
+    assert decisions.record.candidate_ptr[:, -1].tolist() == [num_ops * (num_ops + 1) // 2] * 2
+    np.testing.assert_allclose(replayed(policy, view, decisions), decisions.log_prob, rtol=1e-5)
+    again = policy.follow(view, decisions.op, decisions.device)
+    np.testing.assert_array_equal(again.log_prob, decisions.log_prob)
+
+
+# --- Masks --------------------------------------------------------------------------------------
+
+
+def test_of_identical_empty_devices_only_the_first_may_be_chosen():
+    view = make_view(build(graph_of([1] * 6), cluster_of([1.0] * 4)))
+    decisions = make_policy().rollout(view, 20, None, generator())
+    for b, t in itertools.product(range(20), range(6)):
+        used = set(decisions.device[b, :t].tolist())
+        allowed = np.flatnonzero(decisions.record.device_mask[b, t]).tolist()
+        assert allowed == sorted(used | ({len(used)} if len(used) < 4 else set()))
+
+
+def test_empty_devices_that_differ_may_all_be_chosen():
+    view = make_view(build(graph_of([1, 1]), cluster_of([1.0, 2.0, 1.0, 2.0])))
+    record = make_policy().rollout(view, 20, None, generator()).record
+    assert (record.device_mask[:, 0] == [1, 1, 0, 0]).all()
+
+
+def test_devices_that_cannot_run_an_op_may_not_be_chosen():
+    cluster = cluster_of([1.0] * 3, unsupported_kinds=[["a"], ["b"], []])
+    problem = build(graph_of([1] * 8, kinds=["a", "b"] * 4), cluster)
+    view = make_view(problem)
+    for explore in (None, 1.0, 0.0):
+        decisions = make_policy().rollout(view, 20, explore, generator())
+        mask_BVD = decisions.record.device_mask
+        assert (mask_BVD[decisions.op % 2 == 0] == [0, 1, 1]).all()
+        assert (mask_BVD[decisions.op % 2 == 1] == [1, 0, 1]).all()
+        assert_possible(problem, decisions)
+
+
+def test_another_of_several_identical_empty_devices_is_the_same_decision():
+    problem = build(graph_of([1, 2, 3, 4], [(0, 2, 5), (1, 3, 5)]), cluster_of([1.0] * 4))
+    view, policy = make_view(problem), make_policy(sharpness=10.0)
+    op_BV = np.tile(np.arange(4), (3, 1))
+    # The same partition of the ops, the devices named in the order of first use and otherwise.
+    device_BV = np.array([[0, 1, 0, 2], [0, 2, 0, 3], [3, 1, 3, 0]])
+    decisions = policy.follow(view, op_BV, device_BV)
+    assert decisions.log_prob == pytest.approx([decisions.log_prob[0]] * 3, abs=1e-5)
+    np.testing.assert_allclose(replayed(policy, view, decisions), decisions.log_prob, atol=1e-4)
+    # What is in use stays open, and of the empty ones the taken one alone.
+    assert decisions.record.device_mask[1].tolist() == [
+        [1, 0, 0, 0],
+        [1, 0, 1, 0],
+        [1, 1, 1, 0],
+        [1, 0, 1, 1],
+    ]
+
+
+# --- Gradients and the encoder --------------------------------------------------------------------
+
+
+def test_gradients_reach_every_parameter_and_are_finite():
+    problem = random_problem(1, num_ops=20, num_devices=4)
+    view, policy = make_view(problem), make_policy()
+    decisions = policy.rollout(view, 8, None, generator())
+    assert (decisions.record.device_mask == 0).any(), "masked choices must not spoil gradients"
+    log_prob_B, entropy_B = policy.log_prob(view, decisions)
+    weights_B = torch.linspace(-1, 1, 8)  # the mean of log-probabilities alone has less to say
+    ((log_prob_B * weights_B).sum() + entropy_B.sum()).backward()
+    for name, parameter in policy.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_a_step_along_the_gradient_makes_the_decisions_more_likely():
+    view, policy = make_view(random_problem(2, num_ops=12, num_devices=3)), make_policy()
+    decisions = policy.rollout(view, 1, None, generator())
+    before = policy.log_prob(view, decisions)[0].sum()
+    before.backward()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter += 1e-3 * parameter.grad
+    after = policy.follow(view, decisions.op, decisions.device).log_prob[0]
+    assert after > before.item()
+
+
+def test_path_mean_matrix_averages_over_the_ops_on_the_path():
+    # 0 -> 2 -> 3, 1 -> 3.
+    matrix = path_mean_matrix(torch.tensor([2, 3, 3, -1])).to_dense()
+    third = 1 / 3
+    expected = [[third, 0, third, third], [0, 0.5, 0, 0.5], [0, 0, 0.5, 0.5], [0, 0, 0, 1]]
+    torch.testing.assert_close(matrix, torch.tensor(expected))
+
+
+def test_the_encoder_tells_the_two_directions_of_an_edge_apart():
+    policy = make_policy()
+    x_VF = torch.zeros(2, policy.encoder.embed.in_features)
+    h_VH = policy.encoder(x_VF, torch.tensor([[0], [1]]), torch.ones(1, 1))
+    assert not torch.allclose(h_VH[0], h_VH[1])
+    swapped_VH = policy.encoder(x_VF, torch.tensor([[1], [0]]), torch.ones(1, 1))
+    torch.testing.assert_close(h_VH, swapped_VH.flip(0))

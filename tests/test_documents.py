@@ -1,0 +1,85 @@
+"""What README and docs/ show must work, and every configuration must compose and instantiate."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from doppler.graph import load_graph
+
+PROJECT = Path(__file__).resolve().parents[1]
+README = (PROJECT / "README.md").read_text()
+FORMATS = (PROJECT / "docs/formats.md").read_text()
+GROUP_FILES = sorted((PROJECT / "conf").glob("*/*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def hydra():
+    OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
+        yield
+
+
+def test_readme_python_example_runs(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(example, {})
+    assert "ms, bound" in capsys.readouterr().out
+
+
+def readme_commands() -> list[str]:
+    lines = re.findall(r"^    python src/run\.py(.*)$", README, re.MULTILINE)
+    return [line.split("#")[0].strip() for line in lines]
+
+
+@pytest.mark.parametrize("command", readme_commands())
+def test_readme_commands_compose(command):
+    overrides = [word for word in shlex.split(command) if word != "-m"]
+    # A sweep is one configuration per choice; the first stands for all.
+    single = [word.split(",")[0] for word in overrides]
+    cfg = compose("config", single)
+    assert cfg.stage.name in ("pipeline", "evaluate")
+
+
+def test_readme_names_every_choice_of_the_groups_that_it_lists():
+    for group in ("stage", "workload", "cluster", "simulator", "baseline", "budget"):
+        (row,) = re.findall(rf"^\| `{group}` \|(.*)$", README, re.MULTILINE)
+        for file in (PROJECT / "conf" / group).glob("*.yaml"):
+            assert f"`{file.stem}`" in row, (group, file.stem)
+
+
+@pytest.mark.parametrize("file", GROUP_FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_every_configuration_file_composes_and_instantiates(file, tmp_path):
+    group, choice = file.parent.name, file.stem
+    overrides = [f"{group}={choice}"]
+    if (group, choice) == ("workload", "file"):
+        (tmp_path / "graph.txt").write_text("2\n\n0\n1\n100,400\n100,400\n")
+        overrides.append(f"workload.path={tmp_path}/graph.txt")
+    cfg = compose("config", overrides)
+    for key in ("workload", "cluster", "simulator"):
+        assert instantiate(cfg[key]) is not None
+    assert instantiate(cfg.policy.build) is not None
+    assert instantiate(cfg.algorithm.imitation) is not None
+    assert instantiate(cfg.algorithm.reinforcement) is not None
+    assert all(instantiate(conf) is not None for conf in cfg.baseline.values())
+    assert instantiate(cfg.logger, directory=str(tmp_path)) is not None
+    assert instantiate(cfg.trainer.build) is not None
+
+
+def test_the_graphs_shown_in_the_format_description_load(tmp_path):
+    (json_text,) = re.findall(r"```json\n(.*?)```", FORMATS, re.DOTALL)
+    (tmp_path / "diamond.json").write_text(json_text)
+    graph = load_graph(tmp_path / "diamond.json")
+    assert (graph.num_ops, graph.num_edges, len(graph.inputs)) == (4, 4, 1)
+    assert len(graph.regions) == 3, "the first op's output moves once to each device"
+
+    block = FORMATS.split("## Published text format")[1].split("\n\n")[1]
+    text = "\n".join(line[4:24].rstrip() for line in block.splitlines())
+    (tmp_path / "graph.txt").write_text(text)
+    graph = load_graph(tmp_path / "graph.txt")
+    assert (graph.num_ops, graph.num_edges, len(graph.inputs)) == (3, 2, 1)
