@@ -218,7 +218,7 @@ def test_an_op_whose_data_fits_on_no_device_is_named():
 def test_memory_of_a_device_that_cannot_run_the_op_does_not_count():
     graph = graph_of([1], kinds="a", output_bytes=[50])
     cluster = cluster_of([1.0, 1.0], memory_bytes=[100.0, 10.0], unsupported_kinds=[["a"], []])
-    with pytest.raises(InputError, match="needs 50 bytes at once, the largest .* has 10"):
+    with pytest.raises(InputError, match=r"needs 50 bytes at once, the largest .* has 10"):
         build(graph, cluster)
 
 

@@ -286,7 +286,7 @@ def test_threads_change_nothing(system):
         np.testing.assert_array_equal(result.peak_bytes, results[0].peak_bytes)
 
 
-@pytest.mark.parametrize("system", [WorkConserving(), Published()])
+@pytest.mark.parametrize("system", [WorkConserving(), WorkConserving(queue="strict")])
 def test_too_little_memory_is_infeasible(system):
     graph = graph_of([1, 1], inputs=[(6, [0]), (6, [1])])
     problem = build(graph, cluster_of([1, 1], memory_bytes=10))
