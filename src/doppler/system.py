@@ -83,6 +83,11 @@ class System(Protocol):
         """Which ready task goes first: priority, fifo, random or strict."""
         ...
 
+    @property
+    def streams(self) -> int:
+        """Ops that a device runs at a time."""
+        ...
+
     def open(self, problem: Problem) -> Session:
         """A session for one problem."""
         ...

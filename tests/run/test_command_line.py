@@ -2,11 +2,12 @@
 
 import runpy
 import sys
+from pathlib import Path
 
 import pytest
-from conftest import PROJECT
 from hydra.core.global_hydra import GlobalHydra
 
+PROJECT = Path(__file__).resolve().parents[2]
 GRAPH = "4\n0, \n0, 1\n1, 2\n100,400\n100,400\n100,400\n"
 
 

@@ -58,8 +58,8 @@ def reinforcement(problem: Problem, session, **changes) -> Reinforcement:
         "evaluations": 100,
         "batch_episodes": 16,
         "greedy_every": 8,
-        "learning_rate": 2e-2,
-        "final_learning_rate": 2e-3,
+        "learning_rate": 1e-2,
+        "final_learning_rate": 1e-3,
         "entropy": 1e-2,
         "seed": 0,
         "on_best": lambda placement, seconds: None,
@@ -103,12 +103,12 @@ def test_the_optimum_of_the_two_chains_is_known_by_enumeration():
     assert (cost_B == OPTIMUM_S).sum() == 4  # which chain goes where, and the last op on either
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_reinforcement_makes_the_greedy_placement_optimal(tmp_path, seed):
     problem, policy = two_chains(), make_policy(seed)
     assert greedy_s(policy, problem) > OPTIMUM_S, "nothing is left to learn"
     with WorkConserving().open(problem) as session:
-        module = reinforcement(problem, session, policy=policy, evaluations=1000, seed=seed)
+        module = reinforcement(problem, session, policy=policy, evaluations=1500, seed=seed)
         fit(module, tmp_path)
     assert module.best_s == OPTIMUM_S
     assert greedy_s(policy, problem) == OPTIMUM_S
@@ -240,7 +240,7 @@ def test_the_learning_rate_falls_linearly_from_the_first_to_the_final_one(tmp_pa
         assert module.num_updates == 11
         fit(module, tmp_path, (rates,))
     every = [*rates.used, rates.left]
-    assert every == pytest.approx(np.linspace(2e-2, 2e-3, 12).tolist())
+    assert every == pytest.approx(np.linspace(1e-2, 1e-3, 12).tolist())
 
 
 # --- The advantage ------------------------------------------------------------------------------

@@ -1,5 +1,10 @@
 """Compiled event-driven simulators behind the System protocol."""
 
-from doppler.simulator.session import Published, SimulatorSession, WorkConserving
+from doppler.simulator.session import (
+    BulkSynchronous,
+    Published,
+    SimulatorSession,
+    WorkConserving,
+)
 
-__all__ = ["Published", "SimulatorSession", "WorkConserving"]
+__all__ = ["BulkSynchronous", "Published", "SimulatorSession", "WorkConserving"]

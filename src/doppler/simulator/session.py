@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from doppler.compilation import compiled
 from doppler.errors import InputError
 from doppler.problem import Placement, Problem, topological_priority
-from doppler.simulator import published, work_conserving
+from doppler.simulator import bulk_synchronous, published, work_conserving
 from doppler.simulator.state import (
     CONTENTION_ENGINES,
     CONTENTION_FIFO,
@@ -114,6 +114,34 @@ class Published:
             complete=published.complete,
             counts_memory=False,
             execution=ExecutionRules(streams=self.streams, contention="none", queue=self.queue),
+            noise=self.noise,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BulkSynchronous:
+    """The bulk-synchronous system: level by level, a collective exchange and a barrier before each.
+
+    A device runs one op at a time, in any order: priorities are not used. noise: as WorkConserving.
+    """
+
+    noise: float = 0.0
+    name: ClassVar[str] = "bulk_synchronous"
+    kind: ClassVar[SystemKind] = "simulated"
+    queue: ClassVar[Queue] = "fifo"
+    streams: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.noise < 10:
+            raise InputError(f"simulator.noise: 0 to 10, got {self.noise}")
+
+    def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
+        """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
+        return SimulatorSession(
+            problem=problem,
+            num_threads=num_threads,
+            engine=_bulk_synchronous_batch,
+            execution=ExecutionRules(contention="engines", queue="fifo", barriers=True),
             noise=self.noise,
         )
 
@@ -308,3 +336,14 @@ def _published_batch(p, rules, device_BV, priority_BV, seeds_R, state, seconds_B
             seconds_BR[b, r] = published.simulate(
                 p, rules, device_BV[b], priority_BV[b], seeds_R[r], state
             )
+
+
+@compiled
+def _bulk_synchronous_batch(p, rules, device_BV, priority_BV, seeds_R, state, seconds_BR, peak_BD):
+    for b in range(len(device_BV)):
+        for r in range(len(seeds_R)):
+            seconds_BR[b, r] = bulk_synchronous.simulate(
+                p, rules, device_BV[b], priority_BV[b], seeds_R[r], state
+            )
+            for d in range(len(state.devices)):
+                peak_BD[b, d] = max(peak_BD[b, d], state.devices[d].peak)

@@ -80,7 +80,7 @@ class Run:
     @cached_property
     def bound(self) -> LowerBound:
         """What no placement can beat on this system."""
-        return lower_bound(self.problem, streams=int(self.cfg.simulator.streams))
+        return lower_bound(self.problem, streams=self.system.streams)
 
     def open(self) -> Session:
         """A session of the system on the problem."""

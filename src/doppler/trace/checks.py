@@ -25,7 +25,7 @@ def violations(trace: Trace, *, tolerance_s: float | None = None) -> list[str]:
         *_check_precedence(trace, tolerance),
         *_check_exclusive(trace, tolerance),
     ]
-    if not found and trace.rules.queue != "strict":
+    if not found and trace.rules.work_conserving:
         found = _check_work_conserving(trace, tolerance)
     return found
 

@@ -21,12 +21,18 @@ class ExecutionRules:
 
     streams: ops that a device runs at a time. contention: of transfers: ``fifo`` one at a time
     per ordered pair of devices, ``engines`` one at a time per sender and per receiver, ``none``.
-    queue: which ready task goes first. ``strict`` is not work-conserving.
+    queue: which ready task goes first. barriers: whether everything waits for the end of a level.
     """
 
     streams: int = 1
     contention: Contention = "fifo"
     queue: Queue = "priority"
+    barriers: bool = False
+
+    @property
+    def work_conserving(self) -> bool:
+        """Whether nothing may wait for a resource that is free."""
+        return self.queue != "strict" and not self.barriers
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

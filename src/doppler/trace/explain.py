@@ -63,15 +63,17 @@ class Explanation:
     """What bounds a makespan.
 
     chain: the tasks that led to the last finish, first to last; each begins when the one before it
-    ends. compute_s + transfer_s + idle_s is the makespan: ops and transfers of the chain, and the
-    hand-over between them, which is 0 in simulation. device_queue_s and link_queue_s are the parts
-    of it in which the next task of the chain waited for a busy resource instead of its data.
+    ends. compute_s + transfer_s + idle_s is the makespan: ops and transfers of the chain, and what
+    lies between them, which is barriers (if the system has them), or hand-over on a real system.
+    device_queue_s and link_queue_s are the parts of it in which the next task of the chain waited
+    for a busy resource instead of its data.
     device_utilisation: [D] busy share of the makespan, the mean over streams. links: those used,
     the busiest first.
     """
 
     makespan_s: float
     system_kind: Literal["simulated", "measured"]
+    barriers: bool
     chain: tuple[Step, ...]
     compute_s: float
     transfer_s: float
@@ -85,12 +87,13 @@ class Explanation:
     def lines(self) -> list[str]:
         """The explanation as a few lines of text."""
         ops = [step for step in self.chain if step.kind == "op"]
+        between = "waiting at barriers" if self.barriers else "hand-over"
         found = [
             f"makespan {time_text(self.makespan_s)} ({self.system_kind}), set by a chain of "
             f"{len(ops)} ops and {len(self.chain) - len(ops)} transfers",
             f"on the chain: compute {self._share(self.compute_s)}, "
             f"transfers {self._share(self.transfer_s)}"
-            + (f", hand-over {self._share(self.idle_s)}" if self.idle_s else ""),
+            + (f", {between} {self._share(self.idle_s)}" if self.idle_s else ""),
             f"queueing on the chain: {self._queueing('device', self.device_queue_s)}; "
             f"{self._queueing('link', self.link_queue_s)}",
             "devices busy: "
@@ -138,6 +141,7 @@ def explain(trace: Trace) -> Explanation:
     return Explanation(
         makespan_s=trace.makespan_s,
         system_kind=trace.system_kind,
+        barriers=trace.rules.barriers,
         chain=tuple(chain),
         compute_s=compute_s,
         transfer_s=transfer_s,

@@ -1,0 +1,153 @@
+"""The bulk-synchronous engine: level by level, a collective exchange and a barrier before each.
+
+A level is the set of ops at one depth. Before its ops start, every region that they read on a
+foreign device, and that has not been moved there yet, is moved: in D - 1 rounds of pairwise
+exchange, in round k device s sends one message to device (s + k) mod D; a message takes the link's
+latency once and then the transfer time of its regions, and a round ends when its longest message
+does. Then every device runs its ops of the level, one at a time, and the level ends when the last
+device is done. Vocabulary and shape suffixes as in state.py.
+
+Source: Valiant, "A bridging model for parallel computation", CACM 1990; pairwise exchange as in
+Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005;
+the comparison is that of DOPPLER (Yao et al., ICLR 2026).
+"""
+
+import numpy as np
+
+from doppler.compilation import compiled
+from doppler.simulator.state import allocate, jitter, load_inputs, plan_tasks
+
+
+@compiled
+def simulate(p, rules, device_V, priority_V, seed, s):
+    """Run one placement; arguments and result as in work_conserving.simulate.
+
+    Priorities do not matter: a barrier waits for the whole level in any order.
+    """
+    tasks, devices, level_ops = s.tasks, s.devices, s.order
+    num_ops = len(p.op_seconds)
+    plan_tasks(p, device_V, priority_V, s)
+    load_inputs(p, device_V, devices)
+    for k in range(num_ops, len(tasks)):
+        tasks[k].pending = 1  # not moved yet
+    num_listed = 0
+    for v in range(num_ops):
+        if tasks[v].pending == 0:
+            level_ops[num_listed] = v
+            num_listed += 1
+    begin, now = 0, 0.0
+    while begin < num_listed:
+        end = num_listed
+        num_moves = _list_moves(p, tasks, s.regions, level_ops, begin, end, s.hops)
+        now = _exchange(p, rules, seed, now, s.hops, num_moves, s)
+        now = _compute(p, rules, seed, now, level_ops, begin, end, s)
+        for i in range(begin, end):
+            v = level_ops[i]
+            for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
+                for j in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
+                    c = p.consumers[j]
+                    tasks[c].pending -= 1
+                    if tasks[c].pending == 0:
+                        level_ops[num_listed] = c
+                        num_listed += 1
+        begin = end
+    return now if num_listed == num_ops else np.inf
+
+
+@compiled
+def _transfer_to(tasks, regions, r, d):
+    """The task that moves region r to device d."""
+    k = regions[r].transfers
+    while tasks[k].destination != d:
+        k += 1
+    return k
+
+
+@compiled
+def _list_moves(p, tasks, regions, level_ops, begin, end, moves):
+    """Fill ``moves`` with the transfers that the ops level_ops[begin:end] still need."""
+    num_moves = 0
+    for i in range(begin, end):
+        v = level_ops[i]
+        d = tasks[v].resource
+        for j in range(p.read_ptr[v], p.read_ptr[v + 1]):
+            r = p.reads[j]
+            if tasks[p.region_src[r]].resource != d:
+                k = _transfer_to(tasks, regions, r, d)
+                if tasks[k].pending > 0:
+                    tasks[k].pending = 0
+                    moves[num_moves] = k
+                    num_moves += 1
+    return num_moves
+
+
+@compiled
+def _exchange(p, rules, seed, now, moves, num_moves, s):
+    """Move what is listed; returns when the last round ends."""
+    tasks, regions, devices = s.tasks, s.regions, s.devices
+    num_ops, num_devices = p.op_seconds.shape
+    for distance in range(1, num_devices):
+        for d in range(num_devices):
+            devices[d].first = now
+        round_end = now
+        for i in range(num_moves):
+            k = moves[i]
+            r, dst = tasks[k].region, tasks[k].destination
+            src = tasks[p.region_src[r]].resource
+            if (dst - src) % num_devices != distance:
+                continue
+            seconds = p.size[r] * p.seconds_per_size[src, dst]
+            if devices[src].first == now:
+                seconds += p.latency_s[src, dst]
+            if rules.transfer_noise > 0.0:
+                draw = num_ops + r * num_devices + dst
+                seconds *= jitter(seed, draw, rules.transfer_noise)
+            tasks[k].start = devices[src].first
+            tasks[k].finish = devices[src].first + seconds
+            tasks[k].stream = 0
+            devices[src].first = tasks[k].finish
+            round_end = max(round_end, tasks[k].finish)
+            allocate(devices, dst, p.region_bytes[r])
+        now = round_end
+    for i in range(num_moves):
+        r = tasks[moves[i]].region
+        regions[r].uses -= 1
+        if regions[r].uses == 0:
+            devices[tasks[p.region_src[r]].resource].memory -= p.region_bytes[r]
+    return now
+
+
+@compiled
+def _compute(p, rules, seed, now, level_ops, begin, end, s):
+    """Run a level's ops, each device one after another; returns when the last is done."""
+    tasks, regions, devices = s.tasks, s.regions, s.devices
+    for d in range(len(devices)):
+        devices[d].first = now
+    level_end = now
+    for i in range(begin, end):
+        v = level_ops[i]
+        d = tasks[v].resource
+        seconds = p.op_seconds[v, d]
+        if rules.op_noise > 0.0:
+            seconds *= jitter(seed, v, rules.op_noise)
+        tasks[v].stream = 0
+        tasks[v].start = devices[d].first
+        tasks[v].finish = devices[d].first + seconds
+        devices[d].first = tasks[v].finish
+        level_end = max(level_end, tasks[v].finish)
+        need = p.sink_bytes[v]
+        for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
+            need += p.region_bytes[r]
+        allocate(devices, d, need)
+        for j in range(p.read_ptr[v], p.read_ptr[v + 1]):
+            r = p.reads[j]
+            if tasks[p.region_src[r]].resource == d:
+                regions[r].uses -= 1
+                if regions[r].uses == 0:
+                    devices[d].memory -= p.region_bytes[r]
+            else:
+                k = _transfer_to(tasks, regions, r, d)
+                tasks[k].uses -= 1
+                if tasks[k].uses == 0:
+                    devices[d].memory -= p.region_bytes[r]
+    return level_end
