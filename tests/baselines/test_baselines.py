@@ -281,6 +281,39 @@ def test_annealing_leaves_a_start_that_does_not_fit_in_memory():
     assert bad_starts > 0
 
 
+class RecordingSession:
+    """Passes everything on, and keeps what was executed and what it cost."""
+
+    def __init__(self, session) -> None:
+        self.session, self.problem = session, session.problem
+        self.states: list[tuple[np.ndarray, float]] = []
+
+    def measure(self, device_BV, priority_BV):
+        measurement = self.session.measure(device_BV, priority_BV)
+        state = np.concatenate([device_BV[0], priority_BV[0]])
+        self.states.append((state, measurement.cost_s()[0]))
+        return measurement
+
+
+@pytest.mark.parametrize("order", [False, True])
+@pytest.mark.parametrize("hot", [1e-12, 1e12])
+def test_a_cold_walk_goes_on_from_its_best_state_and_a_hot_one_from_its_last(order, hot):
+    problem = random_problem(6, num_ops=20, num_devices=3, costs="distinct")
+    with WorkConserving().open(problem) as session:
+        recording = RecordingSession(session)
+        walk = Annealing(evaluations=200, order=order, neighbour=0.8, hot=hot, cold=hot)
+        result = walk.place(recording, np.random.default_rng(0))
+    (current, current_s), *others = recording.states
+    went_up = 0
+    for state, seconds in others:
+        assert (state != current).sum() <= 2  # one op or two neighbours, or two priorities
+        if seconds <= current_s or hot > 1:
+            went_up += seconds > current_s
+            current, current_s = state, seconds
+    assert (went_up > 0) == (hot > 1)
+    assert result.makespan_s == min(seconds for _, seconds in recording.states)
+
+
 def test_annealing_may_start_at_a_makespan_of_zero():
     problem = build(graph_of([0, 0], [(0, 1, 5)]), cluster_of([1.0, 1.0]))
     with WorkConserving().open(problem) as session:
