@@ -159,7 +159,7 @@ def test_given_costs_do_not_make_a_device_run_what_it_cannot():
 def test_arrays_hold_regions_reads_and_inputs():
     graph = graph_of(
         [1, 1, 1],
-        [(0, 2, 8, 1), (0, 1, 4, 0), (1, 2, 2), (0, 2, 4, 0)],
+        [(0, 2, 8, 1), (0, 1, 8, 1), (1, 2, 2), (0, 2, 4, 0)],
         output_bytes=[50, 60, 70],
         inputs=[(16, [0, 2]), (32, []), (64, [1])],
     )
@@ -169,10 +169,10 @@ def test_arrays_hold_regions_reads_and_inputs():
     assert p.region_bytes.tolist() == [4, 8, 2]
     assert p.size.tolist() == [4, 8, 2]
     assert p.region_ptr.tolist() == [0, 2, 3, 3]
-    assert p.consumer_ptr.tolist() == [0, 2, 3, 4]
-    assert p.consumers.tolist() == [1, 2, 2, 2]
+    assert p.consumer_ptr.tolist() == [0, 1, 3, 4]
+    assert p.consumers.tolist() == [2, 1, 2, 2]
     assert p.read_ptr.tolist() == [0, 0, 1, 4]
-    assert p.reads.tolist() == [0, 0, 1, 2]
+    assert p.reads.tolist() == [1, 0, 1, 2]
     assert p.sink_bytes.tolist() == [0, 0, 70]
     assert p.input_ptr.tolist() == [0, 2, 2, 3]
     assert p.input_consumers.tolist() == [0, 2, 1]
