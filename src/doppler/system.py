@@ -93,8 +93,10 @@ class System(Protocol):
         ...
 
 
-def measure_placements(session: Session, placements: Sequence[Placement]) -> NDArray[np.float64]:
-    """Cost in seconds of each placement, nominally, in one batch."""
+def measure_placements(
+    session: Session, placements: Sequence[Placement], rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Cost in seconds of each placement, executed once each, in one batch."""
     device_BV = np.stack([placement.device for placement in placements])
     priority_BV = np.stack([placement.priority for placement in placements])
-    return session.measure(device_BV, priority_BV).cost_s()
+    return session.measure(device_BV, priority_BV, rng=rng).cost_s()

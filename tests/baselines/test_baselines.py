@@ -288,8 +288,8 @@ class RecordingSession:
         self.session, self.problem = session, session.problem
         self.states: list[tuple[np.ndarray, float]] = []
 
-    def measure(self, device_BV, priority_BV):
-        measurement = self.session.measure(device_BV, priority_BV)
+    def measure(self, device_BV, priority_BV, rng):
+        measurement = self.session.measure(device_BV, priority_BV, rng=rng)
         state = np.concatenate([device_BV[0], priority_BV[0]])
         self.states.append((state, measurement.cost_s()[0]))
         return measurement

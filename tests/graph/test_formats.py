@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from problems import published_graph, random_graph, with_given_costs
+from problems import graph_of, published_graph, random_graph, with_given_costs
 
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph, load_graph, save_json, save_text
@@ -415,3 +415,12 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_partial_file(tmp_path,
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file.txt"]
+
+
+def test_text_refuses_what_it_cannot_say(tmp_path):
+    two = graph_of([1, 1], [(0, 1, 4, 0), (0, 1, 8, 1)])
+    with pytest.raises(InputError, match="two regions between one pair"):
+        save_text(two, tmp_path / "graph.txt")
+    with pytest.raises(InputError, match="op 1: kind 'a,b'"):
+        save_text(graph_of([1, 1], kinds=["a", "a,b"]), tmp_path / "graph.txt")
+    assert not (tmp_path / "graph.txt").exists()

@@ -146,3 +146,25 @@ def test_a_stored_graph_runs_under_its_own_name(run, tmp_path):
     assert summary["workload"] == "tiny"
     assert summary["makespan_s"] == pytest.approx(300e-10)
     assert "comes with its own times" in text
+
+
+@pytest.mark.parametrize("system", ["simulator.noise=0.1", "simulator.queue=random"])
+def test_systems_that_draw_random_numbers_run_and_report_nominal_times(run, system):
+    quiet, _ = run("stage=evaluate", "baseline=single_device")
+    noisy, _ = run("stage=evaluate", "baseline=single_device", system)
+    assert noisy["makespan_s"] == pytest.approx(quiet["makespan_s"], rel=1e-9)
+    learned, _ = run("stage=pipeline", system)
+    assert learned["makespan_s"] >= learned["lower_bound_s"]
+
+
+def test_a_machine_without_room_ends_in_one_line(run, tmp_path):
+    # Every op fits alone, but not all that must be kept at once.
+    rows = ",".join('{"output_bytes": 9e9, "flops": 1}' for _ in range(4))
+    (tmp_path / "big.json").write_text(
+        f'{{"format": "doppler-graph", "version": 1, "ops": [{rows}], "edges": [], "inputs": []}}'
+    )
+    big = ("workload=file", f"workload.path={tmp_path}/big.json", "cluster.num_devices=1")
+    with pytest.raises(InputError, match="none"):
+        run(*big, "stage=evaluate", "baseline=round_robin")
+    with pytest.raises(InputError, match="fits in the memory of p100x4"):
+        run(*big, "stage=rl_sim", "stage.init_from=null")

@@ -146,7 +146,9 @@ def test_measure_placements(problem):
     placements = [Placement.make(problem, device_V) for device_V in devices(problem, 3)]
     with WorkConserving().open(problem) as session:
         expected = [session.trace(placement).makespan_s for placement in placements]
-        assert measure_placements(session, placements).tolist() == expected
+        assert (
+            measure_placements(session, placements, np.random.default_rng(0)).tolist() == expected
+        )
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Annealing:
         priority_V = b_level_priority(problem)
 
         def cost() -> float:
-            return float(session.measure(device_V[None], priority_V[None]).cost_s()[0])
+            return float(session.measure(device_V[None], priority_V[None], rng=rng).cost_s()[0])
 
         current = best = first = cost()
         best_device_V, best_priority_V = device_V.copy(), priority_V.copy()
@@ -92,7 +92,9 @@ class Annealing:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The ops to move and their new devices; one that cannot run there stays."""
         v = int(rng.integers(len(device_V)))
-        d = int(rng.integers(able_VD.shape[1]))
+        num_devices = able_VD.shape[1]
+        # Any device but the present one (on a single device there is no other).
+        d = int(device_V[v] + rng.integers(1, max(2, num_devices))) % num_devices
         moved = [v]
         if neighbours[v] and rng.random() < self.neighbour:
             u = neighbours[v][rng.integers(len(neighbours[v]))]

@@ -64,7 +64,7 @@ class CriticalPath:
             device, priority = np.empty_like(op_V), np.empty_like(op_V)
             device[op_V], priority[op_V] = device_V, np.arange(len(op_V))
             placements.append(Placement.make(problem, device, priority))
-        cost_B = measure_placements(session, placements)
+        cost_B = measure_placements(session, placements, rng)
         best = int(cost_B.argmin())
         return SearchResult(
             placement=placements[best], makespan_s=float(cost_B[best]), evaluations=self.runs

@@ -20,11 +20,14 @@ def random_devices(problem: Problem, num: int, rng: np.random.Generator) -> NDAr
 
 
 def best_of(
-    session: Session, devices_BV: NDArray[np.int64], priority_V: NDArray[np.int64]
+    session: Session,
+    devices_BV: NDArray[np.int64],
+    priority_V: NDArray[np.int64],
+    rng: np.random.Generator,
 ) -> SearchResult:
     """The best of several placements that share one order."""
     placements = [Placement.make(session.problem, device, priority_V) for device in devices_BV]
-    cost_B = measure_placements(session, placements)
+    cost_B = measure_placements(session, placements, rng)
     best = int(cost_B.argmin())
     return SearchResult(
         placement=placements[best], makespan_s=float(cost_B[best]), evaluations=len(placements)
@@ -41,7 +44,7 @@ class Random:
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
         """See contract.Baseline."""
         devices_BV = random_devices(session.problem, self.samples, rng)
-        return best_of(session, devices_BV, b_level_priority(session.problem))
+        return best_of(session, devices_BV, b_level_priority(session.problem), rng)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,7 @@ class SingleDevice:
         total_D = np.where(np.isfinite(seconds_VD), seconds_VD, 0.0).sum(axis=0)
         best = np.lexsort((total_D, -able_D))[0]
         device_V = np.where(np.isfinite(seconds_VD[:, best]), best, seconds_VD.argmin(axis=1))
-        return best_of(session, device_V[None], b_level_priority(session.problem))
+        return best_of(session, device_V[None], b_level_priority(session.problem), rng)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,4 +84,4 @@ class RoundRobin:
                 turn += 1
             device_V[v] = turn % num_devices
             turn += 1
-        return best_of(session, device_V[None], b_level_priority(problem))
+        return best_of(session, device_V[None], b_level_priority(problem), rng)

@@ -116,8 +116,13 @@ def save_text(graph: DataflowGraph, path: str | Path) -> None:
 
     ``comp`` and ``comm`` are the given costs where the graph has them, else floating-point
     operations and output bytes. Input blocks are numbered among the ops by (node, block).
+
+    Raises:
+        InputError: what the format cannot say: two regions between one pair of ops, a kind with a
+            comma or line break.
     """
     ops, inputs, given = graph.ops, graph.inputs, graph.given_costs
+    _check_text_can_say(graph)
     if given is not None:
         comp = given.op_seconds / PUBLISHED_SECONDS_PER_COST
         comm = ops.output_bytes.copy()
@@ -139,6 +144,19 @@ def save_text(graph: DataflowGraph, path: str | Path) -> None:
         ),
     ]
     write_atomically(path, "\n".join(lines) + "\n")
+
+
+def _check_text_can_say(graph: DataflowGraph) -> None:
+    edges = graph.edges
+    pair_E = edges.src * graph.num_ops + edges.dst
+    if len(np.unique(pair_E)) < len(pair_E):
+        raise InputError(
+            f"graph {graph.name!r}: two regions between one pair of ops: the text format has no "
+            "regions, write JSON"
+        )
+    for v, kind in enumerate(graph.ops.kinds):
+        if set(kind) & set(",\r\n"):
+            raise InputError(f"graph {graph.name!r}: op {v}: kind {kind!r} breaks the text format")
 
 
 def _integers(line: str, path: Path, number: int) -> list[int]:

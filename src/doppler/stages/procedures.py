@@ -11,6 +11,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -74,7 +75,7 @@ def run_imitation(run: Run) -> Summary:
     device_BV, priority_BV = module.policy.rollout(run.view, 1, 0.0, rng).placements()
     placement = Placement.make(run.problem, device_BV[0], priority_BV[0])
     with run.open() as session:
-        greedy_s = float(session.measure(device_BV, priority_BV).cost_s()[0])
+        greedy_s = float(session.measure(device_BV, priority_BV, rng=rng).cost_s()[0])
     wall_s = time.perf_counter() - begin
     method = Method(
         name=f"{run.cfg.policy.name} imitation",
@@ -171,6 +172,9 @@ def compare_baselines(run: Run, baselines: dict[str, Baseline]) -> list[Method]:
         with run.open() as session:
             result = baseline.place(session, seeded_generator(run.cfg.seed, name))
             assert result.evaluations == session.evaluations, f"{name} miscounts"
+        if not np.isfinite(result.makespan_s):
+            run.say(f"{name} is left out: it found no placement that fits in memory")
+            continue
         methods.append(
             Method(
                 name=name,

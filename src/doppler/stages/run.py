@@ -126,6 +126,9 @@ class Run:
     def row(self, method: Method) -> ResultRow:
         """The protocol's figures of a method, jitter on fresh draws that all methods share."""
         placement = method.placement
+        with self.open() as session:
+            # A system with noise of its own found it by a draw: what counts is the nominal time.
+            nominal_s = session.trace(placement).makespan_s
         jittered = replace(self.system, noise=JITTER)  # type: ignore[type-var]
         with jittered.open(self.problem) as session:
             draws = session.measure(
@@ -146,12 +149,12 @@ class Run:
             seed=int(self.cfg.seed),
             evaluations=method.evaluations,
             wall_s=method.wall_s,
-            makespan_s=method.makespan_s,
+            makespan_s=nominal_s,
             jitter_mean_s=float(draws.mean()),
             jitter_p95_s=float(np.quantile(draws, 0.95)),
             lower_bound_s=self.bound.seconds,
             bound=self.bound.name,
-            gap=self._gap(method.makespan_s),
+            gap=self._gap(nominal_s),
         )
 
     def _gap(self, makespan_s: float) -> float:
@@ -171,11 +174,12 @@ class Run:
         rows = [self.row(each) for each in (method, *others)]
         write_results(self.directory / RESULTS_FILE, rows)
         save_json(self.problem.graph, self.directory / "graph.json")
-        self.keep_best(method.placement, method.makespan_s)
+        self.keep_best(method.placement, rows[0].makespan_s)
         with self.open() as session:
             trace = session.trace(method.placement)
         save_perfetto(trace, self.directory / "trace.json")
-        save_gantt(trace, self.directory / "schedule.png", title=f"{method.name}, {self.directory}")
+        title = f"{method.name}: {rows[0].workload} on {rows[0].cluster}, seed {rows[0].seed}"
+        save_gantt(trace, self.directory / "schedule.png", title=title)
         explanation = explain(trace).lines()
         write_atomically(self.directory / "explanation.txt", "\n".join(explanation) + "\n")
         summary = {**self._describe(rows[0]), **extra}
@@ -186,7 +190,7 @@ class Run:
             self.say(line)
         print_results(rows, self.console)
         self.say(
-            f"best {format_seconds(method.makespan_s)} by {method.name}; "
+            f"{method.name}: {format_seconds(rows[0].makespan_s)}; "
             f"placement, trace, schedule and table are in {self.directory}"
         )
         return summary
