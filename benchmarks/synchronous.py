@@ -27,7 +27,7 @@ SEEDS = range(5)
 
 def main() -> None:
     """Measure and print."""
-    annealing = Annealing(evaluations=4000, order=False, neighbour=0.8, hot=0.05, cold=0.001)
+    annealing = Annealing(evaluations=4000, order=False, neighbour=0.8, hot=0.02, cold=0.0005)
     print("workload  placement by          synchronous  work-conserving  ratio (median of 5 seeds)")
     for name, (paper_synchronous, paper_free) in PAPER_MS.items():
         graph = load_workload(program=f"workloads/{name}.einsum")

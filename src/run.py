@@ -15,9 +15,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from doppler.errors import InputError
+from doppler.reporting import make_console
 from doppler.stages import execute
 
 OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
@@ -27,7 +27,7 @@ OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=Tr
 def main(cfg: DictConfig) -> dict[str, Any]:
     """Run one configuration and return its summary."""
     try:
-        return execute(cfg, list(HydraConfig.get().overrides.task), Console())
+        return execute(cfg, list(HydraConfig.get().overrides.task), make_console())
     except Exception as error:  # told here: Hydra would add lines of its own
         exit_if_users(error)
         raise

@@ -48,6 +48,12 @@ def results_table(rows: Sequence[ResultRow]) -> Table:
     return table
 
 
+def make_console() -> Console:
+    """The terminal; where output goes to a file or a pipe, wide enough for the table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=140)
+
+
 def print_results(rows: Sequence[ResultRow], console: Console) -> None:
-    """Print the table; where output is no terminal, wide enough not to be cut."""
-    console.print(results_table(rows), width=None if console.is_terminal else 140)
+    """Print the table of a run."""
+    console.print(results_table(rows))
