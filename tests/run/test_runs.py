@@ -1,5 +1,6 @@
 """Runs from configuration to run directory, in this process."""
 
+import fcntl
 import json
 
 import pytest
@@ -74,8 +75,10 @@ def test_a_finished_run_is_shown_and_not_repeated(run, tmp_path):
     assert summary["makespan_s"] > 0
     results = [path for path in before if path.name != ".lock" and ".hydra" not in path.parts]
     assert all(path.stat().st_mtime_ns == before[path] for path in results)
+    (directory / "stray").write_text("of the earlier run")
     run("stage=rl_sim", "stage.init_from=null", "overwrite=true")
     assert (directory / "summary.json").stat().st_mtime_ns > before[directory / "summary.json"]
+    assert not (directory / "stray").exists()
 
 
 def test_stage_one_is_found_by_runs_that_need_it(run, tmp_path):
@@ -168,3 +171,83 @@ def test_a_machine_without_room_ends_in_one_line(run, tmp_path):
         run(*big, "stage=evaluate", "baseline=round_robin")
     with pytest.raises(InputError, match="fits in the memory of p100x4"):
         run(*big, "stage=rl_sim", "stage.init_from=null")
+
+
+def test_an_edited_input_file_is_another_run(run, tmp_path):
+    text = "2\n\n0\n1\n{},400\n100,400\n"
+    arguments = ("workload=file", f"workload.path={tmp_path}/graph.txt", "stage=evaluate")
+    seconds = []
+    for cost in (100, 900):
+        (tmp_path / "graph.txt").write_text(text.format(cost))
+        summary, shown = run(*arguments, "baseline=single_device")
+        assert "finished already" not in shown
+        seconds.append(summary["makespan_s"])
+    assert seconds == pytest.approx([200e-10, 1000e-10])
+
+
+def test_what_a_kill_leaves_of_a_claim_does_not_block_the_directory(run, tmp_path):
+    begun = tmp_path / "begun"
+    (begun / ".hydra").mkdir(parents=True)
+    (begun / ".lock").touch()
+    (begun / ".hydra/.config.yaml.partial").write_text("half a fi")
+    summary, _ = run("stage=evaluate", "baseline=round_robin", f"run_dir={begun}")
+    assert summary["method"] == "round_robin"
+
+
+def test_a_refused_configuration_does_not_block_its_directory(run, tmp_path):
+    bad = ("stage=rl_sim", "stage.init_from=null", f"run_dir={tmp_path}/mine")
+    with pytest.raises(InputError, match="less than one batch"):
+        run(*bad, "algorithm.reinforcement.batch_episodes=1000")
+    summary, _ = run(*bad)
+    assert summary["episodes"] > 0
+
+
+def test_a_directory_in_use_is_refused(run, configure, tmp_path):
+    (tmp_path / "mine").mkdir()
+    with (tmp_path / "mine/.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another process runs here"):
+            run("stage=evaluate", "baseline=round_robin", f"run_dir={tmp_path}/mine")
+
+
+def test_report_keeps_different_problems_systems_and_settings_apart(run, tmp_path):
+    base = ("stage=evaluate", "baseline=critical_path")
+    run(*base)
+    run(*base, "workload.params.n=128")
+    run(*base, "simulator.streams=2")
+    run(*base, "baseline.critical_path.runs=1")
+    run(*base, "seed=1")
+    table = summarise(collect([tmp_path]))
+    assert sorted(row.seeds for row in table) == [1, 1, 1, 2]
+
+
+def test_weights_from_an_earlier_training_bring_their_evaluations_along(run, tmp_path):
+    first, _ = run("stage=rl_sim", "stage.init_from=null")
+    checkpoint = only(tmp_path.glob("rl_sim/*/*/*/*/checkpoints/last.ckpt"))
+    second, _ = run("stage=rl_sim", f"stage.init_from='{checkpoint}'", "seed=1")
+    # last.ckpt was written before the final greedy execution of the first training.
+    assert second["evaluations"] == 2 * first["evaluations"] - 1
+
+
+def test_learned_placements_that_do_not_fit_are_no_rows(run, tmp_path):
+    # Two ops of 6 bytes on two devices of 10: apart they fit, together they do not.
+    rows = ",".join('{"output_bytes": 6, "flops": 1}' for _ in range(2))
+    (tmp_path / "tight.json").write_text(
+        f'{{"format": "doppler-graph", "version": 1, "ops": [{rows}], "edges": [], "inputs": []}}'
+    )
+    device = "{flop_per_s:{f32:1},memory_bytes_per_s:1e9,launch_overhead_s:0,memory_bytes:10}"
+    cluster = (
+        *("cluster._target_=doppler.cluster.custom", "~cluster.num_devices", "cluster.name=tiny"),
+        *(
+            "+cluster.bytes_per_s=1.0",
+            "+cluster.latency_s=0",
+            f"+cluster.devices=[{device},{device}]",
+        ),
+    )
+    tight = ("workload=file", f"workload.path={tmp_path}/tight.json", *cluster)
+    summary, _ = run(*tight, "stage=pipeline", "baseline=[single_device,round_robin]")
+    directory = only(tmp_path.glob("pipeline/tight/tiny/doppler/*"))
+    json.loads((directory / "summary.json").read_text(), parse_constant=pytest.fail)
+    rows = {row.method: row for row in read_results(directory / "results.csv")}
+    assert "single_device" not in rows
+    assert summary["makespan_s"] == rows["round_robin"].makespan_s == pytest.approx(1.0)

@@ -36,6 +36,10 @@ class Annealing:
     def __post_init__(self) -> None:
         if self.evaluations < 1:
             raise InputError(f"baseline.annealing.evaluations: at least 1, got {self.evaluations}")
+        if not 0 < self.cold <= self.hot:
+            raise InputError(
+                f"baseline.annealing: needs 0 < cold <= hot, got {self.cold} and {self.hot}"
+            )
 
     @property
     def uses_order(self) -> bool:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_levels
 from doppler.compilation import compiled
+from doppler.errors import InputError
 from doppler.problem import Placement, Problem
 from doppler.simulator.state import uniform
 from doppler.system import Session, measure_placements
@@ -33,6 +34,10 @@ class CriticalPath:
 
     runs: int
     uses_order: bool = True
+
+    def __post_init__(self) -> None:
+        if self.runs < 1:
+            raise InputError(f"baseline.critical_path.runs: at least 1, got {self.runs}")
 
     def decide(
         self, problem: Problem, num_episodes: int, rng: np.random.Generator

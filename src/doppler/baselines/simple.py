@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
+from doppler.errors import InputError
 from doppler.graph.levels import topological_order
 from doppler.problem import Placement, Problem
 from doppler.system import Session, measure_placements
@@ -40,6 +41,10 @@ class Random:
 
     samples: int
     uses_order: bool = False
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise InputError(f"baseline.random.samples: at least 1, got {self.samples}")
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
         """See contract.Baseline."""

@@ -64,10 +64,14 @@ class DualPolicy(nn.Module):
     the placement, and the sizes, are ours.
     """
 
-    name = "doppler"
-
     def __init__(self, *, hidden: int, rounds: int, sel_hidden: int, plc_hidden: int) -> None:
         super().__init__()
+        sizes = {"hidden": hidden, "sel_hidden": sel_hidden, "plc_hidden": plc_hidden}
+        for key, size in sizes.items():
+            if size < 1:
+                raise InputError(f"policy.build.{key}: at least 1, got {size}")
+        if rounds < 0:
+            raise InputError(f"policy.build.rounds: at least 0, got {rounds}")
         num_static = len(OP_FEATURES)
         self.encoder = GraphEncoder(num_features=num_static, hidden=hidden, rounds=rounds)
         self.sel_static = nn.Linear(num_static + 3 * hidden, sel_hidden)

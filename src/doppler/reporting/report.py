@@ -10,27 +10,28 @@ from pathlib import Path
 import numpy as np
 
 from doppler.errors import InputError
-from doppler.reporting.rows import RESULTS_FILE, ResultRow, read_results
+from doppler.reporting.rows import RESULTS_FILE, SUMMARY_FILE, ResultRow, read_results
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryRow:
     """One method on one problem and system, over n seeds; spread is the standard deviation.
 
-    The columns before ``seeds`` say what is comparable: only rows that agree in all of them but
-    the method may be held against each other.
+    Only rows that agree in all columns before ``method`` may be held against each other.
     """
 
     system_kind: str
     system: str
-    queue: str
+    rules: str
     workload: str
     cluster: str
     num_devices: int
+    problem: str
     method: str
+    variant: str
     uses_order: bool
-    seeds: int
     evaluations: int
+    seeds: int
     makespan_s: float
     spread_s: float
     jitter_mean_s: float
@@ -50,28 +51,40 @@ def collect(folders: Iterable[Path]) -> list[ResultRow]:
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such directory")
-        for path in sorted(folder.rglob(RESULTS_FILE)):
-            rows.extend(read_results(path))
+        for path in sorted(folder.rglob(SUMMARY_FILE)):  # there only when the run is finished
+            rows.extend(read_results(path.with_name(RESULTS_FILE)))
     if not rows:
-        raise InputError("no finished run (results.csv) in the given directories")
+        raise InputError("no finished run (summary.json) in the given directories")
     return rows
 
 
+_COLUMNS = [field.name for field in fields(SummaryRow)]
+# What one averaged row has in common, over seeds.
+_SAME = _COLUMNS[: _COLUMNS.index("seeds")]
+
+
 def summarise(rows: Sequence[ResultRow]) -> list[SummaryRow]:
-    """Average over seeds; a seed that occurs in several runs with equal results counts once."""
-    groups: dict[tuple, dict[tuple, ResultRow]] = defaultdict(dict)
+    """Average over seeds; a seed that occurs in several runs counts once.
+
+    Raises:
+        InputError: two runs of one seed disagree.
+    """
+    groups: dict[tuple, dict[int, ResultRow]] = defaultdict(dict)
     for row in rows:
-        group = (
-            *(row.system_kind, row.system, row.queue, row.workload, row.cluster, row.num_devices),
-            *(row.method, row.uses_order, row.evaluations),
-        )
-        groups[group][(row.seed, row.makespan_s)] = row
-    table = [_average(list(group.values())) for group in groups.values()]
+        seeds = groups[tuple(getattr(row, column) for column in _SAME)]
+        known = seeds.setdefault(row.seed, row)
+        if known.makespan_s != row.makespan_s:
+            raise InputError(
+                f"{row.method} on {row.workload}, seed {row.seed}: two runs of the same settings "
+                f"give {known.makespan_s:g} s and {row.makespan_s:g} s"
+            )
+    table = [_average(list(seeds.values())) for seeds in groups.values()]
+    before_method = _SAME.index("method")
     return sorted(
         table,
         key=lambda row: (
-            *(row.system_kind, row.system, row.queue, row.workload, row.cluster),
-            *(row.num_devices, row.makespan_s),
+            *(getattr(row, column) for column in _SAME[:before_method]),
+            row.makespan_s,
         ),
     )
 
@@ -83,16 +96,8 @@ def _average(rows: Sequence[ResultRow]) -> SummaryRow:
     first = rows[0]
     makespans = [row.makespan_s for row in rows]
     return SummaryRow(
-        system_kind=first.system_kind,
-        system=first.system,
-        queue=first.queue,
-        workload=first.workload,
-        cluster=first.cluster,
-        num_devices=first.num_devices,
-        method=first.method,
-        uses_order=first.uses_order,
+        **{column: getattr(first, column) for column in _SAME},
         seeds=len(rows),
-        evaluations=first.evaluations,
         makespan_s=mean("makespan_s"),
         spread_s=float(np.std(makespans, ddof=1)) if len(makespans) > 1 else 0.0,
         jitter_mean_s=mean("jitter_mean_s"),
@@ -107,9 +112,6 @@ def _text(row: SummaryRow) -> list[str]:
     return [
         f"{value:.6g}" if isinstance(value, float) else str(value) for value in asdict(row).values()
     ]
-
-
-_COLUMNS = [field.name for field in fields(SummaryRow)]
 
 
 def to_csv(table: Sequence[SummaryRow]) -> str:

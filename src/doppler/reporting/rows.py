@@ -9,25 +9,31 @@ from pathlib import Path
 from doppler.graph.formats import write_atomically
 
 RESULTS_FILE = "results.csv"
+SUMMARY_FILE = "summary.json"  # written last: the run is finished
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
     """What is reported of a method (evaluation protocol).
 
-    queue: how the system orders ready tasks; rows of different queues are not comparable.
-    uses_order: whether the method chose the order itself. evaluations: executions used, a
-    teacher's included. wall_s: seconds of the search. makespan_s: nominal. jitter_mean_s,
-    jitter_p95_s: over fresh draws of cost jitter. lower_bound_s: no placement can be faster;
-    bound names which bound it is. gap: makespan over lower bound, less 1.
+    variant: hash of the method's own settings. problem: hash of the problem. rules: how the system
+    executes. Rows that differ in problem, rules or system_kind must not be held against each other.
+    queue: how the system orders ready tasks. uses_order: whether the method chose the order itself.
+    evaluations: executions used, those of inherited training included. wall_s: seconds of the
+    search. makespan_s: nominal. jitter_mean_s, jitter_p95_s: over fresh draws of cost jitter.
+    lower_bound_s: no placement can be faster; bound names which bound it is. gap: makespan over
+    lower bound, less 1.
     """
 
     method: str
+    variant: str
     workload: str
+    problem: str
     cluster: str
     num_devices: int
     system: str
     system_kind: str
+    rules: str
     queue: str
     uses_order: bool
     seed: int

@@ -1,5 +1,6 @@
 """The table at the end of a run."""
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -39,7 +40,7 @@ def results_table(rows: Sequence[ResultRow]) -> Table:
             row.method,
             "own" if row.uses_order else "b_level",
             Text(format_seconds(row.makespan_s), style),
-            f"{100 * row.gap:.1f}%",
+            f"{100 * row.gap:.1f}%" if math.isfinite(row.gap) else "-",
             format_seconds(row.jitter_mean_s),
             format_seconds(row.jitter_p95_s),
             f"{row.evaluations:,}",

@@ -5,7 +5,6 @@ came after it.
 """
 
 import os
-import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 
 from doppler.errors import InputError
+from doppler.stages.optimisation import Effort
 
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
 
@@ -32,11 +32,13 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     Raises:
         InputError: no such file, or not a checkpoint of this program.
     """
+    if not isinstance(path, str | Path):
+        raise InputError(f"stage.init_from: must be auto, null or a path, got {path!r}")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=False)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError) as error:
+    except Exception as error:  # unpickling a file of any content can raise anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: unreadable checkpoint ({reason})") from None
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
@@ -58,6 +60,12 @@ def load_policy_weights(policy: torch.nn.Module, path: str | Path) -> None:
     except RuntimeError as error:
         detail = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
         raise InputError(f"{path}: weights of another policy: {detail}") from None
+
+
+def effort_of(path: str | Path) -> Effort:
+    """What it took to make the weights of a checkpoint."""
+    kept = load_checkpoint(path).get("doppler", {})
+    return Effort(int(kept.get("evaluations", 0)), float(kept.get("elapsed_s", 0.0)))
 
 
 class LastCheckpoint(Callback):

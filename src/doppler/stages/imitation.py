@@ -5,16 +5,21 @@ Shape suffixes: B episodes, V ops.
 
 from typing import Any
 
-import pytorch_lightning as pl
 from torch import Tensor
 
 from doppler.baselines import Teacher
 from doppler.episode import View
 from doppler.policies import Policy
-from doppler.stages.optimisation import linear_decay, log_metrics, seeded_generator
+from doppler.stages.optimisation import (
+    ClockedModule,
+    check_at_least,
+    linear_decay,
+    log_metrics,
+    seeded_generator,
+)
 
 
-class Imitation(pl.LightningModule):
+class Imitation(ClockedModule):
     """Maximise the log-likelihood of a teacher's decisions at the states that the teacher visits.
 
     policy: an nn.Module that is a Policy. view: the problem. teacher: gives fresh decisions,
@@ -42,6 +47,9 @@ class Imitation(pl.LightningModule):
         seed: int,
     ) -> None:
         super().__init__()
+        check_at_least("algorithm.imitation.batch_episodes", batch_episodes, 1)
+        check_at_least("algorithm.imitation.learning_rate", learning_rate, 1e-12)
+        check_at_least("budget.imitation_episodes", episodes, 1)
         self.policy = policy
         self.view = view
         self.teacher = teacher
@@ -84,8 +92,13 @@ class Imitation(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the random state."""
-        checkpoint["doppler"] = {"rng": self.rng.bit_generator.state}
+        checkpoint["doppler"] = {
+            "rng": self.rng.bit_generator.state,
+            "elapsed_s": self.elapsed_s,
+            "evaluations": 0,
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on from it."""
         self.rng.bit_generator.state = checkpoint["doppler"]["rng"]
+        self.elapsed_s = checkpoint["doppler"]["elapsed_s"]

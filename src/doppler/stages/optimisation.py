@@ -1,8 +1,10 @@
 """What the training stages share: random streams, the optimiser, the endless dataset."""
 
 import itertools
+import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytorch_lightning as pl
 import torch
 from torch import nn
 from torch.utils.data import IterableDataset
+
+from doppler.errors import InputError
 
 
 def seeded_generator(seed: int, purpose: str) -> np.random.Generator:
@@ -30,6 +34,48 @@ def linear_decay(
         "optimizer": optimizer,
         "lr_scheduler": {"scheduler": schedule, "interval": "step"},
     }
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What it took to get somewhere: executions of a system, and seconds."""
+
+    evaluations: int
+    seconds: float
+
+
+NO_EFFORT = Effort(0, 0.0)
+
+
+class ClockedModule(pl.LightningModule):
+    """A module that counts the seconds of its updates, over interruptions too.
+
+    elapsed_s: of whole updates: episodes, execution, gradients, bookkeeping.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elapsed_s = 0.0
+
+    def on_train_start(self) -> None:
+        """The clock runs from here."""
+        self._clock_s = time.perf_counter()
+
+    def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
+        """Add what has passed since the last update."""
+        now_s = time.perf_counter()
+        self.elapsed_s += now_s - self._clock_s
+        self._clock_s = now_s
+
+
+def check_at_least(key: str, value: float, least: float) -> None:
+    """Refuse a number that is too small, or that is none.
+
+    Raises:
+        InputError: names the key.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+        raise InputError(f"{key}: must be a number of at least {least:g}, got {value!r}")
 
 
 def log_metrics(module: pl.LightningModule, metrics: dict[str, float]) -> None:

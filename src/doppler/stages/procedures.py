@@ -18,14 +18,13 @@ from rich.console import Console
 from doppler.baselines import Baseline
 from doppler.errors import InputError
 from doppler.problem import Placement
-from doppler.reporting.rows import RESULTS_FILE, read_results
+from doppler.reporting.rows import RESULTS_FILE, SUMMARY_FILE, read_results
 from doppler.reporting.table import print_results
 from doppler.stages.checkpoints import LAST
 from doppler.stages.optimisation import seeded_generator
 from doppler.stages.reinforcement import Reinforcement
-from doppler.stages.run import Method, Run
+from doppler.stages.run import Method, Run, plain
 from doppler.stages.run_directory import (
-    SUMMARY_FILE,
     claimed,
     is_finished,
     run_directory,
@@ -48,51 +47,58 @@ def execute(
     stage = STAGES.get(cfg.stage.name)
     if stage is None:
         raise InputError(f"stage.name: {cfg.stage.name!r} is not one of {', '.join(STAGES)}")
-    run = Run(cfg, run_directory(cfg, _method_name(cfg)), console, is_step)
+    run = Run(cfg, _method_name(cfg), console, is_step)
     run.check()
-    finished = is_finished(run.directory) and not cfg.overwrite
-    with claimed(run.directory, cfg, overrides):
-        if not finished:
+    with claimed(run.directory, cfg, run.problem.hash, overrides, wait=is_step):
+        if not is_finished(run.directory):
             run.introduce()
             return stage(run)
-    run.say(f"{run.directory} is finished already (overwrite=true runs it again)")
-    print_results(read_results(run.directory / RESULTS_FILE), console)
-    return json.loads((run.directory / SUMMARY_FILE).read_text())
+    if not is_step:
+        run.say(f"{run.directory} is finished already (overwrite=true runs it again)")
+        print_results(read_results(run.directory / RESULTS_FILE), console)
+    return _summary_of(run.directory)
+
+
+def _summary_of(directory: Path) -> Summary:
+    path = directory / SUMMARY_FILE
+    try:
+        return json.loads(path.read_text())
+    except ValueError:
+        raise InputError(f"{path}: damaged (overwrite=true runs it again)") from None
 
 
 def _method_name(cfg: DictConfig) -> str:
     """The method that a run is about, as its directory is called."""
     if cfg.stage.name == "evaluate":
-        return "+".join(str(name) for name in cfg.baseline)
+        return "+".join(str(name) for name in cfg.get("baseline") or {}) or "none"
     return str(cfg.policy.name)
 
 
 def run_imitation(run: Run) -> Summary:
     """Stage I: train, then execute the greedy placement once."""
-    begin = time.perf_counter()
     module = train_imitation(run)
     rng = seeded_generator(run.cfg.seed, "greedy")
     device_BV, priority_BV = module.policy.rollout(run.view, 1, 0.0, rng).placements()
     placement = Placement.make(run.problem, device_BV[0], priority_BV[0])
-    with run.open() as session:
-        greedy_s = float(session.measure(device_BV, priority_BV, rng=rng).cost_s()[0])
-    wall_s = time.perf_counter() - begin
     method = Method(
         name=f"{run.cfg.policy.name} imitation",
+        settings=[plain(run.cfg.policy), plain(run.cfg.algorithm.imitation)],
         placement=placement,
-        makespan_s=greedy_s,
-        uses_order=True,
+        makespan_s=run.nominal_s(placement),
+        uses_order=run.honours_order,
         evaluations=1,
-        wall_s=wall_s,
+        wall_s=module.elapsed_s,
     )
+    if not np.isfinite(method.makespan_s):
+        raise InputError(f"{method.name}: the greedy placement does not fit in memory")
     return run.finish(
         method,
         [],
         {
             "imitation_key": imitation_key(run),
-            "greedy_makespan_s": greedy_s,
+            "greedy_makespan_s": method.makespan_s,
             "episodes": module.num_episodes,
-            "episodes_per_s": module.num_episodes / wall_s,
+            "episodes_per_s": module.num_episodes / max(module.elapsed_s, 1e-9),
         },
     )
 
@@ -108,48 +114,55 @@ def run_pipeline(run: Run) -> Summary:
 
 
 def _reinforce(run: Run, baselines: dict[str, Baseline]) -> Summary:
-    init_from, imitation_s = _initial_weights(run)
+    init_from = _initial_weights(run)
     with run.open() as session:
         module = train_reinforcement(
             run, title="stage II, simulated", init_from=init_from, session=session
         )
-    learned = _learned_methods(run, module, imitation_s)
-    others = [learned[1], *compare_baselines(run, baselines)]
-    return run.finish(
-        learned[0],
-        others,
-        {
-            "init_from": str(init_from) if init_from else None,
-            "greedy_makespan_s": module.greedy_s,
-            "episodes": module.num_episodes,
-            "episodes_per_s": module.num_episodes / max(module.elapsed_s, 1e-9),
-        },
-    )
-
-
-def _learned_methods(run: Run, module: Reinforcement, imitation_s: float) -> list[Method]:
-    """The best sample, and the greedy placement of the best weights."""
-    name = str(run.cfg.policy.name)
-    if module.best_placement is None or module.greedy_placement is None:
+    best, greedy = _learned_methods(run, module)
+    if not np.isfinite(best.makespan_s):
         raise InputError(
             f"{run.problem.graph.name}: no episode of {module.evaluations_used} fits in the "
             f"memory of {run.cfg.cluster.name}"
         )
-    found = [
-        (name, module.best_placement, module.best_s),
-        (f"{name} greedy", module.greedy_placement, module.greedy_s),
+    fits = bool(np.isfinite(greedy.makespan_s))
+    if not fits:
+        run.say(f"{greedy.name} is left out: it does not fit in memory")
+    own_s = module.elapsed_s - module.inherited.seconds
+    return run.finish(
+        best,
+        [*([greedy] if fits else []), *compare_baselines(run, baselines)],
+        {
+            "init_from": str(init_from) if init_from else None,
+            "greedy_makespan_s": greedy.makespan_s if fits else None,
+            "episodes": module.num_episodes,
+            "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
+        },
+    )
+
+
+def _learned_methods(run: Run, module: Reinforcement) -> tuple[Method, Method]:
+    """The best sample, and the greedy placement of the best weights."""
+    assert module.greedy_placement is not None, "training begins with a greedy placement"
+    best = module.best_placement or module.greedy_placement
+    name = str(run.cfg.policy.name)
+    settings = [
+        *(plain(run.cfg.policy), plain(run.cfg.algorithm), run.cfg.stage.init_from),
+        plain(run.cfg.trainer.build),
     ]
-    return [
-        Method(
+
+    def method(label: str, placement: Placement) -> Method:
+        return Method(
             name=label,
+            settings=settings,
             placement=placement,
-            makespan_s=seconds,
-            uses_order=True,
-            evaluations=module.evaluations_used,
-            wall_s=module.elapsed_s + imitation_s,
+            makespan_s=run.nominal_s(placement),
+            uses_order=run.honours_order,
+            evaluations=module.evaluations_done,
+            wall_s=module.elapsed_s,
         )
-        for label, placement, seconds in found
-    ]
+
+    return method(name, best), method(f"{name} greedy", module.greedy_placement)
 
 
 def run_evaluate(run: Run) -> Summary:
@@ -165,22 +178,24 @@ def compare_baselines(run: Run, baselines: dict[str, Baseline]) -> list[Method]:
     """Search with each baseline; those that choose an order need a system that honours it."""
     methods = []
     for name, baseline in baselines.items():
-        if run.system.queue == "fifo" and getattr(baseline, "order", False):
-            run.say(f"{name} is left out: it searches for an order, and this system is fifo")
+        if not run.honours_order and getattr(baseline, "order", False):
+            run.say(f"{name} is left out: it searches for an order, and this system keeps none")
             continue
         begin = time.perf_counter()
         with run.open() as session:
             result = baseline.place(session, seeded_generator(run.cfg.seed, name))
             assert result.evaluations == session.evaluations, f"{name} miscounts"
-        if not np.isfinite(result.makespan_s):
+        nominal_s = run.nominal_s(result.placement)
+        if not np.isfinite(nominal_s):
             run.say(f"{name} is left out: it found no placement that fits in memory")
             continue
         methods.append(
             Method(
                 name=name,
+                settings=plain(run.cfg.baseline[name]),
                 placement=result.placement,
-                makespan_s=result.makespan_s,
-                uses_order=baseline.uses_order,
+                makespan_s=nominal_s,
+                uses_order=baseline.uses_order and run.honours_order,
                 evaluations=result.evaluations,
                 wall_s=time.perf_counter() - begin,
             )
@@ -188,32 +203,30 @@ def compare_baselines(run: Run, baselines: dict[str, Baseline]) -> list[Method]:
     return methods
 
 
-def _initial_weights(run: Run) -> tuple[Path | None, float]:
-    """Checkpoint to begin stage II from, and the seconds that it took to make."""
+def _initial_weights(run: Run) -> Path | None:
+    """Checkpoint to begin stage II from."""
     choice = run.cfg.stage.init_from
     if choice is None:
-        return None, 0.0
+        return None
     if choice != "auto":
-        return Path(choice), 0.0
+        return Path(choice)
     found = _find_imitation(run)
     if found is None:
         cfg = deepcopy(run.cfg)
         OmegaConf.update(cfg, "stage", {"name": "imitation"}, merge=False)
         cfg.run_dir, cfg.overwrite = None, False
-        directory = run_directory(cfg, _method_name(cfg))
-        run.say(f"stage I is needed first: it runs in {directory}")
+        found = run_directory(cfg, _method_name(cfg), run.problem.hash)
+        run.say(f"stage I is needed first: it runs in {found}")
         execute(cfg, [], run.console, is_step=True)
-        found = directory
-    summary = json.loads((found / SUMMARY_FILE).read_text())
     run.say(f"initial weights: {found / LAST}")
-    return found / LAST, float(summary["wall_s"])
+    return found / LAST
 
 
 def _find_imitation(run: Run) -> Path | None:
     key = imitation_key(run)
     pattern = f"imitation/*/*/*/seed={run.cfg.seed}-*/{SUMMARY_FILE}"
     for path in sorted(Path(run.cfg.output_dir).glob(pattern)):
-        if json.loads(path.read_text()).get("imitation_key") == key:
+        if _summary_of(path.parent).get("imitation_key") == key:
             return path.parent
     return None
 

@@ -3,12 +3,10 @@
 Shape suffixes: B episodes, V ops.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -17,11 +15,19 @@ from doppler.episode import View
 from doppler.errors import InputError
 from doppler.policies import Policy
 from doppler.problem import Placement
-from doppler.stages.optimisation import linear_decay, log_metrics, seeded_generator
+from doppler.stages.optimisation import (
+    NO_EFFORT,
+    ClockedModule,
+    Effort,
+    check_at_least,
+    linear_decay,
+    log_metrics,
+    seeded_generator,
+)
 from doppler.system import Session
 
 
-class Reinforcement(pl.LightningModule):
+class Reinforcement(ClockedModule):
     """REINFORCE: sampled episodes, makespan as the only reward, advantage within the batch.
 
     policy: an nn.Module that is a Policy. session: the system to learn on, simulated or real.
@@ -30,6 +36,8 @@ class Reinforcement(pl.LightningModule):
     learning_rate, final_learning_rate: of Adam, falling linearly. entropy: weight of the entropy
     bonus, falling to 0. seed: of everything random here. on_best: told of every new best placement
     and its seconds. on_best_greedy: called while the weights are those of a new best greedy one.
+    inherited: what it took to make the weights that training begins with. elapsed_s and
+    evaluations_done go on counting from there.
 
     Source: DOPPLER (Yao et al., ICLR 2026), stages II and III. Deviations, by measurement: episodes
     are sampled from the policy instead of epsilon-greedy, the advantage is (mean - cost) / standard
@@ -52,8 +60,14 @@ class Reinforcement(pl.LightningModule):
         seed: int,
         on_best: Callable[[Placement, float], None],
         on_best_greedy: Callable[[], None],
+        inherited: Effort = NO_EFFORT,
     ) -> None:
         super().__init__()
+        where = "algorithm.reinforcement"
+        for key, value in (("batch_episodes", batch_episodes), ("greedy_every", greedy_every)):
+            check_at_least(f"{where}.{key}", value, 1)
+        check_at_least(f"{where}.learning_rate", learning_rate, 1e-12)
+        check_at_least("budget.evaluations", evaluations, 1)
         self.title = title
         self.policy = policy
         self.view = view
@@ -69,6 +83,9 @@ class Reinforcement(pl.LightningModule):
         self.learning_rate = learning_rate
         self.final_learning_rate = final_learning_rate
         self.entropy = entropy
+        self.inherited = inherited
+        self.elapsed_s = inherited.seconds
+        self.evaluations_done = inherited.evaluations
         self.on_best = on_best
         self.on_best_greedy = on_best_greedy
         self.rng = seeded_generator(seed, "reinforcement")
@@ -76,7 +93,6 @@ class Reinforcement(pl.LightningModule):
         self.best_placement: Placement | None = None
         self.greedy_s = float("inf")
         self.greedy_placement: Placement | None = None
-        self.elapsed_s = 0.0
 
     @property
     def episodes_done(self) -> int:
@@ -87,16 +103,6 @@ class Reinforcement(pl.LightningModule):
     def evaluations_used(self) -> int:
         """Executions that the whole training takes, the greedy one at its end included."""
         return self.num_episodes + _num_greedy(self.num_updates, self.greedy_every)
-
-    def on_train_start(self) -> None:
-        """The clock runs from here, also after a resumption."""
-        self._clock_s = time.perf_counter()
-
-    def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
-        """Count the seconds of the whole update: episodes, execution, gradients, bookkeeping."""
-        now_s = time.perf_counter()
-        self.elapsed_s += now_s - self._clock_s
-        self._clock_s = now_s
 
     def on_train_batch_start(self, batch: int, batch_idx: int) -> None:
         """Now and then, before an update: what would the policy do if it had to decide?"""
@@ -130,6 +136,7 @@ class Reinforcement(pl.LightningModule):
         self, device_BV: NDArray[np.int64], priority_BV: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         cost_B = self.session.measure(device_BV, priority_BV, rng=self.rng).cost_s()
+        self.evaluations_done += len(device_BV)
         best = int(cost_B.argmin())
         if cost_B[best] < self.best_s:
             self.best_s = float(cost_B[best])
@@ -161,6 +168,7 @@ class Reinforcement(pl.LightningModule):
             "best": _plain(self.best_placement, self.best_s),
             "greedy": _plain(self.greedy_placement, self.greedy_s),
             "elapsed_s": self.elapsed_s,
+            "evaluations": self.evaluations_done,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -170,6 +178,7 @@ class Reinforcement(pl.LightningModule):
         self.best_placement, self.best_s = self._restored(kept["best"])
         self.greedy_placement, self.greedy_s = self._restored(kept["greedy"])
         self.elapsed_s = kept["elapsed_s"]
+        self.evaluations_done = kept["evaluations"]
 
     def _restored(self, plain: dict[str, Any]) -> tuple[Placement | None, float]:
         if plain["device"] is None:

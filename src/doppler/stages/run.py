@@ -1,5 +1,6 @@
 """One run from its configuration: what is built, in which directory, and what it leaves there."""
 
+import hashlib
 import json
 import os
 import platform
@@ -21,11 +22,11 @@ from doppler.errors import InputError
 from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
 from doppler.problem import Placement, Problem, build
-from doppler.reporting.rows import RESULTS_FILE, ResultRow, write_results
+from doppler.reporting.rows import RESULTS_FILE, SUMMARY_FILE, ResultRow, write_results
 from doppler.reporting.table import format_seconds, print_results
 from doppler.stages.checkpoints import load_checkpoint
 from doppler.stages.optimisation import seeded_generator
-from doppler.stages.run_directory import SUMMARY_FILE
+from doppler.stages.run_directory import run_directory
 from doppler.system import Session, System
 from doppler.trace import explain, save_gantt, save_perfetto
 
@@ -35,9 +36,13 @@ JITTER, JITTER_DRAWS = 0.05, 1000
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Method:
-    """A method's outcome: the placement, and what it took to find it."""
+    """A method's outcome: the placement, its nominal makespan, and what it took to find it.
+
+    settings: of the method, as configured. uses_order: it chose the order, and the system keeps it.
+    """
 
     name: str
+    settings: Any
     placement: Placement
     makespan_s: float
     uses_order: bool
@@ -49,13 +54,19 @@ class Method:
 class Run:
     """A run: its configuration, its directory, and what they determine.
 
-    is_step: it serves another run, which will show the results.
+    method: what it is about, as its directory is called. is_step: it serves another run, which
+    will show the results.
     """
 
     cfg: DictConfig
-    directory: Path
+    method: str
     console: Console
     is_step: bool = False
+
+    @cached_property
+    def directory(self) -> Path:
+        """Where it leaves its results."""
+        return run_directory(self.cfg, self.method, self.problem.hash)
 
     @cached_property
     def problem(self) -> Problem:
@@ -75,7 +86,13 @@ class Run:
     @cached_property
     def baselines(self) -> dict[str, Baseline]:
         """Methods to compare with, by name."""
-        return {str(name): instantiate(conf) for name, conf in self.cfg.baseline.items()}
+        chosen = self.cfg.get("baseline") or {}
+        return {str(name): instantiate(conf) for name, conf in chosen.items()}
+
+    @property
+    def honours_order(self) -> bool:
+        """Whether the system runs ready ops by their priority."""
+        return self.system.queue in ("priority", "strict")
 
     @cached_property
     def bound(self) -> LowerBound:
@@ -96,10 +113,16 @@ class Run:
         Raises:
             InputError: or Hydra's own error, in one line.
         """
-        if not isinstance(self.cfg.seed, int) or self.cfg.seed < 0:
-            raise InputError(f"seed: must be a whole number from 0 on, got {self.cfg.seed!r}")
+        cfg = self.cfg
+        if type(cfg.seed) is not int or cfg.seed < 0:
+            raise InputError(f"seed: must be a whole number from 0 on, got {cfg.seed!r}")
+        if type(cfg.overwrite) is not bool:
+            raise InputError(f"overwrite: must be true or false, got {cfg.overwrite!r}")
+        for key in ("workload", "cluster", "policy"):
+            if "/" in str(cfg[key].name) or str(cfg[key].name).startswith("."):
+                raise InputError(f"{key}.name: {cfg[key].name!r} is no name for a directory")
         _ = self.problem, self.system, self.baselines, self.bound
-        init_from = self.cfg.stage.get("init_from")
+        init_from = cfg.stage.get("init_from")
         if init_from not in (None, "auto"):
             load_checkpoint(init_from)
 
@@ -117,18 +140,34 @@ class Run:
             )
 
     def keep_best(self, placement: Placement, seconds: float) -> None:
-        """Best so far, on disk."""
+        """Best so far, on disk; a better one that an interrupted run left there stays."""
+        if self._kept_s() > seconds:
+            self._save(placement, seconds)
+
+    def _kept_s(self) -> float:
+        try:
+            kept = json.loads((self.directory / PLACEMENT_FILE).read_text())
+            return float(kept["makespan_s"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return float("inf")
+
+    def _save(self, placement: Placement, seconds: float) -> None:
         placement.save(
             self.directory / PLACEMENT_FILE,
             {"makespan_s": seconds, "system_kind": self.system.kind},
         )
 
+    def nominal_s(self, placement: Placement) -> float:
+        """Seconds without jitter; inf where the placement does not fit in memory."""
+        nominal = replace(self.system, noise=0.0)  # type: ignore[type-var]
+        with nominal.open(self.problem) as session:
+            rng = seeded_generator(int(self.cfg.seed), "nominal")
+            rows = placement.device[None], placement.priority[None]
+            return float(session.measure(*rows, rng=rng).cost_s()[0])
+
     def row(self, method: Method) -> ResultRow:
         """The protocol's figures of a method, jitter on fresh draws that all methods share."""
         placement = method.placement
-        with self.open() as session:
-            # A system with noise of its own found it by a draw: what counts is the nominal time.
-            nominal_s = session.trace(placement).makespan_s
         jittered = replace(self.system, noise=JITTER)  # type: ignore[type-var]
         with jittered.open(self.problem) as session:
             draws = session.measure(
@@ -139,6 +178,9 @@ class Run:
             ).seconds[0]
         return ResultRow(
             method=method.name,
+            variant=_short_hash(method.settings),
+            problem=self.problem.hash,
+            rules=", ".join(f"{key} {value}" for key, value in self._rules().items()),
             workload=str(self.cfg.workload.name),
             cluster=str(self.cfg.cluster.name),
             num_devices=self.problem.num_devices,
@@ -149,19 +191,22 @@ class Run:
             seed=int(self.cfg.seed),
             evaluations=method.evaluations,
             wall_s=method.wall_s,
-            makespan_s=nominal_s,
+            makespan_s=method.makespan_s,
             jitter_mean_s=float(draws.mean()),
             jitter_p95_s=float(np.quantile(draws, 0.95)),
             lower_bound_s=self.bound.seconds,
             bound=self.bound.name,
-            gap=self._gap(nominal_s),
+            gap=self._gap(method.makespan_s),
         )
+
+    def _rules(self) -> dict[str, Any]:
+        return {key: value for key, value in plain(self.cfg.simulator).items() if key != "_target_"}
 
     def _gap(self, makespan_s: float) -> float:
         """Makespan over lower bound, less 1; sums of seconds agree to their last digits only."""
         bound_s = self.bound.seconds
         if bound_s == 0.0:
-            return 0.0
+            return 0.0 if makespan_s == 0.0 else float("inf")
         gap = makespan_s / bound_s - 1.0
         return 0.0 if abs(gap) < 1e-9 else gap
 
@@ -174,7 +219,7 @@ class Run:
         rows = [self.row(each) for each in (method, *others)]
         write_results(self.directory / RESULTS_FILE, rows)
         save_json(self.problem.graph, self.directory / "graph.json")
-        self.keep_best(method.placement, rows[0].makespan_s)
+        self._save(method.placement, rows[0].makespan_s)
         with self.open() as session:
             trace = session.trace(method.placement)
         save_perfetto(trace, self.directory / "trace.json")
@@ -183,7 +228,7 @@ class Run:
         explanation = explain(trace).lines()
         write_atomically(self.directory / "explanation.txt", "\n".join(explanation) + "\n")
         summary = {**self._describe(rows[0]), **extra}
-        write_atomically(self.directory / SUMMARY_FILE, to_json(summary))
+        write_atomically(self.directory / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
         if self.is_step:
             return summary
         for line in explanation:
@@ -228,9 +273,9 @@ class Run:
         }
 
 
-def to_json(data: dict[str, Any]) -> str:
-    """JSON with one entry a line."""
-    return json.dumps(data, indent=1) + "\n"
+def _short_hash(settings: Any) -> str:
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def plain(cfg: DictConfig) -> Any:

@@ -6,7 +6,6 @@
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,35 +15,40 @@ from omegaconf import DictConfig, OmegaConf
 
 from doppler.errors import InputError
 from doppler.graph.formats import write_atomically
+from doppler.reporting.rows import SUMMARY_FILE
 
-SUMMARY_FILE = "summary.json"
 CONFIG_FILE = ".hydra/config.yaml"
 OVERRIDES_FILE = ".hydra/overrides.yaml"
+IDENTITY_FILE = ".hydra/run_hash"
+LOCK_FILE = ".lock"
 # Keys that say where and how to run, not what: equal results for any value.
 _NOT_HASHED = ("output_dir", "run_dir", "overwrite")
 
 
-def config_hash(cfg: DictConfig) -> str:
-    """Eight hex digits of the resolved configuration."""
+def run_hash(cfg: DictConfig, problem_hash: str) -> str:
+    """Eight hex digits of the resolved configuration and of the problem that it led to.
+
+    The problem counts too: the same configuration may name a file whose content has changed.
+    """
     resolved = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(resolved, dict)
     for key in _NOT_HASHED:
         resolved.pop(key, None)
-    text = json.dumps(resolved, sort_keys=True, default=str)
+    text = json.dumps([resolved, problem_hash], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def run_directory(cfg: DictConfig, method: str) -> Path:
-    """``run_dir`` where it is given, else the place that the configuration determines."""
+def run_directory(cfg: DictConfig, method: str, problem_hash: str) -> Path:
+    """``run_dir`` where it is given, else the place that configuration and problem determine."""
     if cfg.run_dir is not None:
-        return Path(cfg.run_dir)
+        return Path(str(cfg.run_dir))
     return Path(
-        cfg.output_dir,
+        str(cfg.output_dir),
         cfg.stage.name,
         cfg.workload.name,
         cfg.cluster.name,
         method,
-        f"seed={cfg.seed}-{config_hash(cfg)}",
+        f"seed={cfg.seed}-{run_hash(cfg, problem_hash)}",
     )
 
 
@@ -54,47 +58,67 @@ def is_finished(directory: Path) -> bool:
 
 
 @contextmanager
-def claimed(directory: Path, cfg: DictConfig, overrides: Sequence[str]) -> Iterator[None]:
+def claimed(
+    directory: Path, cfg: DictConfig, problem_hash: str, overrides: Sequence[str], *, wait: bool
+) -> Iterator[None]:
     """Hold a run directory: write its configuration, keep other processes out.
 
-    With ``overwrite`` an earlier run of the same directory is removed first.
+    With ``overwrite`` an earlier run of the same directory is removed first. wait: until another
+    process that runs there is done.
 
     Raises:
-        InputError: the directory holds another run or something that is no run, or another
-            process runs in it. Nothing is changed then.
+        InputError: the directory holds another run or something that is no run, another process
+            runs in it, or it cannot be written. Nothing is changed then.
     """
-    config = directory / CONFIG_FILE
-    if config.exists():
-        stored = OmegaConf.load(config)
-        assert isinstance(stored, DictConfig)
-        if config_hash(stored) != config_hash(cfg):
-            raise InputError(
-                f"{directory}: holds a run of another configuration "
-                f"({config_hash(stored)}, this one is {config_hash(cfg)})"
-            )
-    elif directory.exists() and any(directory.iterdir()):
-        raise InputError(f"{directory}: is not empty and holds no run")
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as lock:
+    identity = run_hash(cfg, problem_hash)
+    _check_holder(directory, identity)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / LOCK_FILE).open("w")
+    except OSError as error:
+        raise InputError(f"{directory}: {error.strerror}") from None
+    with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError:
             raise InputError(f"{directory}: another process runs here") from None
         if cfg.overwrite:
             _clear(directory)
-        write_atomically(config, OmegaConf.to_yaml(cfg, resolve=True))
-        write_atomically(
-            directory / OVERRIDES_FILE,
-            "".join(f"- {override}\n" for override in overrides) or "[]\n",
-        )
+        write_atomically(directory / IDENTITY_FILE, identity + "\n")
+        write_atomically(directory / CONFIG_FILE, OmegaConf.to_yaml(cfg, resolve=True))
+        listed = "".join(f"- {override}\n" for override in overrides)
+        write_atomically(directory / OVERRIDES_FILE, listed or "[]\n")
         yield
 
 
+def _check_holder(directory: Path, identity: str) -> None:
+    """A directory without results is free, whoever began there."""
+    if not directory.is_dir() or not _results(directory):
+        return
+    file = directory / IDENTITY_FILE
+    holder = file.read_text().strip() if file.exists() else None
+    if holder is None:
+        raise InputError(f"{directory}: is not empty and holds no run")
+    if holder != identity:
+        raise InputError(
+            f"{directory}: holds a run of another configuration ({holder}, this one is {identity})"
+        )
+
+
+def _results(directory: Path) -> list[Path]:
+    """What a run has left in its directory beside its claim; the summary first."""
+    found = [
+        path
+        for path in directory.iterdir()
+        if path.name not in (LOCK_FILE, ".hydra") and not path.name.endswith(".partial")
+    ]
+    return sorted(found, key=lambda path: path.name != SUMMARY_FILE)
+
+
 def _clear(directory: Path) -> None:
-    for entry in os.scandir(directory):
-        if entry.name == ".lock":
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
+    """Remove the results; the claim stays, so that a kill in between leaves a run to resume."""
+    for path in _results(directory):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
         else:
-            os.unlink(entry.path)
+            path.unlink()

@@ -17,12 +17,13 @@ from doppler.stages.checkpoints import (
     BEST,
     LAST,
     LastCheckpoint,
+    effort_of,
     load_checkpoint,
     load_policy_weights,
     save_checkpoint,
 )
 from doppler.stages.imitation import Imitation
-from doppler.stages.optimisation import Updates
+from doppler.stages.optimisation import NO_EFFORT, Updates
 from doppler.stages.reinforcement import Reinforcement
 from doppler.stages.run import Run, plain
 from doppler.system import Session
@@ -45,6 +46,7 @@ def imitation_key(run: Run) -> str:
         "problem": run.problem.hash,
         "policy": plain(run.cfg.policy),
         "imitation": plain(run.cfg.algorithm.imitation),
+        "trainer": plain(run.cfg.trainer.build),
         "seed": run.cfg.seed,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -84,9 +86,10 @@ def train_reinforcement(
     run: Run, *, title: str, init_from: Path | None, session: Session
 ) -> Reinforcement:
     """Stage II or III from the weights of a checkpoint, or from random ones; leaves best.ckpt."""
-    policy = make_policy(run)
+    policy, inherited = make_policy(run), NO_EFFORT
     if init_from is not None:
         load_policy_weights(policy, init_from)  # type: ignore[arg-type]
+        inherited = effort_of(init_from)
     build = instantiate(run.cfg.algorithm.reinforcement)
     module: Reinforcement = build(
         title=title,
@@ -95,6 +98,7 @@ def train_reinforcement(
         session=session,
         seed=run.cfg.seed,
         on_best=run.keep_best,
+        inherited=inherited,
         on_best_greedy=lambda: save_checkpoint(module.trainer, run.directory / BEST),
     )
     fit(run, module, module.num_updates)
