@@ -38,7 +38,7 @@ def results_table(rows: Sequence[ResultRow]) -> Table:
         style = "bold" if row.makespan_s <= best * (1 + 1e-9) else ""
         table.add_row(
             row.method,
-            "own" if row.uses_order else "b_level",
+            _order(row),
             Text(format_seconds(row.makespan_s), style),
             f"{100 * row.gap:.1f}%" if math.isfinite(row.gap) else "-",
             format_seconds(row.jitter_mean_s),
@@ -47,6 +47,13 @@ def results_table(rows: Sequence[ResultRow]) -> Table:
             f"{row.wall_s:.1f}",
         )
     return table
+
+
+def _order(row: ResultRow) -> str:
+    """Whose order ready ops run in: the method's, the default one, or the system's."""
+    if row.queue not in ("priority", "strict"):
+        return row.queue
+    return "own" if row.uses_order else "b_level"
 
 
 def make_console() -> Console:

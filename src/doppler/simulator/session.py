@@ -66,10 +66,7 @@ class WorkConserving:
     def __post_init__(self) -> None:
         _check_choice("simulator.queue", self.queue, QUEUES)
         _check_choice("simulator.contention", self.contention, CONTENTIONS)
-        if not 1 <= self.streams <= MAX_STREAMS:
-            raise InputError(f"simulator.streams: 1 to {MAX_STREAMS}, got {self.streams}")
-        if not 0 <= self.noise < 10:
-            raise InputError(f"simulator.noise: 0 to 10, got {self.noise}")
+        _check_numbers(self.streams, self.noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
@@ -100,10 +97,7 @@ class Published:
 
     def __post_init__(self) -> None:
         _check_choice("simulator.queue", self.queue, ("fifo", "priority"))
-        if not 1 <= self.streams <= MAX_STREAMS:
-            raise InputError(f"simulator.streams: 1 to {MAX_STREAMS}, got {self.streams}")
-        if not 0 <= self.noise < 10:
-            raise InputError(f"simulator.noise: 0 to 10, got {self.noise}")
+        _check_numbers(self.streams, self.noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
@@ -132,8 +126,7 @@ class BulkSynchronous:
     streams: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.noise < 10:
-            raise InputError(f"simulator.noise: 0 to 10, got {self.noise}")
+        _check_numbers(self.streams, self.noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
@@ -149,6 +142,13 @@ class BulkSynchronous:
 def _check_choice(key: str, value: str, choices) -> None:
     if value not in choices:
         raise InputError(f"{key}: {value!r} is not one of {', '.join(choices)}")
+
+
+def _check_numbers(streams: int, noise: float) -> None:
+    if not 1 <= streams <= MAX_STREAMS:
+        raise InputError(f"simulator.streams: 1 to {MAX_STREAMS}, got {streams}")
+    if not 0 <= noise < 10:
+        raise InputError(f"simulator.noise: 0 to 10, got {noise}")
 
 
 def _own(rows: NDArray[np.int64]) -> NDArray[np.int64]:
