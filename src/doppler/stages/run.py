@@ -108,7 +108,7 @@ class Run:
         self.console.print(text, highlight=False, soft_wrap=True)
 
     def check(self) -> None:
-        """Build what the configuration describes: bad input ends before anything is written.
+        """Build what the configuration describes: what is wrong with it ends before any claim.
 
         Raises:
             InputError: or Hydra's own error, in one line.
