@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from rich.console import Console
 
-from doppler.graph import load_graph
+from doppler.graph import load_graph, save_json
+from doppler.stages import execute
 
 PROJECT = Path(__file__).resolve().parents[1]
 README = (PROJECT / "README.md").read_text()
@@ -38,12 +42,26 @@ def readme_commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", readme_commands())
-def test_readme_commands_compose(command):
-    overrides = [word for word in shlex.split(command) if word != "-m"]
-    # A sweep is one configuration per choice; the first stands for all.
-    single = [word.split(",")[0] for word in overrides]
-    cfg = compose("config", single)
-    assert cfg.stage.name in ("pipeline", "evaluate")
+def test_readme_commands_run(command, tmp_path):
+    """Each with a small budget and, where it names a file, a small graph of that name."""
+    (tmp_path / "graph.txt").write_text("3\n\n0, 1\n1, 2\n100,400\n100,400\n100,400\n")
+    save_json(load_graph(tmp_path / "graph.txt"), tmp_path / "graph.json")
+    words = [word for word in shlex.split(command) if word != "-m"]
+    # A sweep is one run per choice; the first stands for all.
+    overrides = [word.split(",")[0] for word in words]
+    overrides = [word.replace("path=graph", f"path={tmp_path}/graph") for word in overrides]
+    small = ["budget.evaluations=40", "budget.imitation_episodes=16", f"output_dir={tmp_path}"]
+    summary = execute(compose("config", [*overrides, *small]), [], Console(quiet=True))
+    assert summary["lower_bound_s"] <= summary["makespan_s"] * (1 + 1e-9)
+
+
+def test_the_report_command_writes_its_three_tables(tmp_path):
+    overrides = ["stage=evaluate", "baseline=critical_path", f"output_dir={tmp_path}"]
+    execute(compose("config", overrides), [], Console(quiet=True))
+    command = [sys.executable, str(PROJECT / "src/report.py"), str(tmp_path), "--out"]
+    subprocess.run([*command, str(tmp_path / "report")], check=True, capture_output=True)
+    for suffix in ("md", "csv", "tex"):
+        assert "critical" in (tmp_path / f"report/table.{suffix}").read_text()
 
 
 def test_readme_names_every_choice_of_the_groups_that_it_lists():

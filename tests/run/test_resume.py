@@ -31,8 +31,8 @@ def run_directory(output_dir: Path) -> Path:
     return directory
 
 
-def kill_in_mid_training(output_dir: Path) -> tuple[Path, int]:
-    """Start a run, kill it once a checkpoint is written; the checkpoint's step."""
+def kill_in_mid_training(output_dir: Path) -> tuple[Path, int, float]:
+    """Start a run, kill it once a checkpoint is written; its step and best so far."""
     process = subprocess.Popen(command(output_dir), cwd=PROJECT, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
@@ -44,16 +44,17 @@ def kill_in_mid_training(output_dir: Path) -> tuple[Path, int]:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     directory = run_directory(output_dir)
-    step = torch.load(directory / "checkpoints/last.ckpt", weights_only=False)["global_step"]
-    return directory, step
+    checkpoint = torch.load(directory / "checkpoints/last.ckpt", weights_only=False)
+    return directory, checkpoint["global_step"], checkpoint["doppler"]["best"]["seconds"]
 
 
 def test_a_killed_run_continues_to_the_same_result(tmp_path):
-    directory, step = kill_in_mid_training(tmp_path / "killed")
+    directory, step, best_s = kill_in_mid_training(tmp_path / "killed")
     assert 0 < step < 187, "killed too early or too late to test anything"
     assert not (directory / "summary.json").exists()
     anytime = json.loads((directory / "placement.json").read_text())
-    assert len(anytime["device"]) == 76, "the best placement so far must be on disk"
+    assert len(anytime["device"]) == 76
+    assert anytime["makespan_s"] <= best_s, "the best placement so far must be on disk"
 
     again = subprocess.run(
         command(tmp_path / "killed"), cwd=PROJECT, capture_output=True, text=True, check=True

@@ -185,6 +185,7 @@ def compare_baselines(run: Run, baselines: dict[str, Baseline]) -> list[Method]:
         with run.open() as session:
             result = baseline.place(session, seeded_generator(run.cfg.seed, name))
             assert result.evaluations == session.evaluations, f"{name} miscounts"
+        wall_s = time.perf_counter() - begin
         nominal_s = run.nominal_s(result.placement)
         if not np.isfinite(nominal_s):
             run.say(f"{name} is left out: it found no placement that fits in memory")
@@ -197,7 +198,7 @@ def compare_baselines(run: Run, baselines: dict[str, Baseline]) -> list[Method]:
                 makespan_s=nominal_s,
                 uses_order=baseline.uses_order and run.honours_order,
                 evaluations=result.evaluations,
-                wall_s=time.perf_counter() - begin,
+                wall_s=wall_s,
             )
         )
     return methods
