@@ -15,7 +15,15 @@ the comparison is that of DOPPLER (Yao et al., ICLR 2026).
 import numpy as np
 
 from doppler.compilation import compiled
-from doppler.simulator.state import allocate, jitter, load_inputs, plan_tasks
+from doppler.simulator.state import (
+    allocate,
+    free_reads,
+    jitter,
+    load_inputs,
+    output_bytes,
+    plan_tasks,
+    transfer_to,
+)
 
 
 @compiled
@@ -55,15 +63,6 @@ def simulate(p, rules, device_V, priority_V, seed, s):
 
 
 @compiled
-def _transfer_to(tasks, regions, r, d):
-    """The task that moves region r to device d."""
-    k = regions[r].transfers
-    while tasks[k].destination != d:
-        k += 1
-    return k
-
-
-@compiled
 def _list_moves(p, tasks, regions, level_ops, begin, end, moves):
     """Fill ``moves`` with the transfers that the ops level_ops[begin:end] still need."""
     num_moves = 0
@@ -73,7 +72,7 @@ def _list_moves(p, tasks, regions, level_ops, begin, end, moves):
         for j in range(p.read_ptr[v], p.read_ptr[v + 1]):
             r = p.reads[j]
             if tasks[p.region_src[r]].resource != d:
-                k = _transfer_to(tasks, regions, r, d)
+                k = transfer_to(tasks, regions, r, d)
                 if tasks[k].pending > 0:
                     tasks[k].pending = 0
                     moves[num_moves] = k
@@ -135,19 +134,6 @@ def _compute(p, rules, seed, now, level_ops, begin, end, s):
         tasks[v].finish = devices[d].first + seconds
         devices[d].first = tasks[v].finish
         level_end = max(level_end, tasks[v].finish)
-        need = p.sink_bytes[v]
-        for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
-            need += p.region_bytes[r]
-        allocate(devices, d, need)
-        for j in range(p.read_ptr[v], p.read_ptr[v + 1]):
-            r = p.reads[j]
-            if tasks[p.region_src[r]].resource == d:
-                regions[r].uses -= 1
-                if regions[r].uses == 0:
-                    devices[d].memory -= p.region_bytes[r]
-            else:
-                k = _transfer_to(tasks, regions, r, d)
-                tasks[k].uses -= 1
-                if tasks[k].uses == 0:
-                    devices[d].memory -= p.region_bytes[r]
+        allocate(devices, d, output_bytes(p, v))
+        free_reads(p, tasks, regions, devices, v)
     return level_end

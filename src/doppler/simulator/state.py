@@ -262,3 +262,38 @@ def take_stream(devices, d):
         stream += 1
     devices[d].busy |= 1 << stream
     return stream
+
+
+@compiled
+def output_bytes(p, v):
+    """Room that the output of op v takes: its regions, or what no op reads."""
+    total = p.sink_bytes[v]
+    for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
+        total += p.region_bytes[r]
+    return total
+
+
+@compiled
+def transfer_to(tasks, regions, r, d):
+    """The task that moves region r to device d."""
+    k = regions[r].transfers
+    while tasks[k].destination != d:
+        k += 1
+    return k
+
+
+@compiled
+def free_reads(p, tasks, regions, devices, v):
+    """Op v has finished: free the regions that it was the last to use on its device."""
+    d = tasks[v].resource
+    for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
+        r = p.reads[i]
+        if tasks[p.region_src[r]].resource == d:
+            regions[r].uses -= 1
+            left = regions[r].uses
+        else:
+            k = transfer_to(tasks, regions, r, d)
+            tasks[k].uses -= 1
+            left = tasks[k].uses
+        if left == 0:
+            devices[d].memory -= p.region_bytes[r]

@@ -19,10 +19,12 @@ from doppler.simulator.state import (
     QUEUE_STRICT,
     UNLIMITED,
     allocate,
+    free_reads,
     heap_pop,
     heap_push,
     jitter,
     load_inputs,
+    output_bytes,
     plan_tasks,
     take_stream,
     uniform,
@@ -71,10 +73,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
                 if rules.op_noise > 0.0:
                     seconds *= jitter(seed, draw, rules.op_noise)
                 tasks[task].stream = take_stream(devices, c)
-                need = p.sink_bytes[task]
-                for r in range(p.region_ptr[task], p.region_ptr[task + 1]):
-                    need += p.region_bytes[r]
-                allocate(devices, c, need)
+                allocate(devices, c, output_bytes(p, task))
                 if rules.queue == QUEUE_STRICT and tasks[task].next >= 0:
                     after = tasks[task].next
                     tasks[after].pending -= 1
@@ -110,19 +109,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
                 num_done += 1
                 makespan = now
                 devices[c].busy &= ~(1 << tasks[task].stream)
-                for i in range(p.read_ptr[task], p.read_ptr[task + 1]):
-                    r = p.reads[i]
-                    if tasks[p.region_src[r]].resource == c:
-                        regions[r].uses -= 1
-                        if regions[r].uses == 0:
-                            devices[c].memory -= p.region_bytes[r]
-                    else:
-                        t = regions[r].transfers
-                        while tasks[t].destination != c:
-                            t += 1
-                        tasks[t].uses -= 1
-                        if tasks[t].uses == 0:
-                            devices[c].memory -= p.region_bytes[r]
+                free_reads(p, tasks, regions, devices, task)
                 for r in range(p.region_ptr[task], p.region_ptr[task + 1]):
                     for i in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
                         v = p.consumers[i]
