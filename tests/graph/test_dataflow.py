@@ -7,8 +7,8 @@ import pytest
 from problems import graph_of
 
 from doppler.errors import InputError
-from doppler.graph import DataflowGraph
-from doppler.graph.dataflow import Edges, GivenCosts, Inputs, KernelSpec, Ops
+from doppler.graph import DataflowGraph, KernelSpec
+from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
 
 
 def replaced(graph: DataflowGraph, **columns) -> DataflowGraph:
@@ -236,7 +236,13 @@ def test_an_op_column_of_the_wrong_length_is_named(column, values):
 
 
 def test_kernels_are_given_for_all_ops_or_for_none():
-    kernel = KernelSpec(expression="i->i", operand_shapes=((2,),), output_shape=(2,), dtype="f32")
+    kernel = KernelSpec(
+        expression="i->i:x0",
+        operand_shapes=((2,),),
+        operand_dtypes=("f32",),
+        output_shape=(2,),
+        dtype="f32",
+    )
     with pytest.raises(InputError, match="graph 'test': 1 kernels for 4 ops"):
         replaced(diamond(), ops_kernels=(kernel,))
 

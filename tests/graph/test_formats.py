@@ -8,8 +8,8 @@ import pytest
 from problems import graph_of, published_graph, random_graph, with_given_costs
 
 from doppler.errors import InputError
-from doppler.graph import DataflowGraph, load_graph, save_json, save_text
-from doppler.graph.dataflow import Edges, GivenCosts, Inputs, KernelSpec, Ops
+from doppler.graph import DataflowGraph, KernelSpec, load_graph, save_json, save_text
+from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
 from doppler.graph.formats import write_atomically
 
 
@@ -26,10 +26,11 @@ def assert_same(left: DataflowGraph, right: DataflowGraph) -> None:
         assert (one is None) == (other is None)
         for column in columns if one is not None else ():
             np.testing.assert_array_equal(getattr(one, column), getattr(other, column), column)
-    for column in ("names", "kinds", "dtypes", "kernels"):
+    for column in ("names", "kinds", "dtypes", "kernels", "reads", "boxes"):
         assert getattr(left.ops, column) == getattr(right.ops, column), column
-    assert left.inputs.names == right.inputs.names
-    assert left.inputs.consumers == right.inputs.consumers
+    for column in ("names", "consumers", "boxes"):
+        assert getattr(left.inputs, column) == getattr(right.inputs, column), column
+    assert left.tensors == right.tensors
 
 
 def full_graph() -> DataflowGraph:
@@ -37,9 +38,9 @@ def full_graph() -> DataflowGraph:
     kernel = KernelSpec(
         expression="ij,jk->ik",
         operand_shapes=((2, 3), (3, 4)),
+        operand_dtypes=("f32", "f64"),
         output_shape=(2, 4),
         dtype="f64",
-        input_slices=(((0, 2), (0, 3)), ((3, 6), (0, 4))),
     )
     return DataflowGraph(
         name='a "full" graph',
@@ -292,6 +293,15 @@ def bad_input(row: dict) -> str:
     return bad_json(inputs=[row])
 
 
+KERNEL = {
+    "expression": "copy",
+    "operand_shapes": [[2]],
+    "operand_dtypes": ["f32"],
+    "output_shape": [2],
+    "dtype": "f32",
+}
+READ = {"operand": 0, "op": 0, "box": [[0, 2]]}
+TENSOR = {"name": "x", "shape": [2], "dtype": "f32"}
 BAD_JSON = {
     "empty file": ("", ":1:1: Expecting value"),
     "syntax": ('{"format": "doppler-graph",\n "version": }', ":2:13: Expecting value"),
@@ -354,10 +364,85 @@ BAD_JSON = {
         bad_json(ops=[{"given_seconds": 1}] * 2),
         ": edges[0].given_seconds: expected a number, found None",
     ),
-    "kernel is a word": (bad_op({"kernel": "mm"}), ": ops[1].kernel: no kernel: TypeError"),
+    "kernel is a word": (
+        bad_op({"kernel": "mm"}),
+        ": ops[1].kernel: expected an object, found 'mm'",
+    ),
     "kernel without shapes": (
         bad_op({"kernel": {"expression": "i->i"}}),
-        ": ops[1].kernel: no kernel: KeyError('operand_shapes')",
+        ": ops[1].kernel: 'operand_shapes' is missing",
+    ),
+    "kernel without dtypes": (
+        bad_op({"kernel": KERNEL | {"operand_dtypes": None}}),
+        ": ops[1].kernel.operand_dtypes: expected a list, found None",
+    ),
+    "kernel with a number for its expression": (
+        bad_op({"kernel": KERNEL | {"expression": 1}}),
+        ": ops[1].kernel.expression: expected text, found 1",
+    ),
+    "kernel with a fraction in a shape": (
+        bad_op({"kernel": KERNEL | {"operand_shapes": [[2], [1.5]]}}),
+        ": ops[1].kernel.operand_shapes[1]: expected an integer, found 1.5",
+    ),
+    "kernel with a number for a shape": (
+        bad_op({"kernel": KERNEL | {"output_shape": 2}}),
+        ": ops[1].kernel.output_shape: expected a list of integers, found 2",
+    ),
+    "reads are a word": (
+        bad_op({"reads": "x"}),
+        ": ops[1].reads: expected a list, found 'x'",
+    ),
+    "read without a box": (
+        bad_op({"reads": [READ, {"operand": 0, "op": 0}]}),
+        ": ops[1].reads[1]: 'box' is missing",
+    ),
+    "read from nowhere": (
+        bad_op({"reads": [{"operand": 0, "box": []}]}),
+        ": ops[1].reads[0]: expected either 'op' or 'input'",
+    ),
+    "read from two places": (
+        bad_op({"reads": [READ | {"input": 0}]}),
+        ": ops[1].reads[0]: expected either 'op' or 'input'",
+    ),
+    "read of a box that is none": (
+        bad_op({"reads": [READ | {"box": [[0, 1, 2]]}]}),
+        ": ops[1].reads[0].box: expected [start, stop], found [0, 1, 2]",
+    ),
+    "read of a flat box": (
+        bad_op({"reads": [READ | {"box": [0, 1]}]}),
+        ": ops[1].reads[0].box: expected a list of integers, found 0",
+    ),
+    "read of an op without a kernel": (
+        bad_op({"reads": [READ]}),
+        ": graph 'graph': reads need kernels and boxes of all ops",
+    ),
+    "box for one op only": (
+        bad_op({"box": []}),
+        ": ops[0].box: expected a list of [start, stop], found None",
+    ),
+    "box without tensors": (
+        bad_json(ops=[{"box": []}] * 2),
+        ": graph 'graph': op 0 ('op0') is a block of tensor -1, but there are 0 tensors",
+    ),
+    "tensors are a word": (
+        bad_json(tensors="x"),
+        ": tensors: expected a list, found 'x'",
+    ),
+    "tensor is a word": (
+        bad_json(tensors=[TENSOR, "x"]),
+        ": tensors[1]: expected an object, found 'x'",
+    ),
+    "tensor without a name": (
+        bad_json(tensors=[{"shape": [], "dtype": "f32"}]),
+        ": tensors[0]: 'name' is missing",
+    ),
+    "tensor that is an output by number": (
+        bad_json(tensors=[TENSOR | {"is_output": 1}]),
+        ": tensors[0].is_output: expected true or false, found 1",
+    ),
+    "tensor twice": (
+        bad_json(tensors=[TENSOR, TENSOR]),
+        ": graph 'graph': two tensors are called 'x'",
     ),
     "consumers are no list": (
         bad_input({"consumers": 1}),

@@ -6,8 +6,8 @@ import pytest
 from problems import graph_of, random_graph, with_given_costs
 
 from doppler.errors import InputError
-from doppler.graph import DataflowGraph, from_networkx, to_networkx
-from doppler.graph.dataflow import Edges, Inputs, KernelSpec, Ops
+from doppler.graph import DataflowGraph, KernelSpec, from_networkx, to_networkx
+from doppler.graph.dataflow import Edges, Inputs, Ops
 
 
 def edge_rows(graph: DataflowGraph) -> list[tuple]:
@@ -20,13 +20,14 @@ def edge_rows(graph: DataflowGraph) -> list[tuple]:
 
 def assert_same(left: DataflowGraph, right: DataflowGraph) -> None:
     assert left.name == right.name
-    for column in ("names", "kinds", "dtypes", "kernels"):
+    for column in ("names", "kinds", "dtypes", "kernels", "reads", "boxes"):
         assert getattr(left.ops, column) == getattr(right.ops, column)
     for column in ("flops", "read_bytes", "output_bytes", "node", "block"):
         assert getattr(left.ops, column).tolist() == getattr(right.ops, column).tolist()
     assert edge_rows(left) == edge_rows(right)
-    assert left.inputs.names == right.inputs.names
-    assert left.inputs.consumers == right.inputs.consumers
+    for column in ("names", "consumers", "boxes"):
+        assert getattr(left.inputs, column) == getattr(right.inputs, column)
+    assert left.tensors == right.tensors
     for column in ("node", "block", "bytes"):
         assert getattr(left.inputs, column).tolist() == getattr(right.inputs, column).tolist()
     assert (left.given_costs is None) == (right.given_costs is None)
@@ -38,6 +39,7 @@ def full_graph() -> DataflowGraph:
     kernel = KernelSpec(
         expression="ij,jk->ik",
         operand_shapes=((2, 3), (3, 4)),
+        operand_dtypes=("f64", "f64"),
         output_shape=(2, 4),
         dtype="f64",
     )

@@ -5,22 +5,25 @@ from doppler.graph.dataflow import (
     Edges,
     GivenCosts,
     Inputs,
-    KernelSpec,
     Ops,
     Regions,
 )
 from doppler.graph.formats import load_graph, save_json, save_text
+from doppler.graph.kernel import Box, KernelSpec, Read, Tensor
 from doppler.graph.levels import depth, topological_order
 from doppler.graph.networkx_format import from_networkx, to_networkx
 
 __all__ = [
+    "Box",
     "DataflowGraph",
     "Edges",
     "GivenCosts",
     "Inputs",
     "KernelSpec",
     "Ops",
+    "Read",
     "Regions",
+    "Tensor",
     "depth",
     "from_networkx",
     "load_graph",

@@ -10,12 +10,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from doppler.errors import InputError
-from doppler.graph.levels import find_cycle
+from doppler.graph.kernel import Box, KernelSpec, Read, Tensor
+from doppler.graph.validation import validate
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Box = tuple[tuple[int, int], ...]
 
 
 def _frozen(values: ArrayLike, dtype: type) -> NDArray:
@@ -24,31 +23,15 @@ def _frozen(values: ArrayLike, dtype: type) -> NDArray:
     return array
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelSpec:
-    """What one op computes, as data: it is stored, hashed, calibrated and compiled elsewhere.
-
-    expression: index notation (``"ij,jk->ik"``) or an operator's name.
-    operand_shapes: the shape of each operand that the kernel receives.
-    output_shape: the shape of its result.
-    dtype: of the result (f16, f32, f64, c64).
-    input_slices: per operand, the box ``((start, stop), ...)`` of the producing tensor it reads.
-    """
-
-    expression: str
-    operand_shapes: tuple[tuple[int, ...], ...]
-    output_shape: tuple[int, ...]
-    dtype: str
-    input_slices: tuple[Box, ...] = ()
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Ops:
     """The ops of a graph, column by column; every column has one entry per op.
 
     names, kinds, dtypes: strings. flops: floating-point operations. read_bytes, output_bytes:
     bytes. node, block: the operation of the program that the op is a block of and the block's
-    number in it; node -1 means unknown. kernels: one KernelSpec per op, or empty for none.
+    number in it; node -1 means unknown. Or empty, where the graph cannot be executed: kernels: what
+    each op computes; reads: of which pieces its operands consist; boxes: which part of the node's
+    tensor its result is. Reads need the other two.
     """
 
     names: tuple[str, ...]
@@ -60,6 +43,8 @@ class Ops:
     node: IntArray
     block: IntArray
     kernels: tuple[KernelSpec | None, ...] = ()
+    reads: tuple[tuple[Read, ...], ...] = ()
+    boxes: tuple[Box, ...] = ()
 
     @classmethod
     def make(
@@ -74,6 +59,8 @@ class Ops:
         node: ArrayLike | None = None,
         block: ArrayLike | None = None,
         kernels: Sequence[KernelSpec | None] = (),
+        reads: Sequence[tuple[Read, ...]] = (),
+        boxes: Sequence[Box] = (),
     ) -> "Ops":
         """Fill the columns that are not given: names ``op0, op1, ...``, zero bytes, no nodes."""
         flops_V = _frozen(flops, np.float64)
@@ -90,6 +77,8 @@ class Ops:
             node=_frozen(np.full(num, -1) if node is None else node, np.int64),
             block=_frozen(np.arange(num) if block is None else block, np.int64),
             kernels=tuple(kernels),
+            reads=tuple(reads),
+            boxes=tuple(boxes),
         )
 
     def __len__(self) -> int:
@@ -134,7 +123,7 @@ class Edges:
 class Inputs:
     """Weights and data. They are not placed: they lie, from time 0, wherever an op reads them.
 
-    consumers: the ops that read the input, per input. node, block: as in Ops.
+    consumers: the ops that read the input, per input. node, block, boxes: as in Ops.
     """
 
     names: tuple[str, ...] = ()
@@ -142,6 +131,7 @@ class Inputs:
     block: IntArray
     bytes: FloatArray
     consumers: tuple[tuple[int, ...], ...] = ()
+    boxes: tuple[Box, ...] = ()
 
     @classmethod
     def make(
@@ -152,6 +142,7 @@ class Inputs:
         consumers: Sequence[Sequence[int]] = (),
         node: ArrayLike | None = None,
         block: ArrayLike | None = None,
+        boxes: Sequence[Box] = (),
     ) -> "Inputs":
         """Fill the columns that are not given: nodes unknown, blocks numbered from 0."""
         num = len(names)
@@ -161,6 +152,7 @@ class Inputs:
             block=_frozen(np.arange(num) if block is None else block, np.int64),
             bytes=_frozen(bytes, np.float64),
             consumers=tuple(tuple(int(v) for v in ops) for ops in consumers),
+            boxes=tuple(boxes),
         )
 
     def __len__(self) -> int:
@@ -210,8 +202,11 @@ class Regions:
 class DataflowGraph:
     """An asynchronous dataflow graph: ops, edges with regions, inputs, optional given costs.
 
+    tensors: what the numbers in ``ops.node`` and ``inputs.node`` stand for; empty if unknown.
+
     Validated when made: acyclic, finite, non-negative, ids in range, no op that feeds itself, one
-    edge per (src, dst, region), equal bytes on edges of one region.
+    edge per (src, dst, region), equal bytes on edges of one region; kernels, boxes and reads that
+    fit each other, and reads that say the same as edges and consumers (graph.reads).
 
     Raises:
         InputError: in one line that names the op, edge or input at fault.
@@ -222,9 +217,10 @@ class DataflowGraph:
     edges: Edges
     inputs: Inputs
     given_costs: GivenCosts | None = None
+    tensors: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
-        _validate(self)
+        validate(self)
 
     @property
     def num_ops(self) -> int:
@@ -261,103 +257,3 @@ class DataflowGraph:
             f"DataflowGraph({self.name!r}: {self.num_ops} ops, {self.num_edges} edges, "
             f"{len(self.inputs)} inputs)"
         )
-
-
-def _validate(graph: DataflowGraph) -> None:
-    ops, edges, inputs = graph.ops, graph.edges, graph.inputs
-    where = f"graph {graph.name!r}"
-    num = len(ops)
-    if num == 0:
-        raise InputError(f"{where}: has no ops")
-    for column in ("names", "kinds", "dtypes", "read_bytes", "output_bytes", "node", "block"):
-        if len(getattr(ops, column)) != num:
-            raise InputError(f"{where}: {len(getattr(ops, column))} op {column} for {num} ops")
-    if len(ops.kernels) not in (0, num):
-        raise InputError(f"{where}: {len(ops.kernels)} kernels for {num} ops")
-    for column in ("flops", "read_bytes", "output_bytes"):
-        _check_cost(getattr(ops, column), where, column, lambda v: f"op {v} ({ops.names[v]!r})")
-
-    for column in ("dst", "region", "bytes"):
-        if len(getattr(edges, column)) != len(edges):
-            raise InputError(
-                f"{where}: {len(edges)} edge src, {len(getattr(edges, column))} {column}"
-            )
-
-    def edge_name(e: int) -> str:
-        return f"edge {e} ({edges.src[e]} -> {edges.dst[e]})"
-
-    for end in (edges.src, edges.dst):
-        bad = np.flatnonzero((end < 0) | (end >= num))
-        if len(bad):
-            raise InputError(
-                f"{where}: {edge_name(bad[0])} names op {end[bad[0]]}, "
-                f"but the ops are 0 to {num - 1}"
-            )
-    bad = np.flatnonzero(edges.src == edges.dst)
-    if len(bad):
-        raise InputError(f"{where}: {edge_name(bad[0])} makes an op feed itself")
-    _check_cost(edges.bytes, where, "bytes", edge_name)
-    _check_regions(graph, where, edge_name, edges.bytes, "bytes")
-    _check_inputs(inputs, num, where)
-    if graph.given_costs is not None:
-        given = graph.given_costs
-        if len(given.op_seconds) != num or len(given.transfer_seconds) != len(edges):
-            raise InputError(
-                f"{where}: given costs for {len(given.op_seconds)} ops and "
-                f"{len(given.transfer_seconds)} edges, but it has {num} and {len(edges)}"
-            )
-        _check_cost(
-            given.op_seconds, where, "given seconds", lambda v: f"op {v} ({ops.names[v]!r})"
-        )
-        _check_cost(given.transfer_seconds, where, "given seconds", edge_name)
-        _check_regions(graph, where, edge_name, given.transfer_seconds, "given seconds")
-    cycle = find_cycle(num, edges.src, edges.dst)
-    if cycle:
-        shown = " -> ".join(str(v) for v in [*cycle[:6], *(["..."] if len(cycle) > 6 else [])])
-        raise InputError(
-            f"{where}: cycle through op {cycle[0]} ({ops.names[cycle[0]]!r}): {shown} -> {cycle[0]}"
-        )
-
-
-def _check_cost(values: FloatArray, where: str, column: str, name) -> None:
-    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
-    if len(bad):
-        raise InputError(
-            f"{where}: {name(bad[0])} has {column} {values[bad[0]]:g}: "
-            "must be finite and not negative"
-        )
-
-
-def _check_regions(
-    graph: DataflowGraph, where: str, edge_name, values_E: FloatArray, column: str
-) -> None:
-    edges = graph.edges
-    order_E = np.lexsort((edges.dst, edges.region, edges.src))
-    src_E, region_E, dst_E = edges.src[order_E], edges.region[order_E], edges.dst[order_E]
-    same_E = (src_E[1:] == src_E[:-1]) & (region_E[1:] == region_E[:-1])
-    bad = np.flatnonzero(same_E & (dst_E[1:] == dst_E[:-1]))
-    if len(bad):
-        raise InputError(f"{where}: {edge_name(order_E[bad[0] + 1])} is there twice")
-    sorted_E = values_E[order_E]
-    bad = np.flatnonzero(same_E & (sorted_E[1:] != sorted_E[:-1]))
-    if len(bad):
-        one, other = order_E[bad[0]], order_E[bad[0] + 1]
-        raise InputError(
-            f"{where}: {edge_name(one)} and {edge_name(other)} carry the same region with "
-            f"{column} {values_E[one]:g} and {values_E[other]:g}"
-        )
-
-
-def _check_inputs(inputs: Inputs, num_ops: int, where: str) -> None:
-    for column in ("node", "block", "bytes", "consumers"):
-        if len(getattr(inputs, column)) != len(inputs):
-            raise InputError(
-                f"{where}: {len(getattr(inputs, column))} input {column} for {len(inputs)} inputs"
-            )
-    _check_cost(inputs.bytes, where, "bytes", lambda i: f"input {i} ({inputs.names[i]!r})")
-    for name, consumers in zip(inputs.names, inputs.consumers, strict=True):
-        for op in consumers:
-            if not 0 <= op < num_ops:
-                raise InputError(
-                    f"{where}: input {name!r} feeds op {op}, but the ops are 0 to {num_ops - 1}"
-                )

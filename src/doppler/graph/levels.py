@@ -3,6 +3,8 @@
 Shape suffixes: V ops, E edges.
 """
 
+import heapq
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,6 +45,29 @@ def topological_order(num_ops: int, src_E: IntArray, dst_E: IntArray) -> IntArra
     visited = _kahn(ptr, dst_E[edge_E], np.bincount(dst_E, minlength=num_ops), order_V)
     assert visited == num_ops, "the graph has a cycle"
     return order_V
+
+
+def ranked_order(num_ops: int, src_E: IntArray, dst_E: IntArray, rank_V: IntArray) -> IntArray:
+    """Ops [V], producers first; of those whose producers all came, the smallest rank is next.
+
+    Where the ranks themselves put producers first, that is the order of the ranks.
+    """
+    ptr, edge_E = successors(num_ops, src_E, dst_E)
+    first, consumers = ptr.tolist(), dst_E[edge_E].tolist()
+    indegree = np.bincount(dst_E, minlength=num_ops).tolist()
+    rank = rank_V.tolist()
+    candidates = [(rank[v], v) for v in range(num_ops) if indegree[v] == 0]
+    heapq.heapify(candidates)
+    order = []
+    while candidates:
+        _, v = heapq.heappop(candidates)
+        order.append(v)
+        for c in consumers[first[v] : first[v + 1]]:
+            indegree[c] -= 1
+            if indegree[c] == 0:
+                heapq.heappush(candidates, (rank[c], c))
+    assert len(order) == num_ops, "the graph has a cycle"
+    return np.array(order, dtype=np.int64)
 
 
 def find_cycle(num_ops: int, src_E: IntArray, dst_E: IntArray) -> list[int]:

@@ -12,13 +12,15 @@ _OP_COLUMNS = ("flops", "read_bytes", "output_bytes", "node", "block")
 def to_networkx(graph: DataflowGraph) -> nx.MultiDiGraph:
     """A MultiDiGraph: nodes are op ids, edge keys are region labels, columns are attributes.
 
-    Inputs and given costs are kept in ``.graph["inputs"]`` and as ``given_seconds`` attributes.
+    Inputs and tensors are kept in ``.graph["inputs"]`` and ``.graph["tensors"]``, given costs as
+    ``given_seconds`` attributes.
     """
-    result = nx.MultiDiGraph(name=graph.name, inputs=graph.inputs)
+    result = nx.MultiDiGraph(name=graph.name, inputs=graph.inputs, tensors=graph.tensors)
     ops, edges, given = graph.ops, graph.edges, graph.given_costs
+    optional = {"kernel": ops.kernels, "reads": ops.reads, "box": ops.boxes}
     for v in range(graph.num_ops):
         columns = {column: getattr(ops, column)[v].item() for column in _OP_COLUMNS}
-        kernel = {"kernel": ops.kernels[v]} if ops.kernels else {}
+        execution = {name: column[v] for name, column in optional.items() if column}
         seconds = {"given_seconds": float(given.op_seconds[v])} if given else {}
         result.add_node(
             v,
@@ -26,7 +28,7 @@ def to_networkx(graph: DataflowGraph) -> nx.MultiDiGraph:
             kind=ops.kinds[v],
             dtype=ops.dtypes[v],
             **columns,
-            **kernel,
+            **execution,
             **seconds,
         )
     for e in range(graph.num_edges):
@@ -62,7 +64,6 @@ def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGrap
     region = {key: number for number, key in enumerate(dict.fromkeys(key for *_, key, _ in edges))}
     if all(isinstance(key, int) for key in region):
         region = {key: key for key in region}
-    kernels = [data.get("kernel") for data in nodes]
     given = None
     timed = [*nodes, *(data for *_, data in edges)]
     if all("given_seconds" in data for data in timed):
@@ -81,7 +82,9 @@ def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGrap
             output_bytes=[data.get("output_bytes", 0.0) for data in nodes],
             node=[data.get("node", -1) for data in nodes],
             block=[data.get("block", v) for v, data in enumerate(nodes)],
-            kernels=kernels if any(kernels) else (),
+            kernels=_column(nodes, "kernel", None),
+            reads=_column(nodes, "reads", ()),
+            boxes=_column(nodes, "box", ()),
         ),
         edges=Edges.make(
             src=np.array([index[u] for u, *_ in edges], dtype=np.int64),
@@ -91,4 +94,11 @@ def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGrap
         ),
         inputs=graph.graph.get("inputs") or Inputs.make(),
         given_costs=given,
+        tensors=graph.graph.get("tensors", ()),
     )
+
+
+def _column(nodes: list[dict], name: str, default: object) -> list:
+    """An attribute of all nodes, or nothing if no node has it."""
+    has_any = any(name in data for data in nodes)
+    return [data.get(name, default) for data in nodes] if has_any else []

@@ -1,0 +1,68 @@
+"""Scalar functions (graph.scalar), applied to all elements of torch tensors at once."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from doppler.graph.scalar import Apply, Element, Number, Scalar
+
+TORCH_DTYPES = {
+    "f16": torch.float16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "c64": torch.complex64,
+}
+
+
+def _as_number(compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """1 where a comparison holds, else 0, in the dtype of what is compared."""
+    return lambda one, other: compare(one, other).to(torch.result_type(one, other))
+
+
+FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    **{"neg": torch.neg, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt},
+    **{"rsqrt": torch.rsqrt, "relu": torch.relu, "square": torch.square, "abs": torch.abs},
+    **{"sigmoid": torch.sigmoid, "silu": torch.nn.functional.silu, "tanh": torch.tanh},
+    **{"sign": torch.sign, "conj": torch.conj_physical},
+    **{"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow},
+    **{"maximum": torch.maximum, "minimum": torch.minimum},
+    **{"equal": _as_number(torch.eq), "less": _as_number(torch.lt)},
+}
+
+
+def compile_scalar(
+    scalar: Scalar, *, num_operands: int, widen: bool, device: torch.device
+) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
+    """The function from aligned operands to the tensor of values.
+
+    Args:
+        scalar: of elements of the operands.
+        num_operands: how many there are.
+        widen: f16 operands are handed in as f32; a cast to f16 rounds, but goes on in f32.
+        device: where the operands lie, and constants will.
+
+    Raises:
+        ValueError: the scalar names an operand that is not there.
+    """
+    if isinstance(scalar, Number):
+        constant = torch.tensor(scalar.value, dtype=torch.float64, device=device)
+        return lambda _: constant
+    if isinstance(scalar, Element):
+        if scalar.operand >= num_operands:
+            raise ValueError(f"x{scalar.operand}, but there are {num_operands} operands")
+        return lambda elements: elements[scalar.operand]
+    arguments = [
+        compile_scalar(one, num_operands=num_operands, widen=widen, device=device)
+        for one in scalar.arguments
+    ]
+    function = (
+        _cast(scalar, widen) if scalar.function in TORCH_DTYPES else FUNCTIONS[scalar.function]
+    )
+    return lambda elements: function(*(argument(elements) for argument in arguments))
+
+
+def _cast(call: Apply, widen: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    dtype = TORCH_DTYPES[call.function]
+    if widen and dtype == torch.float16:
+        return lambda value: value.to(dtype).float()
+    return lambda value: value.to(dtype)

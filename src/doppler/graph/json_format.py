@@ -1,0 +1,230 @@
+"""The JSON format, version 1: everything that a DataflowGraph holds (docs/formats.md).
+
+One row a line: a person can read it, and a diff of two graphs says something.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from doppler.errors import InputError
+from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops
+from doppler.graph.json_values import (
+    Table,
+    fault,
+    read_box,
+    read_integer,
+    read_integers,
+    read_list,
+    read_object,
+    read_text,
+)
+from doppler.graph.kernel import KernelSpec, Read, Tensor
+
+FORMAT, VERSION = "doppler-graph", 1
+
+# --- Writing --------------------------------------------------------------------------------------
+
+
+def render_json(graph: DataflowGraph) -> str:
+    """The content of a file."""
+    head = {"format": FORMAT, "version": VERSION, "name": graph.name}
+    tables = {
+        "ops": _op_rows(graph),
+        "edges": _edge_rows(graph),
+        "inputs": _input_rows(graph.inputs),
+        "tensors": [_tensor_row(tensor) for tensor in graph.tensors],
+    }
+    body = ",\n".join(
+        f'"{key}": [\n' + ",\n".join(json.dumps(row) for row in rows) + "\n]"
+        for key, rows in tables.items()
+    )
+    return json.dumps(head)[:-1] + ",\n" + body + "}\n"
+
+
+def _op_rows(graph: DataflowGraph) -> list[dict[str, Any]]:
+    ops, given = graph.ops, graph.given_costs
+    rows = []
+    for v in range(graph.num_ops):
+        row: dict[str, Any] = {
+            "name": ops.names[v],
+            "kind": ops.kinds[v],
+            "dtype": ops.dtypes[v],
+            "flops": float(ops.flops[v]),
+            "read_bytes": float(ops.read_bytes[v]),
+            "output_bytes": float(ops.output_bytes[v]),
+            "node": int(ops.node[v]),
+            "block": int(ops.block[v]),
+        }
+        if ops.boxes:
+            row["box"] = ops.boxes[v]
+        kernel = ops.kernels[v] if ops.kernels else None
+        if kernel is not None:
+            row["kernel"] = vars(kernel)
+        if ops.reads:
+            row["reads"] = [_read_row(read) for read in ops.reads[v]]
+        if given is not None:
+            row["given_seconds"] = float(given.op_seconds[v])
+        rows.append(row)
+    return rows
+
+
+def _read_row(read: Read) -> dict[str, Any]:
+    row = {
+        "operand": read.operand,
+        "input" if read.from_input else "op": read.source,
+        "box": read.box,
+    }
+    return row if not any(read.start) else {**row, "start": read.start}
+
+
+def _edge_rows(graph: DataflowGraph) -> list[dict[str, Any]]:
+    edges, given = graph.edges, graph.given_costs
+    rows = []
+    for e in range(graph.num_edges):
+        row = {
+            "src": int(edges.src[e]),
+            "dst": int(edges.dst[e]),
+            "bytes": float(edges.bytes[e]),
+            "region": int(edges.region[e]),
+        }
+        if given is not None:
+            row["given_seconds"] = float(given.transfer_seconds[e])
+        rows.append(row)
+    return rows
+
+
+def _input_rows(inputs: Inputs) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": inputs.names[i],
+            "node": int(inputs.node[i]),
+            "block": int(inputs.block[i]),
+            "bytes": float(inputs.bytes[i]),
+            "consumers": inputs.consumers[i],
+            **({"box": inputs.boxes[i]} if inputs.boxes else {}),
+        }
+        for i in range(len(inputs))
+    ]
+
+
+def _tensor_row(tensor: Tensor) -> dict[str, Any]:
+    row = {"name": tensor.name, "shape": tensor.shape, "dtype": tensor.dtype}
+    return {**row, "is_output": True} if tensor.is_output else row
+
+
+# --- Reading --------------------------------------------------------------------------------------
+
+
+def parse_json(text: str, path: Path) -> DataflowGraph:
+    """Read the content of a file.
+
+    Raises:
+        InputError: names the file, and the row or the line at fault.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}:{error.colno}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # numbers too long, brackets too deep
+        raise InputError(f"{path}: {error}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise InputError(f"{path}: not a {FORMAT} file (no 'format': '{FORMAT}')")
+    if data.get("version") != VERSION:
+        raise InputError(f"{path}: version {data.get('version')!r}, this program reads {VERSION}")
+    try:
+        ops, edges, inputs = (Table(data, key) for key in ("ops", "edges", "inputs"))
+        given = None
+        if ops.has("given_seconds") or edges.has("given_seconds"):
+            given = GivenCosts.make(
+                op_seconds=ops.numbers("given_seconds"),
+                transfer_seconds=edges.numbers("given_seconds"),
+            )
+        return DataflowGraph(
+            name=str(data.get("name", path.stem)),
+            ops=_ops(ops),
+            edges=Edges.make(
+                src=edges.integers("src"),
+                dst=edges.integers("dst"),
+                region=edges.integers("region", 0),
+                bytes=edges.numbers("bytes", 0.0),
+            ),
+            inputs=_inputs(inputs),
+            given_costs=given,
+            tensors=read_list(data.get("tensors", []), "tensors", _tensor),
+        )
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _ops(table: Table) -> Ops:
+    return Ops.make(
+        names=[str(row.get("name", f"op{v}")) for v, row in enumerate(table.rows)],
+        kinds=[str(row.get("kind", "op")) for row in table.rows],
+        dtypes=[str(row.get("dtype", "f32")) for row in table.rows],
+        flops=table.numbers("flops", 0.0),
+        read_bytes=table.numbers("read_bytes", 0.0),
+        output_bytes=table.numbers("output_bytes", 0.0),
+        node=table.integers("node", -1),
+        block=table.blocks(),
+        kernels=table.values("kernel", _kernel) if table.has("kernel") else (),
+        reads=table.values("reads", _reads, default=[]) if table.has("reads") else (),
+        boxes=table.values("box", read_box) if table.has("box") else (),
+    )
+
+
+def _inputs(table: Table) -> Inputs:
+    return Inputs.make(
+        names=[str(row.get("name", f"input{i}")) for i, row in enumerate(table.rows)],
+        node=table.integers("node", -1),
+        block=table.blocks(),
+        bytes=table.numbers("bytes", 0.0),
+        consumers=table.values("consumers", read_integers, default=[]),
+        boxes=table.values("box", read_box) if table.has("box") else (),
+    )
+
+
+def _kernel(value: object, where: str) -> KernelSpec | None:
+    if value is None:
+        return None
+    fields = ("expression", "operand_shapes", "operand_dtypes", "output_shape", "dtype")
+    row = read_object(value, where, fields)
+    return KernelSpec(
+        expression=read_text(row["expression"], f"{where}.expression"),
+        operand_shapes=read_list(row["operand_shapes"], f"{where}.operand_shapes", read_integers),
+        operand_dtypes=read_list(row["operand_dtypes"], f"{where}.operand_dtypes", read_text),
+        output_shape=read_integers(row["output_shape"], f"{where}.output_shape"),
+        dtype=read_text(row["dtype"], f"{where}.dtype"),
+    )
+
+
+def _reads(value: object, where: str) -> tuple[Read, ...]:
+    return read_list(value, where, _read)
+
+
+def _read(value: object, where: str) -> Read:
+    row = read_object(value, where, ("operand", "box"))
+    if ("op" in row) == ("input" in row):
+        raise InputError(f"{where}: expected either 'op' or 'input'")
+    source = "input" if "input" in row else "op"
+    box = read_box(row["box"], f"{where}.box")
+    return Read(
+        operand=read_integer(row["operand"], f"{where}.operand"),
+        source=read_integer(row[source], f"{where}.{source}"),
+        from_input=source == "input",
+        box=box,
+        start=read_integers(row.get("start", [0] * len(box)), f"{where}.start"),
+    )
+
+
+def _tensor(row: dict, where: str) -> Tensor:
+    row = read_object(row, where, ("name", "shape", "dtype"))
+    is_output = row.get("is_output", False)
+    if not isinstance(is_output, bool):
+        raise fault(f"{where}.is_output", "true or false", is_output)
+    return Tensor(
+        name=read_text(row["name"], f"{where}.name"),
+        shape=read_integers(row["shape"], f"{where}.shape"),
+        dtype=read_text(row["dtype"], f"{where}.dtype"),
+        is_output=is_output,
+    )

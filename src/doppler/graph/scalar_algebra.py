@@ -1,0 +1,163 @@
+"""Scalar functions put together and simplified on the way: as a person would write them.
+
+Constants are folded and stand in front of products, signs in front of everything. ``0 * x`` is 0,
+also where x may be infinite.
+"""
+
+from collections.abc import Sequence
+
+from doppler.graph.scalar import DTYPES, Apply, Element, Number, Scalar
+
+ZERO = Number(0.0)
+
+
+def list_elements(scalar: Scalar) -> list[int]:
+    """The operands whose elements occur, each once, in the order of first appearance."""
+    if isinstance(scalar, Element):
+        return [scalar.operand]
+    if isinstance(scalar, Number):
+        return []
+    return list(dict.fromkeys(one for part in scalar.arguments for one in list_elements(part)))
+
+
+def dtype_of(scalar: Scalar, dtypes: Sequence[str]) -> str | None:
+    """The dtype of the value: of several dtypes the widest counts; None for a constant.
+
+    dtypes: of the operands. DTYPES is in the order of width.
+    """
+    if isinstance(scalar, Element):
+        return dtypes[scalar.operand]
+    if isinstance(scalar, Number):
+        return None
+    if scalar.function in DTYPES:
+        return scalar.function
+    found = {dtype_of(argument, dtypes) for argument in scalar.arguments}
+    return next((dtype for dtype in reversed(DTYPES) if dtype in found), None)
+
+
+def cast(scalar: Scalar, dtype: str | None, dtypes: Sequence[str]) -> Scalar:
+    """The scalar in a dtype; constants have that of whatever they meet.
+
+    Raises:
+        ValueError: a complex number would become a real one.
+    """
+    own = dtype_of(scalar, dtypes)
+    if own is None or dtype is None or own == dtype:
+        return scalar
+    if own == "c64":
+        raise ValueError(f"a complex number cannot be cast to {dtype}")
+    return Apply(dtype, (scalar,))
+
+
+def neg(a: Scalar) -> Scalar:
+    """``-a``."""
+    match a:
+        case Number(value):
+            return Number(-value)
+        case Apply("neg", (inner,)):
+            return inner
+        case Apply("mul", (Number(value), rest)):
+            return mul(Number(-value), rest)
+        case Apply("sub", (one, other)):
+            return sub(other, one)
+    return Apply("neg", (a,))
+
+
+def add(a: Scalar, b: Scalar) -> Scalar:
+    """``a + b``."""
+    match a, b:
+        case Number(one), Number(other):
+            return Number(one + other)
+        case Number(0), _:
+            return b
+        case _, Number(0):
+            return a
+        case _, Apply("neg", (inner,)):
+            return sub(a, inner)
+        case Apply("neg", (inner,)), _:
+            return sub(b, inner)
+        case Apply("mul", (one, other)), Apply("mul", factors) if factors == (other, one):
+            return mul(Number(2.0), a)
+    return mul(Number(2.0), a) if a == b else Apply("add", (a, b))
+
+
+def sub(a: Scalar, b: Scalar) -> Scalar:
+    """``a - b``."""
+    match a, b:
+        case Number(one), Number(other):
+            return Number(one - other)
+        case Number(0), _:
+            return neg(b)
+        case _, Number(0):
+            return a
+        case _, Apply("neg", (inner,)):
+            return add(a, inner)
+    return Apply("sub", (a, b))
+
+
+def mul(a: Scalar, b: Scalar) -> Scalar:
+    """``a * b``."""
+    match a, b:
+        case Number(one), Number(other):
+            return Number(one * other)
+        case _, Number():
+            return mul(b, a)
+        case Number(0), _:
+            return ZERO
+        case Number(1), _:
+            return b
+        case Number(-1), _:
+            return neg(b)
+        case Number(value), Apply("neg", (inner,)):
+            return mul(Number(-value), inner)
+        case Number(value), Apply("mul", (Number(other), rest)):
+            return mul(Number(value * other), rest)
+        case Number(), _:
+            return Apply("mul", (a, b))
+        case Apply("neg", (inner,)), _:
+            return neg(mul(inner, b))
+        case _, Apply("neg", (inner,)):
+            return neg(mul(a, inner))
+        case Apply("mul", (Number() as value, rest)), _:
+            return mul(value, mul(rest, b))
+        case _, Apply("mul", (Number() as value, rest)):
+            return mul(value, mul(a, rest))
+    return Apply("mul", (a, b))
+
+
+def div(a: Scalar, b: Scalar) -> Scalar:
+    """``a / b``."""
+    match a, b:
+        case Number(one), Number(other) if other != 0:
+            return Number(one / other)
+        case Number(0), _:
+            return ZERO
+        case _, Number(1):
+            return a
+        case Apply("neg", (inner,)), _:
+            return neg(div(inner, b))
+        case Apply("mul", (Number() as value, rest)), _:
+            return mul(value, div(rest, b))
+    return Apply("div", (a, b))
+
+
+def power(a: Scalar, b: Scalar) -> Scalar:
+    """``a`` to the power of ``b``."""
+    match b:
+        case Number(0):
+            return Number(1.0)
+        case Number(1):
+            return a
+        case Number(2):
+            return Apply("square", (a,))
+    return Apply("pow", (a, b))
+
+
+def conj(a: Scalar) -> Scalar:
+    """The complex conjugate of ``a``."""
+    match a:
+        case Number():
+            return a
+        case Apply("conj", (inner,)):
+            return inner
+    return Apply("conj", (a,))

@@ -1,0 +1,154 @@
+"""The text format of the published graphs (docs/formats.md).
+
+Line 1 the number of blocks, inputs included; line 2 the ids of the input blocks; lines 3 and 4 edge
+sources and destinations, inputs removed and ids compacted; then one line ``comp,comm[,kind]`` per
+op. The file gives ``comp * 1e-10`` seconds per op and ``comm * 1e-10`` per transfer (Yao et al.,
+ICLR 2026, released graphs).
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from doppler.errors import InputError
+from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops
+
+PUBLISHED_SECONDS_PER_COST = 1e-10
+
+
+def render_text(graph: DataflowGraph) -> str:
+    """The content of a file, with kinds.
+
+    ``comp`` and ``comm`` are the given costs where the graph has them, else floating-point
+    operations and output bytes. Input blocks are numbered among the ops by (node, block).
+
+    Raises:
+        InputError: what the format cannot say: two regions between one pair of ops, a kind with a
+            comma or line break.
+    """
+    ops, inputs, given = graph.ops, graph.inputs, graph.given_costs
+    _check_text_can_say(graph)
+    if given is not None:
+        comp = given.op_seconds / PUBLISHED_SECONDS_PER_COST
+        comm = ops.output_bytes.copy()
+        comm[graph.edges.src] = given.transfer_seconds / PUBLISHED_SECONDS_PER_COST
+    else:
+        comp, comm = ops.flops, ops.output_bytes
+    keys = [(int(n), int(b), 1) for n, b in zip(ops.node, ops.block, strict=True)]
+    keys += [(int(n), int(b), 0) for n, b in zip(inputs.node, inputs.block, strict=True)]
+    order = sorted(range(len(keys)), key=lambda i: keys[i])
+    input_ids = [place for place, i in enumerate(order) if i >= graph.num_ops]
+    lines = [
+        str(len(keys)),
+        "".join(f"{i}, " for i in input_ids),
+        ", ".join(str(v) for v in graph.edges.src),
+        ", ".join(str(v) for v in graph.edges.dst),
+        *(
+            f"{round(a)},{round(b)},{kind}"
+            for a, b, kind in zip(comp, comm, ops.kinds, strict=True)
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _check_text_can_say(graph: DataflowGraph) -> None:
+    edges = graph.edges
+    pair_E = edges.src * graph.num_ops + edges.dst
+    if len(np.unique(pair_E)) < len(pair_E):
+        raise InputError(
+            f"graph {graph.name!r}: two regions between one pair of ops: the text format has no "
+            "regions, write JSON"
+        )
+    for v, kind in enumerate(graph.ops.kinds):
+        if set(kind) & set(",\r\n"):
+            raise InputError(f"graph {graph.name!r}: op {v}: kind {kind!r} breaks the text format")
+
+
+def _integers(line: str, path: Path, number: int) -> list[int]:
+    values = []
+    for word in line.replace(",", " ").split():
+        try:
+            values.append(int(word))
+        except ValueError:
+            raise InputError(f"{path}:{number}: {word!r} is not an integer") from None
+    return values
+
+
+def parse_text(text: str, path: Path) -> DataflowGraph:
+    """Read the content of a file.
+
+    Raises:
+        InputError: names the file, and the line, op or edge at fault.
+    """
+    lines = text.splitlines()
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if len(lines) < 5:
+        raise InputError(
+            f"{path}:{len(lines) + 1}: file ends early: a published graph has the number of "
+            "blocks, the input ids, edge sources, edge destinations, then one line per op"
+        )
+    count = _integers(lines[0], path, 1)
+    if len(count) != 1 or count[0] < 1:
+        raise InputError(f"{path}:1: expected the number of blocks, found {lines[0]!r}")
+    num_blocks = count[0]
+    input_ids = _integers(lines[1], path, 2)
+    bad = [i for i in input_ids if not 0 <= i < num_blocks]
+    if bad or len(set(input_ids)) != len(input_ids):
+        raise InputError(
+            f"{path}:2: input ids must be distinct and below {num_blocks}"
+            + (f", found {bad[0]}" if bad else "")
+        )
+    src, dst = _integers(lines[2], path, 3), _integers(lines[3], path, 4)
+    if len(src) != len(dst):
+        raise InputError(f"{path}:4: {len(dst)} edge destinations for {len(src)} sources")
+    num_ops = num_blocks - len(input_ids)
+    if len(lines) != 4 + num_ops:
+        raise InputError(
+            f"{path}:{min(len(lines), 4 + num_ops) + 1}: {len(lines) - 4} op lines for "
+            f"{num_ops} ops ({num_blocks} blocks less {len(input_ids)} inputs)"
+        )
+    comp, comm, kinds = np.empty(num_ops), np.empty(num_ops), []
+    for v, line in enumerate(lines[4:]):
+        fields = [field.strip() for field in line.split(",")]
+        try:
+            if len(fields) not in (2, 3):
+                raise ValueError
+            comp[v], comm[v] = float(fields[0]), float(fields[1])
+        except ValueError:
+            raise InputError(f"{path}:{v + 5}: expected comp,comm[,kind], found {line!r}") from None
+        for value in (comp[v], comm[v]):
+            if not (np.isfinite(value) and value >= 0):
+                raise InputError(
+                    f"{path}:{v + 5}: op {v} has cost {value:g}: must be finite and not negative"
+                )
+        kinds.append(fields[2] if len(fields) == 3 else "op")
+    for number, ids in ((3, src), (4, dst)):
+        for v in ids:
+            if not 0 <= v < num_ops:
+                raise InputError(
+                    f"{path}:{number}: edge to unknown op {v}: the ops are 0 to {num_ops - 1}"
+                )
+    taken = set(input_ids)
+    op_ids = [i for i in range(num_blocks) if i not in taken]
+    comm_E = comm[np.array(src, dtype=np.int64)]
+    try:
+        return DataflowGraph(
+            name=path.stem,
+            # The file does not say which blocks belong together: node -1, and as block the id
+            # that the file counts by, so that `save_text` puts inputs back where they were.
+            ops=Ops.make(flops=comp, output_bytes=comm, kinds=kinds, block=op_ids),
+            edges=Edges.make(src=src, dst=dst, bytes=comm_E),
+            inputs=Inputs.make(
+                names=[f"input{i}" for i in input_ids],
+                block=input_ids,
+                bytes=np.zeros(len(input_ids)),
+                consumers=[()] * len(input_ids),
+            ),
+            given_costs=GivenCosts.make(
+                op_seconds=comp * PUBLISHED_SECONDS_PER_COST,
+                transfer_seconds=comm_E * PUBLISHED_SECONDS_PER_COST,
+            ),
+        )
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None

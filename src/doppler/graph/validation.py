@@ -1,0 +1,127 @@
+"""What a DataflowGraph must satisfy; what does not ends in one line that says where.
+
+Shape suffixes: V ops, E edges.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.errors import InputError
+from doppler.graph.levels import find_cycle
+from doppler.graph.reads import check_blocks, regions_of_reads
+
+if TYPE_CHECKING:
+    from doppler.graph.dataflow import DataflowGraph, Inputs
+
+
+def validate(graph: "DataflowGraph") -> None:
+    """Refuse a graph whose columns contradict each other, or that has a cycle.
+
+    Raises:
+        InputError: names the op, edge or input at fault.
+    """
+    ops, edges, inputs = graph.ops, graph.edges, graph.inputs
+    where = f"graph {graph.name!r}"
+    num = len(ops)
+    if num == 0:
+        raise InputError(f"{where}: has no ops")
+    for column in ("names", "kinds", "dtypes", "read_bytes", "output_bytes", "node", "block"):
+        if len(getattr(ops, column)) != num:
+            raise InputError(f"{where}: {len(getattr(ops, column))} op {column} for {num} ops")
+    for column in ("kernels", "reads", "boxes"):
+        if len(getattr(ops, column)) not in (0, num):
+            raise InputError(f"{where}: {len(getattr(ops, column))} {column} for {num} ops")
+    for column in ("flops", "read_bytes", "output_bytes"):
+        _check_cost(getattr(ops, column), where, column, lambda v: f"op {v} ({ops.names[v]!r})")
+
+    for column in ("dst", "region", "bytes"):
+        if len(getattr(edges, column)) != len(edges):
+            raise InputError(
+                f"{where}: {len(edges)} edge src, {len(getattr(edges, column))} {column}"
+            )
+
+    def edge_name(e: int) -> str:
+        return f"edge {e} ({edges.src[e]} -> {edges.dst[e]})"
+
+    for end in (edges.src, edges.dst):
+        bad = np.flatnonzero((end < 0) | (end >= num))
+        if len(bad):
+            raise InputError(
+                f"{where}: {edge_name(bad[0])} names op {end[bad[0]]}, "
+                f"but the ops are 0 to {num - 1}"
+            )
+    bad = np.flatnonzero(edges.src == edges.dst)
+    if len(bad):
+        raise InputError(f"{where}: {edge_name(bad[0])} makes an op feed itself")
+    _check_cost(edges.bytes, where, "bytes", edge_name)
+    _check_regions(graph, where, edge_name, edges.bytes, "bytes")
+    _check_inputs(inputs, num, where)
+    if graph.given_costs is not None:
+        given = graph.given_costs
+        if len(given.op_seconds) != num or len(given.transfer_seconds) != len(edges):
+            raise InputError(
+                f"{where}: given costs for {len(given.op_seconds)} ops and "
+                f"{len(given.transfer_seconds)} edges, but it has {num} and {len(edges)}"
+            )
+        _check_cost(
+            given.op_seconds, where, "given seconds", lambda v: f"op {v} ({ops.names[v]!r})"
+        )
+        _check_cost(given.transfer_seconds, where, "given seconds", edge_name)
+        _check_regions(graph, where, edge_name, given.transfer_seconds, "given seconds")
+    cycle = find_cycle(num, edges.src, edges.dst)
+    if cycle:
+        shown = " -> ".join(str(v) for v in [*cycle[:6], *(["..."] if len(cycle) > 6 else [])])
+        raise InputError(
+            f"{where}: cycle through op {cycle[0]} ({ops.names[cycle[0]]!r}): {shown} -> {cycle[0]}"
+        )
+    check_blocks(graph)
+    if ops.reads:
+        regions_of_reads(graph)  # compares them with the edges
+
+
+def _check_cost(values: NDArray[np.float64], where: str, column: str, name) -> None:
+    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if len(bad):
+        raise InputError(
+            f"{where}: {name(bad[0])} has {column} {values[bad[0]]:g}: "
+            "must be finite and not negative"
+        )
+
+
+def _check_regions(
+    graph: "DataflowGraph", where: str, edge_name, values_E: NDArray[np.float64], column: str
+) -> None:
+    edges = graph.edges
+    order_E = np.lexsort((edges.dst, edges.region, edges.src))
+    src_E, region_E, dst_E = edges.src[order_E], edges.region[order_E], edges.dst[order_E]
+    same_E = (src_E[1:] == src_E[:-1]) & (region_E[1:] == region_E[:-1])
+    bad = np.flatnonzero(same_E & (dst_E[1:] == dst_E[:-1]))
+    if len(bad):
+        raise InputError(f"{where}: {edge_name(order_E[bad[0] + 1])} is there twice")
+    sorted_E = values_E[order_E]
+    bad = np.flatnonzero(same_E & (sorted_E[1:] != sorted_E[:-1]))
+    if len(bad):
+        one, other = order_E[bad[0]], order_E[bad[0] + 1]
+        raise InputError(
+            f"{where}: {edge_name(one)} and {edge_name(other)} carry the same region with "
+            f"{column} {values_E[one]:g} and {values_E[other]:g}"
+        )
+
+
+def _check_inputs(inputs: "Inputs", num_ops: int, where: str) -> None:
+    for column in ("node", "block", "bytes", "consumers"):
+        if len(getattr(inputs, column)) != len(inputs):
+            raise InputError(
+                f"{where}: {len(getattr(inputs, column))} input {column} for {len(inputs)} inputs"
+            )
+    _check_cost(inputs.bytes, where, "bytes", lambda i: f"input {i} ({inputs.names[i]!r})")
+    if len(inputs.boxes) not in (0, len(inputs)):
+        raise InputError(f"{where}: {len(inputs.boxes)} input boxes for {len(inputs)} inputs")
+    for name, consumers in zip(inputs.names, inputs.consumers, strict=True):
+        for op in consumers:
+            if not 0 <= op < num_ops:
+                raise InputError(
+                    f"{where}: input {name!r} feeds op {op}, but the ops are 0 to {num_ops - 1}"
+                )
