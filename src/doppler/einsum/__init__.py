@@ -1,30 +1,44 @@
 """The front end: einsum programs as text, lowered to dataflow graphs."""
 
-from doppler.einsum.lowering import load_workload, lower
+from doppler.einsum.decomposition.auto import Auto
+from doppler.einsum.decomposition.published import Published
+from doppler.einsum.differentiation import training_program
+from doppler.einsum.language.resolver import parse_program
+from doppler.einsum.lowering import lower
 from doppler.einsum.program import (
-    Apply,
+    Complexer,
     Einsum,
+    Fill,
     Formation,
     Input,
     Node,
     Program,
-    Scalar,
+    Select,
     Splits,
+    Squeezer,
     insert_formations,
 )
-from doppler.einsum.resolver import parse_program
+from doppler.einsum.workload import Decomposition, Given, load_program, load_workload
 
 __all__ = [
-    "Apply",
+    "Auto",
+    "Complexer",
+    "Decomposition",
     "Einsum",
+    "Fill",
     "Formation",
+    "Given",
     "Input",
     "Node",
     "Program",
-    "Scalar",
+    "Published",
+    "Select",
     "Splits",
+    "Squeezer",
     "insert_formations",
+    "load_program",
     "load_workload",
     "lower",
     "parse_program",
+    "training_program",
 ]

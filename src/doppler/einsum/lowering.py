@@ -1,91 +1,46 @@
-"""Program and splits to DataflowGraph: one op per (node, block), with true costs.
+"""Program and splits to DataflowGraph: one op per (node, block), with true costs and its kernel.
 
 Costs count what the arithmetic needs: floating-point operations, and bytes at the size of the
-tensors' own dtype. They do not repeat the units of the published graph files.
+tensors' own dtype. They do not repeat the units of the published graph files (published_costs.py).
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from doppler.einsum.partition import Partition, partition_nodes
-from doppler.einsum.program import DTYPES, Einsum, Formation, Input, Program, Splits
-from doppler.einsum.resolver import parse_program
-from doppler.errors import InputError
-from doppler.graph import DataflowGraph, Edges, Inputs, KernelSpec, Ops
-from doppler.graph.dataflow import Box
-
-_PROJECT = Path(__file__).resolve().parents[3]
-
-
-def load_workload(
-    *,
-    program: str,
-    name: str | None = None,
-    preset: str = "paper",
-    params: Mapping[str, int | None] | None = None,
-) -> DataflowGraph:
-    """Read an einsum program from a file and lower it with the splits that it gives.
-
-    Args:
-        program: path of the file, from where the process runs, else from the project's root.
-        name: of the graph; the program's own by default.
-        preset: which of the declared values the parameters take.
-        params: values by parameter name; they win over the preset, None leaves it.
-
-    Raises:
-        InputError: if the file cannot be read, or as `parse_program` does.
-    """
-    path = Path(program)
-    if not path.is_absolute() and not path.exists():
-        path = _PROJECT / path
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-        raise InputError(f"{program}: cannot read the program: {reason}") from None
-    given = {key: value for key, value in (params or {}).items() if value is not None}
-    parsed = parse_program(text, file=program, preset=preset, params=given)
-    return lower(parsed, parsed.given_splits, name=name)
+from doppler.einsum.program import Formation, Input, Node, Program, Splits, box_shape
+from doppler.graph import DataflowGraph, Edges, Inputs, KernelSpec, Ops, Read, Tensor
+from doppler.graph.kernel import Box
+from doppler.graph.scalar import DTYPES
 
 
 def lower(program: Program, splits: Splits, *, name: str | None = None) -> DataflowGraph:
     """Split every node of a program into blocks: the ops of a dataflow graph.
 
     Ops are ordered by (node, block); ``ops.node`` counts all nodes of the program, inputs too.
-    Blocks are numbered row-major over the join space, output dimensions first. A formation is
+    Blocks are numbered row-major over the node's space, output dimensions first. A formation is
     split as its op's output is, an input by the common refinement of what its consumers read.
 
     Args:
         program: what to compute.
-        splits: per Einsum, by name, into how many parts each join dimension is split.
+        splits: per node, by name, into how many parts each dimension of its space is split; nodes
+            that are not named stay whole.
         name: of the graph; the program's own by default.
 
     Raises:
-        InputError: names the op whose splits are missing or impossible.
+        InputError: names the node whose splits are impossible.
 
     Source: tensor-relational decomposition, arXiv 2009.00524 and 2410.02682.
     """
-    partitions = partition_nodes(program, splits)
-    blocks = _Blocks(program, partitions)
+    blocks = _Blocks(program, partition_nodes(program, splits))
     for number, node in enumerate(program.nodes):
         if isinstance(node, Input):
             blocks.add_input(number, node)
-        elif isinstance(node, Einsum):
-            blocks.add_einsum(number, node)
         else:
-            blocks.add_formation(number, node)
+            blocks.add_ops(number, node)
     return blocks.graph(name or program.name)
-
-
-def _block_shape(box: Box) -> tuple[int, ...]:
-    return tuple(stop - start for start, stop in box)
-
-
-def _num_elements(box: Box) -> int:
-    return math.prod(_block_shape(box))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +49,11 @@ class _Op:
     kind: str
     flops: int
     read_bytes: int
-    output_bytes: int
     node: int
     block: int
+    box: Box
     kernel: KernelSpec
+    reads: tuple[Read, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +61,7 @@ class _InputBlock:
     name: str
     node: int
     block: int
-    bytes: int
+    box: Box
     # A dict for its order: an op that reads the block by two operands is one consumer.
     consumers: dict[int, None] = field(default_factory=dict)
 
@@ -114,8 +70,13 @@ class _Blocks:
     """Collects the blocks of the nodes, which are added in the order of the program."""
 
     def __init__(self, program: Program, partitions: list[Partition]) -> None:
-        self.nodes = program.nodes
+        self.program = program
         self.partitions = partitions
+        # The blocks of a node's tensor; several ops hold each where an aggregation is split.
+        self.tensors = [
+            Partition(partition.cuts[: len(node.shape)])
+            for node, partition in zip(program.nodes, partitions, strict=True)
+        ]
         self.first: dict[int, int] = {}  # per node, its first op, or input block of an Input
         self.ops: list[_Op] = []
         self.inputs: list[_InputBlock] = []
@@ -125,98 +86,98 @@ class _Blocks:
     def add_input(self, number: int, node: Input) -> None:
         self.first[number] = len(self.inputs)
         for block, (place, box) in enumerate(self.partitions[number].blocks()):
-            self.inputs.append(
-                _InputBlock(
+            name = _block_name(node.name, place)
+            self.inputs.append(_InputBlock(name=name, node=number, block=block, box=box))
+
+    def add_ops(self, number: int, node: Node) -> None:
+        self.first[number] = len(self.ops)
+        for block, (place, box) in enumerate(self.partitions[number].blocks()):
+            operands = node.kernel_operands(box)
+            flops = node.flops(box)
+            if isinstance(node, Formation):
+                num_partials = self._num_partials(node.operands[0])
+                flops = (num_partials - 1) * math.prod(box_shape(box))
+                flops *= 2 if node.dtype == "c64" else 1
+                operands *= num_partials
+            output = box[: len(node.shape)]
+            kernel = KernelSpec(
+                expression=node.expression(box),
+                operand_shapes=tuple(operand.shape for operand in operands),
+                operand_dtypes=tuple(operand.dtype for operand in operands),
+                output_shape=box_shape(output),
+                dtype=node.dtype,
+            )
+            reads, read_bytes = [], 0
+            for k, operand in enumerate(operands):
+                for piece in operand.pieces:
+                    source = node.operands[piece.operand]
+                    partial = k if isinstance(node, Formation) else 0
+                    reads += self._read(source, piece.box, k, piece.start, partial)
+                    read_bytes += math.prod(box_shape(piece.box)) * DTYPES[operand.dtype]
+            self.ops.append(
+                _Op(
                     name=_block_name(node.name, place),
+                    kind=node.kind,
+                    flops=flops,
+                    read_bytes=read_bytes,
                     node=number,
                     block=block,
-                    bytes=_num_elements(box) * DTYPES[node.dtype],
+                    box=output,
+                    kernel=kernel,
+                    reads=tuple(reads),
                 )
             )
 
-    def add_einsum(self, number: int, node: Einsum) -> None:
-        self.first[number] = len(self.ops)
-        for block, (place, box) in enumerate(self.partitions[number].blocks()):
-            slices = tuple(tuple(box[dim] for dim in dims) for dims in node.operand_dims)
-            kernel = KernelSpec(
-                expression=node.expression,
-                operand_shapes=tuple(_block_shape(one) for one in slices),
-                output_shape=_block_shape(box[: node.output_rank]),
-                dtype=node.dtype,
-                input_slices=slices,
+    def _read(
+        self, source: int, box: Box, operand: int, start: tuple[int, ...], partial: int
+    ) -> Iterator[Read]:
+        """Make the op that is about to be added a consumer of a box of a node's tensor."""
+        consumer, is_input = len(self.ops), isinstance(self.program.nodes[source], Input)
+        for number, own, shared in self.tensors[source].overlapping(box):
+            if is_input:
+                holder = self.first[source] + number
+                self.inputs[holder].consumers[consumer] = None
+            else:
+                # The aggregated dimensions come last: the partials of one block are neighbours.
+                holder = self.first[source] + number * self._num_partials(source) + partial
+                regions = self.regions[holder]
+                region = regions.setdefault(shared, len(regions))
+                self.edge_bytes[holder, consumer, region] = self._num_bytes(source, shared)
+            yield Read(
+                operand=operand,
+                source=holder,
+                from_input=is_input,
+                box=tuple(
+                    (low - begin, high - begin)
+                    for (low, high), (begin, _) in zip(shared, own, strict=True)
+                ),
+                start=tuple(
+                    into + low - begin
+                    for into, (low, _), (begin, _) in zip(start, shared, box, strict=True)
+                ),
             )
-            flops = _num_elements(box) * node.flops_per_join_element
-            name = _block_name(node.name, place)
-            self._add_op(name, node.kind, flops, number, block, node.operands, kernel)
-
-    def add_formation(self, number: int, node: Formation) -> None:
-        self.first[number] = len(self.ops)
-        num_partials = self._num_partials(node.operand)
-        for block, (place, box) in enumerate(self.partitions[number].blocks()):
-            kernel = KernelSpec(
-                expression=f"formation:{node.aggregation}",
-                operand_shapes=(_block_shape(box),) * num_partials,
-                output_shape=_block_shape(box),
-                dtype=node.dtype,
-                input_slices=(box,) * num_partials,
-            )
-            flops = (num_partials - 1) * _num_elements(box)
-            name = _block_name(node.name, place)
-            operands = (node.operand,) * num_partials
-            self._add_op(name, "formation", flops, number, block, operands, kernel)
-
-    def _add_op(
-        self,
-        name: str,
-        kind: str,
-        flops: int,
-        node: int,
-        block: int,
-        operands: tuple[int, ...],
-        kernel: KernelSpec,
-    ) -> None:
-        reads = list(zip(operands, kernel.input_slices, strict=True))
-        for operand, box in dict.fromkeys(reads):
-            self._connect(operand, box)
-        self.ops.append(
-            _Op(
-                name=name,
-                kind=kind,
-                flops=flops,
-                read_bytes=sum(self._num_bytes(operand, box) for operand, box in reads),
-                output_bytes=math.prod(kernel.output_shape) * DTYPES[kernel.dtype],
-                node=node,
-                block=block,
-                kernel=kernel,
-            )
-        )
-
-    def _connect(self, operand: int, box: Box) -> None:
-        """Make the op that is about to be added a consumer of a box of its operand."""
-        consumer, rank = len(self.ops), len(self.nodes[operand].shape)
-        tensor_blocks = Partition(self.partitions[operand].cuts[:rank])
-        for number, shared in tensor_blocks.overlapping(box):
-            if isinstance(self.nodes[operand], Input):
-                self.inputs[self.first[operand] + number].consumers[consumer] = None
-                continue
-            # The aggregated dimensions come last, so the partials of one block are neighbours.
-            num_partials = self._num_partials(operand)
-            first = self.first[operand] + number * num_partials
-            for producer in range(first, first + num_partials):
-                own = self.regions[producer]
-                region = own.setdefault(shared, len(own))
-                self.edge_bytes[producer, consumer, region] = self._num_bytes(operand, shared)
 
     def _num_partials(self, number: int) -> int:
         """How many ops hold a share of one block of the node's tensor."""
-        cuts = self.partitions[number].cuts
-        return Partition(cuts[len(self.nodes[number].shape) :]).num_blocks
+        return self.partitions[number].num_blocks // self.tensors[number].num_blocks
+
+    def _names_of_results(self, outputs: set[int]) -> dict[int, str]:
+        """Results are called what the program's author calls them, who writes no formations."""
+        names = {}
+        for number in outputs:
+            node = self.program.nodes[number]
+            if isinstance(node, Formation):
+                names[number] = self.program.nodes[node.operands[0]].name
+                names[node.operands[0]] = f"{names[number]}.partials"
+        return names
 
     def _num_bytes(self, number: int, box: Box) -> int:
-        return _num_elements(box) * DTYPES[self.nodes[number].dtype]
+        return math.prod(box_shape(box)) * DTYPES[self.program.nodes[number].dtype]
 
     def graph(self, name: str) -> DataflowGraph:
         ops, inputs, ends = self.ops, self.inputs, list(self.edge_bytes)
+        outputs = set(self.program.outputs)
+        names = self._names_of_results(outputs)
         return DataflowGraph(
             name=name,
             ops=Ops.make(
@@ -225,10 +186,12 @@ class _Blocks:
                 dtypes=[op.kernel.dtype for op in ops],
                 flops=[op.flops for op in ops],
                 read_bytes=[op.read_bytes for op in ops],
-                output_bytes=[op.output_bytes for op in ops],
+                output_bytes=[self._num_bytes(op.node, op.box) for op in ops],
                 node=[op.node for op in ops],
                 block=[op.block for op in ops],
                 kernels=[op.kernel for op in ops],
+                reads=[op.reads for op in ops],
+                boxes=[op.box for op in ops],
             ),
             edges=Edges.make(
                 src=[src for src, _, _ in ends],
@@ -240,8 +203,18 @@ class _Blocks:
                 names=[block.name for block in inputs],
                 node=[block.node for block in inputs],
                 block=[block.block for block in inputs],
-                bytes=[block.bytes for block in inputs],
+                bytes=[self._num_bytes(block.node, block.box) for block in inputs],
                 consumers=[list(block.consumers) for block in inputs],
+                boxes=[block.box for block in inputs],
+            ),
+            tensors=tuple(
+                Tensor(
+                    name=names.get(number, node.name),
+                    shape=node.shape,
+                    dtype=node.dtype,
+                    is_output=number in outputs,
+                )
+                for number, node in enumerate(self.program.nodes)
             ),
         )
 

@@ -1,4 +1,4 @@
-"""Partition: how a tensor, or the join space of an op, is cut into blocks."""
+"""Partition: how a tensor, or the space of a node, is cut into blocks."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from doppler.einsum.program import Einsum, Formation, Input, Program, Splits
+from doppler.einsum.program import Cuts, Formation, Input, Node, Program, Splits
 from doppler.errors import InputError
-from doppler.graph.dataflow import Box
+from doppler.graph.kernel import Box
 
 
 @dataclass(frozen=True)
 class Partition:
     """Per dimension the cut points ``0 < ... < extent``; blocks are numbered row-major."""
 
-    cuts: tuple[tuple[int, ...], ...]
+    cuts: Cuts
 
     @property
     def num_blocks(self) -> int:
@@ -27,68 +27,84 @@ class Partition:
         places = product(*(range(len(cuts) - 1) for cuts in self.cuts))
         return zip(places, product(*(pairwise(cuts) for cuts in self.cuts)), strict=True)
 
-    def overlapping(self, box: Box) -> Iterator[tuple[int, Box]]:
-        """The numbers of the blocks that share elements with a box, and what they share."""
+    def overlapping(self, box: Box) -> Iterator[tuple[int, Box, Box]]:
+        """The blocks that share elements with a box: number, own box, what they share."""
         spans = [
             range(bisect_right(cuts, start) - 1, bisect_left(cuts, stop))
             for (start, stop), cuts in zip(box, self.cuts, strict=True)
         ]
         for place in product(*spans):
-            number, shared = 0, []
+            number, own, shared = 0, [], []
             for (start, stop), cuts, i in zip(box, self.cuts, place, strict=True):
                 number = number * (len(cuts) - 1) + i
+                own.append((cuts[i], cuts[i + 1]))
                 shared.append((max(start, cuts[i]), min(stop, cuts[i + 1])))
-            yield number, tuple(shared)
+            yield number, tuple(own), tuple(shared)
 
 
-def _even_cuts(extent: int, parts: int) -> tuple[int, ...]:
+def even_cuts(extent: int, parts: int, grain: int = 1) -> tuple[int, ...]:
+    """Cut points of near-equal parts; each is a multiple of ``grain``."""
     # Rounding down every multiple, unlike handing the remainder to the first parts, makes the cuts
     # of 2 parts also cuts of 4: splits that divide each other stay aligned on any extent.
-    return tuple(extent * part // parts for part in range(parts + 1))
+    return tuple(extent // grain * part // parts * grain for part in range(parts + 1))
 
 
 def partition_nodes(program: Program, splits: Splits) -> list[Partition]:
-    """Per node its partition: of the join space for an Einsum, of the tensor for any other.
+    """Per node its partition: of its space.
 
-    A formation is split as the output of its op is, an input by the common refinement of what its
+    A formation is split as the output of its op is; an input by the common refinement of what its
     consumers read.
 
     Args:
         program: what is split.
-        splits: per Einsum, by name, into how many near-equal parts each join dimension is split.
+        splits: by node name, into how many near-equal parts each dimension of the node's space is
+            split; a node that is not named stays whole.
 
     Raises:
-        InputError: names the op whose splits are missing or impossible.
+        InputError: names the node whose splits are impossible, or that is none of the program's.
     """
+    unknown = sorted(set(splits) - {node.name for node in program.nodes})
+    if unknown:
+        raise InputError(f"program {program.name!r}: splits for {unknown[0]!r}, which is no op")
     partitions: list[Partition] = []
     for node in program.nodes:
-        if isinstance(node, Einsum):
-            parts = _checked_splits(node, splits)
-            partitions.append(Partition(tuple(map(_even_cuts, node.extents, parts))))
-        elif isinstance(node, Formation):
-            partitions.append(Partition(partitions[node.operand].cuts[: len(node.shape)]))
+        if isinstance(node, Formation):
+            own = partitions[node.operands[0]].cuts[: len(node.shape)]
         else:
-            partitions.append(Partition(tuple((0, extent) for extent in node.shape)))
-    for node, partition in zip(program.nodes, list(partitions), strict=True):
-        if isinstance(node, Einsum):
-            for operand, dims in zip(node.operands, node.operand_dims, strict=True):
-                if isinstance(program.nodes[operand], Input):
-                    seen = tuple(partition.cuts[dim] for dim in dims)
-                    partitions[operand] = _common_refinement(partitions[operand], seen)
+            own = tuple(
+                even_cuts(extent, parts, node.grain(dim))
+                for dim, (extent, parts) in enumerate(
+                    zip(node.space, _checked_splits(node, splits), strict=True)
+                )
+            )
+        partitions.append(Partition(own))
+    cuts = _cuts_of_inputs(program, partitions)
+    for number, dims in cuts.items():
+        partitions[number] = Partition(tuple(tuple(sorted(points)) for points in dims))
     return partitions
 
 
-def _common_refinement(partition: Partition, cuts: tuple[tuple[int, ...], ...]) -> Partition:
-    both = zip(partition.cuts, cuts, strict=True)
-    return Partition(tuple(tuple(sorted({*own, *other})) for own, other in both))
+def _cuts_of_inputs(program: Program, partitions: list[Partition]) -> dict[int, list[set[int]]]:
+    """Per input, and dimension of it, wherever one of its readers begins or ends to read."""
+    cuts = {
+        number: [{0, extent} for extent in node.shape]
+        for number, node in enumerate(program.nodes)
+        if isinstance(node, Input)
+    }
+    for node, partition in zip(program.nodes, partitions, strict=True):
+        if any(operand in cuts for operand in node.operands):
+            for operand, own in zip(node.operands, node.operand_cuts(partition.cuts), strict=True):
+                for points, ends in zip(cuts.get(operand, own), own, strict=True):
+                    points.update(ends)
+    return cuts
 
 
-def _checked_splits(node: Einsum, splits: Splits) -> tuple[int, ...]:
-    parts = splits.get(node.name, ())
-    if len(parts) != len(node.extents):
+def _checked_splits(node: Node, splits: Splits) -> tuple[int, ...]:
+    parts = splits.get(node.name, (1,) * len(node.space))
+    if len(parts) != len(node.space):
         raise InputError(
-            f"op {node.name!r}: {len(parts)} splits given for its {len(node.extents)} dimensions "
-            f"({', '.join(node.indices)})"
+            f"op {node.name!r}: {len(parts)} splits given for its {len(node.space)} dimensions"
+            + (f" ({', '.join(node.indices)})" if node.indices else "")
         )
     for dim, count in enumerate(parts):
         fault = node.split_fault(dim, count)

@@ -1,186 +1,376 @@
 """Program: what is computed, before anything is split: tensors and the ops between them.
 
 Nodes refer to each other by number, their position in ``Program.nodes``, and only to nodes before
-them. The dimensions of an op are its join space: the output dimensions first, then the aggregated
-ones (``ij,jk->ik`` has the join space i, k, j).
+them. What is split of a node is its *space*: for an op the output dimensions and, behind them, the
+aggregated ones (``ij,jk->ik`` has the space i, k, j); for any other node its tensor's dimensions.
+Every node says which parts of its operands a block of its space reads, and by which kernel the
+block is computed: decomposition and lowering know no more of it than that.
+
+Source: einsum programs over tensor relations, arXiv 2009.00524 and 2410.02682.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from itertools import pairwise, product
+from typing import NamedTuple, TypeAlias
 
-# bytes of one element
-DTYPES = {"f16": 2, "f32": 4, "f64": 8}
+from doppler.graph.kernel import Box
+from doppler.graph.scalar import Apply, Element, Scalar, count_flops, render
 
-
-@dataclass(frozen=True)
-class Apply:
-    """A scalar function, ``add`` or ``mul``, of operands of an op or of other functions."""
-
-    function: str
-    arguments: tuple["Scalar", ...]
+# Per node name: into how many parts each dimension of its space is split.
+Splits: TypeAlias = Mapping[str, tuple[int, ...]]
+# Per dimension the cut points of a tensor or space: 0 < ... < extent.
+Cuts: TypeAlias = tuple[tuple[int, ...], ...]
 
 
-# An int is the number of an operand of the op: 0 is the first.
-Scalar: TypeAlias = int | Apply
+class Piece(NamedTuple):
+    """A box of the operand at a position in ``operands``, and where it begins in the kernel's."""
+
+    operand: int
+    box: Box
+    start: tuple[int, ...]
+
+
+class KernelOperand(NamedTuple):
+    """A tensor that the kernel of a block receives, put together from pieces; 0 elsewhere."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    pieces: tuple[Piece, ...]
+
+
+def box_shape(box: Box) -> tuple[int, ...]:
+    """Extents of a box."""
+    return tuple(stop - start for start, stop in box)
+
+
+def _whole(operand: int, box: Box, dtype: str) -> KernelOperand:
+    return KernelOperand(box_shape(box), dtype, (Piece(operand, box, (0,) * len(box)),))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Input:
-    """A tensor that is given: a weight or data."""
+class Node:
+    """A tensor, and how it comes about.
+
+    indices: one letter per dimension of the space. operands: node numbers; operand_dtypes: theirs.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    indices: str = ""
+    operands: tuple[int, ...] = ()
+    operand_dtypes: tuple[str, ...] = ()
+
+    @property
+    def space(self) -> tuple[int, ...]:
+        """Extents of what is split."""
+        return self.shape
+
+    @property
+    def kind(self) -> str:
+        """What the ops of this node are called."""
+        return type(self).__name__.lower()
+
+    def kernel_operands(self, box: Box) -> tuple[KernelOperand, ...]:
+        """What the block of a box of the space reads."""
+        raise NotImplementedError
+
+    def operand_cuts(self, cuts: Cuts) -> list[list[set[int]]]:
+        """Per operand and dimension of it, where the blocks of a space so cut begin and end."""
+        points: list[list[set[int]]] = [[] for _ in self.operands]
+        for box in product(*map(pairwise, cuts)):
+            for operand in self.kernel_operands(box):
+                for piece in operand.pieces:
+                    own = points[piece.operand]
+                    own += [set() for _ in range(len(piece.box) - len(own))]
+                    for known, ends in zip(own, piece.box, strict=True):
+                        known.update(ends)
+        return points
+
+    def expression(self, box: Box) -> str:
+        """The kernel of the block of a box of the space (graph.KernelSpec.expression)."""
+        raise NotImplementedError
+
+    def flops(self, box: Box) -> int:
+        """Real floating-point operations of the block of a box of the space."""
+        return 0
+
+    def grain(self, dim: int) -> int:
+        """Elements along a dimension of the space that no cut may part: 1 but for pairs."""
+        return 1
+
+    def split_fault(self, dim: int, parts: int) -> str | None:
+        """Why a dimension of the space cannot be split into so many parts, or None if it can."""
+        if 1 <= parts <= self.space[dim] // self.grain(dim):
+            return None
+        index = repr(self.indices[dim]) if self.indices else dim
+        pairs = f" in groups of {self.grain(dim)}" if self.grain(dim) > 1 else ""
+        return (
+            f"cannot split index {index}, which has {self.space[dim]} elements{pairs}, "
+            f"into {parts} parts"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Einsum:
-    """One op: aggregate, over some dimensions of the join space, a scalar function of operands.
+class Input(Node):
+    """A tensor that is given.
 
-    indices: one letter per join dimension. extents: the size of each. output_rank: how many of
-    them are output dimensions. operands: node numbers. operand_dims: per operand and dimension of
-    it, the join dimension that it is indexed by. join: the scalar function. aggregation: ``add``,
-    or None iff no dimension is aggregated.
+    is_weight: training changes it.
     """
 
-    name: str
-    dtype: str
-    indices: str
+    is_weight: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Einsum(Node):
+    """One op: aggregate, over some dimensions of the join space, a scalar function of operands.
+
+    indices, extents: of the join space. operand_dims: per operand and dimension of it, the join
+    dimension that it is indexed by. join: the scalar function. aggregation: add, mul, max or min,
+    or None iff no dimension is aggregated. A join dimension that no operand has is a broadcast.
+    """
+
     extents: tuple[int, ...]
-    output_rank: int
-    operands: tuple[int, ...]
     operand_dims: tuple[tuple[int, ...], ...]
     join: Scalar
     aggregation: str | None = None
 
+    def __post_init__(self) -> None:
+        assert self.shape == self.extents[: len(self.shape)], self.name
+        assert len(self.indices) == len(self.extents), self.name
+        assert (self.aggregation is None) == (len(self.shape) == len(self.extents)), self.name
+
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents of the output dimensions."""
-        return self.extents[: self.output_rank]
+    def space(self) -> tuple[int, ...]:
+        return self.extents
 
     @property
     def is_contraction(self) -> bool:
         """Whether it sums a product of two operands that together have every dimension."""
-        bound = {d for dims in self.operand_dims for d in dims}
         return (
-            self.join == Apply("mul", (0, 1))
+            self.join == Apply("mul", (Element(0), Element(1)))
             and self.aggregation == "add"
-            and len(bound) == len(self.extents)
+            and len({dim for dims in self.operand_dims for dim in dims}) == len(self.extents)
         )
 
     @property
-    def flops_per_join_element(self) -> int:
-        """Scalar functions of the join, and one more for the aggregation."""
-        return _count_functions(self.join) + (self.aggregation is not None)
-
-    @property
     def kind(self) -> str:
-        """What the ops of this node are called: matmul, reduction or elementwise."""
         if self.is_contraction:
             return "matmul"
         return "elementwise" if self.aggregation is None else "reduction"
 
     @property
-    def expression(self) -> str:
-        """The op as a kernel names it: ``ij,jk->ik`` for a contraction, ``add`` for A + B.
+    def notation(self) -> str:
+        """The indices of operands and result: ``ij,jk->ik``."""
+        read = ",".join("".join(self.indices[d] for d in dims) for dims in self.operand_dims)
+        return f"{read}->{self.indices[: len(self.shape)]}"
 
-        In general ``notation:join[:aggregation]``, operands by number: ``ij,j->ij:add(0,1)``.
-        """
-        notation = ",".join("".join(self.indices[d] for d in dims) for dims in self.operand_dims)
-        notation = f"{notation}->{self.indices[: self.output_rank]}"
+    def operand_cuts(self, cuts: Cuts) -> list[list[set[int]]]:
+        return [[set(cuts[dim]) for dim in dims] for dims in self.operand_dims]
+
+    def kernel_operands(self, box: Box) -> tuple[KernelOperand, ...]:
+        return tuple(
+            _whole(operand, tuple(box[dim] for dim in dims), dtype)
+            for operand, (dims, dtype) in enumerate(
+                zip(self.operand_dims, self.operand_dtypes, strict=True)
+            )
+        )
+
+    def expression(self, box: Box) -> str:
         if self.is_contraction:
-            return notation
-        aligned = all(dims == tuple(range(len(self.extents))) for dims in self.operand_dims)
-        if isinstance(self.join, Apply) and aligned and self.aggregation is None:
-            if self.join.arguments == tuple(range(len(self.operands))):
-                return self.join.function
+            return self.notation
         aggregation = f":{self.aggregation}" if self.aggregation else ""
-        return f"{notation}:{_render(self.join)}{aggregation}"
+        return f"{self.notation}:{render(self.join)}{aggregation}"
 
-    def split_fault(self, dim: int, parts: int) -> str | None:
-        """Why the join dimension cannot be split into so many parts, or None if it can."""
-        if 1 <= parts <= self.extents[dim]:
-            return None
-        index, extent = self.indices[dim], self.extents[dim]
-        return f"cannot split index {index!r}, which has {extent} elements, into {parts} parts"
+    def flops(self, box: Box) -> int:
+        is_complex = "c64" in self.operand_dtypes
+        each = count_flops(self.join, is_complex=is_complex)
+        if self.aggregation is not None:
+            each += 2 if is_complex else 1
+        return each * math.prod(box_shape(box))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Formation:
+class Formation(Node):
     """The finished tensor of an aggregating op: adds up what the splits of that op left partial.
 
-    operand: number of the aggregating op, whose only consumer this is. aggregation: that op's.
+    Its operand is the aggregating op, whose only consumer it is. aggregation: that op's.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    operand: int
     aggregation: str
 
+    def kernel_operands(self, box: Box) -> tuple[KernelOperand, ...]:
+        """The block of one partial result; lowering repeats it for every one."""
+        return (_whole(0, box, self.dtype),)
 
-Node: TypeAlias = Input | Einsum | Formation
+    def expression(self, box: Box) -> str:
+        return f"formation:{self.aggregation}"
 
-# Per op name: into how many parts each of its join dimensions is split.
-Splits: TypeAlias = Mapping[str, tuple[int, ...]]
+
+@dataclass(frozen=True, kw_only=True)
+class Complexer(Node):
+    """The last dimension's pairs (real, imaginary) as complex numbers, or back."""
+
+    @property
+    def to_complex(self) -> bool:
+        """Whether it makes complex numbers of pairs."""
+        return self.dtype == "c64"
+
+    def kernel_operands(self, box: Box) -> tuple[KernelOperand, ...]:
+        start, stop = box[-1]
+        last = (2 * start, 2 * stop) if self.to_complex else (start // 2, stop // 2)
+        return (_whole(0, (*box[:-1], last), self.operand_dtypes[0]),)
+
+    def expression(self, box: Box) -> str:
+        return "complex" if self.to_complex else "real"
+
+    def grain(self, dim: int) -> int:
+        return 2 if not self.to_complex and dim == len(self.shape) - 1 else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Squeezer(Node):
+    """Adds or drops dimensions of one element.
+
+    dims: per dimension of the operand, that of the result, or None where it is dropped.
+    """
+
+    dims: tuple[int | None, ...]
+
+    def kernel_operands(self, box: Box) -> tuple[KernelOperand, ...]:
+        read = tuple((0, 1) if dim is None else box[dim] for dim in self.dims)
+        return (_whole(0, read, self.dtype),)
+
+    def expression(self, box: Box) -> str:
+        return "copy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fill(Node):
+    """A tensor of constants.
+
+    below: the value; above: if given, that of the elements whose last index is larger than their
+    last but one (so ``below`` fills a lower triangle, the diagonal included).
+    """
+
+    below: float
+    above: float | None = None
+
+    def kernel_operands(self, box: Box) -> tuple[KernelOperand, ...]:
+        return ()
+
+    def expression(self, box: Box) -> str:
+        if self.above is None:
+            return f"fill:{self.below}"
+        (row, last_row), (column, last_column) = box[-2:]
+        if last_column - 1 <= row:
+            return f"fill:{self.below}"
+        if column > last_row - 1:
+            return f"fill:{self.above}"
+        return f"fill:{self.below},{self.above},{row - column}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select(Node):
+    """Boxes of operands put into a tensor: a subset, a concatenation, or one padded with zeros.
+
+    parts: (operand, box of it, start in the result); they do not overlap.
+    """
+
+    parts: tuple[Piece, ...]
+
+    def kernel_operands(self, box: Box) -> tuple[KernelOperand, ...]:
+        pieces = []
+        for operand, source, start in self.parts:
+            read, begin = [], []
+            for (low, high), (first, last), into in zip(box, source, start, strict=True):
+                # The part covers into:into + last - first of the result.
+                shared_low = max(low, into)
+                shared_high = min(high, into + last - first)
+                read.append((shared_low - into + first, shared_high - into + first))
+                begin.append(shared_low - low)
+            if all(low < high for low, high in read):
+                pieces.append(Piece(operand, tuple(read), tuple(begin)))
+        return (KernelOperand(box_shape(box), self.dtype, tuple(pieces)),)
+
+    def expression(self, box: Box) -> str:
+        return "copy"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """Nodes in the order of construction, for fixed values of the parameters.
 
-    given_splits: the splits that the author of the program chose, for every Einsum by name.
+    given_splits: the splits that the author of the program chose, by node name; nodes that are
+    not named stay whole. loss: number of the node that training minimises.
     """
 
     name: str
     parameters: Mapping[str, int]
     nodes: tuple[Node, ...]
     given_splits: Splits
+    loss: int | None = None
 
     def __post_init__(self) -> None:
-        for node in self.nodes:
-            for operand in node.operands if isinstance(node, Einsum) else ():
+        for number, node in enumerate(self.nodes):
+            assert all(operand < number for operand in node.operands), node.name
+            assert node.operand_dtypes == tuple(self.nodes[one].dtype for one in node.operands), (
+                node.name
+            )
+            for operand in () if isinstance(node, Formation) else node.operands:
                 producer = self.nodes[operand]
                 partial = isinstance(producer, Einsum) and producer.aggregation is not None
                 assert not partial, f"{node.name} reads partial results of {producer.name}"
 
+    @property
+    def consumers(self) -> list[list[int]]:
+        """Per node the numbers of the nodes that read it, each once, ascending."""
+        readers: list[list[int]] = [[] for _ in self.nodes]
+        for number, node in enumerate(self.nodes):
+            for operand in dict.fromkeys(node.operands):
+                readers[operand].append(number)
+        return readers
 
-def insert_formations(nodes: Sequence[Input | Einsum]) -> tuple[Node, ...]:
-    """Put a Formation, ``NAME.formation``, behind every aggregating op and in front of its readers.
+    @property
+    def outputs(self) -> list[int]:
+        """Numbers of the nodes that nobody reads, and of the loss."""
+        return [
+            number
+            for number, readers in enumerate(self.consumers)
+            if number == self.loss or not (readers or isinstance(self.nodes[number], Input))
+        ]
+
+
+def formation_of(op: Einsum, number: int) -> Formation:
+    """The formation, ``NAME.formation``, of an aggregating op; number: the op's."""
+    assert op.aggregation is not None, op.name
+    return Formation(
+        name=f"{op.name}.formation",
+        shape=op.shape,
+        dtype=op.dtype,
+        operands=(number,),
+        operand_dtypes=(op.dtype,),
+        aggregation=op.aggregation,
+    )
+
+
+def insert_formations(nodes: Sequence[Node]) -> tuple[tuple[Node, ...], list[int]]:
+    """Put a formation behind every aggregating op and in front of its readers.
 
     Args:
         nodes: numbered, in their operands, by their position in this sequence.
 
     Returns:
-        All nodes, renumbered.
+        All nodes, renumbered, and per node of the argument the node that has its finished tensor.
     """
     result: list[Node] = []
-    read_from: list[int] = []  # per node of the argument: the node that has its finished tensor
+    finished: list[int] = []
     for node in nodes:
-        if isinstance(node, Einsum):
-            node = replace(node, operands=tuple(read_from[operand] for operand in node.operands))
+        node = replace(node, operands=tuple(finished[operand] for operand in node.operands))
         result.append(node)
         if isinstance(node, Einsum) and node.aggregation is not None:
-            formation = Formation(
-                name=f"{node.name}.formation",
-                shape=node.shape,
-                dtype=node.dtype,
-                operand=len(result) - 1,
-                aggregation=node.aggregation,
-            )
-            result.append(formation)
-        read_from.append(len(result) - 1)
-    return tuple(result)
-
-
-def _count_functions(scalar: Scalar) -> int:
-    if isinstance(scalar, int):
-        return 0
-    return 1 + sum(_count_functions(argument) for argument in scalar.arguments)
-
-
-def _render(scalar: Scalar) -> str:
-    if isinstance(scalar, int):
-        return str(scalar)
-    return f"{scalar.function}({','.join(_render(argument) for argument in scalar.arguments)})"
+            result.append(formation_of(node, len(result) - 1))
+        finished.append(len(result) - 1)
+    return tuple(result), finished

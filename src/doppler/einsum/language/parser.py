@@ -1,8 +1,9 @@
 """Program text to statements, which still hold the tokens, and so the places, of the text.
 
-docs/einsum.md describes the language; `doppler.einsum.resolver` gives the statements a meaning.
+docs/einsum.md describes the language; `language.resolver` gives the statements a meaning.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
@@ -12,23 +13,52 @@ from doppler.errors import InputError
 _LARK = Lark(
     r"""
     start: _NL? "program" NAME _NL (statement _NL)*
-    ?statement: parameter | input | op
+    ?statement: parameter | input | fill | op | view | repeat | training
 
     parameter: "param" NAME [":" settings]
-    input: "input" NAME "[" extents "]" NAME
-    extents: (NAME | INT) ("," (NAME | INT))*
+    input: input_word NAME "[" [expressions] "]" NAME
+    ?!input_word: "input" | "weight"
+    fill: "fill" NAME "[" [expressions] "]" NAME values
+    values: expression | "lower" expression "else" expression
+    repeat: "repeat" expression ":" NAME "=" NAME
+    training: TRAINING
 
-    op: tensor "=" [aggregation] expression ["split" settings]
-    tensor: NAME "[" indices "]"
-    aggregation: NAME "(" indices ")"
-    ?expression: product | expression "+" product -> add
-    ?product: tensor | product "*" tensor -> mul
+    op: output "=" [aggregation] expression ["split" settings]
+    aggregation: aggregation_word "(" indices ")"
+    ?!aggregation_word: "sum" | "max" | "min" | "prod"
+
+    view: output "=" viewed ["split" settings]
+    ?viewed: one_word tensor -> plain_view
+        | two_word tensor "," tensor -> plain_view
+        | "concat" "(" NAME ")" tensor ("," tensor)* -> concat
+        | "select" NAME "[" slices "]" -> select
+    ?!one_word: "complex" | "real" | "squeeze" | "cholesky"
+    ?!two_word: "solve"
+    slices: slice ("," slice)*
+    slice: NAME ["=" expression ":" expression]
+
+    output: NAME "[" [axes] "]"
+    axes: axis ("," axis)*
+    axis: NAME ["=" expression]
+    tensor: NAME "[" [indices] "]"
     indices: NAME ("," NAME)*
     settings: setting+
-    setting: NAME "=" INT
+    setting: NAME "=" NUMBER
 
+    expressions: expression ("," expression)*
+    ?expression: product | expression (PLUS | MINUS) product -> binary
+    ?product: factor | product (TIMES | OVER) factor -> binary
+    ?factor: atom | MINUS factor -> negative
+    ?atom: NUMBER | NAME | tensor | call | "(" expression ")"
+    call: NAME "(" expressions ")"
+
+    TRAINING: "training"
+    PLUS: "+"
+    MINUS: "-"
+    TIMES: "*"
+    OVER: "/"
     NAME: /[A-Za-z_][A-Za-z_0-9]*/
-    INT: /[0-9]+/
+    NUMBER: /[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?/
     _NL: /([ \t]*(\#[^\n]*)?\n)+/
     %ignore /[ \t]+/
     """,
@@ -37,10 +67,12 @@ _LARK = Lark(
 _SPOKEN = {terminal.name: repr(terminal.pattern.value) for terminal in _LARK.terminals}
 _SPOKEN |= {
     "NAME": "a name",
-    "INT": "a number",
+    "NUMBER": "a number",
     "_NL": "the end of the line",
     "$END": "the end of the file",
 }
+_AGGREGATIONS = "sum, max, min and prod"
+_FUNCTIONS = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 
 Setting: TypeAlias = tuple[Token, Token]  # name = number
 
@@ -52,14 +84,6 @@ class ParameterStatement(NamedTuple):
     presets: list[Setting] | None
 
 
-class InputStatement(NamedTuple):
-    """``input NAME[extent, ...] dtype``."""
-
-    name: Token
-    extents: list[Token]
-    dtype: Token
-
-
 class Tensor(NamedTuple):
     """``NAME[index, ...]``."""
 
@@ -68,32 +92,102 @@ class Tensor(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A scalar function of expressions: ``add`` for +, ``mul`` for *."""
+    """A scalar function of expressions; ``place`` is its name or operator in the text."""
 
     name: str
-    arguments: tuple["Expression", ...]
+    arguments: list["Expression"]
+    place: Token
 
 
-Expression: TypeAlias = Tensor | Function
+# A token is a number or the name of a constant.
+Expression: TypeAlias = Token | Tensor | Function
+
+
+class InputStatement(NamedTuple):
+    """``input NAME[extent, ...] dtype``, or ``weight`` in the place of ``input``."""
+
+    word: Token
+    name: Token
+    extents: list[Expression]
+    dtype: Token
+
+
+class FillStatement(NamedTuple):
+    """``fill NAME[extent, ...] dtype value``, or ``lower value else value``."""
+
+    name: Token
+    extents: list[Expression]
+    dtype: Token
+    values: list[Expression]
+
+
+class Output(NamedTuple):
+    """``NAME[index, index=extent, ...]``: extents by index, of those that have one."""
+
+    name: Token
+    indices: list[Token]
+    extents: dict[Token, Expression]
 
 
 class Aggregation(NamedTuple):
-    """``NAME(index, ...)`` in front of an expression."""
+    """``WORD(index, ...)`` in front of an expression."""
 
-    name: Token
+    word: Token
     indices: list[Token]
 
 
 class OpStatement(NamedTuple):
-    """``NAME[index, ...] = [aggregation] expression [split index=parts ...]``."""
+    """``OUTPUT = [aggregation] expression [split index=parts ...]``."""
 
-    output: Tensor
+    output: Output
     aggregation: Aggregation | None
     expression: Expression
     splits: list[Setting] | None
 
 
-Statement: TypeAlias = ParameterStatement | InputStatement | OpStatement
+Range: TypeAlias = tuple[Token, Expression, Expression]  # index = start:stop
+
+
+class Viewed(NamedTuple):
+    """``WORD tensor, ...``: index, that of ``concat``; ranges, those of ``select``."""
+
+    word: str
+    tensors: list[Tensor]
+    index: Token | None = None
+    ranges: Sequence[Range] = ()
+
+
+class ViewStatement(NamedTuple):
+    """``OUTPUT = viewed [split index=parts ...]``."""
+
+    output: Output
+    viewed: Viewed
+    splits: list[Setting] | None
+
+
+class RepeatStatement(NamedTuple):
+    """``repeat TIMES: INTO = OUT``."""
+
+    times: Expression
+    into: Token
+    out: Token
+
+
+class TrainingStatement(NamedTuple):
+    """``training``."""
+
+    word: Token
+
+
+Statement: TypeAlias = (
+    ParameterStatement
+    | InputStatement
+    | FillStatement
+    | OpStatement
+    | ViewStatement
+    | RepeatStatement
+    | TrainingStatement
+)
 
 
 class Source:
@@ -113,10 +207,15 @@ class Source:
         if isinstance(error, UnexpectedToken):
             kind = error.token.type
             found = _SPOKEN[kind] if kind in ("_NL", "$END") else repr(str(error.token))
-            possible = " or ".join(
-                sorted(_SPOKEN[name] for name in error.accepts or error.expected)
-            )
-            message = f"found {found}, expected {possible}"
+            possible = set(error.accepts or error.expected)
+            # Every word that begins an expression would be a long list.
+            named = {"an expression"} if {"NAME", "NUMBER"} <= possible else set()
+            named |= {_SPOKEN[name] for name in (() if named else possible)}
+            message = f"found {found}, expected {' or '.join(sorted(named))}"
+            if kind == "NAME" and error.token_history and error.token_history[-1] == ")":
+                message = (
+                    f"found {found} behind ')': only {_AGGREGATIONS} stand before what they take"
+                )
         else:
             message = f"found {self._lines[error.line - 1][error.column - 1]!r}"
         return self._fault_at(error.line, error.column, message)
@@ -153,16 +252,48 @@ def parse(text: str, file: str) -> Syntax:
 class _ToStatements(Transformer):
     """From lark's tree, bottom up: one entry per rule or alias of the grammar."""
 
-    parameter, input, op = ParameterStatement, InputStatement, OpStatement
-    tensor, aggregation = Tensor, Aggregation
+    parameter, op, view = ParameterStatement, OpStatement, ViewStatement
+    repeat, training = RepeatStatement, TrainingStatement
+    aggregation = Aggregation
 
-    def add(self, *arguments: Expression) -> Function:
-        return Function("add", arguments)
+    def input(
+        self, word: Token, name: Token, extents: list[Expression] | None, dtype: Token
+    ) -> InputStatement:
+        return InputStatement(word, name, extents or [], dtype)
 
-    def mul(self, *arguments: Expression) -> Function:
-        return Function("mul", arguments)
+    def fill(
+        self, name: Token, extents: list[Expression] | None, dtype: Token, values: list[Expression]
+    ) -> FillStatement:
+        return FillStatement(name, extents or [], dtype, values)
+
+    def output(self, name: Token, axes: list[tuple[Token, Expression | None]] | None) -> Output:
+        extents = {index: extent for index, extent in axes or () if extent is not None}
+        return Output(name, [index for index, _ in axes or ()], extents)
+
+    def tensor(self, name: Token, indices: list[Token] | None) -> Tensor:
+        return Tensor(name, indices or [])
+
+    def plain_view(self, word: Token, *tensors: Tensor) -> Viewed:
+        return Viewed(str(word), list(tensors))
+
+    def concat(self, index: Token, *tensors: Tensor) -> Viewed:
+        return Viewed("concat", list(tensors), index=index)
+
+    def select(self, name: Token, slices: list[tuple[Token, Expression, Expression]]) -> Viewed:
+        ranges = [one for one in slices if one[1] is not None]
+        return Viewed("select", [Tensor(name, [one[0] for one in slices])], ranges=ranges)
+
+    def binary(self, left: Expression, operator: Token, right: Expression) -> Function:
+        return Function(_FUNCTIONS[operator], [left, right], operator)
+
+    def negative(self, operator: Token, operand: Expression) -> Function:
+        return Function("neg", [operand], operator)
+
+    def call(self, name: Token, arguments: list[Expression]) -> Function:
+        return Function(str(name), arguments, name)
 
     def _listed(self, *children: object) -> list[object]:
         return list(children)
 
-    start = extents = indices = settings = setting = _listed
+    start = expressions = values = indices = settings = setting = _listed
+    axes = axis = slices = slice = _listed

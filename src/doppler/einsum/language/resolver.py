@@ -2,23 +2,25 @@
 
 from collections.abc import Iterable, Mapping
 
-from lark import Token
-
-from doppler.einsum.parser import (
-    Aggregation,
-    Expression,
+from doppler.einsum.language.ops import resolve_op
+from doppler.einsum.language.parser import (
+    FillStatement,
     InputStatement,
     OpStatement,
     ParameterStatement,
-    Setting,
+    RepeatStatement,
     Source,
-    Tensor,
+    Statement,
+    Syntax,
+    TrainingStatement,
+    ViewStatement,
     parse,
 )
-from doppler.einsum.program import DTYPES, Apply, Einsum, Input, Program, Scalar, insert_formations
+from doppler.einsum.language.repetition import repeat_layers
+from doppler.einsum.language.scope import Constants, Scope, listed, positive_integers
+from doppler.einsum.language.views import resolve_view
+from doppler.einsum.program import Fill, Input, Program, insert_formations
 from doppler.errors import InputError
-
-AGGREGATIONS = {"sum": "add"}  # the word in the text, and the scalar function
 
 
 def parse_program(
@@ -27,6 +29,7 @@ def parse_program(
     file: str = "<program>",
     preset: str = "paper",
     params: Mapping[str, int] | None = None,
+    training: bool = False,
 ) -> Program:
     """Read a program, with the values of its parameters filled in.
 
@@ -35,25 +38,104 @@ def parse_program(
         file: what error messages call the text.
         preset: which of the declared values the parameters take.
         params: values by parameter name; they win over the preset.
+        training: whether what follows the line ``training`` is part of the program, and its last
+            op the loss.
 
     Raises:
-        InputError: ``file:line:column: what is wrong, in 'the line'``. A fault of ``preset`` or
-            ``params`` has no place in the text: its message starts with ``file:`` alone.
+        InputError: ``file:line:column: what is wrong, in 'the line'``. A fault of ``preset``,
+            ``params`` or ``training`` has no place in the text: its message starts with ``file:``
+            alone.
     """
-    source, name, statements = parse(text, file)
+    syntax = parse(text, file)
+    source, statements = syntax.source, _chosen(syntax, training)
     declared = [one for one in statements if isinstance(one, ParameterStatement)]
     values = _parameter_values(source, declared, preset, params or {})
-    resolver = _Resolver(source, values)
+    scope = Scope(source, Constants(source, values))
     for statement in statements:
-        if isinstance(statement, InputStatement):
-            resolver.add_input(statement)
-        elif isinstance(statement, OpStatement):
-            resolver.add_op(statement)
+        _add(scope, statement)
+    _check_use(syntax, statements, scope)
+    nodes, finished = insert_formations(scope.nodes)
     return Program(
-        name=str(name),
+        name=str(syntax.name),
         parameters=values,
-        nodes=insert_formations(resolver.nodes),
-        given_splits=resolver.splits,
+        nodes=nodes,
+        given_splits=scope.splits,
+        loss=finished[_loss(statements, scope)] if training else None,
+    )
+
+
+def _chosen(syntax: Syntax, training: bool) -> list[Statement]:
+    """The statements of the program: those of its training section only if that is asked for."""
+    words = [one.word for one in syntax.statements if isinstance(one, TrainingStatement)]
+    if len(words) > 1:
+        raise syntax.source.fault(words[1], "'training' is here twice")
+    if training and not words:
+        raise InputError(f"{syntax.source.file}: program '{syntax.name}' has no section 'training'")
+    if training or not words:
+        return list(syntax.statements)
+    before = [isinstance(one, TrainingStatement) for one in syntax.statements].index(True)
+    return list(syntax.statements[:before])
+
+
+def _add(scope: Scope, statement: Statement) -> None:
+    if isinstance(statement, InputStatement):
+        node = Input(
+            name=str(statement.name),
+            dtype=scope.dtype(statement.dtype),
+            shape=tuple(scope.constants.extent(one) for one in statement.extents),
+            is_weight=statement.word == "weight",
+        )
+        scope.add(statement.name, node)
+    elif isinstance(statement, FillStatement):
+        scope.add(statement.name, _fill(scope, statement))
+    elif isinstance(statement, OpStatement):
+        scope.add(statement.output.name, resolve_op(scope, statement), statement.splits)
+    elif isinstance(statement, ViewStatement):
+        scope.add(statement.output.name, resolve_view(scope, statement), statement.splits)
+    elif isinstance(statement, RepeatStatement):
+        repeat_layers(scope, statement)
+
+
+def _fill(scope: Scope, statement: FillStatement) -> Fill:
+    below, *above = (float(scope.constants.value(one)) for one in statement.values)
+    if above and len(statement.extents) < 2:
+        raise scope.source.fault(
+            statement.name, f"'{statement.name}' has no lower triangle: it takes 2 dimensions"
+        )
+    return Fill(
+        name=str(statement.name),
+        dtype=scope.dtype(statement.dtype),
+        shape=tuple(scope.constants.extent(one) for one in statement.extents),
+        below=below,
+        above=above[0] if above else None,
+    )
+
+
+def _check_use(syntax: Syntax, statements: Iterable[Statement], scope: Scope) -> None:
+    """Something is computed, and every input is read."""
+    read = {operand for node in scope.nodes for operand in node.operands}
+    if not any(isinstance(one, OpStatement | ViewStatement) for one in statements):
+        raise syntax.source.fault(syntax.name, f"program '{syntax.name}' has no ops")
+    for statement in statements:
+        if isinstance(statement, InputStatement) and scope.numbers[statement.name] not in read:
+            raise syntax.source.fault(
+                statement.name, f"{statement.word} '{statement.name}' is never read"
+            )
+
+
+def _loss(statements: list[Statement], scope: Scope) -> int:
+    """The number of the last op, which has no dimensions."""
+    last = statements[-1]
+    if isinstance(last, TrainingStatement):
+        raise scope.source.fault(last.word, "section 'training' has no loss")
+    if isinstance(last, RepeatStatement):
+        name = last.out
+    else:
+        name = last.output.name if isinstance(last, OpStatement | ViewStatement) else last.name
+    if isinstance(last, OpStatement) and not last.output.indices:
+        return scope.numbers[name]
+    raise scope.source.fault(
+        name, f"section 'training' ends with the loss, an op without dimensions, not with '{name}'"
     )
 
 
@@ -64,7 +146,7 @@ def _parameter_values(
     for parameter in declared:
         if parameter.name in own_presets:
             raise source.fault(parameter.name, f"parameter '{parameter.name}' is declared twice")
-        own_presets[str(parameter.name)] = _numbers(source, parameter.presets)
+        own_presets[str(parameter.name)] = positive_integers(source, parameter.presets)
     _check_choices(source.file, own_presets, preset, params)
     for parameter in declared:
         own = own_presets[parameter.name]
@@ -72,7 +154,7 @@ def _parameter_values(
             raise source.fault(
                 parameter.name,
                 f"parameter '{parameter.name}' has no value for preset {preset!r}; "
-                f"its presets are {_listed(own)}",
+                f"its presets are {listed(own)}",
             )
     return {
         name: params[name] if name in params else own[preset] for name, own in own_presets.items()
@@ -87,192 +169,11 @@ def _check_choices(
 ) -> None:
     presets = dict.fromkeys(name for own in own_presets.values() for name in own)
     if presets and preset not in presets:
-        raise InputError(f"{file}: unknown preset {preset!r}; the presets are {_listed(presets)}")
+        raise InputError(f"{file}: unknown preset {preset!r}; the presets are {listed(presets)}")
     for name, value in params.items():
         if name not in own_presets:
             raise InputError(
-                f"{file}: unknown parameter {name!r}; the parameters are {_listed(own_presets)}"
+                f"{file}: unknown parameter {name!r}; the parameters are {listed(own_presets)}"
             )
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{file}: parameter {name!r} is {value!r}, not a positive integer")
-
-
-def _numbers(source: Source, settings: list[Setting] | None) -> dict[str, int]:
-    numbers: dict[str, int] = {}
-    for name, number in settings or ():
-        if name in numbers:
-            raise source.fault(name, f"'{name}' is set twice")
-        if int(number) < 1:
-            raise source.fault(number, f"'{name}' is {number}, not a positive integer")
-        numbers[str(name)] = int(number)
-    return numbers
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
-
-
-class _Resolver:
-    """Checks statements in the order of the text and turns them into nodes, formations left out."""
-
-    def __init__(self, source: Source, values: Mapping[str, int]) -> None:
-        self.source = source
-        self.values = values
-        self.nodes: list[Input | Einsum] = []
-        self.numbers: dict[str, int] = {}  # of the nodes, by name
-        self.splits: dict[str, tuple[int, ...]] = {}
-
-    def add_input(self, statement: InputStatement) -> None:
-        dtype = statement.dtype
-        if dtype not in DTYPES:
-            raise self.source.fault(
-                dtype, f"unknown dtype '{dtype}'; the dtypes are {_listed(DTYPES)}"
-            )
-        shape = tuple(self._extent(token) for token in statement.extents)
-        self._append(statement.name, Input(name=str(statement.name), shape=shape, dtype=str(dtype)))
-
-    def add_op(self, statement: OpStatement) -> None:
-        operands = _Operands(self.source, self.nodes, self.numbers)
-        join = operands.resolve(statement.expression)
-        output, aggregation = statement.output, statement.aggregation
-        aggregated = aggregation.indices if aggregation else []
-        operands.check_joined(output.indices, aggregated)
-        indices = "".join([*output.indices, *aggregated])
-        node = Einsum(
-            name=str(output.name),
-            dtype=self.nodes[operands.numbers[0]].dtype,
-            indices=indices,
-            extents=tuple(operands.extents[index] for index in indices),
-            output_rank=len(output.indices),
-            operands=tuple(operands.numbers),
-            operand_dims=tuple(
-                tuple(indices.index(index) for index in own) for own in operands.indices
-            ),
-            join=join,
-            aggregation=self._aggregation(aggregation),
-        )
-        self._append(output.name, node)
-        self.splits[node.name] = self._splits(node, statement.splits)
-
-    def _append(self, name: Token, node: Input | Einsum) -> None:
-        if name in self.numbers:
-            raise self.source.fault(name, f"tensor '{name}' is defined twice")
-        self.numbers[node.name] = len(self.nodes)
-        self.nodes.append(node)
-
-    def _extent(self, token: Token) -> int:
-        if token.type == "NAME" and token not in self.values:
-            raise self.source.fault(
-                token, f"unknown parameter '{token}'; the parameters are {_listed(self.values)}"
-            )
-        extent = self.values[token] if token.type == "NAME" else int(token)
-        if extent < 1:
-            raise self.source.fault(token, "a dimension has at least 1 element")
-        return extent
-
-    def _aggregation(self, aggregation: Aggregation | None) -> str | None:
-        if aggregation is None:
-            return None
-        if aggregation.name not in AGGREGATIONS:
-            raise self.source.fault(
-                aggregation.name,
-                f"unknown aggregation '{aggregation.name}'; "
-                f"the aggregations are {_listed(AGGREGATIONS)}",
-            )
-        return AGGREGATIONS[aggregation.name]
-
-    def _splits(self, node: Einsum, settings: list[Setting] | None) -> tuple[int, ...]:
-        parts = _numbers(self.source, settings)
-        for index, number in settings or ():
-            if index not in node.indices:
-                raise self.source.fault(
-                    index, f"unknown index '{index}'; the indices are {_listed(node.indices)}"
-                )
-            fault = node.split_fault(node.indices.index(index), int(number))
-            if fault:
-                raise self.source.fault(number, fault)
-        return tuple(parts.get(index, 1) for index in node.indices)
-
-
-class _Operands:
-    """The distinct operands of one op, and the extents that they give to its indices."""
-
-    def __init__(
-        self, source: Source, nodes: list[Input | Einsum], node_numbers: Mapping[str, int]
-    ) -> None:
-        self.source = source
-        self.nodes = nodes
-        self.node_numbers = node_numbers
-        self.numbers: list[int] = []
-        self.indices: list[list[Token]] = []
-        self.extents: dict[str, int] = {}
-        self._given_by: dict[str, str] = {}  # the tensor that an extent is from
-
-    def resolve(self, expression: Expression) -> Scalar:
-        if not isinstance(expression, Tensor):
-            arguments = tuple(self.resolve(argument) for argument in expression.arguments)
-            return Apply(expression.name, arguments)
-        number = self._node_number(expression)
-        # Read the same way twice, as in X[i] * X[i], a tensor is one operand.
-        for operand, known in enumerate(zip(self.numbers, self.indices, strict=True)):
-            if known == (number, expression.indices):
-                return operand
-        self._bind(expression, self.nodes[number].shape)
-        self.numbers.append(number)
-        self.indices.append(expression.indices)
-        return len(self.numbers) - 1
-
-    def _node_number(self, tensor: Tensor) -> int:
-        name = tensor.name
-        if name not in self.node_numbers:
-            raise self.source.fault(
-                name,
-                f"unknown tensor '{name}'; so far there are {_listed(self.node_numbers)}",
-            )
-        number = self.node_numbers[name]
-        node, indices = self.nodes[number], tensor.indices
-        if len(node.shape) != len(indices):
-            raise self.source.fault(
-                name, f"'{name}' has {len(node.shape)} dimensions, not {len(indices)}"
-            )
-        if self.numbers and node.dtype != self.nodes[self.numbers[0]].dtype:
-            first = self.nodes[self.numbers[0]]
-            raise self.source.fault(
-                name, f"'{name}' is {node.dtype}, but '{first.name}' is {first.dtype}"
-            )
-        return number
-
-    def _bind(self, tensor: Tensor, shape: tuple[int, ...]) -> None:
-        self._check_letters(tensor.indices)
-        for index, extent in zip(tensor.indices, shape, strict=True):
-            if self.extents.setdefault(index, extent) != extent:
-                raise self.source.fault(
-                    index,
-                    f"index '{index}' has {extent} elements in '{tensor.name}', "
-                    f"but {self.extents[index]} in '{self._given_by[index]}'",
-                )
-            self._given_by.setdefault(index, tensor.name)
-
-    def check_joined(self, output: list[Token], aggregated: list[Token]) -> None:
-        """Every index of the operands is an output or an aggregated one, and no other is."""
-        self._check_letters([*output, *aggregated])
-        for indices, what in ((output, "output "), (aggregated, "")):
-            for index in indices:
-                if index not in self.extents:
-                    raise self.source.fault(
-                        index,
-                        f"unknown {what}index '{index}'; "
-                        f"the indices of the operands are {_listed(self.extents)}",
-                    )
-        for index in (index for own in self.indices for index in own):
-            if index not in output and index not in aggregated:
-                raise self.source.fault(
-                    index, f"index '{index}' is neither in the output nor aggregated"
-                )
-
-    def _check_letters(self, indices: list[Token]) -> None:
-        for place, index in enumerate(indices):
-            if len(index) != 1:
-                raise self.source.fault(index, f"index '{index}' must be one letter")
-            if index in indices[:place]:
-                raise self.source.fault(index, f"index '{index}' is here twice")

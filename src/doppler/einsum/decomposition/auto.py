@@ -1,0 +1,204 @@
+"""A decomposition that knows time: what the machine computes and moves, and how long it takes.
+
+The dynamic program of search.py minimises seconds instead of elements: the compute of a node's
+blocks on this cluster's devices, and the bytes that its readers must fetch over this cluster's
+links. Inputs cost nothing to move: they lie wherever they are read. That model sees one node at a
+time, as if all else waited; so it is asked for several grains, and what it proposes is judged by a
+short search in the system at hand.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from doppler.cluster import Cluster
+from doppler.einsum.decomposition.published import Published
+from doppler.einsum.decomposition.search import CutTensor, FloatArray, IntArray, Search
+from doppler.einsum.lowering import lower
+from doppler.einsum.program import Einsum, Input, Node, Program, Splits
+from doppler.errors import InputError
+from doppler.graph.scalar import DTYPES
+from doppler.problem import Problem, build, op_cost_s
+
+# Blocks per device where nothing coarser fits in memory.
+_FINE_GRAINS = (2, 4, 8, 16, 32)
+
+
+class Judge(Protocol):
+    """What tells how good a problem's placements can be."""
+
+    def __call__(self, problem: Problem) -> float:
+        """Seconds of a good placement; inf where none fits in memory."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto:
+    """The best, by a judge, of the published splits and of time-aware ones of several grains.
+
+    cluster: where it will run. judge: what tells how good a decomposition is. grains: blocks of a
+    contraction per device that are tried.
+    """
+
+    cluster: Cluster
+    judge: Judge
+    grains: Sequence[int]
+
+    def splits(self, program: Program, parts: int) -> Splits:
+        """See workload.Decomposition; ``parts`` is what the published splits are made for."""
+        for proposals in (self._proposals(program, parts), self._fine_proposals(program)):
+            best = self._best(program, proposals)
+            if best is not None:
+                return best
+        raise InputError(
+            f"decomposition=auto: no splits of {program.name!r} that were tried fit in the "
+            f"memory of {self.cluster.name!r}"
+        )
+
+    def _best(self, program: Program, proposals: list[Callable[[], Splits]]) -> Splits | None:
+        best, best_s = None, math.inf
+        for propose in proposals:
+            try:
+                splits = propose()
+                seconds = self.judge(build(lower(program, splits), self.cluster))
+            except InputError:  # too few elements for so many parts, too many for the memory
+                continue
+            if seconds < best_s:
+                best, best_s = splits, seconds
+        return best
+
+    def _proposals(self, program: Program, parts: int) -> list[Callable[[], Splits]]:
+        totals = [grain * self.cluster.num_devices for grain in self.grains]
+        objectives = [_Seconds(program, self.cluster, total) for total in totals]
+        return [
+            *(Search(program, objective).run for objective in objectives),
+            partial(Published().splits, program, parts),
+        ]
+
+    def _fine_proposals(self, program: Program) -> list[Callable[[], Splits]]:
+        """Finer ones, of every node: for problems that fit in memory only piece by piece."""
+        totals = [grain * self.cluster.num_devices for grain in _FINE_GRAINS]
+        objectives = [_Seconds(program, self.cluster, total, all_fine=True) for total in totals]
+        return [Search(program, objective).run for objective in objectives]
+
+
+class _Seconds:
+    """The objective: seconds of computing and moving, node by node (search.Objective).
+
+    total: blocks of a contraction; other nodes have at most as many, or, ``all_fine``, as many too.
+    """
+
+    def __init__(
+        self, program: Program, cluster: Cluster, total: int, *, all_fine: bool = False
+    ) -> None:
+        self.all_fine = all_fine
+        self.program = program
+        self.cluster = cluster
+        self.total = total
+        num = cluster.num_devices
+        between = ~np.eye(num, dtype=bool)
+        # Each device sends over one link at a time: others may be busy with other nodes' data.
+        self.s_per_byte = (1.0 / cluster.bytes_per_s[between]).mean() / num if num > 1 else 0.0
+
+    def candidates(self, node: Node) -> list[tuple[int, ...]]:
+        fitting = [
+            parts
+            for parts in _factorings(len(node.space), self.total)
+            if all(node.split_fault(dim, number) is None for dim, number in enumerate(parts))
+        ]
+        if self.all_fine or (isinstance(node, Einsum) and node.is_contraction):
+            most = max(map(math.prod, fitting))  # small nodes have fewer elements than parts
+            return [one for one in fitting if math.prod(one) == most]
+        return fitting
+
+    def node_cost(self, node: Node, parts: tuple[int, ...]) -> float:
+        if isinstance(node, Input):
+            return 0.0
+        num = math.prod(parts)
+        box = tuple(
+            (0, min(extent, -(-extent // number // node.grain(dim)) * node.grain(dim)))
+            for dim, (extent, number) in enumerate(zip(node.space, parts, strict=True))
+        )
+        block_bytes = math.prod(stop for _, stop in box[: len(node.shape)]) * DTYPES[node.dtype]
+        read_bytes = 0
+        moved_bytes = 0.0
+        for operand in node.kernel_operands(box):
+            for piece in operand.pieces:
+                piece_bytes = math.prod(b - a for a, b in piece.box) * DTYPES[operand.dtype]
+                read_bytes += piece_bytes
+                producer = self.program.nodes[node.operands[piece.operand]]
+                if not isinstance(producer, Input):
+                    # As many blocks read the same box as its copies fill the tensor too often.
+                    size = math.prod(producer.shape) * DTYPES[producer.dtype]
+                    readers = max(1.0, num * piece_bytes / size)
+                    moved_bytes += size * (min(readers, self.cluster.num_devices) - 1)
+        seconds = self._spread(node.flops(box), read_bytes + block_bytes, node.dtype, num)
+        if isinstance(node, Einsum) and node.aggregation is not None:
+            num_out = math.prod(parts[: len(node.shape)])
+            partials = num // num_out
+            elements = math.prod(stop for _, stop in box[: len(node.shape)])
+            seconds += self._spread(
+                (partials - 1) * elements, (partials + 1) * block_bytes, node.dtype, num_out
+            )
+            copies = min(partials, self.cluster.num_devices) - 1
+            moved_bytes += copies * num_out * block_bytes
+        return seconds + moved_bytes * self.s_per_byte
+
+    def edge_cost(self, tensor: CutTensor, own: IntArray, uses: Sequence[IntArray]) -> FloatArray:
+        """Each reader runs where most of what it reads was made, and fetches the rest."""
+        node = tensor.node
+        if isinstance(node, Input):
+            return np.zeros(())
+        total = np.zeros(())
+        for use in uses:
+            local = np.ones(())
+            for k in range(tensor.rank):
+                largest = tensor.largest_block(k)
+                read = largest[use[..., k]]
+                local = local * np.minimum(largest[own[..., k]], read) / read
+            total = total + (1 - local)
+        return total * math.prod(node.shape) * DTYPES[node.dtype] * self.s_per_byte
+
+    def _spread(self, flops: float, moved_bytes: float, dtype: str, num: int) -> float:
+        """Seconds until the last of several equal blocks is done, each where it ends first."""
+        each = [
+            float(
+                op_cost_s(
+                    flops=np.array([float(flops)]),
+                    moved_bytes=np.array([float(moved_bytes)]),
+                    dtypes=(dtype,),
+                    device=device,
+                )[0]
+            )
+            for device in self.cluster.devices
+        ]
+        if len(set(each)) == 1:
+            return -(-num // len(each)) * each[0]
+        ends = [(seconds, seconds) for seconds in each]
+        heapq.heapify(ends)
+        end = 0.0
+        for _ in range(num):
+            end, seconds = ends[0]
+            heapq.heapreplace(ends, (end + seconds, seconds))
+        return end
+
+
+def _factorings(rank: int, total: int) -> Iterator[tuple[int, ...]]:
+    """All parts of ``rank`` dimensions whose product divides ``total``; finest first."""
+    divisors = [one for one in range(total, 0, -1) if total % one == 0]
+
+    def extend(rank: int, total: int) -> Iterator[tuple[int, ...]]:
+        if rank == 0:
+            yield ()
+            return
+        for number in divisors:
+            if total % number == 0:
+                for rest in extend(rank - 1, total // number):
+                    yield (number, *rest)
+
+    return iter(sorted(extend(rank, total), key=lambda parts: -math.prod(parts)))

@@ -1,0 +1,97 @@
+"""The decomposition of the published graphs: fewest elements moved, splits into powers of two.
+
+It knows neither time, nor memory, nor how devices are linked.
+
+Source: EinDecomp, arXiv 2410.02682; the order of enumeration, which breaks ties, is the one that
+reproduces the published graphs.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from doppler.einsum.decomposition.search import CutTensor, FloatArray, IntArray, Search
+from doppler.einsum.program import Einsum, Node, Program, Splits
+from doppler.errors import InputError
+
+
+class Published:
+    """Splits that move the fewest elements, into powers of two."""
+
+    def splits(self, program: Program, parts: int) -> Splits:
+        """Splits of every node but inputs and formations.
+
+        Args:
+            program: what is split.
+            parts: ops into which a contraction is split; other nodes have at most as many.
+
+        Raises:
+            InputError: parts is no power of two, or a contraction is too small for so many.
+        """
+        if parts < 1 or parts & (parts - 1):
+            raise InputError(
+                f"workload.parts: decomposition=published needs a power of two, got {parts}"
+            )
+        return Search(program, _Elements(parts.bit_length() - 1)).run()
+
+
+class _Elements:
+    """The objective: elements that blocks read, exchange and repartition (search.Objective)."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+    def candidates(self, node: Node) -> list[tuple[int, ...]]:
+        rank = len(node.space)
+        if isinstance(node, Einsum) and node.is_contraction:
+            exponents = _exponents(rank, self.total)
+        else:  # one exponent more, for the parts that are not used
+            exponents = (one[:-1] for one in _exponents(rank + 1, self.total))
+        fitting = [
+            parts
+            for parts in (tuple(2**exponent for exponent in one) for one in exponents)
+            if all(node.split_fault(dim, number) is None for dim, number in enumerate(parts))
+        ]
+        if not fitting:
+            raise InputError(f"op {node.name!r}: too small for {2**self.total} parts")
+        return fitting
+
+    def node_cost(self, node: Node, parts: tuple[int, ...]) -> float:
+        """Elements that the blocks of a contraction read, and that their partial results are."""
+        if not (isinstance(node, Einsum) and node.is_contraction):
+            return 0
+        num = math.prod(parts)
+        joined = 0
+        for dims in node.operand_dims:
+            size = math.prod(node.extents[dim] for dim in dims)
+            joined += size * (num // math.prod(parts[dim] for dim in dims))
+        num_out = math.prod(parts[: len(node.shape)])
+        return joined + math.prod(node.shape) // num_out * (num - num_out)
+
+    def edge_cost(self, tensor: CutTensor, own: IntArray, uses: Sequence[IntArray]) -> FloatArray:
+        """Elements of all pairs of a block and a block of the uses' common refinement."""
+        refined = uses[0]
+        for use in uses[1:]:
+            refined = tensor.refine(refined, use)
+        block_own = block_refined = blocks = np.ones(())
+        same = np.ones((), dtype=bool)
+        for k in range(tensor.rank):
+            num, largest = tensor.num_blocks(k), tensor.largest_block(k)
+            block_own = block_own * largest[own[..., k]]
+            block_refined = block_refined * largest[refined[..., k]]
+            blocks = blocks * np.maximum(num[own[..., k]], num[refined[..., k]])
+            same = same & (own[..., k] == refined[..., k])
+        weight = 2 if tensor.node.dtype == "c64" else 1
+        return np.where(same, 0.0, (block_own + block_refined) * blocks * weight)
+
+
+def _exponents(rank: int, total: int) -> Iterator[tuple[int, ...]]:
+    """All ways to share out a sum; the last exponent is the outermost loop, ascending."""
+    if rank == 0:
+        if total == 0:
+            yield ()
+        return
+    for last in range(total + 1):
+        for rest in _exponents(rank - 1, total - last):
+            yield (*rest, last)

@@ -1,0 +1,249 @@
+"""The dynamic program over the ways to split the nodes of a program, whatever it minimises.
+
+Edges are seen from the producer: a node's consumers are its children, formations are skipped. The
+graph is cut greedily into trees: from the program's inputs on, a tree absorbs a consumer of a
+member if no other producer of it lies in the tree or downstream of it. Trees are solved downstream
+first, bottom up; consumers in trees solved earlier are fixed. So it is exact on a tree, and greedy
+across trees. With more than two children the others are fixed at their own best first.
+
+Source: EinDecomp, arXiv 2410.02682.
+
+Shape suffixes: C candidates of a node, U distinct ways to cut a tensor, K dimensions of a tensor.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.einsum.partition import even_cuts
+from doppler.einsum.program import Cuts, Formation, Input, Node, Program
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+class Objective(Protocol):
+    """What is minimised: a sum over nodes and over tensors that are read."""
+
+    def candidates(self, node: Node) -> list[tuple[int, ...]]:
+        """The splits to choose from, at least one; of equally good ones the first is taken."""
+        ...
+
+    def node_cost(self, node: Node, parts: tuple[int, ...]) -> float:
+        """Cost of a node that is split so."""
+        ...
+
+    def edge_cost(self, tensor: "CutTensor", own: IntArray, uses: Sequence[IntArray]) -> FloatArray:
+        """Cost of a tensor that is cut in one way and read in others.
+
+        own, uses: numbers of cut points as `CutTensor` counts them, [..., K]; they broadcast.
+        """
+        ...
+
+
+class CutTensor:
+    """The ways in which one tensor is cut, by its producer and its readers, numbered."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.rank = len(node.shape)
+        self._cuts: list[list[tuple[int, ...]]] = [[] for _ in node.shape]
+        self._numbers: list[dict[tuple[int, ...], int]] = [{} for _ in node.shape]
+
+    def number(self, cuts: Cuts) -> tuple[int, ...]:
+        """Per dimension the number of its cut points."""
+        return tuple(self._number(k, points) for k, points in enumerate(cuts))
+
+    def _number(self, k: int, points: tuple[int, ...]) -> int:
+        numbers = self._numbers[k]
+        if points not in numbers:
+            numbers[points] = len(numbers)
+            self._cuts[k].append(points)
+        return numbers[points]
+
+    def refine(self, one: IntArray, other: IntArray) -> IntArray:
+        """Common refinements, broadcast over everything but the last axis."""
+        result = np.empty(np.broadcast_shapes(one.shape, other.shape), dtype=np.int64)
+        for k in range(self.rank):
+            known = len(self._cuts[k])
+            table = np.empty((known, known), dtype=np.int64)
+            for i in range(known):
+                for j in range(known):
+                    union = tuple(sorted({*self._cuts[k][i], *self._cuts[k][j]}))
+                    table[i, j] = self._number(k, union)
+            result[..., k] = table[one[..., k], other[..., k]]
+        return result
+
+    def num_blocks(self, k: int) -> FloatArray:
+        """Per number of cut points along dimension k, into how many blocks they cut it."""
+        return np.array([len(points) - 1.0 for points in self._cuts[k]])
+
+    def largest_block(self, k: int) -> FloatArray:
+        """Per number of cut points along dimension k, the elements of the largest block."""
+        return np.array([float(max(b - a for a, b in pairwise(one))) for one in self._cuts[k]])
+
+
+class Search:
+    """One run of the dynamic program."""
+
+    def __init__(self, program: Program, objective: Objective) -> None:
+        self.objective = objective
+        self.nodes = program.nodes
+        # Formations are skipped: what reads a formation reads the op that it finishes.
+        self.finishes = [
+            node.operands[0] if isinstance(node, Formation) else number
+            for number, node in enumerate(self.nodes)
+        ]
+        self.numbers = [n for n, node in enumerate(self.nodes) if not isinstance(node, Formation)]
+        self.producers = {
+            n: list(dict.fromkeys(self.finishes[one] for one in self.nodes[n].operands))
+            for n in self.numbers
+        }
+        self.consumers: dict[int, list[int]] = {n: [] for n in self.numbers}
+        for n, producers in self.producers.items():
+            for producer in producers:
+                self.consumers[producer].append(n)
+        self.candidates = {n: objective.candidates(self.nodes[n]) for n in self.numbers}
+        self.tensors = {n: CutTensor(self.nodes[n]) for n in self.numbers}
+        self.chosen: dict[int, int] = {}
+
+    def run(self) -> dict[str, tuple[int, ...]]:
+        """Splits of every node but inputs and formations, by name."""
+        for tree in reversed(self._trees()):
+            self._solve(tree)
+        return {
+            self.nodes[n].name: self.candidates[n][choice]
+            for n, choice in sorted(self.chosen.items())
+            if not isinstance(self.nodes[n], Input)
+        }
+
+    def _trees(self) -> list[dict[int, list[int]]]:
+        """Per tree its members in the order found, and the consumers of each that it absorbed.
+
+        Upstream first: a tree's consumers outside are in later trees.
+        """
+        downstream: dict[int, set[int]] = {}
+        for n in reversed(self.numbers):
+            downstream[n] = {n}.union(*(downstream[c] for c in self.consumers[n]))
+        taken: set[int] = set()
+        trees = []
+        for root in self.numbers:
+            if root in taken:
+                continue
+            tree: dict[int, list[int]] = {root: []}
+            queue = [root]
+            for member in queue:
+                for c in self.consumers[member]:
+                    others = (p for p in self.producers[c] if p != member)
+                    if c not in taken and not any(p in downstream[root] for p in others):
+                        tree[member].append(c)
+                        tree[c] = []
+                        queue.append(c)
+                        taken.add(c)
+            taken.update(tree)
+            trees.append(tree)
+        return self._ordered(trees)
+
+    def _ordered(self, trees: list[dict[int, list[int]]]) -> list[dict[int, list[int]]]:
+        tree_of = {n: i for i, tree in enumerate(trees) for n in tree}
+        order: list[int] = []
+        done: set[int] = set()
+
+        def visit(i: int) -> None:
+            if i in done:
+                return
+            done.add(i)
+            for n in trees[i]:
+                for c in self.consumers[n]:
+                    visit(tree_of[c])
+            order.append(i)
+
+        for i in range(len(trees)):
+            visit(i)
+        return [trees[i] for i in reversed(order)]
+
+    def _solve(self, tree: dict[int, list[int]]) -> None:
+        cost_C: dict[int, FloatArray] = {}
+        decide: dict[int, Callable[[int], dict[int, int]]] = {}
+        for n in reversed(list(tree)):
+            cost_C[n], decide[n] = self._solve_node(n, tree[n], cost_C)
+        root = next(iter(tree))
+        pending = [(root, int(cost_C[root].argmin()))]
+        for n, choice in pending:
+            self.chosen[n] = choice
+            pending += decide[n](choice).items()
+
+    def _solve_node(
+        self, n: int, children: list[int], cost_C: dict[int, FloatArray]
+    ) -> tuple[FloatArray, Callable[[int], dict[int, int]]]:
+        """Cost of each candidate of a node, and what its children choose under each."""
+        node, tensor = self.nodes[n], self.tensors[n]
+        own = np.array([self.objective.node_cost(node, parts) for parts in self.candidates[n]])
+        if not self.consumers[n]:
+            return own, lambda choice: {}
+        own_use = np.array(
+            [tensor.number(_cuts(node, parts)[: tensor.rank]) for parts in self.candidates[n]],
+            dtype=np.int64,
+        ).reshape(len(own), tensor.rank)
+        free, fixed = children[:2], {c: int(cost_C[c].argmin()) for c in children[2:]}
+        uses = [
+            self._uses(n, c)[fixed.get(c, self.chosen.get(c))]
+            for c in self.consumers[n]
+            if c not in free
+        ]
+        children_cost = np.array(sum(cost_C[c][choice] for c, choice in fixed.items()))
+        shape, firsts = [], []
+        for axis, c in enumerate(free):
+            use_UK, first, cheapest_U = _cheapest_by_use(self._uses(n, c), cost_C[c])
+            later = (1,) * (len(free) - 1 - axis)
+            uses.append(use_UK.reshape(len(use_UK), *later, tensor.rank))
+            children_cost = children_cost + cheapest_U.reshape(len(use_UK), *later)
+            shape.append(len(use_UK))
+            firsts.append(first)
+        own_use = own_use.reshape(len(own), *(1 for _ in free), tensor.rank)
+        edge = self.objective.edge_cost(tensor, own_use, uses)
+        total = np.broadcast_to(edge + children_cost, (len(own), *shape)).reshape(len(own), -1)
+        best = total.argmin(axis=1)
+
+        def choices(choice: int) -> dict[int, int]:
+            picked = dict(fixed)
+            places = np.unravel_index(best[choice], shape) if free else ()
+            for c, first, place in zip(free, firsts, places, strict=True):
+                picked[c] = int(first[place])
+            return picked
+
+        return own + total.min(axis=1), choices
+
+    def _uses(self, producer: int, consumer: int) -> IntArray:
+        """Per candidate of a consumer, how it cuts the producer's tensor [C, K]."""
+        node, tensor = self.nodes[consumer], self.tensors[producer]
+        rows = []
+        for parts in self.candidates[consumer]:
+            cuts = _cuts(node, parts)
+            points = [{0, extent} for extent in self.nodes[producer].shape]
+            for operand, own in zip(node.operands, node.operand_cuts(cuts), strict=True):
+                if self.finishes[operand] == producer:
+                    for known, new in zip(points, own, strict=True):
+                        known.update(new)
+            rows.append(tensor.number(tuple(tuple(sorted(one)) for one in points)))
+        return np.array(rows, dtype=np.int64).reshape(len(rows), tensor.rank)
+
+
+def _cuts(node: Node, parts: tuple[int, ...]) -> Cuts:
+    return tuple(
+        even_cuts(extent, number, node.grain(dim))
+        for dim, (extent, number) in enumerate(zip(node.space, parts, strict=True))
+    )
+
+
+def _cheapest_by_use(use_CK: IntArray, cost_C: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """Distinct uses in the order of their first candidates; per use its cheapest candidate."""
+    best: dict[tuple[int, ...], int] = {}
+    for choice, use in enumerate(map(tuple, use_CK.tolist())):
+        if use not in best or cost_C[choice] < cost_C[best[use]]:
+            best[use] = choice
+    choices = np.array(list(best.values()), dtype=np.int64)
+    return use_CK[choices], choices, cost_C[choices]

@@ -1,0 +1,5 @@
+"""From a program with a loss to one step of its training."""
+
+from doppler.einsum.differentiation.reverse import training_program
+
+__all__ = ["training_program"]

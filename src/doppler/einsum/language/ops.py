@@ -1,0 +1,153 @@
+"""Op statements to nodes: expressions become scalar functions of the elements of operands."""
+
+from typing import NamedTuple
+
+from lark import Token
+
+from doppler.einsum.language.parser import Aggregation, Expression, Function, OpStatement, Tensor
+from doppler.einsum.language.scope import Extents, Scope, check_letters, listed
+from doppler.einsum.program import Einsum
+from doppler.graph.scalar import COMPLEX_FLOPS, DTYPES, Apply, Element, Number, Scalar
+
+_AGGREGATIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+
+def resolve_op(scope: Scope, statement: OpStatement) -> Einsum:
+    """The node of an op.
+
+    Raises:
+        InputError: what is wrong with the statement, and where.
+    """
+    output, aggregation = statement.output, statement.aggregation
+    operands = _Operands(scope)
+    value = operands.resolve(statement.expression)
+    if not operands.numbers or value.dtype is None:
+        raise scope.source.fault(
+            output.name, f"'{output.name}' reads no tensor: constants are made with 'fill'"
+        )
+    operands.bind_broadcasts(output.extents)
+    aggregated = aggregation.indices if aggregation else []
+    operands.check_joined(output.indices, aggregated)
+    operand_dtypes = tuple(scope.nodes[number].dtype for number in operands.numbers)
+    operands.check_complex(operand_dtypes, aggregation)
+    indices = "".join([*output.indices, *aggregated])
+    extents = tuple(operands.extents.of[index] for index in indices)
+    return Einsum(
+        name=str(output.name),
+        shape=extents[: len(output.indices)],
+        dtype=value.dtype,
+        indices=indices,
+        operands=tuple(operands.numbers),
+        operand_dtypes=operand_dtypes,
+        extents=extents,
+        operand_dims=tuple(
+            tuple(indices.index(index) for index in own) for own in operands.indices
+        ),
+        join=value.scalar,
+        aggregation=_AGGREGATIONS[aggregation.word] if aggregation else None,
+    )
+
+
+class _Value(NamedTuple):
+    """What an expression stands for; constants have no dtype."""
+
+    scalar: Scalar
+    dtype: str | None
+
+
+class _Operands:
+    """The distinct operands of one op, and the extents that its indices get."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.source = scope.source
+        self.numbers: list[int] = []
+        self.indices: list[list[Token]] = []
+        self.extents = Extents(scope.source)
+        self.functions: list[Function] = []
+
+    def resolve(self, expression: Expression) -> _Value:
+        if isinstance(expression, Tensor):
+            return self._element(expression)
+        if not isinstance(expression, Function):
+            return _Value(Number(float(self.scope.constants.value(expression))), None)
+        self.scope.constants.check(expression)
+        arguments = [self.resolve(argument) for argument in expression.arguments]
+        numbers = [one.scalar.value for one in arguments if isinstance(one.scalar, Number)]
+        if len(numbers) == len(arguments):
+            value = self.scope.constants.apply(expression, numbers)
+            return _Value(Number(float(value)), None)
+        self.functions.append(expression)
+        scalar = Apply(expression.name, tuple(one.scalar for one in arguments))
+        return _Value(scalar, self._joined_dtype(expression, arguments))
+
+    def _element(self, tensor: Tensor) -> _Value:
+        number = self.scope.find(tensor)
+        node = self.scope.nodes[number]
+        # Read the same way twice, as in X[i] * X[i], a tensor is one operand.
+        for operand, known in enumerate(zip(self.numbers, self.indices, strict=True)):
+            if known == (number, tensor.indices):
+                return _Value(Element(operand), node.dtype)
+        self.extents.bind(tensor, node.shape)
+        self.numbers.append(number)
+        self.indices.append(tensor.indices)
+        return _Value(Element(len(self.numbers) - 1), node.dtype)
+
+    def _joined_dtype(self, function: Function, arguments: list[_Value]) -> str:
+        dtypes = list(dict.fromkeys(one.dtype for one in arguments if one.dtype is not None))
+        if len(dtypes) > 1:
+            raise self.source.fault(
+                function.place,
+                f"'{function.place}' joins {dtypes[0]} and {dtypes[1]}: cast one, "
+                f"as in {dtypes[0]}(...)",
+            )
+        if dtypes == ["c64"]:
+            self._check_defined(function)
+        return function.name if function.name in DTYPES else dtypes[0]
+
+    def _check_defined(self, function: Function) -> None:
+        if function.name not in COMPLEX_FLOPS:
+            raise self.source.fault(
+                function.place,
+                f"'{function.place}' is not defined where c64 is read; "
+                f"defined are {listed(COMPLEX_FLOPS)}",
+            )
+
+    def check_complex(
+        self, operand_dtypes: tuple[str, ...], aggregation: Aggregation | None
+    ) -> None:
+        """An op that reads c64 has no function or aggregation that is undefined there."""
+        if "c64" not in operand_dtypes:
+            return
+        for function in self.functions:
+            self._check_defined(function)
+        if aggregation and aggregation.word != "sum":
+            raise self.source.fault(
+                aggregation.word, f"'{aggregation.word}' is not defined where c64 is read, only sum"
+            )
+
+    def bind_broadcasts(self, extents: dict[Token, Expression]) -> None:
+        """The output's own extents are those of indices that no operand has."""
+        for index, extent in extents.items():
+            if index in self.extents.of:
+                raise self.source.fault(
+                    index, f"index '{index}' has its extent from the operands already"
+                )
+            self.extents.of[index] = self.scope.constants.extent(extent)
+
+    def check_joined(self, output: list[Token], aggregated: list[Token]) -> None:
+        """Every index of the operands is an output or an aggregated one, and no other is."""
+        check_letters(self.source, [*output, *aggregated])
+        for indices, what in ((output, "output "), (aggregated, "")):
+            for index in indices:
+                if index not in self.extents.of:
+                    raise self.source.fault(
+                        index,
+                        f"unknown {what}index '{index}'; "
+                        f"the indices of the operands are {listed(self.extents.of)}",
+                    )
+        for index in (index for own in self.indices for index in own):
+            if index not in output and index not in aggregated:
+                raise self.source.fault(
+                    index, f"index '{index}' is neither in the output nor aggregated"
+                )

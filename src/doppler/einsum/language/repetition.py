@@ -1,0 +1,54 @@
+"""``repeat``: what stands above it, layer behind layer."""
+
+from dataclasses import replace
+
+from doppler.einsum.language.parser import RepeatStatement
+from doppler.einsum.language.scope import Scope, listed
+from doppler.einsum.program import Input, Node
+
+
+def repeat_layers(scope: Scope, statement: RepeatStatement) -> None:
+    """Append further layers to a scope: an input of each is a tensor of the one before.
+
+    A layer has its own weights; what depends neither on these nor on the layer before is computed
+    once. The tensors of layer 2 are called ``NAME.2``; behind the statement, a name without a
+    number stands for the last layer's.
+
+    Raises:
+        InputError: the names are none of an input and of a tensor like it.
+    """
+    fault = scope.source.fault
+    for name in (statement.into, statement.out):
+        if name not in scope.numbers:
+            raise fault(name, f"unknown tensor '{name}'; so far there are {listed(scope.numbers)}")
+    into, out = scope.numbers[statement.into], scope.numbers[statement.out]
+    taker, giver = scope.nodes[into], scope.nodes[out]
+    if not isinstance(taker, Input) or taker.is_weight:
+        raise fault(statement.into, f"'{statement.into}' is no input, so no layer can take it")
+    if (taker.shape, taker.dtype) != (giver.shape, giver.dtype):
+        raise fault(
+            statement.out,
+            f"'{statement.out}' is {_spoken(giver)}, but '{statement.into}' is {_spoken(taker)}",
+        )
+    layer = list(enumerate(scope.nodes))
+    read = {operand for node in scope.nodes for operand in node.operands}
+    last: dict[int, int] = {}
+    for copy in range(2, scope.constants.extent(statement.times) + 1):
+        own = {into: last.get(out, out)}  # what this layer has in the place of the first one's
+        for number, node in layer:
+            is_weight = isinstance(node, Input) and node.is_weight and number in read
+            if number == into or not (is_weight or any(one in own for one in node.operands)):
+                continue
+            own[number] = len(scope.nodes)
+            operands = tuple(own.get(one, one) for one in node.operands)
+            scope.nodes.append(replace(node, name=f"{node.name}.{copy}", operands=operands))
+            if node.name in scope.splits:
+                scope.splits[f"{node.name}.{copy}"] = scope.splits[node.name]
+        last = own
+    for name, number in scope.numbers.items():
+        if number != into:
+            scope.numbers[name] = last.get(number, number)
+
+
+def _spoken(node: Node) -> str:
+    return f"{node.dtype}[{', '.join(map(str, node.shape))}]"

@@ -1,0 +1,102 @@
+"""A workload: a program text, differentiated if asked for, decomposed and lowered."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, Protocol
+
+from doppler.einsum.language.resolver import parse_program
+from doppler.einsum.differentiation import training_program
+from doppler.einsum.lowering import lower
+from doppler.einsum.program import Program, Splits
+from doppler.einsum.published_costs import with_published_costs
+from doppler.errors import InputError
+from doppler.graph import DataflowGraph
+
+_PROJECT = Path(__file__).resolve().parents[3]
+
+
+class Decomposition(Protocol):
+    """What chooses into how many parts the nodes of a program are split."""
+
+    def splits(self, program: Program, parts: int) -> Splits:
+        """Splits by node name, for about ``parts`` ops to each heavy node.
+
+        Raises:
+            InputError: names the node, or the number, that makes it impossible.
+        """
+        ...
+
+
+class Given:
+    """The splits that the program's text gives."""
+
+    def splits(self, program: Program, parts: int) -> Splits:
+        """See Decomposition."""
+        return program.given_splits
+
+
+def load_program(
+    path: str,
+    *,
+    preset: str = "paper",
+    params: Mapping[str, int | None] | None = None,
+    training: bool = False,
+) -> Program:
+    """Read an einsum program from a file.
+
+    Args:
+        path: of the file, from where the process runs, else from the project's root.
+        preset: which of the declared values the parameters take.
+        params: values by parameter name; they win over the preset, None leaves it.
+        training: with the statements of the training section, up to the loss.
+
+    Raises:
+        InputError: if the file cannot be read, or as `parse_program` does.
+    """
+    where = Path(path)
+    if not where.is_absolute() and not where.exists():
+        where = _PROJECT / path
+    try:
+        text = where.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise InputError(f"{path}: cannot read the program: {reason}") from None
+    given = {key: value for key, value in (params or {}).items() if value is not None}
+    return parse_program(text, file=path, preset=preset, params=given, training=training)
+
+
+def load_workload(
+    *,
+    program: str,
+    decomposition: Decomposition | None = None,
+    parts: int = 1,
+    name: str | None = None,
+    preset: str = "paper",
+    params: Mapping[str, int | None] | None = None,
+    costs: Literal["roofline", "published"] = "roofline",
+    training: bool = False,
+    learning_rate: float = 1e-3,
+) -> DataflowGraph:
+    """Read an einsum program from a file, decompose it and lower it.
+
+    Args:
+        program: path of the file (`load_program`).
+        decomposition: what chooses the splits; those that the text gives by default.
+        parts: how many ops a decomposition aims at for one node of the program.
+        name: of the graph; the program's own by default.
+        preset: which values the program's parameters take (`load_program`).
+        params: their values by name (`load_program`).
+        costs: roofline (true floating-point operations and bytes) or those of published files.
+        training: forward, loss, backward and one step of gradient descent, instead of forward.
+        learning_rate: of that step.
+
+    Raises:
+        InputError: as `load_program`, the decomposition and `training_program` do.
+    """
+    if costs not in ("roofline", "published"):
+        raise InputError(f"workload.costs: {costs!r} is not one of roofline, published")
+    whole = load_program(program, preset=preset, params=params, training=training)
+    if training:
+        whole = training_program(whole, learning_rate=learning_rate)
+    graph = lower(whole, (decomposition or Given()).splits(whole, parts), name=name)
+    return with_published_costs(graph, whole) if costs == "published" else graph
