@@ -2,8 +2,8 @@
 
     python benchmarks/synchronous.py
 
-True costs, p100x4, simulated. For each workload: the best placement that annealing finds for each
-of the two systems, and critical path's, executed on both. Beside it the paper's measured ratio.
+True costs, p100x4, simulated. For each workload: the best placement that annealing and clustering
+find for each of the two systems, executed on both. Beside it the paper's measured ratio.
 """
 
 import sys
@@ -14,29 +14,32 @@ import numpy as np
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "src"))
 
-from doppler.baselines import Annealing, CriticalPath  # noqa: E402
+from hydra import compose, initialize_config_dir  # noqa: E402
+from hydra.utils import instantiate  # noqa: E402
+
 from doppler.cluster import preset  # noqa: E402
-from doppler.einsum import load_workload  # noqa: E402
 from doppler.problem import build  # noqa: E402
 from doppler.simulator import BulkSynchronous, WorkConserving  # noqa: E402
 
 # DOPPLER (Yao et al., ICLR 2026): milliseconds measured on 4 P100s, synchronous and not.
-PAPER_MS = {"chainmm": (185.3, 139.0)}
+PAPER_MS = {"chainmm": (185.3, 139.0), "ffnn": (76.9, 50.2)}
 SEEDS = range(5)
 
 
 def main() -> None:
     """Measure and print."""
-    annealing = Annealing(evaluations=4000, order=False, neighbour=0.8, hot=0.02, cold=0.0005)
     print("workload  placement by          synchronous  work-conserving  ratio (median of 5 seeds)")
     for name, (paper_synchronous, paper_free) in PAPER_MS.items():
-        graph = load_workload(program=f"workloads/{name}.einsum")
-        problem = build(graph, preset(name="p100x4"))
+        with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
+            overrides = [f"workload={name}", "baseline=[annealing,clustering]"]
+            cfg = compose("config", [*overrides, "budget.evaluations=4000"])
+        problem = build(instantiate(cfg.workload), preset(name="p100x4"))
+        methods = {method: instantiate(conf) for method, conf in cfg.baseline.items()}
         with BulkSynchronous().open(problem) as synchronous, WorkConserving().open(problem) as free:
             searches = {
-                "critical_path": (CriticalPath(runs=50), free),
-                "annealing, free": (annealing, free),
-                "annealing, sync": (annealing, synchronous),
+                f"{method}, {label}": (built, system)
+                for method, built in methods.items()
+                for label, system in (("free", free), ("sync", synchronous))
             }
             for label, (method, searched) in searches.items():
                 times = []

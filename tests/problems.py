@@ -6,16 +6,19 @@ what is simultaneous on paper is simultaneous in floating point too.
 
 import os
 from collections.abc import Sequence
+from itertools import permutations, product
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 
+from doppler.baselines.levels import b_level_priority
 from doppler.cluster import Cluster, Device, Link, connected
 from doppler.graph import DataflowGraph
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
 from doppler.problem import Placement, Problem, build
+from doppler.system import System
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 FAMILIES = ("layered", "series_parallel", "irregular")
@@ -212,6 +215,23 @@ def random_problem(
     return build(graph, random_cluster(rng, num_devices))
 
 
+def problem_without_ties() -> Problem:
+    """A source that only device 0 runs, then unequal ops over unequal links: one schedule."""
+    graph = graph_of(
+        [8, 24, 36, 20, 44, 16, 28, 12],
+        [
+            *((0, v, 3.0) for v in (1, 2, 3, 4)),
+            *((1, 5, 10.0), (2, 5, 7.0), (3, 6, 13.0), (4, 6, 2.0), (5, 7, 5.0), (6, 7, 9.0)),
+        ],
+        kinds=["source"] + ["op"] * 7,
+    )
+    latency_s = np.array([[0, 1, 2], [3, 0, 5], [6, 7, 0]]) / 4
+    cluster = cluster_of(
+        [4.0, 2.0, 1.0], latency_s=latency_s, unsupported_kinds=[[], ["source"], ["source"]]
+    )
+    return build(graph, cluster)
+
+
 def with_given_costs(graph: DataflowGraph) -> DataflowGraph:
     """The same graph whose flops and bytes are given costs of 1e-10 s, as in published files."""
     return DataflowGraph(
@@ -254,3 +274,16 @@ def random_placement(problem: Problem, seed: int) -> Placement:
     if rng.random() < 0.75:
         return Placement.make(problem, device_V, random_ranking(problem, rng))
     return Placement.make(problem, device_V, rng.permutation(problem.num_ops))
+
+
+def optimum(problem: Problem, system: System, *, orders: bool) -> float:
+    """The least makespan over all placements, and over all priorities or in b_level order."""
+    able = [np.flatnonzero(np.isfinite(row)) for row in problem.arrays.op_seconds]
+    device_BV = np.array(list(product(*able)))
+    num = problem.num_ops
+    priorities = list(permutations(range(num))) if orders else [b_level_priority(problem)]
+    with system.open(problem) as session:
+        return min(
+            session.measure(device_BV, np.tile(priority, (len(device_BV), 1))).cost_s().min()
+            for priority in priorities
+        )

@@ -1,14 +1,13 @@
 """Baselines against plain references, enumeration and small cases by hand."""
 
 from collections import Counter
-from itertools import permutations, product
+from itertools import permutations
 
 import numpy as np
 import pytest
-from problems import cluster_of, graph_of, random_problem
+from problems import cluster_of, graph_of, optimum, random_problem
 
 from doppler.baselines import (
-    Annealing,
     CriticalPath,
     Random,
     RoundRobin,
@@ -16,8 +15,7 @@ from doppler.baselines import (
     lower_bound,
 )
 from doppler.baselines.levels import b_level_priority, b_levels
-from doppler.errors import InputError
-from doppler.problem import Placement, Problem, build
+from doppler.problem import Problem, build
 from doppler.simulator import WorkConserving
 
 # --- Critical path ------------------------------------------------------------------------------
@@ -175,170 +173,7 @@ def test_critical_path_keeps_the_best_of_its_runs_with_the_order_of_decisions_as
             assert again == result.makespan_s
 
 
-# --- Annealing ----------------------------------------------------------------------------------
-
-
-def annealing(evaluations: int, *, order: bool = False, hot: float = 0.05) -> Annealing:
-    return Annealing(evaluations=evaluations, order=order, neighbour=0.8, hot=hot, cold=0.001)
-
-
-def enumerated(problem: Problem) -> np.ndarray:
-    """All placements [B, V] on devices that can run the ops."""
-    able = [np.flatnonzero(np.isfinite(row)) for row in problem.arrays.op_seconds]
-    return np.array(list(product(*able)))
-
-
-def optimum(problem: Problem, system: WorkConserving, *, orders: bool) -> float:
-    """The least makespan over all placements, and over all priorities or in b_level order."""
-    device_BV = enumerated(problem)
-    num = problem.num_ops
-    priorities = list(permutations(range(num))) if orders else [b_level_priority(problem)]
-    with system.open(problem) as session:
-        return min(
-            session.measure(device_BV, np.tile(priority, (len(device_BV), 1))).cost_s().min()
-            for priority in priorities
-        )
-
-
-@pytest.mark.parametrize("order", [False, True])
-def test_annealing_is_never_above_its_first_state(order):
-    for seed in range(20):
-        problem = random_problem(seed, num_ops=20, num_devices=3)
-        with WorkConserving().open(problem) as session:
-            first, last = (
-                annealing(evaluations, order=order).place(session, np.random.default_rng(seed))
-                for evaluations in (1, 60)
-            )
-        assert last.makespan_s <= first.makespan_s
-
-
-@pytest.mark.parametrize("order", [False, True])
-def test_annealing_reaches_the_enumerated_optimum_of_tiny_problems(order):
-    for seed in range(20):
-        problem = random_problem(seed, num_ops=4 if order else 6, num_devices=2)
-        with WorkConserving().open(problem) as session:
-            # Few ops, so one move changes much: it must begin hot to get anywhere.
-            found = annealing(1000, order=order, hot=0.5).place(session, np.random.default_rng(0))
-        best = optimum(problem, WorkConserving(), orders=order)
-        assert found.makespan_s == pytest.approx(best)
-
-
-@pytest.mark.parametrize("order", [False, True])
-def test_annealing_counts_what_it_executes_and_returns_what_it_measured(order):
-    problem = random_problem(5, num_ops=15, num_devices=3)
-    for evaluations in (1, 2, 77):
-        with WorkConserving().open(problem) as session:
-            result = annealing(evaluations, order=order).place(session, np.random.default_rng(1))
-            assert result.evaluations == session.evaluations == evaluations
-            kept = result.placement
-            again = session.measure(kept.device[None], kept.priority[None]).cost_s()[0]
-            assert again == result.makespan_s
-
-
-@pytest.mark.parametrize("order", [False, True])
-def test_annealing_repeats_itself_with_the_same_random_numbers(order):
-    problem = random_problem(6, num_ops=15, num_devices=3)
-    results = []
-    for seed in (3, 3, 4):
-        with WorkConserving().open(problem) as session:
-            placement = annealing(50, order=order).place(session, np.random.default_rng(seed))
-        results.append((placement.placement.device.tolist(), placement.placement.priority.tolist()))
-    assert results[0] == results[1] != results[2]
-
-
-def test_annealing_without_order_keeps_the_order_of_b_levels():
-    problem = random_problem(6, num_ops=15, num_devices=3)
-    with WorkConserving().open(problem) as session:
-        unordered = annealing(50).place(session, np.random.default_rng(0)).placement
-        ordered = annealing(50, order=True).place(session, np.random.default_rng(0)).placement
-    assert unordered.priority.tolist() == b_level_priority(problem).tolist()
-    assert ordered.priority.tolist() != b_level_priority(problem).tolist()
-
-
-def test_annealing_puts_no_op_on_a_device_that_cannot_run_it():
-    kinds = ["a", "b", "a", "b", "c", "c"]
-    cluster = cluster_of([1.0] * 3, unsupported_kinds=[["a"], ["b"], ["a", "c"]])
-    problem = build(graph_of([1] * 6, [(v, v + 1, 1) for v in range(5)], kinds=kinds), cluster)
-    with WorkConserving().open(problem) as session:
-        for seed in range(20):
-            result = annealing(40).place(session, np.random.default_rng(seed))
-            assert np.isfinite(result.makespan_s)
-            Placement.make(problem, result.placement.device)  # raises where an op cannot run
-
-
-def test_annealing_leaves_a_start_that_does_not_fit_in_memory():
-    # Outputs stay to the end: only two ops fit on each device.
-    graph = graph_of([1] * 4, output_bytes=[10] * 4)
-    problem = build(graph, cluster_of([1.0, 1.0], memory_bytes=20.0))
-    bad_starts = 0
-    with WorkConserving().open(problem) as session:
-        for seed in range(10):
-            start = annealing(1).place(session, np.random.default_rng(seed))
-            bad_starts += not np.isfinite(start.makespan_s)
-            result = annealing(60).place(session, np.random.default_rng(seed))
-            assert sorted(result.placement.device.tolist()) == [0, 0, 1, 1]
-            assert result.makespan_s == 2.0
-    assert bad_starts > 0
-
-
-class RecordingSession:
-    """Passes everything on, and keeps what was executed and what it cost."""
-
-    def __init__(self, session) -> None:
-        self.session, self.problem = session, session.problem
-        self.states: list[tuple[np.ndarray, float]] = []
-
-    def measure(self, device_BV, priority_BV, rng):
-        measurement = self.session.measure(device_BV, priority_BV, rng=rng)
-        state = np.concatenate([device_BV[0], priority_BV[0]])
-        self.states.append((state, measurement.cost_s()[0]))
-        return measurement
-
-
-@pytest.mark.parametrize("order", [False, True])
-@pytest.mark.parametrize("hot", [1e-12, 1e12])
-def test_a_cold_walk_goes_on_from_its_best_state_and_a_hot_one_from_its_last(order, hot):
-    problem = random_problem(6, num_ops=20, num_devices=3, costs="distinct")
-    with WorkConserving().open(problem) as session:
-        recording = RecordingSession(session)
-        walk = Annealing(evaluations=200, order=order, neighbour=0.8, hot=hot, cold=hot)
-        result = walk.place(recording, np.random.default_rng(0))
-    (current, current_s), *others = recording.states
-    went_up = 0
-    for state, seconds in others:
-        assert (state != current).sum() <= 2  # one op or two neighbours, or two priorities
-        if seconds <= current_s or hot > 1:
-            went_up += seconds > current_s
-            current, current_s = state, seconds
-    assert (went_up > 0) == (hot > 1)
-    assert result.makespan_s == min(seconds for _, seconds in recording.states)
-
-
-def test_annealing_may_start_at_a_makespan_of_zero():
-    problem = build(graph_of([0, 0], [(0, 1, 5)]), cluster_of([1.0, 1.0]))
-    with WorkConserving().open(problem) as session:
-        for seed in range(10):
-            assert annealing(20).place(session, np.random.default_rng(seed)).makespan_s == 0.0
-
-
-def test_annealing_needs_an_evaluation():
-    with pytest.raises(InputError) as error:
-        annealing(0)
-    assert str(error.value) == "baseline.annealing.evaluations: at least 1, got 0"
-
-
 # --- Lower bound --------------------------------------------------------------------------------
-
-
-def test_the_bound_is_load_or_path_by_hand():
-    cluster = cluster_of([1.0, 2.0])
-    wide = lower_bound(build(graph_of([8, 8, 8, 8]), cluster))
-    assert (wide.seconds, wide.name) == (8.0, "load")
-    chain = build(graph_of([8, 8, 8, 2], [(0, 1, 9), (1, 2, 9)]), cluster)
-    deep = lower_bound(chain)
-    assert (deep.seconds, deep.name) == (12.0, "path")
-    two_streams = lower_bound(build(graph_of([8, 8, 8, 8]), cluster), streams=2)
-    assert (two_streams.seconds, two_streams.name) == (4.0, "load")
 
 
 @pytest.mark.parametrize("contention", ["fifo", "none"])
@@ -360,11 +195,6 @@ def test_the_bound_is_below_the_optimum_over_all_placements_and_orders():
         problem = random_problem(seed, num_ops=1 + seed % 4, num_devices=1 + seed % 2)
         best = optimum(problem, WorkConserving(queue="priority"), orders=True)
         assert lower_bound(problem).seconds <= best * (1 + 1e-12)
-
-
-def test_the_bound_is_attained_where_work_divides_evenly():
-    problem = build(graph_of([2, 2, 2, 2]), cluster_of([1.0, 1.0]))
-    assert lower_bound(problem).seconds == optimum(problem, WorkConserving(), orders=False) == 4.0
 
 
 # --- The methods that look at nothing, and levels -------------------------------------------------

@@ -2,19 +2,35 @@
 
 from doppler.baselines.annealing import Annealing
 from doppler.baselines.bounds import LowerBound, lower_bound
+from doppler.baselines.clustering import Clustering
 from doppler.baselines.contract import Baseline, SearchResult, Teacher
+from doppler.baselines.cp_sat import CPSAT
+from doppler.baselines.cpop import CPOP
 from doppler.baselines.critical_path import CriticalPath
+from doppler.baselines.enumerative import Enumerative
+from doppler.baselines.etf import ETF
+from doppler.baselines.heft import HEFT
+from doppler.baselines.judging import Judge
 from doppler.baselines.simple import Random, RoundRobin, SingleDevice
+from doppler.baselines.teaching import TaughtPlacement
 
 __all__ = [
+    "CPOP",
+    "CPSAT",
+    "ETF",
+    "HEFT",
     "Annealing",
     "Baseline",
+    "Clustering",
     "CriticalPath",
+    "Enumerative",
+    "Judge",
     "LowerBound",
     "Random",
     "RoundRobin",
     "SearchResult",
     "SingleDevice",
+    "TaughtPlacement",
     "Teacher",
     "lower_bound",
 ]

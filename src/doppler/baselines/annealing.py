@@ -3,39 +3,59 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from doppler.baselines.annealing_walk import Neighbours, Plan, Walk, change, make_neighbours, settle
+from doppler.baselines.annealing_walk import search as search_compiled
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
 from doppler.baselines.simple import random_devices
 from doppler.errors import InputError
-from doppler.problem import Placement, Problem
+from doppler.problem import Placement
+from doppler.simulator import SimulatorSession
+from doppler.simulator.state import State
 from doppler.system import Session
+
+# Of the draws, on a system without jitter of its own: that of the evaluation protocol.
+JITTER = 0.05
+# A given placement is good already: its first temperature is this share of ``hot``.
+POLISHING = 0.1
+# Ops to execute before Python looks whether it is to stop.
+_STRETCH = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Annealing:
-    """Move one op, or exchange two ops' priorities; keep what is worse at times, ever less often.
+    """Move a group of ops, or one op's priority; keep what is worse at times, ever less often.
 
-    A move takes an op to the device of a random neighbour in the graph (a share of ``neighbour``
-    of the moves), or to a random other device; if the neighbour is there already, both move.
-    evaluations: executions in all. order: whether half of the moves exchange priorities; else ops
-    keep the order of their b_level. hot, cold: first and last temperature as shares of the first
-    makespan; it falls geometrically.
+    evaluations: executions in all. order: whether priorities are searched too; else ops keep the
+    order of their b_level. starts: independent walks that share the evaluations, in parallel where
+    the system allows. draws: executions that a placement's cost is the mean of; from 2 on they are
+    under jitter, the same for all placements, and what is found is robust. hot, cold: first and
+    last temperature as shares of the present makespan; it falls geometrically.
 
     Source: Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 1983; the
-    moves are ours (moves to neighbours take 4,000 evaluations from 230 to 179 on llama_block).
+    moves are ours, groups in the spirit of Wolff, "Collective Monte Carlo updating for spin
+    systems", Physical Review Letters 1989.
     """
 
     evaluations: int
     order: bool
-    neighbour: float
+    starts: int
+    draws: int
     hot: float
     cold: float
 
     def __post_init__(self) -> None:
-        if self.evaluations < 1:
-            raise InputError(f"baseline.annealing.evaluations: at least 1, got {self.evaluations}")
+        for name in ("starts", "draws"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    f"baseline.annealing.{name}: at least 1, got {getattr(self, name)}"
+                )
+        if self.evaluations < self.starts * self.draws:
+            raise InputError(
+                f"baseline.annealing.evaluations: at least {self.starts * self.draws}, one for "
+                f"each of {self.draws} draws of {self.starts} starts, got {self.evaluations}"
+            )
         if not 0 < self.cold <= self.hot:
             raise InputError(
                 f"baseline.annealing: needs 0 < cold <= hot, got {self.cold} and {self.hot}"
@@ -43,78 +63,89 @@ class Annealing:
 
     @property
     def uses_order(self) -> bool:
-        """Whether the method chooses priorities."""
+        """See contract.Baseline."""
         return self.order
 
-    def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline."""
-        problem = session.problem
-        neighbours = _neighbours(problem)
-        able_VD = np.isfinite(problem.arrays.op_seconds)
-        device_V = random_devices(problem, 1, rng)[0]
-        priority_V = b_level_priority(problem)
+    @property
+    def needs_order(self) -> bool:
+        """See contract.Baseline: the moves of priorities would be wasted."""
+        return self.order
 
-        def cost() -> float:
-            return float(session.measure(device_V[None], priority_V[None], rng=rng).cost_s()[0])
-
-        current = best = first = cost()
-        best_device_V, best_priority_V = device_V.copy(), priority_V.copy()
-        # A start that does not fit in memory costs inf, one of free ops 0: then the problem's own
-        # scale will do.
-        scale = first if 0.0 < first < np.inf else problem.scale_s
-        for step in range(1, self.evaluations):
-            temperature = scale * self.hot * (self.cold / self.hot) ** (step / self.evaluations)
-            if self.order and rng.random() < 0.5:
-                values, ops = priority_V, rng.integers(problem.num_ops, size=2)
-                new = values[ops[::-1]]
-            else:
-                values, (ops, new) = device_V, self._move(device_V, able_VD, neighbours, rng)
-            old = values[ops]
-            values[ops] = new
-            candidate = cost()
-            # Infeasible to infeasible is accepted: the walk must get out of there.
-            worse = candidate - current if candidate != current else 0.0
-            if worse <= 0 or rng.random() < np.exp(-worse / temperature):
-                current = candidate
-                if current < best:
-                    best = current
-                    best_device_V, best_priority_V = device_V.copy(), priority_V.copy()
-            else:
-                values[ops] = old
+    def place(
+        self, session: Session, rng: np.random.Generator, initial: Placement | None = None
+    ) -> SearchResult:
+        """See contract.Baseline; every walk begins at ``initial`` if it is given."""
+        problem, num_walks = session.problem, self.starts
+        num_steps = self.evaluations // self.draws
+        near, jitter_seed = make_neighbours(problem), int(rng.integers(2**62))
+        plans, walks = [], []
+        for i in range(num_walks):
+            hot = self.hot if initial is None else max(self.cold, POLISHING * self.hot)
+            share = (num_steps + i) // num_walks
+            plans.append(Plan(int(rng.integers(2**62)), share, self.order, hot, self.cold))
+            start = initial or Placement.make(
+                problem, random_devices(problem, 1, rng)[0], b_level_priority(problem)
+            )
+            walks.append(Walk.begin(start, problem.num_devices))
+        if isinstance(session, SimulatorSession):
+            self._search_simulator(session, near, plans, walks, jitter_seed)
+        else:
+            for plan, walk in zip(plans, walks, strict=True):
+                self._search(session, near, plan, walk, jitter_seed, rng)
+        best = min(walks, key=lambda walk: walk.status["best_s"][0])
         return SearchResult(
-            placement=Placement.make(problem, best_device_V, best_priority_V),
-            makespan_s=best,
-            evaluations=self.evaluations,
+            placement=Placement.make(problem, best.best_device, best.best_priority),
+            makespan_s=float(best.status["best_s"][0]),
+            evaluations=num_steps * self.draws,
         )
 
-    def _move(
+    def _search_simulator(
         self,
-        device_V: NDArray[np.int64],
-        able_VD: NDArray[np.bool_],
-        neighbours: list[list[int]],
+        session: SimulatorSession,
+        near: Neighbours,
+        plans: list[Plan],
+        walks: list[Walk],
+        jitter_seed: int,
+    ) -> None:
+        """All walks at once, without Python but between long stretches."""
+        arrays, rules = session.problem.arrays, session.rules
+        if self.draws > 1 and rules.op_noise == 0.0:
+            rules = rules._replace(op_noise=JITTER, transfer_noise=JITTER)
+        seeds_R = np.random.default_rng(jitter_seed).integers(0, 2**62, size=self.draws)
+        fresh, stretch = self.draws == 1, max(1, _STRETCH // session.problem.num_ops)
+        for begin in range(0, max(plan.num_steps for plan in plans), stretch):
+            ends = [min(begin + stretch, plan.num_steps) for plan in plans]
+
+            def walk_on(i: int, state: State, begin: int = begin, ends: list[int] = ends) -> None:
+                search_compiled(
+                    *(session.engine, session.counts_memory, arrays, rules, near, plans[i]),
+                    *(seeds_R, fresh, begin, ends[i], walks[i], state),
+                )
+
+            session.in_parallel(walk_on, len(walks))
+            session.evaluations += self.draws * sum(max(0, end - begin) for end in ends)
+
+    def _search(
+        self,
+        session: Session,
+        near: Neighbours,
+        plan: Plan,
+        walk: Walk,
+        jitter_seed: int,
         rng: np.random.Generator,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ops to move and their new devices; one that cannot run there stays."""
-        v = int(rng.integers(len(device_V)))
-        num_devices = able_VD.shape[1]
-        # Any device but the present one (on a single device there is no other).
-        d = int(device_V[v] + rng.integers(1, max(2, num_devices))) % num_devices
-        moved = [v]
-        if neighbours[v] and rng.random() < self.neighbour:
-            u = neighbours[v][rng.integers(len(neighbours[v]))]
-            if device_V[u] == device_V[v]:
-                moved.append(u)
-            else:
-                d = int(device_V[u])
-        ops = np.array(moved)
-        return ops, np.where(able_VD[ops, d], d, device_V[ops])
-
-
-def _neighbours(problem: Problem) -> list[list[int]]:
-    """Producers and consumers of each op."""
-    neighbours: list[list[int]] = [[] for _ in range(problem.num_ops)]
-    edges = problem.graph.edges
-    for src, dst in zip(edges.src.tolist(), edges.dst.tolist(), strict=True):
-        neighbours[src].append(dst)
-        neighbours[dst].append(src)
-    return neighbours
+    ) -> None:
+        """One walk, step by step."""
+        arrays = session.problem.arrays
+        for step in range(plan.num_steps):
+            if step > 0:
+                change(arrays, near, plan, step, walk)
+            measured = session.measure(
+                walk.device[None],
+                walk.priority[None],
+                repeats=self.draws,
+                rng=rng if self.draws == 1 else np.random.default_rng(jitter_seed),
+            )
+            walk.peak_bytes[:] = measured.peak_bytes[0]
+            lacks_memory = (walk.peak_bytes > arrays.memory_bytes).any()
+            failed = not (measured.feasible[0] or lacks_memory)
+            settle(arrays, plan, step, np.inf if failed else measured.seconds[0].mean(), walk)

@@ -1,35 +1,270 @@
-"""Lower bounds on the makespan of any placement and any order, work-conserving or not."""
+"""Lower bounds on the makespan of any placement and any order, work-conserving or not.
+
+They hold for every system without jitter that runs at most ``streams`` ops at a time on a device
+and starts no op before what it reads has arrived: deliberate idling, and transfers that contend or
+wait for a barrier, only take longer. Memory is not considered.
+
+Shape suffixes: V ops, D devices, P pairs of ops with an edge.
+"""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from doppler.graph.levels import longest_paths
-from doppler.problem import Problem
+from doppler.compilation import compiled
+from doppler.graph.levels import longest_paths, successors, topological_order
+from doppler.problem import Problem, ProblemArrays
+from doppler.simulator.state import ENTRY, heap_pop, heap_push
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Steps towards the best prices: how many, and by how much the first and the last change them.
+_PRICE_STEPS, _FIRST_STEP, _LAST_STEP = 300, 3.0, 1e-4
+# Sums of the same seconds in another order differ in their last digits.
+_TIE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class LowerBound:
-    """The largest of several bounds, and which one it is."""
+    """Seconds that no execution undercuts, and which argument proves them."""
 
     seconds: float
     name: str
 
 
 def lower_bound(problem: Problem, *, streams: int = 1) -> LowerBound:
-    """Load and path bound, whichever is larger; valid for heterogeneous devices without jitter.
-
-    load: every op at its fastest, spread evenly over all streams of all devices. path: the longest
-    path with every op at its fastest and no transfer.
-    """
-    fastest_V = problem.arrays.op_seconds.min(axis=1)
-    edges = problem.graph.edges
-    path_V, _ = longest_paths(
-        problem.num_ops, edges.src, edges.dst, fastest_V, np.zeros(len(edges))
-    )
-    bounds = {
-        "load": float(fastest_V.sum()) / (problem.num_devices * streams),
-        "path": float(path_V.max()),
-    }
-    name = max(bounds, key=lambda key: bounds[key])
+    """The largest of `lower_bounds`; of equal ones the first."""
+    bounds = lower_bounds(problem, streams=streams)
+    largest = max(bounds.values())
+    name = next(name for name in bounds if bounds[name] >= largest * (1 - _TIE))
     return LowerBound(seconds=bounds[name], name=name)
+
+
+def lower_bounds(problem: Problem, *, streams: int = 1) -> dict[str, float]:
+    """Four bounds in seconds by name, the simplest first.
+
+    load: all work, as if ops could be divided among all streams (`load_shares`). path: the longest
+    path, every op at its fastest, no transfer. join: the longest path on which an op that joins
+    several others, or feeds several, has them on its own device one after another or waits for a
+    transfer (`heads_and_tails`). window: some ops as divisible work, after the smallest head among
+    them and before the smallest tail (`window_bound`).
+    """
+    edges, seconds_VD = problem.graph.edges, problem.arrays.op_seconds
+    no_transfers = np.zeros(len(edges))
+    path_V, _ = longest_paths(
+        problem.num_ops, edges.src, edges.dst, seconds_VD.min(axis=1), no_transfers
+    )
+    share_V = load_shares(seconds_VD) / streams
+    head_VD, tail_VD = heads_and_tails(problem, streams=streams)
+    return {
+        "load": float(share_V.sum()),
+        "path": float(path_V.max()),
+        "join": float((head_VD + seconds_VD + tail_VD).min(axis=1).max()),
+        "window": window_bound(head_VD.min(axis=1), share_V, tail_VD.min(axis=1)),
+    }
+
+
+def load_shares(seconds_VD: FloatArray) -> FloatArray:
+    """Seconds [V] that each op takes of the whole machine at least, one op at a time per device.
+
+    Proof: let prices >= 0 of the devices add up to 1. Where ops X run within W seconds, no device
+    spends more than W on them, so W = sum_d price_d W >= sum_{v in X} price_{d(v)} seconds_{v d(v)}
+    >= sum_{v in X} min_d price_d seconds_{v d}, whose summands are returned. All prices are valid;
+    the sum over all ops is largest for the dual prices of the fractional assignment, approached
+    here by steps that make dearer who has most to do. The first prices are right for devices that
+    differ by a factor.
+
+    Source: Lenstra, Shmoys, Tardos, "Approximation algorithms for scheduling unrelated parallel
+    machines", Mathematical Programming 1990 (the assignment); Arora, Hazan, Kale, "The
+    multiplicative weights update method", Theory of Computing 2012 (the steps).
+    """
+    num_ops, num_devices = seconds_VD.shape
+    able_VD = np.isfinite(seconds_VD)
+    finite_VD = np.where(able_VD, seconds_VD, 0.0)
+    fastest_V = seconds_VD.min(axis=1, keepdims=True)
+    speed_VD = np.divide(fastest_V, finite_VD, out=able_VD.astype(float), where=finite_VD > 0)
+    price_D = speed_VD.mean(axis=0)
+    best_V = np.zeros(num_ops)
+    for step in np.geomspace(_FIRST_STEP, _LAST_STEP, _PRICE_STEPS):
+        price_D = price_D / price_D.sum()
+        priced_VD = np.where(able_VD, price_D * finite_VD, np.inf)
+        device_V = priced_VD.argmin(axis=1)
+        share_V = priced_VD.min(axis=1)
+        if share_V.sum() > best_V.sum():
+            best_V = share_V
+        busy_D = np.bincount(
+            device_V, weights=finite_VD[np.arange(num_ops), device_V], minlength=num_devices
+        )
+        price_D = price_D * np.exp(step * busy_D / (busy_D.max() or 1.0))
+    return best_V
+
+
+def heads_and_tails(problem: Problem, *, streams: int = 1) -> tuple[FloatArray, FloatArray]:
+    """Seconds [V, D] before an op on a device can start, and from its end to that of the run.
+
+    Both are lower bounds over all placements of the other ops, inf where the device cannot run the
+    op. Proof, by induction in topological order: let op v run on d, and let L be its producers on
+    d too. They have all ended when v starts, and are run by ``streams`` streams, so for every
+    release time r v starts no earlier than r + (sum of seconds of those of L with head >= r) /
+    streams. Every other producer u ran on some d' != d and paid a transfer: v starts no earlier
+    than min_d' head + seconds + transfer. The head is the least, over all L, of the larger of the
+    two. Who arrives last when remote is in L first, so that as many L as producers need a look.
+    Tails are heads of the reversed graph.
+
+    Source: the recursion of Papadimitriou and Yannakakis, "Towards an architecture-independent
+    analysis of parallel algorithms", SIAM Journal on Computing 1990, for direct producers without
+    recomputation, and per device; release times as in Carlier (see `window_bound`).
+    """
+    p = problem.arrays
+    src_P, dst_P, size_P = pairs(problem)
+    order_V = topological_order(problem.num_ops, src_P, dst_P)
+    backward = p._replace(
+        latency_s=np.ascontiguousarray(p.latency_s.T),
+        seconds_per_size=np.ascontiguousarray(p.seconds_per_size.T),
+    )
+    head_VD = _heads(p, streams, order_V, dst_P, src_P, size_P)
+    tail_VD = _heads(backward, streams, order_V[::-1].copy(), src_P, dst_P, size_P)
+    return head_VD, tail_VD
+
+
+def pairs(problem: Problem) -> tuple[IntArray, IntArray, FloatArray]:
+    """Producer, consumer and size [P] of every pair of ops with an edge.
+
+    Of several regions between them the largest counts: without contention it arrives last.
+    """
+    edges, regions = problem.graph.edges, problem.graph.regions
+    pair_P, of_edge = np.unique(edges.src * problem.num_ops + edges.dst, return_inverse=True)
+    size_P = np.zeros(len(pair_P))
+    np.maximum.at(size_P, of_edge, problem.arrays.size[regions.of_edge])
+    return pair_P // problem.num_ops, pair_P % problem.num_ops, size_P
+
+
+class _Scratch(NamedTuple):
+    """Of the N ops before one op; all but ``arrival_s`` by their position there."""
+
+    remote_s: FloatArray  # [N] when its output arrives from the best other device
+    rank: IntArray  # [N] by falling remote_s
+    by_release: IntArray  # [N] positions by falling release time on the device
+    heap: NDArray[np.void]  # ENTRY [N]
+    arrival_s: FloatArray  # [N] remote_s by rank
+
+
+def _heads(
+    p: ProblemArrays,
+    streams: int,
+    order_V: IntArray,
+    op_P: IntArray,
+    before_P: IntArray,
+    size_P: FloatArray,
+) -> FloatArray:
+    """Heads [V, D] where op_P waits for before_P, pair by pair, and order_V agrees with that."""
+    ptr, pair_P = successors(len(order_V), op_P, before_P)
+    most = int(np.diff(ptr).max())
+    head_VD = np.empty_like(p.op_seconds)
+    scratch = _Scratch(
+        remote_s=np.empty(most),
+        rank=np.empty(most, np.int64),
+        by_release=np.empty(most, np.int64),
+        heap=np.empty(most, ENTRY),
+        arrival_s=np.empty(most),
+    )
+    _fill_heads(p, float(streams), order_V, ptr, before_P[pair_P], size_P[pair_P], scratch, head_VD)
+    return head_VD
+
+
+@compiled
+def _fill_heads(p, streams, order_V, ptr, before_P, size_P, s, head_VD):
+    num_devices = p.op_seconds.shape[1]
+    for v in order_V:
+        begin, num = ptr[v], ptr[v + 1] - ptr[v]
+        for d in range(num_devices):
+            if p.op_seconds[v, d] == np.inf:
+                head_VD[v, d] = np.inf
+                continue
+            for i in range(num):
+                u = before_P[begin + i]
+                s.remote_s[i] = np.inf
+                for e in range(num_devices):
+                    if e != d:
+                        move = p.latency_s[e, d] + size_P[begin + i] * p.seconds_per_size[e, d]
+                        arrival = head_VD[u, e] + p.op_seconds[u, e] + move
+                        s.remote_s[i] = min(s.remote_s[i], arrival)
+                heap_push(s.heap, 0, i, -s.remote_s[i], i)
+            for k in range(num):
+                i = heap_pop(s.heap, 0, num - k)
+                s.rank[i] = k
+                s.arrival_s[k] = s.remote_s[i]
+            for i in range(num):
+                heap_push(s.heap, 0, i, -head_VD[before_P[begin + i], d], i)
+            for k in range(num):
+                s.by_release[k] = heap_pop(s.heap, 0, num - k)
+            # The more are local, the later they end and the earlier the others have arrived: the
+            # fewest local ones that end no earlier than that, or one less, are best.
+            few, many = 0, num
+            while few < many:
+                middle = (few + many) // 2
+                end = _local_end(p, streams, before_P, begin, num, d, middle, s, head_VD)
+                if end < s.arrival_s[middle]:
+                    few = middle + 1
+                else:
+                    many = middle
+            head_VD[v, d] = _local_end(p, streams, before_P, begin, num, d, few, s, head_VD)
+            if few > 0:
+                head_VD[v, d] = min(head_VD[v, d], s.arrival_s[few - 1])
+
+
+@compiled
+def _local_end(p, streams, before_P, begin, num, d, num_local, s, head_VD):
+    """When the first num_local ops by rank have all run on device d, at the earliest."""
+    end, work = 0.0, 0.0
+    for k in range(num):
+        i = s.by_release[k]
+        if s.rank[i] < num_local:
+            u = before_P[begin + i]
+            work += p.op_seconds[u, d] / streams
+            end = max(end, head_VD[u, d] + max(work, p.op_seconds[u, d]))
+    return end
+
+
+def window_bound(head_V: FloatArray, share_V: FloatArray, tail_V: FloatArray) -> float:
+    """The largest, over all sets of ops, of smallest head + sum of shares + smallest tail.
+
+    Proof: all ops of a set run after its smallest head and, before the run ends, leave time for its
+    smallest tail; in between lie at least their shares of the whole machine (`load_shares`). The
+    largest such sum is the makespan of one machine that runs the shares, always of the released
+    op with the largest tail, preemptively (Jackson's preemptive schedule).
+
+    Source: Carlier, "The one-machine sequencing problem", European Journal of Operational Research
+    1982; heads and tails on parallel machines as in Carlier, "Scheduling jobs with release dates
+    and tails on identical machines to minimize the makespan", ibid. 1987.
+    """
+    num_ops = len(head_V)
+    order_V = np.argsort(head_V, kind="stable")
+    return _jackson(order_V, head_V, share_V.copy(), tail_V, np.empty(num_ops, ENTRY))
+
+
+@compiled
+def _jackson(order_V, head_V, left_V, tail_V, heap):
+    num_ops, next_one, waiting = len(order_V), 0, 0
+    now, end = 0.0, 0.0
+    while next_one < num_ops or waiting > 0:
+        if waiting == 0:
+            now = max(now, head_V[order_V[next_one]])
+        while next_one < num_ops and head_V[order_V[next_one]] <= now:
+            v = order_V[next_one]
+            heap_push(heap, 0, waiting, -tail_V[v], v)
+            waiting, next_one = waiting + 1, next_one + 1
+        v = heap[0].task
+        release = head_V[order_V[next_one]] if next_one < num_ops else np.inf
+        if now + left_V[v] <= release:
+            now += left_V[v]
+            end = max(end, now + tail_V[v])
+            heap_pop(heap, 0, waiting)
+            waiting -= 1
+        else:
+            left_V[v] -= release - now
+            now = release
+    return end

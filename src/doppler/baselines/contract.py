@@ -1,7 +1,7 @@
 """What every placement method that is not learned looks like."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,24 +14,28 @@ from doppler.system import Session
 class SearchResult:
     """The best placement that a method found.
 
-    makespan_s: its cost on the system that was searched. evaluations: executions that the search
-    used.
+    placement: devices and priorities, the order of decisions. makespan_s: its cost on the system
+    that was searched. evaluations: executions that the search used. lower_bound_s: what the search
+    proved that no placement can beat, if it proves such things.
     """
 
     placement: Placement
     makespan_s: float
     evaluations: int
+    lower_bound_s: float | None = None
 
 
 class Baseline(Protocol):
-    """A method that searches for a placement on one system.
-
-    uses_order: its placements carry priorities that it chose, not a default order.
-    """
+    """A method that searches for a placement on one system."""
 
     @property
     def uses_order(self) -> bool:
-        """Whether the method chooses priorities."""
+        """Whether its placements carry priorities that it chose, not a default order."""
+        ...
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether it is of no use on a system that does not keep the placement's order."""
         ...
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
@@ -39,8 +43,13 @@ class Baseline(Protocol):
         ...
 
 
+@runtime_checkable
 class Teacher(Protocol):
-    """What can teach imitation: ordered decisions."""
+    """What can teach imitation: ordered decisions.
+
+    A baseline that decides without executing anything is one itself; any other teaches the
+    placement that it finds (teaching.TaughtPlacement).
+    """
 
     def decide(
         self, problem: Problem, num_episodes: int, rng: np.random.Generator

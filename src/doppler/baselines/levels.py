@@ -1,4 +1,8 @@
-"""b_level and t_level of a priced problem, and the default order made of them."""
+"""Longest paths of a priced problem, and the default order made of them.
+
+Heterogeneous costs enter by their means. Source: Kwok and Ahmad, "Static scheduling algorithms for
+allocating directed task graphs to multiprocessors", ACM Computing Surveys 1999.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,16 +12,24 @@ from doppler.problem import Problem, topological_priority
 
 
 def b_levels(problem: Problem) -> NDArray[np.float64]:
-    """Seconds [V] of the longest path from each op to a sink, the op and all transfers included.
-
-    Source: Kwok and Ahmad, "Static scheduling algorithms for allocating directed task graphs to
-    multiprocessors", ACM Computing Surveys 1999; heterogeneous costs enter by their means.
-    """
-    edges = problem.graph.edges
+    """Seconds [V] of the longest path from each op to a sink, the op and all transfers included."""
+    edges, work_V = problem.graph.edges, problem.mean_op_seconds
     transfer_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
-    return longest_paths(
-        problem.num_ops, edges.src, edges.dst, problem.mean_op_seconds, transfer_E
-    )[0]
+    return longest_paths(problem.num_ops, edges.src, edges.dst, work_V, transfer_E)[0]
+
+
+def t_levels(problem: Problem) -> NDArray[np.float64]:
+    """Seconds [V] of the longest path from a source to each op, the op itself not included."""
+    edges, work_V = problem.graph.edges, problem.mean_op_seconds
+    transfer_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
+    return longest_paths(problem.num_ops, edges.dst, edges.src, work_V, transfer_E)[0] - work_V
+
+
+def static_levels(problem: Problem) -> NDArray[np.float64]:
+    """Seconds [V] of the longest path from each op to a sink, without any transfer."""
+    edges, work_V = problem.graph.edges, problem.mean_op_seconds
+    no_transfer_E = np.zeros(len(edges))
+    return longest_paths(problem.num_ops, edges.src, edges.dst, work_V, no_transfer_E)[0]
 
 
 def b_level_priority(problem: Problem) -> NDArray[np.int64]:

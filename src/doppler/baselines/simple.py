@@ -1,6 +1,7 @@
 """The methods that look at nothing: random, one device, round robin."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,8 @@ class Random:
     """The best of ``samples`` uniformly random placements, ops in order of b_level."""
 
     samples: int
-    uses_order: bool = False
+    uses_order: ClassVar[bool] = False
+    needs_order: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -59,7 +61,8 @@ class SingleDevice:
     An op that this device cannot run goes to the device that runs it fastest.
     """
 
-    uses_order: bool = False
+    uses_order: ClassVar[bool] = False
+    needs_order: ClassVar[bool] = False
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
         """See contract.Baseline."""
@@ -75,7 +78,8 @@ class SingleDevice:
 class RoundRobin:
     """Ops in topological order go to the devices in turn; who cannot run one is passed over."""
 
-    uses_order: bool = False
+    uses_order: ClassVar[bool] = False
+    needs_order: ClassVar[bool] = False
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
         """See contract.Baseline."""

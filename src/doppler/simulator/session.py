@@ -73,7 +73,7 @@ class WorkConserving:
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
-            engine=_work_conserving_batch,
+            engine=work_conserving.simulate,
             execution=ExecutionRules(
                 streams=self.streams, contention=self.contention, queue=self.queue
             ),
@@ -104,7 +104,7 @@ class Published:
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
-            engine=_published_batch,
+            engine=published.simulate,
             complete=published.complete,
             counts_memory=False,
             execution=ExecutionRules(streams=self.streams, contention="none", queue=self.queue),
@@ -133,7 +133,7 @@ class BulkSynchronous:
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
-            engine=_bulk_synchronous_batch,
+            engine=bulk_synchronous.simulate,
             execution=ExecutionRules(contention="engines", queue="fifo", barriers=True),
             noise=self.noise,
         )
@@ -157,7 +157,14 @@ def _own(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class SimulatorSession:
-    """A problem in a simulator: one set of buffers per core, used in parallel without the GIL."""
+    """A problem in a simulator: one set of buffers per core, used in parallel without the GIL.
+
+    What a compiled search needs to simulate by itself, without Python at every evaluation: engine,
+    a compiled function that it calls as ``engine(problem.arrays, rules, device_V, priority_V, seed,
+    state)`` for the makespan in seconds; rules; `in_parallel` for the states; and, where
+    counts_memory is true, the peaks left in ``state.devices``. It adds to ``evaluations`` what it
+    used.
+    """
 
     def __init__(
         self,
@@ -180,9 +187,9 @@ class SimulatorSession:
             op_noise=float(noise),
             transfer_noise=float(noise),
         )
-        self._engine = engine
+        self.engine = engine
+        self.counts_memory = counts_memory
         self._complete = complete
-        self._counts_memory = counts_memory
         self._num_threads = num_threads or len(os.sched_getaffinity(0))
         self._states = [make_state(problem.arrays)]
         self._pool: ThreadPoolExecutor | None = None
@@ -227,7 +234,7 @@ class SimulatorSession:
         peak_BD = np.zeros((num, num_devices))
         self._run(device_BV, priority_BV, seeds_R, seconds_BR, peak_BD)
         self.evaluations += num * repeats
-        if not self._counts_memory:
+        if not self.counts_memory:
             peak_BD[:] = np.nan
         fits_B = ~(peak_BD > self.problem.arrays.memory_bytes).any(axis=1)
         return Measurement(
@@ -240,28 +247,36 @@ class SimulatorSession:
         num = len(device_BV)
         work = device_BV.size * len(seeds_R)
         threads = max(1, min(self._num_threads, num, work // _WORTH_A_THREAD))
-        while len(self._states) < threads:
-            self._states.append(make_state(self.problem.arrays))
 
-        def part(i: int) -> None:
+        def part(i: int, state: State) -> None:
             rows = slice(num * i // threads, num * (i + 1) // threads)
-            self._engine(
+            _measure_batch(
+                self.engine,
                 self.problem.arrays,
                 self.rules,
                 device_BV[rows],
                 priority_BV[rows],
                 seeds_R,
-                self._states[i],
+                state,
                 seconds_BR[rows],
                 peak_BD[rows],
             )
 
-        if threads == 1:
-            part(0)
+        self.in_parallel(part, threads)
+
+    def in_parallel(self, function: Callable[[int, State], None], num: int) -> None:
+        """Call ``function(i, state)`` for every i < num, each with a state of its own.
+
+        They run on as many threads as the session has; what is compiled does not hold the GIL.
+        """
+        while len(self._states) < num:
+            self._states.append(make_state(self.problem.arrays))
+        if num == 1:
+            function(0, self._states[0])
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_threads, "simulator")
-        list(self._pool.map(part, range(threads)))
+        list(self._pool.map(function, range(num), self._states))
 
     def trace(self, placement: Placement) -> Trace:
         """Simulate one placement without jitter; see system.Session.
@@ -277,7 +292,8 @@ class SimulatorSession:
         peak_BD = np.zeros((1, self.problem.num_devices))
         arrays, state = self.problem.arrays, self._states[0]
         device_BV, priority_BV = _own(placement.device[None]), _own(placement.priority[None])
-        self._engine(
+        _measure_batch(
+            self.engine,
             arrays,
             self.rules._replace(op_noise=0.0, transfer_noise=0.0),
             device_BV,
@@ -291,7 +307,7 @@ class SimulatorSession:
             raise InputError("placement: never finishes: its strict order waits for itself")
         if self._complete is not None:
             self._complete(arrays, device_BV[0], priority_BV[0], state)
-        if not self._counts_memory:
+        if not self.counts_memory:
             peak_BD[:] = np.nan
         return self._read_trace(state, placement, peak_BD[0])
 
@@ -319,31 +335,9 @@ class SimulatorSession:
 
 
 @compiled
-def _work_conserving_batch(p, rules, device_BV, priority_BV, seeds_R, state, seconds_BR, peak_BD):
+def _measure_batch(engine, p, rules, device_BV, priority_BV, seeds_R, state, seconds_BR, peak_BD):
     for b in range(len(device_BV)):
         for r in range(len(seeds_R)):
-            seconds_BR[b, r] = work_conserving.simulate(
-                p, rules, device_BV[b], priority_BV[b], seeds_R[r], state
-            )
-            for d in range(len(state.devices)):
-                peak_BD[b, d] = max(peak_BD[b, d], state.devices[d].peak)
-
-
-@compiled
-def _published_batch(p, rules, device_BV, priority_BV, seeds_R, state, seconds_BR, peak_BD):
-    for b in range(len(device_BV)):
-        for r in range(len(seeds_R)):
-            seconds_BR[b, r] = published.simulate(
-                p, rules, device_BV[b], priority_BV[b], seeds_R[r], state
-            )
-
-
-@compiled
-def _bulk_synchronous_batch(p, rules, device_BV, priority_BV, seeds_R, state, seconds_BR, peak_BD):
-    for b in range(len(device_BV)):
-        for r in range(len(seeds_R)):
-            seconds_BR[b, r] = bulk_synchronous.simulate(
-                p, rules, device_BV[b], priority_BV[b], seeds_R[r], state
-            )
+            seconds_BR[b, r] = engine(p, rules, device_BV[b], priority_BV[b], seeds_R[r], state)
             for d in range(len(state.devices)):
                 peak_BD[b, d] = max(peak_BD[b, d], state.devices[d].peak)

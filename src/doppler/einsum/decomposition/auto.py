@@ -25,6 +25,8 @@ from doppler.errors import InputError
 from doppler.graph.scalar import DTYPES
 from doppler.problem import Problem, build, op_cost_s
 
+# A judge's makespans that differ by less are the same: then fewer ops are easier to place well.
+_SAME = 0.01
 # Blocks per device where nothing coarser fits in memory.
 _FINE_GRAINS = (2, 4, 8, 16, 32)
 
@@ -61,16 +63,20 @@ class Auto:
         )
 
     def _best(self, program: Program, proposals: list[Callable[[], Splits]]) -> Splits | None:
-        best, best_s = None, math.inf
+        """Of those that the judge can hardly tell from the fastest, the one with the fewest ops."""
+        judged = []
         for propose in proposals:
             try:
                 splits = propose()
-                seconds = self.judge(build(lower(program, splits), self.cluster))
+                graph = lower(program, splits)
+                seconds = self.judge(build(graph, self.cluster))
             except InputError:  # too few elements for so many parts, too many for the memory
                 continue
-            if seconds < best_s:
-                best, best_s = splits, seconds
-        return best
+            if seconds < math.inf:
+                judged.append((seconds, graph.num_ops, splits))
+        enough_s = (1 + _SAME) * min((seconds for seconds, _, _ in judged), default=math.inf)
+        close = [one for one in judged if one[0] <= enough_s]
+        return min(close, key=lambda one: one[1])[2] if close else None
 
     def _proposals(self, program: Program, parts: int) -> list[Callable[[], Splits]]:
         totals = [grain * self.cluster.num_devices for grain in self.grains]

@@ -1,0 +1,263 @@
+"""One step of annealing, compiled: change something, then keep the change or take it back.
+
+The compiled search and the loop around a session of any other kind call the same functions.
+Shape suffixes: V ops, N (op, neighbour) pairs, D devices.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.compilation import compiled
+from doppler.problem import Placement, Problem
+from doppler.simulator.state import uniform
+
+# Shares of the moves, by measurement: those that change the order, where it is searched; and, of
+# the others, those that move a group of ops, at first and at last.
+ORDER_SHARE = 0.25
+GROUPS_FIRST, GROUPS_LAST = 1.0, 0.6
+# What does not fit is worse than any makespan, and the worse the more memory it lacks.
+LACKING_S = 1e30
+
+STATUS = np.dtype(
+    [
+        ("cost", np.float64),  # of the walk's present place
+        ("best_s", np.float64),  # least makespan of all places that fit in memory
+        ("num_draws", np.int64),
+        ("num_moved", np.int64),
+        ("rank_from", np.int64),  # the op that was here went to rank_to; equal: none did
+        ("rank_to", np.int64),
+    ]
+)
+
+
+class Neighbours(NamedTuple):
+    """Producers and consumers of op v: ``op[ptr[v]:ptr[v + 1]]``.
+
+    share: [N] of the seconds that all transfers between v and its neighbours take, cumulated over
+    the neighbours of v: the last one's is 1.
+    """
+
+    ptr: NDArray[np.int64]  # [V + 1]
+    op: NDArray[np.int64]  # [N]
+    share: NDArray[np.float64]
+
+
+class Plan(NamedTuple):
+    """What a walk is to do; temperatures are shares of the present makespan."""
+
+    seed: int
+    num_steps: int
+    order: bool
+    hot: float
+    cold: float
+
+
+class Walk(NamedTuple):
+    """Where a walk is, where it was best, and what its last step changed."""
+
+    device: NDArray[np.int64]  # [V]
+    priority: NDArray[np.int64]  # [V]
+    ranked: NDArray[np.int64]  # [V] op by priority
+    best_device: NDArray[np.int64]  # [V]
+    best_priority: NDArray[np.int64]  # [V]
+    moved: NDArray[np.int64]  # [V] ops of the last step's group
+    came_from: NDArray[np.int64]  # [V] their devices before
+    group: NDArray[np.int64]  # [V] the step at which an op was last in a group
+    peak_bytes: NDArray[np.float64]  # [D] of the last execution
+    status: NDArray[np.void]  # STATUS [1]
+
+    @classmethod
+    def begin(cls, start: Placement, num_devices: int) -> Self:
+        """A walk that has not executed its start yet."""
+        num_ops = len(start.device)
+        status = np.zeros(1, STATUS)
+        status["cost"] = status["best_s"] = np.inf
+        return cls(
+            device=start.device.copy(),
+            priority=start.priority.copy(),
+            ranked=np.argsort(start.priority),
+            best_device=start.device.copy(),
+            best_priority=start.priority.copy(),
+            moved=np.zeros(num_ops, np.int64),
+            came_from=np.zeros(num_ops, np.int64),
+            group=np.zeros(num_ops, np.int64),
+            peak_bytes=np.zeros(num_devices),
+            status=status,
+        )
+
+
+def make_neighbours(problem: Problem) -> Neighbours:
+    """Both directions of every edge; parallel edges are one."""
+    edges, num_ops = problem.graph.edges, problem.num_ops
+    transfer_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
+    ends_E = edges.src * num_ops + edges.dst, edges.dst * num_ops + edges.src
+    ends_N, pair_of = np.unique(np.concatenate(ends_E), return_inverse=True)
+    seconds_N = np.bincount(pair_of, np.concatenate([transfer_E, transfer_E]), len(ends_N))
+    op_N, neighbour_N = ends_N // num_ops, ends_N % num_ops
+    total_V = np.bincount(op_N, seconds_N, num_ops)
+    seconds_N[total_V[op_N] == 0.0] = 1.0  # where all are free, all are alike
+    ptr = np.searchsorted(op_N, np.arange(num_ops + 1))
+    share_N = np.empty(len(ends_N))
+    for begin, end in pairwise(ptr):
+        sums = np.cumsum(seconds_N[begin:end])
+        share_N[begin:end] = sums / sums[-1:]
+    return Neighbours(ptr=ptr, op=neighbour_N, share=share_N)
+
+
+@compiled
+def _draw(plan, status):
+    """The walk's next random number in (0, 1)."""
+    status[0].num_draws += 1
+    return uniform(plan.seed, status[0].num_draws)
+
+
+@compiled
+def _draw_int(plan, status, num):
+    """One of the integers below ``num``; 0 if there is none."""
+    return int(_draw(plan, status) * num)
+
+
+@compiled
+def _draw_neighbour(plan, near, v, status):
+    """A neighbour of v, who has one, in proportion to the seconds of transfers between both."""
+    low, high = near.ptr[v], near.ptr[v + 1] - 1
+    share = _draw(plan, status)
+    while low < high:
+        middle = (low + high) // 2
+        if near.share[middle] < share:
+            low = middle + 1
+        else:
+            high = middle
+    return near.op[low]
+
+
+@compiled
+def change(p, near, plan, step, walk):
+    """Step ``step`` of the walk: a change of devices or of the order, to be executed next."""
+    status = walk.status
+    status[0].num_moved = 0
+    status[0].rank_from, status[0].rank_to = 0, 0
+    if plan.order and _draw(plan, status) < ORDER_SHARE:
+        _reorder(plan, walk)
+    else:
+        _move(p, near, plan, step, walk)
+
+
+@compiled
+def _reorder(plan, walk):
+    """One op goes to another rank; near ones are as likely as far ones, by orders of magnitude."""
+    status, num_ops = walk.status, len(walk.ranked)
+    rank = _draw_int(plan, status, num_ops)
+    distance = int(num_ops ** _draw(plan, status))
+    if _draw(plan, status) < 0.5:
+        distance = -distance
+    status[0].rank_from = rank
+    status[0].rank_to = min(max(0, rank + distance), num_ops - 1)
+    _insert(walk, rank, status[0].rank_to)
+
+
+@compiled
+def _insert(walk, begin, end):
+    """The op of rank ``begin`` gets rank ``end``; those between make room."""
+    v = walk.ranked[begin]
+    way = 1 if begin < end else -1
+    for rank in range(begin, end, way):
+        walk.ranked[rank] = walk.ranked[rank + way]
+        walk.priority[walk.ranked[rank]] = rank
+    walk.ranked[end] = v
+    walk.priority[v] = end
+
+
+@compiled
+def _move(p, near, plan, step, walk):
+    """A group of ops goes to another device; who cannot run there stays.
+
+    The group is what a random walk over neighbours visits until it meets one on another device:
+    there they all go. So what exchanges much data moves together, and to where its data are.
+    Moves of single ops go anywhere.
+    """
+    status, device_V = walk.status, walk.device
+    num_ops, num_devices = p.op_seconds.shape
+    v = _draw_int(plan, status, num_ops)
+    here = device_V[v]
+    there = (here + 1 + _draw_int(plan, status, num_devices - 1)) % num_devices
+    _join(step, v, walk)
+    groups = GROUPS_FIRST + (GROUPS_LAST - GROUPS_FIRST) * step / plan.num_steps
+    if _draw(plan, status) < groups and near.ptr[v] < near.ptr[v + 1]:
+        for _ in range(num_ops):
+            v = _draw_neighbour(plan, near, v, status)
+            if device_V[v] != here:
+                there = device_V[v]
+                break
+            _join(step, v, walk)
+    for i in range(status[0].num_moved):
+        if p.op_seconds[walk.moved[i], there] < np.inf:
+            device_V[walk.moved[i]] = there
+
+
+@compiled
+def _join(step, v, walk):
+    if walk.group[v] != step:
+        walk.group[v] = step
+        num = walk.status[0].num_moved
+        walk.moved[num] = v
+        walk.came_from[num] = walk.device[v]
+        walk.status[0].num_moved = num + 1
+
+
+@compiled
+def settle(p, plan, step, seconds, walk):
+    """Keep the change that took ``seconds`` and walk.peak_bytes to execute, or take it back."""
+    status = walk.status
+    lack = 0.0
+    for d in range(len(walk.peak_bytes)):
+        excess = walk.peak_bytes[d] - p.memory_bytes[d]
+        if excess > 0.0:
+            lack += excess / walk.peak_bytes[d]
+    cost, current = seconds, status[0].cost
+    if lack > 0.0 and seconds < np.inf:
+        cost = LACKING_S * lack
+    temperature = plan.hot * (plan.cold / plan.hot) ** (step / plan.num_steps)
+    # A walk at inf goes wherever it can: it must get out of there.
+    if cost > current and cost - current > -temperature * current * np.log(_draw(plan, status)):
+        _take_back(walk)
+        return
+    status[0].cost = cost
+    if lack == 0.0 and seconds < status[0].best_s:
+        status[0].best_s = seconds
+        for v in range(len(walk.device)):
+            walk.best_device[v] = walk.device[v]
+            walk.best_priority[v] = walk.priority[v]
+
+
+@compiled
+def _take_back(walk):
+    status = walk.status
+    for i in range(status[0].num_moved):
+        walk.device[walk.moved[i]] = walk.came_from[i]
+    _insert(walk, status[0].rank_to, status[0].rank_from)
+
+
+@compiled
+def search(engine, counts_memory, p, rules, near, plan, seeds_R, fresh, begin, end, walk, state):
+    """Steps ``begin:end`` of a walk on a simulator: its compiled engine, rules and state.
+
+    The cost is the mean over the draws of jitter ``seeds_R``; ``fresh``: other ones at every step.
+    """
+    peak_D, num_draws = walk.peak_bytes, len(seeds_R)
+    for step in range(begin, end):
+        if step > 0:
+            change(p, near, plan, step, walk)
+        seconds = 0.0
+        for d in range(len(peak_D)):
+            peak_D[d] = 0.0
+        for r in range(num_draws):
+            seed = seeds_R[r] + (step if fresh else 0)
+            seconds += engine(p, rules, walk.device, walk.priority, seed, state)
+            if counts_memory:
+                for d in range(len(peak_D)):
+                    peak_D[d] = max(peak_D[d], state.devices[d].peak)
+        settle(p, plan, step, seconds / num_draws, walk)

@@ -1,0 +1,87 @@
+"""What list schedulers are as baselines: several runs with random ties, of which the best counts.
+
+Shape suffixes: B runs, V ops.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.baselines.contract import SearchResult
+from doppler.errors import InputError
+from doppler.problem import Placement, Problem
+from doppler.system import Session
+
+
+class Decisions(NamedTuple):
+    """Runs of a list scheduler, step by step: op, its device, and its start in seconds, [B, V]."""
+
+    op: NDArray[np.int64]
+    device: NDArray[np.int64]
+    start: NDArray[np.float64]
+
+
+def make_decisions(num: int, problem: Problem) -> Decisions:
+    """Room for ``num`` runs."""
+    shape = (num, problem.num_ops)
+    return Decisions(np.empty(shape, np.int64), np.empty(shape, np.int64), np.empty(shape))
+
+
+def in_order_of_start(decisions: Decisions) -> Decisions:
+    """The same runs, each by rising start; ops that start together keep their order.
+
+    No op comes before its producers: it was decided later, and does not start earlier.
+    """
+    order_BV = np.argsort(decisions.start, axis=1, kind="stable")
+    return Decisions(
+        op=np.take_along_axis(decisions.op, order_BV, axis=1),
+        device=np.take_along_axis(decisions.device, order_BV, axis=1),
+        start=np.take_along_axis(decisions.start, order_BV, axis=1),
+    )
+
+
+def execute_best(session: Session, decisions: Decisions, rng: np.random.Generator) -> SearchResult:
+    """Execute every run once, the order of its steps as priorities; the best one counts."""
+    step_BV = np.broadcast_to(np.arange(decisions.op.shape[1]), decisions.op.shape)
+    device_BV, priority_BV = np.empty_like(decisions.op), np.empty_like(decisions.op)
+    np.put_along_axis(device_BV, decisions.op, decisions.device, axis=1)
+    np.put_along_axis(priority_BV, decisions.op, step_BV, axis=1)
+    cost_B = session.measure(device_BV, priority_BV, rng=rng).cost_s()
+    best = int(cost_B.argmin())
+    return SearchResult(
+        placement=Placement.make(session.problem, device_BV[best], priority_BV[best]),
+        makespan_s=float(cost_B[best]),
+        evaluations=len(cost_B),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestOfRuns(ABC):
+    """A list scheduler. runs: schedules, each executed once."""
+
+    runs: int
+    name: ClassVar[str]
+    uses_order: ClassVar[bool] = True
+    needs_order: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.runs < 1:
+            raise InputError(f"baseline.{self.name}.runs: at least 1, got {self.runs}")
+
+    @abstractmethod
+    def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> Decisions:
+        """``num`` of the method's own schedules, ops in the order of priority."""
+
+    def decide(
+        self, problem: Problem, num_episodes: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See contract.Teacher."""
+        decisions = self.schedule(problem, num_episodes, rng)
+        return decisions.op, decisions.device
+
+    def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
+        """See contract.Baseline."""
+        return execute_best(session, self.schedule(session.problem, self.runs, rng), rng)

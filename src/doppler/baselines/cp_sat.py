@@ -1,0 +1,97 @@
+"""CP-SAT: placement and order as one constraint program, and a bound that it proves.
+
+Shape suffixes: V ops.
+"""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import ClassVar
+
+import numpy as np
+
+from doppler.baselines.clustering import Clustering
+from doppler.baselines.contract import SearchResult
+from doppler.baselines.cp_sat_program import Program, Solution
+from doppler.errors import InputError
+from doppler.problem import Placement, Problem, topological_priority
+from doppler.system import Session, measure_placements
+
+# The search begins at the best of so many clusterings.
+_START_EVALUATIONS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class CPSAT:
+    """The best placement and order that OR-tools' CP-SAT finds, from a good clustering on.
+
+    In the program devices may idle on purpose, and transfers contend as in the system but go in any
+    order. Every better solution is executed, its start times as priorities, and the best execution
+    counts. Memory is no part of the program: what does not fit costs inf when it is executed, and
+    the bound holds whatever the memory. On measured systems it holds for the nominal times.
+
+    deterministic_time: effort in CP-SAT's own measure, about seconds of one core. seconds: upper
+    limit of the search; results are repeatable unless it strikes. workers: threads.
+
+    Source: Perron, Didier, Gay, "The CP-SAT-LP solver", CP 2023.
+    """
+
+    deterministic_time: float
+    seconds: float
+    workers: int
+    uses_order: ClassVar[bool] = True
+    needs_order: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if find_spec("ortools") is None:
+            raise InputError(
+                "baseline.cp_sat: OR-tools is not installed (pip install 'ortools>=9.12,<10')"
+            )
+        for key in ("deterministic_time", "seconds", "workers"):
+            if not getattr(self, key) > 0:
+                raise InputError(f"baseline.cp_sat.{key}: above 0, got {getattr(self, key)}")
+
+    def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
+        """See contract.Baseline."""
+        start = Clustering(evaluations=_START_EVALUATIONS).place(session, rng)
+        program = Program(session.trace(start.placement))
+        bound_s, solutions = self._solve(program, int(rng.integers(2**31)))
+        placements = [_placement(session.problem, solution) for solution in solutions]
+        cost_B = measure_placements(session, [start.placement, *placements], rng)
+        best = int(cost_B.argmin())
+        return SearchResult(
+            placement=[start.placement, *placements][best],
+            makespan_s=float(cost_B[best]),
+            evaluations=start.evaluations + len(cost_B),
+            lower_bound_s=bound_s,
+        )
+
+    def _solve(self, program: Program, seed: int) -> tuple[float, list[Solution]]:
+        """The proven bound in seconds, and every solution that was better than all before it."""
+        from ortools.sat.python import cp_model
+
+        solutions: list[Solution] = []
+
+        class Collect(cp_model.CpSolverSolutionCallback):
+            def on_solution_callback(self) -> None:
+                solutions.append(program.read(self))
+
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = self.workers
+        solver.parameters.random_seed = seed
+        solver.parameters.max_deterministic_time = self.deterministic_time
+        solver.parameters.max_time_in_seconds = self.seconds
+        # Workers take turns in a fixed order: the result does not depend on their pace. One
+        # complete search beside the local ones: more of them took their time and found less.
+        solver.parameters.interleave_search = True
+        solver.parameters.subsolvers.append("default_lp")
+        status = solver.solve(program.model, Collect())
+        assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN), status
+        return program.bound_s(solver.best_objective_bound), solutions
+
+
+def _placement(problem: Problem, solution: Solution) -> Placement:
+    """Priorities by start; ops that start together in topological order."""
+    priority_V = np.empty(problem.num_ops, dtype=np.int64)
+    order_V = np.lexsort((topological_priority(problem), solution.start))
+    priority_V[order_V] = np.arange(problem.num_ops)
+    return Placement.make(problem, solution.device, priority_V)

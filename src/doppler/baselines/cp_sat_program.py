@@ -1,0 +1,220 @@
+"""Placement and order of a problem as a constraint program for CP-SAT.
+
+Times are whole ticks and every duration is rounded down. That turns each schedule into one of the
+program, since floor(a + b) >= floor(a) + floor(b): what no solution undercuts, no execution does.
+
+Shape suffixes: V ops, D devices.
+"""
+
+import math
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.baselines.bounds import heads_and_tails, lower_bound, pairs
+from doppler.problem import ProblemArrays
+from doppler.trace import Trace
+
+IntArray = NDArray[np.int64]
+
+# A makespan takes 2 ** _TICK_BITS ticks, or half as many: rounding takes less than a ten-thousandth
+# from the bound at a thousand ops. Seconds of a tick are a power of two: what is exact stays so.
+_TICK_BITS = 24
+# Heads, tails and bounds are sums that may be wrong in their last digit, and then round to a tick
+# too many. With all starts a tick later and the makespan two, every schedule satisfies them.
+_SLACK_TICKS = 2
+
+
+class Solution(NamedTuple):
+    """Device and start of every op, [V]; starts in ticks."""
+
+    device: IntArray
+    start: IntArray
+
+
+class Program:
+    """A problem as a constraint program, under the rules of a traced execution, which is its hint.
+
+    model: minimises the makespan. An op's start is a variable; that it runs on a device is one
+    literal per device that can run it, of which exactly one holds, and an optional interval. A
+    device's intervals do not overlap, or not more than ``streams`` of them. An op starts after its
+    producers, and later by the transfer where one is on another device. Redundant, but they decide:
+    heads and tails (bounds.heads_and_tails), and that no device has more work than the makespan.
+    Of devices that can be exchanged, the k-th heaviest op may only use the first k.
+
+    Where transfers contend, each is an optional interval too: those of a channel or of an engine do
+    not overlap. With barriers they do not contend here, which is a relaxation.
+
+    Source: Laborie, Rogerie, Shaw, Vilim, "IBM ILOG CP Optimizer for scheduling", Constraints 2018
+    (optional intervals).
+    """
+
+    def __init__(self, hint: Trace) -> None:
+        from ortools.sat.python.cp_model import CpModel
+
+        self._problem, self._rules = hint.problem, hint.rules
+        self._tick_s = 2.0 ** (math.ceil(math.log2(hint.makespan_s or 1.0)) - _TICK_BITS)
+        # Systems that round times by themselves may be a little faster than ours.
+        self._horizon = self._ticks(1.01 * hint.makespan_s) + _SLACK_TICKS
+        self.model = CpModel()
+        self._start: list[Any] = []
+        self._end: list[Any] = []
+        self._on: list[dict[int, Any]] = []  # per op: device -> literal
+        self._add_ops(hint)
+        renamed_D = self._break_symmetry(hint.placement.device)
+        self._hint_ops(hint, renamed_D[hint.placement.device])
+        if self._rules.contention == "none" or self._rules.barriers:
+            self._add_delays()
+        else:
+            self._add_transfers(hint, renamed_D)
+
+    def bound_s(self, objective_bound: float) -> float:
+        """What a bound on the program's objective proves of any execution, in seconds."""
+        return max(0.0, objective_bound - _SLACK_TICKS) * self._tick_s
+
+    def read(self, values: Any) -> Solution:
+        """The solution that a callback is called for."""
+        device = [
+            next(d for d, literal in on.items() if values.boolean_value(literal)) for on in self._on
+        ]
+        start = [values.value(start) for start in self._start]
+        return Solution(np.array(device, dtype=np.int64), np.array(start, dtype=np.int64))
+
+    def _ticks(self, seconds: float) -> int:
+        return math.floor(seconds / self._tick_s)
+
+    def _choose(self, on: dict[int, Any], seconds_D: NDArray[np.float64]) -> Any:
+        """Ticks of the device whose literal holds: a number if all are equal, else a sum."""
+        ticks = {d: self._ticks(seconds_D[d]) for d in on}
+        if len(set(ticks.values())) == 1:
+            return next(iter(ticks.values()))
+        return sum(ticks[d] * literal for d, literal in on.items())
+
+    def _add_ops(self, hint: Trace) -> None:
+        model, problem, streams = self.model, self._problem, self._rules.streams
+        seconds_VD = problem.arrays.op_seconds
+        head_VD, tail_VD = heads_and_tails(problem, streams=streams)
+        least = self._ticks(lower_bound(problem, streams=streams).seconds)
+        makespan = model.new_int_var(least, self._horizon, "makespan")
+        model.add_hint(makespan, self._ticks(hint.makespan_s))
+        model.minimize(makespan)
+        intervals, work = defaultdict(list), defaultdict(list)
+        for v in range(problem.num_ops):
+            able = np.flatnonzero(np.isfinite(seconds_VD[v])).tolist()
+            on = {d: model.new_bool_var(f"op {v} on {d}") for d in able}
+            model.add_exactly_one(on.values())
+            start = model.new_int_var(0, self._horizon, f"start {v}")
+            end = start + self._choose(on, seconds_VD[v])
+            model.add(start >= self._choose(on, head_VD[v]))
+            model.add(end + self._choose(on, tail_VD[v]) <= makespan)
+            for d in able:
+                ticks = self._ticks(seconds_VD[v, d])
+                interval = model.new_optional_fixed_size_interval_var(start, ticks, on[d], "")
+                intervals[d].append(interval)
+                work[d].append(ticks * on[d])
+            self._start.append(start)
+            self._end.append(end)
+            self._on.append(on)
+        for d in intervals:
+            if streams == 1:
+                model.add_no_overlap(intervals[d])
+            else:
+                model.add_cumulative(intervals[d], [1] * len(intervals[d]), streams)
+            model.add(sum(work[d]) <= streams * makespan)
+
+    def _break_symmetry(self, device_V: IntArray) -> IntArray:
+        """Forbid placements that differ by names of devices; returns names [D] for a given one."""
+        heaviest_V = np.argsort(-self._problem.arrays.op_seconds.min(axis=1), kind="stable")
+        renamed_D = np.arange(self._problem.num_devices)
+        for twins in exchangeable(self._problem.arrays):
+            used = [d for d in device_V[heaviest_V].tolist() if d in twins]
+            renamed_D[list(dict.fromkeys(used + twins))] = twins
+            for k, v in enumerate(heaviest_V[: len(twins) - 1]):
+                for d in twins[k + 1 :]:
+                    if d in self._on[v]:
+                        self.model.add(self._on[v][d] == 0)
+        return renamed_D
+
+    def _hint_ops(self, hint: Trace, device_V: IntArray) -> None:
+        for v, on in enumerate(self._on):
+            self.model.add_hint(self._start[v], self._ticks(hint.op_start_s[v]))
+            for d, literal in on.items():
+                self.model.add_hint(literal, bool(device_V[v] == d))
+
+    def _add_delays(self) -> None:
+        """Without contention: an op starts a transfer later than a producer elsewhere ends."""
+        p = self._problem.arrays
+        for u, v, size in zip(*(column.tolist() for column in pairs(self._problem)), strict=True):
+            self.model.add(self._start[v] >= self._end[u])
+            for d, here in self._on[v].items():
+                seconds_D = p.latency_s[:, d] + size * p.seconds_per_size[:, d]
+                seconds_D[d] = 0.0
+                delay = self._choose(self._on[u], seconds_D)
+                self.model.add(self._start[v] >= self._end[u] + delay).only_enforce_if(here)
+
+    def _add_transfers(self, hint: Trace, renamed_D: IntArray) -> None:
+        """With contention: a region moves to a device once, alone on its channel or engines."""
+        model, p = self.model, self._problem.arrays
+        device_V = renamed_D[hint.placement.device]
+        begin_s = {
+            (int(r), int(renamed_D[d])): begin
+            for r, d, begin in zip(
+                hint.transfer_region, hint.transfer_dst, hint.transfer_start_s, strict=True
+            )
+        }
+        alone = defaultdict(list)
+        for r, u in enumerate(p.region_src.tolist()):
+            readers = p.consumers[p.consumer_ptr[r] : p.consumer_ptr[r + 1]].tolist()
+            for v in readers:
+                model.add(self._start[v] >= self._end[u])
+            for d in range(self._problem.num_devices):
+                begin = model.new_int_var(0, self._horizon, f"region {r} to {d}")
+                model.add(begin >= self._end[u])
+                model.add_hint(begin, self._ticks(begin_s.get((r, d), hint.op_finish_s[u])))
+                local = [v for v in readers if d in self._on[v]]
+                for s, there in self._on[u].items():
+                    if s == d:
+                        continue
+                    ticks = self._ticks(p.latency_s[s, d] + p.size[r] * p.seconds_per_size[s, d])
+                    moves = model.new_bool_var(f"region {r} from {s} to {d}")
+                    model.add_hint(moves, bool(device_V[u] == s and d in device_V[local]))
+                    interval = model.new_optional_fixed_size_interval_var(begin, ticks, moves, "")
+                    for resource in self._held(s, d):
+                        alone[resource].append(interval)
+                    for v in local:
+                        here = self._on[v][d]
+                        model.add_bool_or(~there, ~here, moves)
+                        model.add(self._start[v] >= begin + ticks).only_enforce_if(there, here)
+        for intervals in alone.values():
+            model.add_no_overlap(intervals)
+
+    def _held(self, src: int, dst: int) -> list[tuple[str, int, int]]:
+        """What a transfer has for itself: its channel, or two engines."""
+        if self._rules.contention == "fifo":
+            return [("channel", src, dst)]
+        return [("sends", src, src), ("receives", dst, dst)]
+
+
+def exchangeable(p: ProblemArrays) -> list[list[int]]:
+    """Groups of devices that can swap their names without changing the problem."""
+    groups: list[list[int]] = []
+    for d in range(p.op_seconds.shape[1]):
+        group = next((group for group in groups if _can_swap(p, group[0], d)), None)
+        if group is None:
+            groups.append([d])
+        else:
+            group.append(d)
+    return groups
+
+
+def _can_swap(p: ProblemArrays, a: int, b: int) -> bool:
+    swapped = np.arange(p.op_seconds.shape[1])
+    swapped[[a, b]] = b, a
+    links = [p.latency_s, p.seconds_per_size]
+    return (
+        np.array_equal(p.op_seconds[:, a], p.op_seconds[:, b])
+        and p.memory_bytes[a] == p.memory_bytes[b]
+        and all(np.array_equal(link[np.ix_(swapped, swapped)], link) for link in links)
+    )

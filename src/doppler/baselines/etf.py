@@ -1,0 +1,99 @@
+"""Earliest task first.
+
+Shape suffixes: B runs, V ops.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from doppler.baselines.best_of_runs import BestOfRuns, Decisions, make_decisions
+from doppler.baselines.levels import b_levels, static_levels
+from doppler.baselines.list_scheduling import (
+    begin,
+    commit,
+    earliest,
+    make_schedule,
+    overflow_bytes,
+    queue_keys,
+    tie_seconds,
+)
+from doppler.compilation import compiled
+from doppler.problem import Problem
+from doppler.simulator.state import uniform
+
+
+@dataclass(frozen=True, kw_only=True)
+class ETF(BestOfRuns):
+    """Of all candidates on all devices, schedule the pair that can start earliest.
+
+    Among ops that can start together the one with the largest static level goes first: the longest
+    path to a sink, transfers not included. Further ties are broken at random; the best of ``runs``
+    runs on the system counts. The order in which ops were taken is their priority.
+
+    Source: Hwang, Chow, Anger, Lee, "Scheduling precedence graphs in systems with interprocessor
+    communication times", SIAM Journal on Computing 1989; the static level as in Kwok and Ahmad,
+    ACM Computing Surveys 1999.
+    """
+
+    name: ClassVar[str] = "etf"
+
+    def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> Decisions:
+        """See BestOfRuns."""
+        decisions = make_decisions(num, problem)
+        _schedule_batch(
+            problem.arrays,
+            make_schedule(problem, tie_seconds(b_levels(problem))),
+            queue_keys(static_levels(problem), num, rng),
+            np.empty(problem.num_ops, np.int64),
+            rng.integers(0, 2**62, size=num),
+            decisions,
+        )
+        return decisions
+
+
+@compiled
+def _schedule_batch(p, s, key_BV, candidates, seeds_B, decisions):
+    num_ops, num_devices = p.op_seconds.shape
+    for b in range(len(seeds_B)):
+        size, num_released = 0, begin(p, s, b)
+        for step in range(num_ops):
+            for i in range(num_released):
+                candidates[size] = s.released[i]
+                size += 1
+            draw = step * num_devices
+            index, d = _first_pair(p, s, key_BV[b], candidates, size, seeds_B[b], draw)
+            v = candidates[index]
+            size -= 1
+            candidates[index] = candidates[size]
+            start, following = earliest(p, s, v, d, False)
+            decisions.op[b, step] = v
+            decisions.device[b, step] = d
+            decisions.start[b, step] = start
+            num_released = commit(p, s, v, d, start, following)
+
+
+@compiled
+def _first_pair(p, s, key_V, candidates, size, seed, draw):
+    """The candidate, by its index, and the device that overflow least and start earliest."""
+    num_devices = len(s.devices)
+    best, device, tied, least, time = 0, 0, 0, np.inf, np.inf
+    for i in range(size):
+        v = candidates[i]
+        for d in range(num_devices):
+            if p.op_seconds[v, d] == np.inf:
+                continue
+            start, _ = earliest(p, s, v, d, False)
+            if least == 0.0 and start > time + s.tie_s:
+                continue
+            over = overflow_bytes(p, s, v, d)
+            first = key_V[candidates[best]]
+            sooner = start < time - s.tie_s or (start <= time + s.tie_s and key_V[v] < first)
+            if over < least or (over == least and sooner):
+                best, device, tied, least, time = i, d, 1, over, start
+            elif over == least and i == best and start <= time + s.tie_s:
+                tied += 1
+                if uniform(seed, draw + d) * tied < 1.0:
+                    device = d
+    return best, device

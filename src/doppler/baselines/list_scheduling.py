@@ -1,0 +1,292 @@
+"""What list schedulers share: ready ops, earliest starts and gaps, memory, random ties.
+
+A list scheduler takes one op at a time whose producers are all scheduled, and gives it a device
+and a start. A region's transfer to another device begins when its producer ends and takes its
+seconds, whatever else the link carries: like the published methods, these know no contention.
+
+Memory, one rule for all: an op brings its inputs, its output and copies of the regions that it
+reads to its device. It goes to the device that its method prefers among those where the sum of
+what was brought stays within the memory, and if there is none, to the one that overflows least.
+Regions and their copies leave the sum once all their readers are scheduled, as if ops ran one by
+one; but in the first and every other run they stay, so that what fits there fits for certain.
+Measured under tight memory, runs of the second kind more often fit and the others are a quarter
+faster: of several runs the best is as fast as with one kind and fits as often as with the other.
+What fits is decided by the system.
+
+Shape suffixes: B runs, V ops, R regions, I inputs, D devices.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.baselines.best_of_runs import Decisions, make_decisions
+from doppler.compilation import compiled
+from doppler.problem import Problem
+from doppler.simulator.state import ENTRY, heap_pop, heap_push, output_bytes, uniform
+
+# Sums of the same seconds in another order differ in the last digits: such times are tied.
+_TIE = 1e-9
+
+_OP = np.dtype(
+    [
+        ("start", np.float64),
+        ("finish", np.float64),
+        ("before", np.int32),  # the op before it on its device, -1 if there is none
+        ("pending", np.int32),  # regions whose producer is not scheduled
+    ]
+)
+_DEVICE = np.dtype(
+    [
+        ("last", np.int32),  # the last of its ops, -1 if there is none
+        ("bytes", np.float64),  # in use
+    ]
+)
+
+
+class Schedule(NamedTuple):
+    """Buffers of one run, reused by the next; after a run they hold its schedule."""
+
+    ops: NDArray[np.void]  # _OP [V]
+    devices: NDArray[np.void]  # _DEVICE [D]
+    ready: NDArray[np.float64]  # [V, D] when what an op reads can be on a device
+    released: NDArray[np.int64]  # [V] the ops that the last commit made ready
+    candidates: NDArray[np.void]  # ENTRY [V]
+    unread: NDArray[np.int64]  # [R] readers that are not scheduled, one more if it stays
+    has_region: NDArray[np.bool_]  # [R, D]
+    has_input: NDArray[np.bool_]  # [I, D]
+    input_ptr: NDArray[np.int64]  # [V + 1] op v needs inputs[input_ptr[v]:input_ptr[v + 1]]
+    inputs: NDArray[np.int64]
+    limited: bool  # whether anything can overflow at all
+    tie_s: float
+
+
+def make_schedule(problem: Problem, tie_s: float) -> Schedule:
+    """Buffers for schedules of one problem; times that differ by at most ``tie_s`` are tied."""
+    p = problem.arrays
+    num_ops, num_devices = p.op_seconds.shape
+    num_regions, num_inputs = len(p.region_bytes), len(p.input_bytes)
+    of_consumer = np.repeat(np.arange(num_inputs), np.diff(p.input_ptr))
+    needs = np.unique(np.stack([p.input_consumers, of_consumer]), axis=1)
+    everything = p.region_bytes.sum() + p.sink_bytes.sum() + p.input_bytes.sum()
+    return Schedule(
+        ops=np.zeros(num_ops, _OP),
+        devices=np.zeros(num_devices, _DEVICE),
+        ready=np.zeros((num_ops, num_devices)),
+        released=np.zeros(num_ops, np.int64),
+        candidates=np.zeros(num_ops, ENTRY),
+        unread=np.zeros(num_regions, np.int64),
+        has_region=np.zeros((num_regions, num_devices), np.bool_),
+        has_input=np.zeros((num_inputs, num_devices), np.bool_),
+        input_ptr=np.searchsorted(needs[0], np.arange(num_ops + 1)),
+        inputs=needs[1].copy(),
+        limited=bool(everything > p.memory_bytes.min()),
+        tie_s=float(tie_s),
+    )
+
+
+def tie_seconds(level_V: NDArray[np.float64]) -> float:
+    """The difference up to which times of a problem with these levels are tied."""
+    return _TIE * float(level_V.max(initial=0.0))
+
+
+def queue_keys(
+    level_V: NDArray[np.float64], num: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Keys [num, V] that rise where levels fall; equal levels have random order in every row."""
+    order_V = np.argsort(-level_V)
+    fallen_V = np.diff(level_V[order_V], prepend=np.inf) < -tie_seconds(level_V)
+    group_V = np.empty(len(level_V))
+    group_V[order_V] = np.cumsum(fallen_V)
+    return group_V + rng.random((num, len(level_V)))
+
+
+def schedule_ops(
+    problem: Problem,
+    level_V: NDArray[np.float64],
+    num: int,
+    rng: np.random.Generator,
+    *,
+    insertion: bool,
+    home_BV: NDArray[np.int64] | None = None,
+) -> Decisions:
+    """Take the candidate of the largest level to its best device, ties at random, ``num`` times.
+
+    insertion: the best device is the one on which the op ends first, gaps between scheduled ops
+    included; else the one on which it starts first, after all ops that are there already.
+    home_BV: devices given beforehand, -1 where the op is free. An op leaves its home only where
+    it cannot run or does not fit.
+    """
+    if home_BV is None:
+        home_BV = np.full((num, problem.num_ops), -1)
+    decisions = make_decisions(num, problem)
+    _schedule_batch(
+        problem.arrays,
+        make_schedule(problem, tie_seconds(level_V)),
+        queue_keys(level_V, num, rng),
+        home_BV,
+        insertion,
+        rng.integers(0, 2**62, size=num),
+        decisions,
+    )
+    return decisions
+
+
+@compiled
+def _schedule_batch(p, s, key_BV, home_BV, insertion, seeds_B, decisions):
+    for b in range(len(seeds_B)):
+        size, num_released = 0, begin(p, s, b)
+        for step in range(len(s.ops)):
+            size = queue_released(s, key_BV[b], size, num_released)
+            v = heap_pop(s.candidates, 0, size)
+            size -= 1
+            d = best_device(p, s, v, home_BV[b, v], insertion, seeds_B[b], step)
+            start, following = earliest(p, s, v, d, insertion)
+            decisions.op[b, step] = v
+            decisions.device[b, step] = d
+            decisions.start[b, step] = start
+            num_released = commit(p, s, v, d, start, following)
+
+
+@compiled
+def begin(p, s, run):
+    """Empty the schedule for run ``run``; returns how many ops are released."""
+    num_released = 0
+    for d in range(len(s.devices)):
+        s.devices[d].last = -1
+        s.devices[d].bytes = 0.0
+    for v in range(len(s.ops)):
+        s.ops[v].pending = p.read_ptr[v + 1] - p.read_ptr[v]
+        for d in range(len(s.devices)):
+            s.ready[v, d] = 0.0
+        if s.ops[v].pending == 0:
+            s.released[num_released] = v
+            num_released += 1
+    if s.limited:
+        for r in range(len(s.unread)):
+            s.unread[r] = p.consumer_ptr[r + 1] - p.consumer_ptr[r] + (run % 2 == 0)
+        s.has_region[:] = False
+        s.has_input[:] = False
+    return num_released
+
+
+@compiled
+def queue_released(s, key_V, size, num_released):
+    """Add the released ops to a heap of ``size`` candidates; returns its new size."""
+    for i in range(num_released):
+        v = s.released[i]
+        heap_push(s.candidates, 0, size, key_V[v], v)
+        size += 1
+    return size
+
+
+@compiled
+def earliest(p, s, v, d, insertion):
+    """When op v can start on device d, and the op there that it would precede, -1 if none."""
+    ready = s.ready[v, d]
+    u = s.devices[d].last
+    start, following = ready, -1
+    if u >= 0:
+        start = max(ready, s.ops[u].finish)
+    # Gaps are tried from the last to the first; those that end before `ready` are of no use.
+    while insertion and u >= 0 and s.ops[u].start >= ready:
+        before = s.ops[u].before
+        opens = ready
+        if before >= 0:
+            opens = max(ready, s.ops[before].finish)
+        if opens + p.op_seconds[v, d] <= s.ops[u].start + s.tie_s:
+            start, following = opens, u
+        u = before
+    return start, following
+
+
+@compiled
+def overflow_bytes(p, s, v, d):
+    """By how much device d would overflow with op v on it; see the rule on top."""
+    if not s.limited:
+        return 0.0
+    total = s.devices[d].bytes + output_bytes(p, v)
+    for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
+        if not s.has_region[p.reads[i], d]:
+            total += p.region_bytes[p.reads[i]]
+    for i in range(s.input_ptr[v], s.input_ptr[v + 1]):
+        if not s.has_input[s.inputs[i], d]:
+            total += p.input_bytes[s.inputs[i]]
+    return max(0.0, total - p.memory_bytes[d])
+
+
+@compiled
+def best_device(p, s, v, home, insertion, seed, step):
+    """The home if it can take op v, else the device that overflows least, earliest; see above."""
+    num_devices = len(s.devices)
+    if home >= 0 and p.op_seconds[v, home] < np.inf and overflow_bytes(p, s, v, home) == 0.0:
+        return home
+    best, tied, least, time = 0, 0, np.inf, np.inf
+    for d in range(num_devices):
+        if p.op_seconds[v, d] == np.inf:
+            continue
+        over = overflow_bytes(p, s, v, d)
+        t, _ = earliest(p, s, v, d, insertion)
+        if insertion:
+            t += p.op_seconds[v, d]
+        if over < least or (over == least and t < time - s.tie_s):
+            best, tied, least, time = d, 1, over, t
+        elif over == least and t <= time + s.tie_s:
+            tied += 1
+            if uniform(seed, step * num_devices + d) * tied < 1.0:
+                best = d
+    return best
+
+
+@compiled
+def commit(p, s, v, d, start, following):
+    """Schedule op v on device d before the op ``following``; returns how many ops it releases."""
+    finish = start + p.op_seconds[v, d]
+    s.ops[v].start = start
+    s.ops[v].finish = finish
+    if following < 0:
+        s.ops[v].before = s.devices[d].last
+        s.devices[d].last = v
+    else:
+        s.ops[v].before = s.ops[following].before
+        s.ops[following].before = v
+    if s.limited:
+        _keep(p, s, v, d)
+    num_released = 0
+    for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
+        for i in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
+            c = p.consumers[i]
+            for to in range(len(s.devices)):
+                arrival = finish
+                if to != d:
+                    arrival += p.latency_s[d, to] + p.size[r] * p.seconds_per_size[d, to]
+                s.ready[c, to] = max(s.ready[c, to], arrival)
+            s.ops[c].pending -= 1
+            if s.ops[c].pending == 0:
+                s.released[num_released] = c
+                num_released += 1
+    return num_released
+
+
+@compiled
+def _keep(p, s, v, d):
+    """Op v takes its room on device d; regions that all readers have now read give theirs back."""
+    s.devices[d].bytes += output_bytes(p, v)
+    for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
+        s.has_region[r, d] = True
+    for i in range(s.input_ptr[v], s.input_ptr[v + 1]):
+        if not s.has_input[s.inputs[i], d]:
+            s.has_input[s.inputs[i], d] = True
+            s.devices[d].bytes += p.input_bytes[s.inputs[i]]
+    for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
+        r = p.reads[i]
+        if not s.has_region[r, d]:
+            s.has_region[r, d] = True
+            s.devices[d].bytes += p.region_bytes[r]
+        s.unread[r] -= 1
+        if s.unread[r] == 0:
+            for to in range(len(s.devices)):
+                if s.has_region[r, to]:
+                    s.has_region[r, to] = False
+                    s.devices[to].bytes -= p.region_bytes[r]

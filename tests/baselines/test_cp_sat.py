@@ -1,0 +1,256 @@
+"""CP-SAT by hand, against enumeration, and what it promises.
+
+That it finds the best schedule of tiny problems, and proves no more, is in test_tiny_problems.py.
+"""
+
+import sys
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from problems import cluster_of, graph_of, random_device, random_problem, random_ranking
+
+from doppler.baselines import CPSAT, Clustering, SearchResult, lower_bound
+from doppler.baselines.cp_sat_program import Program, exchangeable
+from doppler.errors import InputError
+from doppler.problem import Placement, Problem, build
+from doppler.simulator import BulkSynchronous, Published, WorkConserving
+from doppler.system import System
+
+cp_model = pytest.importorskip("ortools.sat.python.cp_model")
+
+TICKS = 1e-5  # what whole ticks may take from a bound
+IDLING = WorkConserving(queue="strict", contention="none")
+
+
+def search(problem: Problem, system: System = IDLING, *, seed: int = 0, **settings) -> SearchResult:
+    method = CPSAT(**{"deterministic_time": 5, "seconds": 60, "workers": 1, **settings})
+    with system.open(problem) as session:
+        result = method.place(session, np.random.default_rng(seed))
+        assert result.evaluations == session.evaluations
+        kept = result.placement
+        again = session.measure(kept.device[None], kept.priority[None]).cost_s()[0]
+    assert result.makespan_s == again
+    return result
+
+
+def is_optimum(result: SearchResult, seconds: float) -> bool:
+    assert result.lower_bound_s is not None and result.lower_bound_s <= seconds
+    return result.makespan_s == seconds and result.lower_bound_s >= seconds * (1 - TICKS)
+
+
+# --- By hand ------------------------------------------------------------------------------------
+
+
+def test_whole_ops_do_not_divide_evenly():
+    problem = build(graph_of([5, 5, 5, 5, 5]), cluster_of([1.0, 1.0]))
+    assert lower_bound(problem).seconds == 12.5
+    assert is_optimum(search(problem), 15.0)
+    assert is_optimum(search(problem, WorkConserving(queue="strict", streams=2)), 10.0)
+
+
+def test_it_idles_on_purpose_where_that_pays_and_the_system_lets_it():
+    # Device 0 alone runs a and b. While a's input is computed elsewhere (1 s), b is ready: who
+    # starts it then (4 s) delays a and with it a's consumer (6 s) on device 1.
+    kinds = ["input", "a", "last", "b"]
+    cluster = cluster_of([1.0, 1.0], unsupported_kinds=[["input", "last"], ["a", "b"]])
+    problem = build(graph_of([1, 1, 6, 4], [(0, 1, 0), (1, 2, 0)], kinds=kinds), cluster)
+    assert is_optimum(search(problem), 8.0)
+    greedy = search(problem, WorkConserving())
+    assert greedy.makespan_s == 4 + 1 + 6
+    assert greedy.lower_bound_s == pytest.approx(8.0, rel=TICKS)
+
+
+def test_unequal_devices_and_kinds_that_one_cannot_run():
+    kinds = ["a", "a", "b", "b"]
+    cluster = cluster_of([1.0, 4.0], unsupported_kinds=[[], ["b"]])
+    problem = build(graph_of([16, 16, 8, 4], kinds=kinds), cluster)
+    result = search(problem)
+    assert is_optimum(result, 12.0)
+    assert result.placement.device.tolist() == [1, 1, 0, 0]
+
+
+def send_two(kinds: list[str], contention: str) -> SearchResult:
+    """Device 0 makes two regions of 5 s in 1 s, for readers of 2 and 1 s elsewhere."""
+    forbidden = [["b", "c"], ["source", "c"], ["source", "b"]]
+    cluster = cluster_of([1.0] * 3, unsupported_kinds=forbidden)
+    graph = graph_of([1, 2, 1], [(0, 1, 5, 0), (0, 2, 5, 1)], kinds=["source", *kinds])
+    return search(build(graph, cluster), WorkConserving(queue="strict", contention=contention))
+
+
+def test_transfers_of_one_channel_go_one_after_another():
+    assert is_optimum(send_two(["b", "b"], "none"), 1 + 5 + 2 + 1)
+    # The reader of 2 s gets its region first.
+    assert is_optimum(send_two(["b", "b"], "fifo"), 1 + 5 + 5 + 1)
+    assert is_optimum(send_two(["b", "c"], "fifo"), 1 + 5 + 2)
+
+
+def test_transfers_of_one_engine_go_one_after_another():
+    assert is_optimum(send_two(["b", "c"], "engines"), 1 + 5 + 5 + 1)
+
+
+# --- Against executions and enumeration -----------------------------------------------------------
+
+
+SYSTEMS = [
+    *(WorkConserving(contention=contention) for contention in ("none", "fifo", "engines")),
+    *(WorkConserving(queue=queue, streams=2) for queue in ("strict", "fifo")),
+    Published(),
+    BulkSynchronous(),
+]
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=str)
+def test_every_execution_is_a_solution(system):
+    for seed in range(30):
+        problem = random_problem(
+            seed,
+            num_ops=1 + seed % 20,
+            costs="tied" if seed % 2 else "distinct",
+            identical_devices=seed % 3 == 0,
+        )
+        rng = np.random.default_rng(seed)
+        placement = Placement.make(
+            problem, random_device(problem, rng), random_ranking(problem, rng)
+        )
+        with system.open(problem) as session:
+            trace = session.trace(placement)
+        program = Program(trace)
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.fix_variables_to_their_hinted_value = True
+        assert solver.solve(program.model) == cp_model.OPTIMAL, seed
+        assert program.bound_s(solver.objective_value) == pytest.approx(trace.makespan_s, rel=TICKS)
+
+
+@pytest.mark.parametrize("contention", ["fifo", "engines"])
+def test_with_contention_it_is_level_with_the_best_strict_schedule_or_proves_less(contention):
+    system = WorkConserving(queue="strict", contention=contention)
+    proven = 0
+    for seed in range(12):
+        problem = random_problem(seed, num_ops=5, num_devices=2 + seed % 2, given_costs=False)
+        able = [np.flatnonzero(np.isfinite(row)) for row in problem.arrays.op_seconds]
+        device_BV = np.array(list(product(*able)))
+        priority_BV = np.array(list(permutations(range(problem.num_ops))))
+        with system.open(problem) as session:
+            best_s = session.measure(
+                np.repeat(device_BV, len(priority_BV), axis=0),
+                np.tile(priority_BV, (len(device_BV), 1)),
+            ).cost_s()
+        result = search(problem, system)
+        assert result.makespan_s >= best_s.min()
+        assert result.lower_bound_s is not None and result.lower_bound_s <= best_s.min()
+        proven += result.lower_bound_s >= result.makespan_s * (1 - TICKS)
+    assert proven >= 10  # transfers may also go in orders that no priorities give
+
+
+@pytest.mark.parametrize("streams", [2, 3])
+def test_streams_share_a_device(streams):
+    system = WorkConserving(queue="strict", contention="none", streams=streams)
+    for seed in range(12):
+        problem = random_problem(seed, num_ops=5, num_devices=2, costs="distinct")
+        device_BV = np.array(list(product(range(2), repeat=5)))
+        fits_B = np.isfinite(problem.arrays.op_seconds[np.arange(5), device_BV]).all(axis=1)
+        device_BV, priority_BV = device_BV[fits_B], np.array(list(permutations(range(5))))
+        with system.open(problem) as session:
+            best_s = session.measure(
+                np.repeat(device_BV, len(priority_BV), axis=0),
+                np.tile(priority_BV, (len(device_BV), 1)),
+            ).cost_s()
+        result = search(problem, system)
+        assert result.makespan_s == pytest.approx(best_s.min(), rel=TICKS)
+        assert result.lower_bound_s == pytest.approx(best_s.min(), rel=TICKS)
+
+
+@pytest.mark.parametrize("system", [Published(queue="priority"), BulkSynchronous()])
+def test_bounds_hold_in_every_system(system):
+    rng = np.random.default_rng(0)
+    for seed in range(8):
+        problem = random_problem(seed, num_ops=6, num_devices=3)
+        result = search(problem, system)
+        able_VD = np.isfinite(problem.arrays.op_seconds)
+        device_BV = np.where(able_VD, rng.random((300, *able_VD.shape)), -1.0).argmax(axis=2)
+        with system.open(problem) as session:
+            best_s = session.measure(device_BV).cost_s().min()
+        assert result.lower_bound_s is not None
+        assert result.lower_bound_s <= min(best_s, result.makespan_s)
+
+
+# --- What it promises ---------------------------------------------------------------------------
+
+
+def test_it_is_never_worse_than_the_clustering_it_begins_with():
+    for seed in range(5):
+        problem = random_problem(seed, num_ops=30, num_devices=3)
+        with WorkConserving().open(problem) as session:
+            start = Clustering(evaluations=64).place(session, np.random.default_rng(seed))
+        result = search(problem, WorkConserving(), seed=seed, deterministic_time=0.2)
+        assert result.makespan_s <= start.makespan_s
+
+
+def test_without_time_it_keeps_its_start_and_a_bound_that_holds():
+    problem = random_problem(3, num_ops=30, num_devices=3, costs="distinct")
+    result = search(problem, seconds=1e-9)
+    with IDLING.open(problem) as session:
+        start = Clustering(evaluations=64).place(session, np.random.default_rng(0))
+    assert result.makespan_s == start.makespan_s
+    assert result.evaluations == 65
+    assert result.lower_bound_s is not None and result.lower_bound_s <= result.makespan_s
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_same_seed_gives_the_same_result(workers):
+    problem = random_problem(6, num_ops=25, num_devices=3, costs="distinct")
+    runs = [search(problem, deterministic_time=0.3, workers=workers) for _ in range(2)]
+    first, second = (
+        (run.evaluations, run.lower_bound_s, run.placement.device.tolist()) for run in runs
+    )
+    assert first == second
+    assert np.array_equal(runs[0].placement.priority, runs[1].placement.priority)
+
+
+def test_what_does_not_fit_in_memory_is_no_result_and_the_bound_holds():
+    # Outputs stay: two ops fit on each device. Without that, three or four run on the fast one.
+    graph = graph_of([8, 8, 8, 8], output_bytes=[10] * 4)
+    problem = build(graph, cluster_of([1.0, 4.0], memory_bytes=20.0))
+    result = search(problem)
+    assert sorted(result.placement.device.tolist()) == [0, 0, 1, 1]
+    assert result.makespan_s == 16.0
+    assert result.lower_bound_s == pytest.approx(8.0, rel=TICKS)
+
+
+def test_ops_and_transfers_that_take_no_time():
+    problem = build(graph_of([0, 0, 0], [(0, 1, 0), (1, 2, 0)]), cluster_of([1.0, 1.0]))
+    result = search(problem)
+    assert (result.makespan_s, result.lower_bound_s) == (0.0, 0.0)
+
+
+def test_devices_that_can_swap_names():
+    latency_s = np.zeros((5, 5))
+    latency_s[3, 4] = latency_s[4, 3] = 2.0  # 3 and 4 are pairs of each other, and alike
+    cluster = cluster_of(
+        [1.0, 1.0, 2.0, 1.0, 1.0],
+        latency_s=latency_s,
+        memory_bytes=[50, 50, 50, 50, 50],
+    )
+    assert exchangeable(build(graph_of([4, 2]), cluster).arrays) == [[0, 1], [2], [3, 4]]
+    memory = cluster_of([1.0, 1.0, 1.0], memory_bytes=[50, 60, 50])
+    assert exchangeable(build(graph_of([4, 2]), memory).arrays) == [[0, 2], [1]]
+    one_way_s = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [3.0, 1.0, 0.0]])
+    one_way = build(graph_of([4, 2]), cluster_of([1.0] * 3, latency_s=one_way_s))
+    assert exchangeable(one_way.arrays) == [[0], [1], [2]]
+
+
+def test_without_or_tools_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    with pytest.raises(InputError) as error:
+        CPSAT(deterministic_time=1, seconds=1, workers=1)
+    message = "baseline.cp_sat: OR-tools is not installed (pip install 'ortools>=9.12,<10')"
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("key", ["deterministic_time", "seconds", "workers"])
+def test_settings_that_mean_nothing_are_refused(key):
+    with pytest.raises(InputError) as error:
+        CPSAT(**{"deterministic_time": 1, "seconds": 1, "workers": 1, key: 0})
+    assert str(error.value) == f"baseline.cp_sat.{key}: above 0, got 0"
