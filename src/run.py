@@ -38,9 +38,15 @@ def hydra_arguments(arguments: list[str]) -> list[str]:
 
     ``-m`` goes first: Hydra rejects overrides that stand behind it (its issue 3053). Values with
     an equals sign are quoted: our run directories have one (``stage.init_from=.../seed=0-...``).
+    ``stage.teacher=NAME`` chooses from a group: Hydra says ``baseline@stage.teacher=NAME``.
     """
     flags = [argument for argument in arguments if argument in ("-m", "--multirun")]
-    return flags[:1] + [_quoted(argument) for argument in arguments if argument not in flags]
+    overrides = [
+        f"baseline@{argument}" if argument.startswith("stage.teacher=") else argument
+        for argument in arguments
+        if argument not in flags
+    ]
+    return flags[:1] + [_quoted(override) for override in overrides]
 
 
 def _quoted(argument: str) -> str:

@@ -126,6 +126,14 @@ def test_starts_are_independent_of_the_threads_that_run_them(order):
     assert is_same(*results)
 
 
+def test_a_search_goes_on_after_a_stretch_as_if_there_were_none(monkeypatch):
+    problem = random_problem(5, num_ops=20, num_devices=3)
+    method = annealing(500, order=True, starts=3)
+    whole = search(problem, method)
+    monkeypatch.setattr("doppler.baselines.annealing._STRETCH", 20 * 7)
+    assert is_same(search(problem, method), whole)
+
+
 @pytest.mark.parametrize("starts", [1, 3, 7])
 @pytest.mark.parametrize("draws", [1, 3])
 def test_starts_share_the_evaluations_and_the_best_counts(starts, draws):

@@ -19,7 +19,16 @@ from doppler.problem import Problem, build
 
 def make_policy(seed: int = 0) -> DualPolicy:
     torch.manual_seed(seed)
-    return DualPolicy(hidden=8, rounds=1, sel_hidden=8, plc_hidden=8)
+    return DualPolicy(
+        encoder="gated",
+        hidden=8,
+        rounds=1,
+        sel="learned",
+        sel_hidden=8,
+        plc="learned",
+        plc_hidden=8,
+        look_ahead=True,
+    )
 
 
 class PlainProcess:

@@ -15,11 +15,22 @@ from doppler.policies import Decisions, DualPolicy
 from doppler.policies.encoder import path_mean_matrix
 from doppler.problem import build
 
+SMALL = {
+    "encoder": "gated",
+    "hidden": 8,
+    "rounds": 2,
+    "sel_hidden": 8,
+    "plc_hidden": 8,
+    "sel": "learned",
+    "plc": "learned",
+    "look_ahead": True,
+}
 
-def make_policy(seed: int = 0, *, sharpness: float = 1.0) -> DualPolicy:
+
+def make_policy(seed: int = 0, *, sharpness: float = 1.0, **changes) -> DualPolicy:
     """Random weights; with more sharpness the choices are less even than those of new weights."""
     torch.manual_seed(seed)
-    policy = DualPolicy(hidden=8, rounds=2, sel_hidden=8, plc_hidden=8)
+    policy = DualPolicy(**{**SMALL, **changes})
     with torch.no_grad():
         policy.sel_out.weight.mul_(sharpness)
         policy.plc_out.weight.mul_(sharpness)

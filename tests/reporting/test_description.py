@@ -20,9 +20,7 @@ def chainmm() -> DataflowGraph:
 def test_words_about_chainmm(chainmm):
     lines = describe(chainmm)
     assert lines[0] == "chainmm: 76 ops, 80 edges, 36 inputs"
-    assert lines[1] == (
-        "6 TFLOP in all; ops write 4.8 GB, edges carry 5.6 GB, inputs hold 2 GB"
-    )
+    assert lines[1] == ("6 TFLOP in all; ops write 4.8 GB, edges carry 5.6 GB, inputs hold 2 GB")
     assert lines[2] == "5 levels, widths: 32 12 16 8x2"
     assert lines[3] == "fan-in: 0:32 1:16 2:24 4:4; fan-out: 0:8 1:64 4:4"
     table = "\n".join(" ".join(line.split()) for line in lines[4:])

@@ -36,7 +36,8 @@ def run(configure):
 
     def go(*overrides: str):
         console = Console(record=True, width=160, file=io.StringIO())
-        small = SMALL if "workload=file" in overrides else (*SMALL, "workload.params.n=64")
+        is_chainmm = not any(one.startswith("workload=") for one in overrides)
+        small = (*SMALL, "workload.params.n=64") if is_chainmm else SMALL
         cfg: DictConfig = configure(*small, *overrides)
         summary = execute(cfg, list(overrides), console)
         return summary, console.export_text()

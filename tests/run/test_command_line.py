@@ -64,7 +64,7 @@ def test_a_bad_graph_ends_in_one_line_that_names_file_and_place(case, command, t
 BAD_OVERRIDES = {
     "missing file": (["workload=file", "workload.path=/no/such.txt"], "/no/such.txt: No such file"),
     "no file given": (["workload=file"], "workload.path"),
-    "unknown workload": (["workload=nope"], "choose from chainmm, file"),
+    "unknown workload": (["workload=nope"], "choose from chainmm, cholesky, dataproc, ffnn, file"),
     "unknown cluster": (["cluster=nope"], "choose from a100x8, h100x8, mixed, p100x4, v100x8"),
     "mistyped key": (["baseline.annealing.evaluatons=5"], "baseline.annealing.evaluatons"),
     "mistyped policy key": (["policy.build.hiden=3"], "policy.build.hiden"),
@@ -87,6 +87,18 @@ BAD_OVERRIDES = {
     "a checkpoint that is no path": (["stage.init_from=5"], "stage.init_from: must be"),
     "no baseline": (["stage=evaluate", "baseline=[]"], "baseline: none"),
     "a directory that is a file": (["run_dir=README.md"], "README.md: File exists"),
+    "unknown teacher": (
+        ["stage.teacher=nope"],
+        "'baseline/nope' does not exist, choose from anneal",
+    ),
+    "a teacher where none teaches": (
+        ["stage=evaluate", "stage.teacher=annealing"],
+        "Could not override 'baseline@stage.teacher'",
+    ),
+    "a teacher of order on fifo": (
+        ["stage=imitation", "stage.teacher=annealing_order", "simulator=published"],
+        "stage.teacher: Annealing searches for an order, this system keeps none",
+    ),
     "no order on fifo": (
         ["stage=evaluate", "baseline=annealing_order", "simulator=published"],
         "baseline: none",
@@ -120,6 +132,15 @@ def test_a_damaged_checkpoint_of_the_run_itself_is_named(command, tmp_path):
     code, _, error = command(*small)
     assert code == 1
     assert "last.ckpt: unreadable checkpoint" in error
+
+
+def test_the_teacher_is_chosen_by_name_and_has_settings(command, tmp_path):
+    code, out, _ = command(
+        *("stage=imitation", "stage.teacher=random", "workload.params.n=64"),
+        *("budget.imitation_episodes=16", "stage.teacher.samples=5"),
+    )
+    assert code == 0
+    assert "Random teaches a placement of" in out and "found in 5 evaluations" in out
 
 
 def test_overrides_may_stand_on_both_sides_of_the_multirun_flag(command, tmp_path):

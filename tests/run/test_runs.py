@@ -251,3 +251,42 @@ def test_learned_placements_that_do_not_fit_are_no_rows(run, tmp_path):
     rows = {row.method: row for row in read_results(directory / "results.csv")}
     assert "single_device" not in rows
     assert summary["makespan_s"] == rows["round_robin"].makespan_s == pytest.approx(1.0)
+
+
+def test_describe_leaves_the_graph_in_words_files_and_a_picture(run, tmp_path):
+    summary, text = run("stage=describe")
+    directory = only(tmp_path.glob("describe/chainmm/p100x4/graph/seed=0-*"))
+    assert load_graph(directory / "graph.json").num_ops == summary["num_ops"] == 76
+    again = load_graph(directory / "graph.txt")
+    assert (again.num_ops, again.num_edges, len(again.inputs)) == (76, 80, 36)
+    assert set(again.ops.kinds) == {"matmul", "elementwise", "formation"}
+    assert (directory / "graph.png").stat().st_size > 0
+    assert summary["level_widths"] == [32, 12, 16, 8, 8]
+    said = (directory / "description.txt").read_text()
+    assert said.strip() in text and "DE" in said
+    _, later = run("stage=describe")
+    assert "finished already" in later and said.strip() in later
+
+
+def test_describe_says_why_there_is_no_text_file(run, tmp_path):
+    # Splits that do not align: an op reads two regions of another.
+    _, text = run("stage=describe", "workload=llama_block", "workload.preset=small")
+    directory = only(tmp_path.glob("describe/*/*/*/*"))
+    assert (directory / "graph.txt").exists() != ("no graph.txt: " in text)
+
+
+@pytest.mark.parametrize("decomposition", ["auto", "given", "published"])
+def test_every_decomposition_runs(run, decomposition):
+    summary, _ = run("stage=describe", f"decomposition={decomposition}")
+    assert summary["num_ops"] >= 28
+
+
+def test_training_graphs_and_published_costs_run(run):
+    forward, _ = run("stage=describe", "workload=ffnn", "workload.preset=small")
+    training, _ = run(
+        "stage=describe", "workload=ffnn", "workload.preset=small", "workload.training=true"
+    )
+    assert training["num_ops"] > 2 * forward["num_ops"]
+    published, text = run("stage=evaluate", "baseline=[critical_path]", "workload.costs=published")
+    assert "comes with its own times" in text
+    assert published["num_ops"] == 76

@@ -1,11 +1,18 @@
 """Simulated annealing over placements, and over placements with priorities."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from doppler.baselines.annealing_walk import Neighbours, Plan, Walk, change, make_neighbours, settle
-from doppler.baselines.annealing_walk import search as search_compiled
+from doppler.baselines.annealing_walk import (
+    Plan,
+    Walk,
+    change,
+    make_neighbours,
+    search,
+    settle,
+)
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
 from doppler.baselines.simple import random_devices
@@ -75,23 +82,29 @@ class Annealing:
         self, session: Session, rng: np.random.Generator, initial: Placement | None = None
     ) -> SearchResult:
         """See contract.Baseline; every walk begins at ``initial`` if it is given."""
-        problem, num_walks = session.problem, self.starts
-        num_steps = self.evaluations // self.draws
+        problem, num_steps = session.problem, self.evaluations // self.draws
         near, jitter_seed = make_neighbours(problem), int(rng.integers(2**62))
         plans, walks = [], []
-        for i in range(num_walks):
-            hot = self.hot if initial is None else max(self.cold, POLISHING * self.hot)
-            share = (num_steps + i) // num_walks
-            plans.append(Plan(int(rng.integers(2**62)), share, self.order, hot, self.cold))
+        for i in range(self.starts):
+            plans.append(
+                Plan(
+                    seed=int(rng.integers(2**62)),
+                    num_steps=(num_steps + i) // self.starts,
+                    order=self.order,
+                    hot=self.hot if initial is None else max(self.cold, POLISHING * self.hot),
+                    cold=self.cold,
+                    near=near,
+                )
+            )
             start = initial or Placement.make(
                 problem, random_devices(problem, 1, rng)[0], b_level_priority(problem)
             )
             walks.append(Walk.begin(start, problem.num_devices))
         if isinstance(session, SimulatorSession):
-            self._search_simulator(session, near, plans, walks, jitter_seed)
+            self._search_simulator(session, plans, walks, jitter_seed)
         else:
             for plan, walk in zip(plans, walks, strict=True):
-                self._search(session, near, plan, walk, jitter_seed, rng)
+                self._search(session, plan, walk, jitter_seed, rng)
         best = min(walks, key=lambda walk: walk.status["best_s"][0])
         return SearchResult(
             placement=Placement.make(problem, best.best_device, best.best_priority),
@@ -100,35 +113,37 @@ class Annealing:
         )
 
     def _search_simulator(
-        self,
-        session: SimulatorSession,
-        near: Neighbours,
-        plans: list[Plan],
-        walks: list[Walk],
-        jitter_seed: int,
+        self, session: SimulatorSession, plans: list[Plan], walks: list[Walk], jitter_seed: int
     ) -> None:
         """All walks at once, without Python but between long stretches."""
         arrays, rules = session.problem.arrays, session.rules
         if self.draws > 1 and rules.op_noise == 0.0:
             rules = rules._replace(op_noise=JITTER, transfer_noise=JITTER)
         seeds_R = np.random.default_rng(jitter_seed).integers(0, 2**62, size=self.draws)
-        fresh, stretch = self.draws == 1, max(1, _STRETCH // session.problem.num_ops)
-        for begin in range(0, max(plan.num_steps for plan in plans), stretch):
-            ends = [min(begin + stretch, plan.num_steps) for plan in plans]
+        stretch = max(1, _STRETCH // session.problem.num_ops)
 
-            def walk_on(i: int, state: State, begin: int = begin, ends: list[int] = ends) -> None:
-                search_compiled(
-                    *(session.engine, session.counts_memory, arrays, rules, near, plans[i]),
-                    *(seeds_R, fresh, begin, ends[i], walks[i], state),
-                )
+        def go_on(i: int, state: State, begin: int) -> None:
+            search(
+                session.engine,
+                session.counts_memory,
+                arrays,
+                rules,
+                plans[i],
+                seeds_R,
+                self.draws == 1,
+                begin,
+                min(begin + stretch, plans[i].num_steps),
+                walks[i],
+                state,
+            )
 
-            session.in_parallel(walk_on, len(walks))
-            session.evaluations += self.draws * sum(max(0, end - begin) for end in ends)
+        for begin in range(0, plans[-1].num_steps, stretch):
+            session.in_parallel(partial(go_on, begin=begin), len(walks))
+        session.evaluations += self.draws * sum(plan.num_steps for plan in plans)
 
     def _search(
         self,
         session: Session,
-        near: Neighbours,
         plan: Plan,
         walk: Walk,
         jitter_seed: int,
@@ -138,7 +153,7 @@ class Annealing:
         arrays = session.problem.arrays
         for step in range(plan.num_steps):
             if step > 0:
-                change(arrays, near, plan, step, walk)
+                change(arrays, plan, step, walk)
             measured = session.measure(
                 walk.device[None],
                 walk.priority[None],

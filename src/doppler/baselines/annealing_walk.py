@@ -53,6 +53,7 @@ class Plan(NamedTuple):
     order: bool
     hot: float
     cold: float
+    near: Neighbours
 
 
 class Walk(NamedTuple):
@@ -121,8 +122,9 @@ def _draw_int(plan, status, num):
 
 
 @compiled
-def _draw_neighbour(plan, near, v, status):
+def _draw_neighbour(plan, v, status):
     """A neighbour of v, who has one, in proportion to the seconds of transfers between both."""
+    near = plan.near
     low, high = near.ptr[v], near.ptr[v + 1] - 1
     share = _draw(plan, status)
     while low < high:
@@ -135,7 +137,7 @@ def _draw_neighbour(plan, near, v, status):
 
 
 @compiled
-def change(p, near, plan, step, walk):
+def change(p, plan, step, walk):
     """Step ``step`` of the walk: a change of devices or of the order, to be executed next."""
     status = walk.status
     status[0].num_moved = 0
@@ -143,7 +145,7 @@ def change(p, near, plan, step, walk):
     if plan.order and _draw(plan, status) < ORDER_SHARE:
         _reorder(plan, walk)
     else:
-        _move(p, near, plan, step, walk)
+        _move(p, plan, step, walk)
 
 
 @compiled
@@ -172,7 +174,7 @@ def _insert(walk, begin, end):
 
 
 @compiled
-def _move(p, near, plan, step, walk):
+def _move(p, plan, step, walk):
     """A group of ops goes to another device; who cannot run there stays.
 
     The group is what a random walk over neighbours visits until it meets one on another device:
@@ -186,9 +188,9 @@ def _move(p, near, plan, step, walk):
     there = (here + 1 + _draw_int(plan, status, num_devices - 1)) % num_devices
     _join(step, v, walk)
     groups = GROUPS_FIRST + (GROUPS_LAST - GROUPS_FIRST) * step / plan.num_steps
-    if _draw(plan, status) < groups and near.ptr[v] < near.ptr[v + 1]:
+    if _draw(plan, status) < groups and plan.near.ptr[v] < plan.near.ptr[v + 1]:
         for _ in range(num_ops):
-            v = _draw_neighbour(plan, near, v, status)
+            v = _draw_neighbour(plan, v, status)
             if device_V[v] != here:
                 there = device_V[v]
                 break
@@ -242,7 +244,7 @@ def _take_back(walk):
 
 
 @compiled
-def search(engine, counts_memory, p, rules, near, plan, seeds_R, fresh, begin, end, walk, state):
+def search(engine, counts_memory, p, rules, plan, seeds_R, fresh, begin, end, walk, state):
     """Steps ``begin:end`` of a walk on a simulator: its compiled engine, rules and state.
 
     The cost is the mean over the draws of jitter ``seeds_R``; ``fresh``: other ones at every step.
@@ -250,7 +252,7 @@ def search(engine, counts_memory, p, rules, near, plan, seeds_R, fresh, begin, e
     peak_D, num_draws = walk.peak_bytes, len(seeds_R)
     for step in range(begin, end):
         if step > 0:
-            change(p, near, plan, step, walk)
+            change(p, plan, step, walk)
         seconds = 0.0
         for d in range(len(peak_D)):
             peak_D[d] = 0.0

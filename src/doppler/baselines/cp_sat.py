@@ -55,7 +55,7 @@ class CPSAT:
         start = Clustering(evaluations=_START_EVALUATIONS).place(session, rng)
         program = Program(session.trace(start.placement))
         bound_s, solutions = self._solve(program, int(rng.integers(2**31)))
-        placements = [_placement(session.problem, solution) for solution in solutions]
+        placements = [placement_of(session.problem, solution) for solution in solutions]
         cost_B = measure_placements(session, [start.placement, *placements], rng)
         best = int(cost_B.argmin())
         return SearchResult(
@@ -80,16 +80,16 @@ class CPSAT:
         solver.parameters.random_seed = seed
         solver.parameters.max_deterministic_time = self.deterministic_time
         solver.parameters.max_time_in_seconds = self.seconds
-        # Workers take turns in a fixed order: the result does not depend on their pace. One
-        # complete search beside the local ones: more of them took their time and found less.
+        # Searches take turns in a fixed order: the result does not depend on the workers' pace.
+        # One complete search beside the local ones: more of them share its time and find less.
         solver.parameters.interleave_search = True
-        solver.parameters.subsolvers.append("default_lp")
+        solver.parameters.subsolvers.append("pseudo_costs")
         status = solver.solve(program.model, Collect())
         assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN), status
         return program.bound_s(solver.best_objective_bound), solutions
 
 
-def _placement(problem: Problem, solution: Solution) -> Placement:
+def placement_of(problem: Problem, solution: Solution) -> Placement:
     """Priorities by start; ops that start together in topological order."""
     priority_V = np.empty(problem.num_ops, dtype=np.int64)
     order_V = np.lexsort((topological_priority(problem), solution.start))

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
-from doppler.einsum.language.resolver import parse_program
 from doppler.einsum.differentiation import training_program
+from doppler.einsum.language.resolver import parse_program
 from doppler.einsum.lowering import lower
 from doppler.einsum.program import Program, Splits
 from doppler.einsum.published_costs import with_published_costs

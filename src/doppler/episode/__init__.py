@@ -1,5 +1,6 @@
 """The placement process: what is seen of a problem, candidates, transitions, features."""
 
+from doppler.episode.merging import merged, merged_at_random
 from doppler.episode.process import DEVICE_FEATURES, SEL_FEATURES, Episode, make_episode
 from doppler.episode.view import OP_FEATURES, View, make_view
 
@@ -11,4 +12,6 @@ __all__ = [
     "View",
     "make_episode",
     "make_view",
+    "merged",
+    "merged_at_random",
 ]

@@ -96,6 +96,7 @@ class Episode(NamedTuple):
     affinity: NDArray[np.float32]  # [V, D, kernels]
     level_load: NDArray[np.float64]  # [L, D]
     candidates: NDArray[np.int64]  # [V]
+    home: NDArray[np.int64]  # [V] device of each cluster, -1 until one is chosen
     status: NDArray[np.int64]  # number of candidates, step, last op, last device
 
 
@@ -112,6 +113,7 @@ def make_episode(p: ProblemArrays, view: ViewArrays) -> Episode:
         affinity=np.zeros((num_ops, num_devices, NUM_KERNELS), np.float32),
         level_load=np.zeros((len(view.level_work), num_devices)),
         candidates=np.zeros(num_ops, np.int64),
+        home=np.zeros(num_ops, np.int64),
         status=np.zeros(4, np.int64),
     )
 
@@ -131,6 +133,7 @@ def reset(p, e):
         op.largest = -1.0
         op.finish = 0.0
         op.placed_in = 0.0
+        e.home[v] = -1
         if op.pending == 0:
             e.candidates[count] = v
             count += 1
@@ -170,6 +173,8 @@ def place(p, w, e, index, d):
     e.devices[d].available = finish
     e.devices[d].load += seconds
     e.devices[d].num_ops += 1
+    if e.home[w.cluster[v]] < 0:
+        e.home[w.cluster[v]] = d
     e.level_load[w.depth[v], d] += seconds
     e.status[STEP] += 1
     e.status[LAST_OP] = v
@@ -246,7 +251,7 @@ def device_features(p, w, e, v, out, mask):
     """Fill ``out`` [D, DEVICE_FEATURES] with what PLC sees of each device for op v.
 
     mask [D] becomes 1 where v may go: devices that can run it, and of the empty devices that
-    nothing tells apart only the first.
+    nothing tells apart only the first; where its cluster is, only there, if that can run it.
     """
     num_ops, num_devices = p.op_seconds.shape
     best_start, best_finish, available, load, fastest = np.inf, np.inf, np.inf, np.inf, np.inf
@@ -259,7 +264,8 @@ def device_features(p, w, e, v, out, mask):
         fastest = min(fastest, seconds)
         available = min(available, e.devices[d].available)
         load = min(load, e.devices[d].load)
-    level = w.depth[v]
+    level, home = w.depth[v], e.home[w.cluster[v]]
+    has_home = home >= 0 and p.op_seconds[v, home] < np.inf
     for d in range(num_devices):
         on, device, seconds = e.on_device[v, d], e.devices[d], p.op_seconds[v, d]
         mask[d] = 1 if seconds < np.inf else 0
@@ -267,6 +273,8 @@ def device_features(p, w, e, v, out, mask):
             for other in range(d):
                 if w.device_class[other] == w.device_class[d] and e.devices[other].num_ops == 0:
                     mask[d] = 0
+        if has_home:
+            mask[d] = 1 if d == home else 0
         start = max(device.available, on.data_ready)
         siblings = 0.0
         for r in range(p.region_ptr[v], p.region_ptr[v + 1]):

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from doppler.baselines.list_scheduling import tie_seconds
 from doppler.graph.levels import depth, longest_paths
 from doppler.problem import Problem
 
@@ -45,6 +46,7 @@ class ViewArrays(NamedTuple):
     """The static part of an episode as plain arrays, the form that compiled code takes."""
 
     depth: IntArray  # [V]
+    b_level: FloatArray  # [V] seconds of the longest path to a sink, transfers included
     level_work: FloatArray  # [L] seconds of the ops of a level, the mean over devices
     transfer: FloatArray  # [R] mean seconds of a transfer
     incoming: FloatArray  # [V] seconds of all transfers that an op may need
@@ -52,9 +54,11 @@ class ViewArrays(NamedTuple):
     kernel_ptr: IntArray  # [V + 1] row p: the ops that feel where op p is placed
     kernel_col: IntArray
     kernel: NDArray[np.float32]  # [entries, kernels]; the columns of each kernel sum to 1
+    cluster: IntArray  # [V] equal for ops that go to one device, an op of theirs; see merging
     device_class: IntArray  # [D] equal for devices that nothing tells apart
     scale_s: float
     transfer_scale_s: float
+    tie_s: float  # times that differ by less are tied
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -123,6 +127,7 @@ def make_view(problem: Problem) -> View:
     kernels = _diffusion_kernels(problem, transfer_E)
     arrays = ViewArrays(
         depth=depth_V,
+        b_level=b_level_V,
         level_work=np.bincount(depth_V, work_V).astype(np.float64),
         transfer=transfer_R,
         incoming=incoming_V,
@@ -130,9 +135,11 @@ def make_view(problem: Problem) -> View:
         kernel_ptr=kernels[0],
         kernel_col=kernels[1],
         kernel=kernels[2],
+        cluster=np.arange(num_ops),
         device_class=device_classes(problem),
         scale_s=scale,
         transfer_scale_s=transfer_scale,
+        tie_s=tie_seconds(b_level_V),
     )
     return View(
         problem=problem,

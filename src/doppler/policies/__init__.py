@@ -1,6 +1,9 @@
-"""Policies: encoder, dual policy, and the contract that stages know them by."""
+"""Policies behind one contract: the dual policy, and Placeto and GDP beside it."""
 
 from doppler.policies.contract import Decisions, Policy
 from doppler.policies.dual import DualPolicy
+from doppler.policies.dual_per_step import StepwiseDualPolicy
+from doppler.policies.gdp import GDP
+from doppler.policies.placeto import Placeto
 
-__all__ = ["Decisions", "DualPolicy", "Policy"]
+__all__ = ["GDP", "Decisions", "DualPolicy", "Placeto", "Policy", "StepwiseDualPolicy"]

@@ -1,23 +1,28 @@
 """The dual policy: SEL picks the op, PLC its device, both over one graph encoder.
 
-Shape suffixes: B episodes, V ops and steps, D devices, N candidates of all steps and episodes,
-F features, H hidden of the encoder, S hidden of SEL, P hidden of PLC.
+Shape suffixes: B episodes, V ops and steps, D devices, T steps of all episodes in a row, N
+candidates of all these steps, F features, H hidden of the encoder, S hidden of SEL, P of PLC.
 """
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch_geometric.utils import scatter
 
-from doppler.episode import OP_FEATURES, View, make_episode
-from doppler.episode.process import NUM_DEVICE_FEATURES, NUM_SEL_FEATURES
+from doppler.episode import DEVICE_FEATURES, OP_FEATURES, SEL_FEATURES, View, make_episode
 from doppler.errors import InputError
 from doppler.policies.contract import Decisions
+from doppler.policies.dual_ablations import (
+    PUBLISHED_DEVICE_FEATURES,
+    PUBLISHED_OP_FEATURES,
+    blind,
+    make_even,
+)
+from doppler.policies.dual_replay import SelRows, plc_choices, sel_choices
 from doppler.policies.dual_rollout import (
     NO_ROOM,
     NO_SUCH_CHOICE,
@@ -29,10 +34,10 @@ from doppler.policies.dual_rollout import (
     play_batch,
     record_of,
 )
-from doppler.policies.encoder import LEAKINESS, GraphEncoder, path_mean_matrix
+from doppler.policies.encoder import GraphEncoder, NoEncoder, path_mean_matrix
 
 
-class _ViewTensors(NamedTuple):
+class ViewTensors(NamedTuple):
     """A view as the encoder takes it."""
 
     x_VF: Tensor
@@ -42,7 +47,7 @@ class _ViewTensors(NamedTuple):
     source_path_VV: Tensor
 
 
-class _StaticParts(NamedTuple):
+class StaticParts(NamedTuple):
     """First-layer sums of both heads that do not depend on the placement, per op."""
 
     sel_op_VS: Tensor
@@ -58,60 +63,102 @@ class DualPolicy(nn.Module):
     ops on d / V, features of d for v]; softmax over devices. Rollouts run compiled on all cores,
     `log_prob` replays the recorded decisions in one batched pass.
 
-    hidden, rounds: of the encoder. sel_hidden, plc_hidden: of the heads.
+    hidden, rounds: of the encoder. sel_hidden, plc_hidden: of the heads. The rest are ablations.
+    encoder: "none" leaves H out. sel, plc: "learned", or what the critical path heuristic would
+    choose, ties at random ("b_level", "earliest_start"); decisions to follow are followed all the
+    same. look_ahead: whether more than the published features is seen.
 
     Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy; the features that depend on
     the placement, and the sizes, are ours.
     """
 
-    def __init__(self, *, hidden: int, rounds: int, sel_hidden: int, plc_hidden: int) -> None:
+    def __init__(
+        self,
+        *,
+        encoder: Literal["gated", "none"],
+        hidden: int,
+        rounds: int,
+        sel_hidden: int,
+        plc_hidden: int,
+        sel: Literal["learned", "b_level"],
+        plc: Literal["learned", "earliest_start"],
+        look_ahead: bool,
+    ) -> None:
         super().__init__()
         sizes = {"hidden": hidden, "sel_hidden": sel_hidden, "plc_hidden": plc_hidden}
-        for key, size in sizes.items():
-            if size < 1:
-                raise InputError(f"policy.build.{key}: at least 1, got {size}")
-        if rounds < 0:
-            raise InputError(f"policy.build.rounds: at least 0, got {rounds}")
-        num_static = len(OP_FEATURES)
-        self.encoder = GraphEncoder(num_features=num_static, hidden=hidden, rounds=rounds)
-        self.sel_static = nn.Linear(num_static + 3 * hidden, sel_hidden)
-        self.sel_dynamic = nn.Linear(NUM_SEL_FEATURES, sel_hidden, bias=False)
+        for key, size in {**sizes, "rounds": rounds}.items():
+            least = 0 if key == "rounds" else 1
+            if size < least:
+                raise InputError(f"policy.build.{key}: at least {least}, got {size}")
+        for key, choice, choices in (
+            ("encoder", encoder, ("gated", "none")),
+            ("sel", sel, ("learned", "b_level")),
+            ("plc", plc, ("learned", "earliest_start")),
+            ("look_ahead", look_ahead, (True, False)),
+        ):
+            if choice not in choices:
+                listed = ", ".join(map(str, choices))
+                raise InputError(f"policy.build.{key}: {choice!r} is not one of {listed}")
+        seen = OP_FEATURES if look_ahead else PUBLISHED_OP_FEATURES
+        self._seen_F = [OP_FEATURES.index(name) for name in seen]
+        num_static = len(seen)
+        if encoder == "gated":
+            self.encoder, width = self._make_encoder(num_static, hidden, rounds), hidden
+        else:
+            self.encoder, width = NoEncoder(), NoEncoder.width
+        self.sel_static = nn.Linear(num_static + 3 * width, sel_hidden)
+        self.sel_dynamic = nn.Linear(len(SEL_FEATURES), sel_hidden, bias=False)
         self.sel_out = nn.Linear(sel_hidden, 1, bias=False)
-        self.plc_static = nn.Linear(num_static + hidden, plc_hidden)
-        self.plc_placed = nn.Linear(hidden, plc_hidden, bias=False)
-        self.plc_dynamic = nn.Linear(NUM_DEVICE_FEATURES, plc_hidden, bias=False)
+        self.plc_static = nn.Linear(num_static + width, plc_hidden)
+        self.plc_placed = nn.Linear(width, plc_hidden, bias=False)
+        self.plc_dynamic = nn.Linear(len(DEVICE_FEATURES), plc_hidden, bias=False)
         self.plc_mid = nn.Linear(plc_hidden, plc_hidden)
         self.plc_out = nn.Linear(plc_hidden, 1, bias=False)
         with torch.no_grad():  # begin close to uniform: early episodes should explore
             self.sel_out.weight.mul_(0.1)
             self.plc_out.weight.mul_(0.1)
-        self._tensors: dict[str, _ViewTensors] = {}
+        self._sel_learned, self._plc_learned = sel == "learned", plc == "learned"
+        if not self._sel_learned:
+            make_even(self.sel_out)
+        if not self._plc_learned:
+            make_even(self.plc_out)
+        if not look_ahead:
+            blind(self.sel_dynamic, SEL_FEATURES, ())
+            blind(self.plc_dynamic, DEVICE_FEATURES, PUBLISHED_DEVICE_FEATURES)
+        self._tensors: dict[str, ViewTensors] = {}
         self._num_threads = len(os.sched_getaffinity(0))
 
-    def _static_parts(self, view: View) -> _StaticParts:
+    def _make_encoder(self, num_features: int, hidden: int, rounds: int) -> nn.Module:
+        return GraphEncoder(num_features=num_features, hidden=hidden, rounds=rounds)
+
+    def _view_tensors(self, view: View) -> ViewTensors:
         key = view.problem.hash
         if key not in self._tensors:
             edges = view.problem.graph.edges
-            self._tensors[key] = _ViewTensors(
-                x_VF=torch.from_numpy(view.op_features),
+            self._tensors[key] = ViewTensors(
+                x_VF=torch.from_numpy(view.op_features[:, self._seen_F]),
                 edge_index_2E=torch.from_numpy(np.stack([edges.src, edges.dst])),
                 edge_E1=torch.from_numpy(view.edge_features),
                 sink_path_VV=path_mean_matrix(torch.from_numpy(view.to_sink)),
                 source_path_VV=path_mean_matrix(torch.from_numpy(view.to_source)),
             )
-        x_VF, edge_index_2E, edge_E1, sink_path_VV, source_path_VV = self._tensors[key]
+        return self._tensors[key]
+
+    def _static_parts(self, view: View) -> StaticParts:
+        x_VF, edge_index_2E, edge_E1, sink_path_VV, source_path_VV = self._view_tensors(view)
         h_VH = self.encoder(x_VF, edge_index_2E, edge_E1)
-        paths = [sink_path_VV @ h_VH, source_path_VV @ h_VH]
-        return _StaticParts(
-            sel_op_VS=self.sel_static(torch.cat([x_VF, h_VH, *paths], dim=1)),
-            plc_op_VP=self.plc_static(torch.cat([x_VF, h_VH], dim=1)),
-            plc_placed_VP=self.plc_placed(h_VH) / len(x_VF),
+        return self._first_layers(x_VF, h_VH, sink_path_VV @ h_VH, source_path_VV @ h_VH)
+
+    def _first_layers(
+        self, x_VF: Tensor, h_VH: Tensor, to_sink_VH: Tensor, to_source_VH: Tensor
+    ) -> StaticParts:
+        return StaticParts(
+            sel_op_VS=self.sel_static(torch.cat([x_VF, h_VH, to_sink_VH, to_source_VH], dim=-1)),
+            plc_op_VP=self.plc_static(torch.cat([x_VF, h_VH], dim=-1)),
+            plc_placed_VP=self.plc_placed(h_VH) / x_VF.shape[-2],
         )
 
-    def _head_weights(self, view: View) -> HeadWeights:
-        with torch.no_grad():
-            parts = self._static_parts(view)
-
+    def _head_weights(self, parts: StaticParts) -> HeadWeights:
         def array(tensor: Tensor) -> NDArray[np.float32]:
             return np.ascontiguousarray(tensor.detach().numpy())
 
@@ -125,6 +172,8 @@ class DualPolicy(nn.Module):
             plc_mid=array(self.plc_mid.weight.T),
             plc_mid_bias=array(self.plc_mid.bias),
             plc_out=array(self.plc_out.weight[0]),
+            sel_learned=self._sel_learned,
+            plc_learned=self._plc_learned,
         )
 
     def rollout(
@@ -148,37 +197,15 @@ class DualPolicy(nn.Module):
         explore: float,
         forced: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
     ) -> Decisions:
-        problem, weights = view.problem, self._head_weights(view)
-        num, num_ops, num_devices = len(seeds_B), problem.num_ops, problem.num_devices
+        problem, num = view.problem, len(seeds_B)
         # Candidates a step are not known beforehand: begin with a guess, double it if it is short.
-        room = 16 * num_ops
-        threads = min(self._num_threads, num)
+        room = 16 * problem.num_ops
         while True:
-            record = make_record(num, num_ops, num_devices, room)
+            record = make_record(num, problem.num_ops, problem.num_devices, room)
             if forced is not None:
                 record.op[:], record.device[:] = forced
-            rows_B = np.zeros(num, dtype=np.int64)
-
-            def part(i: int, record: Record = record, rows_B: NDArray[np.int64] = rows_B) -> None:
-                mine = slice(num * i // threads, num * (i + 1) // threads)
-                play_batch(
-                    problem.arrays,
-                    view.arrays,
-                    weights,
-                    make_episode(problem.arrays, view.arrays),
-                    make_scratch(weights, num_devices),
-                    float(explore),
-                    seeds_B[mine],
-                    forced is not None,
-                    record_of(record, mine),
-                    rows_B[mine],
-                )
-
-            if threads == 1:
-                part(0)
-            else:
-                with ThreadPoolExecutor(threads, "rollout") as pool:
-                    list(pool.map(part, range(threads)))
+            with torch.no_grad():
+                rows_B = self._play_into(view, seeds_B, explore, forced is not None, record)
             if (rows_B != NO_ROOM).all():
                 break
             room *= 2
@@ -191,62 +218,74 @@ class DualPolicy(nn.Module):
             op=record.op, device=record.device, log_prob=record.log_prob, record=record
         )
 
+    def _play_into(
+        self,
+        view: View,
+        seeds_B: NDArray[np.int64],
+        explore: float,
+        is_forced: bool,
+        record: Record,
+    ) -> NDArray[np.int64]:
+        """Fill the record, on all cores; returns what `play` does for each episode."""
+        arrays, num = view.problem.arrays, len(seeds_B)
+        weights = self._head_weights(self._static_parts(view))
+        rows_B = np.zeros(num, dtype=np.int64)
+        threads = min(self._num_threads, num)
+
+        def part(i: int) -> None:
+            mine = slice(num * i // threads, num * (i + 1) // threads)
+            play_batch(
+                arrays,
+                view.arrays,
+                weights,
+                make_episode(arrays, view.arrays),
+                make_scratch(weights, view.problem.num_devices),
+                float(explore),
+                seeds_B[mine],
+                is_forced,
+                record_of(record, mine),
+                rows_B[mine],
+            )
+
+        if threads == 1:
+            part(0)
+        else:
+            with ThreadPoolExecutor(threads, "rollout") as pool:
+                list(pool.map(part, range(threads)))
+        return rows_B
+
     def log_prob(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
         parts, record = self._static_parts(view), decisions.record
-        sel_log_prob_B, sel_entropy_B = self._replay_sel(parts, record)
-        plc_log_prob_B, plc_entropy_B = self._replay_plc(parts, record)
-        return sel_log_prob_B + plc_log_prob_B, sel_entropy_B + plc_entropy_B
-
-    def _replay_sel(self, parts: _StaticParts, record: Record) -> tuple[Tensor, Tensor]:
-        num, num_ops = record.op.shape
-        rows_B = record.candidate_ptr[:, -1]
-        op_N = torch.from_numpy(
-            np.concatenate([record.candidate_op[b, : rows_B[b]] for b in range(num)])
-        )
-        x_NF = torch.from_numpy(
-            np.concatenate([record.candidate_x[b, : rows_B[b]] for b in range(num)])
-        )
-        # Steps of all episodes in a row: step t of episode b is segment b * V + t.
-        segment_N = torch.repeat_interleave(
-            torch.arange(num * num_ops),
-            torch.from_numpy(np.diff(record.candidate_ptr, axis=1).ravel()),
-        )
-        first_B = np.concatenate([[0], np.cumsum(rows_B)[:-1]])
-        chosen_T = torch.from_numpy((record.chosen + first_B[:, None]).ravel())
-        hidden_NS = nn.functional.leaky_relu(
-            parts.sel_op_VS[op_N] + self.sel_dynamic(x_NF), LEAKINESS
-        )
-        logit_N = self.sel_out(hidden_NS)[:, 0]
-        top_T = scatter(logit_N.detach(), segment_N, dim_size=num * num_ops, reduce="max")
-        shifted_N = logit_N - top_T[segment_N]
-        total_T = scatter(shifted_N.exp(), segment_N, dim_size=num * num_ops, reduce="sum")
-        log_prob_N = shifted_N - total_T.log()[segment_N]
-        entropy_T = scatter(
-            -log_prob_N.exp() * log_prob_N, segment_N, dim_size=num * num_ops, reduce="sum"
-        )
+        sel_log_prob_T, sel_entropy_T = self._replay_sel(parts, record)
+        plc_log_prob_T, plc_entropy_T = self._replay_plc(parts, record)
+        shape = record.op.shape
         return (
-            log_prob_N[chosen_T].view(num, num_ops).sum(1),
-            entropy_T.view(num, num_ops).sum(1),
+            sel_log_prob_T.view(shape).sum(1) + plc_log_prob_T.view(shape).sum(1),
+            sel_entropy_T.view(shape).sum(1) + plc_entropy_T.view(shape).sum(1),
         )
 
-    def _replay_plc(self, parts: _StaticParts, record: Record) -> tuple[Tensor, Tensor]:
+    def _replay_sel(self, parts: StaticParts, record: Record) -> tuple[Tensor, Tensor]:
+        rows = SelRows(record)
+        hidden_NS = parts.sel_op_VS[rows.op] + self.sel_dynamic(rows.x)
+        return sel_choices(hidden_NS, self.sel_out, rows.step, rows.chosen)
+
+    def _replay_plc(self, parts: StaticParts, record: Record) -> tuple[Tensor, Tensor]:
         num_devices = record.device_mask.shape[-1]
         op_BV, device_BV = torch.from_numpy(record.op), torch.from_numpy(record.device)
         on_BVD = nn.functional.one_hot(device_BV, num_devices).to(torch.float32)
         added_BVDP = on_BVD[..., None] * parts.plc_placed_VP[op_BV][:, :, None, :]
         # What lies on each device before the step: the sum over all earlier steps.
         placed_BVDP = added_BVDP.cumsum(dim=1) - added_BVDP
-        hidden_BVDP = nn.functional.leaky_relu(
+        hidden_BVDP = (
             parts.plc_op_VP[op_BV][:, :, None, :]
             + placed_BVDP
-            + self.plc_dynamic(torch.from_numpy(record.device_x)),
-            LEAKINESS,
+            + self.plc_dynamic(torch.from_numpy(record.device_x))
         )
-        hidden_BVDP = nn.functional.leaky_relu(self.plc_mid(hidden_BVDP), LEAKINESS)
-        logit_BVD = self.plc_out(hidden_BVDP)[..., 0]
-        closed_BVD = torch.from_numpy(record.device_mask == 0)
-        log_prob_BVD = logit_BVD.masked_fill(closed_BVD, -torch.inf).log_softmax(dim=-1)
-        entropy_BVD = -log_prob_BVD.exp() * log_prob_BVD.masked_fill(closed_BVD, 0.0)
-        chosen_BV = log_prob_BVD.gather(2, device_BV[..., None])[..., 0]
-        return chosen_BV.sum(1), entropy_BVD.sum((1, 2))
+        return plc_choices(
+            hidden_BVDP.flatten(0, 1),
+            self.plc_mid,
+            self.plc_out,
+            torch.from_numpy(record.device_mask == 0).flatten(0, 1),
+            device_BV.flatten(),
+        )

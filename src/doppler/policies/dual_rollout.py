@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compilation import compiled
+from doppler.episode.heuristic import close_later_starts, largest_b_levels_first
 from doppler.episode.process import (
     NUM_CANDIDATES,
     NUM_DEVICE_FEATURES,
@@ -40,6 +41,8 @@ class HeadWeights(NamedTuple):
     plc_mid: Float32  # [P, P] second layer
     plc_mid_bias: Float32  # [P]
     plc_out: Float32  # [P]
+    sel_learned: bool  # else SEL takes what the critical path heuristic would take, ties by sel_out
+    plc_learned: bool  # the same of PLC
 
 
 class Record(NamedTuple):
@@ -188,6 +191,96 @@ def _log_prob(logits, allowed, count, index):
 
 
 @compiled
+def _candidates(p, w, weights, e, scratch, forced, b, t, rows, record):
+    """Record the open candidates from row ``rows`` on, their logits in scratch.
+
+    Returns their number, and the place of the forced one in the list of candidates, or -1.
+    """
+    index, count = -1, e.status[NUM_CANDIDATES]
+    if not weights.sel_learned:
+        count = largest_b_levels_first(w, e)
+    if forced:
+        for i in range(e.status[NUM_CANDIDATES]):
+            if e.candidates[i] == record.op[b, t]:
+                index = i
+        if index >= count:  # the heuristic would not take it: then all are open
+            count = e.status[NUM_CANDIDATES]
+    record.candidate_ptr[b, t] = rows
+    record.candidate_ptr[b, t + 1] = rows + count
+    if rows + count > record.candidate_op.shape[1]:
+        return NO_ROOM, index
+    for i in range(count):
+        v = e.candidates[i]
+        x = record.candidate_x[b, rows + i]
+        sel_features(p, w, e, v, x)
+        record.candidate_op[b, rows + i] = v
+        scratch.logits[i] = _sel_logit(weights, v, x, scratch.hidden)
+    return count, index
+
+
+@compiled
+def _devices(p, w, weights, e, scratch, v, taken, b, t, record):
+    """Record the devices for op v, their logits in scratch; ``taken`` is the forced one, or -1."""
+    num_devices = len(e.devices)
+    mask = record.device_mask[b, t]
+    device_features(p, w, e, v, record.device_x[b, t], mask)
+    # A teacher may take another of several equal empty devices: it is the same choice.
+    if taken >= 0 and mask[taken] == 0:
+        for other in range(taken):
+            is_equal = w.device_class[other] == w.device_class[taken]
+            if is_equal and e.devices[other].num_ops == 0 and mask[other] != 0:
+                mask[taken], mask[other] = 1, 0
+                break
+    if not weights.plc_learned:
+        close_later_starts(w, e, v, taken, mask)
+    for d in range(num_devices):
+        scratch.logits[d] = _plc_logit(weights, v, d, record.device_x[b, t, d], scratch)
+
+
+@compiled
+def begin(p, e, b, record):
+    """Begin episode b; returns its number of recorded candidates."""
+    reset(p, e)
+    record.log_prob[b] = 0.0
+    record.candidate_ptr[b, 0] = 0
+    return 0
+
+
+@compiled
+def step(p, w, weights, e, scratch, explore, seed, forced, b, t, record):
+    """Take and record step t of episode b; returns what `play` does."""
+    num_devices = len(e.devices)
+    logits, rows = scratch.logits, record.candidate_ptr[b, t]
+    count, index = _candidates(p, w, weights, e, scratch, forced, b, t, rows, record)
+    if count == NO_ROOM:
+        return NO_ROOM
+    if forced and index < 0:
+        return NO_SUCH_CHOICE
+    if not forced:
+        index = _choose(logits, scratch.allowed, count, explore, seed, 2 * t)
+    record.log_prob[b] += _log_prob(logits, scratch.allowed, count, index)
+    v = e.candidates[index]
+    record.op[b, t] = v
+    record.chosen[b, t] = rows + index
+
+    d = record.device[b, t] if forced else -1
+    if forced and (d < 0 or d >= num_devices or p.op_seconds[v, d] == np.inf):
+        return NO_SUCH_CHOICE
+    mask = record.device_mask[b, t]
+    _devices(p, w, weights, e, scratch, v, d, b, t, record)
+    if forced and mask[d] == 0:
+        return NO_SUCH_CHOICE
+    if not forced:
+        d = _choose(logits, mask, num_devices, explore, seed, 2 * t + 1)
+    record.log_prob[b] += _log_prob(logits, mask, num_devices, d)
+    record.device[b, t] = d
+    for j in range(weights.plc_op.shape[1]):
+        scratch.placed[d, j] += weights.plc_placed[v, j]
+    place(p, w, e, index, d)
+    return rows + count
+
+
+@compiled
 def play(p, w, weights, e, scratch, explore, seed, forced, b, record):
     """Play episode b and record it.
 
@@ -195,63 +288,12 @@ def play(p, w, weights, e, scratch, explore, seed, forced, b, record):
     hold the decisions to take. Returns the number of recorded candidates, NO_ROOM, or
     NO_SUCH_CHOICE where a forced decision was not open.
     """
-    num_ops, num_devices = p.op_seconds.shape
-    width = weights.plc_op.shape[1]
-    room = record.candidate_op.shape[1]
-    logits, placed = scratch.logits, scratch.placed
-    reset(p, e)
-    placed[:, :] = np.float32(0.0)
-    rows, log_prob = 0, 0.0
-    for t in range(num_ops):
-        count = e.status[NUM_CANDIDATES]
-        record.candidate_ptr[b, t] = rows
-        if rows + count > room:
-            return NO_ROOM
-        for i in range(count):
-            v = e.candidates[i]
-            x = record.candidate_x[b, rows + i]
-            sel_features(p, w, e, v, x)
-            record.candidate_op[b, rows + i] = v
-            logits[i] = _sel_logit(weights, v, x, scratch.hidden)
-        if forced:
-            index = -1
-            for i in range(count):
-                if e.candidates[i] == record.op[b, t]:
-                    index = i
-            if index < 0:
-                return NO_SUCH_CHOICE
-        else:
-            index = _choose(logits, scratch.allowed, count, explore, seed, 2 * t)
-        log_prob += _log_prob(logits, scratch.allowed, count, index)
-        v = e.candidates[index]
-        record.op[b, t] = v
-        record.chosen[b, t] = rows + index
-        rows += count
-
-        mask = record.device_mask[b, t]
-        device_features(p, w, e, v, record.device_x[b, t], mask)
-        for d in range(num_devices):
-            logits[d] = _plc_logit(weights, v, d, record.device_x[b, t, d], scratch)
-        if forced:
-            d = record.device[b, t]
-            if d < 0 or d >= num_devices or p.op_seconds[v, d] == np.inf:
-                return NO_SUCH_CHOICE
-            # A teacher may take another of several equal empty devices: it is the same choice.
-            if mask[d] == 0:
-                for other in range(d):
-                    is_equal = w.device_class[other] == w.device_class[d]
-                    if is_equal and e.devices[other].num_ops == 0 and mask[other] != 0:
-                        mask[d], mask[other] = 1, 0
-                        break
-        else:
-            d = _choose(logits, mask, num_devices, explore, seed, 2 * t + 1)
-        log_prob += _log_prob(logits, mask, num_devices, d)
-        record.device[b, t] = d
-        for j in range(width):
-            placed[d, j] += weights.plc_placed[v, j]
-        place(p, w, e, index, d)
-    record.candidate_ptr[b, num_ops] = rows
-    record.log_prob[b] = log_prob
+    rows = begin(p, e, b, record)
+    scratch.placed[:, :] = np.float32(0.0)
+    for t in range(len(e.ops)):
+        rows = step(p, w, weights, e, scratch, explore, seed, forced, b, t, record)
+        if rows < 0:
+            break
     return rows
 
 

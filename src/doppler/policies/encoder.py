@@ -13,21 +13,24 @@ LEAKINESS = 0.1
 class GraphEncoder(nn.Module):
     """Rounds of gated message passing along and against the edges, with separate weights.
 
-    num_features: of the ops. hidden: width. rounds: of message passing.
+    num_features: of the ops. hidden: width. rounds: of message passing. num_edge_features: of the
+    edges.
 
     Source: DOPPLER (Yao et al., ICLR 2026), shared graph network with 6 rounds of width 128 and an
     edge network per message; gated convolutions (Bresson and Laurent 2017) cost a tenth of that,
     and backward edges have weights of their own instead of none.
     """
 
-    def __init__(self, *, num_features: int, hidden: int, rounds: int) -> None:
+    def __init__(
+        self, *, num_features: int, hidden: int, rounds: int, num_edge_features: int = 1
+    ) -> None:
         super().__init__()
         self.embed = nn.Linear(num_features, hidden)
         self.forward_rounds = nn.ModuleList(
-            ResGatedGraphConv(hidden, hidden, edge_dim=1) for _ in range(rounds)
+            ResGatedGraphConv(hidden, hidden, edge_dim=num_edge_features) for _ in range(rounds)
         )
         self.backward_rounds = nn.ModuleList(
-            ResGatedGraphConv(hidden, hidden, edge_dim=1) for _ in range(rounds)
+            ResGatedGraphConv(hidden, hidden, edge_dim=num_edge_features) for _ in range(rounds)
         )
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(rounds))
 
@@ -40,6 +43,16 @@ class GraphEncoder(nn.Module):
             message_VH = along(h_VH, edge_index_2E, edge_E1) + against(h_VH, against_2E, edge_E1)
             h_VH = h_VH + nn.functional.leaky_relu(norm(message_VH), LEAKINESS)
         return h_VH
+
+
+class NoEncoder(nn.Module):
+    """In place of the encoder: embeddings that are 0, so that heads see the features alone."""
+
+    width = 1  # layers of width 0 make torch warn
+
+    def forward(self, x_VF: Tensor, edge_index_2E: Tensor, edge_E1: Tensor) -> Tensor:
+        """Zeros [V, 1]."""
+        return x_VF.new_zeros(len(x_VF), self.width)
 
 
 def path_mean_matrix(next_V: Tensor) -> Tensor:

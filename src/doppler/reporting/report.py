@@ -10,14 +10,21 @@ from pathlib import Path
 import numpy as np
 
 from doppler.errors import InputError
-from doppler.reporting.rows import RESULTS_FILE, SUMMARY_FILE, ResultRow, read_results
+from doppler.reporting.rows import (
+    RESULTS_FILE,
+    SUMMARY_FILE,
+    ResultRow,
+    gap_over,
+    read_results,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryRow:
     """One method on one problem and system, over n seeds; spread is the standard deviation.
 
-    Only rows that agree in all columns before ``method`` may be held against each other.
+    Only rows that agree in all columns before ``method`` may be held against each other. They share
+    the largest lower bound that any of their runs knew; bound names it.
     """
 
     system_kind: str
@@ -37,6 +44,7 @@ class SummaryRow:
     jitter_mean_s: float
     jitter_p95_s: float
     lower_bound_s: float
+    bound: str
     gap: float
     wall_s: float
 
@@ -61,6 +69,8 @@ def collect(folders: Iterable[Path]) -> list[ResultRow]:
 _COLUMNS = [field.name for field in fields(SummaryRow)]
 # What one averaged row has in common, over seeds.
 _SAME = _COLUMNS[: _COLUMNS.index("seeds")]
+# What rows have in common that may be held against each other.
+_COMPARABLE = _COLUMNS[: _COLUMNS.index("method")]
 
 
 def summarise(rows: Sequence[ResultRow]) -> list[SummaryRow]:
@@ -70,26 +80,32 @@ def summarise(rows: Sequence[ResultRow]) -> list[SummaryRow]:
         InputError: two runs of one seed disagree.
     """
     groups: dict[tuple, dict[int, ResultRow]] = defaultdict(dict)
+    tightest: dict[tuple, ResultRow] = {}
     for row in rows:
-        seeds = groups[tuple(getattr(row, column) for column in _SAME)]
+        known_bound = tightest.setdefault(_values(row, _COMPARABLE), row)
+        if row.lower_bound_s > known_bound.lower_bound_s:
+            tightest[_values(row, _COMPARABLE)] = row
+        seeds = groups[_values(row, _SAME)]
         known = seeds.setdefault(row.seed, row)
         if known.makespan_s != row.makespan_s:
             raise InputError(
                 f"{row.method} on {row.workload}, seed {row.seed}: two runs of the same settings "
                 f"give {known.makespan_s:g} s and {row.makespan_s:g} s"
             )
-    table = [_average(list(seeds.values())) for seeds in groups.values()]
-    before_method = _SAME.index("method")
-    return sorted(
-        table,
-        key=lambda row: (
-            *(getattr(row, column) for column in _SAME[:before_method]),
-            row.makespan_s,
-        ),
-    )
+    table = [
+        _average(list(seeds.values()), tightest[same[: len(_COMPARABLE)]])
+        for same, seeds in groups.items()
+    ]
+    return sorted(table, key=lambda row: (*_values(row, _COMPARABLE), row.makespan_s))
 
 
-def _average(rows: Sequence[ResultRow]) -> SummaryRow:
+def _values(row: ResultRow | SummaryRow, columns: Sequence[str]) -> tuple:
+    return tuple(getattr(row, column) for column in columns)
+
+
+def _average(rows: Sequence[ResultRow], tightest: ResultRow) -> SummaryRow:
+    """Average over seeds, with the bound of ``tightest``."""
+
     def mean(column: str) -> float:
         return float(np.mean([getattr(row, column) for row in rows]))
 
@@ -102,8 +118,9 @@ def _average(rows: Sequence[ResultRow]) -> SummaryRow:
         spread_s=float(np.std(makespans, ddof=1)) if len(makespans) > 1 else 0.0,
         jitter_mean_s=mean("jitter_mean_s"),
         jitter_p95_s=mean("jitter_p95_s"),
-        lower_bound_s=mean("lower_bound_s"),
-        gap=mean("gap"),
+        lower_bound_s=tightest.lower_bound_s,
+        bound=tightest.bound,
+        gap=gap_over(tightest.lower_bound_s, mean("makespan_s")),
         wall_s=mean("wall_s"),
     )
 

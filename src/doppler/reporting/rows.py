@@ -47,6 +47,14 @@ class ResultRow:
     gap: float
 
 
+def gap_over(bound_s: float, makespan_s: float) -> float:
+    """Makespan over lower bound, less 1; sums of seconds agree to their last digits only."""
+    if bound_s == 0.0:
+        return 0.0 if makespan_s == 0.0 else float("inf")
+    gap = makespan_s / bound_s - 1.0
+    return 0.0 if abs(gap) < 1e-9 else gap
+
+
 def write_results(path: str | Path, rows: Sequence[ResultRow]) -> None:
     """Write results.csv, atomically."""
     text = io.StringIO()

@@ -1,4 +1,4 @@
-"""Stage I: imitation of an expert heuristic.
+"""Stage I: imitation of a heuristic, or of what a search found.
 
 Shape suffixes: B episodes, V ops.
 """
@@ -11,7 +11,9 @@ from doppler.baselines import Teacher
 from doppler.episode import View
 from doppler.policies import Policy
 from doppler.stages.optimisation import (
+    NO_EFFORT,
     ClockedModule,
+    Effort,
     check_at_least,
     linear_decay,
     log_metrics,
@@ -25,7 +27,8 @@ class Imitation(ClockedModule):
     policy: an nn.Module that is a Policy. view: the problem. teacher: gives fresh decisions,
     ties drawn anew, for every batch. episodes: in all. batch_episodes: per update.
     learning_rate, final_learning_rate: of Adam, falling linearly. entropy: weight of the entropy
-    bonus, falling to 0. seed: of everything random here.
+    bonus, falling to 0. seed: of everything random here. inherited: what it took the teacher to
+    know what it teaches; elapsed_s goes on counting from there.
 
     Source: DOPPLER (Yao et al., ICLR 2026), stage I. There the policy's own epsilon-greedy
     episodes choose the states; here the teacher's do, and of tied choices the drawn one counts.
@@ -45,6 +48,7 @@ class Imitation(ClockedModule):
         final_learning_rate: float,
         entropy: float,
         seed: int,
+        inherited: Effort = NO_EFFORT,
     ) -> None:
         super().__init__()
         check_at_least("algorithm.imitation.batch_episodes", batch_episodes, 1)
@@ -59,6 +63,8 @@ class Imitation(ClockedModule):
         self.learning_rate = learning_rate
         self.final_learning_rate = final_learning_rate
         self.entropy = entropy
+        self.inherited = inherited
+        self.elapsed_s = inherited.seconds
         self.rng = seeded_generator(seed, "imitation")
         self.best_s = float("inf")
 
@@ -95,7 +101,7 @@ class Imitation(ClockedModule):
         checkpoint["doppler"] = {
             "rng": self.rng.bit_generator.state,
             "elapsed_s": self.elapsed_s,
-            "evaluations": 0,
+            "evaluations": self.inherited.evaluations,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

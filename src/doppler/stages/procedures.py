@@ -5,7 +5,6 @@ in its own run directory.
 """
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -17,11 +16,15 @@ from rich.console import Console
 
 from doppler.baselines import Baseline
 from doppler.errors import InputError
+from doppler.graph import save_json, save_text
+from doppler.graph.formats import write_atomically
 from doppler.problem import Placement
+from doppler.reporting.description import counts, describe
+from doppler.reporting.graph_picture import save_graph_picture
 from doppler.reporting.rows import RESULTS_FILE, SUMMARY_FILE, read_results
 from doppler.reporting.table import print_results
+from doppler.stages.applying import run_inference
 from doppler.stages.checkpoints import LAST
-from doppler.stages.optimisation import seeded_generator
 from doppler.stages.reinforcement import Reinforcement
 from doppler.stages.run import Method, Run, plain
 from doppler.stages.run_directory import (
@@ -29,9 +32,16 @@ from doppler.stages.run_directory import (
     is_finished,
     run_directory,
 )
-from doppler.stages.training import imitation_key, train_imitation, train_reinforcement
+from doppler.stages.searching import compare_baselines
+from doppler.stages.training import (
+    greedy_placement,
+    imitation_key,
+    train_imitation,
+    train_reinforcement,
+)
 
 Summary = dict[str, Any]
+DESCRIPTION_FILE = "description.txt"
 
 
 def execute(
@@ -47,6 +57,11 @@ def execute(
     stage = STAGES.get(cfg.stage.name)
     if stage is None:
         raise InputError(f"stage.name: {cfg.stage.name!r} is not one of {', '.join(STAGES)}")
+    if isinstance(cfg.stage.get("teacher"), str):
+        raise InputError(
+            f"stage.teacher: a baseline's settings, not its name; outside the command line "
+            f"baseline@stage.teacher={cfg.stage.teacher} chooses it"
+        )
     run = Run(cfg, _method_name(cfg), console, is_step)
     run.check()
     with claimed(run.directory, cfg, run.problem.hash, overrides, wait=is_step):
@@ -55,7 +70,10 @@ def execute(
             return stage(run)
     if not is_step:
         run.say(f"{run.directory} is finished already (overwrite=true runs it again)")
-        print_results(read_results(run.directory / RESULTS_FILE), console)
+        if cfg.stage.name == "describe":
+            run.say((run.directory / DESCRIPTION_FILE).read_text().rstrip())
+        else:
+            print_results(read_results(run.directory / RESULTS_FILE), console)
     return _summary_of(run.directory)
 
 
@@ -69,6 +87,8 @@ def _summary_of(directory: Path) -> Summary:
 
 def _method_name(cfg: DictConfig) -> str:
     """The method that a run is about, as its directory is called."""
+    if cfg.stage.name == "describe":
+        return "graph"
     if cfg.stage.name == "evaluate":
         return "+".join(str(name) for name in cfg.get("baseline") or {}) or "none"
     return str(cfg.policy.name)
@@ -77,18 +97,20 @@ def _method_name(cfg: DictConfig) -> str:
 def run_imitation(run: Run) -> Summary:
     """Stage I: train, then execute the greedy placement once."""
     module = train_imitation(run)
-    rng = seeded_generator(run.cfg.seed, "greedy")
-    device_BV, priority_BV = module.policy.rollout(run.view, 1, 0.0, rng).placements()
-    placement = Placement.make(run.problem, device_BV[0], priority_BV[0])
+    placement = greedy_placement(run, module.policy)
     method = Method(
         name=f"{run.cfg.policy.name} imitation",
-        settings=[plain(run.cfg.policy), plain(run.cfg.algorithm.imitation)],
+        settings=[
+            *(plain(run.cfg.policy), plain(run.cfg.algorithm.imitation)),
+            plain(run.cfg.stage.teacher),
+        ],
         placement=placement,
         makespan_s=run.nominal_s(placement),
         uses_order=run.honours_order,
-        evaluations=1,
+        evaluations=module.inherited.evaluations + 1,
         wall_s=module.elapsed_s,
     )
+    own_s = module.elapsed_s - module.inherited.seconds
     if not np.isfinite(method.makespan_s):
         raise InputError(f"{method.name}: the greedy placement does not fit in memory")
     return run.finish(
@@ -98,7 +120,7 @@ def run_imitation(run: Run) -> Summary:
             "imitation_key": imitation_key(run),
             "greedy_makespan_s": method.makespan_s,
             "episodes": module.num_episodes,
-            "episodes_per_s": module.num_episodes / max(module.elapsed_s, 1e-9),
+            "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
         },
     )
 
@@ -144,11 +166,11 @@ def _reinforce(run: Run, baselines: dict[str, Baseline]) -> Summary:
 def _learned_methods(run: Run, module: Reinforcement) -> tuple[Method, Method]:
     """The best sample, and the greedy placement of the best weights."""
     assert module.greedy_placement is not None, "training begins with a greedy placement"
-    best = module.best_placement or module.greedy_placement
+    best = module.best.placement or module.greedy_placement
     name = str(run.cfg.policy.name)
     settings = [
         *(plain(run.cfg.policy), plain(run.cfg.algorithm), run.cfg.stage.init_from),
-        plain(run.cfg.trainer.build),
+        *(plain(run.cfg.stage.teacher), plain(run.cfg.trainer.build)),
     ]
 
     def method(label: str, placement: Placement) -> Method:
@@ -158,7 +180,7 @@ def _learned_methods(run: Run, module: Reinforcement) -> tuple[Method, Method]:
             placement=placement,
             makespan_s=run.nominal_s(placement),
             uses_order=run.honours_order,
-            evaluations=module.evaluations_done,
+            evaluations=module.best.evaluations,
             wall_s=module.elapsed_s,
         )
 
@@ -174,36 +196,6 @@ def run_evaluate(run: Run) -> Summary:
     return run.finish(methods[0], methods[1:], {})
 
 
-def compare_baselines(run: Run, baselines: dict[str, Baseline]) -> list[Method]:
-    """Search with each baseline; those that choose an order need a system that honours it."""
-    methods = []
-    for name, baseline in baselines.items():
-        if not run.honours_order and getattr(baseline, "order", False):
-            run.say(f"{name} is left out: it searches for an order, and this system keeps none")
-            continue
-        begin = time.perf_counter()
-        with run.open() as session:
-            result = baseline.place(session, seeded_generator(run.cfg.seed, name))
-            assert result.evaluations == session.evaluations, f"{name} miscounts"
-        wall_s = time.perf_counter() - begin
-        nominal_s = run.nominal_s(result.placement)
-        if not np.isfinite(nominal_s):
-            run.say(f"{name} is left out: it found no placement that fits in memory")
-            continue
-        methods.append(
-            Method(
-                name=name,
-                settings=plain(run.cfg.baseline[name]),
-                placement=result.placement,
-                makespan_s=nominal_s,
-                uses_order=baseline.uses_order and run.honours_order,
-                evaluations=result.evaluations,
-                wall_s=wall_s,
-            )
-        )
-    return methods
-
-
 def _initial_weights(run: Run) -> Path | None:
     """Checkpoint to begin stage II from."""
     choice = run.cfg.stage.init_from
@@ -214,7 +206,8 @@ def _initial_weights(run: Run) -> Path | None:
     found = _find_imitation(run)
     if found is None:
         cfg = deepcopy(run.cfg)
-        OmegaConf.update(cfg, "stage", {"name": "imitation"}, merge=False)
+        stage = {"name": "imitation", "teacher": plain(run.cfg.stage.teacher)}
+        OmegaConf.update(cfg, "stage", stage, merge=False)
         cfg.run_dir, cfg.overwrite = None, False
         found = run_directory(cfg, _method_name(cfg), run.problem.hash)
         run.say(f"stage I is needed first: it runs in {found}")
@@ -232,9 +225,29 @@ def _find_imitation(run: Run) -> Path | None:
     return None
 
 
+def run_describe(run: Run) -> Summary:
+    """What the workload's graph consists of, in words, in a picture and as files."""
+    graph, directory = run.problem.graph, run.directory
+    lines = describe(graph)
+    save_json(graph, directory / "graph.json")
+    try:
+        save_text(graph, directory / "graph.txt")
+    except InputError as error:
+        lines.append(f"no graph.txt: {error}")
+    save_graph_picture(graph, directory / "graph.png")
+    write_atomically(directory / DESCRIPTION_FILE, "\n".join(lines) + "\n")
+    summary = {**run.identity(), **counts(graph)}
+    write_atomically(directory / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
+    run.say("\n".join(lines))
+    run.say(f"graph.json, graph.txt and graph.png are in {directory}")
+    return summary
+
+
 STAGES: dict[str, Callable[[Run], Summary]] = {
     "imitation": run_imitation,
     "rl_sim": run_rl_sim,
     "pipeline": run_pipeline,
+    "inference": run_inference,
     "evaluate": run_evaluate,
+    "describe": run_describe,
 }

@@ -22,7 +22,7 @@ from doppler.errors import InputError
 from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
 from doppler.problem import Placement, Problem, build
-from doppler.reporting.rows import RESULTS_FILE, SUMMARY_FILE, ResultRow, write_results
+from doppler.reporting.rows import RESULTS_FILE, SUMMARY_FILE, ResultRow, gap_over, write_results
 from doppler.reporting.table import format_seconds, print_results
 from doppler.stages.checkpoints import load_checkpoint
 from doppler.stages.optimisation import seeded_generator
@@ -39,6 +39,7 @@ class Method:
     """A method's outcome: the placement, its nominal makespan, and what it took to find it.
 
     settings: of the method, as configured. uses_order: it chose the order, and the system keeps it.
+    lower_bound_s: what it proved that no placement can beat, if it proves such things.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Method:
     uses_order: bool
     evaluations: int
     wall_s: float
+    lower_bound_s: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +96,15 @@ class Run:
         """Whether the system runs ready ops by their priority."""
         return self.system.queue in ("priority", "strict")
 
+    @property
+    def is_random(self) -> bool:
+        """Whether executing a placement twice can take different times."""
+        system = self.system
+        return system.kind == "measured" or system.queue == "random" or system.noise > 0  # pyright: ignore[reportAttributeAccessIssue]
+
     @cached_property
     def bound(self) -> LowerBound:
-        """What no placement can beat on this system."""
+        """What no placement can beat on this system, known before any search."""
         return lower_bound(self.problem, streams=self.system.streams)
 
     def open(self) -> Session:
@@ -165,7 +173,7 @@ class Run:
             rows = placement.device[None], placement.priority[None]
             return float(session.measure(*rows, rng=rng).cost_s()[0])
 
-    def row(self, method: Method) -> ResultRow:
+    def row(self, method: Method, bound: LowerBound) -> ResultRow:
         """The protocol's figures of a method, jitter on fresh draws that all methods share."""
         placement = method.placement
         jittered = replace(self.system, noise=JITTER)  # type: ignore[type-var]
@@ -194,21 +202,22 @@ class Run:
             makespan_s=method.makespan_s,
             jitter_mean_s=float(draws.mean()),
             jitter_p95_s=float(np.quantile(draws, 0.95)),
-            lower_bound_s=self.bound.seconds,
-            bound=self.bound.name,
-            gap=self._gap(method.makespan_s),
+            lower_bound_s=bound.seconds,
+            bound=bound.name,
+            gap=gap_over(bound.seconds, method.makespan_s),
         )
 
     def _rules(self) -> dict[str, Any]:
         return {key: value for key, value in plain(self.cfg.simulator).items() if key != "_target_"}
 
-    def _gap(self, makespan_s: float) -> float:
-        """Makespan over lower bound, less 1; sums of seconds agree to their last digits only."""
-        bound_s = self.bound.seconds
-        if bound_s == 0.0:
-            return 0.0 if makespan_s == 0.0 else float("inf")
-        gap = makespan_s / bound_s - 1.0
-        return 0.0 if abs(gap) < 1e-9 else gap
+    def largest_bound(self, methods: list[Method]) -> LowerBound:
+        """The largest of what is known before any search and what the methods proved."""
+        proven = [
+            LowerBound(seconds=method.lower_bound_s, name=method.name)
+            for method in methods
+            if method.lower_bound_s is not None
+        ]
+        return max([self.bound, *proven], key=lambda bound: bound.seconds)
 
     def finish(self, method: Method, others: list[Method], extra: dict[str, Any]) -> dict[str, Any]:
         """Write everything that a finished run leaves behind; the summary, last, marks it done.
@@ -216,7 +225,9 @@ class Run:
         method: the one that the run is about. others: compared with it. extra: further entries
         of the summary.
         """
-        rows = [self.row(each) for each in (method, *others)]
+        methods = [method, *others]
+        bound = self.largest_bound(methods)
+        rows = [self.row(each, bound) for each in methods]
         write_results(self.directory / RESULTS_FILE, rows)
         save_json(self.problem.graph, self.directory / "graph.json")
         self._save(method.placement, rows[0].makespan_s)
@@ -227,7 +238,7 @@ class Run:
         save_gantt(trace, self.directory / "schedule.png", title=title)
         explanation = explain(trace).lines()
         write_atomically(self.directory / "explanation.txt", "\n".join(explanation) + "\n")
-        summary = {**self._describe(rows[0]), **extra}
+        summary = {**self.identity(), **_outcome(rows[0]), **extra}
         write_atomically(self.directory / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
         if self.is_step:
             return summary
@@ -240,29 +251,18 @@ class Run:
         )
         return summary
 
-    def _describe(self, row: ResultRow) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
+        """What was run, and by what: the head of every summary."""
         graph = self.problem.graph
         return {
-            "workload": row.workload,
+            "workload": str(self.cfg.workload.name),
             "num_ops": graph.num_ops,
             "num_edges": graph.num_edges,
             "problem_hash": self.problem.hash,
-            "cluster": row.cluster,
-            "num_devices": row.num_devices,
+            "cluster": str(self.cfg.cluster.name),
+            "num_devices": self.problem.num_devices,
             "stage": str(self.cfg.stage.name),
-            "method": row.method,
-            "system": row.system,
-            "system_kind": row.system_kind,
-            "queue": row.queue,
-            "seed": row.seed,
-            "makespan_s": row.makespan_s,
-            "jitter_mean_s": row.jitter_mean_s,
-            "jitter_p95_s": row.jitter_p95_s,
-            "repeats": 1,
-            "std": 0.0,
-            "lower_bound_s": row.lower_bound_s,
-            "evaluations": row.evaluations,
-            "wall_s": row.wall_s,
+            "seed": int(self.cfg.seed),
             "versions": {
                 name: version(name)
                 for name in ("doppler", "torch", "numba", "numpy", "pytorch-lightning")
@@ -271,6 +271,24 @@ class Run:
             "git_commit": _git_commit(),
             "host": {"name": platform.node(), "cpus": len(os.sched_getaffinity(0))},
         }
+
+
+def _outcome(row: ResultRow) -> dict[str, Any]:
+    return {
+        "method": row.method,
+        "system": row.system,
+        "system_kind": row.system_kind,
+        "queue": row.queue,
+        "makespan_s": row.makespan_s,
+        "jitter_mean_s": row.jitter_mean_s,
+        "jitter_p95_s": row.jitter_p95_s,
+        "repeats": 1,
+        "std": 0.0,
+        "lower_bound_s": row.lower_bound_s,
+        "bound": row.bound,
+        "evaluations": row.evaluations,
+        "wall_s": row.wall_s,
+    }
 
 
 def _short_hash(settings: Any) -> str:

@@ -3,16 +3,24 @@
 import hashlib
 import json
 import logging
+import time
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from hydra.utils import instantiate
 from torch.utils.data import DataLoader
 
+from doppler.baselines import TaughtPlacement, Teacher
+from doppler.errors import InputError
 from doppler.policies import Policy
+from doppler.problem import Placement
 from doppler.reporting.progress import TrainingProgress
+from doppler.reporting.table import format_seconds
+from doppler.stages.best_so_far import BestSoFar
 from doppler.stages.checkpoints import (
     BEST,
     LAST,
@@ -23,10 +31,20 @@ from doppler.stages.checkpoints import (
     save_checkpoint,
 )
 from doppler.stages.imitation import Imitation
-from doppler.stages.optimisation import NO_EFFORT, Updates
+from doppler.stages.inference import Inference
+from doppler.stages.optimisation import (
+    NO_EFFORT,
+    Effort,
+    Updates,
+    check_at_least,
+    seeded_generator,
+)
 from doppler.stages.reinforcement import Reinforcement
 from doppler.stages.run import Run, plain
+from doppler.stages.searching import is_pointless, search
 from doppler.system import Session
+
+TEACHER_FILE = "teacher.json"
 
 # Lightning's advice on loggers, workers and devices does not concern what runs here.
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
@@ -41,11 +59,12 @@ def make_policy(run: Run) -> Policy:
 
 
 def imitation_key(run: Run) -> str:
-    """What imitation depends on: problem, policy, its settings, seed. Equal keys, equal weights."""
+    """What imitation depends on; equal keys, equal weights."""
     parts = {
         "problem": run.problem.hash,
         "policy": plain(run.cfg.policy),
         "imitation": plain(run.cfg.algorithm.imitation),
+        "teacher": plain(run.cfg.stage.teacher),
         "trainer": plain(run.cfg.trainer.build),
         "seed": run.cfg.seed,
     }
@@ -74,10 +93,48 @@ def fit(run: Run, module: pl.LightningModule, num_updates: int) -> None:
     trainer.fit(module, batches, ckpt_path=last if last.exists() else None, weights_only=False)
 
 
+def make_teacher(run: Run) -> tuple[Teacher, Effort]:
+    """Who teaches stage I, and what it took to know what to teach.
+
+    A list scheduler decides anew for every batch. Any other baseline searches once, on the run's
+    system, and teaches the placement that it finds: it is kept in the run directory.
+
+    Raises:
+        InputError: the search is of no use on this system, or finds nothing that fits in memory.
+    """
+    baseline = instantiate(run.cfg.stage.teacher)
+    if isinstance(baseline, Teacher):
+        return baseline, NO_EFFORT
+    name, path = type(baseline).__name__, run.directory / TEACHER_FILE
+    if is_pointless(run, baseline):
+        raise InputError(f"stage.teacher: {name} searches for an order, this system keeps none")
+    if not path.exists():
+        result, effort = search(run, baseline, "teacher")
+        if not np.isfinite(result.makespan_s):
+            raise InputError(f"stage.teacher: {name} found no placement that fits in memory")
+        costs = {"makespan_s": result.makespan_s, **asdict(effort)}
+        result.placement.save(path, costs)
+    placement = Placement.load(path, run.problem)
+    kept = json.loads(path.read_text())
+    effort = Effort(kept["evaluations"], kept["seconds"])
+    run.say(
+        f"{name} teaches a placement of {format_seconds(kept['makespan_s'])}, found in "
+        f"{effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
+    )
+    return TaughtPlacement.of(run.problem, placement), effort
+
+
 def train_imitation(run: Run) -> Imitation:
     """Stage I; leaves last.ckpt."""
+    teacher, effort = make_teacher(run)
     build = instantiate(run.cfg.algorithm.imitation)
-    module = build(policy=make_policy(run), view=run.view, seed=run.cfg.seed)
+    module = build(
+        policy=make_policy(run),
+        view=run.view,
+        teacher=teacher,
+        seed=run.cfg.seed,
+        inherited=effort,
+    )
     fit(run, module, module.num_updates)
     return module
 
@@ -90,17 +147,44 @@ def train_reinforcement(
     if init_from is not None:
         load_policy_weights(policy, init_from)  # type: ignore[arg-type]
         inherited = effort_of(init_from)
+    inference: Inference = instantiate(run.cfg.algorithm.inference)
+    evaluations = run.cfg.algorithm.reinforcement.evaluations
     build = instantiate(run.cfg.algorithm.reinforcement)
     module: Reinforcement = build(
         title=title,
         policy=policy,
         view=run.view,
-        session=session,
+        best=best_so_far(run, session, inherited.evaluations),
+        evaluations=evaluations - inference.evaluations_of(evaluations),
         seed=run.cfg.seed,
-        on_best=run.keep_best,
         inherited=inherited,
         on_best_greedy=lambda: save_checkpoint(module.trainer, run.directory / BEST),
     )
     fit(run, module, module.num_updates)
+    begin = time.perf_counter()
     module.try_greedy()
+    if inference.share > 0:
+        left = evaluations - module.evaluations_used
+        rng = seeded_generator(run.cfg.seed, "inference")
+        inference.search(policy, run.view, module.best, left, order=run.honours_order, rng=rng)
+    module.elapsed_s += time.perf_counter() - begin
     return module
+
+
+def greedy_placement(run: Run, policy: Policy) -> Placement:
+    """What the policy decides where it does not draw."""
+    rng = seeded_generator(run.cfg.seed, "greedy")
+    device_BV, priority_BV = policy.rollout(run.view, 1, 0.0, rng).placements()
+    return Placement.make(run.problem, device_BV[0], priority_BV[0])
+
+
+def best_so_far(run: Run, session: Session, evaluations: int = 0) -> BestSoFar:
+    """Executes on the run's system; keeps the best placement, on disk too."""
+    check_at_least("algorithm.confirmations", run.cfg.algorithm.confirmations, 0)
+    return BestSoFar(
+        session=session,
+        confirmations=run.cfg.algorithm.confirmations if run.is_random else 0,
+        seed=run.cfg.seed,
+        on_best=run.keep_best,
+        evaluations=evaluations,
+    )

@@ -1,0 +1,43 @@
+"""What the critical path heuristic would choose in an episode: the op, and the device.
+
+Source: Kwok and Ahmad, ACM Computing Surveys 1999, as used by DOPPLER (Yao et al., ICLR 2026):
+the candidate with the largest b_level, the device on which it can start earliest.
+"""
+
+import numpy as np
+
+from doppler.compilation import compiled
+from doppler.episode.process import NUM_CANDIDATES
+
+
+@compiled
+def largest_b_levels_first(w, e):
+    """Move the candidates of the largest b_level to the front of their list; returns how many."""
+    num, largest, tied = e.status[NUM_CANDIDATES], 0.0, 0
+    for i in range(num):
+        largest = max(largest, w.b_level[e.candidates[i]])
+    for i in range(num):
+        v = e.candidates[i]
+        if w.b_level[v] >= largest - w.tie_s:
+            e.candidates[i] = e.candidates[tied]
+            e.candidates[tied] = v
+            tied += 1
+    return tied
+
+
+@compiled
+def close_later_starts(w, e, v, taken, mask):
+    """Of the devices that are open in ``mask`` [D], leave those on which op v can start earliest.
+
+    taken: a device that is taken in any case: if it is none of these, nothing is closed; -1: none.
+    """
+    earliest = np.inf
+    for d in range(len(mask)):
+        if mask[d] != 0:
+            earliest = min(earliest, max(e.devices[d].available, e.on_device[v, d].data_ready))
+    latest = earliest + w.tie_s
+    if taken >= 0 and max(e.devices[taken].available, e.on_device[v, taken].data_ready) > latest:
+        return
+    for d in range(len(mask)):
+        if max(e.devices[d].available, e.on_device[v, d].data_ready) > latest:
+            mask[d] = 0

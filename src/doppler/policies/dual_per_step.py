@@ -1,0 +1,195 @@
+"""The dual policy with the graph encoded at every step, to measure what encoding it once costs.
+
+Shape suffixes: B episodes, V ops and steps, E edges, D devices, C states (an episode before one of
+its steps), N candidates in these states, F features, H hidden of the encoder, P hidden of PLC.
+"""
+
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from doppler.episode import View, make_episode
+from doppler.policies.contract import Decisions
+from doppler.policies.dual import DualPolicy, StaticParts
+from doppler.policies.dual_replay import SelRows, plc_choices, sel_choices
+from doppler.policies.dual_rollout import Record, begin, make_scratch, step
+from doppler.policies.encoder import GraphEncoder
+
+# Ops of all states that are encoded in one pass; more only take more memory.
+_OPS_AT_ONCE = 1 << 14
+
+
+class StepwiseDualPolicy(DualPolicy):
+    """DualPolicy whose encoder sees the placement so far, and runs before every step.
+
+    Beside their features, ops enter with whether they are placed and the load of their device, and
+    edges with whether their ends are placed on one device, or on two: the same for any number of
+    devices and any of their names. Arguments are those of DualPolicy.
+
+    Source: DOPPLER (Yao et al., ICLR 2026), ablation of message passing per episode against per
+    step; Placeto (Addanki et al. 2019) encodes at every step.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden: int,
+        rounds: int,
+        sel_hidden: int,
+        plc_hidden: int,
+        sel: Literal["learned", "b_level"],
+        plc: Literal["learned", "earliest_start"],
+        look_ahead: bool,
+    ) -> None:
+        super().__init__(
+            encoder="gated",
+            hidden=hidden,
+            rounds=rounds,
+            sel_hidden=sel_hidden,
+            plc_hidden=plc_hidden,
+            sel=sel,
+            plc=plc,
+            look_ahead=look_ahead,
+        )
+
+    def _make_encoder(self, num_features: int, hidden: int, rounds: int) -> nn.Module:
+        return GraphEncoder(
+            num_features=num_features + 2, hidden=hidden, rounds=rounds, num_edge_features=3
+        )
+
+    def _encode(self, view: View, device_CV: Tensor) -> tuple[StaticParts, Tensor]:
+        """First layers of both heads, and their sums over the ops on each device [C, D, P].
+
+        device_CV: where the ops are, -1 for those that are not placed.
+        """
+        x_VF, edge_index_2E, edge_E1, sink_path_VV, source_path_VV = self._view_tensors(view)
+        num, num_ops = device_CV.shape
+        placed_CV = device_CV >= 0
+        on_CVD = nn.functional.one_hot(device_CV + 1, view.problem.num_devices + 1)[..., 1:].float()
+        work_V = torch.from_numpy(view.problem.mean_op_seconds / view.problem.scale_s).float()
+        load_CD = torch.einsum("cvd,v->cd", on_CVD, work_V)
+        x_CVF = torch.cat(
+            [
+                x_VF.expand(num, -1, -1),
+                placed_CV[..., None].float(),
+                torch.einsum("cvd,cd->cv", on_CVD, load_CD)[..., None],
+            ],
+            dim=-1,
+        )
+        src_E, dst_E = edge_index_2E
+        both_CE = placed_CV[:, src_E] & placed_CV[:, dst_E]
+        same_CE = device_CV[:, src_E] == device_CV[:, dst_E]
+        edge_CEF = torch.cat(
+            [
+                edge_E1.expand(num, -1, -1),
+                (both_CE & same_CE)[..., None].float(),
+                (both_CE & ~same_CE)[..., None].float(),
+            ],
+            dim=-1,
+        )
+        # The states are one graph of C parts.
+        shift_C = torch.arange(num) * num_ops
+        index_2CE = edge_index_2E[:, None, :] + shift_C[:, None]
+        h_CVH = self.encoder(x_CVF.flatten(0, 1), index_2CE.flatten(1), edge_CEF.flatten(0, 1))
+        h_CVH = h_CVH.unflatten(0, (num, num_ops))
+        columns = h_CVH.transpose(0, 1).flatten(1)
+        along = [
+            (path_VV @ columns).view(num_ops, num, -1).transpose(0, 1)
+            for path_VV in (sink_path_VV, source_path_VV)
+        ]
+        parts = self._first_layers(x_VF.expand(num, -1, -1), h_CVH, *along)
+        return parts, torch.einsum("cvd,cvp->cdp", on_CVD, parts.plc_placed_VP)
+
+    def _play_into(
+        self,
+        view: View,
+        seeds_B: NDArray[np.int64],
+        explore: float,
+        is_forced: bool,
+        record: Record,
+    ) -> NDArray[np.int64]:
+        arrays, num = view.problem.arrays, len(seeds_B)
+        device_BV = torch.full((num, view.problem.num_ops), -1)
+        episodes = [make_episode(arrays, view.arrays) for _ in range(num)]
+        rows_B = np.array([begin(arrays, episodes[b], b, record) for b in range(num)])
+        for t in range(view.problem.num_ops):
+            parts, placed_BDP = self._encode(view, device_BV)
+            for b in range(num):
+                weights = self._head_weights(StaticParts(*(part[b] for part in parts)))
+                scratch = make_scratch(weights, view.problem.num_devices)
+                scratch.placed[:] = placed_BDP[b].numpy()
+                rows_B[b] = step(
+                    arrays,
+                    view.arrays,
+                    weights,
+                    episodes[b],
+                    scratch,
+                    float(explore),
+                    seeds_B[b],
+                    is_forced,
+                    b,
+                    t,
+                    record,
+                )
+            if (rows_B < 0).any():
+                break
+            device_BV[torch.arange(num), record.op[:, t]] = torch.from_numpy(record.device[:, t])
+        return rows_B
+
+    def log_prob(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
+        """See contract.Policy: states are replayed many at a time, and again for their gradients.
+
+        Without the second replay, embeddings of V graphs of V ops would be kept for each episode.
+        """
+        num, num_ops = decisions.op.shape
+        rows = SelRows(decisions.record)
+        at_once = max(1, _OPS_AT_ONCE // num_ops)
+        parts = [
+            checkpoint(
+                self._replay,
+                view,
+                decisions,
+                rows,
+                torch.arange(first, min(first + at_once, num * num_ops)),
+                use_reentrant=False,
+            )
+            for first in range(0, num * num_ops, at_once)
+        ]
+        log_prob_BV, entropy_BV = (
+            torch.cat(each).view(num, num_ops) for each in zip(*parts, strict=True)
+        )
+        return log_prob_BV.sum(1), entropy_BV.sum(1)
+
+    def _replay(
+        self, view: View, decisions: Decisions, rows: SelRows, state_C: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy [C] of the steps from these successive states."""
+        record: Record = decisions.record
+        num_ops = record.op.shape[1]
+        device_BV, step_BV = map(torch.from_numpy, decisions.placements())
+        episode_C, step_C = state_C // num_ops, state_C % num_ops
+        device_CV = device_BV[episode_C].where(step_BV[episode_C] < step_C[:, None], -1)
+        parts, placed_CDP = self._encode(view, device_CV)
+
+        first, last = torch.searchsorted(rows.step, torch.stack([state_C[0], state_C[-1] + 1]))
+        step_N = rows.step[first:last] - state_C[0]
+        hidden_NS = parts.sel_op_VS[step_N, rows.op[first:last]] + self.sel_dynamic(
+            rows.x[first:last]
+        )
+        sel = sel_choices(hidden_NS, self.sel_out, step_N, rows.chosen[state_C] - first)
+
+        op_C = torch.from_numpy(record.op).flatten()[state_C]
+        device_x_TDF = torch.from_numpy(record.device_x).flatten(0, 1)
+        own_CP = parts.plc_op_VP[torch.arange(len(state_C)), op_C]
+        plc = plc_choices(
+            own_CP[:, None] + placed_CDP + self.plc_dynamic(device_x_TDF[state_C]),
+            self.plc_mid,
+            self.plc_out,
+            torch.from_numpy(record.device_mask).flatten(0, 1)[state_C] == 0,
+            torch.from_numpy(record.device).flatten()[state_C],
+        )
+        return sel[0] + plc[0], sel[1] + plc[1]

@@ -1,0 +1,126 @@
+"""What policies share that only choose devices: the ops come in an order known beforehand.
+
+Shape suffixes: B episodes, V ops and steps (step t places the t-th op of the order), D devices.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from doppler.baselines.levels import b_level_priority
+from doppler.episode import View
+from doppler.errors import InputError
+from doppler.policies.contract import Decisions
+
+IntArray = NDArray[np.int64]
+
+
+class FixedOrderPolicy(nn.Module):
+    """Places the ops by falling b_level, ties in topological order: the placement's priority too.
+
+    What follows another's decisions takes their devices; the order is not this policy's choice.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._orders: dict[str, IntArray] = {}
+
+    def order(self, view: View) -> IntArray:
+        """The op [V] of each step."""
+        key = view.problem.hash
+        if key not in self._orders:
+            self._orders[key] = np.argsort(b_level_priority(view.problem))
+        return self._orders[key]
+
+    def decisions(
+        self, view: View, device_BV: IntArray, log_prob_B: NDArray[np.float64]
+    ) -> Decisions:
+        """Decisions for the given device [B, V] of each step."""
+        op_BV = np.tile(self.order(view), (len(device_BV), 1))
+        return Decisions(op=op_BV, device=device_BV, log_prob=log_prob_B, record=None)
+
+    def follow(self, view: View, op_BV: IntArray, device_BV: IntArray) -> Decisions:
+        """See contract.Policy; ``device_BV[b, t]`` is the device of op ``op_BV[b, t]``."""
+        check_decisions(view, op_BV, device_BV)
+        device_of_BV = np.empty_like(device_BV)
+        np.put_along_axis(device_of_BV, op_BV, device_BV, axis=1)
+        device_BV = self.named(view, device_of_BV[:, self.order(view)])
+        decisions = self.decisions(view, device_BV, np.zeros(len(op_BV)))
+        with torch.no_grad():
+            log_prob_B, _ = self.log_prob(view, decisions)
+        return replace(decisions, log_prob=log_prob_B.numpy().astype(np.float64))
+
+    def named(self, view: View, device_BV: IntArray) -> IntArray:
+        """The same decisions under the names that the policy gives to identical devices."""
+        return device_BV
+
+    def log_prob(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
+        """See contract.Policy."""
+        raise NotImplementedError
+
+
+def check_decisions(view: View, op_BV: IntArray, device_BV: IntArray) -> None:
+    """Refuse what is no episode.
+
+    Raises:
+        InputError: an op before its producers, twice or unknown; a device that cannot run its op.
+    """
+    problem = view.problem
+    edges, num_ops = problem.graph.edges, problem.num_ops
+    able_VD = np.isfinite(problem.arrays.op_seconds)
+    for b, (op_V, device_V) in enumerate(zip(op_BV, device_BV, strict=True)):
+        step_V = np.argsort(op_V)
+        possible = (
+            np.array_equal(op_V[step_V], np.arange(num_ops))
+            and (step_V[edges.src] < step_V[edges.dst]).all()
+            and ((device_V >= 0) & (device_V < problem.num_devices)).all()
+            and able_VD[op_V, device_V].all()
+        )
+        if not possible:
+            raise InputError(
+                f"decisions of episode {b}: an op before its producers, or on a device that "
+                "cannot run it"
+            )
+
+
+def closed_devices(view: View, order_V: IntArray) -> Tensor:
+    """Where [V, D] a device cannot run the op of a step."""
+    return torch.from_numpy(np.isinf(view.problem.arrays.op_seconds[order_V]))
+
+
+def slowness(view: View, order_V: IntArray) -> NDArray[np.float32]:
+    """How much slower [V, D] the op of a step runs on a device than on its best: 0 to 2."""
+    seconds_VD = view.problem.arrays.op_seconds[order_V]
+    fastest_V1 = seconds_VD.min(axis=1, keepdims=True)
+    ratio_VD = np.divide(
+        seconds_VD, fastest_V1, where=fastest_V1 > 0.0, out=np.ones_like(seconds_VD)
+    )
+    return np.clip(ratio_VD - 1.0, 0.0, 2.0).astype(np.float32)
+
+
+def distribution(logit: Tensor, closed: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [..., D] (-inf where closed) and the entropy [...]."""
+    log_prob = logit.masked_fill(closed, -torch.inf).log_softmax(dim=-1)
+    # Not -inf * 0: its gradient would be none.
+    entropy = -(log_prob.exp() * log_prob.masked_fill(closed, 0.0)).sum(-1)
+    return log_prob, entropy
+
+
+def choose(log_prob: Tensor, explore: float | None, draw: NDArray[np.float64]) -> IntArray:
+    """Index of the device [...] chosen from log-probabilities [..., D].
+
+    draw: [..., 2] uniform random numbers. explore: see contract.Policy.
+    """
+    probability = np.exp(log_prob.numpy().astype(np.float64))
+    if explore is None:
+        cumulative = probability.cumsum(axis=-1)
+        return (cumulative <= draw[..., :1] * cumulative[..., -1:]).sum(axis=-1)
+    best = log_prob.numpy().argmax(axis=-1)
+    if explore == 0.0:
+        return best
+    num_open = np.isfinite(log_prob.numpy()).cumsum(axis=-1)
+    any_open = (num_open <= np.floor(draw[..., 1:] * num_open[..., -1:])).sum(axis=-1)
+    return np.where(draw[..., 0] < explore, any_open, best)

@@ -1,0 +1,107 @@
+"""Any baseline teaches stage I, and what it takes to know what to teach is counted."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+from problems import REPOSITORY
+
+from doppler.errors import InputError
+from doppler.problem import Placement, build
+from doppler.reporting.rows import read_results
+from doppler.stages.optimisation import seeded_generator
+
+BASELINES = sorted(path.stem for path in (REPOSITORY / "conf/baseline").glob("*.yaml"))
+# Episodes of two updates.
+FEW = ("stage=imitation", "budget.imitation_episodes=32", "budget.evaluations=60")
+
+
+def only(paths) -> Path:
+    (path,) = paths
+    return path
+
+
+def taught_by(name: str) -> tuple[str, ...]:
+    return "stage=imitation", f"baseline@stage.teacher={name}"
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_every_baseline_teaches_and_its_executions_are_counted(name, run, configure, tmp_path):
+    arguments = (*FEW, *taught_by(name))
+    if name == "cp_sat":
+        pytest.importorskip("ortools")
+        arguments = (*arguments, "stage.teacher.deterministic_time=0.5")
+    summary, text = run(*arguments)
+    directory = only(tmp_path.glob("imitation/chainmm/p100x4/doppler/*"))
+    assert (directory / "checkpoints/last.ckpt").exists()
+
+    cfg = configure(*arguments, "workload.params.n=64")
+    problem = build(instantiate(cfg.workload), instantiate(cfg.cluster))
+    baseline = instantiate(cfg.stage.teacher)
+    if hasattr(baseline, "decide"):
+        assert summary["evaluations"] == 1, "the greedy placement at the end, and nothing else"
+        return
+    with instantiate(cfg.simulator).open(problem) as session:
+        result = baseline.place(session, seeded_generator(0, "teacher"))
+        assert summary["evaluations"] == session.evaluations + 1
+    taught = Placement.load(directory / "teacher.json", problem)
+    assert taught.device.tolist() == result.placement.device.tolist()
+    assert taught.priority.tolist() == result.placement.priority.tolist()
+    assert f"{type(baseline).__name__} teaches a placement" in text
+    assert summary["wall_s"] > json.loads((directory / "teacher.json").read_text())["seconds"] > 0
+
+
+def test_stage_two_counts_what_its_teacher_used(run, tmp_path):
+    rows = {}
+    for name in ("critical_path", "annealing"):
+        _, text = run(
+            *("stage=pipeline", "baseline=[annealing]", f"baseline@stage.teacher={name}"),
+            "stage.teacher.runs=1" if name == "critical_path" else "stage.teacher.evaluations=70",
+        )
+        assert "stage I is needed first" in text, "another teacher, other weights"
+        (line,) = (line for line in text.splitlines() if "/pipeline/" in line and " -> " in line)
+        folder = Path(line.split(" -> ")[1])
+        rows[name] = {row.method: row for row in read_results(folder / "results.csv")}
+    alone, taught = rows["critical_path"], rows["annealing"]
+    for method in ("doppler", "doppler greedy"):
+        assert taught[method].evaluations == alone[method].evaluations + 70
+        assert taught[method].variant != alone[method].variant
+    assert taught["annealing"].evaluations == 100, "the one beside is not the teacher"
+    _, again = run(
+        "stage=rl_sim", "baseline@stage.teacher=annealing", "stage.teacher.evaluations=70"
+    )
+    assert "stage I is needed first" not in again
+
+
+def test_a_search_is_not_repeated_by_the_run_that_goes_on(run, tmp_path):
+    arguments = (*FEW, *taught_by("annealing"))
+    first, _ = run(*arguments)
+    directory = only(tmp_path.glob("imitation/*/*/*/*"))
+    (directory / "summary.json").unlink()
+    shutil.rmtree(directory / "checkpoints")
+    kept = json.loads((directory / "teacher.json").read_text())
+    (directory / "teacher.json").write_text(json.dumps({**kept, "evaluations": 1000}))
+    again, _ = run(*arguments)
+    assert first["evaluations"] == 61
+    assert again["evaluations"] == 1001, "searched once more"
+
+
+def test_a_teacher_without_a_placement_that_fits_ends_in_one_line(run, tmp_path):
+    rows = ",".join('{"output_bytes": 9e9, "flops": 1}' for _ in range(4))
+    (tmp_path / "big.json").write_text(
+        f'{{"format": "doppler-graph", "version": 1, "ops": [{rows}], "edges": [], "inputs": []}}'
+    )
+    with pytest.raises(
+        InputError, match=r"^stage\.teacher: RoundRobin found no placement that fits"
+    ):
+        run(
+            *("workload=file", f"workload.path={tmp_path}/big.json", "cluster.num_devices=1"),
+            *taught_by("round_robin"),
+        )
+
+
+def test_a_name_alone_is_refused_where_no_command_line_reads_it(run):
+    with pytest.raises(InputError, match=r"baseline@stage\.teacher=annealing chooses it"):
+        run("stage=imitation", "stage.teacher=annealing")
