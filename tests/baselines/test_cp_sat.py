@@ -199,11 +199,10 @@ def test_without_time_it_keeps_its_start_and_a_bound_that_holds():
     assert result.lower_bound_s is not None and result.lower_bound_s <= result.makespan_s
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_same_seed_gives_the_same_result(workers):
+def test_the_same_seed_gives_the_same_result():
     # Too large for a proof: the effort decides where it ends.
     problem = random_problem(1, num_ops=60, num_devices=4, costs="distinct", given_costs=False)
-    runs = [search(problem, deterministic_time=0.2, workers=workers) for _ in range(2)]
+    runs = [search(problem, deterministic_time=0.2, workers=1) for _ in range(2)]
     first, second = (
         (run.evaluations, run.lower_bound_s, run.placement.device.tolist()) for run in runs
     )
