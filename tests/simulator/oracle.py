@@ -82,7 +82,7 @@ def simulate(
             return (ready_since[task], task)
         if queue == "random":
             assert random_key is not None
-            return (random_key(tasks.index(task)), task)
+            return (random_key(_number(problem, task)), task)
         return (plan.rank[task], task)
 
     while True:
@@ -118,6 +118,12 @@ def simulate(
         finish=finish,
         peak_bytes=_peaks(problem, placement, plan, start_round, end_round) if complete else [],
     )
+
+
+def _number(problem: Problem, task: Task) -> int:
+    if task[0] == "op":
+        return task[1]
+    return problem.num_ops + task[1] * problem.num_devices + task[2]
 
 
 def _make_plan(problem: Problem, placement: Placement, contention: str) -> _Plan:

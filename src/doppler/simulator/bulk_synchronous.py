@@ -15,15 +15,8 @@ the comparison is that of DOPPLER (Yao et al., ICLR 2026).
 import numpy as np
 
 from doppler.compilation import compiled
-from doppler.simulator.state import (
-    allocate,
-    free_reads,
-    jitter,
-    load_inputs,
-    output_bytes,
-    plan_tasks,
-    transfer_to,
-)
+from doppler.simulator.copies import allocate, free_reads, list_all_transfers, load_inputs
+from doppler.simulator.state import jitter, open_ops, output_bytes
 
 
 @compiled
@@ -34,9 +27,9 @@ def simulate(p, rules, device_V, priority_V, seed, s):
     """
     tasks, devices, level_ops = s.tasks, s.devices, s.order
     num_ops = len(p.op_seconds)
-    plan_tasks(p, device_V, priority_V, s)
+    open_ops(p, device_V, priority_V, tasks)
     load_inputs(p, device_V, devices)
-    for k in range(num_ops, len(tasks)):
+    for k in range(num_ops, num_ops + list_all_transfers(p, s)):
         tasks[k].pending = 1  # not moved yet
     num_listed = 0
     for v in range(num_ops):
@@ -46,8 +39,8 @@ def simulate(p, rules, device_V, priority_V, seed, s):
     begin, now = 0, 0.0
     while begin < num_listed:
         end = num_listed
-        num_moves = _list_moves(p, tasks, s.regions, level_ops, begin, end, s.hops)
-        now = _exchange(p, rules, seed, now, s.hops, num_moves, s)
+        num_moves = _list_moves(p, s, level_ops, begin, end)
+        now = _exchange(p, rules, seed, now, num_moves, s)
         now = _compute(p, rules, seed, now, level_ops, begin, end, s)
         for i in range(begin, end):
             v = level_ops[i]
@@ -63,27 +56,26 @@ def simulate(p, rules, device_V, priority_V, seed, s):
 
 
 @compiled
-def _list_moves(p, tasks, regions, level_ops, begin, end, moves):
-    """Fill ``moves`` with the transfers that the ops level_ops[begin:end] still need."""
+def _list_moves(p, s, level_ops, begin, end):
+    """Fill ``hops`` with the transfers that the ops level_ops[begin:end] still need."""
+    num_ops, num_regions = len(p.op_seconds), len(p.size)
     num_moves = 0
     for i in range(begin, end):
         v = level_ops[i]
-        d = tasks[v].resource
         for j in range(p.read_ptr[v], p.read_ptr[v + 1]):
-            r = p.reads[j]
-            if tasks[p.region_src[r]].resource != d:
-                k = transfer_to(tasks, regions, r, d)
-                if tasks[k].pending > 0:
-                    tasks[k].pending = 0
-                    moves[num_moves] = k
+            if s.copies[j] >= num_regions:
+                k = num_ops + s.copies[j] - num_regions
+                if s.tasks[k].pending > 0:
+                    s.tasks[k].pending = 0
+                    s.hops[num_moves] = k
                     num_moves += 1
     return num_moves
 
 
 @compiled
-def _exchange(p, rules, seed, now, moves, num_moves, s):
+def _exchange(p, rules, seed, now, num_moves, s):
     """Move what is listed; returns when the last round ends."""
-    tasks, regions, devices = s.tasks, s.regions, s.devices
+    tasks, devices, moves = s.tasks, s.devices, s.hops
     num_ops, num_devices = p.op_seconds.shape
     for distance in range(1, num_devices):
         for d in range(num_devices):
@@ -91,9 +83,8 @@ def _exchange(p, rules, seed, now, moves, num_moves, s):
         round_end = now
         for i in range(num_moves):
             k = moves[i]
-            r, dst = tasks[k].region, tasks[k].destination
-            src = tasks[p.region_src[r]].resource
-            if (dst - src) % num_devices != distance:
+            r, src, dst = tasks[k].number, tasks[k].source, tasks[k].destination
+            if (np.int64(dst) - np.int64(src)) % num_devices != distance:
                 continue
             seconds = p.size[r] * p.seconds_per_size[src, dst]
             if devices[src].first == now:
@@ -109,17 +100,17 @@ def _exchange(p, rules, seed, now, moves, num_moves, s):
             allocate(devices, dst, p.region_bytes[r])
         now = round_end
     for i in range(num_moves):
-        r = tasks[moves[i]].region
-        regions[r].uses -= 1
-        if regions[r].uses == 0:
-            devices[tasks[p.region_src[r]].resource].memory -= p.region_bytes[r]
+        r, src = tasks[moves[i]].number, tasks[moves[i]].source
+        s.uses[r] -= 1
+        if s.uses[r] == 0:
+            devices[src].memory -= p.region_bytes[r]
     return now
 
 
 @compiled
 def _compute(p, rules, seed, now, level_ops, begin, end, s):
     """Run a level's ops, each device one after another; returns when the last is done."""
-    tasks, regions, devices = s.tasks, s.regions, s.devices
+    tasks, devices = s.tasks, s.devices
     for d in range(len(devices)):
         devices[d].first = now
     level_end = now
@@ -135,5 +126,5 @@ def _compute(p, rules, seed, now, level_ops, begin, end, s):
         devices[d].first = tasks[v].finish
         level_end = max(level_end, tasks[v].finish)
         allocate(devices, d, output_bytes(p, v))
-        free_reads(p, tasks, regions, devices, v)
+        free_reads(p, s, v)
     return level_end

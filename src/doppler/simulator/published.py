@@ -1,9 +1,20 @@
 """The semantics of the published simulator, its order of simultaneous events included.
 
-Transfers never contend; local edges are events without delay. Events of one instant are served
-first in, first out, and a finished op reaches the queue of its consumer's device over a chain of
-such events (finish, local, join, request), a transfer that arrives over a shorter one. That chain
-decides which of two ops that become ready at the same time is served first, so it is kept.
+Transfers never contend, and a device serves ops in the order in which they become ready. So when
+an op starts, all that follows from it is known: when it ends, and when its result arrives where it
+is read. The engine therefore goes from start to start; ends and arrivals are no events of its own.
+
+What is left to decide is the order of what is simultaneous, and it is that of the published event
+queue, which serves the events of one instant first in, first out. There the end of an op lets a
+waiting op start one event later, an arrival lets its reader start two events later, and a reader
+on the op's own device starts four events later. So of the ops that start at one instant those
+that had to wait come first, in the order in which the ops before them end; then those whose last
+input arrives, in the order in which these inputs were sent; then those whose last input was made
+on their device. Ops that end at one instant do so in the order in which they started, and send in
+the order of their edges.
+
+An op of no time ends within the instant in which it starts, where only one event after the other
+can tell what comes first: a placement with such an op is left to instants.py.
 
 Source: released code of DOPPLER (Yao et al., ICLR 2026), semantics as observed; the event
 mechanism is that of SimPy. Time is counted, as there, in whole costs of 1e-10 s: in seconds, sums
@@ -15,23 +26,13 @@ and shape suffixes as in state.py.
 import numpy as np
 
 from doppler.compilation import compiled
-from doppler.simulator.state import (
-    QUEUE_PRIORITY,
-    heap_pop,
-    heap_push,
-    jitter,
-    plan_tasks,
-    take_stream,
-)
+from doppler.simulator import instants
+from doppler.simulator.copies import list_all_transfers
+from doppler.simulator.instants import COSTS_PER_SECOND
+from doppler.simulator.queues import insert, remove
+from doppler.simulator.state import QUEUE_PRIORITY, by_key, jitter, open_ops
 
-# What an event is: an edge arrives, an op ends, tells its consumers, reaches the local ones (two
-# steps), asks for its device, gets it. As a number: kind + (op or edge) << KIND_BITS.
-ARRIVE, END, FINISH, LOCAL, JOIN, REQUEST, GRANT = 0, 1, 2, 3, 4, 5, 6
-KIND_BITS, KIND_MASK = 3, 7
-# Timed events carry their number in the order of scheduling, which breaks ties: the task of a heap
-# entry is event + sequence << EVENT_BITS.
-EVENT_BITS = 32
-COSTS_PER_SECOND = 1e10
+EDGE_BITS = 32
 
 
 @compiled
@@ -40,166 +41,194 @@ def simulate(p, rules, device_V, priority_V, seed, s):
 
     It leaves times in costs and no transfers: `complete` makes the schedule of it.
     """
-    tasks, resources, devices = s.tasks, s.resources, s.devices
-    queues, events, hops, arrival = s.queues, s.events, s.hops, s.arrival
+    tasks, arrivals, starts = s.tasks, s.arrivals, s.starts
     num_ops, num_devices = p.op_seconds.shape
-    _open_devices(p, rules, device_V, priority_V, tasks, resources, devices)
-    head, tail = 0, 0  # the events of this instant are hops[head:tail]
-    for v in range(num_ops):
-        if tasks[v].pending == 0:
-            tail = _hop(hops, tail, REQUEST, v)
-    sequence, num_events, num_requests, num_done = 0, 0, 0, 0
-    now, makespan = 0.0, 0.0
-    while head < tail or num_events > 0:
-        if head == tail:
-            head, tail = 0, 0
-            now = events[0].key
-            while num_events > 0 and events[0].key == now:
-                event = heap_pop(events, 0, num_events) & ((1 << EVENT_BITS) - 1)
-                num_events -= 1
-                if event & KIND_MASK == END:
-                    tail = _end(tasks, resources, devices, hops, tail, event >> KIND_BITS)
-                else:
-                    tail = _hop(hops, tail, ARRIVE, event >> KIND_BITS)
-        kind, x = hops[head] & KIND_MASK, hops[head] >> KIND_BITS
-        head += 1
-        # Where nothing else waits, the event that follows another needs no queue: `kind` becomes
-        # what it is, and one of the branches below goes on with it.
-        if kind == ARRIVE:
-            x = p.consumers[x]
-            tasks[x].pending -= 1
-            if tasks[x].pending == 0:
-                if head == tail:
-                    kind = REQUEST
-                else:
-                    tail = _hop(hops, tail, REQUEST, x)
-        elif kind == END:
-            tail = _end(tasks, resources, devices, hops, tail, x)
-        elif kind == FINISH:
-            num_done += 1
-            makespan = now
-            src = tasks[x].resource
-            tail = _grant(tasks, resources, devices, queues, hops, tail, src)
-            any_local = False
-            for r in range(p.region_ptr[x], p.region_ptr[x + 1]):
-                for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-                    dst = tasks[p.consumers[e]].resource
-                    arrival[e] = now
-                    if dst != src:
-                        seconds = p.latency_s[src, dst] + p.size[r] * p.seconds_per_size[src, dst]
-                        if rules.transfer_noise > 0.0:
-                            draw = num_ops + r * num_devices + dst
-                            seconds *= jitter(seed, draw, rules.transfer_noise)
-                        arrival[e] += np.rint(seconds * COSTS_PER_SECOND)
-                    if arrival[e] == now:
-                        any_local = True
-                    else:
-                        event = (sequence << EVENT_BITS) + (e << KIND_BITS) + ARRIVE
-                        heap_push(events, 0, num_events, arrival[e], event)
-                        num_events += 1
-                        sequence += 1
-            if any_local:
-                tail = _hop(hops, tail, LOCAL, x)
-        elif kind == LOCAL:
-            if head == tail:
-                kind = JOIN
-            else:
-                tail = _hop(hops, tail, JOIN, x)
-        if kind == JOIN:
-            for r in range(p.region_ptr[x], p.region_ptr[x + 1]):
-                for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-                    if arrival[e] == now:
-                        v = p.consumers[e]
-                        tasks[v].pending -= 1
-                        if tasks[v].pending == 0:
-                            tail = _hop(hops, tail, REQUEST, v)
-        elif kind == REQUEST:
-            d = tasks[x].resource
-            if head == tail and resources[d].free > 0 and resources[d].size == 0:
-                resources[d].free -= 1
-                tasks[x].stream = take_stream(devices, d)
-                kind = GRANT
-            else:
-                key = tasks[x].key if rules.queue == QUEUE_PRIORITY else float(num_requests)
-                heap_push(queues, resources[d].queue, resources[d].size, key, x)
-                resources[d].size += 1
-                num_requests += 1
-                tail = _grant(tasks, resources, devices, queues, hops, tail, d)
-        if kind == GRANT:
-            seconds = p.op_seconds[x, tasks[x].resource]
-            if rules.op_noise > 0.0:
-                seconds *= jitter(seed, x, rules.op_noise)
-            tasks[x].start = now
-            tasks[x].finish = now + np.rint(seconds * COSTS_PER_SECOND)
-            if tasks[x].finish == now:
-                tail = _hop(hops, tail, END, x)
-            else:
-                event = (sequence << EVENT_BITS) + (x << KIND_BITS) + END
-                heap_push(events, 0, num_events, tasks[x].finish, event)
-                num_events += 1
-                sequence += 1
-    return makespan / COSTS_PER_SECOND if num_done == num_ops else np.inf
+    if not _open(p, rules, device_V, priority_V, seed, s):
+        return instants.simulate(p, rules, seed, s)
+    num_started, makespan = 0, 0.0
+    while True:
+        d = np.uint32(_first_to_start(tasks, arrivals, starts))
+        now = starts[d].at
+        if now == np.inf:
+            return makespan / COSTS_PER_SECOND if num_started == num_ops else np.inf
+        v = _take_op(rules, now, d, tasks, arrivals, starts)
+        num_started += 1
+        finish = now + tasks[v].finish
+        tasks[v].start = now
+        tasks[v].finish = finish
+        tasks[v].key = num_started
+        makespan = max(makespan, finish)
+        _take_stream(rules, v, d, tasks, starts, np.uint32(num_ops))
+        _look_ahead(d, arrivals, starts)
+        for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
+            for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
+                reader = np.uint32(p.consumers[e])
+                dst = tasks[reader].resource
+                seconds = p.latency_s[d, dst] + p.size[r] * p.seconds_per_size[d, dst]
+                if rules.transfer_noise > 0.0:
+                    draw = num_ops + r * num_devices + dst
+                    seconds *= jitter(seed, draw, rules.transfer_noise)
+                cost = np.rint(seconds * COSTS_PER_SECOND)
+                at = finish + (cost if dst != d else 0.0)
+                last_at, last_sent = arrivals[reader].at, arrivals[reader].sent
+                if at > last_at or (at == last_at and finish >= last_sent):
+                    arrivals[reader].at = at
+                    arrivals[reader].sent = finish
+                    arrivals[reader].order = (num_started << EDGE_BITS) + e
+                tasks[reader].pending -= 1
+                if tasks[reader].pending == 0:
+                    _expect(reader, dst, arrivals, starts)
+                    _look_ahead(dst, arrivals, starts)
 
 
 @compiled
 def complete(p, device_V, priority_V, s):
-    """After `simulate`: add the transfers, and put all times into seconds.
+    """After `simulate` without jitter: add the transfers, and put all times into seconds.
 
     Without contention the edges of one region to one device coincide: they are one transfer.
     """
-    tasks = s.tasks
-    num_ops, num_tasks = len(device_V), len(device_V) + plan_tasks(p, device_V, priority_V, s)
+    tasks, num_ops = s.tasks, len(device_V)
+    num_tasks = num_ops + list_all_transfers(p, s)
     for k in range(num_ops, num_tasks):
-        r = tasks[k].region
+        r, src, dst = tasks[k].number, tasks[k].source, tasks[k].destination
+        seconds = p.latency_s[src, dst] + p.size[r] * p.seconds_per_size[src, dst]
         tasks[k].start = tasks[p.region_src[r]].finish
+        tasks[k].finish = tasks[k].start + np.rint(seconds * COSTS_PER_SECOND)
         tasks[k].stream = 0
-        for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-            if device_V[p.consumers[e]] == tasks[k].destination:
-                tasks[k].finish = s.arrival[e]
     for k in range(num_tasks):
         tasks[k].start /= COSTS_PER_SECOND
         tasks[k].finish /= COSTS_PER_SECOND
 
 
 @compiled
-def _open_devices(p, rules, device_V, priority_V, tasks, resources, devices):
-    for d in range(len(devices)):
-        resources[d].queue = 0
-        resources[d].size = 0
-        resources[d].free = rules.streams
-        devices[d].busy = 0
-    for v in range(len(device_V)):
-        tasks[v].resource = device_V[v]
-        tasks[v].key = priority_V[v]
-        tasks[v].pending = p.read_ptr[v + 1] - p.read_ptr[v]
-        resources[device_V[v]].queue += 1
-    place = 0
-    for d in range(len(devices)):
-        place, resources[d].queue = place + resources[d].queue, place
+def _open(p, rules, device_V, priority_V, seed, s):
+    """Prepare a run; false if an op takes no time. Before its start, an op's finish is its cost."""
+    tasks, arrivals, starts = s.tasks, s.arrivals, s.starts
+    num_ops = len(device_V)
+    none = np.uint32(num_ops)
+    all_take_time = True
+    open_ops(p, device_V, priority_V, tasks)
+    for d in range(len(starts)):
+        starts[d].free = 0.0
+        starts[d].streams = 0
+        starts[d].coming = none
+        starts[d].waiting = none
+        starts[d].running = none
+    for v in range(num_ops):
+        seconds = p.op_seconds[v, tasks[v].resource]
+        if rules.op_noise > 0.0:
+            seconds *= jitter(seed, v, rules.op_noise)
+        cost = np.rint(seconds * COSTS_PER_SECOND)
+        all_take_time &= cost > 0.0
+        tasks[v].finish = cost
+        arrivals[v].at = 0.0
+        arrivals[v].sent = 0.0
+        arrivals[v].order = v
+    arrivals[num_ops].at = np.inf
+    for v in range(num_ops):
+        if tasks[v].pending == 0:
+            _expect(np.uint32(v), tasks[v].resource, arrivals, starts)
+    for d in range(len(starts)):
+        _look_ahead(d, arrivals, starts)
+    return all_take_time
 
 
 @compiled
-def _hop(hops, tail, kind, x):
-    hops[tail] = (x << KIND_BITS) + kind
-    return tail + 1
+def _first_to_start(tasks, arrivals, starts):
+    """The device that starts an op next."""
+    first, now, tied = 0, starts[0].at, False
+    for d in range(1, len(starts)):
+        at = starts[d].at
+        tied = (tied and at >= now) or at == now
+        first = d if at < now else first
+        now = at if at < now else now
+    if tied:
+        for d in range(first + 1, len(starts)):
+            if starts[d].at == now and _starts_before(tasks, arrivals, starts, d, first):
+                first = d
+    return first
 
 
 @compiled
-def _end(tasks, resources, devices, hops, tail, v):
-    """The time of an op is over: its stream is free, all else follows."""
-    d = tasks[v].resource
-    resources[d].free += 1
-    devices[d].busy &= ~(1 << tasks[v].stream)
-    return _hop(hops, tail, FINISH, v)
+def _starts_before(tasks, arrivals, starts, c, d):
+    """Of two devices that start an op at one instant: whether c does so before d."""
+    c_waits, d_waits = _has_waiting(c, arrivals, starts), _has_waiting(d, arrivals, starts)
+    if c_waits and d_waits:
+        return _ends_before(tasks, starts[c].running, starts[d].running)
+    if c_waits or d_waits:
+        return c_waits
+    return _arrives_before(arrivals, starts[c].coming, starts[d].coming)
 
 
 @compiled
-def _grant(tasks, resources, devices, queues, hops, tail, d):
-    """Give device d to the op that is next; one op at a time, as SimPy does it."""
-    if resources[d].free > 0 and resources[d].size > 0:
-        v = heap_pop(queues, resources[d].queue, resources[d].size)
-        resources[d].size -= 1
-        resources[d].free -= 1
-        tasks[v].stream = take_stream(devices, d)
-        tail = _hop(hops, tail, GRANT, v)
-    return tail
+def _has_waiting(d, arrivals, starts):
+    """Whether the op that device d starts next has to wait for it."""
+    none = len(arrivals) - 1
+    return (starts[d].waiting != none) | (arrivals[starts[d].coming].at < starts[d].free)
+
+
+@compiled
+def _look_ahead(d, arrivals, starts):
+    """When device d starts its next op, as far as is known: inf if there is none."""
+    at = arrivals[starts[d].coming].at
+    starts[d].at = starts[d].free if _has_waiting(d, arrivals, starts) else at
+
+
+@compiled
+def _expect(v, d, arrivals, starts):
+    """It is known when the last input of op v arrives on device d."""
+    none = np.uint32(len(arrivals) - 1)
+    starts[d].coming = insert(arrivals, starts[d].coming, v, none, _arrives_before)
+
+
+@compiled
+def _take_op(rules, now, d, tasks, arrivals, starts):
+    """The op that device d starts now."""
+    none = np.uint32(len(arrivals) - 1)
+    if rules.queue == QUEUE_PRIORITY:
+        while arrivals[starts[d].coming].at < now:
+            v = starts[d].coming
+            starts[d].coming = remove(arrivals, v, none, _arrives_before)
+            starts[d].waiting = insert(tasks, starts[d].waiting, v, none, by_key)
+        v = starts[d].waiting
+        if v != none:
+            starts[d].waiting = remove(tasks, v, none, by_key)
+            return v
+    v = starts[d].coming
+    starts[d].coming = remove(arrivals, v, none, _arrives_before)
+    return v
+
+
+@compiled
+def _take_stream(rules, v, d, tasks, starts, none):
+    """Op v starts on the stream of device d that is free first."""
+    if starts[d].streams < rules.streams:
+        tasks[v].stream = starts[d].streams
+        starts[d].streams += 1
+    else:
+        before = starts[d].running
+        tasks[v].stream = tasks[before].stream
+        starts[d].running = remove(tasks, before, none, _ends_before)
+    starts[d].running = insert(tasks, starts[d].running, v, none, _ends_before)
+    if starts[d].streams == rules.streams:
+        starts[d].free = tasks[starts[d].running].finish
+
+
+@compiled
+def _arrives_before(arrivals, u, v):
+    """Whether the last input of op u arrives before that of op v."""
+    return arrivals[u].at < arrivals[v].at or (
+        arrivals[u].at == arrivals[v].at
+        and (
+            arrivals[u].sent < arrivals[v].sent
+            or (arrivals[u].sent == arrivals[v].sent and arrivals[u].order < arrivals[v].order)
+        )
+    )
+
+
+@compiled
+def _ends_before(tasks, u, v):
+    """Whether op u ends before op v; both have started."""
+    return tasks[u].finish < tasks[v].finish or (
+        tasks[u].finish == tasks[v].finish and tasks[u].key < tasks[v].key
+    )

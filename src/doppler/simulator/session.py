@@ -313,8 +313,7 @@ class SimulatorSession:
 
     def _read_trace(self, state: State, placement: Placement, peak_D: NDArray) -> Trace:
         num_ops, num_devices = self.problem.num_ops, self.problem.num_devices
-        regions = state.regions
-        num_tasks = int(regions[-1]["transfers_end"]) if len(regions) else num_ops
+        num_tasks = num_ops + int(state.num_transfers[0])
         ops, transfers = state.tasks[:num_ops].copy(), state.tasks[num_ops:num_tasks].copy()
         channel_T = transfers["resource"].astype(np.int64) - num_devices
         return Trace(
@@ -325,7 +324,7 @@ class SimulatorSession:
             op_stream=ops["stream"].astype(np.int64),
             op_start_s=ops["start"],
             op_finish_s=ops["finish"],
-            transfer_region=transfers["region"].astype(np.int64),
+            transfer_region=transfers["number"].astype(np.int64),
             transfer_src=channel_T // num_devices,
             transfer_dst=channel_T % num_devices,
             transfer_start_s=transfers["start"],

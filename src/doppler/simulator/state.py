@@ -6,7 +6,8 @@ device s to device d. Shape suffixes: V ops, E edges, R regions, D devices, T tr
 K = V + T tasks, C = D + D * D resources.
 
 The state is a handful of structured arrays: a task's fields lie together in memory, and few
-arguments pass from one compiled function to the next.
+arguments pass from one compiled function to the next. Indices are unsigned: compiled code need not
+ask whether they count from the end.
 """
 
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from doppler.compilation import compiled
 from doppler.problem import ProblemArrays
 
+NONE = np.uint32(2**32 - 1)  # stands for no task
 QUEUE_FIFO, QUEUE_PRIORITY, QUEUE_RANDOM, QUEUE_STRICT = 0, 1, 2, 3
 CONTENTION_NONE, CONTENTION_FIFO, CONTENTION_ENGINES = 0, 1, 2
 UNLIMITED = 1 << 30
@@ -25,29 +27,24 @@ TASK = np.dtype(
     [
         ("start", np.float64),
         ("finish", np.float64),
-        ("key", np.float64),  # place in the queue of its resource, small first, ties by task
-        ("resource", np.int32),
-        ("stream", np.int32),
-        ("pending", np.int32),  # of an op: regions that it still waits for
-        ("next", np.int32),  # of an op: the one after it on its device under strict order
-        ("region", np.int32),  # of a transfer
-        ("destination", np.int32),  # of a transfer: the device that it goes to
-        ("uses", np.int32),  # of a transfer: consumers at the destination still to run
-    ]
-)
-REGION = np.dtype(
-    [
-        ("transfers", np.int32),  # its transfers, by destination, are transfers:transfers_end
-        ("transfers_end", np.int32),
-        ("uses", np.int32),  # consumers here and transfers still to run
-    ]
+        ("key", np.float64),  # place in the queue that it is in, small first
+        ("number", np.uint32),  # breaks ties: of an op itself, of a transfer its region
+        ("child", np.uint32),  # links of that queue
+        ("sibling", np.uint32),
+        ("resource", np.uint32),
+        ("stream", np.uint32),
+        ("pending", np.uint32),  # of an op: inputs that it still waits for
+        ("next", np.uint32),  # of an op: the one after it on its device under strict order
+        ("source", np.uint32),  # of a transfer: device that it comes from
+        ("destination", np.uint32),  # of a transfer: device that it goes to
+    ],
+    align=True,
 )
 RESOURCE = np.dtype(
     [
-        ("queue", np.int32),  # where its heap of ready tasks begins
-        ("size", np.int32),  # tasks in it
-        ("free", np.int32),  # tasks that it can still take
-        ("touched", np.int32),  # its queue or capacity changed at this instant
+        ("queue", np.uint32),  # its ready tasks
+        ("free", np.uint32),  # tasks that it can still take
+        ("touched", np.uint32),  # whether it may start a task at this instant
     ]
 )
 DEVICE = np.dtype(
@@ -55,13 +52,35 @@ DEVICE = np.dtype(
         ("memory", np.float64),
         ("peak", np.float64),
         ("busy", np.int64),  # one bit per stream
-        ("sending", np.int32),
-        ("receiving", np.int32),
-        ("count", np.int32),  # scratch, 0 between uses
+        ("sending", np.uint32),
+        ("receiving", np.uint32),
+        ("last", np.uint32),  # scratch: the last task or input listed for it
         ("first", np.float64),  # scratch
-    ]
+    ],
+    align=True,
 )
 ENTRY = np.dtype([("key", np.float64), ("task", np.int64)])
+START = np.dtype(
+    [
+        ("at", np.float64),  # when the device starts its next op, as far as is known
+        ("free", np.float64),  # when it can
+        ("coming", np.uint32),  # queue of ops by the arrival of their last input
+        ("waiting", np.uint32),  # queue of those that have waited, by priority
+        ("running", np.uint32),  # queue of its streams' last ops by their end
+        ("streams", np.uint32),  # streams in use
+    ],
+    align=True,
+)
+ARRIVAL = np.dtype(
+    [
+        ("at", np.float64),  # when the last known input of an op arrives
+        ("sent", np.float64),  # when that was sent
+        ("order", np.int64),  # among what was sent then
+        ("child", np.uint32),
+        ("sibling", np.uint32),
+    ],
+    align=True,
+)
 
 
 class Rules(NamedTuple):
@@ -78,15 +97,18 @@ class State(NamedTuple):
     """Buffers of one run, reused by the next; after a run ``tasks`` holds its schedule."""
 
     tasks: NDArray[np.void]  # TASK [K]
-    regions: NDArray[np.void]  # REGION [R]
+    num_transfers: NDArray[np.int64]  # [1] of this placement, so far
+    uses: NDArray[np.int32]  # [R + T] tasks still to read each copy, see copies.py
+    copies: NDArray[np.uint32]  # [E] the copy that each of ``reads`` is of
+    read_of_edge: NDArray[np.uint32]  # [E] where the edges of ``consumers`` are in ``reads``
     resources: NDArray[np.void]  # RESOURCE [C]
     devices: NDArray[np.void]  # DEVICE [D]
-    queues: NDArray[np.void]  # ENTRY [K], the heaps of all resources back to back
-    events: NDArray[np.void]  # ENTRY [K + E], heap of running tasks by finish time
-    touched: NDArray[np.int64]  # [C] stack of touched resources
-    order: NDArray[np.int64]  # [V] ops by priority (strict order)
-    hops: NDArray[np.int64]  # events of one instant (published semantics)
-    arrival: NDArray[np.float64]  # [E] (published semantics)
+    touched: NDArray[np.uint32]  # [C] stack of touched resources
+    order: NDArray[np.int64]  # [V] ops by priority or level
+    starts: NDArray[np.void]  # START [D] (published semantics)
+    arrivals: NDArray[np.void]  # ARRIVAL [V + 1] (published semantics)
+    events: NDArray[np.void]  # ENTRY [V + E], heap of events by time (published semantics)
+    hops: NDArray[np.int64]  # events of one instant (published semantics), moves of one level
 
 
 def make_state(arrays: ProblemArrays) -> State:
@@ -94,19 +116,26 @@ def make_state(arrays: ProblemArrays) -> State:
     num_ops, num_devices = arrays.op_seconds.shape
     num_regions, num_edges = len(arrays.size), len(arrays.consumers)
     fan_out_R = np.diff(arrays.consumer_ptr)
-    num_tasks = num_ops + int(np.minimum(fan_out_R, num_devices - 1).sum())
+    num_transfers = int(np.minimum(fan_out_R, num_devices - 1).sum())
+    num_tasks = num_ops + num_transfers
     num_resources = num_devices + num_devices**2
+    region_E = np.repeat(np.arange(num_regions), fan_out_R)
+    read_of_edge = np.empty(num_edges, np.uint32)
+    read_of_edge[np.lexsort((region_E, arrays.consumers))] = np.arange(num_edges)
     return State(
         tasks=np.zeros(num_tasks, TASK),
-        regions=np.zeros(num_regions, REGION),
+        num_transfers=np.zeros(1, np.int64),
+        uses=np.zeros(num_regions + num_transfers, np.int32),
+        copies=np.zeros(num_edges, np.uint32),
+        read_of_edge=read_of_edge,
         resources=np.zeros(num_resources, RESOURCE),
         devices=np.zeros(num_devices, DEVICE),
-        queues=np.zeros(num_tasks, ENTRY),
-        events=np.zeros(num_tasks + num_edges, ENTRY),
-        touched=np.zeros(num_resources, np.int64),
+        touched=np.zeros(num_resources, np.uint32),
         order=np.zeros(num_ops, np.int64),
-        hops=np.zeros(6 * num_ops + num_edges, np.int64),  # every event of a run at one instant
-        arrival=np.zeros(num_edges),
+        starts=np.zeros(num_devices, START),
+        arrivals=np.zeros(num_ops + 1, ARRIVAL),
+        events=np.zeros(num_ops + num_edges, ENTRY),
+        hops=np.zeros(4 * num_ops + 2 * num_edges, np.int64),  # all events of a run at one instant
     )
 
 
@@ -175,83 +204,21 @@ def jitter(seed, counter, noise):
 
 
 @compiled
-def plan_tasks(p, device_V, priority_V, s):
-    """Lay out the tasks of a placement: its ops, and a transfer per region and foreign reader.
+def by_key(tasks, i, j):
+    """Whether task i goes before task j in a queue by key."""
+    return tasks[i].key < tasks[j].key or (
+        tasks[i].key == tasks[j].key and tasks[i].number < tasks[j].number
+    )
 
-    Fills resources, keys by priority (a transfer has that of its earliest consumer), use counts
-    and the places of the queues; returns the number of transfers.
-    """
-    tasks, regions, resources, devices = s.tasks, s.regions, s.resources, s.devices
-    num_ops, num_devices = p.op_seconds.shape
-    for c in range(len(resources)):
-        resources[c].queue = 0
-        resources[c].size = 0
-        resources[c].touched = 0
-    for v in range(num_ops):
-        tasks[v].resource = device_V[v]
+
+@compiled
+def open_ops(p, device_V, priority_V, tasks):
+    """Every op is on its device and waits for all that it reads."""
+    for v in range(len(device_V)):
+        tasks[v].number = v
         tasks[v].key = priority_V[v]
+        tasks[v].resource = device_V[v]
         tasks[v].pending = p.read_ptr[v + 1] - p.read_ptr[v]
-        resources[device_V[v]].queue += 1
-    k = num_ops
-    for r in range(len(regions)):
-        regions[r].transfers = k
-        src = device_V[p.region_src[r]]
-        here, unlisted, d = 0, 0, num_devices
-        for i in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-            v = p.consumers[i]
-            dst = device_V[v]
-            if dst == src:
-                here += 1
-                continue
-            if devices[dst].count == 0:
-                devices[dst].first = priority_V[v]
-                unlisted += 1
-                d = min(d, dst)
-            devices[dst].first = min(devices[dst].first, priority_V[v])
-            devices[dst].count += 1
-        while unlisted > 0:
-            if devices[d].count > 0:
-                tasks[k].resource = num_devices + src * num_devices + d
-                tasks[k].key = devices[d].first
-                tasks[k].region = r
-                tasks[k].destination = d
-                tasks[k].uses = devices[d].count
-                resources[tasks[k].resource].queue += 1
-                devices[d].count = 0
-                unlisted -= 1
-                here += 1
-                k += 1
-            d += 1
-        regions[r].transfers_end = k
-        regions[r].uses = here
-    place = 0
-    for c in range(len(resources)):
-        place, resources[c].queue = place + resources[c].queue, place
-    return k - num_ops
-
-
-@compiled
-def load_inputs(p, device_V, devices):
-    """Memory at time 0: every device holds, once, the inputs that its ops read."""
-    for d in range(len(devices)):
-        devices[d].memory = 0.0
-    for i in range(len(p.input_bytes)):
-        for j in range(p.input_ptr[i], p.input_ptr[i + 1]):
-            devices[device_V[p.input_consumers[j]]].count = 1
-        for d in range(len(devices)):
-            if devices[d].count > 0:
-                devices[d].memory += p.input_bytes[i]
-                devices[d].count = 0
-    for d in range(len(devices)):
-        devices[d].peak = devices[d].memory
-
-
-@compiled
-def allocate(devices, d, num_bytes):
-    """Take room on device d."""
-    devices[d].memory += num_bytes
-    if devices[d].memory > devices[d].peak:
-        devices[d].peak = devices[d].memory
 
 
 @compiled
@@ -271,29 +238,3 @@ def output_bytes(p, v):
     for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
         total += p.region_bytes[r]
     return total
-
-
-@compiled
-def transfer_to(tasks, regions, r, d):
-    """The task that moves region r to device d."""
-    k = regions[r].transfers
-    while tasks[k].destination != d:
-        k += 1
-    return k
-
-
-@compiled
-def free_reads(p, tasks, regions, devices, v):
-    """Op v has finished: free the regions that it was the last to use on its device."""
-    d = tasks[v].resource
-    for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
-        r = p.reads[i]
-        if tasks[p.region_src[r]].resource == d:
-            regions[r].uses -= 1
-            left = regions[r].uses
-        else:
-            k = transfer_to(tasks, regions, r, d)
-            tasks[k].uses -= 1
-            left = tasks[k].uses
-        if left == 0:
-            devices[d].memory -= p.region_bytes[r]

@@ -11,21 +11,20 @@ and jitter are ours.
 import numpy as np
 
 from doppler.compilation import compiled
+from doppler.simulator.copies import allocate, free_reads, list_transfers, load_inputs
+from doppler.simulator.queues import insert, remove
 from doppler.simulator.state import (
     CONTENTION_ENGINES,
     CONTENTION_NONE,
+    NONE,
     QUEUE_FIFO,
     QUEUE_RANDOM,
     QUEUE_STRICT,
     UNLIMITED,
-    allocate,
-    free_reads,
-    heap_pop,
-    heap_push,
+    by_key,
     jitter,
-    load_inputs,
+    open_ops,
     output_bytes,
-    plan_tasks,
     take_stream,
     uniform,
 )
@@ -40,118 +39,100 @@ def simulate(p, rules, device_V, priority_V, seed, s):
     Returns the makespan in seconds; inf if an op cannot run where it is placed, or if a strict
     order waits for itself.
     """
-    tasks, regions, resources, devices = s.tasks, s.regions, s.resources, s.devices
-    queues, events, touched = s.queues, s.events, s.touched
-    num_ops, num_devices = p.op_seconds.shape
-    num_tasks = num_ops + plan_tasks(p, device_V, priority_V, s)
-    load_inputs(p, device_V, devices)
-    _open_resources(rules, num_devices, resources, devices)
-    if rules.queue == QUEUE_RANDOM:
-        for k in range(num_tasks):
-            tasks[k].key = uniform(seed, -2 - k)
-    elif rules.queue == QUEUE_STRICT:
-        _chain_strictly(priority_V, tasks, devices, s.order)
-
-    num_touched, num_events, num_done = 0, 0, 0
+    tasks, resources, devices = s.tasks, s.resources, s.devices
+    num_ops = len(device_V)
+    _open(p, rules, device_V, priority_V, seed, s)
+    num_touched, running, num_done = 0, NONE, 0
     now, makespan = 0.0, 0.0
     for v in range(num_ops):
         if tasks[v].pending == 0:
-            num_touched = _enqueue(
-                rules.queue, now, v, tasks, resources, queues, touched, num_touched
-            )
+            num_touched = _enqueue(rules, s, now, np.uint32(v), num_touched)
     while True:
         while True:  # start whatever can start now
-            task, num_touched = _take(
-                rules.contention, resources, devices, queues, touched, num_touched
-            )
-            if task < 0:
+            task, num_touched = _take(rules, s, num_touched)
+            if task == NONE:
                 break
             c = tasks[task].resource
             resources[c].free -= 1
             if task < num_ops:
-                seconds, draw = p.op_seconds[task, c], task
-                if rules.op_noise > 0.0:
-                    seconds *= jitter(seed, draw, rules.op_noise)
+                seconds, noise, draw = p.op_seconds[task, c], rules.op_noise, np.int64(task)
                 tasks[task].stream = take_stream(devices, c)
                 allocate(devices, c, output_bytes(p, task))
-                if rules.queue == QUEUE_STRICT and tasks[task].next >= 0:
+                if rules.queue == QUEUE_STRICT and tasks[task].next != NONE:
                     after = tasks[task].next
                     tasks[after].pending -= 1
                     if tasks[after].pending == 0:
-                        num_touched = _enqueue(
-                            rules.queue, now, after, tasks, resources, queues, touched, num_touched
-                        )
+                        num_touched = _enqueue(rules, s, now, after, num_touched)
             else:
-                r, dst = tasks[task].region, tasks[task].destination
-                src = tasks[p.region_src[r]].resource
+                r, src, dst = tasks[task].number, tasks[task].source, tasks[task].destination
                 seconds = p.latency_s[src, dst] + p.size[r] * p.seconds_per_size[src, dst]
-                if rules.transfer_noise > 0.0:
-                    draw = num_ops + r * num_devices + dst
-                    seconds *= jitter(seed, draw, rules.transfer_noise)
+                noise, draw = rules.transfer_noise, _draw(p, tasks, task)
                 tasks[task].stream = 0
                 devices[src].sending += 1
                 devices[dst].receiving += 1
                 allocate(devices, dst, p.region_bytes[r])
+            if noise > 0.0:
+                seconds *= jitter(seed, draw, noise)
             tasks[task].start = now
             tasks[task].finish = now + seconds
-            heap_push(events, 0, num_events, now + seconds, task)
-            num_events += 1
-        if num_events == 0:
+            running = insert(tasks, running, task, NONE, _ends_before)
+        if running == NONE:
             return makespan if num_done == num_ops else np.inf
-        now = events[0].key
-        while num_events > 0 and events[0].key == now:  # retire whatever ends now
-            task = heap_pop(events, 0, num_events)
-            num_events -= 1
+        now = tasks[running].finish
+        while running != NONE and tasks[running].finish == now:  # retire whatever ends now
+            task = running
+            running = remove(tasks, running, NONE, _ends_before)
             c = tasks[task].resource
             resources[c].free += 1
-            num_touched = _touch(c, resources, touched, num_touched)
+            if resources[c].queue != NONE:
+                num_touched = _touch(s, c, num_touched)
             if task < num_ops:
                 num_done += 1
                 makespan = now
                 devices[c].busy &= ~(1 << tasks[task].stream)
-                free_reads(p, tasks, regions, devices, task)
+                free_reads(p, s, task)
                 for r in range(p.region_ptr[task], p.region_ptr[task + 1]):
-                    for i in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-                        v = p.consumers[i]
-                        if tasks[v].resource == c:
-                            tasks[v].pending -= 1
-                            if tasks[v].pending == 0:
-                                num_touched = _enqueue(
-                                    rules.queue,
-                                    now,
-                                    v,
-                                    tasks,
-                                    resources,
-                                    queues,
-                                    touched,
-                                    num_touched,
-                                )
-                    for t in range(regions[r].transfers, regions[r].transfers_end):
-                        num_touched = _enqueue(
-                            rules.queue, now, t, tasks, resources, queues, touched, num_touched
-                        )
+                    begin = num_ops + s.num_transfers[0]
+                    list_transfers(p, r, s)
+                    end = num_ops + s.num_transfers[0]
+                    for k in range(begin, end):
+                        if rules.queue == QUEUE_RANDOM:
+                            tasks[k].key = uniform(seed, -2 - _draw(p, tasks, k))
+                        num_touched = _enqueue(rules, s, now, np.uint32(k), num_touched)
+                    if s.uses[r] > end - begin:
+                        num_touched = _deliver(p, rules, s, now, r, c, num_touched)
             else:
-                r, dst = tasks[task].region, tasks[task].destination
-                src = tasks[p.region_src[r]].resource
+                r, src, dst = tasks[task].number, tasks[task].source, tasks[task].destination
                 devices[src].sending -= 1
                 devices[dst].receiving -= 1
-                regions[r].uses -= 1
-                if regions[r].uses == 0:
+                s.uses[r] -= 1
+                if s.uses[r] == 0:
                     devices[src].memory -= p.region_bytes[r]
-                for i in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-                    v = p.consumers[i]
-                    if tasks[v].resource == dst:
-                        tasks[v].pending -= 1
-                        if tasks[v].pending == 0:
-                            num_touched = _enqueue(
-                                rules.queue, now, v, tasks, resources, queues, touched, num_touched
-                            )
+                num_touched = _deliver(p, rules, s, now, r, dst, num_touched)
 
 
 @compiled
-def _open_resources(rules, num_devices, resources, devices):
+def _ends_before(tasks, i, j):
+    """Whether task i ends before task j."""
+    return tasks[i].finish < tasks[j].finish
+
+
+@compiled
+def _open(p, rules, device_V, priority_V, seed, s):
+    """Prepare a run: nothing has started, every resource is free."""
+    tasks, resources, devices = s.tasks, s.resources, s.devices
+    s.num_transfers[0] = 0
+    open_ops(p, device_V, priority_V, tasks)
+    load_inputs(p, device_V, devices)
+    if rules.queue == QUEUE_RANDOM:
+        for v in range(len(device_V)):
+            tasks[v].key = uniform(seed, -2 - v)
+    elif rules.queue == QUEUE_STRICT:
+        _chain_strictly(priority_V, tasks, devices, s.order)
     for c in range(len(resources)):
-        if c < num_devices:
+        resources[c].queue = NONE
+        resources[c].touched = 0
+        if c < len(devices):
             resources[c].free = rules.streams
             devices[c].busy = 0
             devices[c].sending = 0
@@ -164,74 +145,93 @@ def _open_resources(rules, num_devices, resources, devices):
 def _chain_strictly(priority_V, tasks, devices, order_V):
     """Strict order: an op waits, beside its inputs, for the op before it on its device to start."""
     for d in range(len(devices)):
-        devices[d].count = -1
+        devices[d].last = NONE
     for v in range(len(priority_V)):
         order_V[priority_V[v]] = v
     for v in order_V:
         d = tasks[v].resource
-        before = devices[d].count
-        tasks[v].next = -1
-        if before >= 0:
+        before = devices[d].last
+        tasks[v].next = NONE
+        if before != NONE:
             tasks[before].next = v
             tasks[v].pending += 1
-        devices[d].count = v
+        devices[d].last = v
     for d in range(len(devices)):
-        devices[d].count = 0
+        devices[d].last = 0
 
 
 @compiled
-def _touch(c, resources, touched, num_touched):
-    if resources[c].touched == 0:
-        resources[c].touched = 1
-        touched[num_touched] = c
+def _draw(p, tasks, k):
+    """The number of transfer k among all that there could be."""
+    num_ops, num_devices = p.op_seconds.shape
+    return num_ops + tasks[k].number * num_devices + tasks[k].destination
+
+
+@compiled
+def _deliver(p, rules, s, now, r, d, num_touched):
+    """Region r is on device d: its readers there wait for one input less."""
+    for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
+        v = np.uint32(p.consumers[e])
+        if s.tasks[v].resource == d:
+            s.tasks[v].pending -= 1
+            if s.tasks[v].pending == 0:
+                num_touched = _enqueue(rules, s, now, v, num_touched)
+    return num_touched
+
+
+@compiled
+def _enqueue(rules, s, now, task, num_touched):
+    """A task is ready: into the queue of its resource."""
+    if rules.queue == QUEUE_FIFO:
+        s.tasks[task].key = now
+    c = s.tasks[task].resource
+    s.resources[c].queue = insert(s.tasks, s.resources[c].queue, task, NONE, by_key)
+    return _touch(s, c, num_touched) if s.resources[c].free > 0 else num_touched
+
+
+@compiled
+def _touch(s, c, num_touched):
+    """Resource c may start a task at this instant."""
+    if s.resources[c].touched == 0:
+        s.resources[c].touched = 1
+        s.touched[num_touched] = c
         num_touched += 1
     return num_touched
 
 
 @compiled
-def _enqueue(queue, now, task, tasks, resources, queues, touched, num_touched):
-    """A task is ready: into the queue of its resource."""
-    key = now if queue == QUEUE_FIFO else tasks[task].key
-    c = tasks[task].resource
-    heap_push(queues, resources[c].queue, resources[c].size, key, task)
-    resources[c].size += 1
-    return _touch(c, resources, touched, num_touched)
+def _take(rules, s, num_touched):
+    """The next task that can start now, taken from its queue, or NONE."""
+    resources, devices = s.resources, s.devices
+    while num_touched > 0:
+        c = s.touched[num_touched - 1]
+        by_engine = rules.contention == CONTENTION_ENGINES and c >= len(devices)
+        if resources[c].free > 0 and resources[c].queue != NONE and not by_engine:
+            return _take_first(s, c), num_touched
+        num_touched -= 1
+        resources[c].touched = 0
+    if rules.contention != CONTENTION_ENGINES:
+        return NONE, 0
+    # A transfer holds its sender's and its receiver's engine: the best one that finds both free.
+    best = NONE
+    for src in range(len(devices)):
+        if devices[src].sending > 0:
+            continue
+        for dst in range(len(devices)):
+            c = len(devices) + src * len(devices) + dst
+            task = resources[c].queue
+            if task == NONE or devices[dst].receiving > 0:
+                continue
+            if best == NONE or by_key(s.tasks, task, best):
+                best = task
+    if best == NONE:
+        return NONE, 0
+    return _take_first(s, s.tasks[best].resource), 0
 
 
 @compiled
-def _take(contention, resources, devices, queues, touched, num_touched):
-    """The next task that can start now, taken from its queue, or -1."""
-    num_devices = len(devices)
-    while num_touched > 0:
-        c = touched[num_touched - 1]
-        by_engine = contention == CONTENTION_ENGINES and c >= num_devices
-        if resources[c].free > 0 and resources[c].size > 0 and not by_engine:
-            task = heap_pop(queues, resources[c].queue, resources[c].size)
-            resources[c].size -= 1
-            return task, num_touched
-        num_touched -= 1
-        resources[c].touched = 0
-    if contention != CONTENTION_ENGINES:
-        return -1, 0
-    # A transfer holds its sender's and its receiver's engine: the best one that finds both free.
-    best = -1
-    for src in range(num_devices):
-        if devices[src].sending > 0:
-            continue
-        for dst in range(num_devices):
-            c = num_devices + src * num_devices + dst
-            if devices[dst].receiving > 0 or resources[c].size == 0:
-                continue
-            if best < 0:
-                best = c
-                continue
-            i, j = resources[c].queue, resources[best].queue
-            if queues[i].key < queues[j].key or (
-                queues[i].key == queues[j].key and queues[i].task < queues[j].task
-            ):
-                best = c
-    if best < 0:
-        return -1, 0
-    task = heap_pop(queues, resources[best].queue, resources[best].size)
-    resources[best].size -= 1
-    return task, 0
+def _take_first(s, c):
+    """The first task of the queue of resource c, taken out of it."""
+    first = s.resources[c].queue
+    s.resources[c].queue = remove(s.tasks, first, NONE, by_key)
+    return first
