@@ -88,19 +88,15 @@ class _Sweep(nn.Module):
         self, own_NCH: Tensor, states: Rows, rounds: tuple[Round, ...], steps: slice, tape: _Tape
     ) -> Tensor:
         """Embeddings after the last round, the whole table."""
-        table_NCH, before = own_NCH, states
+        h_NCH, before = own_NCH[states.at(steps)], states
         for number, now in enumerate(rounds):
-            message_NCH = tape.put(
-                (self, "message", number),
-                before,
-                steps,
-                nn.functional.leaky_relu(self.message(table_NCH[before.at(steps)]), LEAKINESS),
-            )
+            message_NCH = nn.functional.leaky_relu(self.message(h_NCH), LEAKINESS)
+            message_NCH = tape.put((self, number), before, steps, message_NCH)
             rows = now.rows.at(steps)
             heard_NCH = self.update(now.sources.reduce(message_NCH, rows, "mean"))
             h_NCH = own_NCH[now.own[rows]] + nn.functional.leaky_relu(heard_NCH, LEAKINESS)
-            table_NCH, before = tape.put((self, number), now.rows, steps, h_NCH), now.rows
-        return table_NCH
+            before = now.rows
+        return tape.put(self, before, steps, h_NCH)
 
 
 class Placeto(FixedOrderPolicy):
@@ -163,8 +159,7 @@ class Placeto(FixedOrderPolicy):
         rows = plan.embedded.at(steps)
         parts = [table[part[rows]] for table, part in zip(tables, plan.parts, strict=True)]
         embedded_NCG = torch.cat(parts, dim=2)
-        whole_NCG = tape.put("embedded", plan.embedded, steps, embedded_NCG)
-        seen = [whole_NCG[plan.current[steps]]]
+        seen = [embedded_NCG[plan.current[steps] - rows.start]]
         for pool, related in zip(self.pools, plan.related, strict=True):
             pooled_NCH = nn.functional.leaky_relu(pool(embedded_NCG), LEAKINESS)
             table_NCH = tape.put(pool, plan.embedded, steps, pooled_NCH)

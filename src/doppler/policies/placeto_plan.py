@@ -50,16 +50,17 @@ class Bags:
     """Rows to sum or average over for each row of another table: column[ptr[i]:ptr[i + 1]]."""
 
     column: Tensor
-    ptr: Tensor
+    ptr: IntArray
 
     def reduce(self, x_NCH: Tensor, rows: slice, mode: str) -> Tensor:
         """Sum or mean over the bags of ``rows``; an empty one gives 0."""
-        first, last = self.ptr[rows.start], self.ptr[rows.stop]
+        ptr = self.ptr[rows.start : rows.stop + 1]
         reduced = torch.nn.functional.embedding_bag(
-            self.column[first:last],
-            x_NCH.reshape(len(x_NCH), -1),
-            self.ptr[rows] - first,
+            self.column[int(ptr[0]) : int(ptr[-1])],
+            x_NCH.view(len(x_NCH), -1),
+            torch.from_numpy(ptr - ptr[0]),
             mode=mode,
+            include_last_offset=True,
         )
         return reduced.view(-1, *x_NCH.shape[1:])
 
@@ -82,8 +83,9 @@ class Plan:
 
     states: an op waits, is current, is placed. sweeps: the rounds along the edges and those
     against them. embedded: rows of whole embeddings, made of row ``parts[i]`` of each sweep's last
-    round. current: [V] the row of each step's op. related: for each step the rows of the ops from
-    which its op can be reached, of those that it can reach, and of the others.
+    round. current: [V] the row of each step's op, which begins at that step. related: for each step
+    the rows of the ops from which its op can be reached, of those that it can reach, and of the
+    others.
     """
 
     states: Rows
@@ -166,7 +168,7 @@ def _messages(neighbours: sp.csr_array, rows: Rows, before: Rows) -> Bags:
     ptr = np.concatenate([[0], np.cumsum(count)])
     entry = np.arange(ptr[-1]) - np.repeat(ptr[:-1] - first[rows.op], count)
     column = before.find(neighbour[entry], np.repeat(rows.step, count))
-    return Bags(column=torch.from_numpy(column), ptr=torch.from_numpy(ptr))
+    return Bags(column=torch.from_numpy(column), ptr=ptr)
 
 
 def _related(src_E: IntArray, dst_E: IntArray, embedded: Rows) -> tuple[Bags, Bags, Bags]:
@@ -180,6 +182,6 @@ def _related(src_E: IntArray, dst_E: IntArray, embedded: Rows) -> tuple[Bags, Ba
     def bags(related_VV: NDArray[np.bool_]) -> Bags:
         step, op = np.nonzero(related_VV)
         ptr = np.concatenate([[0], np.cumsum(related_VV.sum(axis=1))])
-        return Bags(column=torch.from_numpy(embedded.find(op, step)), ptr=torch.from_numpy(ptr))
+        return Bags(column=torch.from_numpy(embedded.find(op, step)), ptr=ptr)
 
     return bags(above_VV), bags(above_VV.T), bags(beside_VV)
