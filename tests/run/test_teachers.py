@@ -65,6 +65,8 @@ def test_stage_two_counts_what_its_teacher_used(run, tmp_path):
         folder = Path(line.split(" -> ")[1])
         rows[name] = {row.method: row for row in read_results(folder / "results.csv")}
     alone, taught = rows["critical_path"], rows["annealing"]
+    teacher = json.loads(only(tmp_path.glob("imitation/*/*/*/*/teacher.json")).read_text())
+    assert taught["doppler"].makespan_s <= teacher["makespan_s"], "its evaluations count too"
     for method in ("doppler", "doppler greedy"):
         assert taught[method].evaluations == alone[method].evaluations + 70
         assert taught[method].variant != alone[method].variant

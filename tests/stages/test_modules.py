@@ -20,8 +20,8 @@ from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import WorkConserving
-from doppler.stages.best_so_far import BestSoFar
-from doppler.stages.checkpoints import effort_of, save_checkpoint
+from doppler.stages.best_so_far import NOTHING, BestSoFar, Found
+from doppler.stages.checkpoints import effort_of, found_of, save_checkpoint
 from doppler.stages.imitation import Imitation
 from doppler.stages.optimisation import Effort, Updates, seeded_generator
 from doppler.stages.reinforcement import Reinforcement
@@ -142,7 +142,7 @@ def test_the_best_placement_is_told_when_it_is_found_and_costs_what_is_said(tmp_
             session,
             evaluations=400,
             on_best=lambda placement, seconds: told.append((placement, seconds)),
-            on_best_greedy=lambda: greedy.append(module.greedy_s),
+            on_best_greedy=lambda: greedy.append(module.greedy.seconds),
         )
         fit(module, tmp_path)
         module.try_greedy()
@@ -156,7 +156,7 @@ def test_the_best_placement_is_told_when_it_is_found_and_costs_what_is_said(tmp_
     assert (module.best.placement, module.best_s) == told[-1]
     assert len(greedy) >= 1
     assert greedy == sorted(set(greedy), reverse=True)
-    assert module.greedy_s == greedy[-1] >= module.best_s
+    assert module.greedy.seconds == greedy[-1] >= module.best_s
 
 
 def test_training_repeats_itself_with_the_same_seed(tmp_path):
@@ -446,10 +446,17 @@ def test_imitation_of_one_placement_makes_it_the_greedy_one(tmp_path):
 
 
 def test_what_the_teacher_used_is_counted_and_survives_the_checkpoint(tmp_path):
-    module = imitation(two_chains(), episodes=32, inherited=Effort(70, 1000.0))
+    problem = two_chains()
+    found = Found(Placement.make(problem, [0, 1, 1, 0, 0, 0, 1, 1, 0]), 9.5)
+    module = imitation(problem, episodes=32, inherited=Effort(70, 1000.0), found=found)
     trainer = fit(module, tmp_path)
     assert 1000 < module.elapsed_s < 2000
     save_checkpoint(trainer, tmp_path / "last.ckpt")
+    kept = found_of(tmp_path / "last.ckpt", problem)
+    assert kept.placement is not None
+    assert kept.placement.device.tolist() == found.placement.device.tolist()
+    assert kept.seconds == module.best_s == 9.5
+    assert found_of(tmp_path / "last.ckpt", problem_without_ties()) == NOTHING
     effort = effort_of(tmp_path / "last.ckpt")
     assert (effort.evaluations, effort.seconds) == (70, module.elapsed_s)
 

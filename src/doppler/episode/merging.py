@@ -32,7 +32,8 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
         if a != b and together_D.min() <= cap_s:
             load_VD[a] = together_D
             cluster_V[cluster_V == b] = a
-    return replace(view, arrays=view.arrays._replace(cluster=cluster_V))
+    able_VD = np.isfinite(load_VD)[cluster_V]
+    return replace(view, arrays=view.arrays._replace(cluster=cluster_V, able=able_VD))
 
 
 def merged_at_random(view: View, rng: np.random.Generator) -> View:

@@ -173,8 +173,7 @@ def place(p, w, e, index, d):
     e.devices[d].available = finish
     e.devices[d].load += seconds
     e.devices[d].num_ops += 1
-    if e.home[w.cluster[v]] < 0:
-        e.home[w.cluster[v]] = d
+    e.home[w.cluster[v]] = d
     e.level_load[w.depth[v], d] += seconds
     e.status[STEP] += 1
     e.status[LAST_OP] = v
@@ -251,7 +250,7 @@ def device_features(p, w, e, v, out, mask):
     """Fill ``out`` [D, DEVICE_FEATURES] with what PLC sees of each device for op v.
 
     mask [D] becomes 1 where v may go: devices that can run it, and of the empty devices that
-    nothing tells apart only the first; where its cluster is, only there, if that can run it.
+    nothing tells apart only the first; where its cluster is already, only there.
     """
     num_ops, num_devices = p.op_seconds.shape
     best_start, best_finish, available, load, fastest = np.inf, np.inf, np.inf, np.inf, np.inf
@@ -265,15 +264,14 @@ def device_features(p, w, e, v, out, mask):
         available = min(available, e.devices[d].available)
         load = min(load, e.devices[d].load)
     level, home = w.depth[v], e.home[w.cluster[v]]
-    has_home = home >= 0 and p.op_seconds[v, home] < np.inf
     for d in range(num_devices):
         on, device, seconds = e.on_device[v, d], e.devices[d], p.op_seconds[v, d]
-        mask[d] = 1 if seconds < np.inf else 0
+        mask[d] = 1 if w.able[v, d] else 0
         if device.num_ops == 0:
             for other in range(d):
                 if w.device_class[other] == w.device_class[d] and e.devices[other].num_ops == 0:
                     mask[d] = 0
-        if has_home:
+        if home >= 0:
             mask[d] = 1 if d == home else 0
         start = max(device.available, on.data_ready)
         siblings = 0.0

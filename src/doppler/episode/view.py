@@ -55,6 +55,7 @@ class ViewArrays(NamedTuple):
     kernel_col: IntArray
     kernel: NDArray[np.float32]  # [entries, kernels]; the columns of each kernel sum to 1
     cluster: IntArray  # [V] equal for ops that go to one device, an op of theirs; see merging
+    able: NDArray[np.bool_]  # [V, D] devices that can run an op, and all of its cluster
     device_class: IntArray  # [D] equal for devices that nothing tells apart
     scale_s: float
     transfer_scale_s: float
@@ -136,6 +137,7 @@ def make_view(problem: Problem) -> View:
         kernel_col=kernels[1],
         kernel=kernels[2],
         cluster=np.arange(num_ops),
+        able=np.isfinite(problem.arrays.op_seconds),
         device_class=device_classes(problem),
         scale_s=scale,
         transfer_scale_s=transfer_scale,

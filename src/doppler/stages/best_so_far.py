@@ -4,14 +4,42 @@ Shape suffixes: B placements, V ops.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.problem import Placement
+from doppler.problem import Placement, Problem
 from doppler.stages.optimisation import seeded_generator
 from doppler.system import Session
+
+
+class Found(NamedTuple):
+    """A placement and its seconds, or that there is none."""
+
+    placement: Placement | None
+    seconds: float
+
+    def plain(self) -> dict[str, Any]:
+        """As text, lists and numbers."""
+        placement = self.placement
+        return {
+            "problem_hash": None if placement is None else placement.problem_hash,
+            "device": None if placement is None else placement.device.tolist(),
+            "priority": None if placement is None else placement.priority.tolist(),
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def restored(cls, plain: dict[str, Any], problem: Problem) -> "Found":
+        """What `plain` made; nothing if that was for another problem."""
+        if plain["problem_hash"] != problem.hash:
+            return NOTHING
+        placement = Placement.make(problem, plain["device"], plain["priority"])
+        return cls(placement, plain["seconds"])
+
+
+NOTHING = Found(None, float("inf"))
 
 
 class BestSoFar:
@@ -35,8 +63,7 @@ class BestSoFar:
         self.session = session
         self.confirmations = confirmations
         self.evaluations = evaluations
-        self.placement: Placement | None = None
-        self.seconds = float("inf")
+        self.found = NOTHING
         self._seed = seed
         self._on_best = on_best
 
@@ -51,11 +78,18 @@ class BestSoFar:
         self.evaluations += len(device_BV)
         best = int(cost_B.argmin())
         placement = Placement.make(self.session.problem, device_BV[best], priority_BV[best])
-        if self.confirmations:
-            self.confirm(placement)
-        else:
-            self.offer(placement, float(cost_B[best]))
+        self.offer(placement, float(cost_B[best]))
         return cost_B
+
+    @property
+    def placement(self) -> Placement | None:
+        """The best one, if there is one."""
+        return self.found.placement
+
+    @property
+    def seconds(self) -> float:
+        """What it counts; inf if there is none."""
+        return self.found.seconds
 
     @property
     def num_confirming(self) -> int:
@@ -72,37 +106,26 @@ class BestSoFar:
         )
         self.evaluations += self.num_confirming
         seconds = float(measurement.cost_s()[0])
-        self.offer(placement, seconds)
+        self._keep(placement, seconds)
         return seconds
 
     def offer(self, placement: Placement, seconds: float) -> None:
-        """A placement whose seconds are known."""
+        """A placement that took ``seconds``: believed where two executions never differ."""
+        if self.confirmations:
+            self.confirm(placement)
+        else:
+            self._keep(placement, seconds)
+
+    def _keep(self, placement: Placement, seconds: float) -> None:
         if seconds < self.seconds:
-            self.seconds, self.placement = seconds, placement
+            self.found = Found(placement, seconds)
             self._on_best(placement, seconds)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {**plain_placement(self.placement, self.seconds), "evaluations": self.evaluations}
+        return {**self.found.plain(), "evaluations": self.evaluations}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self.placement, self.seconds = restored_placement(self.session, state)
+        self.found = Found.restored(state, self.session.problem)
         self.evaluations = state["evaluations"]
-
-
-def plain_placement(placement: Placement | None, seconds: float) -> dict[str, Any]:
-    """A placement and its seconds as lists and numbers."""
-    return {
-        "device": None if placement is None else placement.device.tolist(),
-        "priority": None if placement is None else placement.priority.tolist(),
-        "seconds": seconds,
-    }
-
-
-def restored_placement(session: Session, plain: dict[str, Any]) -> tuple[Placement | None, float]:
-    """What `plain_placement` made."""
-    if plain["device"] is None:
-        return None, plain["seconds"]
-    placement = Placement.make(session.problem, plain["device"], plain["priority"])
-    return placement, plain["seconds"]

@@ -13,6 +13,8 @@ import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 
 from doppler.errors import InputError
+from doppler.problem import Problem
+from doppler.stages.best_so_far import NOTHING, Found
 from doppler.stages.optimisation import Effort
 
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
@@ -66,6 +68,12 @@ def effort_of(path: str | Path) -> Effort:
     """What it took to make the weights of a checkpoint."""
     kept = load_checkpoint(path).get("doppler", {})
     return Effort(int(kept.get("evaluations", 0)), float(kept.get("elapsed_s", 0.0)))
+
+
+def found_of(path: str | Path, problem: Problem) -> Found:
+    """The best placement for this problem that was found in making the weights."""
+    kept = load_checkpoint(path).get("doppler", {})
+    return Found.restored(kept["best"], problem) if "best" in kept else NOTHING
 
 
 class LastCheckpoint(Callback):

@@ -10,6 +10,7 @@ from torch import Tensor
 from doppler.baselines import Teacher
 from doppler.episode import View
 from doppler.policies import Policy
+from doppler.stages.best_so_far import NOTHING, Found
 from doppler.stages.optimisation import (
     NO_EFFORT,
     ClockedModule,
@@ -28,7 +29,8 @@ class Imitation(ClockedModule):
     ties drawn anew, for every batch. episodes: in all. batch_episodes: per update.
     learning_rate, final_learning_rate: of Adam, falling linearly. entropy: weight of the entropy
     bonus, falling to 0. seed: of everything random here. inherited: what it took the teacher to
-    know what it teaches; elapsed_s goes on counting from there.
+    know what it teaches; elapsed_s goes on counting from there. found: by this; training goes on
+    from there too.
 
     Source: DOPPLER (Yao et al., ICLR 2026), stage I. There the policy's own epsilon-greedy
     episodes choose the states; here the teacher's do, and of tied choices the drawn one counts.
@@ -49,6 +51,7 @@ class Imitation(ClockedModule):
         entropy: float,
         seed: int,
         inherited: Effort = NO_EFFORT,
+        found: Found = NOTHING,
     ) -> None:
         super().__init__()
         check_at_least("algorithm.imitation.batch_episodes", batch_episodes, 1)
@@ -66,7 +69,12 @@ class Imitation(ClockedModule):
         self.inherited = inherited
         self.elapsed_s = inherited.seconds
         self.rng = seeded_generator(seed, "imitation")
-        self.best_s = float("inf")
+        self.found = found
+
+    @property
+    def best_s(self) -> float:
+        """Seconds of the best placement that is known."""
+        return self.found.seconds
 
     @property
     def episodes_done(self) -> int:
@@ -102,6 +110,7 @@ class Imitation(ClockedModule):
             "rng": self.rng.bit_generator.state,
             "elapsed_s": self.elapsed_s,
             "evaluations": self.inherited.evaluations,
+            "best": self.found.plain(),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

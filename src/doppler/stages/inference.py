@@ -58,14 +58,15 @@ class Inference:
         rng: np.random.Generator,
     ) -> None:
         """Sample as often as wanted, and as ``evaluations`` allow."""
-        views = [(view, self.samples)]
-        views += [(merged_at_random(view, rng), 1) for _ in range(self.merged)]
-        episodes = [policy.rollout(seen, num, None, rng).placements() for seen, num in views if num]
-        if episodes:
-            device_BV, priority_BV = map(np.concatenate, zip(*episodes, strict=True))
-            num = min(len(device_BV), evaluations - best.confirmations)
-            if num > 0:
-                best.measure(device_BV[:num], priority_BV[:num], rng)
+        episodes = [policy.rollout(view, self.samples, None, rng)] if self.samples else []
+        episodes += [
+            policy.rollout(merged_at_random(view, rng), 1, None, rng) for _ in range(self.merged)
+        ]
+        num = min(self.samples + self.merged, evaluations - best.confirmations)
+        if num > 0:
+            placements = zip(*(decisions.placements() for decisions in episodes), strict=True)
+            device_BV, priority_BV = (np.concatenate(rows)[:num] for rows in placements)
+            best.measure(device_BV, priority_BV, rng)
 
     def polish(
         self, best: BestSoFar, evaluations: int, *, order: bool, rng: np.random.Generator
@@ -78,7 +79,4 @@ class Inference:
         annealing = self.anneal(evaluations=left, order=order, draws=draws)
         found = annealing.place(best.session, rng, initial=best.placement)
         best.evaluations += found.evaluations
-        if best.confirmations:
-            best.confirm(found.placement)
-        else:
-            best.offer(found.placement, found.makespan_s)
+        best.offer(found.placement, found.makespan_s)

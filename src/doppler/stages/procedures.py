@@ -165,8 +165,8 @@ def _reinforce(run: Run, baselines: dict[str, Baseline]) -> Summary:
 
 def _learned_methods(run: Run, module: Reinforcement) -> tuple[Method, Method]:
     """The best sample, and the greedy placement of the best weights."""
-    assert module.greedy_placement is not None, "training begins with a greedy placement"
-    best = module.best.placement or module.greedy_placement
+    assert module.greedy.placement is not None, "training begins with a greedy placement"
+    best = module.best.placement or module.greedy.placement
     name = str(run.cfg.policy.name)
     settings = [
         *(plain(run.cfg.policy), plain(run.cfg.algorithm), run.cfg.stage.init_from),
@@ -184,7 +184,7 @@ def _learned_methods(run: Run, module: Reinforcement) -> tuple[Method, Method]:
             wall_s=module.elapsed_s,
         )
 
-    return method(name, best), method(f"{name} greedy", module.greedy_placement)
+    return method(name, best), method(f"{name} greedy", module.greedy.placement)
 
 
 def run_evaluate(run: Run) -> Summary:

@@ -15,7 +15,7 @@ from doppler.errors import InputError
 from doppler.policies import Policy
 from doppler.problem import Placement
 from doppler.stages.advantage import ADVANTAGES, NO_PAST, Past
-from doppler.stages.best_so_far import BestSoFar, plain_placement, restored_placement
+from doppler.stages.best_so_far import NOTHING, BestSoFar, Found
 from doppler.stages.optimisation import (
     NO_EFFORT,
     ClockedModule,
@@ -103,8 +103,7 @@ class Reinforcement(ClockedModule):
         self.on_best_greedy = on_best_greedy
         self.rng = seeded_generator(seed, "reinforcement")
         self.past = NO_PAST
-        self.greedy_s = float("inf")
-        self.greedy_placement: Placement | None = None
+        self.greedy = NOTHING
 
     @property
     def episodes_done(self) -> int:
@@ -152,7 +151,7 @@ class Reinforcement(ClockedModule):
                 "mean_s": float(feasible_B.mean()) if len(feasible_B) else float("inf"),
                 "min_s": float(cost_B.min()),
                 "best_s": self.best.seconds,
-                "greedy_s": self.greedy_s,
+                "greedy_s": self.greedy.seconds,
                 "entropy": entropy.item(),
             },
         )
@@ -164,8 +163,8 @@ class Reinforcement(ClockedModule):
         placement = Placement.make(self.view.problem, device_BV[0], priority_BV[0])
         seconds = self.best.confirm(placement)
         # The first greedy placement counts even if it is infeasible: best.ckpt must exist.
-        if self.greedy_placement is None or seconds < self.greedy_s:
-            self.greedy_s, self.greedy_placement = seconds, placement
+        if self.greedy.placement is None or seconds < self.greedy.seconds:
+            self.greedy = Found(placement, seconds)
             self.on_best_greedy()
 
     def configure_optimizers(self) -> Any:
@@ -177,7 +176,7 @@ class Reinforcement(ClockedModule):
         checkpoint["doppler"] = {
             "rng": self.rng.bit_generator.state,
             "best": self.best.state(),
-            "greedy": plain_placement(self.greedy_placement, self.greedy_s),
+            "greedy": self.greedy.plain(),
             "elapsed_s": self.elapsed_s,
             "evaluations": self.best.evaluations,
             "past": tuple(self.past),
@@ -188,6 +187,6 @@ class Reinforcement(ClockedModule):
         kept = checkpoint["doppler"]
         self.rng.bit_generator.state = kept["rng"]
         self.best.restore(kept["best"])
-        self.greedy_placement, self.greedy_s = restored_placement(self.best.session, kept["greedy"])
+        self.greedy = Found.restored(kept["greedy"], self.view.problem)
         self.elapsed_s = kept["elapsed_s"]
         self.past = Past(*kept["past"])

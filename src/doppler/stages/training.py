@@ -20,12 +20,13 @@ from doppler.policies import Policy
 from doppler.problem import Placement
 from doppler.reporting.progress import TrainingProgress
 from doppler.reporting.table import format_seconds
-from doppler.stages.best_so_far import BestSoFar
+from doppler.stages.best_so_far import NOTHING, BestSoFar, Found
 from doppler.stages.checkpoints import (
     BEST,
     LAST,
     LastCheckpoint,
     effort_of,
+    found_of,
     load_checkpoint,
     load_policy_weights,
     save_checkpoint,
@@ -93,8 +94,8 @@ def fit(run: Run, module: pl.LightningModule, num_updates: int) -> None:
     trainer.fit(module, batches, ckpt_path=last if last.exists() else None, weights_only=False)
 
 
-def make_teacher(run: Run) -> tuple[Teacher, Effort]:
-    """Who teaches stage I, and what it took to know what to teach.
+def make_teacher(run: Run) -> tuple[Teacher, Effort, Found]:
+    """Who teaches stage I, what it took to know what to teach, and what was found by it.
 
     A list scheduler decides anew for every batch. Any other baseline searches once, on the run's
     system, and teaches the placement that it finds: it is kept in the run directory.
@@ -104,7 +105,7 @@ def make_teacher(run: Run) -> tuple[Teacher, Effort]:
     """
     baseline = instantiate(run.cfg.stage.teacher)
     if isinstance(baseline, Teacher):
-        return baseline, NO_EFFORT
+        return baseline, NO_EFFORT, NOTHING
     name, path = type(baseline).__name__, run.directory / TEACHER_FILE
     if is_pointless(run, baseline):
         raise InputError(f"stage.teacher: {name} searches for an order, this system keeps none")
@@ -121,12 +122,13 @@ def make_teacher(run: Run) -> tuple[Teacher, Effort]:
         f"{name} teaches a placement of {format_seconds(kept['makespan_s'])}, found in "
         f"{effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
     )
-    return TaughtPlacement.of(run.problem, placement), effort
+    found = Found(placement, kept["makespan_s"])
+    return TaughtPlacement.of(run.problem, placement), effort, found
 
 
 def train_imitation(run: Run) -> Imitation:
     """Stage I; leaves last.ckpt."""
-    teacher, effort = make_teacher(run)
+    teacher, effort, found = make_teacher(run)
     build = instantiate(run.cfg.algorithm.imitation)
     module = build(
         policy=make_policy(run),
@@ -134,6 +136,7 @@ def train_imitation(run: Run) -> Imitation:
         teacher=teacher,
         seed=run.cfg.seed,
         inherited=effort,
+        found=found,
     )
     fit(run, module, module.num_updates)
     return module
@@ -143,10 +146,14 @@ def train_reinforcement(
     run: Run, *, title: str, init_from: Path | None, session: Session
 ) -> Reinforcement:
     """Stage II or III from the weights of a checkpoint, or from random ones; leaves best.ckpt."""
-    policy, inherited = make_policy(run), NO_EFFORT
+    policy, inherited, found = make_policy(run), NO_EFFORT, NOTHING
     if init_from is not None:
         load_policy_weights(policy, init_from)  # type: ignore[arg-type]
         inherited = effort_of(init_from)
+        found = found_of(init_from, run.problem)
+    best = best_so_far(run, session, inherited.evaluations)
+    if found.placement is not None:
+        best.offer(found.placement, found.seconds)
     inference: Inference = instantiate(run.cfg.algorithm.inference)
     evaluations = run.cfg.algorithm.reinforcement.evaluations
     build = instantiate(run.cfg.algorithm.reinforcement)
@@ -154,7 +161,7 @@ def train_reinforcement(
         title=title,
         policy=policy,
         view=run.view,
-        best=best_so_far(run, session, inherited.evaluations),
+        best=best,
         evaluations=evaluations - inference.evaluations_of(evaluations),
         seed=run.cfg.seed,
         inherited=inherited,

@@ -1,0 +1,98 @@
+"""Ops that heavy edges join go to one device."""
+
+import numpy as np
+import pytest
+import torch
+from problems import cluster_of, graph_of, random_problem
+
+from doppler.episode import make_view, merged, merged_at_random
+from doppler.errors import InputError
+from doppler.policies import DualPolicy
+from doppler.problem import build
+
+
+def make_policy() -> DualPolicy:
+    torch.manual_seed(0)
+    sizes = {"hidden": 4, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
+    return DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **sizes)
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def diamond():
+    """0 -> 1 -> 3 by heavy edges of 8 and 6 s, 0 -> 2 -> 3 by light ones of 2 and 1 s; and op 4."""
+    edges = [(0, 1, 8), (0, 2, 2, 1), (1, 3, 6), (2, 3, 1)]
+    return build(graph_of([1, 2, 3, 4, 5], edges), cluster_of([1.0] * 3))
+
+
+@pytest.mark.parametrize(
+    ("least", "cap", "clusters"),
+    [
+        (9, 100, [{0}, {1}, {2}, {3}, {4}]),
+        (8, 100, [{0, 1}, {2}, {3}, {4}]),
+        (6, 100, [{0, 1, 3}, {2}, {4}]),
+        (0, 100, [{0, 1, 2, 3}, {4}]),
+        (6, 6.9, [{0, 1}, {2}, {3}, {4}]),  # 3 s and 4 s are too much
+        (0, 6.9, [{0, 1, 2}, {3}, {4}]),  # but 3 s and 3 s are not
+        (0, 2.9, [{0}, {1}, {2}, {3}, {4}]),
+    ],
+)
+def test_edges_join_their_ends_from_the_heaviest_down_under_the_cap(least, cap, clusters):
+    view = merged(make_view(diamond()), least_weight_s=least, cap_s=cap)
+    found: dict[int, set[int]] = {}
+    for v, root in enumerate(view.arrays.cluster.tolist()):
+        found.setdefault(root, set()).add(v)
+    assert sorted(found.values(), key=min) == clusters
+    assert all(root in ops for root, ops in found.items())
+
+
+def test_no_cluster_is_more_than_one_device_can_run():
+    cluster = cluster_of([1.0, 1.0], unsupported_kinds=[["a"], ["b"]])
+    problem = build(graph_of([1, 1, 1], [(0, 1, 9), (1, 2, 9)], kinds=["a", "b", "b"]), cluster)
+    view = merged(make_view(problem), least_weight_s=0.0, cap_s=100.0)
+    assert view.arrays.cluster.tolist()[0] == 0
+    assert view.arrays.cluster[1] == view.arrays.cluster[2] != 0
+
+
+@pytest.mark.parametrize("explore", [None, 0.0, 1.0])
+def test_episodes_of_a_merged_view_keep_clusters_together(explore):
+    apart = 0
+    for seed in range(5):
+        view = make_view(random_problem(seed, num_ops=25, num_devices=4, costs="distinct"))
+        policy, cluster_V = make_policy(), merged_at_random(view, generator(seed)).arrays.cluster
+        seen = merged_at_random(view, generator(seed))
+        device_BV, _ = policy.rollout(seen, 5, explore, generator(seed)).placements()
+        assert (device_BV == device_BV[:, cluster_V]).all()
+        device_BV, _ = policy.rollout(view, 5, explore, generator(seed)).placements()
+        apart += int((device_BV != device_BV[:, cluster_V]).sum())
+    assert apart > 0, "unmerged ones would have done the same"
+
+
+def test_a_merged_view_is_replayed_as_it_was_played_and_follows_no_decision_that_splits_a_cluster():
+    view = make_view(diamond())
+    whole = merged(view, least_weight_s=6.0, cap_s=100.0)
+    policy = make_policy()
+    played = policy.rollout(whole, 4, None, generator())
+    with torch.no_grad():
+        log_prob_B, _ = policy.log_prob(whole, played)
+    np.testing.assert_allclose(log_prob_B.numpy(), played.log_prob, atol=1e-4)
+    assert (played.log_prob > policy.follow(view, played.op, played.device).log_prob).all()
+    op_BV, split_BV = np.array([[0, 1, 2, 3, 4]]), np.array([[0, 1, 0, 0, 0]])
+    policy.follow(view, op_BV, split_BV)
+    with pytest.raises(InputError, match="decisions of episode 0"):
+        policy.follow(whole, op_BV, split_BV)
+
+
+def test_random_merging_is_sometimes_none_and_sometimes_all_that_the_cap_allows():
+    problem = diamond()
+    view = make_view(problem)
+    numbers = {len(set(merged_at_random(view, generator(s)).arrays.cluster)) for s in range(200)}
+    assert {5, 4} <= numbers
+    work = problem.arrays.op_seconds[:, 0]
+    for seed in range(50):
+        cluster_V = merged_at_random(view, generator(seed)).arrays.cluster
+        for root in set(cluster_V.tolist()):
+            ops = cluster_V == root
+            assert ops.sum() == 1 or work[ops].sum() <= work.sum() / 3

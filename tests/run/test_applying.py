@@ -1,0 +1,62 @@
+"""A trained policy placed on problems that it was not trained on."""
+
+import json
+
+import pytest
+from omegaconf.errors import MissingMandatoryValue
+
+from doppler.errors import InputError
+from doppler.reporting.rows import read_results
+
+
+def only(paths):
+    (path,) = paths
+    return path
+
+
+@pytest.fixture
+def checkpoint(run, tmp_path):
+    """Of a policy trained on four devices."""
+    run("stage=rl_sim", "stage.init_from=null", "baseline=[]")
+    return only(tmp_path.glob("rl_sim/*/*/*/*/checkpoints/best.ckpt"))
+
+
+def test_a_policy_places_another_problem_at_once_by_samples_and_polished(run, tmp_path, checkpoint):
+    summary, text = run(
+        *("stage=inference", f"stage.init_from='{checkpoint}'", "cluster.num_devices=3"),
+        *("workload.params.n=128", "baseline=[critical_path]"),
+    )
+    assert "trained with " in text
+    directory = only(tmp_path.glob("inference/chainmm/p100x4/doppler/*"))
+    rows = {row.method: row for row in read_results(directory / "results.csv")}
+    names = ["doppler greedy", "doppler samples", "doppler"]
+    assert set(rows) == {*names, "critical_path"}
+    assert [rows[name].evaluations for name in names] == [1, 64, 100]
+    seconds = [rows[name].makespan_s for name in names]
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[2] < seconds[0]
+    assert summary["makespan_s"] == seconds[2] == rows["doppler"].makespan_s
+    assert summary["trained"]["evaluations"] > 0
+    assert json.loads((directory / "placement.json").read_text())["makespan_s"] == seconds[2]
+
+
+def test_a_share_of_stage_two_is_left_to_searching_and_counts_with_it(run, tmp_path):
+    rows = {}
+    for share in (0.0, 0.5):
+        run(
+            *("stage=rl_sim", "stage.init_from=null", f"run_dir={tmp_path}/{share}"),
+            f"algorithm.inference.share={share}",
+        )
+        found = read_results(tmp_path / f"{share}/results.csv")
+        rows[share] = {row.method: row for row in found}
+        summary = json.loads((tmp_path / f"{share}/summary.json").read_text())
+        assert summary["episodes"] == (96 if share == 0.0 else 48)
+    assert rows[0.0]["doppler"].evaluations < 100 == rows[0.5]["doppler"].evaluations
+    assert rows[0.5]["doppler"].makespan_s <= rows[0.5]["doppler greedy"].makespan_s
+
+
+def test_inference_needs_a_checkpoint(run, tmp_path):
+    with pytest.raises(MissingMandatoryValue, match=r"stage\.init_from"):
+        run("stage=inference")
+    with pytest.raises(InputError, match="No such file"):
+        run("stage=inference", f"stage.init_from={tmp_path}/none.ckpt")

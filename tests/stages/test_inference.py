@@ -1,0 +1,114 @@
+"""Samples and polishing: within their budget, counted, and of use."""
+
+import numpy as np
+import pytest
+import torch
+from problems import random_placement, random_problem
+
+from doppler.baselines import Annealing
+from doppler.episode import make_view
+from doppler.errors import InputError
+from doppler.policies import DualPolicy
+from doppler.simulator import WorkConserving
+from doppler.stages.best_so_far import BestSoFar
+from doppler.stages.inference import Inference
+
+PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
+
+
+def make_policy() -> DualPolicy:
+    torch.manual_seed(0)
+    sizes = {"hidden": 4, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
+    return DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **sizes)
+
+
+def anneal(**arguments) -> Annealing:
+    return Annealing(starts=1, hot=0.02, cold=0.0005, **arguments)
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def best_of(session, **arguments) -> BestSoFar:
+    settings = {"confirmations": 0, "seed": 0, "on_best": lambda placement, seconds: None}
+    return BestSoFar(session=session, **{**settings, **arguments})
+
+
+def search(inference: Inference, best: BestSoFar, evaluations: int) -> None:
+    inference.search(
+        make_policy(), make_view(PROBLEM), best, evaluations, order=True, rng=generator()
+    )
+
+
+@pytest.mark.parametrize("evaluations", [0, 1, 3, 8, 20, 100])
+@pytest.mark.parametrize(("samples", "merged"), [(0, 0), (5, 0), (0, 5), (4, 6)])
+@pytest.mark.parametrize(("noise", "confirmations"), [(0.0, 0), (0.1, 2)])
+def test_no_more_is_executed_than_allowed_and_all_of_it_is_counted(
+    evaluations, samples, merged, noise, confirmations
+):
+    inference = Inference(share=0.5, samples=samples, merged=merged, anneal=anneal)
+    with WorkConserving(noise=noise).open(PROBLEM) as session:
+        best = best_of(session, confirmations=confirmations, evaluations=1000)
+        search(inference, best, evaluations)
+        assert best.evaluations - 1000 == session.evaluations <= evaluations
+        assert evaluations - session.evaluations <= confirmations + max(1, confirmations)
+
+
+def test_samples_and_merged_samples_are_executed_in_turn_and_polishing_ends_the_search():
+    with WorkConserving().open(PROBLEM) as session:
+        seconds = []
+        for samples, merged, evaluations in ((8, 0, 8), (8, 40, 48), (8, 40, 400)):
+            best = best_of(session)
+            inference = Inference(share=0.5, samples=samples, merged=merged, anneal=anneal)
+            search(inference, best, evaluations)
+            placement = best.placement
+            again = session.measure(placement.device[None], placement.priority[None]).cost_s()
+            assert again == best.seconds
+            seconds.append(best.seconds)
+    plain, both, polished = seconds
+    assert plain > both > polished
+
+
+def test_polishing_goes_on_from_the_best_and_never_ends_with_less():
+    with WorkConserving().open(PROBLEM) as session:
+        first = Annealing(evaluations=3000, order=True, starts=1, draws=1, hot=0.02, cold=0.0005)
+        found = first.place(session, generator())
+        best = best_of(session)
+        best.offer(found.placement, found.makespan_s)
+        polishing = Inference(share=0.1, samples=0, merged=0, anneal=anneal)
+        polishing.polish(best, 20, order=True, rng=generator())
+        assert best.seconds <= found.makespan_s
+        fresh = best_of(session)
+        polishing.polish(fresh, 20, order=True, rng=generator())
+        assert fresh.seconds > best.seconds, "where it begins makes no difference"
+
+
+def test_without_order_polishing_leaves_priorities_alone():
+    start = random_placement(PROBLEM, 0)
+    polishing = Inference(share=0.1, samples=0, merged=0, anneal=anneal)
+    with WorkConserving().open(PROBLEM) as session:
+        for order in (False, True):
+            best = best_of(session)
+            best.confirm(start)
+            polishing.polish(best, 300, order=order, rng=generator())
+            assert best.placement.device.tolist() != start.device.tolist()
+            same = best.placement.priority.tolist() == start.priority.tolist()
+            assert same == (not order)
+
+
+def test_under_jitter_what_polishing_finds_is_confirmed_before_it_counts():
+    with WorkConserving(noise=0.2).open(PROBLEM) as session:
+        best = best_of(session, confirmations=3)
+        search(Inference(share=0.5, samples=4, merged=4, anneal=anneal), best, 300)
+        assert best.placement is not None
+        assert best_of(session, confirmations=3).confirm(best.placement) == best.seconds
+
+
+def test_the_share_of_stage_two_is_rounded_down_and_must_be_a_number():
+    inference = Inference(share=0.2, samples=0, merged=0, anneal=anneal)
+    assert [inference.evaluations_of(n) for n in (0, 4, 5, 999)] == [0, 0, 1, 199]
+    for key in ("share", "samples", "merged"):
+        values = {"share": 0, "samples": 0, "merged": 0, key: -1}
+        with pytest.raises(InputError, match=rf"^algorithm\.inference\.{key}: must be a number"):
+            Inference(**values, anneal=anneal)
