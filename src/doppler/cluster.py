@@ -3,8 +3,10 @@
 Shape suffix: D devices.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,12 +120,18 @@ def custom(
     devices: Sequence[Mapping],
     bytes_per_s: float | Sequence[Sequence[float]],
     latency_s: float | Sequence[Sequence[float]],
+    num_devices: int | None = None,
 ) -> Cluster:
     """A cluster written out in a configuration file: one mapping of Device fields per device.
 
-    bytes_per_s, latency_s: one number for all links, or a [D, D] matrix.
+    bytes_per_s, latency_s: one number for all links, or a [D, D] matrix. num_devices: their number,
+    for what interpolates it; so many of a kind where only one is described.
     """
+    if num_devices is not None and len(devices) == 1:
+        devices = [devices[0]] * num_devices
     num = len(devices)
+    if num_devices not in (None, num):
+        raise InputError(f"cluster {name!r}: num_devices is {num_devices}, but it has {num}")
     try:
         built = [Device(**{"name": f"device{i}", **spec}) for i, spec in enumerate(devices)]
     except TypeError as error:
@@ -215,8 +223,10 @@ PRESETS: Mapping[str, _Preset] = {
 }
 
 
-def preset(*, name: str, num_devices: int | None = None) -> Cluster:
-    """A known machine, with ``num_devices`` devices instead of its own number if given.
+def preset(
+    *, name: str, num_devices: int | None = None, memory_bytes: float | None = None
+) -> Cluster:
+    """A known machine, with another number of devices or memory per device if given.
 
     Raises:
         InputError: unknown name (the choices are listed) or fewer than one device.
@@ -228,4 +238,53 @@ def preset(*, name: str, num_devices: int | None = None) -> Cluster:
     if num < 1:
         raise InputError(f"cluster {name!r}: num_devices must be at least 1, got {num}")
     devices = [replace(known.device(d), name=f"{known.device(d).name}:{d}") for d in range(num)]
+    if memory_bytes is not None:
+        devices = [replace(device, memory_bytes=memory_bytes) for device in devices]
     return connected(name=name, devices=devices, link=known.link)
+
+
+# Guesses, to begin with: stage=calibrate measures them. One core with vector units, ordinary
+# memory, and what Python takes to start an op.
+CORE = Device(
+    name="cpu",
+    flop_per_s={"f16": 2e10, "f32": 4e10, "f64": 2e10},
+    memory_bytes_per_s=5e9,
+    launch_overhead_s=20e-6,
+    memory_bytes=4e9,
+)
+THREAD_TO_THREAD = Link(bytes_per_s=4e9, latency_s=30e-6)
+
+
+def host(
+    *, name: str = "host", device_type: Literal["cpu", "cuda"] = "cpu", num_devices: int
+) -> Cluster:
+    """The machine this runs on, divided equally among its devices; speeds are guesses.
+
+    device_type: ``cpu``: its cores. ``cuda``: its GPUs; several devices on one where they are more.
+
+    Raises:
+        InputError: fewer than one device, or no GPU where there should be one.
+    """
+    if num_devices < 1:
+        raise InputError(f"cluster {name!r}: num_devices must be at least 1, got {num_devices}")
+    if device_type == "cuda":
+        device, link, memory_bytes = A100, PCIE3, _gpu_memory_bytes(name, num_devices)
+    else:
+        device, link = CORE, THREAD_TO_THREAD
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / num_devices
+    devices = [
+        replace(device, name=f"{device_type}:{d}", memory_bytes=memory_bytes)
+        for d in range(num_devices)
+    ]
+    return connected(name=name, devices=devices, link=lambda s, d: link)
+
+
+def _gpu_memory_bytes(name: str, num_devices: int) -> float:
+    """What the smallest GPU has for each of its devices."""
+    import torch  # which nothing else in this layer needs
+
+    num_gpus = torch.cuda.device_count()
+    if num_gpus == 0:
+        raise InputError(f"cluster {name!r}: there is no GPU")
+    smallest = min(torch.cuda.get_device_properties(i).total_memory for i in range(num_gpus))
+    return smallest / -(-num_devices // num_gpus)

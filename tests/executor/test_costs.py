@@ -105,9 +105,9 @@ def llama_products(seq: int, model: int, ffn: int) -> int:
 
 PRODUCTS = {
     "chainmm": 3 * 2 * 512**3,
-    "ffnn": 2 * 256 * 512 * (32 + 32),
-    "llama_block": llama_products(64, 64, 176),
-    "llama_layer": llama_products(64, 64, 176) + 2 * 64 * 512,
+    "ffnn": 2 * 2048 * 1024 * (256 + 256),
+    "llama_block": llama_products(128, 512, 1408),
+    "llama_layer": llama_products(128, 512, 1408) + 2 * 512 * 2048,
 }
 
 

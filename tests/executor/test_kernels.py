@@ -184,6 +184,8 @@ PLAIN = {
     "maximum": lambda x, y: torch.where(x > y, x, y),
     "minimum": lambda x, y: torch.where(x > y, y, x),
     **{"equal": lambda x, y: (x == y) * 1.0, "less": lambda x, y: (x < y) * 1.0},
+    **{"sin": torch.sin, "cos": lambda x: torch.sin(x + math.pi / 2), "erf": torch.special.erf},
+    "where": lambda c, x, y: x * (c != 0) + y * (c == 0),
 }
 
 

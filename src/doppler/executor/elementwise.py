@@ -7,11 +7,16 @@ import torch
 from doppler.graph.scalar import Apply, Element, Number, Scalar
 
 TORCH_DTYPES = {
+    "bool": torch.bool,
+    "i64": torch.int64,
     "f16": torch.float16,
+    "bf16": torch.bfloat16,
     "f32": torch.float32,
     "f64": torch.float64,
     "c64": torch.complex64,
 }
+# What is rounded often, and slow on CPUs: computed in f32.
+HALF = (torch.float16, torch.bfloat16)
 
 
 def _as_number(compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -24,9 +29,11 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **{"rsqrt": torch.rsqrt, "relu": torch.relu, "square": torch.square, "abs": torch.abs},
     **{"sigmoid": torch.sigmoid, "silu": torch.nn.functional.silu, "tanh": torch.tanh},
     **{"sign": torch.sign, "conj": torch.conj_physical},
+    **{"sin": torch.sin, "cos": torch.cos, "erf": torch.erf},
     **{"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow},
     **{"maximum": torch.maximum, "minimum": torch.minimum},
     **{"equal": _as_number(torch.eq), "less": _as_number(torch.lt)},
+    "where": lambda condition, one, other: torch.where(condition != 0, one, other),
 }
 
 
@@ -38,7 +45,8 @@ def compile_scalar(
     Args:
         scalar: of elements of the operands.
         num_operands: how many there are.
-        widen: f16 operands are handed in as f32; a cast to f16 rounds, but goes on in f32.
+        widen: f16 and bf16 operands are handed in as f32; a cast to them rounds, and goes on in
+            f32.
         device: where the operands lie, and constants will.
 
     Raises:
@@ -63,6 +71,6 @@ def compile_scalar(
 
 def _cast(call: Apply, widen: bool) -> Callable[[torch.Tensor], torch.Tensor]:
     dtype = TORCH_DTYPES[call.function]
-    if widen and dtype == torch.float16:
+    if widen and dtype in HALF:
         return lambda value: value.to(dtype).float()
     return lambda value: value.to(dtype)

@@ -12,7 +12,8 @@ from typing import TypeAlias
 import torch
 
 from doppler.errors import InputError
-from doppler.executor.elementwise import TORCH_DTYPES, compile_scalar
+from doppler.executor.elementwise import HALF, TORCH_DTYPES, compile_scalar
+from doppler.executor.torch_calls import compile_call
 from doppler.graph import KernelSpec
 from doppler.graph.scalar import Apply, Scalar, parse_scalar
 
@@ -25,8 +26,8 @@ _PAIRWISE = {"add": torch.add, "mul": torch.mul, "max": torch.maximum, "min": to
 def compile_kernel(spec: KernelSpec, *, device: str = "cpu") -> Kernel:
     """The function that computes a kernel from its operands, which lie on the device.
 
-    Where torch would round an f16 intermediate, or be slow on it, the kernel computes in f32 and
-    rounds its result once.
+    Where torch would round an intermediate of f16 or bf16, or be slow on it, the kernel computes in
+    f32 and rounds its result once.
 
     Raises:
         InputError: names an expression that is none, or that does not fit its shapes or dtypes.
@@ -67,7 +68,7 @@ def _require_operands(spec: KernelSpec, num: int) -> None:
 
 
 def _widened(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype == torch.float16 else dtype
+    return torch.float32 if dtype in HALF else dtype
 
 
 # --- Index notation -------------------------------------------------------------------------------
@@ -267,6 +268,13 @@ def _compile_solve(spec: KernelSpec, _: str, device: torch.device) -> Kernel:
     return solve
 
 
+def _compile_torch(spec: KernelSpec, text: str, device: torch.device) -> Kernel:
+    try:
+        return compile_call(spec, text)
+    except ValueError as error:
+        raise _misfit(spec, str(error)) from None
+
+
 def _require_square(spec: KernelSpec, shape: tuple[int, ...]) -> None:
     rows = spec.output_shape[0] if len(spec.output_shape) == 2 else None
     if shape != (rows, rows):
@@ -281,4 +289,5 @@ _COMPILERS: dict[str, Callable[[KernelSpec, str, torch.device], Kernel]] = {
     "fill": _compile_fill,
     "cholesky": _compile_cholesky,
     "solve": _compile_solve,
+    "torch": _compile_torch,
 }

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from doppler.errors import InputError
-from doppler.executor.elementwise import TORCH_DTYPES
+from doppler.executor.elementwise import HALF, TORCH_DTYPES
 from doppler.executor.operands import cut
 from doppler.graph import DataflowGraph
 
@@ -90,13 +90,17 @@ def random_inputs(graph: DataflowGraph, rng: np.random.Generator) -> dict[str, t
 
     Variance 1, but the right operand of a matrix product is scaled so that the product has the
     scale of its left operand: activations keep theirs through layers of weights, also in f16.
+    Integers, which may be indices, are 0 or 1.
     """
     result = {}
     for number in sorted(set(graph.inputs.node.tolist())):
         tensor = graph.tensors[number]
         generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
         dtype = TORCH_DTYPES[tensor.dtype]
-        wide = torch.float32 if dtype == torch.float16 else dtype
+        if not (dtype.is_floating_point or dtype.is_complex):
+            result[tensor.name] = torch.randint(2, tensor.shape, generator=generator).to(dtype)
+            continue
+        wide = torch.float32 if dtype in HALF else dtype
         values = torch.randn(tensor.shape, generator=generator, dtype=wide)
         result[tensor.name] = (values / math.sqrt(_fan_in(graph, number))).to(dtype)
     return result

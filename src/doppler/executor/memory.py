@@ -1,0 +1,141 @@
+"""The memory of each device of a session, planned once for all placements, and what tasks do to it.
+
+Every device has a place for each input, and for the result of each op, whether the op runs there
+or its result is moved there. So a task does the same to the same memory in every placement.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from doppler.errors import InputError
+from doppler.executor.devices import Devices
+from doppler.executor.kernels import compile_kernel
+from doppler.executor.operands import assemble, cut
+from doppler.executor.recording import Action, Scratch, record
+from doppler.executor.tasks import Tasks
+from doppler.executor.tensors import Outputs, check_executable, input_blocks
+from doppler.graph import Box, DataflowGraph
+from doppler.graph.reads import regions_of_reads
+
+T = TypeVar("T")
+
+
+class Memory:
+    """The memory of the devices of one graph, whose inputs are given.
+
+    Raises:
+        InputError: the graph does not say what its ops compute, it does not fit into the memory of
+            a device, or as `input_blocks` does.
+    """
+
+    def __init__(
+        self,
+        graph: DataflowGraph,
+        devices: Devices,
+        inputs: Mapping[str, torch.Tensor],
+    ) -> None:
+        check_executable(graph)
+        _check_room(graph, devices)
+        num_devices = devices.num_devices
+        self._graph, self._devices = graph, devices
+        blocks = input_blocks(graph, inputs)
+        self._inputs = [self._on(d, partial(self._load, d, blocks)) for d in range(num_devices)]
+        self._results: list[dict[int, torch.Tensor]] = [{} for _ in range(num_devices)]
+        self._scratch = [Scratch() for _ in range(num_devices)]  # a device runs one op at a time
+        self._computations: list[dict[int, Action]] = [{} for _ in range(num_devices)]
+        self._moves: dict[tuple[int, int, int], Action] = {}
+        self._boxes = _region_boxes(graph)
+        self._producer = graph.regions.src.tolist()
+
+    def _on(self, device: int, function: Callable[[], T]) -> T:
+        """What a function returns that works on tensors of a device; the device has done it."""
+        returned: list[T] = []
+        self._devices.computing(device, lambda: returned.append(function()))()
+        return returned[0]
+
+    @torch.inference_mode(False)
+    def _load(self, device: int, blocks: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        place = self._devices.place(device)
+        try:
+            return [block.to(place, copy=True).contiguous() for block in blocks]
+        except torch.OutOfMemoryError:
+            raise InputError(
+                f"graph {self._graph.name!r}: its inputs do not fit into the memory of {place}"
+            ) from None
+
+    def plan(self, op: int, device: int) -> None:
+        """Run an op on a device that has all that it reads, and remember what is done."""
+        action, self._results[device][op] = self._on(device, partial(self._record, op, device))
+        self._computations[device][op] = self._devices.computing(device, action)
+
+    @torch.inference_mode(False)
+    def _record(self, op: int, device: int) -> tuple[Action, torch.Tensor]:
+        inputs, results = self._inputs[device], self._results[device]
+        kernel, reads = self._graph.ops.kernels[op], self._graph.ops.reads[op]
+        assert kernel is not None
+        place = self._devices.place(device)
+        pieces = [cut((inputs if r.from_input else results)[r.source], r.box) for r in reads]
+        compute = compile_kernel(kernel, device=place)
+        return record(
+            lambda: compute(assemble(kernel, reads, pieces, device=place)), self._scratch[device]
+        )
+
+    def actions(self, tasks: Tasks) -> list[Action]:
+        """What the ops and transfers of a placement stand for; all ops are planned."""
+        return [
+            *(self._computations[d][v] for v, d in enumerate(tasks.resource[: tasks.num_ops])),
+            *(
+                self._move(region, *tasks.channel(task))
+                for task, region in enumerate(tasks.region, start=tasks.num_ops)
+            ),
+        ]
+
+    def _move(self, region: int, src: int, dst: int) -> Action:
+        """Copy a region from one device to another."""
+        if (region, src, dst) not in self._moves:
+            producer, box = self._producer[region], self._boxes[region]
+            there, here = (cut(self._results[d][producer], box) for d in (dst, src))
+            self._moves[region, src, dst] = self._devices.copying(src, dst, here, there)
+        return self._moves[region, src, dst]
+
+    def wipe(self) -> None:
+        """Overwrite all results, so that a run finds nothing that it has not made itself."""
+        for d, results in enumerate(self._results):
+            self._on(d, partial(_wipe, results.values()))
+
+    def outputs(self, device_V: Sequence[int]) -> dict[str, torch.Tensor]:
+        """The results of the program after a run of a placement, by name."""
+        outputs = Outputs(self._graph)
+        for v, d in enumerate(device_V):
+            outputs.take(v, self._results[d][v])
+        return outputs.tensors
+
+
+def _wipe(tensors: Iterable[torch.Tensor]) -> None:
+    for tensor in tensors:
+        has_nan = tensor.is_floating_point() or tensor.is_complex()
+        tensor.fill_(float("nan") if has_nan else 0)
+
+
+def _check_room(graph: DataflowGraph, devices: Devices) -> None:
+    """Refuse what cannot fit: a process that takes more memory than there is would be killed."""
+    needed = float(graph.inputs.bytes.sum() + graph.ops.output_bytes.sum())
+    for d in range(devices.num_devices):
+        if needed > (room := devices.room_bytes(d)):
+            raise InputError(
+                f"graph {graph.name!r}: needs {needed / 1e9:.3g} GB on device {d}, which has "
+                f"{room / 1e9:.3g} GB (workload.preset=small is smaller)"
+            )
+
+
+def _region_boxes(graph: DataflowGraph) -> list[Box]:
+    """Per region, which part of its producer's result it is."""
+    boxes: dict[int, Box] = {}
+    for reads, regions in zip(graph.ops.reads, regions_of_reads(graph), strict=True):
+        for read, region in zip(reads, regions, strict=True):
+            if region >= 0:
+                boxes[region] = read.box
+    return [boxes[r] for r in range(len(graph.regions))]

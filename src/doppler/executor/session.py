@@ -1,0 +1,283 @@
+"""A problem on real devices: placements are executed, timed, and checked if asked for.
+
+Shape suffixes: B placements, R repeats, V ops, D devices, K tasks.
+"""
+
+import gc
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from doppler.errors import InputError
+from doppler.executor.devices import Devices
+from doppler.executor.locks import acquire, release
+from doppler.executor.memory import Memory
+from doppler.executor.peak import peak_bytes
+from doppler.executor.recording import Action
+from doppler.executor.reference import run_graph
+from doppler.executor.tasks import Tasks, Unroller
+from doppler.executor.tensors import check_executable, random_inputs
+from doppler.executor.workers import TaskError, TaskTimeoutError, Workers
+from doppler.problem import Placement, Problem, topological_priority
+from doppler.system import Measurement
+from doppler.trace import ExecutionRules, Trace
+
+# Of the largest element of a result; integers are exact.
+TOLERANCE = {torch.bfloat16: 4e-2, torch.float16: 5e-3, torch.float32: 1e-5, torch.complex64: 1e-5}
+
+# What torch may take, once, to load what an op needs.
+LOADING_S = 60.0
+
+
+class ExecutionError(InputError):
+    """An op or a transfer that failed on its device; one line that names it and says why."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Schedule:
+    """When the tasks of a run started and finished [K], in seconds from its start."""
+
+    tasks: Tasks
+    start_s: NDArray[np.float64]
+    finish_s: NDArray[np.float64]
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last op finished; inf if the run waited for itself."""
+        last = float(self.finish_s[: self.tasks.num_ops].max())
+        return last if np.isfinite(last) else np.inf
+
+
+class ExecutorSession:
+    """See system.Session. Peak memory is that of the measured runs, by the simulator's rules."""
+
+    def __init__(
+        self,
+        *,
+        problem: Problem,
+        execution: ExecutionRules,
+        devices: Devices,
+        verify: bool,
+        timeout_s: float,
+        warm_up: int,
+        inputs: Mapping[str, torch.Tensor] | None,
+    ) -> None:
+        check_executable(problem.graph)
+        self.problem, self.execution, self.evaluations = problem, execution, 0
+        self._timeout_s = timeout_s
+        self._unroller = Unroller(problem.graph, problem.num_devices)
+        self._topological = topological_priority(problem)
+        self._workers, self._sender_copies = Workers(), devices.sender_copies
+        acquire(devices.locks)
+        # Also for a session that nobody closes: threads and locks do not outlive it.
+        self.close = weakref.finalize(self, _close, self._workers, devices.locks)
+        try:
+            self._prepare(devices, inputs, verify, warm_up)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(
+        self,
+        devices: Devices,
+        inputs: Mapping[str, torch.Tensor] | None,
+        verify: bool,
+        warm_up: int,
+    ) -> None:
+        graph, num_ops, num_devices = self.problem.graph, self.problem.num_ops, devices.num_devices
+        if inputs is None:
+            inputs = random_inputs(graph, np.random.default_rng(0))
+        self._memory = Memory(graph, devices, inputs)
+        self._expected = run_graph(graph, inputs) if verify else None
+        for d in range(num_devices):  # every op runs once on every device, one after another
+            tasks = self._unroller.synchronous([d] * num_ops)
+            actions = [partial(self._memory.plan, v, d) for v in range(num_ops)]
+            self._run(tasks, actions, self._timeout_s + LOADING_S)
+        for _ in range(warm_up):
+            self._execute(np.arange(num_ops) % num_devices, self._topological)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def measure(
+        self,
+        device_BV: NDArray[np.int64],
+        priority_BV: NDArray[np.int64] | None = None,
+        repeats: int = 1,
+        rng: np.random.Generator | None = None,
+    ) -> Measurement:
+        """Execute, all placements once before any is repeated; see system.Session.
+
+        Raises:
+            ExecutionError: an op or a transfer failed, or hangs.
+        """
+        device_BV = np.asarray(device_BV, dtype=np.int64)
+        num, num_ops = device_BV.shape
+        assert num_ops == self.problem.num_ops
+        assert num == 0 or 0 <= device_BV.min() <= device_BV.max() < self.problem.num_devices
+        if priority_BV is None:
+            priority_BV = np.broadcast_to(self._topological, device_BV.shape)
+        assert priority_BV.shape == device_BV.shape
+        seconds_BR = np.full((num, repeats), np.inf)
+        peak_BD = np.zeros((num, self.problem.num_devices))
+        for r in range(repeats):
+            for b in range(num):
+                if not self._can_run(device_BV[b]):
+                    continue
+                schedule = self._execute(device_BV[b], priority_BV[b])
+                seconds_BR[b, r] = schedule.makespan_s
+                if np.isfinite(schedule.makespan_s):
+                    peak_BD[b] = np.maximum(peak_BD[b], self._peak_bytes(schedule))
+        self.evaluations += num * repeats
+        fits_B = ~(peak_BD > self.problem.arrays.memory_bytes).any(axis=1)
+        return Measurement(
+            seconds=seconds_BR,
+            peak_bytes=peak_BD,
+            feasible=fits_B & np.asarray(np.isfinite(seconds_BR).all(axis=1)),
+        )
+
+    def trace(self, placement: Placement) -> Trace:
+        """Execute one placement; see system.Session. Times are those of the decisions.
+
+        A task starts when it is given to its resource and finishes when the resource has taken
+        note of its end: handing over counts as part of the task.
+
+        Raises:
+            InputError: the placement is for another problem, or its strict order waits for itself.
+            ExecutionError: an op or a transfer failed, or hangs.
+        """
+        schedule = self._execute_to_end(placement)
+        tasks, num_ops = schedule.tasks, self.problem.num_ops
+        transfers = slice(num_ops, num_ops + tasks.num_transfers)
+        channel_T = np.array(tasks.resource[transfers], dtype=np.int64) - self.problem.num_devices
+        return Trace(
+            problem=self.problem,
+            placement=placement,
+            system_kind="measured",
+            rules=self.execution,
+            op_stream=np.zeros(num_ops, dtype=np.int64),
+            op_start_s=schedule.start_s[:num_ops],
+            op_finish_s=schedule.finish_s[:num_ops],
+            transfer_region=np.array(tasks.region, dtype=np.int64),
+            transfer_src=channel_T // self.problem.num_devices,
+            transfer_dst=channel_T % self.problem.num_devices,
+            transfer_start_s=schedule.start_s[transfers],
+            transfer_finish_s=schedule.finish_s[transfers],
+            peak_bytes=self._peak_bytes(schedule),
+        )
+
+    def results(self, placement: Placement) -> dict[str, torch.Tensor]:
+        """Execute one placement and return the results of the program, by name.
+
+        Raises:
+            InputError, ExecutionError: as `trace`.
+        """
+        self._execute_to_end(placement)
+        return self._memory.outputs(placement.device.tolist())
+
+    def _execute_to_end(self, placement: Placement) -> Schedule:
+        if placement.problem_hash != self.problem.hash:
+            raise InputError(
+                f"placement: made for problem {placement.problem_hash}, this is {self.problem.hash}"
+            )
+        schedule = self._execute(placement.device, placement.priority)
+        if not np.isfinite(schedule.makespan_s):
+            raise InputError("placement: never finishes: its strict order waits for itself")
+        return schedule
+
+    def _can_run(self, device_V: NDArray[np.int64]) -> bool:
+        seconds_VD = self.problem.arrays.op_seconds
+        return bool(np.isfinite(seconds_VD[np.arange(len(device_V)), device_V]).all())
+
+    def _peak_bytes(self, schedule: Schedule) -> NDArray[np.float64]:
+        return peak_bytes(self.problem, schedule.tasks, schedule.start_s, schedule.finish_s)
+
+    def _execute(self, device_V: NDArray[np.int64], priority_V: NDArray[np.int64]) -> Schedule:
+        if self.execution.barriers:
+            tasks = self._unroller.synchronous(device_V.tolist())
+        else:
+            tasks = self._unroller.work_conserving(
+                device_V.tolist(), priority_V.tolist(), strict=self.execution.queue == "strict"
+            )
+        if self._expected is not None:
+            self._memory.wipe()
+        schedule = self._run(tasks, self._memory.actions(tasks), self._timeout_s)
+        if self._expected is not None and np.isfinite(schedule.makespan_s):
+            self._verify(device_V)
+        return schedule
+
+    def _run(self, tasks: Tasks, actions: Sequence[Action], timeout_s: float) -> Schedule:
+        if self._workers.is_lost:
+            raise ExecutionError("a task of this session hangs: no other can be executed in it")
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            dispatcher, begin = self._workers.run(
+                tasks,
+                actions,
+                fifo=self.execution.queue == "fifo",
+                sender_copies=self._sender_copies,
+                timeout_s=timeout_s,
+            )
+        except TaskError as failure:
+            reason = _reason(failure.__cause__)
+            raise ExecutionError(f"{self._describe(tasks, failure.task)}: {reason}") from None
+        except TaskTimeoutError as failure:
+            raise ExecutionError(
+                f"{self._describe(tasks, failure.task)}: still runs after {timeout_s:g} s"
+            ) from None
+        finally:
+            if collects:
+                gc.enable()
+        return Schedule(
+            tasks=tasks,
+            start_s=np.array(dispatcher.start_s) - begin,
+            finish_s=np.array(dispatcher.finish_s) - begin,
+        )
+
+    def _describe(self, tasks: Tasks, task: int) -> str:
+        cluster, names = self.problem.cluster, self.problem.graph.ops.names
+        if task < tasks.num_ops:
+            device = cluster.devices[tasks.resource[task]].name
+            return f"op {task} ({names[task]!r}) on device {device}"
+        producer = int(self.problem.graph.regions.src[tasks.region[task - tasks.num_ops]])
+        src, dst = (cluster.devices[d].name for d in tasks.channel(task))
+        return f"transfer of op {producer} ({names[producer]!r}) from device {src} to {dst}"
+
+    def _verify(self, device_V: NDArray[np.int64]) -> None:
+        assert self._expected is not None
+        results = self._memory.outputs(device_V.tolist())
+        for name, expected in self._expected.items():
+            tolerance = TOLERANCE.get(expected.dtype, 1e-12)
+            wide = torch.complex128 if expected.is_complex() else torch.float64
+            result, expected = results[name].to(wide), expected.to(wide)
+            # Also where both are infinite or no numbers.
+            same = (result == expected) | (result.isnan() & expected.isnan())
+            difference = (result - expected).abs().masked_fill(same, 0.0).max()
+            scale = expected.abs().nan_to_num(0.0, 0.0, 0.0).max()
+            if not difference <= tolerance * scale:  # nor if it is NaN
+                raise ExecutionError(
+                    f"result {name!r}: differs from plain torch by up to {difference:.3g}, its "
+                    f"largest element is {scale:.3g}"
+                )
+
+
+def _close(workers: Workers, locks: Sequence[str]) -> None:
+    workers.close()
+    release(locks)
+
+
+def _reason(error: BaseException | None) -> str:
+    """Why a task failed, in one line."""
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in text
+    return f"out of memory ({text})" if no_memory else text

@@ -1,0 +1,147 @@
+"""The executors by name, as configurations choose them, and what they make of this machine."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from doppler.errors import InputError
+from doppler.executor.devices import Cores, Devices
+from doppler.executor.gpus import Gpus
+from doppler.executor.session import ExecutorSession
+from doppler.problem import Problem
+from doppler.system import SystemKind
+from doppler.trace import ExecutionRules, Queue
+
+QUEUES = ("priority", "fifo", "strict")
+SYNCHRONOUS = ExecutionRules(contention="engines", queue="fifo", barriers=True)
+MIN_CORES = 2  # one device would leave nothing to place
+
+Inputs = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Executor:
+    """What every executor can be told.
+
+    verify: compare the results of every run with plain torch, outside what is measured. timeout_s:
+    how long one op or transfer may take. warm_up: runs of a session before the first that counts.
+    """
+
+    verify: bool = False
+    timeout_s: float = 60.0
+    warm_up: int = 3
+    kind: ClassVar[SystemKind] = "measured"
+    streams: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        queue = getattr(self, "queue", QUEUES[0])
+        if queue not in QUEUES:
+            raise InputError(f"executor.queue: {queue!r} is not one of {', '.join(QUEUES)}")
+        if not self.timeout_s > 0:
+            raise InputError(f"executor.timeout_s: must be positive, got {self.timeout_s}")
+        if self.warm_up < 0:
+            raise InputError(f"executor.warm_up: must not be negative, got {self.warm_up}")
+
+    def _open(
+        self, problem: Problem, rules: ExecutionRules, devices: Devices, inputs: Inputs | None
+    ) -> ExecutorSession:
+        return ExecutorSession(
+            problem=problem,
+            execution=rules,
+            devices=devices,
+            verify=self.verify,
+            timeout_s=self.timeout_s,
+            warm_up=self.warm_up,
+            inputs=inputs,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threads(_Executor):
+    """The work-conserving system of simulator/work_conserving.py, on cores of this machine.
+
+    A device is a memory of its own and at most one op at a time, which runs on one core. Devices
+    may be more than cores: then they share them. queue: which ready task goes first.
+    """
+
+    queue: Queue = "priority"
+    name: ClassVar[str] = "threads"
+
+    def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
+        """A session for one problem; waits while another process uses the devices.
+
+        inputs: of the program, by name; random ones by default.
+
+        Raises:
+            InputError: the graph does not say what its ops compute, an input is missing or does
+                not fit, there is too little memory, or an op fails.
+        """
+        rules = ExecutionRules(queue=self.queue)
+        return self._open(problem, rules, Cores(problem.num_devices), inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynchronousThreads(_Executor):
+    """The bulk-synchronous system of simulator/bulk_synchronous.py, on the same devices.
+
+    Levels, an exchange and a barrier before each; priorities are not used.
+    """
+
+    name: ClassVar[str] = "synchronous_threads"
+    queue: ClassVar[Queue] = "fifo"
+
+    def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
+        """See Threads."""
+        return self._open(problem, SYNCHRONOUS, Cores(problem.num_devices), inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cuda(_Executor):
+    """As Threads, on GPUs; where there are fewer than devices, on several streams of each."""
+
+    queue: Queue = "priority"
+    name: ClassVar[str] = "cuda"
+
+    def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
+        """See Threads.
+
+        Raises:
+            InputError: as there; or there is no GPU, or copies between two of them are damaged.
+        """
+        if not torch.cuda.is_available():
+            raise InputError("executor=cuda: there is no GPU; executor=threads runs on the CPU")
+        rules = ExecutionRules(queue=self.queue)
+        return self._open(problem, rules, Gpus(problem.num_devices), inputs)
+
+
+def automatic(
+    *,
+    queue: Queue = "priority",
+    verify: bool = False,
+    timeout_s: float = 60.0,
+    warm_up: int = 3,
+) -> Threads | Cuda:
+    """The executor for this machine: GPUs if there are any. Its name says what was picked."""
+    executor = Cuda if torch.cuda.is_available() else Threads
+    return executor(queue=queue, verify=verify, timeout_s=timeout_s, warm_up=warm_up)
+
+
+def host_device_type(executor: str) -> Literal["cpu", "cuda"]:
+    """What the devices of the cluster ``host`` are for an executor, given as its ``_target_``."""
+    name = executor.rpartition(".")[2]
+    if name == Cuda.__name__ or (name == automatic.__name__ and torch.cuda.is_available()):
+        return "cuda"
+    return "cpu"
+
+
+def num_host_devices(executor: str) -> int:
+    """How many there are unless the configuration says: all GPUs; all cores, at least two.
+
+    Without any GPU there is one too, which is then refused by name.
+    """
+    if host_device_type(executor) == "cuda":
+        return max(1, torch.cuda.device_count())
+    return max(MIN_CORES, len(os.sched_getaffinity(0)))

@@ -1,0 +1,141 @@
+"""A placement unrolled into tasks: what runs on which resource, and what waits for what.
+
+Task v < V is op v; then come the transfers, then barriers, which take no time and no resource.
+Resource d < D is device d, resource D + s * D + d is the channel from device s to device d: the
+numbers of the simulator's state.py. Shape suffixes: V ops, T transfers, K tasks, D devices.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from doppler.graph import DataflowGraph, topological_order
+
+NOWHERE = -1  # the resource of barriers
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Tasks:
+    """The tasks of one placement.
+
+    resource: [K]. key: [K] place in the queue of its resource, small first. number: [K] breaks
+    ties: of an op itself, of a transfer its region. num_waits: [K] tasks that must have finished
+    before; a task counts as often as it is among the successors of another. successors: [K].
+    region: [T] of each transfer.
+    """
+
+    num_ops: int
+    num_devices: int
+    resource: list[int] = field(default_factory=list)
+    key: list[float] = field(default_factory=list)
+    number: list[int] = field(default_factory=list)
+    num_waits: list[int] = field(default_factory=list)
+    successors: list[list[int]] = field(default_factory=list)
+    region: list[int] = field(default_factory=list)
+
+    @property
+    def num_transfers(self) -> int:
+        """Number of transfers, T."""
+        return len(self.region)
+
+    def add(self, resource: int, key: float, number: int) -> int:
+        """One task more, which waits for none yet; returns its number."""
+        self.resource.append(resource)
+        self.key.append(key)
+        self.number.append(number)
+        self.num_waits.append(0)
+        self.successors.append([])
+        return len(self.resource) - 1
+
+    def add_transfer(self, region: int, src: int, dst: int, key: float) -> int:
+        """A transfer more; returns its task."""
+        self.region.append(region)
+        return self.add(self.num_devices + src * self.num_devices + dst, key, region)
+
+    def wait(self, task: int, other: int) -> None:
+        """``task`` starts after ``other`` has finished."""
+        self.successors[other].append(task)
+        self.num_waits[task] += 1
+
+    def channel(self, transfer: int) -> tuple[int, int]:
+        """The devices that a transfer goes from and to."""
+        return divmod(self.resource[transfer] - self.num_devices, self.num_devices)
+
+
+class Unroller:
+    """Makes tasks of the placements of one graph."""
+
+    def __init__(self, graph: DataflowGraph, num_devices: int) -> None:
+        self._num_devices = num_devices
+        regions = graph.regions
+        ptr, consumers = regions.consumer_ptr.tolist(), regions.consumers.tolist()
+        self._consumers = [consumers[ptr[r] : ptr[r + 1]] for r in range(len(regions))]
+        self._src = regions.src.tolist()
+        self._level = [0] * graph.num_ops
+        for v in topological_order(graph.num_ops, graph.edges.src, graph.edges.dst).tolist():
+            for r in range(regions.op_ptr[v], regions.op_ptr[v + 1]):
+                for consumer in self._consumers[r]:
+                    self._level[consumer] = max(self._level[consumer], self._level[v] + 1)
+
+    def work_conserving(
+        self, device_V: Sequence[int], priority_V: Sequence[int], *, strict: bool = False
+    ) -> Tasks:
+        """The tasks of the work-conserving system.
+
+        A region moves once to every other device that reads it; the transfer has the priority of
+        the first of its readers. strict: each device runs its ops in exactly the given order: an
+        op also waits for the one before it.
+        """
+        num_devices = self._num_devices
+        tasks = Tasks(num_ops=len(device_V), num_devices=num_devices)
+        for v, (d, priority) in enumerate(zip(device_V, priority_V, strict=True)):
+            tasks.add(d, priority, v)
+        for r, (producer, consumers) in enumerate(zip(self._src, self._consumers, strict=True)):
+            src = device_V[producer]
+            brought_by = {src: producer}
+            for v in consumers:
+                dst, priority = device_V[v], priority_V[v]
+                bringer = brought_by.get(dst)
+                if bringer is None:
+                    bringer = brought_by[dst] = tasks.add_transfer(r, src, dst, priority)
+                    tasks.wait(bringer, producer)
+                elif bringer != producer and priority < tasks.key[bringer]:
+                    tasks.key[bringer] = priority
+                tasks.wait(v, bringer)
+        if strict:
+            _chain(tasks)
+        return tasks
+
+    def synchronous(self, device_V: Sequence[int]) -> Tasks:
+        """The tasks of the bulk-synchronous system, see simulator/bulk_synchronous.py.
+
+        Level by level: D - 1 rounds of pairwise exchange, then the ops; after each a barrier.
+        """
+        num_devices = self._num_devices
+        tasks = Tasks(num_ops=len(device_V), num_devices=num_devices)
+        phases: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for v, d in enumerate(device_V):
+            phases[self._level[v], num_devices].append(tasks.add(d, v, v))
+        for r, (producer, consumers) in enumerate(zip(self._src, self._consumers, strict=True)):
+            src = device_V[producer]
+            for dst in {device_V[v] for v in consumers} - {src}:
+                level = min(self._level[v] for v in consumers if device_V[v] == dst)
+                distance = (dst - src) % num_devices
+                phases[level, distance].append(tasks.add_transfer(r, src, dst, r))
+        for before, after in pairwise(sorted(phases)):
+            barrier = tasks.add(NOWHERE, 0, 0)
+            for task in phases[before]:
+                tasks.wait(barrier, task)
+            for task in phases[after]:
+                tasks.wait(task, barrier)
+        return tasks
+
+
+def _chain(tasks: Tasks) -> None:
+    last: dict[int, int] = {}
+    for v in sorted(range(tasks.num_ops), key=tasks.key.__getitem__):
+        d = tasks.resource[v]
+        if d in last:
+            tasks.wait(v, last[d])
+        last[d] = v

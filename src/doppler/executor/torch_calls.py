@@ -1,0 +1,52 @@
+"""Kernels that are calls of torch's own operators."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from doppler.graph import KernelSpec
+
+
+def compile_call(spec: KernelSpec, text: str) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
+    """The call of ``aten.mul.Tensor:{"args": [...], "kwargs": {...}}``.
+
+    Operands, ``{"x": number, "factors": [...]}``, have dimensions of their own for the factors of
+    each dimension, and are handed over without.
+
+    Raises:
+        ValueError: it is no call of an operator that torch has.
+    """
+    name, _, arguments = text.partition(":")
+    try:
+        namespace, packet, overload = name.split(".")
+        operator = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+        call = json.loads(arguments)
+        args, kwargs, output = call["args"], call["kwargs"], call.get("output")
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(f"{name!r} is no operator of torch, or is not called like one") from None
+
+    def compute(operands: Sequence[torch.Tensor]) -> torch.Tensor:
+        result = operator(
+            *(_value(one, operands) for one in args),
+            **{key: _value(one, operands) for key, one in kwargs.items()},
+        )
+        return (result if output is None else result[output]).reshape(spec.output_shape)
+
+    return compute
+
+
+def _value(argument: Any, operands: Sequence[torch.Tensor]) -> Any:
+    match argument:
+        case {"x": number, "factors": factors}:
+            operand = operands[number]
+            extents = iter(operand.shape)
+            shape = [math.prod(next(extents) for _ in range(num)) for num in factors]
+            return operand.reshape(shape)
+        case {"dtype": name}:
+            return getattr(torch, name)
+        case list():
+            return [_value(one, operands) for one in argument]
+    return argument

@@ -1,0 +1,175 @@
+"""GPUs as devices: their logic with a torch.cuda that is made up; on real ones where there are."""
+
+import logging
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from problems import REPOSITORY
+from test_threads import check_runs, graph, ordered_placement
+
+from doppler.cluster import host
+from doppler.errors import InputError
+from doppler.executor import Cuda, gpus
+from doppler.executor.gpus import Gpus
+from doppler.problem import build
+from doppler.trace import check
+
+WORKLOADS = sorted(path.stem for path in (REPOSITORY / "workloads").glob("*.einsum"))
+
+
+class Stream:
+    """Remembers what is done on it, and that somebody waits for the end of it."""
+
+    current: list["Stream"] = []  # noqa: RUF012
+
+    def __init__(self, device: str) -> None:
+        self.device, self.num_waits, self.num_uses = device, 0, 0
+
+    def synchronize(self) -> None:
+        assert self not in Stream.current, "it waits for what is not issued yet"
+        self.num_waits += 1
+
+
+@contextmanager
+def use(stream: Stream):
+    stream.num_uses += 1
+    Stream.current.append(stream)
+    yield
+    Stream.current.remove(stream)
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """made_up(num): from now on torch has so many GPUs, whose memory is the host's."""
+
+    def make(num: int) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: num)
+        monkeypatch.setattr(torch.cuda, "Stream", Stream)
+        monkeypatch.setattr(torch.cuda, "stream", use)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda place: None)
+        properties = SimpleNamespace(total_memory=1 << 40)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda place: properties)
+        monkeypatch.setattr(gpus, "TEST_BYTES", 1000)
+        monkeypatch.setattr(gpus, "_on_host", torch.empty_like)
+        real = Gpus.place
+        monkeypatch.setattr(Gpus, "place", lambda self, d: real(self, d) and "cpu")
+
+    return make
+
+
+@pytest.mark.parametrize("num_gpus", [1, 2, 4])
+def test_a_problem_runs_on_any_number_of_gpus(made_up, num_gpus):
+    made_up(num_gpus)
+    problem = build(graph("cholesky"), host(num_devices=4))
+    with Cuda(verify=True).open(problem) as session:
+        for seed in range(3):
+            check(session.trace(ordered_placement(problem, seed)))
+
+
+def test_devices_are_dealt_out_to_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(Gpus, "_test_copies", lambda self: None)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda place: SimpleNamespace(total_memory=90.0)
+    )
+    four, one = Gpus(4), Gpus(1)
+    assert [four.place(d) for d in range(4)] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
+    assert four.locks == ["cuda-0", "cuda-1"]
+    assert one.locks == ["cuda-0"]
+    assert [four.room_bytes(d) for d in range(4)] == [45.0] * 4
+    assert one.room_bytes(0) == 90.0
+    assert len({id(stream) for stream in four._streams}) == 4
+
+
+def test_an_action_is_issued_on_the_stream_of_its_device_and_waited_for(made_up):
+    made_up(1)
+    devices, seen = Gpus(2), []
+    action = devices.computing(1, lambda: seen.append(Stream.current[-1]))
+    action()
+    stream = devices._streams[1]
+    assert seen == [stream]
+    assert (stream.num_uses, stream.num_waits) == (1, 1)
+    assert devices._streams[0].num_uses == 0
+
+
+def test_a_copy_has_streams_of_its_own_on_both_sides(made_up, monkeypatch):
+    made_up(2)
+    made = []
+    monkeypatch.setattr(
+        torch.cuda, "Stream", lambda device: made.append(Stream(device)) or made[-1]
+    )
+    devices = Gpus(2)
+    made.clear()
+    here, there = torch.ones(3), torch.zeros(3)
+    devices.copying(0, 1, here, there)()
+    assert there.tolist() == [1, 1, 1]
+    assert [(stream.num_uses, stream.num_waits) for stream in made] == [(1, 1), (1, 1)]
+
+
+class Damaged(Gpus):
+    """Direct copies from 0 to 1 lose a byte; others are right."""
+
+    def copying(self, src, dst, here, there):
+        copy = super().copying(src, dst, here, there)
+        if (src, dst) in self._through_host or (src, dst) != (0, 1):
+            return copy
+
+        def damage() -> None:
+            copy()
+            there[-1] += 1
+
+        return damage
+
+
+def test_pairs_whose_copies_arrive_damaged_go_through_the_host(made_up, caplog):
+    made_up(2)
+    with caplog.at_level(logging.WARNING):
+        devices = Damaged(2)
+    assert devices._through_host == {(0, 1)}
+    (message,) = caplog.messages
+    assert message == (
+        "direct copies from cpu to cpu arrive damaged: they go through the memory of the host"
+    )
+    for pair in ((0, 1), (1, 0)):
+        here, there = torch.rand(50), torch.zeros(50)
+        devices.copying(*pair, here, there)()
+        assert torch.equal(here, there)
+
+
+def test_a_pair_that_no_way_connects_is_named(made_up, monkeypatch):
+    made_up(2)
+    monkeypatch.setattr(Gpus, "_arrives", lambda self, src, dst: (src, dst) != (1, 0))
+    with pytest.raises(InputError, match=r"executor=cuda: copies from .* arrive damaged, also"):
+        Gpus(2)
+
+
+# --- On real GPUs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_results_and_traces_are_right_on_four_virtual_devices(name):
+    check_runs(name, 4, Cuda(), range(50), factor=10)  # sums in another order
+
+
+@pytest.mark.gpu
+def test_an_op_that_does_not_fit_into_the_gpu_is_named():
+    free, _ = torch.cuda.mem_get_info(0)
+    keep = torch.empty(int(free * 0.999), dtype=torch.uint8, device="cuda:0")
+    problem = build(graph("chainmm"), host(num_devices=2))
+    with pytest.raises(InputError, match="out of memory"):
+        Cuda().open(problem)
+    del keep
+
+
+@pytest.mark.gpu
+def test_two_streams_of_a_gpu_measure():
+    problem = build(graph("ffnn"), host(device_type="cuda", num_devices=2))
+    with Cuda(verify=True).open(problem) as session:
+        device_BV = np.random.default_rng(0).integers(2, size=(3, problem.num_ops))
+        assert session.measure(device_BV, repeats=3).feasible.all()
