@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.cluster import Cluster, Device
+from doppler.costs import CostTable
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.graph.formats import write_atomically
@@ -57,11 +58,14 @@ class Problem:
 
     Make it with `build`. Given costs replace the cluster's speeds, latencies and memory sizes;
     what is left of the cluster is its number of devices and the op kinds they cannot run.
+
+    costs: measured on the cluster, where there are any; what it lacks is modelled.
     """
 
     graph: DataflowGraph
     cluster: Cluster
     arrays: ProblemArrays
+    costs: CostTable | None = None
 
     @property
     def num_ops(self) -> int:
@@ -77,6 +81,13 @@ class Problem:
     def has_given_costs(self) -> bool:
         """Whether the times come with the graph instead of from the cluster."""
         return self.graph.given_costs is not None
+
+    def is_measured(self) -> NDArray[np.bool_]:
+        """Which seconds of ops [V, D] are measured, on the devices that can run the op."""
+        able_VD = np.isfinite(self.arrays.op_seconds)
+        if self.costs is None or self.has_given_costs:
+            return np.zeros_like(able_VD)
+        return able_VD & np.isfinite(_measured_seconds(self.graph, self.costs))
 
     @cached_property
     def hash(self) -> str:
@@ -116,6 +127,10 @@ class Problem:
         return max(work_V.sum() / self.num_devices, path_V.max()) or 1.0
 
 
+# What runs at the rate of another dtype, unless the device says otherwise.
+_RATE_LIKE = {"c64": "f32", "bf16": "f16", "i64": "f32", "bool": "f32"}
+
+
 def op_cost_s(
     *, flops: FloatArray, moved_bytes: FloatArray, dtypes: tuple[str, ...], device: Device
 ) -> FloatArray:
@@ -127,13 +142,14 @@ def op_cost_s(
         InputError: the device has no rate for a dtype that occurs.
     """
     rate = dict(device.flop_per_s)
-    if "f32" in rate:
-        rate.setdefault("c64", rate["f32"])
+    for dtype, like in _RATE_LIKE.items():
+        if like in rate:
+            rate.setdefault(dtype, rate[like])
     missing = sorted(set(dtypes) - rate.keys())
     if missing:
         raise InputError(
             f"device {device.name!r}: no flop_per_s for dtype {missing[0]!r}, "
-            f"only {', '.join(rate)}"
+            f"only {', '.join(device.flop_per_s)}"
         )
     rate_V = np.array([rate[dtype] for dtype in dtypes])
     return device.launch_overhead_s + np.maximum(
@@ -141,12 +157,19 @@ def op_cost_s(
     )
 
 
-def build(graph: DataflowGraph, cluster: Cluster) -> Problem:
+def build(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None = None) -> Problem:
     """Price a graph on a cluster.
 
+    costs: measured on the cluster's devices; they replace modelled seconds, not given ones.
+
     Raises:
-        InputError: an op whose kind no device runs, an op whose data fits on no device.
+        InputError: an op whose kind no device runs, an op whose data fits on no device, costs of
+            other devices.
     """
+    if costs is not None and costs.devices != tuple(device.name for device in cluster.devices):
+        raise InputError(
+            f"cluster {cluster.name!r}: costs measured on {', '.join(costs.devices)} are not its"
+        )
     ops, edges, regions, inputs = graph.ops, graph.edges, graph.regions, graph.inputs
     num_devices = cluster.num_devices
     given = graph.given_costs
@@ -170,6 +193,10 @@ def build(graph: DataflowGraph, cluster: Cluster) -> Problem:
         latency_s = cluster.latency_s.copy()
         seconds_per_size = 1.0 / cluster.bytes_per_s
         memory_bytes = np.array([float(device.memory_bytes) for device in cluster.devices])
+        if costs is not None:
+            op_seconds = _replaced(op_seconds, _measured_seconds(graph, costs))
+            latency_s = _replaced(latency_s, costs.latency_s)
+            seconds_per_size = _replaced(seconds_per_size, costs.seconds_per_byte)
     kinds = np.array(ops.kinds)
     for d, device in enumerate(cluster.devices):
         op_seconds[np.isin(kinds, list(device.unsupported_kinds)), d] = np.inf
@@ -202,7 +229,17 @@ def build(graph: DataflowGraph, cluster: Cluster) -> Problem:
         memory_bytes=memory_bytes,
     )
     _check_memory(graph, arrays)
-    return Problem(graph=graph, cluster=cluster, arrays=arrays)
+    return Problem(graph=graph, cluster=cluster, arrays=arrays, costs=costs)
+
+
+def _measured_seconds(graph: DataflowGraph, costs: CostTable) -> FloatArray:
+    """Seconds of each op's kernel [V, D], NaN where none are measured."""
+    kernels = graph.ops.kernels or (None,) * graph.num_ops
+    return np.stack([costs.seconds(kernel) for kernel in kernels])
+
+
+def _replaced(modelled: FloatArray, measured: FloatArray) -> FloatArray:
+    return np.where(np.isfinite(measured), measured, modelled)
 
 
 def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:

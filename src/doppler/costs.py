@@ -1,0 +1,187 @@
+"""Measured costs: a table of seconds per kernel, device and link that replaces modelled ones.
+
+A file holds the tables of one host, one for every set of devices that was calibrated on it:
+kernels by what they compute, so that workloads share them.
+
+Shape suffix: D devices.
+"""
+
+import fcntl
+import json
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.errors import InputError
+from doppler.graph import KernelSpec
+from doppler.graph.formats import write_atomically
+
+FloatArray = NDArray[np.float64]
+
+_FORMAT, _VERSION = "doppler-costs", 1
+
+
+def kernel_key(kernel: KernelSpec) -> str:
+    """What a kernel computes, as text: equal for equal work, however its indices are called."""
+    notation, colon, rest = kernel.expression.partition(":")
+    if "->" in notation:
+        letters = dict.fromkeys(letter for letter in notation if letter.isalpha())
+        renamed = {letter: chr(ord("a") + i) for i, letter in enumerate(letters)}
+        notation = "".join(renamed.get(letter, letter) for letter in notation)
+    tensors = [
+        f"{dtype}[{','.join(map(str, shape))}]"
+        for shape, dtype in zip(
+            (*kernel.operand_shapes, kernel.output_shape),
+            (*kernel.operand_dtypes, kernel.dtype),
+            strict=True,
+        )
+    ]
+    return " ".join([f"{notation}{colon}{rest}", *tensors[:-1], "=>", tensors[-1]])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CostTable:
+    """What was measured on one set of devices; NaN where nothing was.
+
+    devices: their names. kernels: seconds [D] by `kernel_key`, what a device is occupied with an op
+    of that kernel, hand-over included. latency_s, seconds_per_byte: [D, D], of the links, row the
+    sender; the diagonal is unused.
+    """
+
+    devices: tuple[str, ...]
+    kernels: Mapping[str, FloatArray]
+    latency_s: FloatArray = field(repr=False)
+    seconds_per_byte: FloatArray = field(repr=False)
+
+    @classmethod
+    def empty(cls, devices: tuple[str, ...]) -> "CostTable":
+        """Nothing measured yet."""
+        nothing = np.full((len(devices), len(devices)), np.nan)
+        return cls(devices=devices, kernels={}, latency_s=nothing, seconds_per_byte=nothing.copy())
+
+    @property
+    def has_links(self) -> bool:
+        """Whether every link is measured."""
+        between = ~np.eye(len(self.devices), dtype=bool)
+        return bool(np.isfinite((self.latency_s + self.seconds_per_byte)[between]).all())
+
+    def seconds(self, kernel: KernelSpec | None) -> FloatArray:
+        """Seconds of a kernel [D]."""
+        nothing = np.full(len(self.devices), np.nan)
+        return nothing if kernel is None else self.kernels.get(kernel_key(kernel), nothing)
+
+    def updated(self, other: "CostTable") -> "CostTable":
+        """This table with what ``other`` measured, which wins."""
+        assert self.devices == other.devices
+        kernels = dict(self.kernels)
+        for key, seconds_D in other.kernels.items():
+            kernels[key] = _first(seconds_D, kernels.get(key, np.full_like(seconds_D, np.nan)))
+        return CostTable(
+            devices=self.devices,
+            kernels=kernels,
+            latency_s=_first(other.latency_s, self.latency_s),
+            seconds_per_byte=_first(other.seconds_per_byte, self.seconds_per_byte),
+        )
+
+
+def _first(one: FloatArray, other: FloatArray) -> FloatArray:
+    """One, and where it has nothing the other."""
+    return np.where(np.isfinite(one), one, other)
+
+
+def load_costs(path: str | Path, devices: tuple[str, ...]) -> CostTable:
+    """The table of these devices in a file of cost tables; an empty one if it has none.
+
+    Raises:
+        InputError: no such file, or not one of cost tables.
+    """
+    return load_all(path).get(devices, CostTable.empty(devices))
+
+
+def load_all(path: str | Path) -> dict[tuple[str, ...], CostTable]:
+    """The tables of a file by their devices; see `load_costs`."""
+    path = Path(path)
+    try:
+        return _parse(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: not a file of cost tables ({error})") from None
+
+
+def save_costs(path: str | Path, table: CostTable, *, replace: bool) -> CostTable:
+    """Add a table to a file, atomically; returns what the file then has of these devices.
+
+    replace: whether the new table wins over what the file has. Else costs that runs were built on
+    stay as they are, and what was found or learned on them is found again.
+
+    Raises:
+        InputError: the file is there and is not one of cost tables.
+    """
+    path = Path(path)
+    with _locked(path):
+        known = load_all(path) if path.exists() else {}
+        old = known.get(table.devices, CostTable.empty(table.devices))
+        known[table.devices] = old.updated(table) if replace else table.updated(old)
+        rendered = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "host": platform.node(),
+            "tables": [_render(one) for one in known.values()],
+        }
+        write_atomically(path, json.dumps(rendered, indent=1) + "\n")
+        return known[table.devices]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep others from replacing the file between reading and writing it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _parse(text: str) -> dict[tuple[str, ...], CostTable]:
+    data = json.loads(text)
+    if data["format"] != _FORMAT or data["version"] != _VERSION:
+        raise ValueError(f"format {data['format']!r}, version {data['version']!r}")
+    tables = {}
+    for entry in data["tables"]:
+        devices = tuple(entry["devices"])
+        kernels = {key: np.array(row, dtype=np.float64) for key, row in entry["kernels"].items()}
+        links = [
+            np.array(entry[column], dtype=np.float64)
+            for column in ("latency_s", "seconds_per_byte")
+        ]
+        shapes = {row.shape for row in kernels.values()} | {(len(devices),)}
+        if shapes != {(len(devices),)} or any(m.shape != (len(devices),) * 2 for m in links):
+            raise ValueError(f"a row that does not fit {len(devices)} devices")
+        if any((array < 0).any() for array in (*kernels.values(), *links)):
+            raise ValueError("negative seconds")
+        tables[devices] = CostTable(
+            devices=devices, kernels=kernels, latency_s=links[0], seconds_per_byte=links[1]
+        )
+    return tables
+
+
+def _render(table: CostTable) -> dict[str, Any]:
+    return {
+        "devices": list(table.devices),
+        "latency_s": _numbers(table.latency_s),
+        "seconds_per_byte": _numbers(table.seconds_per_byte),
+        "kernels": {key: _numbers(row) for key, row in sorted(table.kernels.items())},
+    }
+
+
+def _numbers(array: FloatArray) -> list:
+    """Nested lists, null for NaN: JSON has no other word for it."""
+    if array.ndim > 1:
+        return [_numbers(row) for row in array]
+    return [float(value) if np.isfinite(value) else None for value in array]

@@ -1,0 +1,76 @@
+"""Tables that only real systems have: methods measured in turns, and how well simulation tells."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from doppler.reporting.finished import FinishedRun
+from doppler.reporting.paired import PAIRED_FILE, read_paired
+from doppler.reporting.table import format_seconds
+from doppler.reporting.tables import Table
+
+
+def turns_tables(runs: Sequence[FinishedRun]) -> list[Table]:
+    """Per problem, what one method takes over each other one, in rounds of one run each."""
+    groups: dict[str, dict[tuple[str, str], list]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        path = run.directory / PAIRED_FILE
+        if path.exists():
+            for ratio in read_paired(path):
+                groups[_problem(run)][ratio.method, ratio.other].append(ratio)
+    tables = []
+    for problem, pairs in groups.items():
+        rows = [
+            (
+                f"{method} / {other}",
+                str(len(ratios)),
+                f"{np.mean([one.ratio for one in ratios]):.3f}",
+                f"{min(one.low for one in ratios):.3f} to {max(one.high for one in ratios):.3f}",
+                format_seconds(float(np.mean([one.method_s for one in ratios]))),
+                format_seconds(float(np.mean([one.other_s for one in ratios]))),
+            )
+            for (method, other), ratios in pairs.items()
+        ]
+        tables.append(
+            Table(
+                title=f"Measured in turns: {problem}",
+                note="below 1 the first is faster; mean over n seeds of medians over rounds in "
+                "which both ran; the interval holds the 95% bootstrap intervals of all seeds",
+                columns=("method", "n", "ratio", "95% intervals", "the first", "the second"),
+                rows=tuple(rows),
+            )
+        )
+    return tables
+
+
+def fidelity_tables(runs: Sequence[FinishedRun]) -> list[Table]:
+    """How simulated seconds compare to measured ones, by problem and cost model."""
+    rows = [
+        (
+            *(_problem(run), label, str(run.summary["seed"]), str(one["placements"])),
+            *(f"{one['pearson']:.3f}", f"{one['spearman']:.3f}"),
+            *(f"{100 * one['mean_error']:.1f}%", f"{one['median_ratio']:.2f}"),
+        )
+        for run in runs
+        for label, one in run.summary.get("fidelity", {}).items()
+    ]
+    if not rows:
+        return []
+    return [
+        Table(
+            title="Simulated against measured seconds",
+            note="of placements of different quality; error: mean of |simulated - measured| over "
+            "measured; ratio: median of simulated over measured",
+            columns=(
+                *("problem", "simulated with", "seed", "placements", "Pearson", "Spearman"),
+                *("error", "ratio"),
+            ),
+            rows=tuple(rows),
+        )
+    ]
+
+
+def _problem(run: FinishedRun) -> str:
+    summary = run.summary
+    return f"{summary['workload']} on {summary['cluster']}, {summary['num_devices']} devices"

@@ -1,0 +1,164 @@
+"""stage=calibrate: costs are measured, and how well they predict is reported.
+
+Shape suffixes: B placements, V ops.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig
+from rich.console import Console
+
+from doppler.baselines import CPOP, ETF, HEFT, Annealing, CriticalPath
+from doppler.baselines.levels import b_level_priority
+from doppler.baselines.simple import random_devices
+from doppler.calibration import calibrate
+from doppler.costs import CostTable, load_costs, save_costs
+from doppler.graph.formats import write_atomically
+from doppler.problem import Placement, Problem, build
+from doppler.reporting.fidelity import Fidelity, fidelity_table, write_fidelity
+from doppler.reporting.rows import SUMMARY_FILE
+from doppler.stages.optimisation import check_at_least, seeded_generator
+from doppler.stages.run import Run
+from doppler.stages.settling import costs_path
+from doppler.system import System
+
+MODELLED, CALIBRATED = "modelled costs", "measured costs"
+
+
+def is_calibrated(run: Run) -> bool:
+    """Whether the file of cost tables has all kernels and links of a run's problem."""
+    path, problem = costs_path(run.cfg), run.problem
+    if not path.exists():
+        return False
+    table = load_costs(path, _devices(problem))
+    able_VD = np.isfinite(problem.arrays.op_seconds)
+    measured_VD = build(problem.graph, problem.cluster, table).is_measured()
+    return bool((measured_VD == able_VD).all() and (table.has_links or problem.num_devices == 1))
+
+
+def run_calibrate(run: Run) -> dict[str, Any]:
+    """Measure kernels and links, keep them in the file of cost tables, and report fidelity.
+
+    What the file has stays as it is, so that runs that were built on it are found again;
+    ``overwrite=true`` on the command line replaces it.
+    """
+    settings, problem = run.cfg.stage, run.problem
+    for key, least in (("runs", 1), ("placements", 3), ("repeats", 1)):
+        check_at_least(f"stage.{key}", settings[key], least)
+    rng = seeded_generator(run.cfg.seed, "calibration")
+    path = costs_path(run.cfg)
+    anew = run.cfg.overwrite and not run.is_step
+    known = CostTable.empty(_devices(problem))
+    if path.exists() and not anew:
+        known = load_costs(path, known.devices)
+    measured = calibrate(
+        run.system, problem, runs=settings.runs, rng=rng, links=not known.has_links
+    )
+    table = save_costs(path, measured, replace=anew)
+    run.say(
+        f"{len(measured.kernels)} kernels of {problem.graph.num_ops} ops measured on "
+        f"{problem.num_devices} devices; {path} has {len(table.kernels)}"
+    )
+    figures = _report_fidelity(run, build(problem.graph, problem.cluster, table), rng)
+    summary = {
+        **run.identity(),
+        "method": "calibration",
+        "system": run.system.name,
+        "system_kind": run.system.kind,
+        "costs": str(path),
+        "kernels": len(measured.kernels),
+        "fidelity": figures,
+    }
+    write_atomically(run.directory / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
+    show_fidelity(run.cfg, figures, run.console)
+    return summary
+
+
+def show_fidelity(cfg: DictConfig, figures: dict[str, Any], console: Console) -> None:
+    """Print the fidelity report of a run."""
+    title = f"{cfg.workload.name} on {cfg.cluster.name}: simulated against measured seconds"
+    console.print(fidelity_table(title, figures))
+
+
+def _devices(problem: Problem) -> tuple[str, ...]:
+    return tuple(device.name for device in problem.cluster.devices)
+
+
+def _report_fidelity(run: Run, calibrated: Problem, rng: np.random.Generator) -> dict[str, Any]:
+    settings, simulator = run.cfg.stage, run.simulated.system
+    placements, groups = varied_placements(simulator, calibrated, settings.placements, rng)
+    device_BV = np.stack([placement.device for placement in placements])
+    priority_BV = np.stack([placement.priority for placement in placements])
+    with run.system.open(calibrated) as session:
+        measured = session.measure(device_BV, priority_BV, repeats=settings.repeats, rng=rng)
+    fits_B = measured.feasible
+    compared = []
+    for label, problem in ((MODELLED, run.problem), (CALIBRATED, calibrated)):
+        with simulator.open(problem) as session:
+            simulated = session.measure(device_BV, priority_BV, rng=rng)
+        compared.append(
+            Fidelity(
+                label=label,
+                simulated_s=simulated.seconds[fits_B, 0],
+                measured_s=np.median(measured.seconds[fits_B], axis=1),
+            )
+        )
+    kept = [group for group, fits in zip(groups, fits_B, strict=True) if fits]
+    write_fidelity(run.directory, compared, kept, measured.seconds[fits_B].std(axis=1))
+    return {one.label: one.figures() for one in compared}
+
+
+def varied_placements(
+    simulator: System, problem: Problem, num: int, rng: np.random.Generator
+) -> tuple[list[Placement], list[str]]:
+    """Placements of different quality, and where each comes from.
+
+    A third are random, from balanced to all ops on one device; a third are what annealing
+    finds in 1 to 2,000 evaluations; a third are heuristics' with a share of their ops moved at
+    random.
+    """
+    placements, groups = [], []
+    with simulator.open(problem) as session:
+        for i in range(num):
+            kind, degree = i % 3, (i // 3) / max(1, (num - 1) // 3)
+            if kind == 0:
+                chosen, group = _lopsided(problem, degree, rng), "random"
+            elif kind == 1:
+                evaluations = round(2000**degree)
+                search = Annealing(
+                    evaluations=evaluations,
+                    order=bool(i % 2),
+                    starts=1,
+                    draws=1,
+                    hot=0.02,
+                    cold=1e-4,
+                )
+                chosen, group = search.place(session, rng).placement, "annealing"
+            else:
+                heuristic = (HEFT, ETF, CriticalPath, CPOP)[i // 3 % 4](runs=1)
+                found = heuristic.place(session, rng).placement
+                chosen, group = _moved(problem, found, degree, rng), "heuristic"
+            placements.append(chosen)
+            groups.append(group)
+    return placements, groups
+
+
+def _lopsided(problem: Problem, degree: float, rng: np.random.Generator) -> Placement:
+    """Random devices; a share of the ops, ``degree``, keeps to one of them where it can."""
+    able_VD = np.isfinite(problem.arrays.op_seconds)
+    favourite = int(rng.integers(problem.num_devices))
+    keeps_V = able_VD[:, favourite] & (rng.random(problem.num_ops) < degree)
+    device_V = np.where(keeps_V, favourite, random_devices(problem, 1, rng)[0])
+    return Placement.make(problem, device_V, b_level_priority(problem))
+
+
+def _moved(
+    problem: Problem, placement: Placement, share: float, rng: np.random.Generator
+) -> Placement:
+    """The placement with a share of its ops on random devices."""
+    elsewhere_V = _lopsided(problem, 0.0, rng).device
+    moves_V = rng.random(problem.num_ops) < share
+    device_V = np.where(moves_V, elsewhere_V, placement.device)
+    return Placement.make(problem, device_V, placement.priority)

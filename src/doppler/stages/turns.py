@@ -1,0 +1,100 @@
+"""Methods executed in turns on a real system, and what is left and shown of that.
+
+Shape suffixes: M methods, R rounds.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from doppler.reporting.paired import (
+    PAIRED_FILE,
+    PairedRatio,
+    paired_ratios,
+    paired_table,
+    read_paired,
+    write_paired,
+)
+from doppler.reporting.rows import ResultRow, read_results, write_results
+from doppler.reporting.table import print_results
+from doppler.stages.optimisation import seeded_generator
+from doppler.stages.run import Method, Run
+
+# Of the placements that results.csv has measured; of those that another system has measured.
+SIMULATED_FILE, SYNCHRONOUS_FILE = "simulated.csv", "synchronous.csv"
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """A method, and the run whose system executes its placement."""
+
+    run: Run
+    method: Method
+
+
+def measure_in_turns(
+    contenders: Sequence[Contender], rounds: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Seconds [M, R]; in every round each placement is executed once, in an order of its own.
+
+    inf where it does not fit in memory.
+    """
+    seconds_MR = np.empty((len(contenders), rounds))
+    with ExitStack() as stack:
+        runs = dict.fromkeys(contender.run for contender in contenders)
+        sessions = {run: stack.enter_context(run.open()) for run in runs}
+        for r in range(rounds):
+            for m in rng.permutation(len(contenders)):
+                placement = contenders[m].method.placement
+                measured = sessions[contenders[m].run].measure(
+                    placement.device[None], placement.priority[None], rng=rng
+                )
+                seconds_MR[m, r] = measured.cost_s()[0]
+    return seconds_MR
+
+
+def leave_measured(
+    run: Run, contenders: Sequence[Contender], seconds_MR: NDArray[np.float64]
+) -> tuple[list[ResultRow], list[PairedRatio]]:
+    """Write paired ratios, and tables of what other systems than the run's say.
+
+    Returns the rows of the run's own system, and the first method against all others.
+    """
+    rows = [
+        contender.run.measured_row(contender.method, seconds_R)
+        for contender, seconds_R in zip(contenders, seconds_MR, strict=True)
+    ]
+    own = [row for row, contender in zip(rows, contenders, strict=True) if contender.run is run]
+    others = [row for row, one in zip(rows, contenders, strict=True) if one.run is not run]
+    if others:
+        write_results(run.directory / SYNCHRONOUS_FILE, others)
+    simulated = run.simulated
+    write_results(
+        run.directory / SIMULATED_FILE,
+        [
+            simulated.row(
+                replace(one.method, makespan_s=simulated.nominal_s(one.method.placement)),
+                simulated.bound,
+            )
+            for one in contenders
+            if one.run is run
+        ],
+    )
+    names = [contender.method.name for contender in contenders]
+    rng = seeded_generator(run.cfg.seed, "bootstrap")
+    ratios = paired_ratios(names, seconds_MR, rng)
+    write_paired(run.directory / PAIRED_FILE, ratios)
+    return own, ratios
+
+
+def show_beside(directory: Path, console: Console) -> None:
+    """Print what stands beside the table of measured methods, each in a table of its own."""
+    for name in (SIMULATED_FILE, SYNCHRONOUS_FILE):
+        if (directory / name).exists():
+            print_results(read_results(directory / name), console)
+    console.print(paired_table(read_paired(directory / PAIRED_FILE)))

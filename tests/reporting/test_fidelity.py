@@ -1,0 +1,71 @@
+"""Figures of fidelity and paired ratios against what they must be."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from doppler.reporting.fidelity import FIDELITY_FILE, Fidelity, write_fidelity
+from doppler.reporting.paired import paired_ratios, read_paired, write_paired
+
+
+def fidelity(simulated, measured) -> Fidelity:
+    return Fidelity(
+        label="model", simulated_s=np.array(simulated, float), measured_s=np.array(measured, float)
+    )
+
+
+def test_ranks_may_agree_where_seconds_do_not():
+    one = fidelity([1, 8, 27, 64], [1, 2, 3, 4])
+    assert one.spearman == pytest.approx(1.0)
+    assert 0.9 < one.pearson < 1.0
+    assert one.mean_error == pytest.approx((0 + 3 + 8 + 15) / 4)
+    assert one.ratio == pytest.approx((4 + 9) / 2)
+
+
+def test_errors_are_relative_to_what_is_measured_and_do_not_cancel():
+    assert fidelity([1.5, 5.0], [1.0, 10.0]).mean_error == pytest.approx(0.5)
+    reversed_ = fidelity([3, 2, 1], [1, 2, 3])
+    assert reversed_.spearman == reversed_.pearson == pytest.approx(-1.0)
+
+
+def test_the_report_has_a_row_per_placement_and_a_picture(tmp_path):
+    before, after = fidelity([2, 4, 6], [1, 2, 3]), fidelity([1, 2, 3], [1, 2, 3])
+    write_fidelity(tmp_path, [before, after], ["random", "random", "heuristic"], np.zeros(3))
+    with (tmp_path / FIDELITY_FILE).open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["placement", "measured_s", "measured_std_s", "model", "model"]
+    assert rows == [
+        ["random", "1", "0", "2", "1"],
+        ["random", "2", "0", "4", "2"],
+        ["heuristic", "3", "0", "6", "3"],
+    ]
+    assert (tmp_path / "fidelity.png").read_bytes().startswith(b"\x89PNG")
+
+
+def noisy(scale: float, rng: np.random.Generator, num: int = 31) -> np.ndarray:
+    return scale * rng.lognormal(0.0, 0.05, num)
+
+
+def test_the_interval_of_a_ratio_has_the_truth_in_it_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(200):
+        seconds_MR = np.stack([noisy(0.9, rng), noisy(1.0, rng)])
+        (ratio,) = paired_ratios(["fast", "slow"], seconds_MR, rng)
+        assert ratio.low <= ratio.ratio <= ratio.high
+        hits += ratio.low <= 0.9 <= ratio.high
+    assert 0.90 <= hits / 200 <= 0.995
+
+
+def test_the_first_method_stands_against_each_other_one(tmp_path):
+    seconds_MR = np.array([[2.0, 2.0, 2.0], [4.0, 4.0, 400.0], [1.0, 1.0, 1.0]])
+    ratios = paired_ratios(["a", "b", "c"], seconds_MR, np.random.default_rng(0))
+    assert [(one.method, one.other, one.ratio) for one in ratios] == [
+        ("a", "b", 0.5),
+        ("a", "c", 2),
+    ]
+    assert (ratios[0].method_s, ratios[0].other_s, ratios[0].rounds) == (2.0, 4.0, 3)
+    assert ratios[0].low < 0.5 == ratios[0].high, "rounds without the outlier all tell 0.5"
+    write_paired(tmp_path / "paired.csv", ratios)
+    assert read_paired(tmp_path / "paired.csv") == ratios

@@ -1,0 +1,159 @@
+"""stage=calibrate and stage=rl_real, on this machine and on simulators that stand for one."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf.errors import OmegaConfBaseException
+
+from doppler.costs import load_all
+from doppler.errors import InputError
+from doppler.reporting.paired import read_paired
+from doppler.reporting.report import collect, summarise
+from doppler.reporting.rows import read_results
+
+CALIBRATION = ("runs=2", "placements=6", "repeats=2")
+CALIBRATE = ("stage=calibrate", *(f"stage.{one}" for one in CALIBRATION))
+REAL = (
+    *("stage=rl_real", "budget.measured_evaluations=80", "stage.choosing=2", "stage.repeats=3"),
+    *(f"stage.calibration.{one}" for one in CALIBRATION),
+    "baseline=[round_robin,critical_path]",
+)
+# A simulator of other rules than the one that is searched stands for the machine: it never differs
+# from itself, and it is not what the search believes.
+STAND_IN = (
+    *("executor._target_=doppler.simulator.WorkConserving", "+executor.contention=none"),
+    *("~executor.verify", "~executor.timeout_s", "~executor.warm_up"),
+)
+
+
+def only(paths) -> Path:
+    (path,) = paths
+    return path
+
+
+def test_calibrating_leaves_costs_and_a_report_of_fidelity(run, tmp_path):
+    summary, text = run(*CALIBRATE)
+    directory = only(tmp_path.glob("calibrate/chainmm/host/costs/seed=0-*"))
+    (table,) = load_all(only(tmp_path.glob("costs/*.json"))).values()
+    assert table.has_links and len(table.kernels) == summary["kernels"] == 5
+    assert all((seconds_D > 0).all() for seconds_D in table.kernels.values())
+    with (directory / "fidelity.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["placement"] for row in rows] == 2 * ["random", "annealing", "heuristic"]
+    assert all(float(row["measured_s"]) > 0 for row in rows)
+    assert (directory / "fidelity.png").stat().st_size > 0
+    assert summary["system_kind"] == "measured"
+    assert set(summary["fidelity"]) == {"modelled costs", "measured costs"}
+    assert "Spearman" in text
+    _, again = run(*CALIBRATE)
+    assert "finished already" in again and "Spearman" in again
+
+
+def test_a_simulation_with_measured_costs_says_so(run, tmp_path):
+    run(*CALIBRATE)
+    costs = only(tmp_path.glob("costs/*.json"))
+    evaluate = ("stage=evaluate", "baseline=[round_robin]", f"costs={costs}")
+    measured, text = run(*evaluate, "cluster=host")
+    assert "76 ops, all links; 0 ops are modelled" in text
+    modelled, _ = run(*evaluate[:2], "cluster=host")
+    assert measured["problem_hash"] != modelled["problem_hash"]
+    _, text = run(*evaluate, "cluster=host", "cluster.num_devices=3")
+    assert "0 ops, not all links; 76 ops are modelled" in text, "these three were not measured"
+
+
+def test_costs_stay_what_they_are_until_they_are_measured_anew(run, tmp_path):
+    run(*CALIBRATE)
+    path = only(tmp_path.glob("costs/*.json"))
+    before = path.read_text()
+    run(*CALIBRATE, "seed=1")
+    assert path.read_text() == before
+    run(*CALIBRATE, "overwrite=true")
+    assert path.read_text() != before
+
+
+def test_a_calibrated_simulator_tells_what_its_own_kind_measures(run):
+    summary, _ = run(*CALIBRATE, *STAND_IN, "simulator.contention=none", "cluster=p100x4")
+    after = summary["fidelity"]["measured costs"]
+    assert after["spearman"] == pytest.approx(1.0)
+    assert after["mean_error"] < 1e-6
+
+
+@pytest.mark.slow
+def test_stage_three_on_this_machine(run, tmp_path):
+    summary, text = run(*REAL)
+    for needed in ("calibration", "stage II", "stage I"):
+        assert f"{needed} is needed first" in text
+    assert "workload.preset: small (CPUs execute)" in text
+    assert (summary["system_kind"], summary["system"]) == ("measured", "threads")
+    directory = only(tmp_path.glob("rl_real/chainmm/host/doppler/seed=0-*"))
+    rows = read_results(directory / "results.csv")
+    names = ["doppler", "doppler greedy", "doppler stage II", "round_robin", "critical_path"]
+    assert [row.method for row in rows] == [*names, "annealing measured"]
+    assert {row.system_kind for row in rows} == {"measured"}
+    simulated = read_results(directory / "simulated.csv")
+    assert [row.method for row in simulated] == [row.method for row in rows]
+    assert {row.system_kind for row in simulated} == {"simulated"}
+    synchronous = read_results(directory / "synchronous.csv")
+    assert {row.system for row in synchronous} == {"synchronous_threads"}
+    ratios = read_paired(directory / "paired.csv")
+    others = [row.method for row in (*rows[1:], *synchronous)]
+    assert [ratio.other for ratio in ratios] == others == list(summary["paired"])
+    assert all(ratio.low <= ratio.ratio <= ratio.high for ratio in ratios)
+    assert rows[-1].evaluations == summary["measured_evaluations"] <= 80 + 3 * 2 + 16
+    assert summary["makespan_s"] == rows[0].makespan_s == ratios[0].method_s
+    assert json.loads((directory / "trace.json").read_text())
+    _, again = run(*REAL)
+    assert "finished already" in again
+    assert again.count("95% interval") == 1 and "simulated by" in again
+    run(*REAL, "stage.repeats=2")
+    table = summarise(collect([tmp_path / "rl_real"]))
+    assert {row.method for row in table} == {row.method for row in rows}, "both are one table"
+
+
+def test_what_is_needed_first_is_shared_and_found_again(run):
+    first, text = run(*REAL, *STAND_IN)
+    assert text.count("is needed first") == 3
+    _, text = run(*REAL, *STAND_IN, "stage.repeats=4")
+    assert "is needed first" not in text and "measured costs: " in text
+    second, text = run(*REAL, *STAND_IN, "seed=1")
+    assert "calibration is needed first" not in text, "seeds share it"
+    assert text.count("is needed first") == 2
+    assert first["problem_hash"] == second["problem_hash"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_stage_three_ends_with_nothing_slower_than_what_it_began_with(run, tmp_path, seed):
+    summary, _ = run(*REAL, *STAND_IN, f"seed={seed}")
+    ratios = {other: ratio for other, (ratio, _, _) in summary["paired"].items()}
+    assert ratios["doppler stage II"] <= 1.0 and ratios["doppler greedy"] <= 1.0
+    directory = only(tmp_path.glob(f"rl_real/*/*/*/seed={seed}-*"))
+    began = only(tmp_path.glob(f"rl_sim/*/*/*/seed={seed}-*/placement.json"))
+    rows = {row.method: row for row in read_results(directory / "results.csv")}
+    stage_two = json.loads((began.parent / "summary.json").read_text())
+    assert rows["doppler stage II"].evaluations == stage_two["evaluations"]
+    assert rows["doppler"].evaluations == stage_two["evaluations"] + summary["measured_evaluations"]
+    beside = json.loads((directory / "placements/doppler stage II.json").read_text())
+    assert beside["device"] == json.loads(began.read_text())["device"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("stage.repeats=1", r"stage\.repeats: must be a number of at least 2"),
+        ("+stage.reinforcement.learning_rat=1", "learning_rat"),
+    ],
+)
+def test_settings_that_cannot_be_end_before_anything_runs(run, tmp_path, setting, told):
+    with pytest.raises((InputError, OmegaConfBaseException), match=told):
+        run(*REAL, setting)
+    assert not list(tmp_path.iterdir())
+
+
+def test_stages_that_execute_do_so_on_this_machine_unless_told_otherwise(configure):
+    for stage in ("calibrate", "rl_real"):
+        assert configure(f"stage={stage}").cluster.name == "host"
+        assert configure(f"stage={stage}", "cluster=mixed").cluster.name == "mixed"
+    assert configure("stage=rl_real", "baseline@stage.teacher=heft").cluster.name == "host"
+    assert configure().cluster.name == "p100x4"

@@ -1,0 +1,68 @@
+"""Methods in turns: each once in every round, in ever new orders, on the system of its own."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from problems import cluster_of, graph_of
+
+from doppler.problem import Placement, build
+from doppler.stages.turns import Contender, measure_in_turns
+from doppler.system import Measurement
+
+PROBLEM = build(graph_of([1.0] * 3), cluster_of([1.0] * 3))
+
+
+class Recorder:
+    """A run whose system takes as many seconds as the number of its first op's device says."""
+
+    def __init__(self, factor: float, log: list) -> None:
+        self.factor, self.log, self.num_open = factor, log, 0
+
+    def open(self):
+        self.num_open += 1
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.num_open -= 1
+
+    def measure(self, device_BV, priority_BV, repeats=1, rng=None):
+        assert self.num_open == 1 and device_BV.shape == (1, 3) and repeats == 1
+        device = int(device_BV[0, 0])
+        self.log.append((self.factor, device))
+        return Measurement(
+            seconds=np.array([[self.factor * device]]),
+            peak_bytes=np.zeros((1, 3)),
+            feasible=np.array([device < 2]),
+        )
+
+
+def contender(run: Recorder, device: int) -> Contender:
+    placement = Placement.make(PROBLEM, np.full(3, device))
+    return Contender(run, SimpleNamespace(placement=placement))  # type: ignore[arg-type]
+
+
+def test_every_round_has_each_method_once_and_orders_change():
+    log: list = []
+    one, other = Recorder(10.0, log), Recorder(100.0, log)
+    contenders = [contender(one, 1), contender(other, 1), contender(one, 0), contender(one, 2)]
+    seconds_MR = measure_in_turns(contenders, 20, np.random.default_rng(0))
+    assert seconds_MR.tolist() == [[10.0] * 20, [100.0] * 20, [0.0] * 20, [np.inf] * 20]
+    rounds = [tuple(log[i : i + 4]) for i in range(0, 80, 4)]
+    assert all(len(set(round_)) == 4 for round_ in rounds)
+    assert len(set(rounds)) > 10
+    assert one.num_open == other.num_open == 0
+
+
+def test_sessions_are_closed_when_a_method_fails():
+    class Failing(Recorder):
+        def measure(self, *args, **kwargs):
+            raise RuntimeError("device lost")
+
+    run = Failing(1.0, [])
+    with pytest.raises(RuntimeError, match="device lost"):
+        measure_in_turns([contender(run, 0)], 2, np.random.default_rng(0))
+    assert run.num_open == 0
