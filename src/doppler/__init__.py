@@ -1,3 +1,21 @@
-"""Doppler: learned placement of asynchronous dataflow graphs on several devices."""
+"""Doppler: learned placement of asynchronous dataflow graphs on several devices.
 
+``doppler.place`` and ``doppler.run`` are those of `doppler.api`, imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from doppler.api import Placed, place, run
+
+__all__ = ["Placed", "place", "run"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    # Who imports a part of the package shall not wait for torch and all of the others.
+    if name in __all__:
+        from doppler import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ from doppler.einsum.language.scope import Constants
 from doppler.einsum.opaque import Opaque
 from doppler.einsum.program import Piece
 from doppler.errors import InputError
-from doppler.graph.scalar import FUNCTIONS, parse_scalar, render
+from doppler.graph.scalar import DTYPES, FUNCTIONS, parse_scalar, render
 
 ROOT = Path(__file__).parents[2]
 CHAINMM = ROOT / "workloads" / "chainmm.einsum"
@@ -201,7 +201,7 @@ def test_tensors_without_dimensions():
     assert quotient.operands == (0, 6)
 
 
-ARGUMENTS = {1: (0.3,), 2: (0.3, 0.7)}
+ARGUMENTS = {1: (0.3,), 2: (0.3, 0.7), 3: (0.3, 0.7, -0.2)}
 MEANING = {
     "rsqrt": lambda x: x**-0.5,
     "relu": lambda x: np.maximum(x, 0),
@@ -212,14 +212,15 @@ MEANING = {
     "mul": np.multiply,
     "neg": np.negative,
     "pow": np.power,
-} | dict.fromkeys(("f16", "f32", "f64", "c64"), lambda x: x)
+    "erf": math.erf,
+} | dict.fromkeys(DTYPES, lambda x: x)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_constants_are_one_number(name):
     arguments = ARGUMENTS[FUNCTIONS[name][0]]
     expected = MEANING.get(name) or getattr(np, name)
-    for signs in ((1, 1), (-1, 1)):
+    for signs in ((1, 1, 1), (-1, 1, 1)):
         values = [sign * value for sign, value in zip(signs, arguments, strict=False)]
         if values[0] < 0 and name in ("log", "sqrt", "rsqrt", "pow"):
             continue
@@ -434,7 +435,11 @@ def test_faults_of_the_training_section():
         ("input X[1 / (n - n)] f32", 11, "'/' of 1, 0 has no value"),
         ("input X[A[i, j]] f32", 9, "'A' is a tensor, where a constant must be"),
         ("input X[gelu(n)] f32", 9, "unknown function 'gelu'"),
-        ("input X[n] f31", 12, "unknown dtype 'f31'; the dtypes are f16, f32, f64, c64"),
+        (
+            "input X[n] f31",
+            12,
+            "unknown dtype 'f31'; the dtypes are bool, i64, f16, bf16, f32, f64, c64",
+        ),
         ("fill X[n] f31 0", 11, "unknown dtype 'f31'"),
         ("fill X[n] f32 lower 0 else 1", 6, "'X' has no lower triangle: it takes 2 dimensions"),
         # parameters

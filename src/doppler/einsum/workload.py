@@ -46,7 +46,8 @@ def load_program(
 
     Args:
         path: of the file, from where the process runs, else from the project's root.
-        preset: which of the declared values the parameters take.
+        preset: which of the declared values the parameters take; a run resolves ``auto`` by what
+            executes it, else it is ``paper``.
         params: values by parameter name; they win over the preset, None leaves it.
         training: with the statements of the training section, up to the loss.
 
@@ -62,6 +63,7 @@ def load_program(
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise InputError(f"{path}: cannot read the program: {reason}") from None
     given = {key: value for key, value in (params or {}).items() if value is not None}
+    preset = "paper" if preset == "auto" else preset
     return parse_program(text, file=path, preset=preset, params=given, training=training)
 
 

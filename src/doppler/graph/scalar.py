@@ -8,14 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-# bytes of one element
-DTYPES = {"f16": 2, "f32": 4, "f64": 8, "c64": 8}
+# Bytes of one element. Of several dtypes the last one here is that of their sum; i64 and bool are
+# what torch modules index and mask with.
+DTYPES = {"bool": 1, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8, "c64": 8}
 
 # Real floating-point operations of one call, and the number of arguments. A cast named like its
-# dtype counts as none. silu(x) = x / (1 + exp(-x)); equal, less: 1 where it holds, else 0.
+# dtype counts as none. silu(x) = x / (1 + exp(-x)); equal, less: 1 where it holds, else 0;
+# where(c, x, y): x where c is not 0, else y.
 _UNARY = {
     **{"neg": 1, "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "relu": 1, "square": 1, "abs": 1},
     **{"sigmoid": 3, "silu": 4, "tanh": 1, "sign": 1, "conj": 1},
+    **{"sin": 1, "cos": 1, "erf": 1},
 }
 _BINARY = {
     **{"add": 1, "sub": 1, "mul": 1, "div": 1, "pow": 1},
@@ -24,6 +27,7 @@ _BINARY = {
 FUNCTIONS = {
     **{name: (1, flops) for name, flops in _UNARY.items()},
     **{name: (2, flops) for name, flops in _BINARY.items()},
+    "where": (3, 1),
     **{dtype: (1, 0) for dtype in DTYPES},
 }
 # What the functions cost on complex numbers; the others are not defined there.

@@ -24,6 +24,7 @@ from doppler.graph.scalar_algebra import (
 )
 
 _ONE, _HALF = Number(1.0), Number(0.5)
+_SLOPE_OF_ERF = Number(2 / math.sqrt(math.pi))
 
 
 def adjoint_of(
@@ -104,6 +105,9 @@ _RULES: dict[str, Callable[..., tuple[Scalar, ...]]] = {
     "tanh": lambda u, y, a: (mul(u, sub(_ONE, _square(y))),),
     "sign": lambda u, y, a: (ZERO,),
     "conj": lambda u, y, a: (conj(u),),
+    "sin": lambda u, y, a: (mul(u, Apply("cos", (a,))),),
+    "cos": lambda u, y, a: (neg(mul(u, Apply("sin", (a,)))),),
+    "erf": lambda u, y, a: (mul(_SLOPE_OF_ERF, mul(u, Apply("exp", (neg(_square(a)),)))),),
     "add": lambda u, y, a, b: (u, u),
     "sub": lambda u, y, a, b: (u, neg(u)),
     "mul": lambda u, y, a, b: (mul(u, b), mul(a, u)),
@@ -122,5 +126,10 @@ _RULES: dict[str, Callable[..., tuple[Scalar, ...]]] = {
     ),
     "equal": lambda u, y, a, b: (ZERO, ZERO),
     "less": lambda u, y, a, b: (ZERO, ZERO),
+    "where": lambda u, y, c, a, b: (
+        ZERO,
+        Apply("where", (c, u, ZERO)),
+        Apply("where", (c, ZERO, u)),
+    ),
     **dict.fromkeys(DTYPES, lambda u, y, a: (u,)),
 }

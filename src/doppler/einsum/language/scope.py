@@ -24,6 +24,8 @@ _EVALUATE: dict[str, Callable[..., Any]] = {
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
     "silu": lambda x: x / (1 + math.exp(-x)),
     "sign": lambda x: (x > 0) - (x < 0),
+    **{"sin": math.sin, "cos": math.cos, "erf": math.erf},
+    "where": lambda c, x, y: x if c else y,
     "equal": lambda x, y: int(x == y),
     "less": lambda x, y: int(x < y),
     # A constant has no dtype of its own: it takes that of what it is joined with.

@@ -1,0 +1,134 @@
+"""Placed: a placement, what is known of it, and how to look at it."""
+
+import base64
+import html
+import json
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from doppler.baselines import LowerBound
+from doppler.einsum.torch_export import TorchProgram
+from doppler.graph import save_json
+from doppler.graph.formats import write_atomically
+from doppler.problem import Placement, Problem
+from doppler.reporting.rows import gap_over
+from doppler.reporting.table import format_seconds
+from doppler.system import System
+from doppler.trace import Trace, explain, save_gantt, save_perfetto
+from doppler.trace.explain import bytes_text
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Placed:
+    """A model or graph on a machine: which device runs each op, and in which order.
+
+    makespan_s: of one execution on the system that was placed for. bound: what no placement of
+    this graph undercuts. single_device_s: makespan of the model on one device, nothing split; inf
+    where that does not fit. method, evaluations, seconds: what found it. source: of a torch module,
+    how its tensors are those of the graph.
+    """
+
+    problem: Problem
+    placement: Placement
+    system: System
+    makespan_s: float
+    bound: LowerBound
+    single_device_s: float
+    method: str
+    evaluations: int
+    seconds: float
+    source: TorchProgram | None = None
+
+    @property
+    def lower_bound_s(self) -> float:
+        """Seconds that no placement of this graph undercuts."""
+        return self.bound.seconds
+
+    @property
+    def speed_up(self) -> float:
+        """How many times faster than one device; inf where one has too little memory."""
+        return self.single_device_s / self.makespan_s
+
+    @cached_property
+    def trace(self) -> Trace:
+        """All events of one execution."""
+        with self.system.open(self.problem) as session:
+            return session.trace(self.placement)
+
+    @property
+    def memory_bytes(self) -> dict[str, float]:
+        """Largest memory in use on each device, by its name."""
+        devices = self.problem.cluster.devices
+        return {
+            device.name: float(peak)
+            for device, peak in zip(devices, self.trace.peak_bytes, strict=True)
+        }
+
+    def explain(self) -> str:
+        """Why it takes as long as it does: busy devices, links, the chain of ops that decides."""
+        lines = explain(self.trace).lines()
+        whole = self.source.whole if self.source else ()
+        return "\n".join([*lines, *(f"not split: {line}" for line in whole)])
+
+    def save(self, directory: str | Path) -> Path:
+        """Write the placement, the graph, the trace, its picture and explanation to a directory."""
+        directory = Path(directory)
+        self.placement.save(directory / "placement.json", {"makespan_s": self.makespan_s})
+        save_json(self.problem.graph, directory / "graph.json")
+        save_perfetto(self.trace, directory / "trace.json")
+        save_gantt(self.trace, directory / "schedule.png", title=self._title)
+        write_atomically(directory / "explanation.txt", self.explain() + "\n")
+        write_atomically(directory / "summary.json", json.dumps(dict(self._rows), indent=1) + "\n")
+        return directory
+
+    @property
+    def _title(self) -> str:
+        graph, cluster = self.problem.graph, self.problem.cluster
+        return f"{graph.name} on {cluster.name} ({cluster.num_devices} devices)"
+
+    @cached_property
+    def _rows(self) -> list[tuple[str, str]]:
+        graph = self.problem.graph
+        gap = gap_over(self.lower_bound_s, self.makespan_s)
+        bound = f"{format_seconds(self.lower_bound_s)} ({self.bound.name})"
+        fits = self.single_device_s < float("inf")
+        one = (
+            f"{format_seconds(self.single_device_s)} ({self.speed_up:.2f} times faster)"
+            if fits
+            else "has too little memory"
+        )
+        return [
+            ("ops", f"{graph.num_ops:,}, {graph.num_edges:,} edges"),
+            ("makespan", f"{format_seconds(self.makespan_s)}, {self.system.kind}"),
+            (
+                "lower bound",
+                f"{bound}, gap {gap:.1%}",
+            ),
+            ("one device", one),
+            ("memory", ", ".join(map(bytes_text, self.memory_bytes.values()))),
+            ("found by", f"{self.method}: {self.evaluations:,} executions in {self.seconds:.1f} s"),
+        ]
+
+    def __repr__(self) -> str:
+        width = max(len(key) for key, _ in self._rows)
+        return "\n".join(
+            [self._title, *(f"  {key:<{width}}  {value}" for key, value in self._rows)]
+        )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the same table, and the schedule."""
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "schedule.png"
+            save_gantt(self.trace, path, title=self._title)
+            picture = base64.b64encode(path.read_bytes()).decode()
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(key)}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for key, value in self._rows
+        )
+        return (
+            f"<b>{html.escape(self._title)}</b><table>{rows}</table>"
+            f"<img alt='schedule' style='max-width:100%' src='data:image/png;base64,{picture}'>"
+        )

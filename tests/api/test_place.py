@@ -1,0 +1,277 @@
+"""doppler.place and doppler.run, as a user calls them."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from benchmarks.torch_modules import ConvNet, Transformer, llama_7b_block
+from torch import nn
+
+import doppler
+from doppler.api import searching
+from doppler.baselines import RoundRobin
+from doppler.cluster import preset
+from doppler.errors import InputError
+from doppler.graph import load_graph
+from doppler.problem import Placement, build
+from doppler.simulator import BulkSynchronous
+
+PROJECT = Path(__file__).resolve().parents[2]
+X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def module() -> nn.Module:
+    torch.manual_seed(0)
+    return Transformer(16, 4, 24, 6)
+
+
+@pytest.fixture(scope="module")
+def placed(module) -> doppler.Placed:
+    return doppler.place(module, X, "p100x4", 0.3, decomposition="published")
+
+
+def test_what_is_placed_runs_and_returns_what_the_module_does(module, placed):
+    with torch.no_grad():
+        torch.testing.assert_close(doppler.run(placed, X), module(X), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(doppler.run(placed, (2 * X,)), module(2 * X))
+
+
+class Words(nn.Module):
+    """Whole numbers in and out, and calls of torch's operators between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.rnn = nn.Conv1d(6, 6, 3)
+
+    def forward(self, numbers):
+        mixed = self.rnn(self.words(numbers)).cumsum(1)
+        return {"best": mixed.argmax(-1), "sorted": mixed.sort(1).values, "near": mixed > 0}
+
+
+@pytest.mark.parametrize(
+    ("module", "x"),
+    [
+        (nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 4)), torch.randn(6, 8)),
+        (ConvNet(4, 5).eval(), torch.randn(3, 3, 16, 16)),
+        (Words(), torch.arange(12).reshape(2, 6)),
+        (nn.Sequential(nn.Linear(8, 8), nn.GELU()).bfloat16(), torch.randn(4, 8).bfloat16()),
+    ],
+)
+def test_other_modules_run_on_this_machine_as_they_are_placed(module, x):
+    placed = doppler.place(module, x, "p100x4", 0.05, decomposition="published")
+    assert len(set(placed.placement.device.tolist())) > 1
+    with torch.no_grad():
+        expected = module(x)
+    tolerance = 2e-2 if x.dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(doppler.run(placed, x), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_figures_belong_to_the_placement(placed):
+    assert placed.lower_bound_s <= placed.makespan_s * (1 + 1e-9)
+    assert placed.speed_up == pytest.approx(placed.single_device_s / placed.makespan_s)
+    with placed.system.open(placed.problem) as session:
+        rows = placed.placement.device[None], placed.placement.priority[None]
+        measured = session.measure(*rows)
+    assert measured.seconds[0, 0] == placed.makespan_s
+    assert list(placed.memory_bytes) == ["p100:0", "p100:1", "p100:2", "p100:3"]
+    assert list(placed.memory_bytes.values()) == measured.peak_bytes[0].tolist()
+
+
+def test_a_small_model_is_not_split(module, placed):
+    alone = doppler.place(module, X, "p100x4", 0.3)
+    assert alone.problem.num_ops < placed.problem.num_ops
+    assert alone.makespan_s <= min(placed.makespan_s, alone.single_device_s)
+    assert alone.single_device_s == placed.single_device_s
+
+
+def test_it_shows_and_explains_itself(placed):
+    text = repr(placed)
+    assert text.startswith("Transformer on p100x4 (4 devices)\n  ops ")
+    for word in ("makespan", "lower bound", "one device", "memory", "found by     auto: "):
+        assert f"\n  {word}" in text
+    html = placed._repr_html_()
+    assert "<td style='text-align:left'>auto: " in html and "data:image/png;base64,iVBOR" in html
+    assert "devices busy" in placed.explain()
+
+
+def test_it_says_what_is_not_split():
+    flipped = nn.Sequential(nn.Linear(8, 8), nn.PixelShuffle(2))
+    placed = doppler.place(flipped, torch.randn(1, 4, 8, 8), "p100x4", 0.1, method="heft")
+    assert "not split" not in placed.explain()
+
+    class Flip(nn.Module):
+        def forward(self, x):
+            return (x @ x).flip(0)
+
+    placed = doppler.place(Flip(), torch.randn(8, 8), "p100x4", 0.1, method="heft")
+    assert placed.explain().endswith(
+        "not split: op aten.flip in Flip: no rule says how to split it"
+    )
+
+
+def test_what_is_saved_can_be_read_back(placed, tmp_path):
+    directory = placed.save(tmp_path / "mine")
+    names = ("placement.json", "graph.json", "trace.json", "schedule.png", "explanation.txt")
+    assert all((directory / name).stat().st_size > 100 for name in names)
+    problem = build(load_graph(directory / "graph.json"), preset(name="p100x4"))
+    loaded = Placement.load(directory / "placement.json", problem)
+    assert np.array_equal(loaded.device, placed.placement.device)
+    assert json.loads((directory / "summary.json").read_text())["memory"].count(",") == 3
+
+
+@pytest.mark.parametrize("method", searching.METHODS)
+def test_every_method_places_a_graph(placed, method):
+    found = doppler.place(placed.problem.graph, cluster="p100x4", seconds=0.1, method=method)
+    assert found.method == method
+    assert found.evaluations >= 1
+    assert found.lower_bound_s <= found.makespan_s * (1 + 1e-9) < np.inf
+    assert found.single_device_s >= placed.single_device_s, "of what is split, and all launches"
+
+
+def test_more_time_is_more_search(placed):
+    graph = placed.problem.graph
+    times = [
+        doppler.place(graph, cluster="h100x8", seconds=s, method="annealing") for s in (0.1, 1)
+    ]
+    assert times[1].evaluations > 2 * times[0].evaluations
+
+
+def test_equal_seeds_and_evaluations_place_equally(placed):
+    pair = [
+        doppler.place(placed.problem.graph, cluster="h100x8", method="heft", seed=3)
+        for _ in range(2)
+    ]
+    assert np.array_equal(pair[0].placement.device, pair[1].placement.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """A baseline of a user's own: it asks another one."""
+
+    uses_order: ClassVar[bool] = False
+    needs_order: ClassVar[bool] = False
+
+    def place(self, session, rng):
+        return RoundRobin().place(session, rng)
+
+
+def test_a_baseline_and_a_simulator_of_ones_own(placed):
+    graph = placed.problem.graph
+    own = doppler.place(graph, cluster="p100x4", method=Asking(), system=BulkSynchronous())
+    same = doppler.place(graph, cluster="p100x4", method="round_robin", system=BulkSynchronous())
+    assert own.method == "Asking"
+    assert own.makespan_s == same.makespan_s
+    assert own.system.name == "bulk_synchronous"
+
+
+def test_a_cluster_from_a_file(placed, tmp_path):
+    path = tmp_path / "mine.yaml"
+    device = {
+        **{"flop_per_s": {"f32": 1e12}, "memory_bytes_per_s": 1e11, "launch_overhead_s": 1e-6},
+        "memory_bytes": 1e9,
+    }
+    cluster = {
+        **{"_target_": "doppler.cluster.custom", "name": "mine", "devices": [device] * 3},
+        **{"bytes_per_s": 1e10, "latency_s": 1e-6},
+    }
+    path.write_text(yaml.safe_dump(cluster))
+    found = doppler.place(placed.problem.graph, cluster=path, method="heft")
+    assert (found.problem.cluster.name, found.problem.num_devices) == ("mine", 3)
+    path.write_text(yaml.safe_dump({**cluster, "devices": [device], "num_devices": 5}))
+    assert doppler.place(placed.problem.graph, cluster=path, method="heft").problem.num_devices == 5
+    path.write_text(yaml.safe_dump({**cluster, "num_devices": 5}))
+    with pytest.raises(InputError, match="'mine': num_devices is 5, but it has 3"):
+        doppler.place(placed.problem.graph, cluster=path, method="heft")
+    path.write_text(yaml.safe_dump({**cluster, "bytes_per_s": -1}))
+    with pytest.raises(InputError, match=r"mine.yaml: .*no link reaches device 0"):
+        doppler.place(placed.problem.graph, cluster=path, method="heft")
+    with pytest.raises(InputError, match=r"none.yaml: "):
+        doppler.place(placed.problem.graph, cluster="none.yaml")
+
+
+def test_a_training_step_runs_too():
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x, y):
+            return nn.functional.mse_loss(self.layer(x), y)
+
+    module, inputs = Loss(), (torch.randn(6, 4), torch.randn(6, 2))
+    placed = doppler.place(
+        module, inputs, "p100x4", 0.1, method="heft", training=True, learning_rate=0.1
+    )
+    loss, parameters = doppler.run(placed, inputs)
+    expected = module(*inputs)
+    expected.backward()
+    torch.testing.assert_close(loss, expected.detach())
+    for name, parameter in module.named_parameters():
+        step = parameter.detach() - parameters[name]
+        torch.testing.assert_close(step, 0.1 * parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"cluster": "cray"}, "cluster 'cray': unknown, choose from p100x4, v100x8, a100x8"),
+        ({"method": "magic"}, "method: 'magic' is not one of auto, annealing, clustering, policy"),
+        ({"method": "policy", "policy": "no.ckpt"}, "no.ckpt: No such file or directory"),
+        ({"seconds": 0}, "seconds: must be positive, got 0"),
+        ({"decomposition": "fine"}, "decomposition: 'fine' is not one of auto, published"),
+        ({"example_inputs": None}, "place: a module needs example_inputs"),
+    ],
+)
+def test_mistakes_end_in_one_line(module, options, line):
+    with pytest.raises(InputError) as error:
+        doppler.place(
+            module, **{"example_inputs": X, "cluster": "p100x4", "seconds": 0.1, **options}
+        )
+    assert str(error.value).startswith(line)
+
+
+def test_a_module_that_is_too_large_for_the_machine():
+    with torch.device("meta"):
+        module, inputs = llama_7b_block()
+        layers = nn.Sequential(*(nn.Linear(60_000, 60_000, bias=False) for _ in range(5)))
+        example = torch.zeros(1, 60_000)
+    with pytest.raises(InputError) as error:
+        doppler.place(layers, example, "p100x4", 0.1)
+    assert str(error.value) == (
+        "Sequential: its parameters and inputs hold 72 GB, the 4 devices of 'p100x4' 64 GB: use "
+        "more devices (cluster.num_devices=N), half precision, or place a part of the module"
+    )
+    machine = preset(name="p100x4")
+    small = tuple(replace(device, memory_bytes=1e9) for device in machine.devices)
+    machine = replace(machine, name="small", devices=small)
+    placed = doppler.place(module, inputs, machine, 1.0)
+    assert placed.single_device_s == np.inf
+    assert max(placed.memory_bytes.values()) <= 1e9
+    assert "one device   has too little memory" in repr(placed)
+    with pytest.raises(InputError, match="is on the meta device: there are no values to run with"):
+        doppler.run(placed, inputs)
+
+
+def test_importing_the_package_is_cheap():
+    code = "import doppler, sys; assert 'torch' not in sys.modules and 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_settings_are_those_of_the_configuration():
+    annealing = yaml.safe_load((PROJECT / "conf/baseline/annealing.yaml").read_text())
+    assert {key: annealing[key] for key in searching._TEMPERATURES} == searching._TEMPERATURES
+    policy = yaml.safe_load((PROJECT / "conf/policy/doppler.yaml").read_text())["build"]
+    assert policy == {"_target_": "doppler.policies.DualPolicy", **searching._POLICY}
+    auto = yaml.safe_load((PROJECT / "conf/decomposition/auto.yaml").read_text())
+    assert auto["grains"] == list(doppler.api.placing._GRAINS)
+    judged = auto["judge"]["baseline"]["evaluations"]
+    assert judged == doppler.api.placing._JUDGE_EVALUATIONS
