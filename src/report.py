@@ -1,6 +1,6 @@
-"""Run directories -> one table in markdown, CSV and LaTeX.
+"""Run directories -> tables in markdown, CSV and LaTeX, figures, and one page to open in a browser.
 
-    python src/report.py outputs/evaluate outputs/pipeline [--out outputs/report]
+    python src/report.py outputs/main_4dev [--out outputs/main_4dev/report]
 
 Rows are averaged over seeds, with spread and n. Simulated and measured rows, queues, systems and
 clusters are kept apart.
@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from doppler.errors import InputError
-from doppler.graph.formats import write_atomically
-from doppler.reporting.report import collect, summarise, to_csv, to_latex, to_markdown
+from doppler.reporting.writing import write_report
 
 
 def main() -> int:
@@ -25,17 +24,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("outputs/report"), help="where to write")
     arguments = parser.parse_args()
     try:
-        table = summarise(collect(arguments.runs))
+        markdown = write_report(arguments.runs, arguments.out)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    markdown = to_markdown(table)
-    write_atomically(arguments.out / "table.md", markdown)
-    write_atomically(arguments.out / "table.csv", to_csv(table))
-    write_atomically(arguments.out / "table.tex", to_latex(table))
     console = Console()
-    console.print(Markdown(markdown) if console.is_terminal else markdown, soft_wrap=True)
-    print(f"written: {arguments.out}/table.md, table.csv, table.tex")
+    console.print(
+        Markdown(markdown) if console.is_terminal else markdown, soft_wrap=True, markup=False
+    )
+    print(f"written: {arguments.out}/report.html, table.md, table.csv, table.tex, figures")
     return 0
 
 

@@ -63,7 +63,7 @@ def save_graph_picture(
     )
     work_V = graph.ops.flops / max(float(graph.ops.flops.max()), 1e-30)
     dot = float(np.clip(6000 / graph.num_ops, 6, 60))
-    names = list(dict.fromkeys(groups))
+    names = sorted(set(groups))
     colour = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
     axes.scatter(
         x_V,

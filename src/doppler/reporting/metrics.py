@@ -42,6 +42,9 @@ class CsvMetrics(Logger):
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any) -> None:
         """The run directory holds the whole configuration: nothing to do."""
 
+    def publish(self) -> None:
+        """The run is finished: what is to be told elsewhere can be told. Here, nothing."""
+
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Append one row; the first row of a run decides the columns."""
         row = {"step": step, **{key: value for key, value in metrics.items() if key != "epoch"}}

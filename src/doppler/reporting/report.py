@@ -1,4 +1,4 @@
-"""Tables over many runs: rows of results.csv files, averaged over seeds."""
+"""Rows of many runs, averaged over seeds."""
 
 import csv
 import io
@@ -10,13 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from doppler.errors import InputError
-from doppler.reporting.rows import (
-    RESULTS_FILE,
-    SUMMARY_FILE,
-    ResultRow,
-    gap_over,
-    read_results,
-)
+from doppler.reporting.finished import find_runs
+from doppler.reporting.rows import ResultRow, gap_over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +25,7 @@ class SummaryRow:
     system_kind: str
     system: str
     rules: str
+    queue: str
     workload: str
     cluster: str
     num_devices: int
@@ -55,15 +51,7 @@ def collect(folders: Iterable[Path]) -> list[ResultRow]:
     Raises:
         InputError: a folder that does not exist, or no finished run in any of them.
     """
-    rows: list[ResultRow] = []
-    for folder in folders:
-        if not folder.is_dir():
-            raise InputError(f"{folder}: no such directory")
-        for path in sorted(folder.rglob(SUMMARY_FILE)):  # there only when the run is finished
-            rows.extend(read_results(path.with_name(RESULTS_FILE)))
-    if not rows:
-        raise InputError("no finished run (summary.json) in the given directories")
-    return rows
+    return [row for run in find_runs(folders) for row in run.rows]
 
 
 _COLUMNS = [field.name for field in fields(SummaryRow)]
@@ -77,7 +65,7 @@ def summarise(rows: Sequence[ResultRow]) -> list[SummaryRow]:
     """Average over seeds; a seed that occurs in several runs counts once.
 
     Raises:
-        InputError: two runs of one seed disagree.
+        InputError: two runs of one seed disagree, which measured ones may.
     """
     groups: dict[tuple, dict[int, ResultRow]] = defaultdict(dict)
     tightest: dict[tuple, ResultRow] = {}
@@ -87,7 +75,7 @@ def summarise(rows: Sequence[ResultRow]) -> list[SummaryRow]:
             tightest[_values(row, _COMPARABLE)] = row
         seeds = groups[_values(row, _SAME)]
         known = seeds.setdefault(row.seed, row)
-        if known.makespan_s != row.makespan_s:
+        if known.makespan_s != row.makespan_s and row.system_kind == "simulated":
             raise InputError(
                 f"{row.method} on {row.workload}, seed {row.seed}: two runs of the same settings "
                 f"give {known.makespan_s:g} s and {row.makespan_s:g} s"
@@ -125,12 +113,6 @@ def _average(rows: Sequence[ResultRow], tightest: ResultRow) -> SummaryRow:
     )
 
 
-def _text(row: SummaryRow) -> list[str]:
-    return [
-        f"{value:.6g}" if isinstance(value, float) else str(value) for value in asdict(row).values()
-    ]
-
-
 def to_csv(table: Sequence[SummaryRow]) -> str:
     """Comma-separated, full precision."""
     text = io.StringIO()
@@ -138,27 +120,3 @@ def to_csv(table: Sequence[SummaryRow]) -> str:
     writer.writeheader()
     writer.writerows(asdict(row) for row in table)
     return text.getvalue()
-
-
-def to_markdown(table: Sequence[SummaryRow]) -> str:
-    """A markdown table."""
-    lines = [" | ".join(_COLUMNS), " | ".join("---" for _ in _COLUMNS)]
-    lines += [" | ".join(_text(row)) for row in table]
-    return "".join(f"| {line} |\n" for line in lines)
-
-
-def to_latex(table: Sequence[SummaryRow]) -> str:
-    """A LaTeX tabular."""
-
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join(cell.replace("_", r"\_") for cell in cells) + r" \\" + "\n"
-
-    return (
-        r"\begin{tabular}{"
-        + "l" * len(_COLUMNS)
-        + "}\n\\hline\n"
-        + line(_COLUMNS)
-        + "\\hline\n"
-        + "".join(line(_text(row)) for row in table)
-        + "\\hline\n\\end{tabular}\n"
-    )

@@ -10,6 +10,7 @@ from doppler.graph.formats import write_atomically
 
 RESULTS_FILE = "results.csv"
 SUMMARY_FILE = "summary.json"  # written last: the run is finished
+PLACEMENTS = "placements"  # a folder: <method>.json of every row
 
 
 @dataclass(frozen=True, kw_only=True)

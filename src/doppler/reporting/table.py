@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from doppler.reporting.report import SummaryRow
 from doppler.reporting.rows import ResultRow
 
 
@@ -21,24 +22,28 @@ def format_seconds(seconds: float) -> str:
 def results_table(rows: Sequence[ResultRow]) -> Table:
     """A rich table of one run's methods, the best makespan in bold."""
     first = rows[0]
+    measured = first.system_kind == "measured"
+    bound = f"lower bound {format_seconds(first.lower_bound_s)} ({first.bound}); "
     table = Table(
         title=f"{first.workload} on {first.cluster} ({first.num_devices} devices), "
         f"{first.system_kind} by {first.system}, queue {first.queue}, seed {first.seed}",
-        caption=f"lower bound {format_seconds(first.lower_bound_s)} ({first.bound}); "
-        "jitter: 5% lognormal on every op and transfer",
+        caption="makespan: median over executions in turns"
+        if measured
+        else bound + "jitter: 5% lognormal on every op and transfer",
         title_justify="left",
         caption_justify="left",
     )
     for name in ("method", "order"):
         table.add_column(name)
-    for name in ("makespan", "gap", "jitter mean", "jitter p95", "evaluations", "seconds"):
+    spread = ("mean", "p95") if measured else ("jitter mean", "jitter p95")
+    for name in ("makespan", "gap", *spread, "evaluations", "seconds"):
         table.add_column(name, justify="right")
     best = min(row.makespan_s for row in rows)
     for row in rows:
         style = "bold" if row.makespan_s <= best * (1 + 1e-9) else ""
         table.add_row(
             row.method,
-            _order(row),
+            order_of(row),
             Text(format_seconds(row.makespan_s), style),
             f"{100 * row.gap:.1f}%" if math.isfinite(row.gap) else "-",
             format_seconds(row.jitter_mean_s),
@@ -49,7 +54,7 @@ def results_table(rows: Sequence[ResultRow]) -> Table:
     return table
 
 
-def _order(row: ResultRow) -> str:
+def order_of(row: ResultRow | SummaryRow) -> str:
     """Whose order ready ops run in: the method's, the default one, or the system's."""
     if row.queue not in ("priority", "strict"):
         return row.queue

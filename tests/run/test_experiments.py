@@ -1,0 +1,92 @@
+"""Every experiment: its cells compose and build; small ones run."""
+
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from doppler.reporting.finished import find_runs
+
+PROJECT = Path(__file__).resolve().parents[2]
+EXPERIMENTS = sorted((PROJECT / "conf/experiment").glob("*.yaml"))
+METHODS = sorted((PROJECT / "conf/method").glob("*.yaml"))
+
+
+def sweep_of(file: Path) -> dict[str, list[str]]:
+    params = OmegaConf.load(file).hydra.sweeper.params
+    return {key: str(value).split(",") for key, value in params.items()}
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
+def test_every_choice_of_an_experiment_composes_and_builds(file, configure):
+    sweep = sweep_of(file)
+    assert len(sweep["seed"]) >= 3
+    first = {key: choices[0] for key, choices in sweep.items()}
+    for key, choices in sweep.items():
+        for choice in choices:
+            cell = {**first, key: choice}
+            overrides = [f"{name}={value}" for name, value in cell.items()]
+            cfg = configure(f"experiment={file.stem}", "budget=quick", *overrides)
+            if key in ("method", "simulator", "simulator.queue", "simulator.noise"):
+                assert instantiate(cfg.policy.build) is not None
+                assert instantiate(cfg.simulator) is not None
+                assert all(instantiate(one) is not None for one in cfg.get("baseline", {}).values())
+            if key.startswith("cluster") or key == "workload":
+                assert instantiate(cfg.cluster).num_devices >= 1
+    composed = configure(f"experiment={file.stem}")
+    raw = OmegaConf.load(file)
+    assert raw.output_dir == f"outputs/{file.stem}", "runs of an experiment lie together"
+    assert raw.hydra.mode == "MULTIRUN"
+    assert "method" not in composed, "names of methods are choices, no settings"
+
+
+def test_a_budget_of_the_command_line_reaches_the_cells_of_an_experiment(configure):
+    for budget, evaluations in (("quick", 1000), ("default", 8000)):
+        cfg = configure("experiment=main_4dev", "method=baselines", f"budget={budget}")
+        assert cfg.baseline.annealing.evaluations == evaluations
+        cfg = configure("experiment=main_4dev", "method=doppler", f"budget={budget}")
+        assert cfg.algorithm.reinforcement.evaluations == evaluations
+
+
+def test_no_two_methods_share_a_name_in_the_table(configure):
+    named = {}
+    for file in METHODS:
+        cfg = configure("workload=chainmm", f"method={file.stem}")
+        if cfg.stage.name != "evaluate":
+            assert not cfg.get("baseline"), (
+                f"{file.stem}: baselines are evaluated once, by themselves"
+            )
+            named.setdefault(cfg.policy.name, []).append(file.stem)
+    shared = {name: files for name, files in named.items() if len(files) > 1}
+    # What doppler_source trains is what method=doppler trains.
+    assert shared == {"doppler": ["doppler", "doppler_source"]}
+
+
+def test_weights_travel_from_one_workload_to_another(run, tmp_path):
+    chainmm = ("workload=chainmm", "workload.params.n=64")
+    ffnn = ("workload=ffnn", "workload.preset=small")
+    trained, _ = run("method=doppler_source", *ffnn)
+    zero, said = run("method=doppler_zero_shot", *chainmm)
+    assert "trained/ffnn/seed=0" in said
+    assert zero["method"] == "doppler_zero_shot"
+    assert zero["evaluations"] <= 100
+    few, _ = run("method=doppler_few_shot", *chainmm, "algorithm.reinforcement.evaluations=32")
+    # Those of the training that the weights come from count.
+    assert 32 < few["evaluations"] <= trained["evaluations"] + 32
+    run("method=doppler_source", *ffnn, "seed=1")
+    run("method=doppler_zero_shot", *chainmm, "seed=1")
+    variants = {
+        row.variant
+        for each in find_runs([tmp_path])
+        for row in each.rows
+        if row.method == "doppler_zero_shot"
+    }
+    assert len(variants) == 1, "seeds of one method are averaged"
+
+
+def test_the_ablations_and_the_two_stages_run_on_their_own(run):
+    for method in ("doppler_sel_only", "doppler_plc_only", "doppler_stage_two", "doppler_paper"):
+        summary, _ = run(f"method={method}")
+        assert summary["method"] == method
+        assert summary["peak_memory_bytes"] > 1e7
