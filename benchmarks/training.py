@@ -1,18 +1,21 @@
 """Episodes per second of real training runs, as Lightning runs them, from the command line's code.
 
-    python benchmarks/training.py [GRAPH ...]
+    python benchmarks/training.py            # the workloads, beside the published code's figures
+    python benchmarks/training.py --growth   # layered graphs of 100 to 10,000 ops: time and memory
 
-Each run is stage II from random weights on a stored graph (the published ones if they are there,
-else chainmm), with simulation, update, logging and checkpoints. The first run of a process compiles
-and is not counted. The published code's figures are recorded ones (one core, seconds of CPU time
-per episode) and marked so.
+Each run is stage II from random weights, with simulation, update, logging and checkpoints. The
+first run of a process compiles and is not counted. The published code's figures are recorded ones
+(one core, seconds of CPU time per episode) and marked so. Growth: a process for each size; peak
+memory is that of the whole process.
 """
 
 import argparse
 import json
 import os
 import platform
+import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -27,68 +30,95 @@ sys.path.insert(0, str(PROJECT / "src"))
 
 from doppler.stages import execute  # noqa: E402
 
-# Seconds per episode of the released training code on one core of another machine, recorded.
-RECORDED_S = {
-    "chain_mm_112nodes": 1.2,
-    "ffnn_192nodes": 2.8,
-    "transformer_block_215nodes": 2.7,
+# Episodes per second of the released training code on one core of another machine, recorded.
+RECORDED_PER_S = {
+    "chain_mm_112nodes": 0.83,
+    "ffnn_192nodes": 0.36,
+    "transformer_block_215nodes": 0.37,
+    "llama_layer": 0.28,
 }
 REPETITIONS, EVALUATIONS = 3, 1600
+SIZES = (100, 300, 1000, 3000, 10000)
 
 
-def published_graphs() -> list[Path]:
-    """The published graphs that are at hand, or none."""
+def problems() -> dict[str, list[str]]:
+    """Overrides by name: the published graphs that are at hand, and the largest workload."""
     folder = Path(os.environ.get("DOPPLER_GRAPHS", PROJECT.parent / "shared" / "graphs"))
-    return [path for name in RECORDED_S if (path := folder / f"{name}.txt").exists()]
+    paths = [folder / f"{name}.txt" for name in RECORDED_PER_S]
+    stored = {p.stem: ["workload=file", f"workload.path={p}"] for p in paths if p.exists()}
+    return {**stored, "llama_layer": ["workload=llama_layer"]}
 
 
-def train(overrides: list[str], seed: int, output_dir: str) -> dict:
+def train(overrides: list[str], seed: int, output_dir: str, evaluations: int) -> dict:
     """One training run; its summary."""
-    cfg = compose(
-        "config",
-        [
-            *overrides,
-            "stage=rl_sim",
-            "stage.init_from=null",
-            f"budget.evaluations={EVALUATIONS}",
-            f"seed={seed}",
-            f"output_dir={output_dir}",
-        ],
-    )
+    settings = ["stage=rl_sim", "stage.init_from=null", f"budget.evaluations={evaluations}"]
+    places = [f"seed={seed}", f"output_dir={output_dir}"]
+    cfg = compose("config", [*overrides, *settings, *places])
     return execute(cfg, [], Console(quiet=True), is_step=True)
+
+
+def speeds(overrides: list[str], evaluations: int) -> list[float]:
+    """Episodes per second of the repetitions, sorted."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [train(overrides, seed, folder, evaluations) for seed in range(1, REPETITIONS + 1)]
+    return sorted(run["episodes_per_s"] for run in runs)
+
+
+def compare() -> None:
+    """The workloads, one line each."""
+    with tempfile.TemporaryDirectory() as folder:
+        train(["workload=llama_layer"], 0, folder, 64)  # compiles
+    for name, overrides in problems().items():
+        found = speeds(overrides, EVALUATIONS)
+        middle, recorded = statistics.median(found), RECORDED_PER_S[name]
+        print(
+            f"{name}: {middle:.0f} episodes/s (from {found[0]:.0f} to {found[-1]:.0f}); published "
+            f"code {recorded:.2f}/s (recorded), {middle / recorded:,.0f} times that",
+            flush=True,
+        )
+
+
+def measure_size(num_ops: int) -> None:
+    """A layered graph in this process, printed for the one that asks."""
+    overrides = ["workload=synthetic", f"workload.num_ops={num_ops}"]
+    evaluations = 64 if num_ops > 2000 else 320
+    with tempfile.TemporaryDirectory() as folder:
+        train(overrides, 0, folder, 32)
+    middle = statistics.median(speeds(overrides, evaluations))
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"per_s": middle, "peak_mib": peak_mib}))
+
+
+def grow() -> None:
+    """One line for each size."""
+    for num_ops in SIZES:
+        command = [sys.executable, __file__, "--size", str(num_ops)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        print(
+            f"{num_ops:6,} ops: {found['per_s']:8.2f} episodes/s, "
+            f"{1e6 / found['per_s'] / num_ops:6.1f} us an op, peak {found['peak_mib']:,.0f} MiB",
+            flush=True,
+        )
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("graphs", nargs="*", type=Path, help="graph files")
-    graphs = parser.parse_args().graphs or published_graphs()
+    parser.add_argument("--growth", action="store_true", help="by graph size")
+    parser.add_argument("--size", type=int, help="one size, figures as JSON")
+    arguments = parser.parse_args()
     OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem)
-    problems = {path.stem: ["workload=file", f"workload.path={path}"] for path in graphs} or {
-        "chainmm": ["workload=chainmm"]
-    }
-    cores = len(os.sched_getaffinity(0))
-    print(
-        f"{platform.machine()}, {cores} cores, python {platform.python_version()}, "
-        f"torch {torch.__version__}; {EVALUATIONS} evaluations a run, median of {REPETITIONS}"
-    )
-    with (
-        initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"),
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        train(next(iter(problems.values())), 0, folder)
-        for name, overrides in problems.items():
-            runs = [train(overrides, seed, folder) for seed in range(1, REPETITIONS + 1)]
-            speed = statistics.median(run["episodes_per_s"] for run in runs)
-            spread = sorted(run["episodes_per_s"] for run in runs)
-            line = f"{name}: {speed:.0f} episodes/s (from {spread[0]:.0f} to {spread[-1]:.0f})"
-            if name in RECORDED_S:
-                line += (
-                    f"; published code {1 / RECORDED_S[name]:.2f}/s (recorded), "
-                    f"{speed * RECORDED_S[name]:.0f} times that"
-                )
-            print(line)
-            print(json.dumps({"graph": name, "episodes_per_s": [round(s, 1) for s in spread]}))
+    with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
+        if arguments.size:
+            measure_size(arguments.size)
+            return
+        cores = len(os.sched_getaffinity(0))
+        print(
+            f"{platform.machine()}, {cores} cores, python {platform.python_version()}, "
+            f"torch {torch.__version__}; median of {REPETITIONS}"
+        )
+        grow() if arguments.growth else compare()
 
 
 if __name__ == "__main__":

@@ -1,18 +1,23 @@
 """The entry: compose the configuration, seed, instantiate, run, return metrics.
 
     python src/run.py stage=pipeline workload=chainmm -m seed=1,2,3
+    python src/run.py -m experiment=main_4dev budget=quick
 
-Overrides may stand on both sides of ``-m``. Bad input ends in one line and exit code 1.
+Overrides may stand on both sides of ``-m``. Bad input ends in one line and exit code 1. A run of a
+sweep that fails does not end the sweep: what failed is named at the end. Started again, a sweep
+runs what is not finished.
 """
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -21,14 +26,20 @@ from doppler.reporting import make_console
 from doppler.stages import execute
 
 OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
+failures: list[str] = []  # of the runs of a sweep, which Hydra starts one after the other
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
 def main(cfg: DictConfig) -> dict[str, Any]:
     """Run one configuration and return its summary."""
+    job = HydraConfig.get()
+    overrides = list(job.overrides.task)
     try:
-        return execute(cfg, list(HydraConfig.get().overrides.task), make_console())
+        return execute(cfg, overrides, make_console())
     except Exception as error:  # told here: Hydra would add lines of its own
+        if job.mode == RunMode.MULTIRUN:
+            failures.append(f"{' '.join(overrides)}: {tell(error)}")
+            return {}
         exit_if_users(error)
         raise
 
@@ -65,15 +76,30 @@ def one_line(error: BaseException) -> str:
     return lines[0]
 
 
-def exit_if_users(error: BaseException) -> None:
-    """End with one line if the user can mend it; a defect of ours keeps its traceback."""
+def users_cause(error: BaseException) -> BaseException | None:
+    """What the user can mend of an error; None for a defect of ours."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, InputError):
         cause = cause.__cause__ or cause.__context__
     if cause is None and isinstance(error, HydraException | OmegaConfBaseException):
-        cause = error
-    if cause is not None:
-        print(f"error: {one_line(cause)}", file=sys.stderr)
+        return error
+    return cause
+
+
+def tell(error: BaseException) -> str:
+    """Print one line, a defect of ours with its traceback; return the line."""
+    cause = users_cause(error)
+    if cause is None:
+        traceback.print_exception(error)
+    line = one_line(cause or error) if cause or str(error) else repr(error)
+    print(f"error: {line}", file=sys.stderr)
+    return line
+
+
+def exit_if_users(error: BaseException) -> None:
+    """End with one line if the user can mend it; a defect of ours keeps its traceback."""
+    if users_cause(error) is not None:
+        tell(error)
         sys.exit(1)
 
 
@@ -85,3 +111,8 @@ if __name__ == "__main__":
     except Exception as error:
         exit_if_users(error)
         raise
+    if failures:
+        print(f"{len(failures)} of the sweep's runs failed:", file=sys.stderr)
+        for failure in failures:
+            print(f"  {failure}", file=sys.stderr)
+        sys.exit(1)

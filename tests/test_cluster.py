@@ -239,3 +239,9 @@ def test_a_bad_custom_cluster_is_named_in_one_line(changes, message):
     assert str(error.value).startswith("cluster 'mine': ")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_memory_of_a_preset_can_be_limited():
+    limited = preset(name="mixed", memory_bytes=1e9)
+    assert [device.memory_bytes for device in limited.devices] == [1e9] * 4
+    assert preset(name="mixed").devices[0].memory_bytes == 16e9

@@ -30,9 +30,12 @@ def hydra():
         yield
 
 
-def test_readme_python_example_runs(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(example, {})
+def test_readme_python_examples_run(capsys):
+    place, parts = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(place, {})
+    *_, difference = capsys.readouterr().out.split("tensor(")
+    assert float(difference.split(",")[0]) < 1e-5
+    exec(parts, {})
     assert "ms, bound" in capsys.readouterr().out
 
 
@@ -51,11 +54,20 @@ def test_readme_commands_run(command, tmp_path):
     overrides = [word.split(",")[0] for word in words]
     overrides = [word.replace("path=graph", f"path={tmp_path}/graph") for word in overrides]
     small = ["budget.evaluations=40", "budget.imitation_episodes=16", f"output_dir={tmp_path}"]
+    if "stage=rl_real" in overrides:
+        small += ["budget.measured_evaluations=40", "stage.choosing=2", "stage.repeats=2"]
+        small += [f"stage.calibration.{key}" for key in ("runs=2", "placements=3", "repeats=1")]
     summary = execute(compose("config", [*overrides, *small]), [], Console(quiet=True))
     if summary["stage"] == "describe":
         assert summary["num_levels"] > 1
     else:
         assert summary["lower_bound_s"] <= summary["makespan_s"] * (1 + 1e-9)
+
+
+def test_the_description_of_experiments_names_them_and_their_methods():
+    text = (PROJECT / "docs/experiments.md").read_text()
+    for file in [*(PROJECT / "conf/experiment").glob("*"), *(PROJECT / "conf/method").glob("*")]:
+        assert f"`{file.stem}`" in text, file.stem
 
 
 def test_the_report_command_writes_its_three_tables(tmp_path):
@@ -70,7 +82,7 @@ def test_the_report_command_writes_its_three_tables(tmp_path):
 def test_readme_names_every_choice_of_the_groups_that_it_lists():
     for group in (
         *("stage", "workload", "decomposition", "cluster", "simulator", "baseline", "policy"),
-        *("algorithm", "budget"),
+        *("executor", "algorithm", "budget", "experiment", "logger"),
     ):
         (row,) = re.findall(rf"^\| `{group}` \|(.*)$", README, re.MULTILINE)
         for file in (PROJECT / "conf" / group).glob("*.yaml"):
@@ -84,13 +96,18 @@ def test_every_configuration_file_composes_and_instantiates(file, tmp_path):
     if (group, choice) == ("workload", "file"):
         (tmp_path / "graph.txt").write_text("2\n\n0\n1\n100,400\n100,400\n")
         overrides.append(f"workload.path={tmp_path}/graph.txt")
+    if (group, choice) == ("workload", "torch"):
+        overrides.append("workload.module=benchmarks.torch_modules:mlp")
+    if (group, choice) == ("logger", "wandb"):
+        pytest.importorskip("wandb")
     cfg = compose("config", overrides)
-    for key in ("workload", "cluster", "simulator"):
+    for key in ("workload", "cluster", "simulator", "executor"):
         assert instantiate(cfg[key]) is not None
     assert instantiate(cfg.policy.build) is not None
     assert instantiate(cfg.algorithm.imitation) is not None
     assert instantiate(cfg.algorithm.reinforcement) is not None
-    assert all(instantiate(conf) is not None for conf in cfg.baseline.values())
+    baselines = cfg.get("baseline", {})  # none for a method that is learned
+    assert all(instantiate(conf) is not None for conf in baselines.values())
     assert instantiate(cfg.logger, directory=str(tmp_path)) is not None
     assert instantiate(cfg.trainer.build) is not None
 

@@ -43,6 +43,8 @@ TORCH = {
     **{"rsqrt": torch.rsqrt, "relu": torch.relu, "square": torch.square, "abs": torch.abs},
     **{"sigmoid": torch.sigmoid, "silu": torch.nn.functional.silu, "tanh": torch.tanh},
     **{"sign": torch.sign, "conj": torch.conj_physical},
+    **{"sin": torch.sin, "cos": torch.cos, "erf": torch.erf},
+    "where": lambda c, a, b: torch.where(c != 0, a, b),
     **{"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow},
     **{"maximum": torch.maximum, "minimum": torch.minimum},
     "equal": lambda a, b: (a == b).double(),

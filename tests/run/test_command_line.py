@@ -65,7 +65,10 @@ BAD_OVERRIDES = {
     "missing file": (["workload=file", "workload.path=/no/such.txt"], "/no/such.txt: No such file"),
     "no file given": (["workload=file"], "workload.path"),
     "unknown workload": (["workload=nope"], "choose from chainmm, cholesky, dataproc, ffnn, file"),
-    "unknown cluster": (["cluster=nope"], "choose from a100x8, h100x8, mixed, p100x4, v100x8"),
+    "unknown cluster": (
+        ["cluster=nope"],
+        "choose from a100x8, h100x8, host, mixed, p100x4, v100x8",
+    ),
     "mistyped key": (["baseline.annealing.evaluatons=5"], "baseline.annealing.evaluatons"),
     "mistyped policy key": (["policy.build.hiden=3"], "policy.build.hiden"),
     "zero devices": (["cluster.num_devices=0"], "num_devices must be at least 1, got 0"),

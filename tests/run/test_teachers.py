@@ -67,14 +67,20 @@ def test_stage_two_counts_what_its_teacher_used(run, tmp_path):
     alone, taught = rows["critical_path"], rows["annealing"]
     teacher = json.loads(only(tmp_path.glob("imitation/*/*/*/*/teacher.json")).read_text())
     assert taught["doppler"].makespan_s <= teacher["makespan_s"], "its evaluations count too"
-    for method in ("doppler", "doppler greedy"):
-        assert taught[method].evaluations == alone[method].evaluations + 70
+    assert taught["doppler"].evaluations == alone["doppler"].evaluations == 100, "one budget"
+    assert alone["doppler trained"].evaluations < 70 < taught["doppler trained"].evaluations < 100
+    for method in ("doppler", "doppler trained", "doppler greedy"):
         assert taught[method].variant != alone[method].variant
     assert taught["annealing"].evaluations == 100, "the one beside is not the teacher"
     _, again = run(
         "stage=rl_sim", "baseline@stage.teacher=annealing", "stage.teacher.evaluations=70"
     )
     assert "stage I is needed first" not in again
+
+
+def test_a_teacher_that_uses_the_whole_budget_leaves_nothing_to_train_with(run):
+    with pytest.raises(InputError, match=r"^stage\.teacher: has used 100 evaluations, .*none of"):
+        run("stage=rl_sim", "baseline@stage.teacher=annealing", "stage.teacher.evaluations=100")
 
 
 def test_a_search_is_not_repeated_by_the_run_that_goes_on(run, tmp_path):

@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import cluster_of, graph_of, problem_without_ties
+from problems import cluster_of, graph_of, problem_without_ties, random_problem
 from torch.utils.data import DataLoader
 
 from doppler.baselines import CriticalPath, TaughtPlacement
@@ -82,6 +82,7 @@ def reinforcement(
         "learning_rate": 1e-2,
         "final_learning_rate": 1e-3,
         "entropy": 1e-2,
+        "imitate_best": 0.0,
         "seed": 0,
         "on_best_greedy": lambda: None,
     }
@@ -157,6 +158,19 @@ def test_the_best_placement_is_told_when_it_is_found_and_costs_what_is_said(tmp_
     assert len(greedy) >= 1
     assert greedy == sorted(set(greedy), reverse=True)
     assert module.greedy.seconds == greedy[-1] >= module.best_s
+
+
+def test_the_best_placement_becomes_the_greedy_one_where_it_is_imitated(tmp_path):
+    problem = random_problem(6, num_ops=11, num_devices=2, costs="distinct")
+    greedy_over_best = []
+    for weight in (0.0, 1.0):
+        with WorkConserving().open(problem) as session:
+            module = reinforcement(problem, session, evaluations=600, imitate_best=weight)
+            fit(module, tmp_path)
+            module.try_greedy()
+        greedy_over_best.append(module.greedy.seconds / module.best_s)
+    without, imitated = greedy_over_best
+    assert imitated == 1.0 < without
 
 
 def test_training_repeats_itself_with_the_same_seed(tmp_path):
@@ -239,6 +253,7 @@ BARE = {
     "learning_rate": 1.0,
     "final_learning_rate": 0.1,
     "entropy": 0.0,
+    "imitate_best": 0.0,
     "seed": 0,
     "on_best_greedy": lambda: None,
 }

@@ -14,9 +14,10 @@ from doppler.compilation import compiled
 from doppler.problem import Placement, Problem
 from doppler.simulator.state import uniform
 
-# Shares of the moves, by measurement: those that change the order, where it is searched; and, of
-# the others, those that move a group of ops, at first and at last.
-ORDER_SHARE = 0.25
+# Shares of the moves, by measurement: those that change the order, where it is searched, and of
+# these those that go to the rank of an op with a neighbour in common; and, of the others, those
+# that move a group of ops, at first and at last.
+ORDER_SHARE, TOGETHER_SHARE = 0.25, 0.5
 GROUPS_FIRST, GROUPS_LAST = 1.0, 0.6
 # What does not fit is worse than any makespan, and the worse the more memory it lacks.
 LACKING_S = 1e30
@@ -150,9 +151,20 @@ def change(p, plan, step, walk):
 
 @compiled
 def _reorder(plan, walk):
-    """One op goes to another rank; near ones are as likely as far ones, by orders of magnitude."""
-    status, num_ops = walk.status, len(walk.ranked)
+    """One op goes to another rank; near ones are as likely as far ones, by orders of magnitude.
+
+    Or to that of an op with which it has a neighbour in common: what is needed together is run
+    one behind the other.
+    """
+    status, num_ops, near = walk.status, len(walk.ranked), plan.near
     rank = _draw_int(plan, status, num_ops)
+    v = walk.ranked[rank]
+    if near.ptr[v] < near.ptr[v + 1] and _draw(plan, status) < TOGETHER_SHARE:
+        other = _draw_neighbour(plan, _draw_neighbour(plan, v, status), status)
+        status[0].rank_from = rank
+        status[0].rank_to = walk.priority[other]
+        _insert(walk, rank, status[0].rank_to)
+        return
     distance = int(num_ops ** _draw(plan, status))
     if _draw(plan, status) < 0.5:
         distance = -distance

@@ -12,6 +12,7 @@ from doppler.graph.formats import load_graph, save_json, save_text
 from doppler.graph.kernel import Box, KernelSpec, Read, Tensor
 from doppler.graph.levels import depth, topological_order
 from doppler.graph.networkx_format import from_networkx, to_networkx
+from doppler.graph.synthetic import synthetic
 
 __all__ = [
     "Box",
@@ -29,6 +30,7 @@ __all__ = [
     "load_graph",
     "save_json",
     "save_text",
+    "synthetic",
     "to_networkx",
     "topological_order",
 ]

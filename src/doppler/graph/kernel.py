@@ -23,7 +23,11 @@ class KernelSpec:
     - ``fill:0.0``: a constant; ``fill:0.0,-inf,3``: the first number where column <= row + 3 in the
       last two dimensions, else the second;
     - ``cholesky``: the lower triangular factor of a matrix, of which the lower triangle is read;
-      ``solve``: the X with L X = B, of the lower triangle of L and of B.
+      ``solve``: the X with L X = B, of the lower triangle of L and of B;
+    - ``torch:aten.cumsum.default:{"args": [{"x": 0, "factors": [1, 2]}, 1], "kwargs": {}}``: a call
+      of torch's own operator. ``{"x": k, "factors": ...}`` is operand k with so many neighbouring
+      dimensions taken together as each of its own; ``{"dtype": "float32"}`` a dtype; ``output``: k
+      is the result that is meant where there are several.
 
     operand_shapes, operand_dtypes: of each operand that the kernel receives. output_shape, dtype:
     of its result.

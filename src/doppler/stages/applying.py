@@ -17,11 +17,16 @@ from doppler.stages.training import best_so_far, greedy_placement, make_policy
 
 
 def run_inference(run: Run) -> dict[str, Any]:
+    """Place with the policy of a checkpoint."""
+    return apply_policy(run, Path(run.cfg.stage.init_from))
+
+
+def apply_policy(run: Run, path: Path) -> dict[str, Any]:
     """Place with a trained policy: at once, by samples, and with all evaluations of the budget.
 
     Its training, on this problem or on others, is told apart and not counted.
     """
-    evaluations, path = int(run.cfg.budget.evaluations), Path(run.cfg.stage.init_from)
+    evaluations = int(run.cfg.budget.evaluations)
     policy, inference = make_policy(run), instantiate(run.cfg.algorithm.inference)
     load_policy_weights(policy, path)  # type: ignore[arg-type]
     effort, rng = effort_of(path), seeded_generator(run.cfg.seed, "inference")
@@ -29,7 +34,7 @@ def run_inference(run: Run) -> dict[str, Any]:
         f"{path}: trained with {effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
     )
     name, methods, begin = str(run.cfg.policy.name), [], time.perf_counter()
-    settings = [*(plain(run.cfg.policy), plain(run.cfg.algorithm.inference)), str(path)]
+    settings = [*(plain(run.cfg.policy), plain(run.cfg.algorithm.inference)), run.origin]
     with run.open() as session:
         best = best_so_far(run, session)
 

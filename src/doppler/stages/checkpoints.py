@@ -18,6 +18,9 @@ from doppler.stages.best_so_far import NOTHING, Found
 from doppler.stages.optimisation import Effort
 
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
+# In place of a path: the weights that come with the package, trained on many problems.
+PRETRAINED = "pretrained"
+_PRETRAINED_PATH = Path(__file__).resolve().parents[1] / "pretrained" / "doppler.ckpt"
 
 
 def save_checkpoint(trainer: Trainer, path: Path) -> None:
@@ -29,13 +32,15 @@ def save_checkpoint(trainer: Trainer, path: Path) -> None:
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint.
+    """Read a checkpoint, or the one that comes with the package.
 
     Raises:
         InputError: no such file, or not a checkpoint of this program.
     """
     if not isinstance(path, str | Path):
         raise InputError(f"stage.init_from: must be auto, null or a path, got {path!r}")
+    if str(path) == PRETRAINED:
+        path = _PRETRAINED_PATH
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=False)
     except OSError as error:

@@ -4,6 +4,7 @@ A stage that needs an earlier one finds it by problem, policy, settings and seed
 in its own run directory.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -21,10 +23,15 @@ from doppler.graph.formats import write_atomically
 from doppler.problem import Placement
 from doppler.reporting.description import counts, describe
 from doppler.reporting.graph_picture import save_graph_picture
+from doppler.reporting.metrics import CsvMetrics
 from doppler.reporting.rows import RESULTS_FILE, SUMMARY_FILE, read_results
 from doppler.reporting.table import print_results
-from doppler.stages.applying import run_inference
+from doppler.stages.applying import apply_policy, run_inference
+from doppler.stages.calibrating import is_calibrated, run_calibrate, show_fidelity
 from doppler.stages.checkpoints import LAST
+from doppler.stages.memory import peak_bytes
+from doppler.stages.problem_set import train_on_set
+from doppler.stages.real import as_stage_three, run_rl_real
 from doppler.stages.reinforcement import Reinforcement
 from doppler.stages.run import Method, Run, plain
 from doppler.stages.run_directory import (
@@ -33,12 +40,14 @@ from doppler.stages.run_directory import (
     run_directory,
 )
 from doppler.stages.searching import compare_baselines
+from doppler.stages.settling import EXECUTING, costs_path, settled
 from doppler.stages.training import (
     greedy_placement,
     imitation_key,
     train_imitation,
     train_reinforcement,
 )
+from doppler.stages.turns import show_beside
 
 Summary = dict[str, Any]
 DESCRIPTION_FILE = "description.txt"
@@ -62,19 +71,66 @@ def execute(
             f"stage.teacher: a baseline's settings, not its name; outside the command line "
             f"baseline@stage.teacher={cfg.stage.teacher} chooses it"
         )
-    run = Run(cfg, _method_name(cfg), console, is_step)
+    cfg = settled(cfg, console)
+    if cfg.stage.name == "rl_real":
+        as_stage_three(cfg)  # what is wrong with its settings ends before anything runs
+        cfg.costs = str(_calibrated_costs(cfg, console))
+    run = _make_run(cfg, console, is_step)
     run.check()
+    logger: CsvMetrics = instantiate(cfg.logger, directory=str(run.directory))
     with claimed(run.directory, cfg, run.problem.hash, overrides, wait=is_step):
-        if not is_finished(run.directory):
+        if not (already := is_finished(run.directory)):
             run.introduce()
-            return stage(run)
-    if not is_step:
+            stage(run)
+        if not is_step:
+            logger.publish()
+    if already and not is_step:
         run.say(f"{run.directory} is finished already (overwrite=true runs it again)")
-        if cfg.stage.name == "describe":
-            run.say((run.directory / DESCRIPTION_FILE).read_text().rstrip())
-        else:
-            print_results(read_results(run.directory / RESULTS_FILE), console)
+        _show(run)
     return _summary_of(run.directory)
+
+
+def _make_run(cfg: DictConfig, console: Console, is_step: bool) -> Run:
+    return Run(cfg, _method_name(cfg), console, is_step, executes=cfg.stage.name in EXECUTING)
+
+
+def _show(run: Run) -> None:
+    """Print what a finished run has to tell."""
+    stage, directory = run.cfg.stage.name, run.directory
+    if stage == "describe":
+        run.say((directory / DESCRIPTION_FILE).read_text().rstrip())
+    elif stage == "calibrate":
+        show_fidelity(run.cfg, _summary_of(directory)["fidelity"], run.console)
+    else:
+        print_results(read_results(directory / RESULTS_FILE), run.console)
+        if stage == "rl_real":
+            show_beside(directory, run.console)
+
+
+def _calibrated_costs(cfg: DictConfig, console: Console) -> Path:
+    """The file of measured costs that has all that a run needs, filled first if it has not.
+
+    Seeds share it: whichever comes first calibrates.
+    """
+    path = costs_path(cfg)
+    step = _step(cfg, plain(cfg.stage.calibration))
+    step.seed = 0
+    run = _make_run(step, console, True)
+    if is_calibrated(run):
+        console.print(f"measured costs: {path}", highlight=False, soft_wrap=True)
+        return path
+    run.say(f"calibration is needed first: it runs in {run.directory}")
+    step.overwrite = is_finished(run.directory)  # but what it measured is gone
+    execute(step, [], console, is_step=True)
+    return path
+
+
+def _step(cfg: DictConfig, stage: dict[str, Any]) -> DictConfig:
+    """The configuration of another stage that a run needs first, in a directory of its own."""
+    step = deepcopy(cfg)
+    OmegaConf.update(step, "stage", stage, merge=False)
+    step.run_dir, step.overwrite = None, False
+    return step
 
 
 def _summary_of(directory: Path) -> Summary:
@@ -89,6 +145,8 @@ def _method_name(cfg: DictConfig) -> str:
     """The method that a run is about, as its directory is called."""
     if cfg.stage.name == "describe":
         return "graph"
+    if cfg.stage.name == "calibrate":
+        return "costs"
     if cfg.stage.name == "evaluate":
         return "+".join(str(name) for name in cfg.get("baseline") or {}) or "none"
     return str(cfg.policy.name)
@@ -121,12 +179,15 @@ def run_imitation(run: Run) -> Summary:
             "greedy_makespan_s": method.makespan_s,
             "episodes": module.num_episodes,
             "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
+            "peak_memory_bytes": peak_bytes(),
         },
     )
 
 
 def run_rl_sim(run: Run) -> Summary:
-    """Stage II, after stage I or from ``stage.init_from``."""
+    """Stage II, after stage I or from ``stage.init_from``; or on many problems."""
+    if run.cfg.problems:
+        return apply_policy(run, train_on_set(run))
     return _reinforce(run, {})
 
 
@@ -141,50 +202,63 @@ def _reinforce(run: Run, baselines: dict[str, Baseline]) -> Summary:
         module = train_reinforcement(
             run, title="stage II, simulated", init_from=init_from, session=session
         )
-    best, greedy = _learned_methods(run, module)
+    best, *others = _learned_methods(run, module)
     if not np.isfinite(best.makespan_s):
         raise InputError(
             f"{run.problem.graph.name}: no episode of {module.evaluations_used} fits in the "
             f"memory of {run.cfg.cluster.name}"
         )
-    fits = bool(np.isfinite(greedy.makespan_s))
-    if not fits:
-        run.say(f"{greedy.name} is left out: it does not fit in memory")
-    own_s = module.elapsed_s - module.inherited.seconds
+    fitting = [method for method in others if np.isfinite(method.makespan_s)]
+    for method in others:
+        if method not in fitting:
+            run.say(f"{method.name} is left out: it does not fit in memory")
+    greedy = others[-1]
+    assert module.trained is not None, "training has ended"
+    own_s = module.trained.elapsed_s - module.inherited.seconds
     return run.finish(
         best,
-        [*([greedy] if fits else []), *compare_baselines(run, baselines)],
+        [*fitting, *compare_baselines(run, baselines)],
         {
             "init_from": str(init_from) if init_from else None,
-            "greedy_makespan_s": greedy.makespan_s if fits else None,
+            "reinforcement_key": (
+                reinforcement_key(run) if run.cfg.stage.init_from == "auto" else None
+            ),
+            "greedy_makespan_s": greedy.makespan_s if greedy in fitting else None,
             "episodes": module.num_episodes,
             "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
+            "peak_memory_bytes": peak_bytes(),
         },
     )
 
 
-def _learned_methods(run: Run, module: Reinforcement) -> tuple[Method, Method]:
-    """The best sample, and the greedy placement of the best weights."""
+def _learned_methods(run: Run, module: Reinforcement) -> list[Method]:
+    """The best of all, the best of training alone, the greedy placement of the best weights."""
     assert module.greedy.placement is not None, "training begins with a greedy placement"
     best = module.best.placement or module.greedy.placement
     name = str(run.cfg.policy.name)
     settings = [
-        *(plain(run.cfg.policy), plain(run.cfg.algorithm), run.cfg.stage.init_from),
+        *(plain(run.cfg.policy), plain(run.cfg.algorithm), run.origin),
         *(plain(run.cfg.stage.teacher), plain(run.cfg.trainer.build)),
     ]
 
-    def method(label: str, placement: Placement) -> Method:
+    def method(label: str, placement: Placement, evaluations: int, wall_s: float) -> Method:
         return Method(
             name=label,
             settings=settings,
             placement=placement,
             makespan_s=run.nominal_s(placement),
             uses_order=run.honours_order,
-            evaluations=module.best.evaluations,
-            wall_s=module.elapsed_s,
+            evaluations=evaluations,
+            wall_s=wall_s,
         )
 
-    return method(name, best), method(f"{name} greedy", module.greedy.placement)
+    trained = module.trained
+    assert trained is not None, "training has ended"
+    effort = trained.evaluations, trained.elapsed_s
+    methods = [method(name, best, module.best.evaluations, module.elapsed_s)]
+    if module.best.evaluations > trained.evaluations and trained.found.placement is not None:
+        methods.append(method(f"{name} trained", trained.found.placement, *effort))
+    return [*methods, method(f"{name} greedy", module.greedy.placement, *effort)]
 
 
 def run_evaluate(run: Run) -> Summary:
@@ -197,32 +271,42 @@ def run_evaluate(run: Run) -> Summary:
 
 
 def _initial_weights(run: Run) -> Path | None:
-    """Checkpoint to begin stage II from."""
+    """Checkpoint to begin stage II or III from."""
     choice = run.cfg.stage.init_from
     if choice is None:
         return None
     if choice != "auto":
         return Path(choice)
-    found = _find_imitation(run)
+    teacher = plain(run.cfg.stage.teacher)
+    if run.cfg.stage.name == "rl_real":
+        title, stage = "stage II", {"name": "rl_sim", "teacher": teacher, "init_from": "auto"}
+        found = _find(run, ("rl_sim", "pipeline"), "reinforcement_key", reinforcement_key(run))
+    else:
+        title, stage = "stage I", {"name": "imitation", "teacher": teacher}
+        found = _find(run, ("imitation",), "imitation_key", imitation_key(run))
     if found is None:
-        cfg = deepcopy(run.cfg)
-        stage = {"name": "imitation", "teacher": plain(run.cfg.stage.teacher)}
-        OmegaConf.update(cfg, "stage", stage, merge=False)
-        cfg.run_dir, cfg.overwrite = None, False
+        cfg = _step(run.cfg, stage)
         found = run_directory(cfg, _method_name(cfg), run.problem.hash)
-        run.say(f"stage I is needed first: it runs in {found}")
+        run.say(f"{title} is needed first: it runs in {found}")
         execute(cfg, [], run.console, is_step=True)
     run.say(f"initial weights: {found / LAST}")
     return found / LAST
 
 
-def _find_imitation(run: Run) -> Path | None:
-    key = imitation_key(run)
-    pattern = f"imitation/*/*/*/seed={run.cfg.seed}-*/{SUMMARY_FILE}"
-    for path in sorted(Path(run.cfg.output_dir).glob(pattern)):
-        if _summary_of(path.parent).get("imitation_key") == key:
-            return path.parent
+def _find(run: Run, stages: Sequence[str], name: str, key: str) -> Path | None:
+    """A finished run of one of these stages whose summary has this key, on the run's seed."""
+    for stage in stages:
+        pattern = f"{stage}/*/*/*/seed={run.cfg.seed}-*/{SUMMARY_FILE}"
+        for path in sorted(Path(run.cfg.output_dir).glob(pattern)):
+            if _summary_of(path.parent).get(name) == key:
+                return path.parent
     return None
+
+
+def reinforcement_key(run: Run) -> str:
+    """What stage II from stage I depends on; equal keys, equal weights."""
+    parts = [imitation_key(run), plain(run.cfg.algorithm), plain(run.cfg.simulator)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def run_describe(run: Run) -> Summary:
@@ -250,4 +334,6 @@ STAGES: dict[str, Callable[[Run], Summary]] = {
     "inference": run_inference,
     "evaluate": run_evaluate,
     "describe": run_describe,
+    "calibrate": run_calibrate,
+    "rl_real": lambda run: run_rl_real(run, _initial_weights(run)),
 }

@@ -4,12 +4,13 @@ Shape suffixes: B episodes, V ops.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from doppler.baselines import TaughtPlacement
 from doppler.episode import View
 from doppler.errors import InputError
 from doppler.policies import Policy
@@ -27,6 +28,14 @@ from doppler.stages.optimisation import (
 )
 
 
+class Trained(NamedTuple):
+    """The best placement that training has found, and what it took."""
+
+    found: Found
+    evaluations: int
+    elapsed_s: float
+
+
 class Reinforcement(ClockedModule):
     """REINFORCE with the makespan as the only reward.
 
@@ -38,13 +47,18 @@ class Reinforcement(ClockedModule):
     exploration: None samples from the policy; else the first probability of a uniform choice in
     place of the most likely one, falling to 0. advantage: one of ADVANTAGES.
     learning_rate, final_learning_rate: of Adam, falling linearly. entropy: weight of the entropy
-    bonus, falling to 0. seed: of everything random here. on_best_greedy: called while the weights
-    are those of a new best greedy placement. inherited: what it took to make the weights that
-    training begins with; elapsed_s goes on counting from there.
+    bonus, falling to 0. imitate_best: weight of imitating the best placement so far, rising from 0:
+    what sampling has found the policy then decides without drawing. seed: of everything random
+    here. on_best_greedy: called while the weights are those of a new best greedy placement.
+    inherited: what it took to make the weights that training begins with; elapsed_s goes on
+    counting from there.
+
+    trained: what training alone has found, once it has ended; None before.
 
     Source: DOPPLER (Yao et al., ICLR 2026), stages II and III: exploration from 0.2, the running
     mean as advantage, one episode an update (conf/algorithm/paper.yaml). What measures better is
-    the default: episodes sampled from the policy, advantages within a batch. Deviations in either:
+    the default: episodes sampled from the policy, advantages within a batch, self-imitation (Oh,
+    Guo, Singh, Lee, ICML 2018, here of the best placement alone). Deviations in either:
     no discount of the only reward; the gradient is that of the softmax's log-probability of the
     choices taken, exploring ones included (as in the released code).
     """
@@ -64,6 +78,7 @@ class Reinforcement(ClockedModule):
         learning_rate: float,
         final_learning_rate: float,
         entropy: float,
+        imitate_best: float,
         seed: int,
         on_best_greedy: Callable[[], None],
         inherited: Effort = NO_EFFORT,
@@ -79,6 +94,7 @@ class Reinforcement(ClockedModule):
             raise InputError(
                 f"{where}.advantage: {advantage!r} is not one of {', '.join(ADVANTAGES)}"
             )
+        check_at_least(f"{where}.imitate_best", imitate_best, 0.0)
         check_at_least("budget.evaluations", evaluations, 1)
         self.title = title
         self.policy = policy
@@ -98,12 +114,14 @@ class Reinforcement(ClockedModule):
         self.learning_rate = learning_rate
         self.final_learning_rate = final_learning_rate
         self.entropy = entropy
+        self.imitate_best = imitate_best
         self.inherited = inherited
         self.elapsed_s = inherited.seconds
         self.on_best_greedy = on_best_greedy
         self.rng = seeded_generator(seed, "reinforcement")
         self.past = NO_PAST
         self.greedy = NOTHING
+        self.trained: Trained | None = None
 
     @property
     def episodes_done(self) -> int:
@@ -155,7 +173,17 @@ class Reinforcement(ClockedModule):
                 "entropy": entropy.item(),
             },
         )
-        return -(advantage_B * log_prob_B).mean() / num_ops - self.entropy * remaining * entropy
+        loss = -(advantage_B * log_prob_B).mean() / num_ops - self.entropy * remaining * entropy
+        if self.imitate_best > 0.0 and self.best.placement is not None:
+            log_prob = self._log_prob_of_best(self.best.placement)
+            loss = loss - self.imitate_best * (1.0 - remaining) * log_prob / num_ops
+        return loss
+
+    def _log_prob_of_best(self, placement: Placement) -> Tensor:
+        problem = self.view.problem
+        taught = TaughtPlacement.of(problem, placement).decide(problem, 1, self.rng)
+        decisions = self.policy.follow(self.view, *taught)
+        return self.policy.log_prob(self.view, decisions)[0].mean()
 
     def try_greedy(self) -> None:
         """Execute the greedy placement of the present weights; the best so far is kept."""
@@ -180,6 +208,7 @@ class Reinforcement(ClockedModule):
             "elapsed_s": self.elapsed_s,
             "evaluations": self.best.evaluations,
             "past": tuple(self.past),
+            "trained": self.trained and (self.trained.found.plain(), *self.trained[1:]),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -190,3 +219,6 @@ class Reinforcement(ClockedModule):
         self.greedy = Found.restored(kept["greedy"], self.view.problem)
         self.elapsed_s = kept["elapsed_s"]
         self.past = Past(*kept["past"])
+        if kept["trained"] is not None:
+            found, evaluations, elapsed_s = kept["trained"]
+            self.trained = Trained(Found.restored(found, self.view.problem), evaluations, elapsed_s)

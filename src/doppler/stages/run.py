@@ -13,16 +13,25 @@ from typing import Any
 
 import numpy as np
 from hydra.utils import instantiate
+from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from doppler.baselines import Baseline, LowerBound, lower_bound
+from doppler.costs import load_costs
 from doppler.episode import View, make_view
 from doppler.errors import InputError
 from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
 from doppler.problem import Placement, Problem, build
-from doppler.reporting.rows import RESULTS_FILE, SUMMARY_FILE, ResultRow, gap_over, write_results
+from doppler.reporting.rows import (
+    PLACEMENTS,
+    RESULTS_FILE,
+    SUMMARY_FILE,
+    ResultRow,
+    gap_over,
+    write_results,
+)
 from doppler.reporting.table import format_seconds, print_results
 from doppler.stages.checkpoints import load_checkpoint
 from doppler.stages.optimisation import seeded_generator
@@ -32,6 +41,9 @@ from doppler.trace import explain, save_gantt, save_perfetto
 
 PLACEMENT_FILE = "placement.json"
 JITTER, JITTER_DRAWS = 0.05, 1000
+UNKNOWN_BOUND = LowerBound(seconds=0.0, name="unknown")
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -57,13 +69,14 @@ class Run:
     """A run: its configuration, its directory, and what they determine.
 
     method: what it is about, as its directory is called. is_step: it serves another run, which
-    will show the results.
+    will show the results. executes: its system is the executor, not the simulator.
     """
 
     cfg: DictConfig
     method: str
     console: Console
     is_step: bool = False
+    executes: bool = False
 
     @cached_property
     def directory(self) -> Path:
@@ -72,13 +85,23 @@ class Run:
 
     @cached_property
     def problem(self) -> Problem:
-        """The workload on the cluster."""
-        return build(instantiate(self.cfg.workload), instantiate(self.cfg.cluster))
+        """The workload on the cluster; where costs are to be measured, they are not there yet."""
+        graph, cluster = instantiate(self.cfg.workload), instantiate(self.cfg.cluster)
+        costs = None
+        if self.cfg.costs is not None and self.cfg.stage.name != "calibrate":
+            names = tuple(device.name for device in cluster.devices)
+            costs = load_costs(str(self.cfg.costs), names)
+        return build(graph, cluster, costs)
 
     @cached_property
     def system(self) -> System:
         """What executes placements."""
-        return instantiate(self.cfg.simulator)
+        return instantiate(self.cfg.executor if self.executes else self.cfg.simulator)
+
+    @cached_property
+    def simulated(self) -> "Run":
+        """The same run with the simulator as its system."""
+        return replace(self, executes=False)
 
     @cached_property
     def view(self) -> View:
@@ -90,6 +113,12 @@ class Run:
         """Methods to compare with, by name."""
         chosen = self.cfg.get("baseline") or {}
         return {str(name): instantiate(conf) for name, conf in chosen.items()}
+
+    @property
+    def origin(self) -> str | None:
+        """Where the first weights come from, for any seed: seeds of one method are averaged."""
+        init_from = self.cfg.stage.get("init_from")
+        return init_from and str(init_from).replace(f"seed={self.cfg.seed}", "seed=*")
 
     @property
     def honours_order(self) -> bool:
@@ -141,10 +170,20 @@ class Run:
             f"{graph.name}: {graph.num_ops} ops, {graph.num_edges} edges on "
             f"{self.cfg.cluster.name}, {problem.num_devices} devices -> {self.directory}"
         )
+        if self.executes:
+            self.say(f"executor: {self.system.name}")
         if problem.has_given_costs:
             self.say(
                 f"{graph.name} comes with its own times: speeds, links and memory sizes of "
                 f"{self.cfg.cluster.name} are not used"
+            )
+        elif problem.costs is not None:
+            measured_VD = problem.is_measured()
+            num_modelled = int((np.isfinite(problem.arrays.op_seconds) & ~measured_VD).any(1).sum())
+            self.say(
+                f"measured costs of {self.cfg.costs}: {graph.num_ops - num_modelled} ops, "
+                f"{'all' if problem.costs.has_links else 'not all'} links; "
+                f"{num_modelled} ops are modelled"
             )
 
     def keep_best(self, placement: Placement, seconds: float) -> None:
@@ -174,7 +213,10 @@ class Run:
             return float(session.measure(*rows, rng=rng).cost_s()[0])
 
     def row(self, method: Method, bound: LowerBound) -> ResultRow:
-        """The protocol's figures of a method, jitter on fresh draws that all methods share."""
+        """The protocol's figures of a method, jitter on fresh draws that all methods share.
+
+        On a simulator; of measured methods see `measured_row`.
+        """
         placement = method.placement
         jittered = replace(self.system, noise=JITTER)  # type: ignore[type-var]
         with jittered.open(self.problem) as session:
@@ -184,6 +226,14 @@ class Run:
                 repeats=JITTER_DRAWS,
                 rng=seeded_generator(int(self.cfg.seed), "jitter"),
             ).seconds[0]
+        return self._row(method, bound, draws)
+
+    def measured_row(self, method: Method, seconds_R: FloatArray) -> ResultRow:
+        """The figures of a method that was executed R times; its makespan is their median."""
+        median_s = float(np.median(seconds_R))
+        return self._row(replace(method, makespan_s=median_s), UNKNOWN_BOUND, seconds_R)
+
+    def _row(self, method: Method, bound: LowerBound, draws: FloatArray) -> ResultRow:
         return ResultRow(
             method=method.name,
             variant=_short_hash(method.settings),
@@ -208,7 +258,8 @@ class Run:
         )
 
     def _rules(self) -> dict[str, Any]:
-        return {key: value for key, value in plain(self.cfg.simulator).items() if key != "_target_"}
+        chosen = self.cfg.executor if self.executes else self.cfg.simulator
+        return {key: value for key, value in plain(chosen).items() if key != "_target_"}
 
     def largest_bound(self, methods: list[Method]) -> LowerBound:
         """The largest of what is known before any search and what the methods proved."""
@@ -227,10 +278,20 @@ class Run:
         """
         methods = [method, *others]
         bound = self.largest_bound(methods)
-        rows = [self.row(each, bound) for each in methods]
+        return self.leave(methods, [self.row(each, bound) for each in methods], extra)
+
+    def leave(
+        self, methods: list[Method], rows: list[ResultRow], extra: dict[str, Any]
+    ) -> dict[str, Any]:
+        """As `finish`, with the rows of the table at hand; the run is about the first method."""
+        method = methods[0]
         write_results(self.directory / RESULTS_FILE, rows)
         save_json(self.problem.graph, self.directory / "graph.json")
         self._save(method.placement, rows[0].makespan_s)
+        for each in methods:
+            each.placement.save(
+                self.directory / PLACEMENTS / f"{each.name}.json", {"makespan_s": each.makespan_s}
+            )
         with self.open() as session:
             trace = session.trace(method.placement)
         save_perfetto(trace, self.directory / "trace.json")

@@ -21,8 +21,9 @@ CONFIG_FILE = ".hydra/config.yaml"
 OVERRIDES_FILE = ".hydra/overrides.yaml"
 IDENTITY_FILE = ".hydra/run_hash"
 LOCK_FILE = ".lock"
-# Keys that say where and how to run, not what: equal results for any value.
-_NOT_HASHED = ("output_dir", "run_dir", "overwrite")
+# Keys that say where and how to run, not what: equal results for any value. What a table of costs
+# says is in the problem's hash.
+_NOT_HASHED = ("output_dir", "run_dir", "overwrite", "costs", "logger")
 
 
 def run_hash(cfg: DictConfig, problem_hash: str) -> str:

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from doppler.stages.checkpoints import (
 )
 from doppler.stages.imitation import Imitation
 from doppler.stages.inference import Inference
+from doppler.stages.memory import reset_peak
 from doppler.stages.optimisation import (
     NO_EFFORT,
     Effort,
@@ -40,7 +42,7 @@ from doppler.stages.optimisation import (
     check_at_least,
     seeded_generator,
 )
-from doppler.stages.reinforcement import Reinforcement
+from doppler.stages.reinforcement import Reinforcement, Trained
 from doppler.stages.run import Run, plain
 from doppler.stages.searching import is_pointless, search
 from doppler.system import Session
@@ -91,6 +93,7 @@ def fit(run: Run, module: pl.LightningModule, num_updates: int) -> None:
         load_checkpoint(last)  # a damaged file is named before training begins
         run.say(f"resuming from {last}")
     batches = DataLoader(Updates(), batch_size=None)
+    reset_peak()
     trainer.fit(module, batches, ckpt_path=last if last.exists() else None, weights_only=False)
 
 
@@ -143,9 +146,17 @@ def train_imitation(run: Run) -> Imitation:
 
 
 def train_reinforcement(
-    run: Run, *, title: str, init_from: Path | None, session: Session
+    run: Run,
+    *,
+    title: str,
+    init_from: Path | None,
+    session: Session,
+    known: Sequence[Placement] = (),
 ) -> Reinforcement:
-    """Stage II or III from the weights of a checkpoint, or from random ones; leaves best.ckpt."""
+    """Stage II or III from the weights of a checkpoint, or from random ones; leaves best.ckpt.
+
+    known: placements that training begins with as the best so far, if they are.
+    """
     policy, inherited, found = make_policy(run), NO_EFFORT, NOTHING
     if init_from is not None:
         load_policy_weights(policy, init_from)  # type: ignore[arg-type]
@@ -154,8 +165,17 @@ def train_reinforcement(
     best = best_so_far(run, session, inherited.evaluations)
     if found.placement is not None:
         best.offer(found.placement, found.seconds)
+    for placement in known:
+        best.confirm(placement)
     inference: Inference = instantiate(run.cfg.algorithm.inference)
     evaluations = run.cfg.algorithm.reinforcement.evaluations
+    if run.cfg.stage.init_from == "auto" and not run.executes:
+        evaluations -= inherited.evaluations  # a teacher that searches is of the same budget
+        if evaluations < 1:
+            raise InputError(
+                f"stage.teacher: has used {inherited.evaluations:,} evaluations, which leaves none "
+                f"of budget.evaluations={run.cfg.budget.evaluations} to train with"
+            )
     build = instantiate(run.cfg.algorithm.reinforcement)
     module: Reinforcement = build(
         title=title,
@@ -168,13 +188,16 @@ def train_reinforcement(
         on_best_greedy=lambda: save_checkpoint(module.trainer, run.directory / BEST),
     )
     fit(run, module, module.num_updates)
-    begin = time.perf_counter()
-    module.try_greedy()
-    if inference.share > 0:
-        left = evaluations - module.evaluations_used
-        rng = seeded_generator(run.cfg.seed, "inference")
-        inference.search(policy, run.view, module.best, left, order=run.honours_order, rng=rng)
-    module.elapsed_s += time.perf_counter() - begin
+    if module.trained is None:  # else an interrupted run had come further than this
+        begin = time.perf_counter()
+        module.try_greedy()
+        module.trained = Trained(best.found, best.evaluations, module.elapsed_s)
+        if inference.share > 0:
+            left = evaluations - module.evaluations_used
+            rng = seeded_generator(run.cfg.seed, "inference")
+            inference.search(policy, run.view, best, left, order=run.honours_order, rng=rng)
+        module.elapsed_s += time.perf_counter() - begin
+        save_checkpoint(module.trainer, run.directory / LAST)
     return module
 
 

@@ -1,0 +1,151 @@
+"""Policy gradient over many problems: one set of weights that is good at once on others.
+
+Shape suffixes: B episodes, V ops.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from doppler.episode import View
+from doppler.errors import InputError
+from doppler.policies import Policy
+from doppler.stages.advantage import batch_advantage
+from doppler.stages.optimisation import (
+    ClockedModule,
+    check_at_least,
+    linear_decay,
+    log_metrics,
+    seeded_generator,
+)
+from doppler.system import Session
+
+
+class SetReinforcement(ClockedModule):
+    """REINFORCE where each update plays one of many problems, drawn at random.
+
+    policy: an nn.Module that is a Policy. views, sessions: of the problems to train on; held_out,
+    held_out_sessions: of those that tell which weights are best, by the mean ratio of the greedy
+    placement to that of the first weights. updates: in all, each of ``batch_episodes`` executed
+    episodes; the held-out problems are tried every ``try_every`` updates. learning_rate,
+    final_learning_rate: of Adam, falling linearly. entropy: weight of the entropy bonus, falling to
+    0. seed: of everything random here. on_best: called while the weights are the best so far.
+
+    Advantages are those within a batch, in units of its spread: no problem counts more than
+    another because its seconds are longer or its graph larger.
+
+    Source: ours; DOPPLER (Yao et al., ICLR 2026) trains on one graph and fine-tunes on others.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        views: Sequence[View],
+        sessions: Sequence[Session],
+        held_out: Sequence[View],
+        held_out_sessions: Sequence[Session],
+        updates: int,
+        batch_episodes: int,
+        try_every: int,
+        learning_rate: float,
+        final_learning_rate: float,
+        entropy: float,
+        seed: int,
+        on_best: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        where = "algorithm.problem_set"
+        for key, value in (("updates", updates), ("try_every", try_every)):
+            check_at_least(f"{where}.{key}", value, 1)
+        check_at_least(f"{where}.batch_episodes", batch_episodes, 2)
+        check_at_least(f"{where}.learning_rate", learning_rate, 1e-12)
+        if not views or not held_out:
+            raise InputError("problems and held_out: at least one problem each")
+        self.title = f"stage II on {len(views)} problems"
+        self.policy = policy
+        self.tasks = list(zip(views, sessions, strict=True))
+        self.trials = list(zip(held_out, held_out_sessions, strict=True))
+        self.num_updates = updates
+        self.batch_episodes = batch_episodes
+        self.try_every = try_every
+        self.learning_rate = learning_rate
+        self.final_learning_rate = final_learning_rate
+        self.entropy = entropy
+        self.on_best = on_best
+        self.rng = seeded_generator(seed, "problem set")
+        self.evaluations = 0
+        self.first_s: list[float] = []
+        self.best_ratio = float("inf")
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes to train on."""
+        return self.num_updates * self.batch_episodes
+
+    @property
+    def episodes_done(self) -> int:
+        """Episodes trained on so far."""
+        return self.global_step * self.batch_episodes
+
+    @property
+    def best_s(self) -> float:
+        """None: seconds of different problems do not compare."""
+        return float("inf")
+
+    def on_train_batch_start(self, batch: int, batch_idx: int) -> None:
+        """Now and then, before an update: how good are the weights where they do not train?"""
+        if self.global_step % self.try_every == 0:
+            self.try_held_out()
+
+    def training_step(self, batch: int, batch_idx: int) -> Tensor:
+        """One update on fresh episodes of one problem."""
+        remaining = 1.0 - self.global_step / self.num_updates
+        view, session = self.tasks[int(self.rng.integers(len(self.tasks)))]
+        decisions = self.policy.rollout(view, self.batch_episodes, None, self.rng)
+        device_BV, priority_BV = decisions.placements()
+        cost_B = session.measure(device_BV, priority_BV, rng=self.rng).cost_s()
+        self.evaluations += len(cost_B)
+        log_prob_B, entropy_B = self.policy.log_prob(view, decisions)
+        advantage_B = torch.from_numpy(batch_advantage(cost_B)).to(log_prob_B.dtype)
+        num_ops = view.problem.num_ops
+        entropy = entropy_B.mean() / num_ops
+        return -(advantage_B * log_prob_B).mean() / num_ops - self.entropy * remaining * entropy
+
+    def try_held_out(self) -> None:
+        """Execute the greedy placements of the held-out problems; better weights are kept."""
+        seconds = []
+        for view, session in self.trials:
+            placements = self.policy.rollout(view, 1, 0.0, self.rng).placements()
+            seconds.append(float(session.measure(*placements, rng=self.rng).cost_s()[0]))
+        self.evaluations += len(seconds)
+        self.first_s = self.first_s or seconds
+        ratio = float(np.mean(np.minimum(np.divide(seconds, self.first_s), 1e3)))
+        log_metrics(self, {"episodes": self.episodes_done, "held_out_ratio": ratio})
+        if ratio < self.best_ratio:
+            self.best_ratio = ratio
+            self.on_best()
+
+    def configure_optimizers(self) -> Any:
+        """Adam with a falling rate."""
+        return linear_decay(self, self.learning_rate, self.final_learning_rate, self.num_updates)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the random state and what the best weights are measured by."""
+        checkpoint["doppler"] = {
+            "rng": self.rng.bit_generator.state,
+            "elapsed_s": self.elapsed_s,
+            "evaluations": self.evaluations,
+            "first_s": self.first_s,
+            "best_ratio": self.best_ratio,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on from them."""
+        kept = checkpoint["doppler"]
+        self.rng.bit_generator.state = kept["rng"]
+        self.elapsed_s, self.evaluations = kept["elapsed_s"], kept["evaluations"]
+        self.first_s, self.best_ratio = kept["first_s"], kept["best_ratio"]

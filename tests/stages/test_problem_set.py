@@ -1,0 +1,154 @@
+"""Training on many problems."""
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from hydra.core.global_hydra import GlobalHydra
+from problems import random_problem
+from torch.utils.data import DataLoader
+
+from doppler.episode import make_view
+from doppler.errors import InputError
+from doppler.policies import DualPolicy
+from doppler.simulator import WorkConserving
+from doppler.stages.checkpoints import save_checkpoint
+from doppler.stages.optimisation import Updates
+from doppler.stages.problem_set import problems_of
+from doppler.stages.set_reinforcement import SetReinforcement
+
+TRAINED_ON, HELD_OUT = range(6), range(100, 108)
+
+
+def make_policy() -> DualPolicy:
+    torch.manual_seed(0)
+    sizes = {"hidden": 4, "rounds": 1, "sel_hidden": 8, "plc_hidden": 16}
+    return DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **sizes)
+
+
+def opened(seeds):
+    """Problems of 14 to 30 ops on 2 to 4 devices: their views and sessions."""
+    problems = [
+        random_problem(seed, num_ops=14 + seed % 17, num_devices=2 + seed % 3, costs="distinct")
+        for seed in seeds
+    ]
+    return [make_view(p) for p in problems], [WorkConserving().open(p) for p in problems]
+
+
+def make(updates: int, on_best=lambda: None, **arguments) -> SetReinforcement:
+    views, sessions = opened(TRAINED_ON)
+    held_out, held_out_sessions = opened(HELD_OUT)
+    settings = {
+        **{"batch_episodes": 16, "try_every": 25, "entropy": 0.003, "seed": 0, "on_best": on_best},
+        **{"learning_rate": 1e-2, "final_learning_rate": 1e-3, "policy": make_policy()},
+        **{"views": views, "sessions": sessions},
+        **{"held_out": held_out, "held_out_sessions": held_out_sessions},
+    }
+    return SetReinforcement(updates=updates, **{**settings, **arguments})
+
+
+def fit(module, tmp_path, steps=None, ckpt_path=None):
+    trainer = pl.Trainer(
+        max_steps=steps or module.num_updates,
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        gradient_clip_val=1.0,
+        deterministic=True,
+    )
+    torch.set_num_threads(1)
+    batches = DataLoader(Updates(), batch_size=None)
+    trainer.fit(module, batches, ckpt_path=ckpt_path, weights_only=False)
+    return trainer
+
+
+def greedy_ratios(policy) -> np.ndarray:
+    """Greedy makespans of unseen problems over those of untrained weights."""
+    views, sessions = opened(range(200, 220))
+    seconds = []
+    for one in (policy, make_policy()):
+        rng = np.random.default_rng(0)
+        seconds.append(
+            [
+                float(session.measure(*one.rollout(view, 1, 0.0, rng).placements()).cost_s()[0])
+                for view, session in zip(views, sessions, strict=True)
+            ]
+        )
+    return np.divide(*seconds)
+
+
+def test_weights_trained_on_some_problems_are_better_on_others(tmp_path):
+    ratios = []
+    module = make(150, on_best=lambda: ratios.append(module.best_ratio))
+    fit(module, tmp_path)
+    module.try_held_out()
+    assert greedy_ratios(module.policy).mean() < 0.9
+    assert ratios[0] == 1.0, "the first weights are what the others are measured by"
+    assert ratios == sorted(set(ratios), reverse=True)
+    assert ratios[-1] < 0.95
+    assert module.evaluations == 150 * 16 + (150 // 25 + 1) * len(HELD_OUT)
+
+
+def weights(module) -> dict:
+    return {name: value.clone() for name, value in module.policy.state_dict().items()}
+
+
+def test_an_interrupted_training_goes_on_as_if_nothing_had_been(tmp_path):
+    whole = make(40)
+    fit(whole, tmp_path)
+    begun = make(40)
+    save_checkpoint(fit(begun, tmp_path, steps=17), tmp_path / "last.ckpt")
+    resumed = make(40)
+    fit(resumed, tmp_path, ckpt_path=tmp_path / "last.ckpt")
+    for name, value in weights(whole).items():
+        assert torch.equal(value, resumed.policy.state_dict()[name]), name
+    assert (whole.evaluations, whole.best_ratio) == (resumed.evaluations, resumed.best_ratio)
+
+
+@pytest.mark.parametrize("key", ["updates", "try_every", "learning_rate"])
+def test_numbers_that_make_no_sense_are_named(key):
+    with pytest.raises(InputError, match=rf"algorithm\.problem_set\.{key}: must be a number"):
+        make(**{"updates": 10, key: 0})
+
+
+def test_there_must_be_problems():
+    for key in ("views", "held_out"):
+        empty = {key: [], f"{'' if key == 'views' else 'held_out_'}sessions": []}
+        with pytest.raises(InputError, match="at least one problem each"):
+            make(10, **empty)
+
+
+@pytest.fixture
+def no_hydra():
+    GlobalHydra.instance().clear()
+
+
+def test_lines_are_swept_over_their_values(no_hydra):
+    lines = [
+        "workload=synthetic workload.family=layered,tree workload.seed=range(0,3) cluster=p100x4",
+        "workload=chainmm workload.params.n=256 cluster=mixed cluster.num_devices=2,3",
+    ]
+    found = list(problems_of(lines, "problems"))
+    assert [problem.num_devices for problem in found] == [4] * 6 + [2, 3]
+    assert len({problem.hash for problem in found}) == 8
+    assert [problem.graph.name.split("_")[0] for problem in found[:6]] == ["layered"] * 3 + [
+        "tree"
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("workload=nothing", "Could not find 'workload/nothing'|nothing"),
+        ("workload=chainmm seed=3", "seed is not of workload, decomposition, cluster"),
+        ("workload=synthetic workload.family=ladder", "'ladder' is not one of"),
+        ("workload=chainmm workload.n=4", "workload.n"),
+        ("workload=", "workload"),
+    ],
+)
+def test_a_line_that_is_no_problem_is_named(no_hydra, line, message):
+    with pytest.raises(InputError, match=rf"^held_out\[1\]: {line}: .*({message})"):
+        list(problems_of(["workload=chainmm workload.params.n=64", line], "held_out"))
