@@ -16,7 +16,7 @@ import numpy as np
 
 from doppler.compilation import compiled
 from doppler.simulator.copies import allocate, free_reads, list_all_transfers, load_inputs
-from doppler.simulator.state import jitter, open_ops, output_bytes
+from doppler.simulator.state import jitter, open_ops, output_bytes, transfer_draw
 
 
 @compiled
@@ -27,7 +27,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
     """
     tasks, devices, level_ops = s.tasks, s.devices, s.order
     num_ops = len(p.op_seconds)
-    open_ops(p, device_V, priority_V, tasks)
+    open_ops(p, rules, device_V, priority_V, seed, tasks)
     load_inputs(p, device_V, devices)
     for k in range(num_ops, num_ops + list_all_transfers(p, s)):
         tasks[k].pending = 1  # not moved yet
@@ -41,7 +41,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
         end = num_listed
         num_moves = _list_moves(p, s, level_ops, begin, end)
         now = _exchange(p, rules, seed, now, num_moves, s)
-        now = _compute(p, rules, seed, now, level_ops, begin, end, s)
+        now = _compute(p, now, level_ops, begin, end, s)
         for i in range(begin, end):
             v = level_ops[i]
             for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
@@ -76,7 +76,7 @@ def _list_moves(p, s, level_ops, begin, end):
 def _exchange(p, rules, seed, now, num_moves, s):
     """Move what is listed; returns when the last round ends."""
     tasks, devices, moves = s.tasks, s.devices, s.hops
-    num_ops, num_devices = p.op_seconds.shape
+    num_devices = len(devices)
     for distance in range(1, num_devices):
         for d in range(num_devices):
             devices[d].first = now
@@ -90,8 +90,7 @@ def _exchange(p, rules, seed, now, num_moves, s):
             if devices[src].first == now:
                 seconds += p.latency_s[src, dst]
             if rules.transfer_noise > 0.0:
-                draw = num_ops + r * num_devices + dst
-                seconds *= jitter(seed, draw, rules.transfer_noise)
+                seconds *= jitter(seed, transfer_draw(p, r, dst), rules.transfer_noise)
             tasks[k].start = devices[src].first
             tasks[k].finish = devices[src].first + seconds
             tasks[k].stream = 0
@@ -108,7 +107,7 @@ def _exchange(p, rules, seed, now, num_moves, s):
 
 
 @compiled
-def _compute(p, rules, seed, now, level_ops, begin, end, s):
+def _compute(p, now, level_ops, begin, end, s):
     """Run a level's ops, each device one after another; returns when the last is done."""
     tasks, devices = s.tasks, s.devices
     for d in range(len(devices)):
@@ -117,12 +116,9 @@ def _compute(p, rules, seed, now, level_ops, begin, end, s):
     for i in range(begin, end):
         v = level_ops[i]
         d = tasks[v].resource
-        seconds = p.op_seconds[v, d]
-        if rules.op_noise > 0.0:
-            seconds *= jitter(seed, v, rules.op_noise)
         tasks[v].stream = 0
         tasks[v].start = devices[d].first
-        tasks[v].finish = devices[d].first + seconds
+        tasks[v].finish += devices[d].first
         devices[d].first = tasks[v].finish
         level_end = max(level_end, tasks[v].finish)
         allocate(devices, d, output_bytes(p, v))

@@ -19,8 +19,8 @@ from doppler.simulator.state import (
     by_key,
     heap_pop,
     heap_push,
-    jitter,
     take_stream,
+    transfer_seconds,
 )
 
 # What an event is: an edge arrives, or leads to its reader on the same device in two steps; an op
@@ -80,10 +80,7 @@ def simulate(p, rules, seed, s):
                     dst = tasks[p.consumers[e]].resource
                     at = now
                     if dst != src:
-                        seconds = p.latency_s[src, dst] + p.size[r] * p.seconds_per_size[src, dst]
-                        if rules.transfer_noise > 0.0:
-                            draw = num_ops + r * num_devices + dst
-                            seconds *= jitter(seed, draw, rules.transfer_noise)
+                        seconds = transfer_seconds(p, rules, seed, r, src, dst)
                         at += np.rint(seconds * COSTS_PER_SECOND)
                     if at == now:
                         tail = _hop(hops, tail, LOCAL, e)

@@ -30,7 +30,7 @@ from doppler.simulator import instants
 from doppler.simulator.copies import list_all_transfers
 from doppler.simulator.instants import COSTS_PER_SECOND
 from doppler.simulator.queues import insert, remove
-from doppler.simulator.state import QUEUE_PRIORITY, by_key, jitter, open_ops
+from doppler.simulator.state import QUEUE_PRIORITY, by_key, open_ops, transfer_seconds
 
 EDGE_BITS = 32
 
@@ -42,7 +42,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
     It leaves times in costs and no transfers: `complete` makes the schedule of it.
     """
     tasks, arrivals, starts = s.tasks, s.arrivals, s.starts
-    num_ops, num_devices = p.op_seconds.shape
+    num_ops = len(device_V)
     if not _open(p, rules, device_V, priority_V, seed, s):
         return instants.simulate(p, rules, seed, s)
     num_started, makespan = 0, 0.0
@@ -64,10 +64,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
             for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
                 reader = np.uint32(p.consumers[e])
                 dst = tasks[reader].resource
-                seconds = p.latency_s[d, dst] + p.size[r] * p.seconds_per_size[d, dst]
-                if rules.transfer_noise > 0.0:
-                    draw = num_ops + r * num_devices + dst
-                    seconds *= jitter(seed, draw, rules.transfer_noise)
+                seconds = transfer_seconds(p, rules, seed, r, d, dst)
                 cost = np.rint(seconds * COSTS_PER_SECOND)
                 at = finish + (cost if dst != d else 0.0)
                 last_at, last_sent = arrivals[reader].at, arrivals[reader].sent
@@ -102,12 +99,12 @@ def complete(p, device_V, priority_V, s):
 
 @compiled
 def _open(p, rules, device_V, priority_V, seed, s):
-    """Prepare a run; false if an op takes no time. Before its start, an op's finish is its cost."""
+    """Prepare a run; false if an op takes no time."""
     tasks, arrivals, starts = s.tasks, s.arrivals, s.starts
     num_ops = len(device_V)
     none = np.uint32(num_ops)
     all_take_time = True
-    open_ops(p, device_V, priority_V, tasks)
+    open_ops(p, rules, device_V, priority_V, seed, tasks)
     for d in range(len(starts)):
         starts[d].free = 0.0
         starts[d].streams = 0
@@ -115,10 +112,7 @@ def _open(p, rules, device_V, priority_V, seed, s):
         starts[d].waiting = none
         starts[d].running = none
     for v in range(num_ops):
-        seconds = p.op_seconds[v, tasks[v].resource]
-        if rules.op_noise > 0.0:
-            seconds *= jitter(seed, v, rules.op_noise)
-        cost = np.rint(seconds * COSTS_PER_SECOND)
+        cost = np.rint(tasks[v].finish * COSTS_PER_SECOND)
         all_take_time &= cost > 0.0
         tasks[v].finish = cost
         arrivals[v].at = 0.0

@@ -204,6 +204,22 @@ def jitter(seed, counter, noise):
 
 
 @compiled
+def transfer_draw(p, r, dst):
+    """The number of the transfer of region r to device dst among all that there could be."""
+    num_ops, num_devices = p.op_seconds.shape
+    return num_ops + r * num_devices + dst
+
+
+@compiled
+def transfer_seconds(p, rules, seed, r, src, dst):
+    """What region r takes from device src to another, jitter included."""
+    seconds = p.latency_s[src, dst] + p.size[r] * p.seconds_per_size[src, dst]
+    if rules.transfer_noise > 0.0:
+        seconds *= jitter(seed, transfer_draw(p, r, dst), rules.transfer_noise)
+    return seconds
+
+
+@compiled
 def by_key(tasks, i, j):
     """Whether task i goes before task j in a queue by key."""
     return tasks[i].key < tasks[j].key or (
@@ -212,12 +228,19 @@ def by_key(tasks, i, j):
 
 
 @compiled
-def open_ops(p, device_V, priority_V, tasks):
-    """Every op is on its device and waits for all that it reads."""
+def open_ops(p, rules, device_V, priority_V, seed, tasks):
+    """Every op is on its device and waits for all that it reads.
+
+    Until it starts, an op's finish is the seconds that it takes, jitter included: the engines reach
+    ops in any order, and on large graphs one place in memory less for each is a quarter faster.
+    """
     for v in range(len(device_V)):
         tasks[v].number = v
         tasks[v].key = priority_V[v]
         tasks[v].resource = device_V[v]
+        tasks[v].finish = p.op_seconds[v, device_V[v]]
+        if rules.op_noise > 0.0:
+            tasks[v].finish *= jitter(seed, v, rules.op_noise)
         tasks[v].pending = p.read_ptr[v + 1] - p.read_ptr[v]
 
 

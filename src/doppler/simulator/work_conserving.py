@@ -22,10 +22,11 @@ from doppler.simulator.state import (
     QUEUE_STRICT,
     UNLIMITED,
     by_key,
-    jitter,
     open_ops,
     output_bytes,
     take_stream,
+    transfer_draw,
+    transfer_seconds,
     uniform,
 )
 
@@ -55,7 +56,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
             c = tasks[task].resource
             resources[c].free -= 1
             if task < num_ops:
-                seconds, noise, draw = p.op_seconds[task, c], rules.op_noise, np.int64(task)
+                seconds = tasks[task].finish
                 tasks[task].stream = take_stream(devices, c)
                 allocate(devices, c, output_bytes(p, task))
                 if rules.queue == QUEUE_STRICT and tasks[task].next != NONE:
@@ -65,14 +66,11 @@ def simulate(p, rules, device_V, priority_V, seed, s):
                         num_touched = _enqueue(rules, s, now, after, num_touched)
             else:
                 r, src, dst = tasks[task].number, tasks[task].source, tasks[task].destination
-                seconds = p.latency_s[src, dst] + p.size[r] * p.seconds_per_size[src, dst]
-                noise, draw = rules.transfer_noise, _draw(p, tasks, task)
+                seconds = transfer_seconds(p, rules, seed, r, src, dst)
                 tasks[task].stream = 0
                 devices[src].sending += 1
                 devices[dst].receiving += 1
                 allocate(devices, dst, p.region_bytes[r])
-            if noise > 0.0:
-                seconds *= jitter(seed, draw, noise)
             tasks[task].start = now
             tasks[task].finish = now + seconds
             running = insert(tasks, running, task, NONE, _ends_before)
@@ -97,7 +95,8 @@ def simulate(p, rules, device_V, priority_V, seed, s):
                     end = num_ops + s.num_transfers[0]
                     for k in range(begin, end):
                         if rules.queue == QUEUE_RANDOM:
-                            tasks[k].key = uniform(seed, -2 - _draw(p, tasks, k))
+                            draw = transfer_draw(p, r, tasks[k].destination)
+                            tasks[k].key = uniform(seed, -2 - draw)
                         num_touched = _enqueue(rules, s, now, np.uint32(k), num_touched)
                     if s.uses[r] > end - begin:
                         num_touched = _deliver(p, rules, s, now, r, c, num_touched)
@@ -122,7 +121,7 @@ def _open(p, rules, device_V, priority_V, seed, s):
     """Prepare a run: nothing has started, every resource is free."""
     tasks, resources, devices = s.tasks, s.resources, s.devices
     s.num_transfers[0] = 0
-    open_ops(p, device_V, priority_V, tasks)
+    open_ops(p, rules, device_V, priority_V, seed, tasks)
     load_inputs(p, device_V, devices)
     if rules.queue == QUEUE_RANDOM:
         for v in range(len(device_V)):
@@ -158,13 +157,6 @@ def _chain_strictly(priority_V, tasks, devices, order_V):
         devices[d].last = v
     for d in range(len(devices)):
         devices[d].last = 0
-
-
-@compiled
-def _draw(p, tasks, k):
-    """The number of transfer k among all that there could be."""
-    num_ops, num_devices = p.op_seconds.shape
-    return num_ops + tasks[k].number * num_devices + tasks[k].destination
 
 
 @compiled
