@@ -25,7 +25,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         markdown = write_report(arguments.runs, arguments.out)
-    except InputError as error:
+    except (InputError, OSError) as error:  # a file that is missing, or may not be written
         print(f"error: {error}", file=sys.stderr)
         return 1
     console = Console()

@@ -138,6 +138,12 @@ def test_a_file_that_is_none_of_costs_is_named_and_not_overwritten(tmp_path, tex
         load_costs(tmp_path / "none.json", PAIR)
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file/host\.json: (Not a directory|File exists)"):
+        save_costs(tmp_path / "file/host.json", table(), replace=True)
+
+
 def executable(*kernels: KernelSpec) -> DataflowGraph:
     """Ops without edges, which say what they compute."""
     return DataflowGraph(

@@ -55,7 +55,7 @@ def test_readme_commands_run(command, tmp_path):
     overrides = [word.replace("path=graph", f"path={tmp_path}/graph") for word in overrides]
     small = ["budget.evaluations=40", "budget.imitation_episodes=16", f"output_dir={tmp_path}"]
     if "stage=rl_real" in overrides:
-        small += ["budget.measured_evaluations=40", "stage.choosing=2", "stage.repeats=2"]
+        small += ["budget.measured_evaluations=60", "stage.choosing=2", "stage.repeats=2"]
         small += [f"stage.calibration.{key}" for key in ("runs=2", "placements=3", "repeats=1")]
     summary = execute(compose("config", [*overrides, *small]), [], Console(quiet=True))
     if summary["stage"] == "describe":

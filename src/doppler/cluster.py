@@ -263,15 +263,17 @@ def host(
     device_type: ``cpu``: its cores. ``cuda``: its GPUs; several devices on one where they are more.
 
     Raises:
-        InputError: fewer than one device, or no GPU where there should be one.
+        InputError: fewer than one device, another device type, or no GPU where there should be one.
     """
     if num_devices < 1:
         raise InputError(f"cluster {name!r}: num_devices must be at least 1, got {num_devices}")
     if device_type == "cuda":
         device, link, memory_bytes = A100, PCIE3, _gpu_memory_bytes(name, num_devices)
-    else:
+    elif device_type == "cpu":
         device, link = CORE, THREAD_TO_THREAD
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / num_devices
+    else:
+        raise InputError(f"cluster {name!r}: device_type {device_type!r} is not one of cpu, cuda")
     devices = [
         replace(device, name=f"{device_type}:{d}", memory_bytes=memory_bytes)
         for d in range(num_devices)

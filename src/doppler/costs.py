@@ -122,7 +122,7 @@ def save_costs(path: str | Path, table: CostTable, *, replace: bool) -> CostTabl
     stay as they are, and what was found or learned on them is found again.
 
     Raises:
-        InputError: the file is there and is not one of cost tables.
+        InputError: it is there and not one of cost tables, or nothing can be written there.
     """
     path = Path(path)
     with _locked(path):
@@ -142,8 +142,12 @@ def save_costs(path: str | Path, table: CostTable, *, replace: bool) -> CostTabl
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Keep others from replacing the file between reading and writing it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(f".{path.name}.lock").open("w")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -73,6 +73,8 @@ def test_devices_of_one_gpu_share_its_memory(gpus):
     gpus()
     with pytest.raises(InputError, match="cluster 'host': there is no GPU"):
         host(device_type="cuda", num_devices=1)
+    with pytest.raises(InputError, match="'host': device_type 'gpu' is not one of cpu, cuda"):
+        host(device_type="gpu", num_devices=1)  # type: ignore[arg-type]
 
 
 def test_auto_picks_gpus_where_there_are_any_and_passes_its_settings_on(gpus):

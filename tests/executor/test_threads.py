@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from functools import cache, partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -432,8 +433,12 @@ def test_graphs_that_do_not_say_what_they_compute_are_refused():
     ("fields", "message"),
     [
         ({"queue": "random"}, "executor.queue: 'random' is not one of priority, fifo, strict"),
-        ({"timeout_s": 0}, "executor.timeout_s: must be positive, got 0"),
-        ({"warm_up": -1}, "executor.warm_up: must not be negative, got -1"),
+        ({"verify": "maybe"}, "executor.verify: must be true or false, got 'maybe'"),
+        ({"timeout_s": 0}, "executor.timeout_s: must be a positive number, got 0"),
+        ({"timeout_s": np.inf}, "executor.timeout_s: must be a positive number, got inf"),
+        ({"timeout_s": "long"}, "executor.timeout_s: must be a positive number, got 'long'"),
+        ({"warm_up": -1}, "executor.warm_up: must be a whole number from 0 on, got -1"),
+        ({"warm_up": 1.5}, "executor.warm_up: must be a whole number from 0 on, got 1.5"),
     ],
 )
 def test_settings_out_of_range_are_refused(fields, message):
@@ -443,6 +448,11 @@ def test_settings_out_of_range_are_refused(fields, message):
 
 
 # --- Nothing is left behind -----------------------------------------------------------------------
+
+
+def resident_bytes() -> int:
+    """What the process holds now: its peak, reached by an earlier test, would hide a leak."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def run_many(num: int) -> tuple[int, int]:
@@ -455,10 +465,9 @@ def run_many(num: int) -> tuple[int, int]:
             session.measure(rng.integers(4, size=(count, of.num_ops)))
 
         runs(25)
-        held, threads = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, threading.active_count()
+        held, threads = resident_bytes(), threading.active_count()
         runs(num)
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return 1024 * (after - held), threading.active_count() - threads
+        return resident_bytes() - held, threading.active_count() - threads
 
 
 def test_runs_leak_neither_memory_nor_threads():

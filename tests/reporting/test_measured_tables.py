@@ -44,8 +44,8 @@ def test_ratios_are_averaged_and_intervals_hold_those_of_all_seeds(tmp_path):
         paired_run(tmp_path / "b", 1.0, 0.97, 1.05),
         FinishedRun(leave_run(tmp_path / "simulated", [ROW], {}, **WHERE)),
     ]
-    (table,) = turns_tables(runs)
-    assert table.title == "Measured in turns: ffnn on host, 2 devices"
+    (table,) = turns_tables(runs, {ROW.problem: "ffnn, 2 layers"})
+    assert table.title == "Measured in turns: ffnn, 2 layers"
     assert table.rows == (("doppler / heft", "2", "0.950", "0.880 to 1.050", "9.5 ms", "10 ms"),)
 
 

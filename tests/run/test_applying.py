@@ -60,3 +60,38 @@ def test_inference_needs_a_checkpoint(run, tmp_path):
         run("stage=inference")
     with pytest.raises(InputError, match="No such file"):
         run("stage=inference", f"stage.init_from={tmp_path}/none.ckpt")
+
+
+SET = (
+    "stage=rl_sim",
+    "problems=['workload=synthetic workload.num_ops=30 workload.seed=0,1 cluster=mixed']",
+    "held_out=['workload=synthetic workload.num_ops=30 workload.seed=2']",
+    "budget.set_updates=2",
+    "baseline=[critical_path]",
+)
+
+
+def test_a_run_trains_on_many_problems_and_then_places_its_own(run, tmp_path):
+    summary, text = run(*SET)
+    assert "problems: 2 problems, 30 to 30 ops" in text
+    directory = only(tmp_path.glob("rl_sim/chainmm/p100x4/doppler/*"))
+    rows = {row.method: row for row in read_results(directory / "results.csv")}
+    assert rows.keys() == {"doppler greedy", "doppler samples", "doppler", "critical_path"}
+    # Two batches of 16, and the held-out problem before, and once more at the end.
+    assert summary["trained"]["evaluations"] in (1, 34), "those of the best weights"
+    weights = directory / "checkpoints/best.ckpt"
+    again, _ = run(*SET, f"stage.init_from='{weights}'")
+    assert again["trained"]["evaluations"] > summary["trained"]["evaluations"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (("stage=pipeline", *SET[1:]), r"^problems: only stage=rl_sim trains on a set, not pipe"),
+        ((SET[0], SET[1]), r"^problems, held_out: training on a set needs both"),
+        ((SET[0], SET[2]), r"^problems, held_out: training on a set needs both"),
+    ],
+)
+def test_a_set_that_no_stage_trains_on_is_refused(run, overrides, line):
+    with pytest.raises(InputError, match=line):
+        run(*overrides)

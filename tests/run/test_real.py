@@ -136,6 +136,12 @@ def test_stage_three_ends_with_nothing_slower_than_what_it_began_with(run, tmp_p
     assert rows["doppler"].evaluations == stage_two["evaluations"] + summary["measured_evaluations"]
     beside = json.loads((directory / "placements/doppler stage II.json").read_text())
     assert beside["device"] == json.loads(began.read_text())["device"]
+    assert beside["makespan_s"] == rows["doppler stage II"].makespan_s
+
+
+def test_stage_three_begins_with_weights_that_are_no_runs(run):
+    summary, text = run(*REAL, *STAND_IN, "stage.init_from=pretrained")
+    assert "stage II is needed first" not in text and summary["init_from"] == "pretrained"
 
 
 @pytest.mark.parametrize(

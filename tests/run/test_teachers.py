@@ -79,7 +79,7 @@ def test_stage_two_counts_what_its_teacher_used(run, tmp_path):
 
 
 def test_a_teacher_that_uses_the_whole_budget_leaves_nothing_to_train_with(run):
-    with pytest.raises(InputError, match=r"^stage\.teacher: has used 100 evaluations, .*none of"):
+    with pytest.raises(InputError, match=r"^stage\.teacher: 101 evaluations are used, .*none of"):
         run("stage=rl_sim", "baseline@stage.teacher=annealing", "stage.teacher.evaluations=100")
 
 

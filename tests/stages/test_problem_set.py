@@ -86,9 +86,8 @@ def test_weights_trained_on_some_problems_are_better_on_others(tmp_path):
     fit(module, tmp_path)
     module.try_held_out()
     assert greedy_ratios(module.policy).mean() < 0.9
-    assert ratios[0] == 1.0, "the first weights are what the others are measured by"
     assert ratios == sorted(set(ratios), reverse=True)
-    assert ratios[-1] < 0.95
+    assert 1.0 <= ratios[-1] < 0.95 * ratios[0], "makespans over lower bounds"
     assert module.evaluations == 150 * 16 + (150 // 25 + 1) * len(HELD_OUT)
 
 

@@ -4,7 +4,9 @@ A task is issued when the host knows that all it waits for is done, by a thread 
 until the GPU has done it. So no stream ever waits for another, memory is never touched by two
 streams at one time, and copies, which torch would order behind whatever else the two GPUs do, find
 nothing to wait for: they have streams of their own on both sides. The price is one round trip from
-GPU to host per task, some tens of microseconds: kernels should take longer.
+GPU to host per task, presumably some tens of microseconds: kernels should take longer.
+
+Not yet run on a GPU: its tests make torch.cuda up, but for those that only `make test-gpu` runs.
 """
 
 import logging

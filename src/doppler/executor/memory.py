@@ -16,7 +16,7 @@ from doppler.executor.kernels import compile_kernel
 from doppler.executor.operands import assemble, cut
 from doppler.executor.recording import Action, Scratch, record
 from doppler.executor.tasks import Tasks
-from doppler.executor.tensors import Outputs, check_executable, input_blocks
+from doppler.executor.tensors import Outputs, input_blocks
 from doppler.graph import Box, DataflowGraph
 from doppler.graph.reads import regions_of_reads
 
@@ -24,11 +24,10 @@ T = TypeVar("T")
 
 
 class Memory:
-    """The memory of the devices of one graph, whose inputs are given.
+    """The memory of the devices of one executable graph, whose inputs are given.
 
     Raises:
-        InputError: the graph does not say what its ops compute, it does not fit into the memory of
-            a device, or as `input_blocks` does.
+        InputError: the graph does not fit into the memory of a device, or as `input_blocks` does.
     """
 
     def __init__(
@@ -37,7 +36,6 @@ class Memory:
         devices: Devices,
         inputs: Mapping[str, torch.Tensor],
     ) -> None:
-        check_executable(graph)
         _check_room(graph, devices)
         num_devices = devices.num_devices
         self._graph, self._devices = graph, devices

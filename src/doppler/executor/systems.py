@@ -1,5 +1,6 @@
 """The executors by name, as configurations choose them, and what they make of this machine."""
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,10 +41,16 @@ class _Executor:
         queue = getattr(self, "queue", QUEUES[0])
         if queue not in QUEUES:
             raise InputError(f"executor.queue: {queue!r} is not one of {', '.join(QUEUES)}")
-        if not self.timeout_s > 0:
-            raise InputError(f"executor.timeout_s: must be positive, got {self.timeout_s}")
-        if self.warm_up < 0:
-            raise InputError(f"executor.warm_up: must not be negative, got {self.warm_up}")
+        if type(self.verify) is not bool:
+            raise InputError(f"executor.verify: must be true or false, got {self.verify!r}")
+        if not (isinstance(self.timeout_s, int | float) and 0 < self.timeout_s < math.inf):
+            raise InputError(
+                f"executor.timeout_s: must be a positive number, got {self.timeout_s!r}"
+            )
+        if type(self.warm_up) is not int or self.warm_up < 0:
+            raise InputError(
+                f"executor.warm_up: must be a whole number from 0 on, got {self.warm_up!r}"
+            )
 
     def _open(
         self, problem: Problem, rules: ExecutionRules, devices: Devices, inputs: Inputs | None
@@ -100,7 +107,10 @@ class SynchronousThreads(_Executor):
 
 @dataclass(frozen=True, kw_only=True)
 class Cuda(_Executor):
-    """As Threads, on GPUs; where there are fewer than devices, on several streams of each."""
+    """As Threads, on GPUs; where there are fewer than devices, on several streams of each.
+
+    Not yet run on a GPU, see gpus.py.
+    """
 
     queue: Queue = "priority"
     name: ClassVar[str] = "cuda"

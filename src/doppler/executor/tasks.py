@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from doppler.graph import DataflowGraph, topological_order
+from doppler.graph import DataflowGraph
+from doppler.graph.levels import depth
 
 NOWHERE = -1  # the resource of barriers
 
@@ -72,11 +73,7 @@ class Unroller:
         ptr, consumers = regions.consumer_ptr.tolist(), regions.consumers.tolist()
         self._consumers = [consumers[ptr[r] : ptr[r + 1]] for r in range(len(regions))]
         self._src = regions.src.tolist()
-        self._level = [0] * graph.num_ops
-        for v in topological_order(graph.num_ops, graph.edges.src, graph.edges.dst).tolist():
-            for r in range(regions.op_ptr[v], regions.op_ptr[v + 1]):
-                for consumer in self._consumers[r]:
-                    self._level[consumer] = max(self._level[consumer], self._level[v] + 1)
+        self._level = depth(graph.num_ops, graph.edges.src, graph.edges.dst).tolist()
 
     def work_conserving(
         self, device_V: Sequence[int], priority_V: Sequence[int], *, strict: bool = False

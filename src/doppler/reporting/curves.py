@@ -93,7 +93,7 @@ def _draw_band(
 
 
 def _draw_levels(axes: Axes, table: Sequence[SummaryRow], unit_s: float) -> None:
-    styles = {name: style for name, style in zip(_BASELINES, ("--", "-.", ":"), strict=True)}
+    styles = dict(zip(_BASELINES, ("--", "-.", ":"), strict=True))
     for row in table:
         if row.method in styles:
             style = styles.pop(row.method)

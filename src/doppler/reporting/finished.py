@@ -23,8 +23,19 @@ class FinishedRun:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What summary.json says."""
-        return json.loads((self.directory / SUMMARY_FILE).read_text())
+        """What summary.json says.
+
+        Raises:
+            InputError: it is not one that a run wrote.
+        """
+        path = self.directory / SUMMARY_FILE
+        try:
+            summary = json.loads(path.read_text())
+        except ValueError as error:
+            raise InputError(f"{path}: {error}") from None
+        if not isinstance(summary, dict) or not {"stage", "seed"} <= summary.keys():
+            raise InputError(f"{path}: not the summary of a run")
+        return summary
 
     @cached_property
     def rows(self) -> list[ResultRow]:
@@ -61,7 +72,8 @@ def find_runs(folders: Iterable[Path]) -> list[FinishedRun]:
     """All finished runs below the given folders that have something to report, each once.
 
     Raises:
-        InputError: a folder that does not exist, or no finished run in any of them.
+        InputError: a folder that does not exist, a summary that no run wrote, or no finished run
+            in any of them.
     """
     found: dict[Path, FinishedRun] = {}
     for folder in folders:
@@ -79,7 +91,7 @@ def find_runs(folders: Iterable[Path]) -> list[FinishedRun]:
 def differences(configs: Sequence[dict[str, Any]]) -> list[str]:
     """What sets each of some configurations apart: ``memory_bytes=1e9``, by the shortest keys."""
     flat = [_flatten(config) for config in configs]
-    keys = [key for key in dict.fromkeys(key for one in flat for key in one)]
+    keys = dict.fromkeys(key for one in flat for key in one)
     differing = [key for key in keys if len({repr(one.get(key)) for one in flat}) > 1]
     return [
         ", ".join(f"{key.rsplit('.', 1)[-1]}={one[key]}" for key in differing if key in one)

@@ -1,7 +1,7 @@
 """Tables that only real systems have: methods measured in turns, and how well simulation tells."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,14 +11,17 @@ from doppler.reporting.table import format_seconds
 from doppler.reporting.tables import Table
 
 
-def turns_tables(runs: Sequence[FinishedRun]) -> list[Table]:
-    """Per problem, what one method takes over each other one, in rounds of one run each."""
+def turns_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> list[Table]:
+    """Per problem, what one method takes over each other one, in rounds of one run each.
+
+    labels: words for every problem hash.
+    """
     groups: dict[str, dict[tuple[str, str], list]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         path = run.directory / PAIRED_FILE
         if path.exists():
             for ratio in read_paired(path):
-                groups[_problem(run)][ratio.method, ratio.other].append(ratio)
+                groups[run.rows[0].problem][ratio.method, ratio.other].append(ratio)
     tables = []
     for problem, pairs in groups.items():
         rows = [
@@ -34,7 +37,7 @@ def turns_tables(runs: Sequence[FinishedRun]) -> list[Table]:
         ]
         tables.append(
             Table(
-                title=f"Measured in turns: {problem}",
+                title=f"Measured in turns: {labels[problem]}",
                 note="below 1 the first is faster; mean over n seeds of medians over rounds in "
                 "which both ran; the interval holds the 95% bootstrap intervals of all seeds",
                 columns=("method", "n", "ratio", "95% intervals", "the first", "the second"),

@@ -3,10 +3,8 @@
 Shape suffixes: M methods, R rounds, N resamples.
 """
 
-import csv
-import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from doppler.graph.formats import write_atomically
+from doppler.reporting.records import read_csv, to_csv
 from doppler.reporting.table import format_seconds
 
 PAIRED_FILE = "paired.csv"
@@ -69,30 +68,12 @@ def paired_ratios(
 
 def write_paired(path: Path, ratios: Sequence[PairedRatio]) -> None:
     """Write paired.csv, atomically."""
-    text = io.StringIO()
-    writer = csv.DictWriter(
-        text, [field.name for field in fields(PairedRatio)], lineterminator="\n"
-    )
-    writer.writeheader()
-    writer.writerows(asdict(ratio) for ratio in ratios)
-    write_atomically(path, text.getvalue())
+    write_atomically(path, to_csv(PairedRatio, ratios))
 
 
 def read_paired(path: Path) -> list[PairedRatio]:
     """Read what `write_paired` wrote."""
-    convert = {"str": str, "float": float, "int": int}
-    with path.open(newline="") as file:
-        return [
-            PairedRatio(
-                **{
-                    field.name: convert[getattr(field.type, "__name__", str(field.type))](
-                        record[field.name]
-                    )
-                    for field in fields(PairedRatio)
-                }
-            )
-            for record in csv.DictReader(file)
-        ]
+    return read_csv(path, PairedRatio)
 
 
 def paired_table(ratios: Sequence[PairedRatio]) -> Table:

@@ -1,10 +1,8 @@
 """Rows of many runs, averaged over seeds."""
 
-import csv
-import io
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -111,12 +109,3 @@ def _average(rows: Sequence[ResultRow], tightest: ResultRow) -> SummaryRow:
         gap=gap_over(tightest.lower_bound_s, mean("makespan_s")),
         wall_s=mean("wall_s"),
     )
-
-
-def to_csv(table: Sequence[SummaryRow]) -> str:
-    """Comma-separated, full precision."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in table)
-    return text.getvalue()

@@ -1,12 +1,11 @@
 """One row of a table: one method on one problem, one system, one seed."""
 
-import csv
-import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from doppler.graph.formats import write_atomically
+from doppler.reporting.records import read_csv, to_csv
 
 RESULTS_FILE = "results.csv"
 SUMMARY_FILE = "summary.json"  # written last: the run is finished
@@ -58,25 +57,9 @@ def gap_over(bound_s: float, makespan_s: float) -> float:
 
 def write_results(path: str | Path, rows: Sequence[ResultRow]) -> None:
     """Write results.csv, atomically."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(ResultRow)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    write_atomically(path, text.getvalue())
+    write_atomically(path, to_csv(ResultRow, rows))
 
 
 def read_results(path: str | Path) -> list[ResultRow]:
     """Read what `write_results` wrote."""
-    convert = {"int": int, "float": float, "str": str, "bool": lambda text: text == "True"}
-    with Path(path).open(newline="") as file:
-        return [
-            ResultRow(
-                **{
-                    field.name: convert[getattr(field.type, "__name__", str(field.type))](
-                        record[field.name]
-                    )
-                    for field in fields(ResultRow)
-                }
-            )
-            for record in csv.DictReader(file)
-        ]
+    return read_csv(path, ResultRow)

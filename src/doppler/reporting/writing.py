@@ -10,8 +10,9 @@ from doppler.reporting.curves import save_curves
 from doppler.reporting.finished import FinishedRun, find_runs
 from doppler.reporting.measured_tables import fidelity_tables, turns_tables
 from doppler.reporting.page import Section, to_page
+from doppler.reporting.records import to_csv
 from doppler.reporting.rendering import to_latex, to_markdown
-from doppler.reporting.report import SummaryRow, summarise, to_csv
+from doppler.reporting.report import SummaryRow, summarise
 from doppler.reporting.schedules import Picture, schedule_pictures
 from doppler.reporting.tables import problem_labels, result_tables, section_of, training_tables
 
@@ -22,20 +23,15 @@ def write_report(folders: Sequence[Path], out: Path) -> str:
     """Write table.md, table.csv, table.tex, figures and report.html; returns the markdown.
 
     Raises:
-        InputError: a folder that does not exist, no finished run in any of them, or runs of one
-            seed that disagree.
+        InputError: a folder that does not exist, no finished run in any of them, files of a run
+            that no run wrote, or runs of one seed that disagree.
     """
     found = find_runs(folders)
     runs = [run for run in found if run.rows]
     rows = summarise([row for run in runs for row in run.rows])
     labels = problem_labels(runs)
-    results = [*result_tables(rows, labels), *turns_tables(runs)]
+    results = [*result_tables(rows, labels), *turns_tables(runs, labels)]
     training, fidelity = training_tables(runs, labels), fidelity_tables(found)
-    tables = [*results, *training, *fidelity]
-    markdown = to_markdown(tables)
-    write_atomically(out / "table.md", markdown)
-    write_atomically(out / "table.csv", to_csv(rows))
-    write_atomically(out / "table.tex", to_latex(tables))
     sections = [Section(title="Results", tables=results)]
     systems = {section_of(row) for row in rows}
     for (problem, system), members in _groups(runs).items():
@@ -55,7 +51,16 @@ def write_report(folders: Sequence[Path], out: Path) -> str:
         ]
         sections.append(Section(title="Fidelity", tables=fidelity, pictures=pictures))
     title = "Doppler: " + ", ".join(dict.fromkeys(folder.resolve().name for folder in folders))
-    write_atomically(out / "report.html", to_page(title, found, sections))
+    page = to_page(title, found, sections)
+    tables = [*results, *training, *fidelity]
+    markdown = to_markdown(tables)
+    for name, text in (
+        ("table.md", markdown),
+        ("table.csv", to_csv(SummaryRow, rows)),
+        ("table.tex", to_latex(tables)),
+        ("report.html", page),
+    ):
+        write_atomically(out / name, text)
     return markdown
 
 

@@ -13,16 +13,15 @@ from doppler.policies import Policy
 from doppler.stages.best_so_far import NOTHING, Found
 from doppler.stages.optimisation import (
     NO_EFFORT,
-    ClockedModule,
     Effort,
+    EpisodeTraining,
     check_at_least,
-    linear_decay,
     log_metrics,
     seeded_generator,
 )
 
 
-class Imitation(ClockedModule):
+class Imitation(EpisodeTraining):
     """Maximise the log-likelihood of a teacher's decisions at the states that the teacher visits.
 
     policy: an nn.Module that is a Policy. view: the problem. teacher: gives fresh decisions,
@@ -62,7 +61,6 @@ class Imitation(ClockedModule):
         self.teacher = teacher
         self.batch_episodes = batch_episodes
         self.num_updates = max(1, episodes // batch_episodes)
-        self.num_episodes = self.num_updates * batch_episodes
         self.learning_rate = learning_rate
         self.final_learning_rate = final_learning_rate
         self.entropy = entropy
@@ -75,11 +73,6 @@ class Imitation(ClockedModule):
     def best_s(self) -> float:
         """Seconds of the best placement that is known."""
         return self.found.seconds
-
-    @property
-    def episodes_done(self) -> int:
-        """Episodes trained on so far."""
-        return self.global_step * self.batch_episodes
 
     def training_step(self, batch: int, batch_idx: int) -> Tensor:
         """One update on fresh decisions of the teacher."""
@@ -99,10 +92,6 @@ class Imitation(ClockedModule):
             },
         )
         return -log_likelihood - self.entropy * remaining * entropy
-
-    def configure_optimizers(self) -> Any:
-        """Adam with a falling rate."""
-        return linear_decay(self, self.learning_rate, self.final_learning_rate, self.num_updates)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the random state."""

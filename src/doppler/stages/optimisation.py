@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from torch import nn
 from torch.utils.data import IterableDataset
 
 from doppler.errors import InputError
@@ -19,21 +18,6 @@ from doppler.errors import InputError
 def seeded_generator(seed: int, purpose: str) -> np.random.Generator:
     """A random stream of its own for each purpose of a run."""
     return np.random.default_rng([seed, zlib.crc32(purpose.encode())])
-
-
-def linear_decay(
-    module: nn.Module, learning_rate: float, final_learning_rate: float, num_updates: int
-) -> Any:
-    """Adam whose rate falls linearly over the updates, as Lightning wants to be told."""
-    optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate)
-    final = final_learning_rate / learning_rate
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: 1.0 - (1.0 - final) * min(1.0, step / num_updates)
-    )
-    return {
-        "optimizer": optimizer,
-        "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-    }
 
 
 @dataclass(frozen=True)
@@ -47,15 +31,44 @@ class Effort:
 NO_EFFORT = Effort(0, 0.0)
 
 
-class ClockedModule(pl.LightningModule):
-    """A module that counts the seconds of its updates, over interruptions too.
+class EpisodeTraining(pl.LightningModule):
+    """What all training stages are: updates on batches of episodes, a rate that falls, a clock.
 
-    elapsed_s: of whole updates: episodes, execution, gradients, bookkeeping.
+    num_updates: in all. batch_episodes: of each. learning_rate, final_learning_rate: of Adam,
+    falling linearly. elapsed_s: of whole updates (episodes, execution, gradients, bookkeeping),
+    over interruptions too.
     """
+
+    num_updates: int
+    batch_episodes: int
+    learning_rate: float
+    final_learning_rate: float
 
     def __init__(self) -> None:
         super().__init__()
         self.elapsed_s = 0.0
+
+    @property
+    def episodes_done(self) -> int:
+        """Episodes trained on so far."""
+        return self.global_step * self.batch_episodes
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes to train on."""
+        return self.num_updates * self.batch_episodes
+
+    def configure_optimizers(self) -> Any:
+        """Adam, as Lightning wants to be told."""
+        optimizer = torch.optim.Adam(self.parameters(), lr=self.learning_rate)
+        final = self.final_learning_rate / self.learning_rate
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: 1.0 - (1.0 - final) * min(1.0, step / self.num_updates)
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
     def on_train_start(self) -> None:
         """The clock runs from here."""

@@ -21,22 +21,29 @@ from omegaconf.errors import OmegaConfBaseException
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.problem import Problem, build
-from doppler.stages.checkpoints import BEST, save_checkpoint
+from doppler.stages.checkpoints import BEST, effort_of, load_policy_weights, save_checkpoint
+from doppler.stages.optimisation import NO_EFFORT
 from doppler.stages.run import Run
 from doppler.stages.set_reinforcement import SetReinforcement
 from doppler.stages.training import fit, make_policy
 
 _CONF = Path(__file__).resolve().parents[3] / "conf"
-# What a line may choose; all else is the run's.
+# What a line may choose; the system that executes is the run's.
 _GROUPS = ("workload", "decomposition", "cluster")
 
 
 def train_on_set(run: Run) -> Path:
-    """Train on the run's ``problems``; returns the checkpoint of the best weights.
+    """Train on the run's ``problems``, from random weights or those of ``stage.init_from``.
+
+    Returns the checkpoint of the best weights.
 
     Raises:
         InputError: a line that is no problem.
     """
+    policy, inherited = make_policy(run), NO_EFFORT
+    if run.cfg.stage.init_from not in (None, "auto"):
+        load_policy_weights(policy, run.cfg.stage.init_from)  # type: ignore[arg-type]
+        inherited = effort_of(run.cfg.stage.init_from)
     with ExitStack() as stack:
         opened = {}
         for key in ("problems", "held_out"):
@@ -45,12 +52,13 @@ def train_on_set(run: Run) -> Path:
             sessions = [stack.enter_context(run.system.open(problem)) for problem in problems]
             opened[key] = [make_view(problem) for problem in problems], sessions
         module: SetReinforcement = instantiate(run.cfg.algorithm.problem_set)(
-            policy=make_policy(run),
+            policy=policy,
             views=opened["problems"][0],
             sessions=opened["problems"][1],
             held_out=opened["held_out"][0],
             held_out_sessions=opened["held_out"][1],
             seed=run.cfg.seed,
+            inherited=inherited,
             on_best=lambda: save_checkpoint(module.trainer, run.directory / BEST),
         )
         fit(run, module, module.num_updates)

@@ -305,7 +305,7 @@ def _find(run: Run, stages: Sequence[str], name: str, key: str) -> Path | None:
 
 def reinforcement_key(run: Run) -> str:
     """What stage II from stage I depends on; equal keys, equal weights."""
-    parts = [imitation_key(run), plain(run.cfg.algorithm), plain(run.cfg.simulator)]
+    parts = [imitation_key(run), plain(run.cfg.algorithm)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -1,6 +1,5 @@
 """stage=rl_real: stage III learns from measured seconds; at its end all methods run in turns."""
 
-import json
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from doppler.errors import InputError
 from doppler.executor import Threads
 from doppler.problem import Placement
-from doppler.reporting.rows import SUMMARY_FILE
+from doppler.stages.checkpoints import found_of
 from doppler.stages.optimisation import check_at_least, seeded_generator
 from doppler.stages.reinforcement import Reinforcement
-from doppler.stages.run import PLACEMENT_FILE, Method, Run, plain
+from doppler.stages.run import Method, Run, plain
 from doppler.stages.searching import compare_baselines, is_pointless, search
 from doppler.stages.training import train_reinforcement
 from doppler.stages.turns import Contender, leave_measured, measure_in_turns, show_beside
@@ -27,13 +26,11 @@ class _Learned:
     """What stage III ends with, before it is known which of its placements is the fastest.
 
     candidates: by name. evaluations: on the real system, those included that choose of them.
-    before: evaluations of all that stage II did.
     """
 
     module: Reinforcement
     candidates: dict[str, Placement]
     evaluations: int
-    before: int
 
 
 def run_rl_real(run: Run, init_from: Path | None) -> dict[str, Any]:
@@ -64,8 +61,9 @@ def run_rl_real(run: Run, init_from: Path | None) -> dict[str, Any]:
     rows, ratios = leave_measured(run, contenders, seconds_MR[fits_M])
     module = learned.module
     own_s = module.elapsed_s - module.inherited.seconds
+    own = [one.method for one in contenders if one.run is run]
     summary = run.leave(
-        [one.method for one in contenders if one.run is run],
+        [replace(one, makespan_s=row.makespan_s) for one, row in zip(own, rows, strict=True)],
         rows,
         {
             "init_from": str(init_from) if init_from else None,
@@ -102,40 +100,23 @@ def _learn(run: Run, init_from: Path | None) -> _Learned:
     """Train on the real system; candidates: its best and its greedy placement, and stage II's."""
     cfg = as_stage_three(run.cfg)
     cfg.run_dir = str(run.directory)
-    name, before = str(cfg.policy.name), _placement_beside(init_from, run)
+    name = str(cfg.policy.name)
     with run.open() as session:
         module = train_reinforcement(
             replace(run, cfg=cfg),
             title="stage III, measured",
             init_from=init_from,
             session=session,
-            known=[] if before is None else [before],
         )
     greedy = module.greedy.placement
     assert greedy is not None, "training begins with a greedy placement"
     candidates = {name: module.best.placement or greedy, f"{name} greedy": greedy}
+    before = None if init_from is None else found_of(init_from, run.problem).placement
     if before is not None:
         candidates[f"{name} stage II"] = before
     evaluations = module.best.evaluations - module.inherited.evaluations
     evaluations += cfg.stage.choosing * len(candidates)
-    earlier = module.inherited.evaluations
-    if init_from is not None and before is not None:  # it may have searched after its checkpoint
-        summary = json.loads((init_from.parents[1] / SUMMARY_FILE).read_text())
-        earlier = int(summary["evaluations"])
-    return _Learned(module, candidates, evaluations, earlier)
-
-
-def _placement_beside(checkpoint: Path | None, run: Run) -> Placement | None:
-    """The placement that the finished run of a checkpoint ended with, if it is for this problem."""
-    if checkpoint is None:
-        return None
-    directory = checkpoint.parents[1]
-    if not (directory / SUMMARY_FILE).exists():
-        return None
-    try:
-        return Placement.load(directory / PLACEMENT_FILE, run.problem)
-    except InputError:
-        return None
+    return _Learned(module, candidates, evaluations)
 
 
 def _methods(run: Run, learned: _Learned, final: str) -> list[Method]:
@@ -145,6 +126,7 @@ def _methods(run: Run, learned: _Learned, final: str) -> list[Method]:
     methods = []
     for label, placement in {**learned.candidates, name: learned.candidates[final]}.items():
         is_earlier = label == f"{name} stage II"
+        own = 0 if is_earlier else learned.evaluations
         methods.append(
             Method(
                 name=label,
@@ -152,7 +134,7 @@ def _methods(run: Run, learned: _Learned, final: str) -> list[Method]:
                 placement=placement,
                 makespan_s=module.best.seconds,
                 uses_order=run.honours_order,
-                evaluations=learned.before + (0 if is_earlier else learned.evaluations),
+                evaluations=module.inherited.evaluations + own,
                 wall_s=module.inherited.seconds if is_earlier else module.elapsed_s,
             )
         )

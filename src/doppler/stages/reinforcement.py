@@ -19,10 +19,9 @@ from doppler.stages.advantage import ADVANTAGES, NO_PAST, Past
 from doppler.stages.best_so_far import NOTHING, BestSoFar, Found
 from doppler.stages.optimisation import (
     NO_EFFORT,
-    ClockedModule,
     Effort,
+    EpisodeTraining,
     check_at_least,
-    linear_decay,
     log_metrics,
     seeded_generator,
 )
@@ -36,7 +35,7 @@ class Trained(NamedTuple):
     elapsed_s: float
 
 
-class Reinforcement(ClockedModule):
+class Reinforcement(EpisodeTraining):
     """REINFORCE with the makespan as the only reward.
 
     policy: an nn.Module that is a Policy. best: executes placements, on a simulated or a real
@@ -107,7 +106,8 @@ class Reinforcement(ClockedModule):
             self.num_updates -= 1  # greedy executions and confirmations are paid for too
         if self.num_updates < 1:
             raise InputError(
-                f"budget.evaluations: {evaluations} is less than one batch of {batch_episodes}"
+                f"budget.evaluations: what is left to train with, {evaluations}, is less than one "
+                f"batch of {batch_episodes} takes, confirmations included"
             )
         self.exploration = exploration
         self.advantage = ADVANTAGES[advantage]
@@ -124,19 +124,9 @@ class Reinforcement(ClockedModule):
         self.trained: Trained | None = None
 
     @property
-    def episodes_done(self) -> int:
-        """Episodes trained on so far."""
-        return self.global_step * self.batch_episodes
-
-    @property
     def best_s(self) -> float:
         """Seconds of the best placement so far."""
         return self.best.seconds
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes to train on."""
-        return self.num_updates * self.batch_episodes
 
     @property
     def evaluations_used(self) -> int:
@@ -194,10 +184,6 @@ class Reinforcement(ClockedModule):
         if self.greedy.placement is None or seconds < self.greedy.seconds:
             self.greedy = Found(placement, seconds)
             self.on_best_greedy()
-
-    def configure_optimizers(self) -> Any:
-        """Adam with a falling rate."""
-        return linear_decay(self, self.learning_rate, self.final_learning_rate, self.num_updates)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the random state and the best so far."""

@@ -159,6 +159,10 @@ class Run:
             if "/" in str(cfg[key].name) or str(cfg[key].name).startswith("."):
                 raise InputError(f"{key}.name: {cfg[key].name!r} is no name for a directory")
         _ = self.problem, self.system, self.baselines, self.bound
+        if bool(cfg.problems) != bool(cfg.held_out):
+            raise InputError("problems, held_out: training on a set needs both")
+        if cfg.problems and cfg.stage.name != "rl_sim":
+            raise InputError(f"problems: only stage=rl_sim trains on a set, not {cfg.stage.name}")
         init_from = cfg.stage.get("init_from")
         if init_from not in (None, "auto"):
             load_checkpoint(init_from)

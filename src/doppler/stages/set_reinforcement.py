@@ -10,29 +10,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from doppler.baselines import lower_bound
 from doppler.episode import View
 from doppler.errors import InputError
 from doppler.policies import Policy
 from doppler.stages.advantage import batch_advantage
 from doppler.stages.optimisation import (
-    ClockedModule,
+    NO_EFFORT,
+    Effort,
+    EpisodeTraining,
     check_at_least,
-    linear_decay,
     log_metrics,
     seeded_generator,
 )
 from doppler.system import Session
 
+# The ratio that a placement counts which does not fit in memory.
+INFEASIBLE = 100.0
 
-class SetReinforcement(ClockedModule):
+
+class SetReinforcement(EpisodeTraining):
     """REINFORCE where each update plays one of many problems, drawn at random.
 
     policy: an nn.Module that is a Policy. views, sessions: of the problems to train on; held_out,
     held_out_sessions: of those that tell which weights are best, by the mean ratio of the greedy
-    placement to that of the first weights. updates: in all, each of ``batch_episodes`` executed
+    placement to the lower bound. updates: in all, each of ``batch_episodes`` executed
     episodes; the held-out problems are tried every ``try_every`` updates. learning_rate,
     final_learning_rate: of Adam, falling linearly. entropy: weight of the entropy bonus, falling to
     0. seed: of everything random here. on_best: called while the weights are the best so far.
+    inherited: what it took to make the weights that training begins with; it goes on from there.
 
     Advantages are those within a batch, in units of its spread: no problem counts more than
     another because its seconds are longer or its graph larger.
@@ -56,6 +62,7 @@ class SetReinforcement(ClockedModule):
         entropy: float,
         seed: int,
         on_best: Callable[[], None],
+        inherited: Effort = NO_EFFORT,
     ) -> None:
         super().__init__()
         where = "algorithm.problem_set"
@@ -77,19 +84,8 @@ class SetReinforcement(ClockedModule):
         self.entropy = entropy
         self.on_best = on_best
         self.rng = seeded_generator(seed, "problem set")
-        self.evaluations = 0
-        self.first_s: list[float] = []
+        self.evaluations, self.elapsed_s = inherited.evaluations, inherited.seconds
         self.best_ratio = float("inf")
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes to train on."""
-        return self.num_updates * self.batch_episodes
-
-    @property
-    def episodes_done(self) -> int:
-        """Episodes trained on so far."""
-        return self.global_step * self.batch_episodes
 
     @property
     def best_s(self) -> float:
@@ -117,21 +113,17 @@ class SetReinforcement(ClockedModule):
 
     def try_held_out(self) -> None:
         """Execute the greedy placements of the held-out problems; better weights are kept."""
-        seconds = []
+        ratios = []
         for view, session in self.trials:
             placements = self.policy.rollout(view, 1, 0.0, self.rng).placements()
-            seconds.append(float(session.measure(*placements, rng=self.rng).cost_s()[0]))
-        self.evaluations += len(seconds)
-        self.first_s = self.first_s or seconds
-        ratio = float(np.mean(np.minimum(np.divide(seconds, self.first_s), 1e3)))
+            seconds = float(session.measure(*placements, rng=self.rng).cost_s()[0])
+            ratios.append(min(seconds / lower_bound(view.problem).seconds, INFEASIBLE))
+        self.evaluations += len(ratios)
+        ratio = float(np.mean(ratios))
         log_metrics(self, {"episodes": self.episodes_done, "held_out_ratio": ratio})
         if ratio < self.best_ratio:
             self.best_ratio = ratio
             self.on_best()
-
-    def configure_optimizers(self) -> Any:
-        """Adam with a falling rate."""
-        return linear_decay(self, self.learning_rate, self.final_learning_rate, self.num_updates)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the random state and what the best weights are measured by."""
@@ -139,7 +131,6 @@ class SetReinforcement(ClockedModule):
             "rng": self.rng.bit_generator.state,
             "elapsed_s": self.elapsed_s,
             "evaluations": self.evaluations,
-            "first_s": self.first_s,
             "best_ratio": self.best_ratio,
         }
 
@@ -148,4 +139,4 @@ class SetReinforcement(ClockedModule):
         kept = checkpoint["doppler"]
         self.rng.bit_generator.state = kept["rng"]
         self.elapsed_s, self.evaluations = kept["elapsed_s"], kept["evaluations"]
-        self.first_s, self.best_ratio = kept["first_s"], kept["best_ratio"]
+        self.best_ratio = kept["best_ratio"]

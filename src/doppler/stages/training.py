@@ -5,7 +5,6 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -68,6 +67,7 @@ def imitation_key(run: Run) -> str:
         "policy": plain(run.cfg.policy),
         "imitation": plain(run.cfg.algorithm.imitation),
         "teacher": plain(run.cfg.stage.teacher),
+        "simulator": plain(run.cfg.simulator),  # what a teacher searches on
         "trainer": plain(run.cfg.trainer.build),
         "seed": run.cfg.seed,
     }
@@ -151,11 +151,11 @@ def train_reinforcement(
     title: str,
     init_from: Path | None,
     session: Session,
-    known: Sequence[Placement] = (),
 ) -> Reinforcement:
     """Stage II or III from the weights of a checkpoint, or from random ones; leaves best.ckpt.
 
-    known: placements that training begins with as the best so far, if they are.
+    It begins with the best placement of the checkpoint, executed once more: it may come from
+    another system.
     """
     policy, inherited, found = make_policy(run), NO_EFFORT, NOTHING
     if init_from is not None:
@@ -164,18 +164,17 @@ def train_reinforcement(
         found = found_of(init_from, run.problem)
     best = best_so_far(run, session, inherited.evaluations)
     if found.placement is not None:
-        best.offer(found.placement, found.seconds)
-    for placement in known:
-        best.confirm(placement)
+        best.confirm(found.placement)
     inference: Inference = instantiate(run.cfg.algorithm.inference)
-    evaluations = run.cfg.algorithm.reinforcement.evaluations
-    if run.cfg.stage.init_from == "auto" and not run.executes:
-        evaluations -= inherited.evaluations  # a teacher that searches is of the same budget
-        if evaluations < 1:
-            raise InputError(
-                f"stage.teacher: has used {inherited.evaluations:,} evaluations, which leaves none "
-                f"of budget.evaluations={run.cfg.budget.evaluations} to train with"
-            )
+    # What a teacher used is of the same budget, what other trainings used is not.
+    is_one_budget = run.cfg.stage.init_from == "auto" and not run.executes
+    used = best.evaluations - (0 if is_one_budget else inherited.evaluations)
+    evaluations = run.cfg.algorithm.reinforcement.evaluations - used
+    if evaluations < 1:
+        raise InputError(
+            f"stage.teacher: {used:,} evaluations are used, which leaves none of "
+            f"budget.evaluations={run.cfg.budget.evaluations} to train with"
+        )
     build = instantiate(run.cfg.algorithm.reinforcement)
     module: Reinforcement = build(
         title=title,
