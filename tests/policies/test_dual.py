@@ -12,7 +12,8 @@ from scipy.stats import chi2
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.policies import Decisions, DualPolicy
-from doppler.policies.encoder import path_mean_matrix
+from doppler.policies.dual_rollout import MOST_CANDIDATES
+from doppler.policies.encoder import Paths
 from doppler.problem import build
 
 SMALL = {
@@ -281,7 +282,9 @@ def test_more_candidates_than_the_first_guess_are_recorded():
     view = make_view(build(graph_of([1] * num_ops), cluster_of([1.0, 2.0])))
     policy = make_policy()
     decisions = policy.rollout(view, 2, None, generator())
-    assert decisions.record.candidate_ptr[:, -1].tolist() == [num_ops * (num_ops + 1) // 2] * 2
+    seen = sum(min(MOST_CANDIDATES, left) for left in range(1, num_ops + 1))
+    assert seen > 16 * num_ops
+    assert decisions.record.candidate_ptr[:, -1].tolist() == [seen] * 2
     np.testing.assert_allclose(replayed(policy, view, decisions), decisions.log_prob, rtol=1e-5)
     again = policy.follow(view, decisions.op, decisions.device)
     np.testing.assert_array_equal(again.log_prob, decisions.log_prob)
@@ -364,12 +367,20 @@ def test_a_step_along_the_gradient_makes_the_decisions_more_likely():
     assert after > before.item()
 
 
-def test_path_mean_matrix_averages_over_the_ops_on_the_path():
+def test_paths_average_over_the_ops_on_them():
     # 0 -> 2 -> 3, 1 -> 3.
-    matrix = path_mean_matrix(torch.tensor([2, 3, 3, -1])).to_dense()
+    mean_VV = Paths(torch.tensor([2, 3, 3, -1])).mean(torch.eye(4))
     third = 1 / 3
     expected = [[third, 0, third, third], [0, 0.5, 0, 0.5], [0, 0, 0.5, 0.5], [0, 0, 0, 1]]
-    torch.testing.assert_close(matrix, torch.tensor(expected))
+    torch.testing.assert_close(mean_VV, torch.tensor(expected))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9, 100])
+def test_paths_of_any_length_are_averaged_over_whole(length):
+    h_VH = torch.arange(float(length))[:, None] ** 2
+    mean_VH = Paths(torch.tensor([*range(1, length), -1])).mean(h_VH)
+    expected = [h_VH[v:].mean() for v in range(length)]
+    torch.testing.assert_close(mean_VH[:, 0], torch.stack(expected))
 
 
 def test_the_encoder_tells_the_two_directions_of_an_edge_apart():
@@ -379,3 +390,34 @@ def test_the_encoder_tells_the_two_directions_of_an_edge_apart():
     assert not torch.allclose(h_VH[0], h_VH[1])
     swapped_VH = policy.encoder(x_VF, torch.tensor([[1], [0]]), torch.ones(1, 1))
     torch.testing.assert_close(h_VH, swapped_VH.flip(0))
+
+
+# --- More candidates than SEL looks at ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_many_candidates_those_of_the_largest_b_levels_are_seen(seed):
+    work = generator(seed).integers(1, 40, size=150)  # with ties
+    problem = build(graph_of(work), cluster_of([1.0, 1.0]))
+    view = make_view(problem)
+    decisions = make_policy(seed, sharpness=5.0).rollout(view, 3, None, generator(seed))
+    assert_possible(problem, decisions)
+    record = decisions.record
+    for b, op_V in enumerate(decisions.op):
+        left = sorted(range(150), key=lambda v: (-work[v], v))
+        for t, op in enumerate(op_V.tolist()):
+            rows = slice(record.candidate_ptr[b, t], record.candidate_ptr[b, t + 1])
+            assert set(record.candidate_op[b, rows].tolist()) == set(left[:MOST_CANDIDATES])
+            left.remove(op)
+    np.testing.assert_allclose(
+        replayed(make_policy(seed, sharpness=5.0), view, decisions), decisions.log_prob, atol=1e-3
+    )
+
+
+def test_a_decision_that_would_not_have_been_seen_can_be_followed():
+    problem = build(graph_of(np.arange(1, 101)), cluster_of([1.0, 1.0]))
+    least_first = np.arange(100)[None]
+    decisions = make_policy().follow(make_view(problem), least_first, np.zeros((1, 100), int))
+    assert decisions.op.tolist() == least_first.tolist()
+    seen = np.diff(decisions.record.candidate_ptr[0])
+    assert seen[:37].tolist() == list(range(100, 63, -1)), "all, where the one taken is none of 64"

@@ -39,7 +39,14 @@ def make(updates: int, on_best=lambda: None, **arguments) -> SetReinforcement:
     views, sessions = opened(TRAINED_ON)
     held_out, held_out_sessions = opened(HELD_OUT)
     settings = {
-        **{"batch_episodes": 16, "try_every": 25, "entropy": 0.003, "seed": 0, "on_best": on_best},
+        **{
+            "batch_problems": 2,
+            "episodes_each": 16,
+            "try_every": 25,
+            "entropy": 0.003,
+            "seed": 0,
+            "on_best": on_best,
+        },
         **{"learning_rate": 1e-2, "final_learning_rate": 1e-3, "policy": make_policy()},
         **{"views": views, "sessions": sessions},
         **{"held_out": held_out, "held_out_sessions": held_out_sessions},
@@ -82,13 +89,13 @@ def greedy_ratios(policy) -> np.ndarray:
 
 def test_weights_trained_on_some_problems_are_better_on_others(tmp_path):
     ratios = []
-    module = make(150, on_best=lambda: ratios.append(module.best_ratio))
+    module = make(75, on_best=lambda: ratios.append(module.best_ratio))
     fit(module, tmp_path)
     module.try_held_out()
     assert greedy_ratios(module.policy).mean() < 0.9
     assert ratios == sorted(set(ratios), reverse=True)
     assert 1.0 <= ratios[-1] < 0.95 * ratios[0], "makespans over lower bounds"
-    assert module.evaluations == 150 * 16 + (150 // 25 + 1) * len(HELD_OUT)
+    assert module.evaluations == 75 * 32 + (75 // 25 + 1) * len(HELD_OUT)
 
 
 def weights(module) -> dict:
@@ -107,7 +114,9 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_been(tmp_path):
     assert (whole.evaluations, whole.best_ratio) == (resumed.evaluations, resumed.best_ratio)
 
 
-@pytest.mark.parametrize("key", ["updates", "try_every", "learning_rate"])
+@pytest.mark.parametrize(
+    "key", ["updates", "batch_problems", "episodes_each", "try_every", "learning_rate"]
+)
 def test_numbers_that_make_no_sense_are_named(key):
     with pytest.raises(InputError, match=rf"algorithm\.problem_set\.{key}: must be a number"):
         make(**{"updates": 10, key: 0})

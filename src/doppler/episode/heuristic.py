@@ -26,6 +26,40 @@ def largest_b_levels_first(w, e):
 
 
 @compiled
+def bring_largest_b_levels_forward(w, e, num):
+    """Move the ``num`` candidates of the largest b_levels to the front of their list, in any order.
+
+    Ties go to the smaller op. Source: quickselect, Hoare, "Algorithm 65: Find", 1961.
+    """
+    low, high = 0, e.status[NUM_CANDIDATES] - 1
+    while low < high:
+        pivot = e.candidates[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while _comes_before(w, e.candidates[i], pivot):
+                i += 1
+            while _comes_before(w, pivot, e.candidates[j]):
+                j -= 1
+            if i <= j:
+                v = e.candidates[i]
+                e.candidates[i] = e.candidates[j]
+                e.candidates[j] = v
+                i += 1
+                j -= 1
+        if num <= j:
+            high = j
+        elif num >= i:
+            low = i
+        else:
+            break
+
+
+@compiled
+def _comes_before(w, a, b):
+    return w.b_level[a] > w.b_level[b] or (w.b_level[a] == w.b_level[b] and a < b)
+
+
+@compiled
 def close_later_starts(w, e, v, taken, mask):
     """Of the devices that are open in ``mask`` [D], leave those on which op v can start earliest.
 

@@ -2,10 +2,11 @@
 
 An episode places all V ops, one a step. Candidates are the ops whose producers are all placed.
 Placing op v on device d fixes its estimated start, the earliest at which d is free and v's inputs
-could be there, without contention. Shape suffixes: V ops, D devices, L levels, C candidates.
+could be there, without contention; links.py has the estimate with it. Shape suffixes: V ops, D
+devices, L levels, C candidates.
 
-Source: DOPPLER (Yao et al., ICLR 2026), episode and the five device features; the look-ahead
-features are ours.
+Source: DOPPLER (Yao et al., ICLR 2026), episode and five of the device features; the others are
+ours.
 """
 
 from typing import NamedTuple
@@ -14,6 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compilation import compiled
+from doppler.episode.links import (
+    QUEUE_FEATURES,
+    Queues,
+    empty_queues,
+    make_queues,
+    place_in_queues,
+    queue_features,
+)
 from doppler.episode.view import DIFFUSIONS, ViewArrays
 from doppler.problem import ProblemArrays
 
@@ -53,6 +62,7 @@ DEVICE_FEATURES = (
     "diffusion_near_share",
     "diffusion_far_share",
     "diffusion_unweighted_share",
+    *QUEUE_FEATURES,
 )
 NUM_SEL_FEATURES, NUM_DEVICE_FEATURES = len(SEL_FEATURES), len(DEVICE_FEATURES)
 NUM_KERNELS = len(DIFFUSIONS)
@@ -93,6 +103,7 @@ class Episode(NamedTuple):
     ops: NDArray[np.void]  # [V]
     on_device: NDArray[np.void]  # [V, D]
     devices: NDArray[np.void]  # [D]
+    queues: Queues
     affinity: NDArray[np.float32]  # [V, D, kernels]
     level_load: NDArray[np.float64]  # [L, D]
     candidates: NDArray[np.int64]  # [V]
@@ -110,6 +121,7 @@ def make_episode(p: ProblemArrays, view: ViewArrays) -> Episode:
         ops=np.zeros(num_ops, _OP),
         on_device=np.zeros((num_ops, num_devices), _OP_ON_DEVICE),
         devices=np.zeros(num_devices, _DEVICE),
+        queues=make_queues(p),
         affinity=np.zeros((num_ops, num_devices, NUM_KERNELS), np.float32),
         level_load=np.zeros((len(view.level_work), num_devices)),
         candidates=np.zeros(num_ops, np.int64),
@@ -122,6 +134,7 @@ def make_episode(p: ProblemArrays, view: ViewArrays) -> Episode:
 def reset(p, e):
     """Begin an episode: nothing is placed, the sources are the candidates."""
     num_ops, num_devices = p.op_seconds.shape
+    empty_queues(e.queues)
     count = 0
     for v in range(num_ops):
         op = e.ops[v]
@@ -170,6 +183,7 @@ def place(p, w, e, index, d):
     finish = start + seconds
     e.ops[v].device = d
     e.ops[v].finish = finish
+    place_in_queues(p, e.queues, e.ops, v, d)
     e.devices[d].available = finish
     e.devices[d].load += seconds
     e.devices[d].num_ops += 1
@@ -305,3 +319,4 @@ def device_features(p, w, e, v, out, mask):
             placed += e.affinity[v, d, k]
         for d in range(num_devices):
             out[d, 22 + k] = _ratio(e.affinity[v, d, k], placed, 1.0)
+    queue_features(p, w, e.queues, e.ops, v, out[:, 22 + NUM_KERNELS :])

@@ -36,10 +36,11 @@ OP_FEATURES = (
 )
 # Retention factors of the diffusion kernels, and whether edges are weighted by transfer time.
 DIFFUSIONS = ((0.6, True), (0.95, True), (0.95, False))
-# Smaller entries of a kernel are dropped. Ops that meet only many levels further down feel each
-# other by entries of 1e-6, which count while nothing nearer is placed; large graphs cannot afford
-# them.
-_NEGLIGIBLE, _NEGLIGIBLE_LARGE, _LARGE = 1e-8, 1e-4, 1024
+# Kernels of up to so many ops are dense matrices, inverted. Smaller entries are dropped: ops that
+# meet only many levels further down feel each other by entries of 1e-6, which count while nothing
+# nearer is placed; large graphs cannot afford them.
+_LARGE = 1024
+_NEGLIGIBLE, _NEGLIGIBLE_LARGE = 1e-8, 1e-4
 
 
 class ViewArrays(NamedTuple):
@@ -156,18 +157,21 @@ def make_view(problem: Problem) -> View:
 def _diffusion(weights: sp.csr_array, retention: float, num_ops: int) -> sp.csr_array:
     """(1 - a) sum_k (a S)^k for the symmetrically normalised weights S, its columns summing to 1.
 
-    The series is cut where its terms no longer count, and small entries are dropped on the way:
-    so it stays sparse on large graphs.
+    Of large graphs the series is cut where its terms no longer count, and small entries are dropped
+    on the way, so that it stays sparse.
     """
     degree = weights @ np.ones(num_ops)
     inverse = sp.diags_array(1.0 / np.sqrt(np.where(degree > 0, degree, 1.0)))
     step = (retention * (inverse @ weights @ inverse)).tocsr()
+    if num_ops <= _LARGE:
+        total = np.linalg.inv(np.identity(num_ops) - step.toarray())
+        total /= total.sum(axis=0)
+        return sp.csr_array(np.where(total < _NEGLIGIBLE, 0.0, total))
     term = sp.csr_array(sp.identity(num_ops, format="csr"))
     total = term.copy()
-    negligible = _NEGLIGIBLE if num_ops <= _LARGE else _NEGLIGIBLE_LARGE
     for _ in range(int(np.ceil(np.log(0.02) / np.log(retention)))):
         term = (term @ step).tocsr()
-        term.data[term.data < negligible] = 0.0
+        term.data[term.data < _NEGLIGIBLE_LARGE] = 0.0
         term.eliminate_zeros()
         total = total + term
     column_sum = np.asarray(total.sum(axis=0)).ravel()
@@ -189,7 +193,6 @@ def _diffusion_kernels(
     rows = np.repeat(np.arange(num_ops), np.diff(pattern.indptr))
     values = np.empty((pattern.nnz, len(kernels)), dtype=np.float32)
     for k, kernel in enumerate(kernels):
-        # Adding zero times the pattern puts the kernel's entries on the common pattern.
         lookup = kernel[rows, pattern.indices]
         values[:, k] = lookup.toarray().ravel() if sp.issparse(lookup) else np.ravel(lookup)
     return pattern.indptr.astype(np.int64), pattern.indices.astype(np.int64), values

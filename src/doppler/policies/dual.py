@@ -34,7 +34,7 @@ from doppler.policies.dual_rollout import (
     play_batch,
     record_of,
 )
-from doppler.policies.encoder import GraphEncoder, NoEncoder, path_mean_matrix
+from doppler.policies.encoder import GraphEncoder, NoEncoder, Paths
 
 
 class ViewTensors(NamedTuple):
@@ -43,8 +43,8 @@ class ViewTensors(NamedTuple):
     x_VF: Tensor
     edge_index_2E: Tensor
     edge_E1: Tensor
-    sink_path_VV: Tensor
-    source_path_VV: Tensor
+    to_sink: Paths
+    to_source: Paths
 
 
 class StaticParts(NamedTuple):
@@ -139,15 +139,15 @@ class DualPolicy(nn.Module):
                 x_VF=torch.from_numpy(view.op_features[:, self._seen_F]),
                 edge_index_2E=torch.from_numpy(np.stack([edges.src, edges.dst])),
                 edge_E1=torch.from_numpy(view.edge_features),
-                sink_path_VV=path_mean_matrix(torch.from_numpy(view.to_sink)),
-                source_path_VV=path_mean_matrix(torch.from_numpy(view.to_source)),
+                to_sink=Paths(torch.from_numpy(view.to_sink)),
+                to_source=Paths(torch.from_numpy(view.to_source)),
             )
         return self._tensors[key]
 
     def _static_parts(self, view: View) -> StaticParts:
-        x_VF, edge_index_2E, edge_E1, sink_path_VV, source_path_VV = self._view_tensors(view)
+        x_VF, edge_index_2E, edge_E1, to_sink, to_source = self._view_tensors(view)
         h_VH = self.encoder(x_VF, edge_index_2E, edge_E1)
-        return self._first_layers(x_VF, h_VH, sink_path_VV @ h_VH, source_path_VV @ h_VH)
+        return self._first_layers(x_VF, h_VH, to_sink.mean(h_VH), to_source.mean(h_VH))
 
     def _first_layers(
         self, x_VF: Tensor, h_VH: Tensor, to_sink_VH: Tensor, to_source_VH: Tensor

@@ -66,7 +66,7 @@ class StepwiseDualPolicy(DualPolicy):
 
         device_CV: where the ops are, -1 for those that are not placed.
         """
-        x_VF, edge_index_2E, edge_E1, sink_path_VV, source_path_VV = self._view_tensors(view)
+        x_VF, edge_index_2E, edge_E1, to_sink, to_source = self._view_tensors(view)
         num, num_ops = device_CV.shape
         placed_CV = device_CV >= 0
         on_CVD = nn.functional.one_hot(device_CV + 1, view.problem.num_devices + 1)[..., 1:].float()
@@ -98,8 +98,8 @@ class StepwiseDualPolicy(DualPolicy):
         h_CVH = h_CVH.unflatten(0, (num, num_ops))
         columns = h_CVH.transpose(0, 1).flatten(1)
         along = [
-            (path_VV @ columns).view(num_ops, num, -1).transpose(0, 1)
-            for path_VV in (sink_path_VV, source_path_VV)
+            paths.mean(columns).view(num_ops, num, -1).transpose(0, 1)
+            for paths in (to_sink, to_source)
         ]
         parts = self._first_layers(x_VF.expand(num, -1, -1), h_CVH, *along)
         return parts, torch.einsum("cvd,cvp->cdp", on_CVD, parts.plc_placed_VP)

@@ -10,7 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compilation import compiled
-from doppler.episode.heuristic import close_later_starts, largest_b_levels_first
+from doppler.episode.heuristic import (
+    bring_largest_b_levels_forward,
+    close_later_starts,
+    largest_b_levels_first,
+)
 from doppler.episode.process import (
     NUM_CANDIDATES,
     NUM_DEVICE_FEATURES,
@@ -27,6 +31,9 @@ LEAKINESS = np.float32(0.1)
 SAMPLE = -1.0
 # Results of an episode that was not played to its end.
 NO_ROOM, NO_SUCH_CHOICE = -1, -2
+# SEL looks at no more candidates than these, of the largest b_levels: where thousands of ops are
+# ready, recording them all would take gigabytes.
+MOST_CANDIDATES = 64
 
 
 class HeadWeights(NamedTuple):
@@ -199,11 +206,14 @@ def _candidates(p, w, weights, e, scratch, forced, b, t, rows, record):
     index, count = -1, e.status[NUM_CANDIDATES]
     if not weights.sel_learned:
         count = largest_b_levels_first(w, e)
+    elif count > MOST_CANDIDATES:
+        bring_largest_b_levels_forward(w, e, MOST_CANDIDATES)
+        count = MOST_CANDIDATES
     if forced:
         for i in range(e.status[NUM_CANDIDATES]):
             if e.candidates[i] == record.op[b, t]:
                 index = i
-        if index >= count:  # the heuristic would not take it: then all are open
+        if index >= count:  # none of those: then all are open
             count = e.status[NUM_CANDIDATES]
     record.candidate_ptr[b, t] = rows
     record.candidate_ptr[b, t + 1] = rows + count

@@ -55,26 +55,32 @@ class NoEncoder(nn.Module):
         return x_VF.new_zeros(len(x_VF), self.width)
 
 
-def path_mean_matrix(next_V: Tensor) -> Tensor:
-    """Sparse [V, V] matrix whose row v averages over the ops on the path that follows next_V.
+class Paths:
+    """Averages over the ops of a path that begins at each op.
 
-    next_V: the op after each op, -1 at the end; the path includes v.
+    next_V: the op after each op, -1 at the end; the path includes the op itself. Sums are doubled:
+    that of 2 n ops is that of n and that of the n behind them, so that neither time nor memory
+    grow with the lengths of the paths but by their logarithm.
 
     Source: DOPPLER sums the embeddings along the path; we average, to keep deep graphs in range.
     """
-    num_ops = len(next_V)
-    rows, columns = [torch.arange(num_ops)], [torch.arange(num_ops)]
-    on_path, at = torch.arange(num_ops), next_V.clone()
-    while True:
-        going = at >= 0
-        on_path, at = on_path[going], at[going]
-        if len(at) == 0:
-            break
-        rows.append(on_path)
-        columns.append(at)
-        at = next_V[at]
-    row, column = torch.cat(rows), torch.cat(columns)
-    length = torch.bincount(row, minlength=num_ops)
-    return torch.sparse_coo_tensor(
-        torch.stack([row, column]), 1.0 / length[row], (num_ops, num_ops), check_invariants=False
-    ).coalesce()
+
+    def __init__(self, next_V: Tensor) -> None:
+        num_ops = len(next_V)
+        end = torch.tensor([num_ops])  # a place behind the ops, where nothing is
+        ahead_V = torch.cat([torch.where(next_V < 0, num_ops, next_V), end])
+        self._ahead: list[Tensor] = []
+        while bool((ahead_V < num_ops).any()):
+            self._ahead.append(ahead_V)
+            ahead_V = ahead_V[ahead_V]
+        self._length_V1 = self._sum(torch.ones(num_ops, 1))
+
+    def _sum(self, h_VH: Tensor) -> Tensor:
+        sum_VH = torch.cat([h_VH, h_VH.new_zeros(1, h_VH.shape[1])])
+        for ahead_V in self._ahead:
+            sum_VH = sum_VH + sum_VH[ahead_V]
+        return sum_VH[:-1]
+
+    def mean(self, h_VH: Tensor) -> Tensor:
+        """The mean [V, H] of h over each path."""
+        return self._sum(h_VH) / self._length_V1

@@ -30,12 +30,13 @@ INFEASIBLE = 100.0
 
 
 class SetReinforcement(EpisodeTraining):
-    """REINFORCE where each update plays one of many problems, drawn at random.
+    """REINFORCE where each update plays some of many problems, drawn at random.
 
     policy: an nn.Module that is a Policy. views, sessions: of the problems to train on; held_out,
     held_out_sessions: of those that tell which weights are best, by the mean ratio of the greedy
-    placement to the lower bound. updates: in all, each of ``batch_episodes`` executed
-    episodes; the held-out problems are tried every ``try_every`` updates. learning_rate,
+    placement to the lower bound. updates: in all, each of ``batch_problems`` problems with
+    ``episodes_each`` executed episodes; the held-out problems are tried every
+    ``try_every`` updates. learning_rate,
     final_learning_rate: of Adam, falling linearly. entropy: weight of the entropy bonus, falling to
     0. seed: of everything random here. on_best: called while the weights are the best so far.
     inherited: what it took to make the weights that training begins with; it goes on from there.
@@ -55,7 +56,8 @@ class SetReinforcement(EpisodeTraining):
         held_out: Sequence[View],
         held_out_sessions: Sequence[Session],
         updates: int,
-        batch_episodes: int,
+        batch_problems: int,
+        episodes_each: int,
         try_every: int,
         learning_rate: float,
         final_learning_rate: float,
@@ -66,9 +68,13 @@ class SetReinforcement(EpisodeTraining):
     ) -> None:
         super().__init__()
         where = "algorithm.problem_set"
-        for key, value in (("updates", updates), ("try_every", try_every)):
+        for key, value in (
+            ("updates", updates),
+            ("batch_problems", batch_problems),
+            ("try_every", try_every),
+        ):
             check_at_least(f"{where}.{key}", value, 1)
-        check_at_least(f"{where}.batch_episodes", batch_episodes, 2)
+        check_at_least(f"{where}.episodes_each", episodes_each, 2)
         check_at_least(f"{where}.learning_rate", learning_rate, 1e-12)
         if not views or not held_out:
             raise InputError("problems and held_out: at least one problem each")
@@ -77,7 +83,8 @@ class SetReinforcement(EpisodeTraining):
         self.tasks = list(zip(views, sessions, strict=True))
         self.trials = list(zip(held_out, held_out_sessions, strict=True))
         self.num_updates = updates
-        self.batch_episodes = batch_episodes
+        self.batch_problems, self.episodes_each = batch_problems, episodes_each
+        self.batch_episodes = batch_problems * episodes_each
         self.try_every = try_every
         self.learning_rate = learning_rate
         self.final_learning_rate = final_learning_rate
@@ -98,10 +105,13 @@ class SetReinforcement(EpisodeTraining):
             self.try_held_out()
 
     def training_step(self, batch: int, batch_idx: int) -> Tensor:
-        """One update on fresh episodes of one problem."""
+        """One update on fresh episodes of some problems."""
+        drawn = self.rng.integers(len(self.tasks), size=self.batch_problems)
+        return torch.stack([self._loss(*self.tasks[task]) for task in drawn]).mean()
+
+    def _loss(self, view: View, session: Session) -> Tensor:
         remaining = 1.0 - self.global_step / self.num_updates
-        view, session = self.tasks[int(self.rng.integers(len(self.tasks)))]
-        decisions = self.policy.rollout(view, self.batch_episodes, None, self.rng)
+        decisions = self.policy.rollout(view, self.episodes_each, None, self.rng)
         device_BV, priority_BV = decisions.placements()
         cost_B = session.measure(device_BV, priority_BV, rng=self.rng).cost_s()
         self.evaluations += len(cost_B)

@@ -1,0 +1,122 @@
+"""Estimated starts where transfers of one link wait for each other.
+
+The process's own estimate moves any number of regions at once. Here each region goes once to each
+device that reads it, over the link of the two devices, after all that went there for ops placed
+before: queues in the order of placing. Shape suffixes: V ops, R regions, D devices.
+
+Source: list scheduling with contention, Sinnen and Sousa, "Communication Contention in Task
+Scheduling", IEEE TPDS 2005; regions that are sent once are ours.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.compilation import compiled
+from doppler.problem import ProblemArrays
+
+FloatArray = NDArray[np.float64]
+
+
+class Queues(NamedTuple):
+    """What is known of links and devices; of what has been tried."""
+
+    finish: FloatArray  # [V] of placed ops
+    device_free: FloatArray  # [D]
+    link_free: FloatArray  # [D, D] when all that was sent from s to d is there
+    arrival: FloatArray  # [R, D] of regions that were sent, -1 elsewhere
+    into: FloatArray  # [D] link_free of the links into one device, if an op were placed there
+    start: FloatArray  # [D] of one op on each device
+
+
+def make_queues(p: ProblemArrays) -> Queues:
+    """Buffers for episodes of one problem."""
+    num_ops, num_devices = p.op_seconds.shape
+    return Queues(
+        finish=np.zeros(num_ops),
+        device_free=np.zeros(num_devices),
+        link_free=np.zeros((num_devices, num_devices)),
+        arrival=np.zeros((len(p.size), num_devices)),
+        into=np.zeros(num_devices),
+        start=np.zeros(num_devices),
+    )
+
+
+@compiled
+def empty_queues(q):
+    """Nothing is placed, nothing has been sent."""
+    q.device_free[:] = 0.0
+    q.link_free[:, :] = 0.0
+    q.arrival[:, :] = -1.0
+
+
+@compiled
+def try_start(p, q, device_of, v, d, commit):
+    """When v would start on d; with ``commit`` what it reads is sent there.
+
+    device_of: records with the field ``device``, of v's producers at least.
+    """
+    ready = q.device_free[d]
+    for s in range(len(q.into)):
+        q.into[s] = q.link_free[s, d]
+    for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
+        r = p.reads[i]
+        src = p.region_src[r]
+        s = device_of[src].device
+        there = q.finish[src]
+        if s != d:
+            if q.arrival[r, d] >= 0.0:
+                there = q.arrival[r, d]
+            else:
+                there = max(there, q.into[s])
+                there += p.latency_s[s, d] + p.size[r] * p.seconds_per_size[s, d]
+                q.into[s] = there
+                if commit:
+                    q.arrival[r, d] = there
+        ready = max(ready, there)
+    if commit:
+        for s in range(len(q.into)):
+            q.link_free[s, d] = q.into[s]
+    return ready
+
+
+@compiled
+def place_in_queues(p, q, device_of, v, d):
+    """Place v on d, after all that was placed before."""
+    finish = try_start(p, q, device_of, v, d, True) + p.op_seconds[v, d]
+    q.finish[v] = finish
+    q.device_free[d] = finish
+
+
+@compiled
+def queue_features(p, w, q, device_of, v, out):
+    """Fill ``out`` [D, 5]: QUEUE_FEATURES of each device for op v."""
+    best_start, best_finish, first_free = np.inf, np.inf, np.inf
+    for d in range(len(q.start)):
+        start = try_start(p, q, device_of, v, d, False)
+        q.start[d] = start
+        first_free = min(first_free, q.device_free[d])
+        if p.op_seconds[v, d] < np.inf:
+            best_start = min(best_start, start)
+            best_finish = min(best_finish, start + p.op_seconds[v, d])
+    for d in range(len(q.start)):
+        start, free = q.start[d], q.device_free[d]
+        late = min((start + p.op_seconds[v, d] - best_finish) / w.scale_s, _LATEST)
+        out[d, 0] = np.log1p((start - best_start) / w.scale_s)
+        out[d, 1] = np.log1p(late)
+        out[d, 2] = 1.0 if late <= 0.0 else 0.0
+        out[d, 3] = np.log1p((start - free) / w.scale_s)
+        out[d, 4] = np.log1p((free - first_free) / w.scale_s)
+
+
+QUEUE_FEATURES = (
+    "queued_start_over_min",
+    "queued_finish_over_min",
+    "attains_min_queued_finish",
+    "queued_wait",
+    "queued_available_over_min",
+)
+# Where there are many transfers, waits are many times the scale, and still to be told apart:
+# logarithms, up to where no device is taken.
+_LATEST = 1e3
