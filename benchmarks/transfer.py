@@ -69,7 +69,9 @@ def baselines() -> dict[str, Baseline]:
     }
 
 
-def makespans(policy: DualPolicy, problem: Problem) -> tuple[dict[str, float], float]:
+def makespans(
+    policy: DualPolicy, inference: Inference, problem: Problem
+) -> tuple[dict[str, float], float]:
     """Seconds by method; and what the first placement took, view included."""
     rng = np.random.default_rng(0)
     with WorkConserving().open(problem) as session:
@@ -78,8 +80,6 @@ def makespans(policy: DualPolicy, problem: Problem) -> tuple[dict[str, float], f
         for name, baseline in baselines().items():
             found[name] = baseline.place(session, np.random.default_rng(0)).makespan_s
         best = BestSoFar(session=session, confirmations=0, seed=0, on_best=lambda *_: None)
-        anneal = partial(Annealing, starts=1, hot=0.02, cold=2e-4)
-        inference = Inference(share=0, samples=31, merged=32, anneal=anneal)
         begin = time.perf_counter()
         view = make_view(problem)
         device_BV, priority_BV = policy.rollout(view, 1, 0.0, rng).placements()
@@ -100,13 +100,15 @@ def main() -> None:
     path = parser.parse_args().checkpoint
     torch.set_num_threads(1)
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
-        policy = instantiate(compose("config").policy.build)
+        cfg = compose("config")
+        policy = instantiate(cfg.policy.build)
+        inference = instantiate(cfg.algorithm.inference)
         problems = list(problems_of(UNSEEN, "unseen"))
     load_policy_weights(policy, path)
-    makespans(policy, problems[0])  # compiles
+    makespans(policy, inference, problems[0])  # compiles
     rows, seconds = [], []
     for problem in problems:
-        found, took_s = makespans(policy, problem)
+        found, took_s = makespans(policy, inference, problem)
         rows.append({name: value / found["reference"] for name, value in found.items()})
         seconds.append(took_s)
         print(

@@ -11,21 +11,19 @@ runs what is not finished.
 import os
 import sys
 import traceback
-from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from doppler.errors import InputError
 from doppler.reporting import make_console
 from doppler.stages import execute
 
-OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
 failures: list[str] = []  # of the runs of a sweep, which Hydra starts one after the other
 
 

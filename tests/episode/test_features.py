@@ -312,6 +312,8 @@ def assert_same_features(problem: Problem, decisions: Decisions) -> None:
             assert record.chosen[b, t] in range(rows.start, rows.stop)
             for op, x in zip(seen, record.candidate_x[b, rows], strict=True):
                 assert_named(SEL_FEATURES, x, plain.sel_features(op), f"step {t}, op {op}")
+            # Of devices that cannot run the op, too: gradients pass through what is masked.
+            assert np.isfinite(record.device_x[b, t]).all()
             for device in range(problem.num_devices):
                 allowed = plain.allowed(v, device)
                 assert bool(record.device_mask[b, t, device]) == allowed, (t, v, device)

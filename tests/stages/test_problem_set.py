@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from doppler.episode import make_view
 from doppler.errors import InputError
+from doppler.graph import save_json
 from doppler.policies import DualPolicy
 from doppler.simulator import WorkConserving
 from doppler.stages.checkpoints import save_checkpoint
@@ -160,3 +161,10 @@ def test_lines_are_swept_over_their_values(no_hydra):
 def test_a_line_that_is_no_problem_is_named(no_hydra, line, message):
     with pytest.raises(InputError, match=rf"^held_out\[1\]: {line}: .*({message})"):
         list(problems_of(["workload=chainmm workload.params.n=64", line], "held_out"))
+
+
+def test_a_line_may_name_a_file(no_hydra, tmp_path):
+    problem = random_problem(1, num_ops=9)
+    save_json(problem.graph, tmp_path / "graph.json")
+    (found,) = problems_of([f"workload=file workload.path={tmp_path}/graph.json"], "problems")
+    assert found.num_ops == 9

@@ -103,7 +103,8 @@ def queue_features(p, w, q, device_of, v, out):
     for d in range(len(q.start)):
         start, free = q.start[d], q.device_free[d]
         late = min((start + p.op_seconds[v, d] - best_finish) / w.scale_s, _LATEST)
-        out[d, 0] = np.log1p((start - best_start) / w.scale_s)
+        # A device that cannot run v might have started it before all that can.
+        out[d, 0] = np.log1p(max(start - best_start, 0.0) / w.scale_s)
         out[d, 1] = np.log1p(late)
         out[d, 2] = 1.0 if late <= 0.0 else 0.0
         out[d, 3] = np.log1p((start - free) / w.scale_s)

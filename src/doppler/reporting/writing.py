@@ -7,6 +7,7 @@ from pathlib import Path
 
 from doppler.graph.formats import write_atomically
 from doppler.reporting.curves import save_curves
+from doppler.reporting.effort import save_effort
 from doppler.reporting.finished import FinishedRun, find_runs
 from doppler.reporting.measured_tables import fidelity_tables, turns_tables
 from doppler.reporting.page import Section, to_page
@@ -80,4 +81,8 @@ def _pictures(
     if save_curves(runs, rows, curves, title=title):
         caption = f"Learning curves, {title}: mean over seeds, band from lowest to highest"
         pictures.append(Picture(path=curves, caption=caption))
+    effort = folder / f"{name}-evaluations.png"
+    if save_effort(rows, effort, title=title):
+        caption = f"Makespan over evaluations, {title}: mean and standard deviation over seeds"
+        pictures.append(Picture(path=effort, caption=caption))
     return [*pictures, *schedule_pictures(runs, folder, name=name)]

@@ -1,5 +1,7 @@
 """Training stages as Lightning modules, and the wiring of a run."""
 
+from pathlib import Path
+
 from omegaconf import OmegaConf
 
 from doppler.executor import host_device_type, num_host_devices
@@ -9,7 +11,8 @@ from doppler.stages.procedures import execute
 from doppler.stages.reinforcement import Reinforcement
 from doppler.stages.set_reinforcement import SetReinforcement
 
-# For conf/cluster/host.yaml.
+# For conf/workload/file.yaml and conf/cluster/host.yaml.
+OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
 OmegaConf.register_new_resolver("host_device_type", host_device_type, replace=True)
 OmegaConf.register_new_resolver("num_host_devices", num_host_devices, replace=True)
 
