@@ -15,12 +15,12 @@ from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import (
     begin,
     best_device,
-    commit,
     earliest,
     make_schedule,
     overflow_bytes,
     queue_keys,
     queue_released,
+    schedule,
     tie_seconds,
 )
 from doppler.compilation import compiled
@@ -158,11 +158,7 @@ def _schedule_batch(p, s, clusters, edge_BE, num_edges_B, cap_B, key_BV, seeds_B
             if clusters.home[root] < 0:
                 _settle(p, s, clusters, v, root, seeds_B[b], -1 - step * len(s.devices))
             d = best_device(p, s, v, clusters.home[root], False, seeds_B[b], step)
-            start, following = earliest(p, s, v, d, False)
-            decisions.op[b, step] = v
-            decisions.device[b, step] = d
-            decisions.start[b, step] = start
-            num_released = commit(p, s, v, d, start, following)
+            num_released = schedule(p, s, v, d, False, b, step, decisions)
 
 
 @compiled

@@ -12,11 +12,11 @@ from doppler.baselines.best_of_runs import BestOfRuns, Decisions, make_decisions
 from doppler.baselines.levels import b_levels, static_levels
 from doppler.baselines.list_scheduling import (
     begin,
-    commit,
     earliest,
     make_schedule,
     overflow_bytes,
     queue_keys,
+    schedule,
     tie_seconds,
 )
 from doppler.compilation import compiled
@@ -67,11 +67,7 @@ def _schedule_batch(p, s, key_BV, candidates, seeds_B, decisions):
             v = candidates[index]
             size -= 1
             candidates[index] = candidates[size]
-            start, following = earliest(p, s, v, d, False)
-            decisions.op[b, step] = v
-            decisions.device[b, step] = d
-            decisions.start[b, step] = start
-            num_released = commit(p, s, v, d, start, following)
+            num_released = schedule(p, s, v, d, False, b, step, decisions)
 
 
 @compiled

@@ -142,11 +142,7 @@ def _schedule_batch(p, s, key_BV, home_BV, insertion, seeds_B, decisions):
             v = heap_pop(s.candidates, 0, size)
             size -= 1
             d = best_device(p, s, v, home_BV[b, v], insertion, seeds_B[b], step)
-            start, following = earliest(p, s, v, d, insertion)
-            decisions.op[b, step] = v
-            decisions.device[b, step] = d
-            decisions.start[b, step] = start
-            num_released = commit(p, s, v, d, start, following)
+            num_released = schedule(p, s, v, d, insertion, b, step, decisions)
 
 
 @compiled
@@ -240,7 +236,17 @@ def best_device(p, s, v, home, insertion, seed, step):
 
 
 @compiled
-def commit(p, s, v, d, start, following):
+def schedule(p, s, v, d, insertion, b, step, decisions):
+    """Schedule op v on device d, step ``step`` of run b; returns how many ops it releases."""
+    start, following = earliest(p, s, v, d, insertion)
+    decisions.op[b, step] = v
+    decisions.device[b, step] = d
+    decisions.start[b, step] = start
+    return _commit(p, s, v, d, start, following)
+
+
+@compiled
+def _commit(p, s, v, d, start, following):
     """Schedule op v on device d before the op ``following``; returns how many ops it releases."""
     finish = start + p.op_seconds[v, d]
     s.ops[v].start = start
