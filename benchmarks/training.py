@@ -22,7 +22,6 @@ from pathlib import Path
 
 import torch
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 from rich.console import Console
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -108,7 +107,6 @@ def main() -> None:
     parser.add_argument("--growth", action="store_true", help="by graph size")
     parser.add_argument("--size", type=int, help="one size, figures as JSON")
     arguments = parser.parse_args()
-    OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem)
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         if arguments.size:
             measure_size(arguments.size)

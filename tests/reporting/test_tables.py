@@ -12,6 +12,7 @@ from doppler.reporting.report import summarise
 from doppler.reporting.tables import (
     leader,
     makespan_text,
+    method_labels,
     problem_labels,
     result_tables,
     training_tables,
@@ -183,3 +184,15 @@ def test_latex_escapes_what_has_a_meaning_there(name):
     for character in "_%&#":
         name = name.replace(character, "\\" + character)
     assert f"\n{name} &" in text
+
+
+def test_settings_under_one_name_are_told_apart_by_their_evaluations_or_a_hash():
+    budgets = [
+        *seeds([0.1], method="annealing", variant="a", evaluations=1000),
+        *seeds([0.09], method="annealing", variant="b", evaluations=4000),
+        *seeds([0.08]),
+    ]
+    assert method_labels(summarise(budgets)) == ["doppler", "annealing, 4,000", "annealing, 1,000"]
+    equal = [*budgets, *seeds([0.07], method="annealing", variant="c", evaluations=4000)]
+    labels = method_labels(summarise(equal))
+    assert labels == ["annealing #c", "doppler", "annealing #b", "annealing #a"]

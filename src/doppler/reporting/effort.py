@@ -29,7 +29,7 @@ def save_effort(table: Sequence[SummaryRow], path: Path, *, title: str) -> bool:
     if not drawn:
         return False
     unit_s, symbol = time_unit(min(row.makespan_s for rows in drawn.values() for row in rows))
-    figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
+    figure = Figure(figsize=(9, 4), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for i, (method, rows) in enumerate(drawn.items()):

@@ -87,14 +87,19 @@ def leader(rows: Sequence[SummaryRow]) -> SummaryRow | None:
 
 
 def method_labels(rows: Sequence[SummaryRow]) -> list[str]:
-    """Names; settings that differ under one name are told apart by their hash."""
-    variants = defaultdict(set)
+    """Names; settings that differ under one name are told apart by their evaluations, or a hash."""
+    settings: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for row in rows:
-        variants[row.method].add(row.variant)
-    return [
-        row.method if len(variants[row.method]) == 1 else f"{row.method} #{row.variant}"
-        for row in rows
-    ]
+        settings[row.method].add((row.variant, row.evaluations))
+
+    def label(row: SummaryRow) -> str:
+        variants, budgets = map(set, zip(*settings[row.method], strict=True))
+        if len(variants) == 1:
+            return row.method
+        is_told = len(budgets) == len(settings[row.method])
+        return f"{row.method}, {row.evaluations:,}" if is_told else f"{row.method} #{row.variant}"
+
+    return [label(row) for row in rows]
 
 
 def makespan_text(row: SummaryRow) -> str:
