@@ -10,7 +10,6 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from doppler.graph import load_graph, save_json
@@ -24,7 +23,6 @@ GROUP_FILES = sorted((PROJECT / "conf").glob("*/*.yaml"))
 
 @pytest.fixture(autouse=True)
 def hydra():
-    OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         yield

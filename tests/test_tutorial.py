@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from doppler.stages import execute
@@ -50,7 +49,6 @@ def commands() -> list[str]:
 
 @pytest.mark.parametrize("command", commands())
 def test_the_commands_run(command, files):
-    OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
     overrides = [*shlex.split(command), "budget.evaluations=40", f"output_dir={files}"]
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):

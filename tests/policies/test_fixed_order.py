@@ -11,7 +11,6 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
 from problems import cluster_of, graph_of, random_device, random_problem, random_ranking
 from rich.console import Console
 from scipy.stats import chi2
@@ -293,7 +292,6 @@ def two_chains() -> DataflowGraph:
 def train(tmp_path):
     """train(*overrides) -> summary of a run of the command line's code on the two chains."""
     save_json(two_chains(), tmp_path / "chains.json")
-    OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
 

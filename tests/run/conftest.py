@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from doppler.stages import execute
@@ -24,7 +24,6 @@ SMALL = (
 @pytest.fixture
 def configure(tmp_path):
     """configure(*overrides) -> configuration whose runs lie in tmp_path."""
-    OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         yield lambda *overrides: compose("config", [f"output_dir={tmp_path}", *overrides])

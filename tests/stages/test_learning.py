@@ -12,7 +12,6 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
-from omegaconf import OmegaConf
 from problems import random_problem
 from torch.utils.data import DataLoader
 
@@ -32,7 +31,6 @@ SYSTEM = WorkConserving(contention="none")
 
 @pytest.fixture(scope="module")
 def cfg():
-    OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
     GlobalHydra.instance().clear()
     with initialize_config_dir(CONF, version_base="1.3"):
         return compose("config", ["budget.evaluations=8000"])

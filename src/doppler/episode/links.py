@@ -17,6 +17,15 @@ from doppler.compilation import compiled
 from doppler.problem import ProblemArrays
 
 FloatArray = NDArray[np.float64]
+QUEUE_FEATURES = (
+    "queued_start_over_min",
+    "queued_finish_over_min",
+    "attains_min_queued_finish",
+    "queued_wait",
+    "queued_available_over_min",
+)
+# The most that a finish is late, in units of the scale: on devices that cannot run the op.
+_LATEST = 1e3
 
 
 class Queues(NamedTuple):
@@ -91,7 +100,10 @@ def place_in_queues(p, q, device_of, v, d):
 
 @compiled
 def queue_features(p, w, q, device_of, v, out):
-    """Fill ``out`` [D, 5]: QUEUE_FEATURES of each device for op v."""
+    """Fill ``out`` [D, QUEUE_FEATURES] with what each device would mean for op v.
+
+    Logarithms: where much is moved, waits are many times the scale and are still to be told apart.
+    """
     best_start, best_finish, first_free = np.inf, np.inf, np.inf
     for d in range(len(q.start)):
         start = try_start(p, q, device_of, v, d, False)
@@ -109,15 +121,3 @@ def queue_features(p, w, q, device_of, v, out):
         out[d, 2] = 1.0 if late <= 0.0 else 0.0
         out[d, 3] = np.log1p((start - free) / w.scale_s)
         out[d, 4] = np.log1p((free - first_free) / w.scale_s)
-
-
-QUEUE_FEATURES = (
-    "queued_start_over_min",
-    "queued_finish_over_min",
-    "attains_min_queued_finish",
-    "queued_wait",
-    "queued_available_over_min",
-)
-# Where there are many transfers, waits are many times the scale, and still to be told apart:
-# logarithms, up to where no device is taken.
-_LATEST = 1e3

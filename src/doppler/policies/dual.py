@@ -59,9 +59,10 @@ class DualPolicy(nn.Module):
     """DOPPLER's two policies.
 
     SEL(v) = MLP[x_v, H_v, mean of H along v's longest path to a sink and to a source, features of
-    v among the candidates]; softmax over candidates. PLC(v, d) = MLP[x_v, H_v, sum of H over the
-    ops on d / V, features of d for v]; softmax over devices. Rollouts run compiled on all cores,
-    `log_prob` replays the recorded decisions in one batched pass.
+    v among the candidates]; softmax over candidates, where they are many over the MOST_CANDIDATES
+    of the largest b_levels. PLC(v, d) = MLP[x_v, H_v, sum of H over the ops on d / V, features of d
+    for v]; softmax over devices. Rollouts run compiled on all cores, `log_prob` replays the
+    recorded decisions in one batched pass.
 
     hidden, rounds: of the encoder. sel_hidden, plc_hidden: of the heads. The rest are ablations.
     encoder: "none" leaves H out. sel, plc: "learned", or what the critical path heuristic would

@@ -35,11 +35,11 @@ class SetReinforcement(EpisodeTraining):
     policy: an nn.Module that is a Policy. views, sessions: of the problems to train on; held_out,
     held_out_sessions: of those that tell which weights are best, by the mean ratio of the greedy
     placement to the lower bound. updates: in all, each of ``batch_problems`` problems with
-    ``episodes_each`` executed episodes; the held-out problems are tried every
-    ``try_every`` updates. learning_rate,
-    final_learning_rate: of Adam, falling linearly. entropy: weight of the entropy bonus, falling to
-    0. seed: of everything random here. on_best: called while the weights are the best so far.
-    inherited: what it took to make the weights that training begins with; it goes on from there.
+    ``episodes_each`` executed episodes; the held-out problems are tried every ``try_every``
+    updates. learning_rate, final_learning_rate: of Adam, falling linearly. entropy: weight of the
+    entropy bonus, falling to 0. seed: of everything random here. on_best: called while the weights
+    are the best so far. inherited: what it took to make the weights that training begins with; it
+    goes on from there.
 
     Advantages are those within a batch, in units of its spread: no problem counts more than
     another because its seconds are longer or its graph larger.
