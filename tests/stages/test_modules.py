@@ -82,6 +82,7 @@ def reinforcement(
         "learning_rate": 1e-2,
         "final_learning_rate": 1e-3,
         "entropy": 1e-2,
+        "tuned_updates": None,
         "imitate_best": 0.0,
         "seed": 0,
         "on_best_greedy": lambda: None,
@@ -253,6 +254,7 @@ BARE = {
     "learning_rate": 1.0,
     "final_learning_rate": 0.1,
     "entropy": 0.0,
+    "tuned_updates": None,
     "imitate_best": 0.0,
     "seed": 0,
     "on_best_greedy": lambda: None,
@@ -381,12 +383,27 @@ def test_all_episodes_of_a_batch_are_executed_under_the_same_fresh_draw(tmp_path
     ("key", "value", "message"),
     [
         ("exploration", -0.1, "must be a number of at least 0"),
+        ("tuned_updates", 0, "must be a number of at least 1"),
         ("advantage", "median", "'median' is not one of batch, running_mean"),
     ],
 )
 def test_what_training_cannot_do_is_refused_by_name(key, value, message):
     with pytest.raises(InputError, match=rf"^algorithm\.reinforcement\.{key}: {message}"):
         Reinforcement(**{**BARE, "evaluations": 100, **LEAST, key: value})
+
+
+@pytest.mark.parametrize(
+    ("tuned_updates", "rate", "entropy"),
+    [(None, 1.0, 0.5), (200, 1.0, 0.5), (50, 1 / np.sqrt(2), 1.0), (1, 0.1, 1.5)],
+)
+def test_longer_training_learns_slower_and_explores_more(tuned_updates, rate, entropy):
+    # 100 episodes, 100 greedy ones, and one at the end.
+    settings = {**BARE, **LEAST, "evaluations": 201, "entropy": 0.5}
+    module = Reinforcement(**{**settings, "tuned_updates": tuned_updates})
+    assert module.num_updates == 100
+    assert module.learning_rate == pytest.approx(rate)
+    assert module.final_learning_rate == pytest.approx(0.1 * rate)
+    assert module.entropy == pytest.approx(entropy)
 
 
 LEAST = {"batch_episodes": 1, "greedy_every": 1, "policy": None, "view": None}

@@ -14,10 +14,9 @@ from doppler.compilation import compiled
 from doppler.problem import Placement, Problem
 from doppler.simulator.state import uniform
 
-# Shares of the moves, by measurement: those that change the order, where it is searched, and of
-# these those that go to the rank of an op with a neighbour in common; and, of the others, those
-# that move a group of ops, at first and at last.
-ORDER_SHARE, TOGETHER_SHARE = 0.25, 0.5
+# Shares of the moves, by measurement: those that change the order, where it is searched; and, of
+# the others, those that move a group of ops, at first and at last.
+ORDER_SHARE = 0.25
 GROUPS_FIRST, GROUPS_LAST = 1.0, 0.6
 # What does not fit is worse than any makespan, and the worse the more memory it lacks.
 LACKING_S = 1e30
@@ -28,8 +27,8 @@ STATUS = np.dtype(
         ("best_s", np.float64),  # least makespan of all places that fit in memory
         ("num_draws", np.int64),
         ("num_moved", np.int64),
-        ("rank_from", np.int64),  # the op that was here went to rank_to; equal: none did
-        ("rank_to", np.int64),
+        ("rank_low", np.int64),  # the last step changed the order from here to rank_high
+        ("rank_high", np.int64),  # equal: it did not
     ]
 )
 
@@ -68,6 +67,8 @@ class Walk(NamedTuple):
     moved: NDArray[np.int64]  # [V] ops of the last step's group
     came_from: NDArray[np.int64]  # [V] their devices before
     group: NDArray[np.int64]  # [V] the step at which an op was last in a group
+    was_ranked: NDArray[np.int64]  # [V] op by priority before the last step, where that changed it
+    goes_along: NDArray[np.bool_]  # [V] where it did: whether an op changed places with others
     peak_bytes: NDArray[np.float64]  # [D] of the last execution
     status: NDArray[np.void]  # STATUS [1]
 
@@ -86,6 +87,8 @@ class Walk(NamedTuple):
             moved=np.zeros(num_ops, np.int64),
             came_from=np.zeros(num_ops, np.int64),
             group=np.zeros(num_ops, np.int64),
+            was_ranked=np.zeros(num_ops, np.int64),
+            goes_along=np.zeros(num_ops, np.bool_),
             peak_bytes=np.zeros(num_devices),
             status=status,
         )
@@ -142,47 +145,78 @@ def change(p, plan, step, walk):
     """Step ``step`` of the walk: a change of devices or of the order, to be executed next."""
     status = walk.status
     status[0].num_moved = 0
-    status[0].rank_from, status[0].rank_to = 0, 0
+    status[0].rank_low, status[0].rank_high = 0, 0
     if plan.order and _draw(plan, status) < ORDER_SHARE:
-        _reorder(plan, walk)
+        _reorder(p, plan, walk)
     else:
         _move(p, plan, step, walk)
 
 
 @compiled
-def _reorder(plan, walk):
-    """One op goes to another rank; near ones are as likely as far ones, by orders of magnitude.
-
-    Or to that of an op with which it has a neighbour in common: what is needed together is run
-    one behind the other.
-    """
-    status, num_ops, near = walk.status, len(walk.ranked), plan.near
+def _reorder(p, plan, walk):
+    """One op goes to another rank; near ones are as likely as far ones, by orders of magnitude."""
+    status, num_ops = walk.status, len(walk.ranked)
     rank = _draw_int(plan, status, num_ops)
-    v = walk.ranked[rank]
-    if near.ptr[v] < near.ptr[v + 1] and _draw(plan, status) < TOGETHER_SHARE:
-        other = _draw_neighbour(plan, _draw_neighbour(plan, v, status), status)
-        status[0].rank_from = rank
-        status[0].rank_to = walk.priority[other]
-        _insert(walk, rank, status[0].rank_to)
-        return
     distance = int(num_ops ** _draw(plan, status))
     if _draw(plan, status) < 0.5:
-        distance = -distance
-    status[0].rank_from = rank
-    status[0].rank_to = min(max(0, rank + distance), num_ops - 1)
-    _insert(walk, rank, status[0].rank_to)
+        _bring_forward(p, walk, max(0, rank - distance), rank)
+    else:
+        _put_back(p, walk, rank, min(rank + distance, num_ops - 1))
 
 
 @compiled
-def _insert(walk, begin, end):
-    """The op of rank ``begin`` gets rank ``end``; those between make room."""
-    v = walk.ranked[begin]
-    way = 1 if begin < end else -1
-    for rank in range(begin, end, way):
-        walk.ranked[rank] = walk.ranked[rank + way]
-        walk.priority[walk.ranked[rank]] = rank
-    walk.ranked[end] = v
-    walk.priority[v] = end
+def _bring_forward(p, walk, low, high):
+    """The op of rank ``high`` gets rank ``low``, behind all that it needs and that ranked between.
+
+    It could not run earlier without them.
+    """
+    _begin_reordering(walk, low, high)
+    walk.goes_along[walk.ranked[high]] = True
+    for rank in range(high, low - 1, -1):
+        v = walk.ranked[rank]
+        if walk.goes_along[v]:
+            for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
+                walk.goes_along[p.region_src[p.reads[i]]] = True
+    _regroup(walk, low, high, True)
+
+
+@compiled
+def _put_back(p, walk, low, high):
+    """The op of rank ``low`` gets rank ``high``, before all that needs it and that ranked between.
+
+    They could not run before it.
+    """
+    _begin_reordering(walk, low, high)
+    walk.goes_along[walk.ranked[low]] = True
+    for rank in range(low + 1, high + 1):
+        v = walk.ranked[rank]
+        for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
+            producer = p.region_src[p.reads[i]]
+            if low <= walk.priority[producer] < rank and walk.goes_along[producer]:
+                walk.goes_along[v] = True
+    _regroup(walk, low, high, False)
+
+
+@compiled
+def _begin_reordering(walk, low, high):
+    walk.status[0].rank_low, walk.status[0].rank_high = low, high
+    for rank in range(low, high + 1):
+        v = walk.ranked[rank]
+        walk.was_ranked[rank] = v
+        walk.goes_along[v] = False
+
+
+@compiled
+def _regroup(walk, low, high, first):
+    """Of the ops of these ranks, those that go along come first, or last; else as they were."""
+    end = low
+    for goes_along in (first, not first):
+        for rank in range(low, high + 1):
+            v = walk.was_ranked[rank]
+            if walk.goes_along[v] == goes_along:
+                walk.ranked[end] = v
+                walk.priority[v] = end
+                end += 1
 
 
 @compiled
@@ -252,7 +286,12 @@ def _take_back(walk):
     status = walk.status
     for i in range(status[0].num_moved):
         walk.device[walk.moved[i]] = walk.came_from[i]
-    _insert(walk, status[0].rank_to, status[0].rank_from)
+    low, high = status[0].rank_low, status[0].rank_high
+    if low < high:
+        for rank in range(low, high + 1):
+            v = walk.was_ranked[rank]
+            walk.ranked[rank] = v
+            walk.priority[v] = rank
 
 
 @compiled

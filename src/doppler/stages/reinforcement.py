@@ -26,6 +26,9 @@ from doppler.stages.optimisation import (
     seeded_generator,
 )
 
+# How much more than ``entropy`` long training has, at most.
+_MOST_ENTROPY = 3.0
+
 
 class Trained(NamedTuple):
     """The best placement that training has found, and what it took."""
@@ -46,11 +49,13 @@ class Reinforcement(EpisodeTraining):
     exploration: None samples from the policy; else the first probability of a uniform choice in
     place of the most likely one, falling to 0. advantage: one of ADVANTAGES.
     learning_rate, final_learning_rate: of Adam, falling linearly. entropy: weight of the entropy
-    bonus, falling to 0. imitate_best: weight of imitating the best placement so far, rising from 0:
-    what sampling has found the policy then decides without drawing. seed: of everything random
-    here. on_best_greedy: called while the weights are those of a new best greedy placement.
-    inherited: what it took to make the weights that training begins with; elapsed_s goes on
-    counting from there.
+    bonus, falling to 0. tuned_updates: how many updates these three are for; None: any number.
+    Longer training learns slower, by the root of how much longer, and explores more, with as much
+    more entropy, up to threefold. imitate_best: weight of imitating the best placement so far,
+    rising from 0: what sampling has found the policy then decides without drawing. seed: of
+    everything random here. on_best_greedy: called while the weights are those of a new best greedy
+    placement. inherited: what it took to make the weights that training begins with; elapsed_s goes
+    on counting from there.
 
     trained: what training alone has found, once it has ended; None before.
 
@@ -77,6 +82,7 @@ class Reinforcement(EpisodeTraining):
         learning_rate: float,
         final_learning_rate: float,
         entropy: float,
+        tuned_updates: int | None,
         imitate_best: float,
         seed: int,
         on_best_greedy: Callable[[], None],
@@ -93,6 +99,8 @@ class Reinforcement(EpisodeTraining):
             raise InputError(
                 f"{where}.advantage: {advantage!r} is not one of {', '.join(ADVANTAGES)}"
             )
+        if tuned_updates is not None:
+            check_at_least(f"{where}.tuned_updates", tuned_updates, 1)
         check_at_least(f"{where}.imitate_best", imitate_best, 0.0)
         check_at_least("budget.evaluations", evaluations, 1)
         self.title = title
@@ -111,9 +119,10 @@ class Reinforcement(EpisodeTraining):
             )
         self.exploration = exploration
         self.advantage = ADVANTAGES[advantage]
-        self.learning_rate = learning_rate
-        self.final_learning_rate = final_learning_rate
-        self.entropy = entropy
+        longer = max(1.0, self.num_updates / (tuned_updates or self.num_updates))
+        self.learning_rate = learning_rate / longer**0.5
+        self.final_learning_rate = final_learning_rate / longer**0.5
+        self.entropy = entropy * min(longer, _MOST_ENTROPY)
         self.imitate_best = imitate_best
         self.inherited = inherited
         self.elapsed_s = inherited.seconds
