@@ -90,7 +90,8 @@ def test_weights_travel_from_one_workload_to_another(run, tmp_path):
 
 
 def test_the_ablations_and_the_two_stages_run_on_their_own(run):
-    for method in ("doppler_sel_only", "doppler_plc_only", "doppler_stage_two", "doppler_paper"):
+    heads = ("doppler_sel_only", "doppler_plc_only", "doppler_no_encoder", "doppler_no_look_ahead")
+    for method in (*heads, "doppler_stage_two", "doppler_paper", "doppler_taught_by_clustering"):
         summary, _ = run(f"method={method}")
         assert summary["method"] == method
         assert summary["peak_memory_bytes"] > 1e7
