@@ -33,6 +33,17 @@ class Measurement:
         """What an optimiser minimises [B]: the mean over repeats, inf where infeasible."""
         return np.where(self.feasible, self.seconds.mean(axis=1), np.inf)
 
+    def lack(self, memory_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How far each placement is from fitting [B]: the sum of what its peaks lack, as shares.
+
+        memory_bytes: [D]. 0 where all fits, and where nothing is known of peaks.
+        """
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share_BD = np.where(
+                self.peak_bytes > memory_bytes, 1.0 - memory_bytes / self.peak_bytes, 0.0
+            )
+        return share_BD.sum(axis=1)
+
 
 class Session(Protocol):
     """One problem on one system; buffers, threads and locks live here. A context manager.

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+from pathlib import Path
 
 import pytest
 from hydra.utils import instantiate
@@ -228,23 +229,40 @@ def test_weights_from_an_earlier_training_bring_their_evaluations_along(run, tmp
     assert second["evaluations"] == 2 * first["evaluations"]
 
 
+def tight(directory: Path, output_bytes: list[int], edges: list[dict[str, int]]) -> tuple[str, ...]:
+    """Overrides: ops of 1 s; for each of 6 bytes a device of 10; 1 byte/s between devices."""
+    ops = [{"output_bytes": num, "flops": 1} for num in output_bytes]
+    graph = {"format": "doppler-graph", "version": 1, "ops": ops, "edges": edges, "inputs": []}
+    (directory / "tight.json").write_text(json.dumps(graph))
+    device = "{flop_per_s:{f32:1},memory_bytes_per_s:1e9,launch_overhead_s:0,memory_bytes:10}"
+    return (
+        *("workload=file", f"workload.path={directory}/tight.json", "cluster.name=tiny"),
+        *("cluster._target_=doppler.cluster.custom", "~cluster.num_devices"),
+        *("+cluster.bytes_per_s=1.0", "+cluster.latency_s=0"),
+        f"+cluster.devices=[{','.join([device] * output_bytes.count(6))}]",
+    )
+
+
+def test_stage_two_begins_where_stage_one_does_not_fit(run, tmp_path):
+    # Four of five ops fill a device each. Without learning, stage I does not know that.
+    edges = [{"src": 0, "dst": dst, "bytes": 3} for dst in range(1, 5)]
+    close = (*tight(tmp_path, [3, 6, 6, 6, 6], edges), "algorithm.imitation.learning_rate=1e-12")
+    summary, text = run(*close, "stage=pipeline", "baseline=[]")
+    assert "stage I is needed first" in text
+    assert 0 < summary["makespan_s"] < 100
+    step = only(tmp_path.glob("imitation/tight/tiny/doppler/*"))
+    assert json.loads((step / "summary.json").read_text())["greedy_makespan_s"] is None
+    run(*close, "stage=pipeline", "baseline=[]", "algorithm.confirmations=1")
+    assert only(tmp_path.glob("imitation/tight/tiny/doppler/*")) == step, "it is used again"
+    with pytest.raises(InputError, match="the greedy placement does not fit in memory"):
+        run(*close, "stage=imitation", "overwrite=true")
+
+
 def test_learned_placements_that_do_not_fit_are_no_rows(run, tmp_path):
     # Two ops of 6 bytes on two devices of 10: apart they fit, together they do not.
-    rows = ",".join('{"output_bytes": 6, "flops": 1}' for _ in range(2))
-    (tmp_path / "tight.json").write_text(
-        f'{{"format": "doppler-graph", "version": 1, "ops": [{rows}], "edges": [], "inputs": []}}'
+    summary, _ = run(
+        *tight(tmp_path, [6, 6], []), "stage=pipeline", "baseline=[single_device,round_robin]"
     )
-    device = "{flop_per_s:{f32:1},memory_bytes_per_s:1e9,launch_overhead_s:0,memory_bytes:10}"
-    cluster = (
-        *("cluster._target_=doppler.cluster.custom", "~cluster.num_devices", "cluster.name=tiny"),
-        *(
-            "+cluster.bytes_per_s=1.0",
-            "+cluster.latency_s=0",
-            f"+cluster.devices=[{device},{device}]",
-        ),
-    )
-    tight = ("workload=file", f"workload.path={tmp_path}/tight.json", *cluster)
-    summary, _ = run(*tight, "stage=pipeline", "baseline=[single_device,round_robin]")
     directory = only(tmp_path.glob("pipeline/tight/tiny/doppler/*"))
     json.loads((directory / "summary.json").read_text(), parse_constant=pytest.fail)
     rows = {row.method: row for row in read_results(directory / "results.csv")}

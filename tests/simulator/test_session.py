@@ -8,7 +8,7 @@ from doppler.errors import InputError
 from doppler.problem import Placement, build
 from doppler.simulator import Published, WorkConserving
 from doppler.simulator.session import _measure_batch
-from doppler.system import Session, System, measure_placements
+from doppler.system import Measurement, Session, System, measure_placements
 
 
 @pytest.fixture
@@ -49,6 +49,15 @@ def test_shapes_of_a_measurement(problem):
     assert measured.peak_bytes.shape == (5, 3)
     assert measured.feasible.shape == (5,)
     assert measured.cost_s() == pytest.approx(measured.seconds.mean(axis=1))
+
+
+def test_what_lacks_is_the_share_of_peaks_that_memory_does_not_hold():
+    measured = Measurement(
+        seconds=np.ones((4, 1)),
+        peak_bytes=np.array([[10.0, 20.0], [20.0, 40.0], [0.0, 0.0], [np.nan, np.nan]]),
+        feasible=np.array([True, False, True, True]),
+    )
+    assert measured.lack(np.array([10.0, 30.0])).tolist() == [0.0, 0.5 + 0.25, 0.0, 0.0]
 
 
 def test_an_empty_batch_is_measured(problem):

@@ -369,9 +369,9 @@ def test_all_episodes_of_a_batch_are_executed_under_the_same_fresh_draw(tmp_path
 
         def executed(device_BV, priority_BV, rng):
             assert (device_BV == device_BV[0]).all()
-            cost_B = execute(device_BV, priority_BV, rng)
-            measured.append(cost_B.tolist())
-            return cost_B
+            measurement = execute(device_BV, priority_BV, rng)
+            measured.append(measurement.cost_s().tolist())
+            return measurement
 
         module.best.measure = executed
         fit(module, tmp_path)

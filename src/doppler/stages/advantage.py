@@ -1,5 +1,8 @@
 """Advantages: how much less an episode cost than was to be expected.
 
+cost_B: seconds [B], inf where a placement does not fit. lack_B: how far it is from that [B], see
+system.Measurement.lack.
+
 Shape suffixes: B episodes.
 """
 
@@ -9,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+FloatArray = NDArray[np.float64]
+
 
 class Past(NamedTuple):
     """The feasible episodes so far: how many, and the sum of what they cost."""
@@ -16,7 +21,7 @@ class Past(NamedTuple):
     count: int
     total_s: float
 
-    def with_batch(self, cost_B: NDArray[np.float64]) -> "Past":
+    def with_batch(self, cost_B: FloatArray) -> "Past":
         """This batch added."""
         feasible = cost_B[np.isfinite(cost_B)]
         return Past(self.count + len(feasible), self.total_s + float(feasible.sum()))
@@ -25,27 +30,29 @@ class Past(NamedTuple):
 NO_PAST = Past(0, 0.0)
 
 
-def batch_advantage(cost_B: NDArray[np.float64], past: Past = NO_PAST) -> NDArray[np.float64]:
+def batch_advantage(cost_B: FloatArray, lack_B: FloatArray, past: Past = NO_PAST) -> FloatArray:
     """(mean - cost) / standard deviation of the batch [B]; 0 where all costs are equal.
 
-    An infeasible episode (inf) counts as the worst feasible one and once their spread more; if
-    none is feasible there is nothing to learn from.
+    An infeasible episode (inf) counts as the worst feasible one and once their spread more, and
+    the more the more memory it lacks; if none is feasible only that counts.
     """
     finite_B = np.isfinite(cost_B)
-    if not finite_B.any():
-        return np.zeros_like(cost_B)
-    worst, spread = cost_B[finite_B].max(), np.ptp(cost_B[finite_B])
-    cost_B = np.where(finite_B, cost_B, worst + max(spread, 0.1 * worst))
+    if finite_B.any():
+        worst, spread = cost_B[finite_B].max(), np.ptp(cost_B[finite_B])
+        beyond_B = max(spread, 0.1 * worst) * (1.0 + lack_B)
+        cost_B = np.where(finite_B, cost_B, worst + beyond_B)
+    else:
+        cost_B = lack_B
     deviation = cost_B.std()
     if deviation <= 1e-12 * abs(cost_B.mean()):
         return np.zeros_like(cost_B)
     return (cost_B.mean() - cost_B) / deviation
 
 
-def running_mean_advantage(cost_B: NDArray[np.float64], past: Past) -> NDArray[np.float64]:
+def running_mean_advantage(cost_B: FloatArray, lack_B: FloatArray, past: Past) -> FloatArray:
     """1 - cost / mean of all costs so far, this batch included [B].
 
-    An infeasible episode counts twice the mean.
+    An infeasible episode counts twice the mean, whatever it lacks.
 
     Source: DOPPLER (Yao et al., ICLR 2026), stages II and III: running mean - makespan. There in
     raw cost units, here as a share of the mean: the same in any unit of time.
@@ -56,7 +63,7 @@ def running_mean_advantage(cost_B: NDArray[np.float64], past: Past) -> NDArray[n
     return np.where(np.isfinite(cost_B), 1.0 - cost_B / (total_s / count), -1.0)
 
 
-ADVANTAGES: dict[str, Callable[[NDArray[np.float64], Past], NDArray[np.float64]]] = {
+ADVANTAGES: dict[str, Callable[[FloatArray, FloatArray, Past], FloatArray]] = {
     "batch": batch_advantage,
     "running_mean": running_mean_advantage,
 }

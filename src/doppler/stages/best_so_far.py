@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from doppler.problem import Placement, Problem
 from doppler.stages.optimisation import seeded_generator
-from doppler.system import Session
+from doppler.system import Measurement, Session
 
 
 class Found(NamedTuple):
@@ -72,14 +72,15 @@ class BestSoFar:
         device_BV: NDArray[np.int64],
         priority_BV: NDArray[np.int64],
         rng: np.random.Generator,
-    ) -> NDArray[np.float64]:
-        """Cost [B] of each placement, all under one draw; the best of them may be a new best."""
-        cost_B = self.session.measure(device_BV, priority_BV, rng=rng).cost_s()
+    ) -> Measurement:
+        """Execute placements, all under one draw; the best of them may be a new best."""
+        measurement = self.session.measure(device_BV, priority_BV, rng=rng)
         self.evaluations += len(device_BV)
+        cost_B = measurement.cost_s()
         best = int(cost_B.argmin())
         placement = Placement.make(self.session.problem, device_BV[best], priority_BV[best])
         self.offer(placement, float(cost_B[best]))
-        return cost_B
+        return measurement
 
     @property
     def placement(self) -> Placement | None:

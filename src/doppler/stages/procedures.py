@@ -169,19 +169,19 @@ def run_imitation(run: Run) -> Summary:
         wall_s=module.elapsed_s,
     )
     own_s = module.elapsed_s - module.inherited.seconds
-    if not np.isfinite(method.makespan_s):
-        raise InputError(f"{method.name}: the greedy placement does not fit in memory")
-    return run.finish(
-        method,
-        [],
-        {
-            "imitation_key": imitation_key(run),
-            "greedy_makespan_s": method.makespan_s,
-            "episodes": module.num_episodes,
-            "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
-            "peak_memory_bytes": peak_bytes(),
-        },
-    )
+    fits = bool(np.isfinite(method.makespan_s))
+    extra = {
+        "imitation_key": imitation_key(run),
+        "greedy_makespan_s": method.makespan_s if fits else None,
+        "episodes": module.num_episodes,
+        "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
+        "peak_memory_bytes": peak_bytes(),
+    }
+    if fits:
+        return run.finish(method, [], extra)
+    if run.is_step:  # weights to go on from, which is what was asked for
+        return run.summarise(extra)
+    raise InputError(f"{method.name}: the greedy placement does not fit in memory")
 
 
 def run_rl_sim(run: Run) -> Summary:
@@ -320,8 +320,7 @@ def run_describe(run: Run) -> Summary:
         lines.append(f"no graph.txt: {error}")
     save_graph_picture(graph, directory / "graph.png")
     write_atomically(directory / DESCRIPTION_FILE, "\n".join(lines) + "\n")
-    summary = {**run.identity(), **counts(graph)}
-    write_atomically(directory / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
+    summary = run.summarise(counts(graph))
     run.say("\n".join(lines))
     run.say(f"graph.json, graph.txt and graph.png are in {directory}")
     return summary

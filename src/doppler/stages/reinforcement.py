@@ -155,9 +155,11 @@ class Reinforcement(EpisodeTraining):
         remaining = 1.0 - step / self.num_updates
         explore = None if self.exploration is None else self.exploration * remaining
         decisions = self.policy.rollout(self.view, self.batch_episodes, explore, self.rng)
-        cost_B = self.best.measure(*decisions.placements(), self.rng)
+        measurement = self.best.measure(*decisions.placements(), self.rng)
+        cost_B = measurement.cost_s()
+        lack_B = measurement.lack(self.view.problem.arrays.memory_bytes)
         log_prob_B, entropy_B = self.policy.log_prob(self.view, decisions)
-        advantage_B = torch.from_numpy(self.advantage(cost_B, self.past)).to(log_prob_B.dtype)
+        advantage_B = torch.from_numpy(self.advantage(cost_B, lack_B, self.past))
         self.past = self.past.with_batch(cost_B)
         entropy = entropy_B.mean() / num_ops
         feasible_B = cost_B[np.isfinite(cost_B)]
@@ -172,7 +174,8 @@ class Reinforcement(EpisodeTraining):
                 "entropy": entropy.item(),
             },
         )
-        loss = -(advantage_B * log_prob_B).mean() / num_ops - self.entropy * remaining * entropy
+        gain = (advantage_B.to(log_prob_B.dtype) * log_prob_B).mean() / num_ops
+        loss = -gain - self.entropy * remaining * entropy
         if self.imitate_best > 0.0 and self.best.placement is not None:
             log_prob = self._log_prob_of_best(self.best.placement)
             loss = loss - self.imitate_best * (1.0 - remaining) * log_prob / num_ops

@@ -303,8 +303,7 @@ class Run:
         save_gantt(trace, self.directory / "schedule.png", title=title)
         explanation = explain(trace).lines()
         write_atomically(self.directory / "explanation.txt", "\n".join(explanation) + "\n")
-        summary = {**self.identity(), **_outcome(rows[0]), **extra}
-        write_atomically(self.directory / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
+        summary = self.summarise({**_outcome(rows[0]), **extra})
         if self.is_step:
             return summary
         for line in explanation:
@@ -314,6 +313,12 @@ class Run:
             f"{method.name}: {format_seconds(rows[0].makespan_s)}; "
             f"placement, trace, schedule and table are in {self.directory}"
         )
+        return summary
+
+    def summarise(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """Write the summary, which marks the run as finished."""
+        summary = {**self.identity(), **outcome}
+        write_atomically(self.directory / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
         return summary
 
     def identity(self) -> dict[str, Any]:

@@ -113,10 +113,12 @@ class SetReinforcement(EpisodeTraining):
         remaining = 1.0 - self.global_step / self.num_updates
         decisions = self.policy.rollout(view, self.episodes_each, None, self.rng)
         device_BV, priority_BV = decisions.placements()
-        cost_B = session.measure(device_BV, priority_BV, rng=self.rng).cost_s()
-        self.evaluations += len(cost_B)
+        measurement = session.measure(device_BV, priority_BV, rng=self.rng)
+        lack_B = measurement.lack(view.problem.arrays.memory_bytes)
+        self.evaluations += len(device_BV)
         log_prob_B, entropy_B = self.policy.log_prob(view, decisions)
-        advantage_B = torch.from_numpy(batch_advantage(cost_B)).to(log_prob_B.dtype)
+        advantage = batch_advantage(measurement.cost_s(), lack_B)
+        advantage_B = torch.from_numpy(advantage).to(log_prob_B.dtype)
         num_ops = view.problem.num_ops
         entropy = entropy_B.mean() / num_ops
         return -(advantage_B * log_prob_B).mean() / num_ops - self.entropy * remaining * entropy
