@@ -12,7 +12,7 @@ from test_threads import check_runs, graph, ordered_placement
 
 from doppler.cluster import host
 from doppler.errors import InputError
-from doppler.executor import Cuda, gpus
+from doppler.executor import Cuda, SynchronousCuda, gpus
 from doppler.executor.gpus import Gpus
 from doppler.problem import build
 from doppler.trace import check
@@ -146,6 +146,53 @@ def test_a_pair_that_no_way_connects_is_named(made_up, monkeypatch):
     monkeypatch.setattr(Gpus, "_arrives", lambda self, src, dst: (src, dst) != (1, 0))
     with pytest.raises(InputError, match=r"executor=cuda: copies from .* arrive damaged, also"):
         Gpus(2)
+
+
+def test_the_synchronous_system_runs_on_gpus_too(made_up):
+    made_up(2)
+    problem = build(graph("ffnn"), host(num_devices=4))
+    with SynchronousCuda(verify=True).open(problem) as session:
+        trace = session.trace(ordered_placement(problem, 0))
+        check(trace)
+        assert session.execution.barriers
+
+
+def test_without_a_gpu_neither_system_opens():
+    problem = build(graph("ffnn"), host(num_devices=2))
+    for system in (Cuda(), SynchronousCuda()):
+        if not torch.cuda.is_available():
+            with pytest.raises(InputError, match="executor=cuda: there is no GPU"):
+                system.open(problem)
+
+
+def test_the_use_of_gpus_is_read_after_a_while_of_executing(made_up, monkeypatch):
+    made_up(2)
+    problem, executed = build(graph("ffnn"), host(num_devices=2)), []
+    with Cuda().open(problem) as session:
+        execute = session._execute
+        monkeypatch.setattr(session, "_execute", lambda *p: executed.append(1) or execute(*p))
+        monkeypatch.setattr(
+            torch.cuda, "utilization", lambda gpu: min(len(executed), 50) * (1 + gpu)
+        )
+        monkeypatch.setattr(torch.cuda, "device_memory_used", lambda gpu: 1000 * (1 + gpu))
+        before = session.evaluations
+        found = session.use(ordered_placement(problem, 0), 0.2)
+        assert session.evaluations == before
+    busy = min(len(executed), 50) / 100
+    assert busy > 0
+    assert found == [("cuda:0", busy, 1000.0), ("cuda:1", 2 * busy, 2000.0)]
+
+
+def test_without_nvml_nothing_is_known_of_the_use_of_gpus(made_up, monkeypatch, caplog):
+    made_up(2)
+
+    def missing(gpu: int) -> int:
+        raise ModuleNotFoundError("pynvml")
+
+    monkeypatch.setattr(torch.cuda, "utilization", missing)
+    with caplog.at_level(logging.WARNING):
+        assert Gpus(2).use() == []
+    assert caplog.messages == ["nvidia-ml-py is not installed: nothing is known of the use of GPUs"]
 
 
 # --- On real GPUs ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from doppler.executor.reference import run_graph
 from doppler.executor.session import ExecutionError, ExecutorSession
 from doppler.executor.systems import (
     Cuda,
+    SynchronousCuda,
     SynchronousThreads,
     Threads,
     automatic,
@@ -20,6 +21,7 @@ __all__ = [
     "ExecutorSession",
     "Kernel",
     "Outputs",
+    "SynchronousCuda",
     "SynchronousThreads",
     "Threads",
     "assemble",

@@ -3,11 +3,23 @@
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from doppler.executor.recording import Action
+
+
+class Use(NamedTuple):
+    """What a GPU was busy with lately, as its driver says.
+
+    busy: the share of the last sample period, of a sixth of a second to a second, in which any
+    kernel ran. memory_bytes: in use, by whomever.
+    """
+
+    gpu: str
+    busy: float
+    memory_bytes: float
 
 
 class Devices(Protocol):
@@ -42,6 +54,10 @@ class Devices(Protocol):
         """Copy a tensor of one device into a tensor of another."""
         ...
 
+    def use(self) -> list[Use]:
+        """What the driver says of each GPU now; of cores it says nothing."""
+        ...
+
 
 class Cores:
     """Cores of this machine; each device has a part of the memory to itself."""
@@ -71,3 +87,7 @@ class Cores:
     def copying(self, src: int, dst: int, here: torch.Tensor, there: torch.Tensor) -> Action:
         """The calling thread copies."""
         return partial(there.copy_, here)
+
+    def use(self) -> list[Use]:
+        """Nothing."""
+        return []

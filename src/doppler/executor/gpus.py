@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from doppler.errors import InputError
+from doppler.executor.devices import Use
 from doppler.executor.recording import Action
 
 # A damaged copy is not damaged in every byte.
@@ -85,6 +86,20 @@ class Gpus:
             into.synchronize()
 
         return copy_through_host
+
+    def use(self) -> list[Use]:
+        """From NVML, where its Python package is installed."""
+        found = []
+        for gpu in range(self._num_gpus):
+            try:
+                busy = torch.cuda.utilization(gpu) / 100.0
+                found.append(Use(f"cuda:{gpu}", busy, float(torch.cuda.device_memory_used(gpu))))
+            except ModuleNotFoundError:
+                logging.getLogger(__name__).warning(
+                    "nvidia-ml-py is not installed: nothing is known of the use of GPUs"
+                )
+                return []
+        return found
 
     def _test_copies(self) -> None:
         """Peer copies can be damaged although the driver says that peers can reach each other."""

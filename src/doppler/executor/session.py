@@ -4,6 +4,7 @@ Shape suffixes: B placements, R repeats, V ops, D devices, K tasks.
 """
 
 import gc
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from doppler.errors import InputError
-from doppler.executor.devices import Devices
+from doppler.executor.devices import Devices, Use
 from doppler.executor.locks import acquire, release
 from doppler.executor.memory import Memory
 from doppler.executor.peak import peak_bytes
@@ -73,7 +74,7 @@ class ExecutorSession:
         self._timeout_s = timeout_s
         self._unroller = Unroller(problem.graph, problem.num_devices)
         self._topological = topological_priority(problem)
-        self._workers, self._sender_copies = Workers(), devices.sender_copies
+        self._workers, self._devices = Workers(), devices
         acquire(devices.locks)
         # Also for a session that nobody closes: threads and locks do not outlive it.
         self.close = weakref.finalize(self, _close, self._workers, devices.locks)
@@ -184,6 +185,21 @@ class ExecutorSession:
         self._execute_to_end(placement)
         return self._memory.outputs(placement.device.tolist())
 
+    def use(self, placement: Placement, seconds: float) -> list[Use]:
+        """Execute one placement over and over for so long; what the GPUs are busy with then.
+
+        Empty where devices are cores. These executions count as no evaluations.
+
+        Raises:
+            InputError, ExecutionError: as `trace`.
+        """
+        until_s = time.monotonic() + seconds
+        if not self._devices.use():
+            return []
+        while time.monotonic() < until_s:
+            self._execute_to_end(placement)
+        return self._devices.use()
+
     def _execute_to_end(self, placement: Placement) -> Schedule:
         if placement.problem_hash != self.problem.hash:
             raise InputError(
@@ -225,7 +241,7 @@ class ExecutorSession:
                 tasks,
                 actions,
                 fifo=self.execution.queue == "fifo",
-                sender_copies=self._sender_copies,
+                sender_copies=self._devices.sender_copies,
                 timeout_s=timeout_s,
             )
         except TaskError as failure:

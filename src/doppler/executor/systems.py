@@ -121,10 +121,25 @@ class Cuda(_Executor):
         Raises:
             InputError: as there; or there is no GPU, or copies between two of them are damaged.
         """
-        if not torch.cuda.is_available():
-            raise InputError("executor=cuda: there is no GPU; executor=threads runs on the CPU")
-        rules = ExecutionRules(queue=self.queue)
-        return self._open(problem, rules, Gpus(problem.num_devices), inputs)
+        return self._open(problem, ExecutionRules(queue=self.queue), _gpus(problem), inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynchronousCuda(_Executor):
+    """As SynchronousThreads, on the devices of Cuda."""
+
+    name: ClassVar[str] = "synchronous_cuda"
+    queue: ClassVar[Queue] = "fifo"
+
+    def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
+        """See Cuda."""
+        return self._open(problem, SYNCHRONOUS, _gpus(problem), inputs)
+
+
+def _gpus(problem: Problem) -> Gpus:
+    if not torch.cuda.is_available():
+        raise InputError("executor=cuda: there is no GPU; executor=threads runs on the CPU")
+    return Gpus(problem.num_devices)
 
 
 def automatic(

@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.errors import InputError
-from doppler.executor import Threads
+from doppler.executor import Cuda, ExecutorSession, Threads
 from doppler.problem import Placement
 from doppler.stages.checkpoints import found_of
 from doppler.stages.optimisation import check_at_least, seeded_generator
@@ -19,6 +19,9 @@ from doppler.stages.run import Method, Run, plain
 from doppler.stages.searching import compare_baselines, is_pointless, search
 from doppler.stages.training import train_reinforcement
 from doppler.stages.turns import Contender, leave_measured, measure_in_turns, show_beside
+
+# Executing until it is known what GPUs are busy with: drivers say so of up to the last second.
+USE_S = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +78,7 @@ def run_rl_real(run: Run, init_from: Path | None) -> dict[str, Any]:
             "episodes": module.num_episodes,
             "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
             "paired": {one.other: [one.ratio, one.low, one.high] for one in ratios},
+            "gpus": _use_of_gpus(run, methods[0].placement),
         },
     )
     if not run.is_step:
@@ -94,6 +98,18 @@ def as_stage_three(cfg: DictConfig) -> DictConfig:
     OmegaConf.set_struct(cfg, True)
     cfg.algorithm.reinforcement.merge_with(cfg.stage.reinforcement)
     return cfg
+
+
+def _use_of_gpus(run: Run, placement: Placement) -> dict[str, Any]:
+    """Share of the time that they are busy, and bytes in use, while they execute the placement."""
+    if not isinstance(run.system, Cuda):
+        return {}
+    with run.open() as session:
+        assert isinstance(session, ExecutorSession)
+        found = session.use(placement, USE_S)
+    for gpu, busy, memory_bytes in found:
+        run.say(f"{gpu}: busy {busy:.0%} of the time, {memory_bytes / 1e9:.2f} GB in use (NVML)")
+    return {one.gpu: {"busy": one.busy, "memory_bytes": one.memory_bytes} for one in found}
 
 
 def _learn(run: Run, init_from: Path | None) -> _Learned:
@@ -175,11 +191,11 @@ def _synchronous(run: Run, final: Method) -> list[Contender]:
     With the final placement, and with one that is searched for it in its own simulator.
     """
     system = run.system
-    if not isinstance(system, Threads):
+    if not isinstance(system, Threads | Cuda):
         return []
     cfg = deepcopy(run.cfg)
     cfg.executor = {
-        "_target_": "doppler.executor.SynchronousThreads",
+        "_target_": f"doppler.executor.Synchronous{type(system).__name__}",
         **{key: getattr(system, key) for key in ("verify", "timeout_s", "warm_up")},
     }
     cfg.simulator = {"_target_": "doppler.simulator.BulkSynchronous", "noise": 0.0}
