@@ -12,6 +12,7 @@ from doppler.graph import load_graph
 from doppler.problem import Placement, build
 from doppler.reporting.report import collect, summarise
 from doppler.reporting.rows import read_results
+from doppler.reporting.writing import write_report
 
 ARTIFACTS = (
     "summary.json",
@@ -252,6 +253,8 @@ def test_stage_two_begins_where_stage_one_does_not_fit(run, tmp_path):
     assert 0 < summary["makespan_s"] < 100
     step = only(tmp_path.glob("imitation/tight/tiny/doppler/*"))
     assert json.loads((step / "summary.json").read_text())["greedy_makespan_s"] is None
+    markdown = write_report([tmp_path], tmp_path / "report")
+    assert "doppler imitation" not in markdown, "a step without a placement has nothing to report"
     run(*close, "stage=pipeline", "baseline=[]", "algorithm.confirmations=1")
     assert only(tmp_path.glob("imitation/tight/tiny/doppler/*")) == step, "it is used again"
     with pytest.raises(InputError, match="the greedy placement does not fit in memory"):
