@@ -81,7 +81,7 @@ def find_runs(folders: Iterable[Path]) -> list[FinishedRun]:
             raise InputError(f"{folder}: no such directory")
         for path in sorted(folder.rglob(SUMMARY_FILE)):  # there only when the run is finished
             run = FinishedRun(path.parent)
-            if run.rows or run.summary["stage"] == "calibrate":
+            if run.rows or "fidelity" in run.summary:
                 found.setdefault(path.parent.resolve(), run)
     if not found:
         raise InputError("no finished run (summary.json) in the given directories")
