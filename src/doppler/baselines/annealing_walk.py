@@ -67,8 +67,9 @@ class Walk(NamedTuple):
     moved: NDArray[np.int64]  # [V] ops of the last step's group
     came_from: NDArray[np.int64]  # [V] their devices before
     group: NDArray[np.int64]  # [V] the step at which an op was last in a group
-    was_ranked: NDArray[np.int64]  # [V] op by priority before the last step, where that changed it
-    goes_along: NDArray[np.bool_]  # [V] where it did: whether an op changed places with others
+    # Of a step that changes the order, between rank_low and rank_high alone:
+    was_ranked: NDArray[np.int64]  # [V] op by priority before
+    goes_along: NDArray[np.bool_]  # [V] whether an op goes with the one that changes its rank
     peak_bytes: NDArray[np.float64]  # [D] of the last execution
     status: NDArray[np.void]  # STATUS [1]
 
@@ -166,7 +167,7 @@ def _reorder(p, plan, walk):
 
 @compiled
 def _bring_forward(p, walk, low, high):
-    """The op of rank ``high`` gets rank ``low``, behind all that it needs and that ranked between.
+    """The op of rank ``high`` goes to ``low``, right behind all that it needs of those between.
 
     It could not run earlier without them.
     """
@@ -182,7 +183,7 @@ def _bring_forward(p, walk, low, high):
 
 @compiled
 def _put_back(p, walk, low, high):
-    """The op of rank ``low`` gets rank ``high``, before all that needs it and that ranked between.
+    """The op of rank ``low`` goes to ``high``, right before all that need it of those between.
 
     They could not run before it.
     """
