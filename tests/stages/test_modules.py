@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -83,6 +84,7 @@ def reinforcement(
         "final_learning_rate": 1e-3,
         "entropy": 1e-2,
         "tuned_updates": None,
+        "merged_episodes": 0,
         "imitate_best": 0.0,
         "seed": 0,
         "on_best_greedy": lambda: None,
@@ -174,6 +176,63 @@ def test_the_best_placement_becomes_the_greedy_one_where_it_is_imitated(tmp_path
     assert imitated == 1.0 < without
 
 
+class Views:
+    """Passes rollouts on, and notes how many episodes there were, and whether of clusters."""
+
+    def __init__(self, policy: DualPolicy) -> None:
+        self.policy, self.noted = policy, []
+
+    def __call__(self, view, num_episodes, explore, rng):
+        clusters = tuple(view.arrays.cluster.tolist())
+        self.noted.append((num_episodes, clusters == tuple(range(len(clusters))), clusters))
+        return type(self.policy).rollout(self.policy, view, num_episodes, explore, rng)
+
+
+def test_the_first_updates_also_place_clusters_another_merging_each(tmp_path):
+    problem, policy = random_problem(6, num_ops=11, num_devices=2, costs="distinct"), make_policy(0)
+    policy.rollout = views = Views(policy)
+    with WorkConserving().open(problem) as session:
+        module = reinforcement(
+            problem, session, policy=policy, evaluations=110, merged_episodes=3, tuned_updates=4
+        )
+        fit(module, tmp_path)
+    assert module.num_updates == 6
+    each = [(16, True), (3, False)] * 4 + [(16, True)] * 2
+    played = [noted[:2] for noted in views.noted if noted[0] > 1]  # one episode: the greedy one
+    # Where a merging joins nothing, an episode of clusters is one of ops.
+    assert [num for num, _ in played] == [num for num, _ in each]
+    mergings = {clusters for num, _, clusters in views.noted if num == 3}
+    assert len(mergings) > 1
+    assert {alone for num, alone in played if num == 16} == {True}
+
+
+def test_a_policy_that_knows_no_clusters_is_not_asked_to_place_them(tmp_path):
+    problem, policy = two_chains(), make_policy(0)
+    policy.keeps_clusters = False
+    policy.rollout = views = Views(policy)
+    with WorkConserving().open(problem) as session:
+        module = reinforcement(problem, session, policy=policy, merged_episodes=3)
+        fit(module, tmp_path)
+    assert {num for num, *_ in views.noted} == {1, 16}
+
+
+def test_clusters_may_be_the_best_so_far_but_no_gradient_comes_of_them(tmp_path):
+    # The edges within a chain cost more than all work: merged, a chain is one decision.
+    best_s, weights = [], []
+    for merged_episodes in (0, 8):
+        with WorkConserving().open(two_chains()) as session:
+            one_update = {"evaluations": 18 + merged_episodes, "seed": 1}
+            module = reinforcement(
+                two_chains(), session, merged_episodes=merged_episodes, **one_update
+            )
+            fit(module, tmp_path)
+        assert module.num_updates == 1
+        best_s.append(module.best_s)
+        weights.append(torch.cat([p.detach().flatten() for p in module.policy.parameters()]))
+    assert best_s[0] > best_s[1]
+    assert torch.equal(*weights)
+
+
 def test_training_repeats_itself_with_the_same_seed(tmp_path):
     problem, weights = two_chains(), []
     for seed in (1, 1, 2):
@@ -196,13 +255,15 @@ class CountingSession:
         return self.session.measure(device_BV, priority_BV, repeats, rng)
 
 
+@pytest.mark.parametrize("changes", [{}, {"merged_episodes": 5}])
 @pytest.mark.parametrize(
     ("evaluations", "batch_episodes", "greedy_every"),
     [(18, 16, 8), (33, 16, 1), (100, 16, 8), (60, 7, 3)],
 )
 def test_a_training_executes_as_often_as_it_says_and_no_more_than_it_may(
-    tmp_path, evaluations, batch_episodes, greedy_every
+    tmp_path, evaluations, batch_episodes, greedy_every, changes
 ):
+    evaluations += changes.get("merged_episodes", 0)
     problem = two_chains()
     with WorkConserving().open(problem) as session:
         counting = CountingSession(session)
@@ -212,6 +273,7 @@ def test_a_training_executes_as_often_as_it_says_and_no_more_than_it_may(
             evaluations=evaluations,
             batch_episodes=batch_episodes,
             greedy_every=greedy_every,
+            **changes,
         )
         fit(module, tmp_path)
         module.try_greedy()  # as a run does at the end
@@ -221,20 +283,23 @@ def test_a_training_executes_as_often_as_it_says_and_no_more_than_it_may(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(1, 5000), st.integers(1, 100), st.integers(1, 50))
+@given(st.integers(1, 5000), st.integers(1, 100), st.integers(1, 50), st.integers(0, 9))
 def test_the_budget_is_kept_and_used_up_to_less_than_one_more_update(
-    evaluations, batch_episodes, greedy_every
+    evaluations, batch_episodes, greedy_every, merged_episodes
 ):
     def used(num_updates: int) -> int:
         """Episodes, a greedy one before every greedy_every-th update and one at the end."""
         greedy = sum(1 for update in range(num_updates) if update % greedy_every == 0) + 1
-        return num_updates * batch_episodes + greedy
+        merged = merged_episodes * min(num_updates, 7)
+        return num_updates * batch_episodes + merged + greedy
 
     changes = {
         "evaluations": evaluations,
         "batch_episodes": batch_episodes,
         "greedy_every": greedy_every,
-        "policy": None,
+        "tuned_updates": 7,
+        "merged_episodes": merged_episodes,
+        "policy": ANY,
         "view": None,
     }
     if used(1) > evaluations:
@@ -246,6 +311,7 @@ def test_the_budget_is_kept_and_used_up_to_less_than_one_more_update(
     assert used(module.num_updates + 1) > evaluations
 
 
+ANY = SimpleNamespace(keeps_clusters=True)  # for a policy that nothing asks for episodes
 BARE = {
     "title": "test",
     "best": BestSoFar(session=None, confirmations=0, seed=0, on_best=print),
@@ -255,6 +321,7 @@ BARE = {
     "final_learning_rate": 0.1,
     "entropy": 0.0,
     "tuned_updates": None,
+    "merged_episodes": 0,
     "imitate_best": 0.0,
     "seed": 0,
     "on_best_greedy": lambda: None,
@@ -384,6 +451,7 @@ def test_all_episodes_of_a_batch_are_executed_under_the_same_fresh_draw(tmp_path
     [
         ("exploration", -0.1, "must be a number of at least 0"),
         ("tuned_updates", 0, "must be a number of at least 1"),
+        ("merged_episodes", -1, "must be a number of at least 0"),
         ("advantage", "median", "'median' is not one of batch, running_mean"),
     ],
 )
@@ -406,7 +474,7 @@ def test_longer_training_learns_slower_and_explores_more(tuned_updates, rate, en
     assert module.entropy == pytest.approx(entropy)
 
 
-LEAST = {"batch_episodes": 1, "greedy_every": 1, "policy": None, "view": None}
+LEAST = {"batch_episodes": 1, "greedy_every": 1, "policy": ANY, "view": None}
 
 
 # --- Imitation ----------------------------------------------------------------------------------

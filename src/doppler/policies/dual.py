@@ -73,6 +73,8 @@ class DualPolicy(nn.Module):
     the placement, and the sizes, are ours.
     """
 
+    keeps_clusters = True
+
     def __init__(
         self,
         *,

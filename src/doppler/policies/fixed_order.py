@@ -24,6 +24,8 @@ class FixedOrderPolicy(nn.Module):
     What follows another's decisions takes their devices; the order is not this policy's choice.
     """
 
+    keeps_clusters = False
+
     def __init__(self) -> None:
         super().__init__()
         self._orders: dict[str, IntArray] = {}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from doppler.baselines import TaughtPlacement
-from doppler.episode import View
+from doppler.episode import View, merged_at_random
 from doppler.errors import InputError
 from doppler.policies import Policy
 from doppler.problem import Placement
@@ -51,18 +51,22 @@ class Reinforcement(EpisodeTraining):
     learning_rate, final_learning_rate: of Adam, falling linearly. entropy: weight of the entropy
     bonus, falling to 0. tuned_updates: how many updates these three are for; None: any number.
     Longer training learns slower, by the root of how much longer, and explores more, with as much
-    more entropy, up to threefold. imitate_best: weight of imitating the best placement so far,
-    rising from 0: what sampling has found the policy then decides without drawing. seed: of
-    everything random here. on_best_greedy: called while the weights are those of a new best greedy
-    placement. inherited: what it took to make the weights that training begins with; elapsed_s goes
-    on counting from there.
+    more entropy, up to threefold. merged_episodes: of the first ``tuned_updates`` updates (None:
+    of all), beside the others: they place clusters of ops that heavy edges join, another merging
+    for each update, if the policy keeps clusters together; what they find may be the best
+    placement so far, the gradient is without them. imitate_best: weight of imitating the best
+    placement so far, rising from 0: what sampling has found the policy then decides without
+    drawing. seed: of everything random here. on_best_greedy: called while the weights are those of
+    a new best greedy placement. inherited: what it took to make the weights that training begins
+    with; elapsed_s goes on counting from there.
 
     trained: what training alone has found, once it has ended; None before.
 
     Source: DOPPLER (Yao et al., ICLR 2026), stages II and III: exploration from 0.2, the running
     mean as advantage, one episode an update (conf/algorithm/paper.yaml). What measures better is
     the default: episodes sampled from the policy, advantages within a batch, self-imitation (Oh,
-    Guo, Singh, Lee, ICML 2018, here of the best placement alone). Deviations in either:
+    Guo, Singh, Lee, ICML 2018, here of the best placement alone), merged episodes (on 8 devices,
+    where single decisions seldom bring together what belongs together). Deviations in either:
     no discount of the only reward; the gradient is that of the softmax's log-probability of the
     choices taken, exploring ones included (as in the released code).
     """
@@ -83,6 +87,7 @@ class Reinforcement(EpisodeTraining):
         final_learning_rate: float,
         entropy: float,
         tuned_updates: int | None,
+        merged_episodes: int,
         imitate_best: float,
         seed: int,
         on_best_greedy: Callable[[], None],
@@ -101,6 +106,7 @@ class Reinforcement(EpisodeTraining):
             )
         if tuned_updates is not None:
             check_at_least(f"{where}.tuned_updates", tuned_updates, 1)
+        check_at_least(f"{where}.merged_episodes", merged_episodes, 0)
         check_at_least(f"{where}.imitate_best", imitate_best, 0.0)
         check_at_least("budget.evaluations", evaluations, 1)
         self.title = title
@@ -109,6 +115,8 @@ class Reinforcement(EpisodeTraining):
         self.best = best
         self.batch_episodes = batch_episodes
         self.greedy_every = greedy_every
+        self.merged_episodes = merged_episodes if policy.keeps_clusters else 0
+        self.tuned_updates = tuned_updates
         self.num_updates = evaluations // batch_episodes
         while self.num_updates > 0 and self.evaluations_used > evaluations:
             self.num_updates -= 1  # greedy executions and confirmations are paid for too
@@ -119,7 +127,7 @@ class Reinforcement(EpisodeTraining):
             )
         self.exploration = exploration
         self.advantage = ADVANTAGES[advantage]
-        longer = max(1.0, self.num_updates / (tuned_updates or self.num_updates))
+        longer = self.num_updates / self.num_merging_updates
         self.learning_rate = learning_rate / longer**0.5
         self.final_learning_rate = final_learning_rate / longer**0.5
         self.entropy = entropy * min(longer, _MOST_ENTROPY)
@@ -142,7 +150,13 @@ class Reinforcement(EpisodeTraining):
         """Executions that the whole training takes, the greedy one at its end included."""
         num_greedy = -(-self.num_updates // self.greedy_every) + 1
         confirmed = self.best.confirmations * self.num_updates
-        return self.num_episodes + confirmed + num_greedy * self.best.num_confirming
+        merged = self.merged_episodes * self.num_merging_updates
+        return self.num_episodes + merged + confirmed + num_greedy * self.best.num_confirming
+
+    @property
+    def num_merging_updates(self) -> int:
+        """Updates that have merged episodes; longer training explores by itself."""
+        return min(self.num_updates, self.tuned_updates or self.num_updates)
 
     def on_train_batch_start(self, batch: int, batch_idx: int) -> None:
         """Now and then, before an update: what would the policy do if it had to decide?"""
@@ -155,9 +169,16 @@ class Reinforcement(EpisodeTraining):
         remaining = 1.0 - step / self.num_updates
         explore = None if self.exploration is None else self.exploration * remaining
         decisions = self.policy.rollout(self.view, self.batch_episodes, explore, self.rng)
-        measurement = self.best.measure(*decisions.placements(), self.rng)
-        cost_B = measurement.cost_s()
-        lack_B = measurement.lack(self.view.problem.arrays.memory_bytes)
+        placements = [decisions.placements()]
+        if self.merged_episodes and step < self.num_merging_updates:
+            seen = merged_at_random(self.view, self.rng)
+            merged = self.policy.rollout(seen, self.merged_episodes, explore, self.rng)
+            placements.append(merged.placements())
+        device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
+        measurement = self.best.measure(device_BV, priority_BV, self.rng)
+        own = slice(self.batch_episodes)
+        cost_B = measurement.cost_s()[own]
+        lack_B = measurement.lack(self.view.problem.arrays.memory_bytes)[own]
         log_prob_B, entropy_B = self.policy.log_prob(self.view, decisions)
         advantage_B = torch.from_numpy(self.advantage(cost_B, lack_B, self.past))
         self.past = self.past.with_batch(cost_B)
