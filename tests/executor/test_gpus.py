@@ -12,7 +12,8 @@ from test_threads import check_runs, graph, ordered_placement
 
 from doppler.cluster import host
 from doppler.errors import InputError
-from doppler.executor import Cuda, SynchronousCuda, gpus
+from doppler.executor import Cuda, SynchronousCuda, bandwidth, gpus
+from doppler.executor.devices import Cores
 from doppler.executor.gpus import Gpus
 from doppler.problem import build
 from doppler.trace import check
@@ -139,6 +140,31 @@ def test_pairs_whose_copies_arrive_damaged_go_through_the_host(made_up, caplog):
         here, there = torch.rand(50), torch.zeros(50)
         devices.copying(*pair, here, there)()
         assert torch.equal(here, there)
+
+
+def test_bandwidths_are_of_the_fastest_copy_of_each_pair(made_up, monkeypatch):
+    made_up(2)
+    copied, now_s, devices = [], [0.0], Gpus(2)
+    seconds_of = {(0, 1): iter([5.0, 4.0, 2.0, 4.0, 8.0]), (1, 0): iter([1.0, 3.0, 3.0, 3.0, 3.0])}
+
+    def copying(src, dst, here, there):
+        def copy() -> None:
+            now_s[0] += next(seconds_of[src, dst])
+            copied.append((src, dst, len(here), len(there)))
+
+        return copy
+
+    monkeypatch.setattr(devices, "copying", copying)
+    monkeypatch.setattr(bandwidth.time, "perf_counter", lambda: now_s[0])
+    rate_DD = bandwidth.bandwidths(devices, 100)
+    np.testing.assert_array_equal(rate_DD, [[np.nan, 50.0], [100.0, np.nan]])
+    assert copied == [(0, 1, 100, 100)] * 5 + [(1, 0, 100, 100)] * 5
+
+
+def test_cores_copy_at_some_rate():
+    rate_DD = bandwidth.bandwidths(Cores(3), 1 << 20)
+    assert np.isnan(rate_DD.diagonal()).all()
+    assert (rate_DD[~np.eye(3, dtype=bool)] > 1e6).all()
 
 
 def test_a_pair_that_no_way_connects_is_named(made_up, monkeypatch):

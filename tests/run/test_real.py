@@ -46,7 +46,10 @@ def test_calibrating_leaves_costs_and_a_report_of_fidelity(run, tmp_path):
     assert (directory / "fidelity.png").stat().st_size > 0
     assert summary["system_kind"] == "measured"
     assert set(summary["fidelity"]) == {"modelled costs", "measured costs"}
-    assert "Spearman" in text
+    assert "Spearman" in text and "GB/s (cpu:" in text
+    (own, there), (back, other) = summary["bandwidth_bytes_per_s"]
+    assert own is other is None
+    assert min(there, back) > 1e7
     _, again = run(*CALIBRATE)
     assert "finished already" in again and "Spearman" in again
 

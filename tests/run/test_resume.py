@@ -20,7 +20,7 @@ def command(output_dir: Path) -> list[str]:
         "stage=rl_sim",
         "stage.init_from=null",
         "workload.params.n=512",
-        "budget.evaluations=3000",
+        "budget.evaluations=1600",
         "trainer.checkpoint_every_s=0.2",
         f"output_dir={output_dir}",
     ]
@@ -50,7 +50,7 @@ def kill_in_mid_training(output_dir: Path) -> tuple[Path, int, float]:
 
 def test_a_killed_run_continues_to_the_same_result(tmp_path):
     directory, step, best_s = kill_in_mid_training(tmp_path / "killed")
-    assert 0 < step < 187, "killed too early or too late to test anything"
+    assert 0 < step < 60, "killed too early or too late to test anything"
     assert not (directory / "summary.json").exists()
     anytime = json.loads((directory / "placement.json").read_text())
     assert len(anytime["device"]) == 76

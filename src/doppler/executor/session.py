@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from doppler.errors import InputError
+from doppler.executor.bandwidth import bandwidths
 from doppler.executor.devices import Devices, Use
 from doppler.executor.locks import acquire, release
 from doppler.executor.memory import Memory
@@ -199,6 +200,10 @@ class ExecutorSession:
         while time.monotonic() < until_s:
             self._execute_to_end(placement)
         return self._devices.use()
+
+    def bandwidths(self) -> NDArray[np.float64]:
+        """Bytes per second between devices [D, D]; see bandwidth.bandwidths."""
+        return bandwidths(self._devices)
 
     def _execute_to_end(self, placement: Placement) -> Schedule:
         if placement.problem_hash != self.problem.hash:

@@ -15,6 +15,7 @@ from doppler.baselines.levels import b_level_priority
 from doppler.baselines.simple import random_devices
 from doppler.calibration import calibrate
 from doppler.costs import CostTable, load_costs, save_costs
+from doppler.executor import ExecutorSession
 from doppler.graph.formats import write_atomically
 from doppler.problem import Placement, Problem, build
 from doppler.reporting.fidelity import Fidelity, fidelity_table, write_fidelity
@@ -62,6 +63,7 @@ def run_calibrate(run: Run) -> dict[str, Any]:
         f"{problem.num_devices} devices; {path} has {len(table.kernels)}"
     )
     figures = _report_fidelity(run, build(problem.graph, problem.cluster, table), rng)
+    bandwidth_DD = _report_bandwidths(run)
     summary = {
         **run.identity(),
         "method": "calibration",
@@ -70,10 +72,29 @@ def run_calibrate(run: Run) -> dict[str, Any]:
         "costs": str(path),
         "kernels": len(measured.kernels),
         "fidelity": figures,
+        "bandwidth_bytes_per_s": bandwidth_DD,
     }
     write_atomically(run.directory / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
     show_fidelity(run.cfg, figures, run.console)
     return summary
+
+
+def _report_bandwidths(run: Run) -> list[list[float | None]] | None:
+    """What the links do at best, all else at rest; None where the system is none that copies."""
+    with run.system.open(run.problem) as session:
+        if not isinstance(session, ExecutorSession) or run.problem.num_devices == 1:
+            return None
+        rate_DD = session.bandwidths()
+    names = _devices(run.problem)
+    slowest, fastest = (
+        np.unravel_index(arg(rate_DD), rate_DD.shape) for arg in (np.nanargmin, np.nanargmax)
+    )
+    said = [
+        f"{rate_DD[src, dst] / 1e9:.3g} GB/s ({names[src]} to {names[dst]})"
+        for src, dst in (slowest, fastest)
+    ]
+    run.say(f"copies between devices, nothing else running: {said[0]} to {said[1]}")
+    return [[None if np.isnan(rate) else float(rate) for rate in row] for row in rate_DD]
 
 
 def show_fidelity(cfg: DictConfig, figures: dict[str, Any], console: Console) -> None:
