@@ -1,5 +1,6 @@
 """The dual policy: compiled rollouts against the batched replay, and what may be chosen."""
 
+import copy
 import itertools
 from collections import Counter
 
@@ -421,3 +422,36 @@ def test_a_decision_that_would_not_have_been_seen_can_be_followed():
     assert decisions.op.tolist() == least_first.tolist()
     seen = np.diff(decisions.record.candidate_ptr[0])
     assert seen[:37].tolist() == list(range(100, 63, -1)), "all, where the one taken is none of 64"
+
+
+def test_episodes_are_played_with_the_weights_and_the_problem_of_the_moment():
+    policy, other = make_policy(0), make_policy(1)
+    views = [make_view(random_problem(seed, num_ops=12, num_devices=3)) for seed in (0, 1)]
+
+    def played(policy, view) -> list[float]:
+        return policy.rollout(view, 4, None, generator()).log_prob.tolist()
+
+    def changed_by(change) -> bool:
+        before = [played(policy, view) for view in views]
+        change()
+        after = [played(policy, view) for view in views]
+        anew = copy.deepcopy(policy)
+        anew._played_with = None
+        assert after == [played(anew, view) for view in views]
+        return all(one != other for one, other in zip(before, after, strict=True))
+
+    def step() -> None:
+        optimizer = torch.optim.Adam(policy.parameters(), lr=0.1)
+        decisions = policy.rollout(views[0], 4, None, generator())
+        policy.log_prob(views[0], decisions)[0].sum().backward()
+        optimizer.step()
+
+    def add() -> None:
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.add_(0.1)
+
+    assert not changed_by(lambda: None)
+    assert changed_by(step)
+    assert changed_by(lambda: policy.load_state_dict(other.state_dict()))
+    assert changed_by(add)

@@ -129,6 +129,7 @@ class DualPolicy(nn.Module):
             blind(self.sel_dynamic, SEL_FEATURES, ())
             blind(self.plc_dynamic, DEVICE_FEATURES, PUBLISHED_DEVICE_FEATURES)
         self._tensors: dict[str, ViewTensors] = {}
+        self._played_with: tuple[str, tuple[int, ...], HeadWeights] | None = None
         self._num_threads = len(os.sched_getaffinity(0))
 
     def _make_encoder(self, num_features: int, hidden: int, rounds: int) -> nn.Module:
@@ -160,6 +161,18 @@ class DualPolicy(nn.Module):
             plc_op_VP=self.plc_static(torch.cat([x_VF, h_VH], dim=-1)),
             plc_placed_VP=self.plc_placed(h_VH) / x_VF.shape[-2],
         )
+
+    def _weights_to_play(self, view: View) -> HeadWeights:
+        """What compiled episodes of a problem compute with, made anew when weights have changed.
+
+        An update plays episodes, merged ones, and follows the best: one pass of the encoder is
+        enough. torch counts the changes of a tensor in place, but for those through ``.data``.
+        """
+        changes = tuple(parameter._version for parameter in self.parameters())
+        if self._played_with is None or self._played_with[:2] != (view.problem.hash, changes):
+            weights = self._head_weights(self._static_parts(view))
+            self._played_with = (view.problem.hash, changes, weights)
+        return self._played_with[2]
 
     def _head_weights(self, parts: StaticParts) -> HeadWeights:
         def array(tensor: Tensor) -> NDArray[np.float32]:
@@ -231,7 +244,7 @@ class DualPolicy(nn.Module):
     ) -> NDArray[np.int64]:
         """Fill the record, on all cores; returns what `play` does for each episode."""
         arrays, num = view.problem.arrays, len(seeds_B)
-        weights = self._head_weights(self._static_parts(view))
+        weights = self._weights_to_play(view)
         rows_B = np.zeros(num, dtype=np.int64)
         threads = min(self._num_threads, num)
 
