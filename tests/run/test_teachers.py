@@ -68,7 +68,7 @@ def test_stage_two_counts_what_its_teacher_used(run, tmp_path):
     teacher = json.loads(only(tmp_path.glob("imitation/*/*/*/*/teacher.json")).read_text())
     assert taught["doppler"].makespan_s <= teacher["makespan_s"], "its evaluations count too"
     assert taught["doppler"].evaluations == alone["doppler"].evaluations == 100, "one budget"
-    assert alone["doppler trained"].evaluations < 70 < taught["doppler trained"].evaluations < 100
+    assert alone["doppler trained"].evaluations < 80 < taught["doppler trained"].evaluations < 100
     for method in ("doppler", "doppler trained", "doppler greedy"):
         assert taught[method].variant != alone[method].variant
     assert taught["annealing"].evaluations == 100, "the one beside is not the teacher"
