@@ -149,6 +149,7 @@ def test_bandwidths_are_of_the_fastest_copy_of_each_pair(made_up, monkeypatch):
 
     def copying(src, dst, here, there):
         def copy() -> None:
+            assert torch.get_num_threads() == 1, "as in the executor's workers"
             now_s[0] += next(seconds_of[src, dst])
             copied.append((src, dst, len(here), len(there)))
 
@@ -156,7 +157,9 @@ def test_bandwidths_are_of_the_fastest_copy_of_each_pair(made_up, monkeypatch):
 
     monkeypatch.setattr(devices, "copying", copying)
     monkeypatch.setattr(bandwidth.time, "perf_counter", lambda: now_s[0])
+    torch.set_num_threads(2)
     rate_DD = bandwidth.bandwidths(devices, 100)
+    assert torch.get_num_threads() == 2
     np.testing.assert_array_equal(rate_DD, [[np.nan, 50.0], [100.0, np.nan]])
     assert copied == [(0, 1, 100, 100)] * 5 + [(1, 0, 100, 100)] * 5
 

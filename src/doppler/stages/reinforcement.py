@@ -127,7 +127,7 @@ class Reinforcement(EpisodeTraining):
             )
         self.exploration = exploration
         self.advantage = ADVANTAGES[advantage]
-        longer = self.num_updates / self.num_merging_updates
+        longer = self.num_updates / self.num_tuned_updates
         self.learning_rate = learning_rate / longer**0.5
         self.final_learning_rate = final_learning_rate / longer**0.5
         self.entropy = entropy * min(longer, _MOST_ENTROPY)
@@ -150,12 +150,15 @@ class Reinforcement(EpisodeTraining):
         """Executions that the whole training takes, the greedy one at its end included."""
         num_greedy = -(-self.num_updates // self.greedy_every) + 1
         confirmed = self.best.confirmations * self.num_updates
-        merged = self.merged_episodes * self.num_merging_updates
+        merged = self.merged_episodes * self.num_tuned_updates
         return self.num_episodes + merged + confirmed + num_greedy * self.best.num_confirming
 
     @property
-    def num_merging_updates(self) -> int:
-        """Updates that have merged episodes; longer training explores by itself."""
+    def num_tuned_updates(self) -> int:
+        """Updates that the settings are for, the first; only these have merged episodes.
+
+        Longer training explores by itself.
+        """
         return min(self.num_updates, self.tuned_updates or self.num_updates)
 
     def on_train_batch_start(self, batch: int, batch_idx: int) -> None:
@@ -170,7 +173,7 @@ class Reinforcement(EpisodeTraining):
         explore = None if self.exploration is None else self.exploration * remaining
         decisions = self.policy.rollout(self.view, self.batch_episodes, explore, self.rng)
         placements = [decisions.placements()]
-        if self.merged_episodes and step < self.num_merging_updates:
+        if self.merged_episodes and step < self.num_tuned_updates:
             seen = merged_at_random(self.view, self.rng)
             merged = self.policy.rollout(seen, self.merged_episodes, explore, self.rng)
             placements.append(merged.placements())
