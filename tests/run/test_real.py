@@ -150,7 +150,7 @@ def test_stage_three_begins_with_weights_that_are_no_runs(run):
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
-        ("stage.repeats=1", r"stage\.repeats: must be a number of at least 2"),
+        ("stage.repeats=1", r"stage\.repeats: must be a whole number of at least 2"),
         ("+stage.reinforcement.learning_rat=1", "learning_rat"),
     ],
 )

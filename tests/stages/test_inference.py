@@ -110,5 +110,7 @@ def test_the_share_of_stage_two_is_rounded_down_and_must_be_a_number():
     assert [inference.evaluations_of(n) for n in (0, 4, 5, 999)] == [0, 0, 1, 199]
     for key in ("share", "samples", "merged"):
         values = {"share": 0, "samples": 0, "merged": 0, key: -1}
-        with pytest.raises(InputError, match=rf"^algorithm\.inference\.{key}: must be a number"):
+        with pytest.raises(
+            InputError, match=rf"^algorithm\.inference\.{key}: must be a (whole )?number"
+        ):
             Inference(**values, anneal=anneal)

@@ -446,8 +446,10 @@ def test_all_episodes_of_a_batch_are_executed_under_the_same_fresh_draw(tmp_path
     ("key", "value", "message"),
     [
         ("exploration", -0.1, "must be a number of at least 0"),
-        ("tuned_updates", 0, "must be a number of at least 1"),
-        ("merged_episodes", -1, "must be a number of at least 0"),
+        ("tuned_updates", 0, "must be a whole number of at least 1"),
+        ("merged_episodes", -1, "must be a whole number of at least 0"),
+        ("merged_episodes", 1.5, "must be a whole number of at least 0, got 1.5"),
+        ("batch_episodes", True, "must be a whole number of at least 1, got True"),
         ("advantage", "median", "'median' is not one of batch, running_mean"),
     ],
 )

@@ -119,7 +119,9 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_been(tmp_path):
     "key", ["updates", "batch_problems", "episodes_each", "try_every", "learning_rate"]
 )
 def test_numbers_that_make_no_sense_are_named(key):
-    with pytest.raises(InputError, match=rf"algorithm\.problem_set\.{key}: must be a number"):
+    with pytest.raises(
+        InputError, match=rf"algorithm\.problem_set\.{key}: must be a (whole )?number"
+    ):
         make(**{"updates": 10, key: 0})
 
 

@@ -20,7 +20,7 @@ from doppler.graph.formats import write_atomically
 from doppler.problem import Placement, Problem, build
 from doppler.reporting.fidelity import Fidelity, fidelity_table, write_fidelity
 from doppler.reporting.rows import SUMMARY_FILE
-from doppler.stages.optimisation import check_at_least, seeded_generator
+from doppler.stages.optimisation import check_count, seeded_generator
 from doppler.stages.run import Run
 from doppler.stages.settling import costs_path
 from doppler.system import System
@@ -47,7 +47,7 @@ def run_calibrate(run: Run) -> dict[str, Any]:
     """
     settings, problem = run.cfg.stage, run.problem
     for key, least in (("runs", 1), ("placements", 3), ("repeats", 1)):
-        check_at_least(f"stage.{key}", settings[key], least)
+        check_count(f"stage.{key}", settings[key], least)
     rng = seeded_generator(run.cfg.seed, "calibration")
     path = costs_path(run.cfg)
     anew = run.cfg.overwrite and not run.is_step

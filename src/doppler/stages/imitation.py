@@ -16,6 +16,7 @@ from doppler.stages.optimisation import (
     Effort,
     EpisodeTraining,
     check_at_least,
+    check_count,
     log_metrics,
     seeded_generator,
 )
@@ -53,9 +54,9 @@ class Imitation(EpisodeTraining):
         found: Found = NOTHING,
     ) -> None:
         super().__init__()
-        check_at_least("algorithm.imitation.batch_episodes", batch_episodes, 1)
+        check_count("algorithm.imitation.batch_episodes", batch_episodes, 1)
         check_at_least("algorithm.imitation.learning_rate", learning_rate, 1e-12)
-        check_at_least("budget.imitation_episodes", episodes, 1)
+        check_count("budget.imitation_episodes", episodes, 1)
         self.policy = policy
         self.view = view
         self.teacher = teacher

@@ -9,7 +9,7 @@ from doppler.baselines import Annealing
 from doppler.episode import View, merged_at_random
 from doppler.policies import Policy
 from doppler.stages.best_so_far import BestSoFar
-from doppler.stages.optimisation import check_at_least
+from doppler.stages.optimisation import check_at_least, check_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,9 @@ class Inference:
     anneal: Callable[..., Annealing]
 
     def __post_init__(self) -> None:
-        for key in ("share", "samples", "merged"):
-            check_at_least(f"algorithm.inference.{key}", getattr(self, key), 0)
+        check_at_least("algorithm.inference.share", self.share, 0.0)
+        check_count("algorithm.inference.samples", self.samples, 0)
+        check_count("algorithm.inference.merged", self.merged, 0)
 
     def evaluations_of(self, evaluations: int) -> int:
         """How many of the evaluations of stage II are not for training."""

@@ -91,6 +91,16 @@ def check_at_least(key: str, value: float, least: float) -> None:
         raise InputError(f"{key}: must be a number of at least {least:g}, got {value!r}")
 
 
+def check_count(key: str, value: int, least: int) -> None:
+    """Refuse what is no whole number, or one that is too small.
+
+    Raises:
+        InputError: names the key.
+    """
+    if type(value) is not int or value < least:
+        raise InputError(f"{key}: must be a whole number of at least {least}, got {value!r}")
+
+
 def log_metrics(module: pl.LightningModule, metrics: dict[str, float]) -> None:
     """One row for the present step.
 

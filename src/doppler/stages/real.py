@@ -13,7 +13,7 @@ from doppler.errors import InputError
 from doppler.executor import Cuda, ExecutorSession, Threads
 from doppler.problem import Placement
 from doppler.stages.checkpoints import found_of
-from doppler.stages.optimisation import check_at_least, seeded_generator
+from doppler.stages.optimisation import check_count, seeded_generator
 from doppler.stages.reinforcement import Reinforcement
 from doppler.stages.run import Method, Run, plain
 from doppler.stages.searching import compare_baselines, is_pointless, search
@@ -93,7 +93,7 @@ def as_stage_three(cfg: DictConfig) -> DictConfig:
         InputError: or OmegaConf's own error, in one line: a setting that cannot be.
     """
     for key in ("choosing", "repeats"):
-        check_at_least(f"stage.{key}", cfg.stage[key], 2)
+        check_count(f"stage.{key}", cfg.stage[key], 2)
     cfg = deepcopy(cfg)
     OmegaConf.set_struct(cfg, True)
     cfg.algorithm.reinforcement.merge_with(cfg.stage.reinforcement)

@@ -22,6 +22,7 @@ from doppler.stages.optimisation import (
     Effort,
     EpisodeTraining,
     check_at_least,
+    check_count,
     log_metrics,
     seeded_generator,
 )
@@ -96,7 +97,7 @@ class Reinforcement(EpisodeTraining):
         super().__init__()
         where = "algorithm.reinforcement"
         for key, value in (("batch_episodes", batch_episodes), ("greedy_every", greedy_every)):
-            check_at_least(f"{where}.{key}", value, 1)
+            check_count(f"{where}.{key}", value, 1)
         check_at_least(f"{where}.learning_rate", learning_rate, 1e-12)
         if exploration is not None:
             check_at_least(f"{where}.exploration", exploration, 0.0)
@@ -105,10 +106,10 @@ class Reinforcement(EpisodeTraining):
                 f"{where}.advantage: {advantage!r} is not one of {', '.join(ADVANTAGES)}"
             )
         if tuned_updates is not None:
-            check_at_least(f"{where}.tuned_updates", tuned_updates, 1)
-        check_at_least(f"{where}.merged_episodes", merged_episodes, 0)
+            check_count(f"{where}.tuned_updates", tuned_updates, 1)
+        check_count(f"{where}.merged_episodes", merged_episodes, 0)
         check_at_least(f"{where}.imitate_best", imitate_best, 0.0)
-        check_at_least("budget.evaluations", evaluations, 1)
+        check_count("budget.evaluations", evaluations, 1)
         self.title = title
         self.policy = policy
         self.view = view

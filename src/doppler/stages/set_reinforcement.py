@@ -20,6 +20,7 @@ from doppler.stages.optimisation import (
     Effort,
     EpisodeTraining,
     check_at_least,
+    check_count,
     log_metrics,
     seeded_generator,
 )
@@ -73,8 +74,8 @@ class SetReinforcement(EpisodeTraining):
             ("batch_problems", batch_problems),
             ("try_every", try_every),
         ):
-            check_at_least(f"{where}.{key}", value, 1)
-        check_at_least(f"{where}.episodes_each", episodes_each, 2)
+            check_count(f"{where}.{key}", value, 1)
+        check_count(f"{where}.episodes_each", episodes_each, 2)
         check_at_least(f"{where}.learning_rate", learning_rate, 1e-12)
         if not views or not held_out:
             raise InputError("problems and held_out: at least one problem each")

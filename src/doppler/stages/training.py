@@ -38,7 +38,7 @@ from doppler.stages.optimisation import (
     NO_EFFORT,
     Effort,
     Updates,
-    check_at_least,
+    check_count,
     seeded_generator,
 )
 from doppler.stages.reinforcement import Reinforcement, Trained
@@ -209,7 +209,7 @@ def greedy_placement(run: Run, policy: Policy) -> Placement:
 
 def best_so_far(run: Run, session: Session, evaluations: int = 0) -> BestSoFar:
     """Executes on the run's system; keeps the best placement, on disk too."""
-    check_at_least("algorithm.confirmations", run.cfg.algorithm.confirmations, 0)
+    check_count("algorithm.confirmations", run.cfg.algorithm.confirmations, 0)
     return BestSoFar(
         session=session,
         confirmations=run.cfg.algorithm.confirmations if run.is_random else 0,
