@@ -13,6 +13,7 @@ from scipy.stats import chi2
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.policies import Decisions, DualPolicy
+from doppler.policies.dual_replay import placed_before
 from doppler.policies.dual_rollout import MOST_CANDIDATES
 from doppler.policies.encoder import Paths
 from doppler.problem import build
@@ -354,6 +355,25 @@ def test_gradients_reach_every_parameter_and_are_finite():
         assert parameter.grad is not None, name
         assert torch.isfinite(parameter.grad).all(), name
         assert parameter.grad.abs().max() > 0, name
+
+
+def test_what_lies_on_each_device_and_its_gradients_are_those_of_plain_torch():
+    view, policy = make_view(random_problem(2, num_ops=12, num_devices=3)), make_policy()
+    record = policy.rollout(view, 4, None, generator()).record
+    own_VP, added_VP = torch.randn(2, 12, 5).requires_grad_()
+    op_BV, device_BV = torch.from_numpy(record.op), torch.from_numpy(record.device)
+    on_BVD = torch.nn.functional.one_hot(device_BV, 3).to(torch.float32)
+    each_BVDP = on_BVD[..., None] * added_VP[op_BV][:, :, None]
+    plain_BVDP = own_VP[op_BV][:, :, None] + each_BVDP.cumsum(dim=1) - each_BVDP
+    found_NP = placed_before(own_VP, added_VP, record)
+    torch.testing.assert_close(found_NP, plain_BVDP.flatten(0, 2))
+    weight_NP = torch.randn(found_NP.shape)
+    for found, plain in zip(
+        torch.autograd.grad((found_NP * weight_NP).sum(), (own_VP, added_VP)),
+        torch.autograd.grad((plain_BVDP.flatten(0, 2) * weight_NP).sum(), (own_VP, added_VP)),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, plain)
 
 
 def test_a_step_along_the_gradient_makes_the_decisions_more_likely():

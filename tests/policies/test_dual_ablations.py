@@ -212,6 +212,18 @@ def test_the_replay_finds_the_log_probabilities_of_the_rollout(changes, explore,
         np.testing.assert_allclose(replayed(policy, view, decisions), decisions.log_prob, atol=1e-4)
 
 
+@pytest.mark.parametrize("per_step", [False, True])
+def test_of_several_decisions_all_episodes_are_replayed_in_a_row(per_step):
+    view = make_view(random_problem(2, num_ops=12, num_devices=3))
+    policy = make_policy(per_step=per_step)
+    several = [policy.rollout(view, num, None, generator(num)) for num in (3, 1)]
+    each = [policy.log_prob(view, decisions) for decisions in several]
+    for together, apart in zip(
+        policy.log_prob(view, *several), zip(*each, strict=True), strict=True
+    ):
+        torch.testing.assert_close(together, torch.cat(apart))
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("encoder", "nnconv"), ("sel", "earliest_start"), ("plc", "b_level"), ("look_ahead", "no")],

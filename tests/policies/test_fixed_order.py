@@ -210,6 +210,17 @@ def test_the_same_random_numbers_give_the_same_decisions(kind):
     assert not np.array_equal(first.device, other.device)
 
 
+@both
+def test_of_several_decisions_all_episodes_are_replayed_in_a_row(kind):
+    view, policy = make_view(random_problem(4, num_ops=15, num_devices=3)), make_policy(kind)
+    several = [policy.rollout(view, num, None, generator(num)) for num in (3, 1)]
+    each = [policy.log_prob(view, decisions) for decisions in several]
+    for together, apart in zip(
+        policy.log_prob(view, *several), zip(*each, strict=True), strict=True
+    ):
+        torch.testing.assert_close(together, torch.cat(apart))
+
+
 # --- Decisions ----------------------------------------------------------------------------------
 
 

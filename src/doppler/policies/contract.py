@@ -3,6 +3,7 @@
 Shape suffixes: B episodes, V ops (an episode has V steps), D devices.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,6 +66,18 @@ class Policy(Protocol):
         """
         ...
 
-    def log_prob(self, view: View, decisions: Decisions) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probability and entropy of whole episodes, [B] each, with gradients."""
+    def log_prob(self, view: View, *decisions: Decisions) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability and entropy of whole episodes, [B] each, with gradients.
+
+        Of several decisions: of all their episodes in a row, from one pass over the graph where
+        the policy has one.
+        """
         ...
+
+
+def in_a_row(
+    results: Iterable[tuple[torch.Tensor, torch.Tensor]],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities and entropies [B] of several decisions, in a row."""
+    log_prob_B, entropy_B = map(torch.cat, zip(*results, strict=True))
+    return log_prob_B, entropy_B

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from doppler.episode import DEVICE_FEATURES, OP_FEATURES, SEL_FEATURES, View, make_episode
 from doppler.errors import InputError
-from doppler.policies.contract import Decisions
+from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import (
     PUBLISHED_DEVICE_FEATURES,
     PUBLISHED_OP_FEATURES,
     blind,
     make_even,
 )
-from doppler.policies.dual_replay import SelRows, plc_choices, sel_choices
+from doppler.policies.dual_replay import SelRows, placed_before, plc_choices, sel_choices
 from doppler.policies.dual_rollout import (
     NO_ROOM,
     NO_SUCH_CHOICE,
@@ -270,9 +270,12 @@ class DualPolicy(nn.Module):
                 list(pool.map(part, range(threads)))
         return rows_B
 
-    def log_prob(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
-        parts, record = self._static_parts(view), decisions.record
+        parts = self._static_parts(view)
+        return in_a_row(self._replay(parts, each.record) for each in decisions)
+
+    def _replay(self, parts: StaticParts, record: Record) -> tuple[Tensor, Tensor]:
         sel_log_prob_T, sel_entropy_T = self._replay_sel(parts, record)
         plc_log_prob_T, plc_entropy_T = self._replay_plc(parts, record)
         shape = record.op.shape
@@ -283,25 +286,19 @@ class DualPolicy(nn.Module):
 
     def _replay_sel(self, parts: StaticParts, record: Record) -> tuple[Tensor, Tensor]:
         rows = SelRows(record)
-        hidden_NS = parts.sel_op_VS[rows.op] + self.sel_dynamic(rows.x)
+        own_NS = parts.sel_op_VS.index_select(0, rows.op)
+        hidden_NS = torch.addmm(own_NS, rows.x, self.sel_dynamic.weight.T)
         return sel_choices(hidden_NS, self.sel_out, rows.step, rows.chosen)
 
     def _replay_plc(self, parts: StaticParts, record: Record) -> tuple[Tensor, Tensor]:
-        num_devices = record.device_mask.shape[-1]
-        op_BV, device_BV = torch.from_numpy(record.op), torch.from_numpy(record.device)
-        on_BVD = nn.functional.one_hot(device_BV, num_devices).to(torch.float32)
-        added_BVDP = on_BVD[..., None] * parts.plc_placed_VP[op_BV][:, :, None, :]
-        # What lies on each device before the step: the sum over all earlier steps.
-        placed_BVDP = added_BVDP.cumsum(dim=1) - added_BVDP
-        hidden_BVDP = (
-            parts.plc_op_VP[op_BV][:, :, None, :]
-            + placed_BVDP
-            + self.plc_dynamic(torch.from_numpy(record.device_x))
-        )
+        x_NF = torch.from_numpy(record.device_x).flatten(0, 2)  # a row for each step and device
+        static_NP = placed_before(parts.plc_op_VP, parts.plc_placed_VP, record)
+        hidden_NP = torch.addmm(static_NP, x_NF, self.plc_dynamic.weight.T)
+        closed_TD = torch.from_numpy(record.device_mask == 0).flatten(0, 1)
         return plc_choices(
-            hidden_BVDP.flatten(0, 1),
+            hidden_NP.unflatten(0, closed_TD.shape),
             self.plc_mid,
             self.plc_out,
-            torch.from_numpy(record.device_mask == 0).flatten(0, 1),
-            device_BV.flatten(),
+            closed_TD,
+            torch.from_numpy(record.device).flatten(),
         )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from doppler.episode import View, make_episode
-from doppler.policies.contract import Decisions
+from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual import DualPolicy, StaticParts
 from doppler.policies.dual_replay import SelRows, plc_choices, sel_choices
 from doppler.policies.dual_rollout import Record, begin, make_scratch, step
@@ -140,17 +140,20 @@ class StepwiseDualPolicy(DualPolicy):
             device_BV[torch.arange(num), record.op[:, t]] = torch.from_numpy(record.device[:, t])
         return rows_B
 
-    def log_prob(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy: states are replayed many at a time, and again for their gradients.
 
         Without the second replay, embeddings of V graphs of V ops would be kept for each episode.
         """
+        return in_a_row(self._replay_all(view, each) for each in decisions)
+
+    def _replay_all(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
         num, num_ops = decisions.op.shape
         rows = SelRows(decisions.record)
         at_once = max(1, _OPS_AT_ONCE // num_ops)
         parts = [
             checkpoint(
-                self._replay,
+                self._replay_some,
                 view,
                 decisions,
                 rows,
@@ -164,7 +167,7 @@ class StepwiseDualPolicy(DualPolicy):
         )
         return log_prob_BV.sum(1), entropy_BV.sum(1)
 
-    def _replay(
+    def _replay_some(
         self, view: View, decisions: Decisions, rows: SelRows, state_C: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy [C] of the steps from these successive states."""

@@ -1,8 +1,10 @@
 """Replay of recorded choices with gradients: log-probability and entropy of every step.
 
-Shape suffixes: T steps of all episodes in a row, N candidates of all steps, D devices, F features,
-S hidden of SEL, P hidden of PLC.
+Shape suffixes: B episodes, V ops, T steps of all episodes in a row, N candidates of all steps, D
+devices, F features, S hidden of SEL, P hidden of PLC.
 """
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.utils import scatter
 
+from doppler.compilation import compiled
 from doppler.policies.dual_rollout import Record
 from doppler.policies.encoder import LEAKINESS
 
@@ -50,6 +53,67 @@ def sel_choices(
     log_prob_N = shifted_N - total_T.log()[step_N]
     entropy_T = scatter(-log_prob_N.exp() * log_prob_N, step_N, dim_size=num_steps, reduce="sum")
     return log_prob_N[chosen_T], entropy_T
+
+
+def placed_before(own_VP: Tensor, added_VP: Tensor, record: Record) -> Tensor:
+    """For each step and device [T * D, P]: of the step's op, plus the sum of what is there before.
+
+    own_VP: of an op itself. added_VP: what it adds to its device for all later steps.
+    """
+    return _PlacedBefore.apply(own_VP, added_VP, record)  # pyright: ignore[reportReturnType]
+
+
+class _PlacedBefore(torch.autograd.Function):
+    """Sums along episodes, compiled: torch would need a dozen passes over the result."""
+
+    @staticmethod
+    def forward(ctx: Any, own_VP: Tensor, added_VP: Tensor, record: Record) -> Tensor:
+        ctx.record = record
+        num_devices, width = record.device_mask.shape[-1], own_VP.shape[1]
+        out_TDP = np.empty((record.op.size, num_devices, width), np.float32)
+        on_DP = np.empty((num_devices, width), np.float32)
+        arrays = own_VP.detach().numpy(), added_VP.detach().numpy()
+        _sum_before(*arrays, record.op, record.device, on_DP, out_TDP)
+        return torch.from_numpy(out_TDP).flatten(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        record: Record = ctx.record
+        num_ops, num_devices = record.op.shape[1], record.device_mask.shape[-1]
+        gradient_TDP = gradients[0].unflatten(0, (-1, num_devices)).contiguous().numpy()
+        own_VP, added_VP = np.zeros((2, num_ops, gradient_TDP.shape[2]), np.float32)
+        later_DP = np.empty(gradient_TDP.shape[1:], np.float32)
+        _sum_back(gradient_TDP, record.op, record.device, later_DP, own_VP, added_VP)
+        return torch.from_numpy(own_VP), torch.from_numpy(added_VP), None
+
+
+@compiled
+def _sum_before(own_VP, added_VP, op_BV, device_BV, on_DP, out_TDP):
+    num_ops, (num_devices, width) = op_BV.shape[1], on_DP.shape
+    for b in range(len(op_BV)):
+        on_DP[:, :] = np.float32(0.0)
+        for t in range(num_ops):
+            v, taken = op_BV[b, t], device_BV[b, t]
+            for d in range(num_devices):
+                for j in range(width):
+                    out_TDP[b * num_ops + t, d, j] = own_VP[v, j] + on_DP[d, j]
+            for j in range(width):
+                on_DP[taken, j] += added_VP[v, j]
+
+
+@compiled
+def _sum_back(gradient_TDP, op_BV, device_BV, later_DP, own_VP, added_VP):
+    num_ops, (num_devices, width) = op_BV.shape[1], later_DP.shape
+    for b in range(len(op_BV)):
+        later_DP[:, :] = np.float32(0.0)
+        for t in range(num_ops - 1, -1, -1):
+            v, taken = op_BV[b, t], device_BV[b, t]
+            for j in range(width):
+                added_VP[v, j] += later_DP[taken, j]
+            for d in range(num_devices):
+                for j in range(width):
+                    own_VP[v, j] += gradient_TDP[b * num_ops + t, d, j]
+                    later_DP[d, j] += gradient_TDP[b * num_ops + t, d, j]
 
 
 def plc_choices(

@@ -59,7 +59,7 @@ class FixedOrderPolicy(nn.Module):
         """The same decisions under the names that the policy gives to identical devices."""
         return device_BV
 
-    def log_prob(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
         raise NotImplementedError
 

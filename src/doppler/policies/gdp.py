@@ -227,9 +227,9 @@ class GDP(FixedOrderPolicy):
                 renamed_BV[device_BV == old_B[:, None]] = new
         return renamed_BV
 
-    def log_prob(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
         log_prob_VD, entropy_V = self._distributions(view)
-        device_VB = torch.from_numpy(decisions.device.T.copy())
+        device_VB = torch.from_numpy(np.concatenate([each.device.T for each in decisions], axis=1))
         num_episodes = device_VB.shape[1]
         return log_prob_VD.gather(1, device_VB).sum(0), entropy_V.sum().expand(num_episodes)

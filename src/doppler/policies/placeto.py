@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from doppler.episode import OP_FEATURES, View
 from doppler.errors import InputError
-from doppler.policies.contract import Decisions
+from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.encoder import LEAKINESS
 from doppler.policies.fixed_order import (
     FixedOrderPolicy,
@@ -215,9 +215,12 @@ class Placeto(FixedOrderPolicy):
             here_VBD[t, every, device_B] = 1.0
             away_VBD[t] = problem.away_DD[device_B]
 
-    def log_prob(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
         problem = self._problem(view)
+        return in_a_row(self._replay_all(problem, each) for each in decisions)
+
+    def _replay_all(self, problem: _Problem, decisions: Decisions) -> tuple[Tensor, Tensor]:
         chunks = list(self._chunks(problem, len(decisions.device)))
         results = []
         for chunk in chunks:
@@ -226,9 +229,7 @@ class Placeto(FixedOrderPolicy):
                 results.append(self._replay(problem, device_VB))
             else:  # what a chunk needs for its gradients is computed again when they are wanted
                 results.append(checkpoint(self._replay, problem, device_VB, use_reentrant=False))
-        return torch.cat([result[0] for result in results]), torch.cat(
-            [result[1] for result in results]
-        )
+        return in_a_row(results)
 
     def _replay(self, problem: _Problem, device_VB: Tensor) -> tuple[Tensor, Tensor]:
         num_ops, num_devices = problem.closed_VD.shape

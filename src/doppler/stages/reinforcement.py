@@ -13,7 +13,7 @@ from torch import Tensor
 from doppler.baselines import TaughtPlacement
 from doppler.episode import View, merged_at_random
 from doppler.errors import InputError
-from doppler.policies import Policy
+from doppler.policies import Decisions, Policy
 from doppler.problem import Placement
 from doppler.stages.advantage import ADVANTAGES, NO_PAST, Past
 from doppler.stages.best_so_far import NOTHING, BestSoFar, Found
@@ -183,10 +183,11 @@ class Reinforcement(EpisodeTraining):
         own = slice(self.batch_episodes)
         cost_B = measurement.cost_s()[own]
         lack_B = measurement.lack(self.view.problem.arrays.memory_bytes)[own]
-        log_prob_B, entropy_B = self.policy.log_prob(self.view, decisions)
+        best = self._decisions_of_best()
+        log_prob_B, entropy_B = self.policy.log_prob(self.view, decisions, *best)
         advantage_B = torch.from_numpy(self.advantage(cost_B, lack_B, self.past))
         self.past = self.past.with_batch(cost_B)
-        entropy = entropy_B.mean() / num_ops
+        entropy = entropy_B[own].mean() / num_ops
         feasible_B = cost_B[np.isfinite(cost_B)]
         log_metrics(
             self,
@@ -199,18 +200,20 @@ class Reinforcement(EpisodeTraining):
                 "entropy": entropy.item(),
             },
         )
-        gain = (advantage_B.to(log_prob_B.dtype) * log_prob_B).mean() / num_ops
+        gain = (advantage_B.to(log_prob_B.dtype) * log_prob_B[own]).mean() / num_ops
         loss = -gain - self.entropy * remaining * entropy
-        if self.imitate_best > 0.0 and self.best.placement is not None:
-            log_prob = self._log_prob_of_best(self.best.placement)
+        if best:
+            log_prob = log_prob_B[self.batch_episodes :].mean()
             loss = loss - self.imitate_best * (1.0 - remaining) * log_prob / num_ops
         return loss
 
-    def _log_prob_of_best(self, placement: Placement) -> Tensor:
+    def _decisions_of_best(self) -> list[Decisions]:
+        """The best placement so far as the policy would decide on it, if it is to be imitated."""
+        if self.imitate_best == 0.0 or self.best.placement is None:
+            return []
         problem = self.view.problem
-        taught = TaughtPlacement.of(problem, placement).decide(problem, 1, self.rng)
-        decisions = self.policy.follow(self.view, *taught)
-        return self.policy.log_prob(self.view, decisions)[0].mean()
+        taught = TaughtPlacement.of(problem, self.best.placement).decide(problem, 1, self.rng)
+        return [self.policy.follow(self.view, *taught)]
 
     def try_greedy(self) -> None:
         """Execute the greedy placement of the present weights; the best so far is kept."""
