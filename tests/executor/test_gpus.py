@@ -98,18 +98,19 @@ def test_an_action_is_issued_on_the_stream_of_its_device_and_waited_for(made_up)
     assert devices._streams[0].num_uses == 0
 
 
-def test_a_copy_has_streams_of_its_own_on_both_sides(made_up, monkeypatch):
+def test_a_channel_has_streams_of_its_own_on_both_sides(made_up):
     made_up(2)
-    made = []
-    monkeypatch.setattr(
-        torch.cuda, "Stream", lambda device: made.append(Stream(device)) or made[-1]
-    )
-    devices = Gpus(2)
-    made.clear()
+    devices = Gpus(3)
     here, there = torch.ones(3), torch.zeros(3)
+    channels = [devices.copying(*pair, here, there) for pair in ((0, 1), (1, 0), (0, 2))]
+    streams = [stream for copy in channels for part in copy.parts for stream in part.streams]
+    assert len({id(stream) for stream in [*streams, *devices._streams]}) == 2 * 3 + 3
+    into, out = streams[:2]
+    before = [(stream.num_uses, stream.num_waits) for stream in (out, into)]
     devices.copying(0, 1, here, there)()
     assert there.tolist() == [1, 1, 1]
-    assert [(stream.num_uses, stream.num_waits) for stream in made] == [(1, 1), (1, 1)]
+    after = [(stream.num_uses, stream.num_waits) for stream in (out, into)]
+    assert after == [(uses + 1, waits + 1) for uses, waits in before]
 
 
 class Damaged(Gpus):

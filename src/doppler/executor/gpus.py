@@ -1,16 +1,21 @@
 """GPUs as devices; where there are fewer GPUs than devices, several devices are streams of one.
 
-A task is issued when the host knows that all it waits for is done, by a thread that then sleeps
-until the GPU has done it. So no stream ever waits for another, memory is never touched by two
-streams at one time, and copies, which torch would order behind whatever else the two GPUs do, find
-nothing to wait for: they have streams of their own on both sides. The price is one round trip from
-GPU to host per task, presumably some tens of microseconds: kernels should take longer.
+Each device computes on a stream of its own, and each channel copies on streams of its own, on both
+sides: torch orders a copy behind whatever else its two streams do.
+
+An action that is called is issued and waited for, by a thread that sleeps meanwhile. A task is then
+issued when the host knows that all it waits for is done: no stream ever waits for another. The
+price is one round trip from GPU to host per task, presumably some tens of microseconds: kernels
+should take longer. What is issued ahead instead, without waiting, is issuing.py.
 
 Not yet run on a GPU: its tests make torch.cuda up, but for those that only `make test-gpu` runs.
 """
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,6 +25,33 @@ from doppler.executor.recording import Action
 
 # A damaged copy is not damaged in every byte.
 TEST_BYTES = 1 << 24
+
+
+class Part(NamedTuple):
+    """Calls of torch on streams that are current meanwhile; the last one does what is called."""
+
+    streams: tuple[Any, ...]
+    action: Action
+
+    def issue(self) -> None:
+        """Give it to the streams."""
+        with ExitStack() as stack:
+            for stream in self.streams:
+                stack.enter_context(torch.cuda.stream(stream))
+            self.action()
+
+
+class StreamAction(NamedTuple):
+    """Parts, each of which follows the one before it; called, they are done one after another."""
+
+    parts: tuple[Part, ...]
+
+    def __call__(self) -> None:
+        """Issue the parts, and wait for each."""
+        for part in self.parts:
+            part.issue()
+            for stream in part.streams:
+                stream.synchronize()
 
 
 class Gpus:
@@ -35,6 +67,7 @@ class Gpus:
         self._num_gpus = min(torch.cuda.device_count(), num_devices)
         self.num_devices = num_devices
         self._streams = [torch.cuda.Stream(device=self.place(d)) for d in range(num_devices)]
+        self._channels: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._through_host: set[tuple[int, int]] = set()
         self._test_copies()
 
@@ -52,40 +85,23 @@ class Gpus:
         sharing = -(-self.num_devices // self._num_gpus)
         return torch.cuda.get_device_properties(self.place(device)).total_memory / sharing
 
-    def computing(self, device: int, action: Action) -> Action:
-        """Issue it on the device's own stream, and wait."""
-        stream = self._streams[device]
+    def computing(self, device: int, action: Action) -> StreamAction:
+        """On the device's own stream."""
+        return StreamAction((Part((self._streams[device],), action),))
 
-        def compute() -> None:
-            with torch.cuda.stream(stream):
-                action()
-            stream.synchronize()
-
-        return compute
-
-    def copying(self, src: int, dst: int, here: torch.Tensor, there: torch.Tensor) -> Action:
+    def copying(self, src: int, dst: int, here: torch.Tensor, there: torch.Tensor) -> StreamAction:
         """From GPU to GPU; through memory of the host where direct copies fail their test."""
-        out, into = (torch.cuda.Stream(device=self.place(d)) for d in (src, dst))
+        if (src, dst) not in self._channels:
+            out, into = (torch.cuda.Stream(device=self.place(d)) for d in (src, dst))
+            self._channels[src, dst] = out, into
+        out, into = self._channels[src, dst]
         if (src % self._num_gpus, dst % self._num_gpus) not in self._through_host:
-
-            def copy() -> None:
-                with torch.cuda.stream(into), torch.cuda.stream(out):
-                    there.copy_(here, non_blocking=True)
-                out.synchronize()
-                into.synchronize()
-
-            return copy
+            copy = partial(there.copy_, here, non_blocking=True)
+            return StreamAction((Part((into, out), copy),))
         between = _on_host(here)
-
-        def copy_through_host() -> None:
-            with torch.cuda.stream(out):
-                between.copy_(here, non_blocking=True)
-            out.synchronize()
-            with torch.cuda.stream(into):
-                there.copy_(between, non_blocking=True)
-            into.synchronize()
-
-        return copy_through_host
+        away = partial(between.copy_, here, non_blocking=True)
+        back = partial(there.copy_, between, non_blocking=True)
+        return StreamAction((Part((out,), away), Part((into,), back)))
 
     def use(self) -> list[Use]:
         """From NVML, where its Python package is installed."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from doppler.errors import InputError
 from doppler.executor.bandwidth import bandwidths
 from doppler.executor.devices import Devices, Use
+from doppler.executor.issuing import issue_all
 from doppler.executor.locks import acquire, release
 from doppler.executor.memory import Memory
 from doppler.executor.peak import peak_bytes
@@ -68,11 +69,12 @@ class ExecutorSession:
         verify: bool,
         timeout_s: float,
         warm_up: int,
+        issue_ahead: bool,
         inputs: Mapping[str, torch.Tensor] | None,
     ) -> None:
         check_executable(problem.graph)
         self.problem, self.execution, self.evaluations = problem, execution, 0
-        self._timeout_s = timeout_s
+        self._timeout_s, self._issue_ahead = timeout_s, issue_ahead
         self._unroller = Unroller(problem.graph, problem.num_devices)
         self._topological = topological_priority(problem)
         self._workers, self._devices = Workers(), devices
@@ -100,7 +102,7 @@ class ExecutorSession:
         for d in range(num_devices):  # every op runs once on every device, one after another
             tasks = self._unroller.synchronous([d] * num_ops)
             actions = [partial(self._memory.plan, v, d) for v in range(num_ops)]
-            self._run(tasks, actions, self._timeout_s + LOADING_S)
+            self._run(tasks, actions, self._timeout_s + LOADING_S, issue_ahead=False)
         for _ in range(warm_up):
             self._execute(np.arange(num_ops) % num_devices, self._topological)
 
@@ -231,39 +233,45 @@ class ExecutorSession:
             )
         if self._expected is not None:
             self._memory.wipe()
-        schedule = self._run(tasks, self._memory.actions(tasks), self._timeout_s)
+        schedule = self._run(
+            tasks, self._memory.actions(tasks), self._timeout_s, issue_ahead=self._issue_ahead
+        )
         if self._expected is not None and np.isfinite(schedule.makespan_s):
             self._verify(device_V)
         return schedule
 
-    def _run(self, tasks: Tasks, actions: Sequence[Action], timeout_s: float) -> Schedule:
+    def _run(
+        self, tasks: Tasks, actions: Sequence[Action], timeout_s: float, *, issue_ahead: bool
+    ) -> Schedule:
         if self._workers.is_lost:
             raise ExecutionError("a task of this session hangs: no other can be executed in it")
         collects = gc.isenabled()
         gc.disable()
         try:
-            dispatcher, begin = self._workers.run(
-                tasks,
-                actions,
-                fifo=self.execution.queue == "fifo",
-                sender_copies=self._devices.sender_copies,
-                timeout_s=timeout_s,
-            )
+            if issue_ahead:
+                start_s, finish_s = map(np.array, issue_all(tasks, actions, timeout_s))
+            else:
+                dispatcher, begin = self._workers.run(
+                    tasks,
+                    actions,
+                    fifo=self.execution.queue == "fifo",
+                    sender_copies=self._devices.sender_copies,
+                    timeout_s=timeout_s,
+                )
+                start_s = np.array(dispatcher.start_s) - begin
+                finish_s = np.array(dispatcher.finish_s) - begin
         except TaskError as failure:
             reason = _reason(failure.__cause__)
             raise ExecutionError(f"{self._describe(tasks, failure.task)}: {reason}") from None
         except TaskTimeoutError as failure:
+            self._workers.is_lost = True
             raise ExecutionError(
                 f"{self._describe(tasks, failure.task)}: still runs after {timeout_s:g} s"
             ) from None
         finally:
             if collects:
                 gc.enable()
-        return Schedule(
-            tasks=tasks,
-            start_s=np.array(dispatcher.start_s) - begin,
-            finish_s=np.array(dispatcher.finish_s) - begin,
-        )
+        return Schedule(tasks=tasks, start_s=start_s, finish_s=finish_s)
 
     def _describe(self, tasks: Tasks, task: int) -> str:
         cluster, names = self.problem.cluster, self.problem.graph.ops.names

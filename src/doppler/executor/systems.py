@@ -53,7 +53,13 @@ class _Executor:
             )
 
     def _open(
-        self, problem: Problem, rules: ExecutionRules, devices: Devices, inputs: Inputs | None
+        self,
+        problem: Problem,
+        rules: ExecutionRules,
+        devices: Devices,
+        inputs: Inputs | None,
+        *,
+        issue_ahead: bool = False,
     ) -> ExecutorSession:
         return ExecutorSession(
             problem=problem,
@@ -62,6 +68,7 @@ class _Executor:
             verify=self.verify,
             timeout_s=self.timeout_s,
             warm_up=self.warm_up,
+            issue_ahead=issue_ahead,
             inputs=inputs,
         )
 
@@ -109,7 +116,8 @@ class SynchronousThreads(_Executor):
 class Cuda(_Executor):
     """As Threads, on GPUs; where there are fewer than devices, on several streams of each.
 
-    Not yet run on a GPU, see gpus.py.
+    queue: strict ones are issued ahead (issuing.py), for kernels too short to be dispatched one by
+    one. Not yet run on a GPU, see gpus.py.
     """
 
     queue: Queue = "priority"
@@ -121,7 +129,13 @@ class Cuda(_Executor):
         Raises:
             InputError: as there; or there is no GPU, or copies between two of them are damaged.
         """
-        return self._open(problem, ExecutionRules(queue=self.queue), _gpus(problem), inputs)
+        return self._open(
+            problem,
+            ExecutionRules(queue=self.queue),
+            _gpus(problem),
+            inputs,
+            issue_ahead=self.queue == "strict",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
