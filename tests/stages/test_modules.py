@@ -85,6 +85,7 @@ def reinforcement(
         "entropy": 1e-2,
         "tuned_updates": None,
         "merged_episodes": 0,
+        "clusterings": 0,
         "imitate_best": 0.0,
         "seed": 0,
         "on_best_greedy": lambda: None,
@@ -207,20 +208,20 @@ def test_a_policy_that_knows_no_clusters_is_not_asked_to_place_them(tmp_path):
     policy.keeps_clusters = False
     policy.rollout = views = Views(policy)
     with WorkConserving().open(problem) as session:
-        module = reinforcement(problem, session, policy=policy, merged_episodes=3)
+        module = reinforcement(problem, session, policy=policy, merged_episodes=3, clusterings=3)
         fit(module, tmp_path)
     assert {num for num, _ in views.noted} == {1, 16}
+    assert session.evaluations == module.num_episodes + len(views.noted) - module.num_updates
 
 
-def test_clusters_may_be_the_best_so_far_but_no_gradient_comes_of_them(tmp_path):
+@pytest.mark.parametrize("kind", ["merged_episodes", "clusterings"])
+def test_clusters_may_be_the_best_so_far_but_no_gradient_comes_of_them(tmp_path, kind):
     # The edges within a chain cost more than all work: merged, a chain is one decision.
     best_s, weights = [], []
-    for merged_episodes in (0, 8):
+    for num in (0, 8):
         with WorkConserving().open(two_chains()) as session:
-            one_update = {"evaluations": 18 + merged_episodes, "seed": 1}
-            module = reinforcement(
-                two_chains(), session, merged_episodes=merged_episodes, **one_update
-            )
+            one_update = {"evaluations": 18 + num, "seed": 1}
+            module = reinforcement(two_chains(), session, **{kind: num}, **one_update)
             fit(module, tmp_path)
         assert module.num_updates == 1
         best_s.append(module.best_s)
@@ -251,15 +252,15 @@ class CountingSession:
         return self.session.measure(device_BV, priority_BV, repeats, rng)
 
 
-@pytest.mark.parametrize("merged_episodes", [0, 5])
+@pytest.mark.parametrize(("merged_episodes", "clusterings"), [(0, 0), (5, 2)])
 @pytest.mark.parametrize(
     ("evaluations", "batch_episodes", "greedy_every"),
     [(18, 16, 8), (33, 16, 1), (100, 16, 8), (60, 7, 3)],
 )
 def test_a_training_executes_as_often_as_it_says_and_no_more_than_it_may(
-    tmp_path, evaluations, batch_episodes, greedy_every, merged_episodes
+    tmp_path, evaluations, batch_episodes, greedy_every, merged_episodes, clusterings
 ):
-    evaluations += merged_episodes
+    evaluations += merged_episodes + clusterings
     problem = two_chains()
     with WorkConserving().open(problem) as session:
         counting = CountingSession(session)
@@ -270,6 +271,7 @@ def test_a_training_executes_as_often_as_it_says_and_no_more_than_it_may(
             batch_episodes=batch_episodes,
             greedy_every=greedy_every,
             merged_episodes=merged_episodes,
+            clusterings=clusterings,
         )
         fit(module, tmp_path)
         module.try_greedy()  # as a run does at the end
@@ -279,15 +281,21 @@ def test_a_training_executes_as_often_as_it_says_and_no_more_than_it_may(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(1, 5000), st.integers(1, 100), st.integers(1, 50), st.integers(0, 9))
+@given(
+    st.integers(1, 5000),
+    st.integers(1, 100),
+    st.integers(1, 50),
+    st.integers(0, 9),
+    st.integers(0, 9),
+)
 def test_the_budget_is_kept_and_used_up_to_less_than_one_more_update(
-    evaluations, batch_episodes, greedy_every, merged_episodes
+    evaluations, batch_episodes, greedy_every, merged_episodes, clusterings
 ):
     def used(num_updates: int) -> int:
         """Episodes, a greedy one before every greedy_every-th update and one at the end."""
         greedy = sum(1 for update in range(num_updates) if update % greedy_every == 0) + 1
-        merged = merged_episodes * min(num_updates, 7)
-        return num_updates * batch_episodes + merged + greedy
+        clustered = (merged_episodes + clusterings) * min(num_updates, 7)
+        return num_updates * batch_episodes + clustered + greedy
 
     changes = {
         "evaluations": evaluations,
@@ -295,6 +303,7 @@ def test_the_budget_is_kept_and_used_up_to_less_than_one_more_update(
         "greedy_every": greedy_every,
         "tuned_updates": 7,
         "merged_episodes": merged_episodes,
+        "clusterings": clusterings,
         "policy": ANY,
         "view": None,
     }
@@ -318,6 +327,7 @@ BARE = {
     "entropy": 0.0,
     "tuned_updates": None,
     "merged_episodes": 0,
+    "clusterings": 0,
     "imitate_best": 0.0,
     "seed": 0,
     "on_best_greedy": lambda: None,
@@ -448,6 +458,7 @@ def test_all_episodes_of_a_batch_are_executed_under_the_same_fresh_draw(tmp_path
         ("exploration", -0.1, "must be a number of at least 0"),
         ("tuned_updates", 0, "must be a whole number of at least 1"),
         ("merged_episodes", -1, "must be a whole number of at least 0"),
+        ("clusterings", -1, "must be a whole number of at least 0"),
         ("merged_episodes", 1.5, "must be a whole number of at least 0, got 1.5"),
         ("batch_episodes", True, "must be a whole number of at least 1, got True"),
         ("advantage", "median", "'median' is not one of batch, running_mean"),

@@ -2,7 +2,7 @@
 
 from doppler.baselines.annealing import Annealing
 from doppler.baselines.bounds import LowerBound, lower_bound
-from doppler.baselines.clustering import Clustering
+from doppler.baselines.clustering import Clustering, draw_clusterings
 from doppler.baselines.contract import Baseline, SearchResult, Teacher
 from doppler.baselines.cp_sat import CPSAT
 from doppler.baselines.cpop import CPOP
@@ -32,5 +32,6 @@ __all__ = [
     "SingleDevice",
     "TaughtPlacement",
     "Teacher",
+    "draw_clusterings",
     "lower_bound",
 ]

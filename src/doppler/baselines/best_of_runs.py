@@ -23,6 +23,14 @@ class Decisions(NamedTuple):
     device: NDArray[np.int64]
     start: NDArray[np.float64]
 
+    def placements(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Device and priority per op, [B, V] each; the priority is the order of steps."""
+        step_BV = np.broadcast_to(np.arange(self.op.shape[1]), self.op.shape)
+        device_BV, priority_BV = np.empty_like(self.op), np.empty_like(self.op)
+        np.put_along_axis(device_BV, self.op, self.device, axis=1)
+        np.put_along_axis(priority_BV, self.op, step_BV, axis=1)
+        return device_BV, priority_BV
+
 
 def make_decisions(num: int, problem: Problem) -> Decisions:
     """Room for ``num`` runs."""
@@ -45,10 +53,7 @@ def in_order_of_start(decisions: Decisions) -> Decisions:
 
 def execute_best(session: Session, decisions: Decisions, rng: np.random.Generator) -> SearchResult:
     """Execute every run once, the order of its steps as priorities; the best one counts."""
-    step_BV = np.broadcast_to(np.arange(decisions.op.shape[1]), decisions.op.shape)
-    device_BV, priority_BV = np.empty_like(decisions.op), np.empty_like(decisions.op)
-    np.put_along_axis(device_BV, decisions.op, decisions.device, axis=1)
-    np.put_along_axis(priority_BV, decisions.op, step_BV, axis=1)
+    device_BV, priority_BV = decisions.placements()
     cost_B = session.measure(device_BV, priority_BV, rng=rng).cost_s()
     best = int(cost_B.argmin())
     return SearchResult(

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from doppler.baselines import TaughtPlacement
+from doppler.baselines import TaughtPlacement, draw_clusterings
 from doppler.episode import View, merged_at_random
 from doppler.errors import InputError
 from doppler.policies import Decisions, Policy
@@ -52,24 +53,25 @@ class Reinforcement(EpisodeTraining):
     learning_rate, final_learning_rate: of Adam, falling linearly. entropy: weight of the entropy
     bonus, falling to 0. tuned_updates: how many updates these three are for; None: any number.
     Longer training learns slower, by the root of how much longer, and explores more, with as much
-    more entropy, up to threefold. merged_episodes: of the first ``tuned_updates`` updates (None:
-    of all), beside the others: they place clusters of ops that heavy edges join, another merging
-    for each update, if the policy keeps clusters together; what they find may be the best
-    placement so far, the gradient is without them. imitate_best: weight of imitating the best
-    placement so far, rising from 0: what sampling has found the policy then decides without
-    drawing. seed: of everything random here. on_best_greedy: called while the weights are those of
-    a new best greedy placement. inherited: what it took to make the weights that training begins
-    with; elapsed_s goes on counting from there.
+    more entropy, up to threefold. merged_episodes, clusterings: of the first ``tuned_updates``
+    updates (None: of all), beside the other episodes, if the policy keeps clusters together. The
+    former place clusters of ops that heavy edges join, another merging for each update; the latter
+    are candidates of the baseline of that name, which a list scheduler places. What they find may
+    be the best placement so far, the gradient is without them. imitate_best: weight of imitating
+    the best placement so far, rising from 0: what sampling has found the policy then decides
+    without drawing. seed: of everything random here. on_best_greedy: called while the weights are
+    those of a new best greedy placement. inherited: what it took to make the weights that training
+    begins with; elapsed_s goes on counting from there.
 
     trained: what training alone has found, once it has ended; None before.
 
     Source: DOPPLER (Yao et al., ICLR 2026), stages II and III: exploration from 0.2, the running
     mean as advantage, one episode an update (conf/algorithm/paper.yaml). What measures better is
     the default: episodes sampled from the policy, advantages within a batch, self-imitation (Oh,
-    Guo, Singh, Lee, ICML 2018, here of the best placement alone), merged episodes (on 8 devices,
-    where single decisions seldom bring together what belongs together). Deviations in either:
-    no discount of the only reward; the gradient is that of the softmax's log-probability of the
-    choices taken, exploring ones included (as in the released code).
+    Guo, Singh, Lee, ICML 2018, here of the best placement alone), merged episodes and clusterings
+    (on 8 devices, where single decisions seldom bring together what belongs together). Deviations
+    in either: no discount of the only reward; the gradient is that of the softmax's log-probability
+    of the choices taken, exploring ones included (as in the released code).
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Reinforcement(EpisodeTraining):
         entropy: float,
         tuned_updates: int | None,
         merged_episodes: int,
+        clusterings: int,
         imitate_best: float,
         seed: int,
         on_best_greedy: Callable[[], None],
@@ -108,6 +111,7 @@ class Reinforcement(EpisodeTraining):
         if tuned_updates is not None:
             check_count(f"{where}.tuned_updates", tuned_updates, 1)
         check_count(f"{where}.merged_episodes", merged_episodes, 0)
+        check_count(f"{where}.clusterings", clusterings, 0)
         check_at_least(f"{where}.imitate_best", imitate_best, 0.0)
         check_count("budget.evaluations", evaluations, 1)
         self.title = title
@@ -117,6 +121,7 @@ class Reinforcement(EpisodeTraining):
         self.batch_episodes = batch_episodes
         self.greedy_every = greedy_every
         self.merged_episodes = merged_episodes if policy.keeps_clusters else 0
+        self.clusterings = clusterings if policy.keeps_clusters else 0
         self.tuned_updates = tuned_updates
         self.num_updates = evaluations // batch_episodes
         while self.num_updates > 0 and self.evaluations_used > evaluations:
@@ -151,12 +156,12 @@ class Reinforcement(EpisodeTraining):
         """Executions that the whole training takes, the greedy one at its end included."""
         num_greedy = -(-self.num_updates // self.greedy_every) + 1
         confirmed = self.best.confirmations * self.num_updates
-        merged = self.merged_episodes * self.num_tuned_updates
-        return self.num_episodes + merged + confirmed + num_greedy * self.best.num_confirming
+        clustered = (self.merged_episodes + self.clusterings) * self.num_tuned_updates
+        return self.num_episodes + clustered + confirmed + num_greedy * self.best.num_confirming
 
     @property
     def num_tuned_updates(self) -> int:
-        """Updates that the settings are for, the first; only these have merged episodes.
+        """Updates that the settings are for, the first; only these place clusters.
 
         Longer training explores by itself.
         """
@@ -174,10 +179,8 @@ class Reinforcement(EpisodeTraining):
         explore = None if self.exploration is None else self.exploration * remaining
         decisions = self.policy.rollout(self.view, self.batch_episodes, explore, self.rng)
         placements = [decisions.placements()]
-        if self.merged_episodes and step < self.num_tuned_updates:
-            seen = merged_at_random(self.view, self.rng)
-            merged = self.policy.rollout(seen, self.merged_episodes, explore, self.rng)
-            placements.append(merged.placements())
+        if step < self.num_tuned_updates:
+            placements += self._clustered(explore)
         device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
         measurement = self.best.measure(device_BV, priority_BV, self.rng)
         own = slice(self.batch_episodes)
@@ -206,6 +209,18 @@ class Reinforcement(EpisodeTraining):
             log_prob = log_prob_B[self.batch_episodes :].mean()
             loss = loss - self.imitate_best * (1.0 - remaining) * log_prob / num_ops
         return loss
+
+    def _clustered(self, explore: float | None) -> list[tuple[NDArray, NDArray]]:
+        """Placements of clusters, by the policy and by a list scheduler."""
+        found = []
+        if self.merged_episodes:
+            seen = merged_at_random(self.view, self.rng)
+            merged = self.policy.rollout(seen, self.merged_episodes, explore, self.rng)
+            found.append(merged.placements())
+        if self.clusterings:
+            drawn = draw_clusterings(self.view.problem, self.clusterings, self.rng)
+            found.append(drawn.placements())
+        return found
 
     def _decisions_of_best(self) -> list[Decisions]:
         """The best placement so far as the policy would decide on it, if it is to be imitated."""
