@@ -24,7 +24,7 @@ from doppler.stages.optimisation import Updates
 
 pytest.importorskip("ortools.sat.python.cp_model")
 
-NUM_PROBLEMS = 20
+NUM_PROBLEMS, NUM_SEEDS = 20, 3
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 SYSTEM = WorkConserving(contention="none")
 
@@ -59,16 +59,16 @@ def greedy_s(policy, problem: Problem) -> float:
         return float(session.measure(*placements).cost_s()[0])
 
 
-def trained_greedy_s(policy, cfg, problem: Problem, directory: Path) -> float:
+def trained_greedy_s(policy, cfg, problem: Problem, directory: Path, seed: int) -> float:
     """Of the best greedy placement of stage II with the default settings, from these weights."""
     with SYSTEM.open(problem) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0, on_best=lambda *_: None)
+        best = BestSoFar(session=session, confirmations=0, seed=seed, on_best=lambda *_: None)
         module = instantiate(cfg.algorithm.reinforcement)(
             title="test",
             policy=policy,
             view=make_view(problem),
             best=best,
-            seed=0,
+            seed=seed,
             on_best_greedy=lambda: None,
         )
         trainer = instantiate(cfg.trainer.build)(
@@ -82,11 +82,14 @@ def trained_greedy_s(policy, cfg, problem: Problem, directory: Path) -> float:
 @pytest.mark.slow
 def test_the_greedy_placement_is_optimal_after_training_and_rarely_before(cfg, tmp_path):
     torch.set_num_threads(1)
-    before, after = 0, 0
-    for problem, optimum_s in proven():
-        pl.seed_everything(0, verbose=False)
-        policy = instantiate(cfg.policy.build)
-        before += greedy_s(policy, problem) <= optimum_s * (1 + 1e-5)
-        after += trained_greedy_s(policy, cfg, problem, tmp_path) <= optimum_s * (1 + 1e-5)
-    assert after >= 16
-    assert before <= 5
+    problems = proven()
+    before, after = np.zeros((2, NUM_SEEDS))
+    for seed in range(NUM_SEEDS):
+        for problem, optimum_s in problems:
+            pl.seed_everything(seed, verbose=False)
+            policy = instantiate(cfg.policy.build)
+            before[seed] += greedy_s(policy, problem) <= optimum_s * (1 + 1e-5)
+            trained_s = trained_greedy_s(policy, cfg, problem, tmp_path, seed)
+            after[seed] += trained_s <= optimum_s * (1 + 1e-5)
+    assert np.median(after) >= 16, after
+    assert np.median(before) <= 5, before
