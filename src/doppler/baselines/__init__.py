@@ -1,6 +1,7 @@
 """Placement methods to compare with, and lower bounds."""
 
 from doppler.baselines.annealing import Annealing
+from doppler.baselines.best_of_runs import placements_of_steps
 from doppler.baselines.bounds import LowerBound, lower_bound
 from doppler.baselines.clustering import Clustering, draw_clusterings
 from doppler.baselines.contract import Baseline, SearchResult, Teacher
@@ -34,4 +35,5 @@ __all__ = [
     "Teacher",
     "draw_clusterings",
     "lower_bound",
+    "placements_of_steps",
 ]

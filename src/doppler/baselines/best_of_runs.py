@@ -24,12 +24,22 @@ class Decisions(NamedTuple):
     start: NDArray[np.float64]
 
     def placements(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Device and priority per op, [B, V] each; the priority is the order of steps."""
-        step_BV = np.broadcast_to(np.arange(self.op.shape[1]), self.op.shape)
-        device_BV, priority_BV = np.empty_like(self.op), np.empty_like(self.op)
-        np.put_along_axis(device_BV, self.op, self.device, axis=1)
-        np.put_along_axis(priority_BV, self.op, step_BV, axis=1)
-        return device_BV, priority_BV
+        """See placements_of_steps."""
+        return placements_of_steps(self.op, self.device)
+
+
+def placements_of_steps(
+    op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Device and priority per op, [B, V] each; the priority is the order of steps.
+
+    op_BV: of each step. device_BV: to which it goes.
+    """
+    step_BV = np.broadcast_to(np.arange(op_BV.shape[1]), op_BV.shape)
+    device_of_BV, priority_BV = np.empty_like(device_BV), np.empty_like(op_BV)
+    np.put_along_axis(device_of_BV, op_BV, device_BV, axis=1)
+    np.put_along_axis(priority_BV, op_BV, step_BV, axis=1)
+    return device_of_BV, priority_BV
 
 
 def make_decisions(num: int, problem: Problem) -> Decisions:

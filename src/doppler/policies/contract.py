@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from doppler.baselines import placements_of_steps
 from doppler.episode import View
 
 
@@ -30,12 +31,7 @@ class Decisions:
 
     def placements(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Device and priority per op, [B, V] each; the priority is the order of decisions."""
-        device_BV = np.empty_like(self.device)
-        np.put_along_axis(device_BV, self.op, self.device, axis=1)
-        priority_BV = np.empty_like(self.op)
-        steps = np.broadcast_to(np.arange(self.op.shape[1]), self.op.shape)
-        np.put_along_axis(priority_BV, self.op, steps, axis=1)
-        return device_BV, priority_BV
+        return placements_of_steps(self.op, self.device)
 
 
 class Policy(Protocol):
