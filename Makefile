@@ -19,7 +19,7 @@ demo: $(VENV)/installed
 	$(BIN)/python src/run.py budget=quick
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow

@@ -18,7 +18,7 @@ from problems import (
 )
 
 from doppler.baselines import Annealing, SearchResult
-from doppler.baselines.annealing_walk import make_neighbours
+from doppler.baselines.annealing_walk import make_neighbours, work_shares
 from doppler.baselines.levels import b_level_priority
 from doppler.cluster import preset
 from doppler.errors import InputError
@@ -225,7 +225,7 @@ def test_a_cold_walk_goes_on_from_its_best_state_and_a_hot_one_from_its_last(ord
             device, priority, current = new_device, new_priority, cost
     assert (went_up > 0) == (heat > 1)
     assert num_groups > 20
-    assert (num_reorderings > 30) == order
+    assert (num_reorderings > 20) == order
     edges = problem.graph.edges
     assert (priority[edges.src] < priority[edges.dst]).all(), "no op ranks before what it needs"
 
@@ -260,6 +260,28 @@ def test_neighbours_are_weighed_by_the_seconds_of_all_transfers_between_two_ops(
     assert near.share[[1, 2, 4, 5]].tolist() == [1.0] * 4
     assert seconds[0, 1] == pytest.approx(5 / 10)
     assert near.share[3] == 1.0, "from 2 nobody goes to 3, at no cost"
+
+
+@pytest.mark.parametrize("works", [[1] * 9 + [91], [0] * 10], ids=["one is heavy", "no work"])
+def test_half_of_the_moves_begin_at_an_op_in_proportion_to_its_work(works):
+    # Nobody has neighbours and all is accepted: what a step changed is the op that it drew.
+    problem = build(graph_of(works), cluster_of([1.0, 1.0]))
+    num = 4000
+    with WorkConserving().open(problem) as session:
+        plain = PlainSession(session)
+        annealing(num, hot=1e9, cold=1e9).place(plain, np.random.default_rng(0))
+    changed = np.diff(np.array(plain.devices), axis=0) != 0
+    assert (changed.sum(1) == 1).all()
+    share = 0.5 * np.array(works) / max(1, sum(works)) + (0.05 if any(works) else 0.1)
+    assert share.sum() == pytest.approx(1.0)
+    assert abs(changed.mean(0) - share).max() < 4 * np.sqrt(0.25 / num)
+
+
+def test_work_is_cumulated_over_the_devices_that_can_run_an_op():
+    cluster = cluster_of([1.0, 0.5], unsupported_kinds=[[], ["gpu"]])
+    problem = build(graph_of([1, 0, 2], kinds=["op", "op", "gpu"]), cluster)
+    assert work_shares(problem)[-1] == 1.0
+    assert np.diff(work_shares(problem), prepend=0.0) == pytest.approx([1.5 / 3.5, 0.0, 2 / 3.5])
 
 
 # --- Results --------------------------------------------------------------------------------------
@@ -341,13 +363,13 @@ def test_robust_placements_lose_less_to_jitter():
     for draws in (1, 8):
         found = [
             search(problem, annealing(4000 * draws, draws=draws), seed=s, system=Published())
-            for s in range(3)
+            for s in range(10)
         ]
         rows = np.stack([result.placement.device for result in found])
         with noisy.open(problem) as session:
             fresh = session.measure(rows, None, 500, np.random.default_rng(1))
         means.append(fresh.cost_s().mean())
-    assert means[1] < 0.98 * means[0]
+    assert means[1] < 0.995 * means[0]
 
 
 # --- Polishing ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from doppler.baselines.annealing_walk import (
     make_neighbours,
     search,
     settle,
+    work_shares,
 )
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
@@ -83,7 +84,8 @@ class Annealing:
     ) -> SearchResult:
         """See contract.Baseline; every walk begins at ``initial`` if it is given."""
         problem, num_steps = session.problem, self.evaluations // self.draws
-        near, jitter_seed = make_neighbours(problem), int(rng.integers(2**62))
+        near, work = make_neighbours(problem), work_shares(problem)
+        jitter_seed = int(rng.integers(2**62))
         plans, walks = [], []
         for i in range(self.starts):
             plans.append(
@@ -94,6 +96,7 @@ class Annealing:
                     hot=self.hot if initial is None else max(self.cold, POLISHING * self.hot),
                     cold=self.cold,
                     near=near,
+                    work=work,
                 )
             )
             start = initial or Placement.make(

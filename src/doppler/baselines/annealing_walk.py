@@ -18,6 +18,9 @@ from doppler.simulator.state import uniform
 # the others, those that move a group of ops, at first and at last.
 ORDER_SHARE = 0.25
 GROUPS_FIRST, GROUPS_LAST = 1.0, 0.6
+# Of the ops that these begin at, those drawn in proportion to their work: where the few heavy ones
+# lie decides more than where the many light ones do.
+HEAVY_SHARE = 0.5
 # What does not fit is worse than any makespan, and the worse the more memory it lacks.
 LACKING_S = 1e30
 
@@ -46,7 +49,10 @@ class Neighbours(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a walk is to do; temperatures are shares of the present makespan."""
+    """What a walk is to do; temperatures are shares of the present makespan.
+
+    work: [V] of each op in the seconds of all, cumulated: the last one's is 1.
+    """
 
     seed: int
     num_steps: int
@@ -54,6 +60,7 @@ class Plan(NamedTuple):
     hot: float
     cold: float
     near: Neighbours
+    work: NDArray[np.float64]
 
 
 class Walk(NamedTuple):
@@ -113,6 +120,13 @@ def make_neighbours(problem: Problem) -> Neighbours:
     return Neighbours(ptr=ptr, op=neighbour_N, share=share_N)
 
 
+def work_shares(problem: Problem) -> NDArray[np.float64]:
+    """``Plan.work``; where no op takes any time, all are alike."""
+    seconds_V = problem.mean_op_seconds
+    sums_V = np.cumsum(seconds_V if seconds_V.any() else np.ones_like(seconds_V))
+    return sums_V / sums_V[-1]
+
+
 @compiled
 def _draw(plan, status):
     """The walk's next random number in (0, 1)."""
@@ -127,18 +141,31 @@ def _draw_int(plan, status, num):
 
 
 @compiled
-def _draw_neighbour(plan, v, status):
-    """A neighbour of v, who has one, in proportion to the seconds of transfers between both."""
-    near = plan.near
-    low, high = near.ptr[v], near.ptr[v + 1] - 1
+def _draw_among(plan, share_X, low, high, status):
+    """One of the indices low to high, in proportion to what each adds to ``share_X``."""
     share = _draw(plan, status)
     while low < high:
         middle = (low + high) // 2
-        if near.share[middle] < share:
+        if share_X[middle] < share:
             low = middle + 1
         else:
             high = middle
-    return near.op[low]
+    return low
+
+
+@compiled
+def _draw_op(plan, num_ops, status):
+    """Any op, or one in proportion to its work."""
+    if _draw(plan, status) < HEAVY_SHARE:
+        return _draw_among(plan, plan.work, 0, num_ops - 1, status)
+    return _draw_int(plan, status, num_ops)
+
+
+@compiled
+def _draw_neighbour(plan, v, status):
+    """A neighbour of v, who has one, in proportion to the seconds of transfers between both."""
+    near = plan.near
+    return near.op[_draw_among(plan, near.share, near.ptr[v], near.ptr[v + 1] - 1, status)]
 
 
 @compiled
@@ -230,7 +257,7 @@ def _move(p, plan, step, walk):
     """
     status, device_V = walk.status, walk.device
     num_ops, num_devices = p.op_seconds.shape
-    v = _draw_int(plan, status, num_ops)
+    v = _draw_op(plan, num_ops, status)
     here = device_V[v]
     there = (here + 1 + _draw_int(plan, status, num_devices - 1)) % num_devices
     _join(step, v, walk)
