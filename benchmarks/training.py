@@ -36,7 +36,7 @@ RECORDED_PER_S = {
     "transformer_block_215nodes": 0.37,
     "llama_layer": 0.28,
 }
-REPETITIONS, EVALUATIONS = 3, 1600
+REPETITIONS, EVALUATIONS = 3, 2400
 SIZES = (100, 300, 1000, 3000, 10000)
 
 
@@ -80,9 +80,9 @@ def compare() -> None:
 def measure_size(num_ops: int) -> None:
     """A layered graph in this process, printed for the one that asks."""
     overrides = ["workload=synthetic", f"workload.num_ops={num_ops}"]
-    evaluations = 64 if num_ops > 2000 else 320
+    evaluations = 96 if num_ops > 2000 else 480
     with tempfile.TemporaryDirectory() as folder:
-        train(overrides, 0, folder, 32)
+        train(overrides, 0, folder, 64)
     middle = statistics.median(speeds(overrides, evaluations))
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"per_s": middle, "peak_mib": peak_mib}))
