@@ -154,8 +154,9 @@ def _draw_among(plan, share_X, low, high, status):
 
 
 @compiled
-def _draw_op(plan, num_ops, status):
+def _draw_op(plan, status):
     """Any op, or one in proportion to its work."""
+    num_ops = len(plan.work)
     if _draw(plan, status) < HEAVY_SHARE:
         return _draw_among(plan, plan.work, 0, num_ops - 1, status)
     return _draw_int(plan, status, num_ops)
@@ -257,7 +258,7 @@ def _move(p, plan, step, walk):
     """
     status, device_V = walk.status, walk.device
     num_ops, num_devices = p.op_seconds.shape
-    v = _draw_op(plan, num_ops, status)
+    v = _draw_op(plan, status)
     here = device_V[v]
     there = (here + 1 + _draw_int(plan, status, num_devices - 1)) % num_devices
     _join(step, v, walk)
