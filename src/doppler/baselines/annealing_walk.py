@@ -10,17 +10,18 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.baselines.critical_chain import Chain, trace_back
 from doppler.compilation import compiled
 from doppler.problem import Placement, Problem
 from doppler.simulator.state import uniform
 
 # Shares of the moves, by measurement: those that change the order, where it is searched; and, of
-# the others, those that move a group of ops, at first and at last.
+# the others, those that move a group of ops.
 ORDER_SHARE = 0.25
-GROUPS_FIRST, GROUPS_LAST = 1.0, 0.6
-# Of the ops that these begin at, those drawn in proportion to their work: where the few heavy ones
-# lie decides more than where the many light ones do.
-HEAVY_SHARE = 0.5
+GROUP_SHARE = 0.9
+# Of the ops that moves of both kinds begin at, those drawn from the critical chain: a move that
+# changes nothing of it leads to nothing better.
+CRITICAL_SHARE = 0.5
 # What does not fit is worse than any makespan, and the worse the more memory it lacks.
 LACKING_S = 1e30
 
@@ -49,10 +50,7 @@ class Neighbours(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a walk is to do; temperatures are shares of the present makespan.
-
-    work: [V] of each op in the seconds of all, cumulated: the last one's is 1.
-    """
+    """What a walk is to do; temperatures are shares of the present makespan."""
 
     seed: int
     num_steps: int
@@ -60,7 +58,6 @@ class Plan(NamedTuple):
     hot: float
     cold: float
     near: Neighbours
-    work: NDArray[np.float64]
 
 
 class Walk(NamedTuple):
@@ -79,11 +76,12 @@ class Walk(NamedTuple):
     goes_along: NDArray[np.bool_]  # [V] whether an op goes with the one that changes its rank
     peak_bytes: NDArray[np.float64]  # [D] of the last execution
     status: NDArray[np.void]  # STATUS [1]
+    chain: Chain  # of the present place
 
     @classmethod
-    def begin(cls, start: Placement, num_devices: int) -> Self:
+    def begin(cls, problem: Problem, start: Placement) -> Self:
         """A walk that has not executed its start yet."""
-        num_ops = len(start.device)
+        num_ops = problem.num_ops
         status = np.zeros(1, STATUS)
         status["cost"] = status["best_s"] = np.inf
         return cls(
@@ -97,8 +95,9 @@ class Walk(NamedTuple):
             group=np.zeros(num_ops, np.int64),
             was_ranked=np.zeros(num_ops, np.int64),
             goes_along=np.zeros(num_ops, np.bool_),
-            peak_bytes=np.zeros(num_devices),
+            peak_bytes=np.zeros(problem.num_devices),
             status=status,
+            chain=Chain.unknown(problem),
         )
 
 
@@ -118,13 +117,6 @@ def make_neighbours(problem: Problem) -> Neighbours:
         sums = np.cumsum(seconds_N[begin:end])
         share_N[begin:end] = sums / sums[-1:]
     return Neighbours(ptr=ptr, op=neighbour_N, share=share_N)
-
-
-def work_shares(problem: Problem) -> NDArray[np.float64]:
-    """``Plan.work``; where no op takes any time, all are alike."""
-    seconds_V = problem.mean_op_seconds
-    sums_V = np.cumsum(seconds_V if seconds_V.any() else np.ones_like(seconds_V))
-    return sums_V / sums_V[-1]
 
 
 @compiled
@@ -154,12 +146,12 @@ def _draw_among(plan, share_X, low, high, status):
 
 
 @compiled
-def _draw_op(plan, status):
-    """Any op, or one in proportion to its work."""
-    num_ops = len(plan.work)
-    if _draw(plan, status) < HEAVY_SHARE:
-        return _draw_among(plan, plan.work, 0, num_ops - 1, status)
-    return _draw_int(plan, status, num_ops)
+def _draw_op(plan, walk):
+    """Any op, or one of the critical chain, in proportion to what it takes there."""
+    chain = walk.chain
+    if _draw(plan, walk.status) < CRITICAL_SHARE:
+        return chain.op[_draw_among(plan, chain.share, 0, chain.num[0] - 1, walk.status)]
+    return _draw_int(plan, walk.status, len(walk.device))
 
 
 @compiled
@@ -185,7 +177,7 @@ def change(p, plan, step, walk):
 def _reorder(p, plan, walk):
     """One op goes to another rank; near ones are as likely as far ones, by orders of magnitude."""
     status, num_ops = walk.status, len(walk.ranked)
-    rank = _draw_int(plan, status, num_ops)
+    rank = walk.priority[_draw_op(plan, walk)]
     distance = int(num_ops ** _draw(plan, status))
     if _draw(plan, status) < 0.5:
         _bring_forward(p, walk, max(0, rank - distance), rank)
@@ -258,12 +250,11 @@ def _move(p, plan, step, walk):
     """
     status, device_V = walk.status, walk.device
     num_ops, num_devices = p.op_seconds.shape
-    v = _draw_op(plan, status)
+    v = _draw_op(plan, walk)
     here = device_V[v]
     there = (here + 1 + _draw_int(plan, status, num_devices - 1)) % num_devices
     _join(step, v, walk)
-    groups = GROUPS_FIRST + (GROUPS_LAST - GROUPS_FIRST) * step / plan.num_steps
-    if _draw(plan, status) < groups and plan.near.ptr[v] < plan.near.ptr[v + 1]:
+    if _draw(plan, status) < GROUP_SHARE and plan.near.ptr[v] < plan.near.ptr[v + 1]:
         for _ in range(num_ops):
             v = _draw_neighbour(plan, v, status)
             if device_V[v] != here:
@@ -287,7 +278,10 @@ def _join(step, v, walk):
 
 @compiled
 def settle(p, plan, step, seconds, walk):
-    """Keep the change that took ``seconds`` and walk.peak_bytes to execute, or take it back."""
+    """Keep the change that took ``seconds`` and walk.peak_bytes to execute, or take it back.
+
+    True: it is kept.
+    """
     status = walk.status
     lack = 0.0
     for d in range(len(walk.peak_bytes)):
@@ -301,13 +295,14 @@ def settle(p, plan, step, seconds, walk):
     # A walk at inf goes wherever it can: it must get out of there.
     if cost > current and cost - current > -temperature * current * np.log(_draw(plan, status)):
         _take_back(walk)
-        return
+        return False
     status[0].cost = cost
     if lack == 0.0 and seconds < status[0].best_s:
         status[0].best_s = seconds
         for v in range(len(walk.device)):
             walk.best_device[v] = walk.device[v]
             walk.best_priority[v] = walk.priority[v]
+    return True
 
 
 @compiled
@@ -342,4 +337,5 @@ def search(engine, counts_memory, p, rules, plan, seeds_R, fresh, begin, end, wa
             if counts_memory:
                 for d in range(len(peak_D)):
                     peak_D[d] = max(peak_D[d], state.devices[d].peak)
-        settle(p, plan, step, seconds / num_draws, walk)
+        if settle(p, plan, step, seconds / num_draws, walk) and seconds < np.inf:
+            trace_back(p, state.tasks, walk.chain)
