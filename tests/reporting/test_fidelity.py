@@ -10,9 +10,10 @@ from doppler.reporting.paired import paired_ratios, read_paired, write_paired
 
 
 def fidelity(simulated, measured) -> Fidelity:
-    return Fidelity(
-        label="model", simulated_s=np.array(simulated, float), measured_s=np.array(measured, float)
-    )
+    rounds = np.array(measured, float)
+    if rounds.ndim == 1:
+        rounds = rounds[:, None]
+    return Fidelity(label="model", simulated_s=np.array(simulated, float), rounds_s=rounds)
 
 
 def test_ranks_may_agree_where_seconds_do_not():
@@ -29,9 +30,27 @@ def test_errors_are_relative_to_what_is_measured_and_do_not_cancel():
     assert reversed_.spearman == reversed_.pearson == pytest.approx(-1.0)
 
 
+def test_the_median_of_the_rounds_counts():
+    one = fidelity([1, 2, 3], [[1, 1, 90], [2, 2, 0], [3, 5, 3]])
+    assert one.measured_s.tolist() == [1, 2, 3]
+    assert one.spearman == pytest.approx(1.0)
+
+
+def test_no_simulation_is_expected_to_rank_better_than_the_rounds_rank_each_other():
+    assert fidelity([1, 2, 3], [1, 2, 3]).split_half is None
+    assert fidelity([3, 2, 1], [[1, 1], [2, 2], [3, 3]]).split_half == pytest.approx(1.0)
+    assert fidelity([1, 2, 3], [[1, 3], [2, 2], [3, 1]]).split_half == pytest.approx(-1.0)
+    # Even rounds have the medians 2, 3, 1, odd ones 1, 2, 3.
+    rounds = [[2, 1, 9, 1, 1], [3, 2, 3, 2, 3], [1, 3, 1, 3, 9]]
+    assert fidelity([1, 2, 3], rounds).split_half == pytest.approx(-0.5)
+    rng, true_s = np.random.default_rng(0), np.linspace(1, 2, 60)
+    quiet, noisy_ = (true_s[:, None] * rng.lognormal(0, s, (60, 9)) for s in (0.01, 0.5))
+    assert fidelity(true_s, quiet).split_half > 0.99 > 0.8 > fidelity(true_s, noisy_).split_half
+
+
 def test_the_report_has_a_row_per_placement_and_a_picture(tmp_path):
     before, after = fidelity([2, 4, 6], [1, 2, 3]), fidelity([1, 2, 3], [1, 2, 3])
-    write_fidelity(tmp_path, [before, after], ["random", "random", "heuristic"], np.zeros(3))
+    write_fidelity(tmp_path, [before, after], ["random", "random", "heuristic"])
     with (tmp_path / FIDELITY_FILE).open(newline="") as file:
         header, *rows = csv.reader(file)
     assert header == ["placement", "measured_s", "measured_std_s", "model", "model"]

@@ -1,6 +1,6 @@
 """How well a simulation tells what is measured: correlations, errors, a picture.
 
-Shape suffix: B placements.
+Shape suffixes: B placements, R repeats.
 """
 
 import csv
@@ -20,20 +20,26 @@ from scipy.stats import rankdata
 from doppler.graph.formats import write_atomically
 
 FIDELITY_FILE = "fidelity.csv"
+# By their name in `Fidelity.figures`, the heading in tables.
+CORRELATIONS = {"pearson": "Pearson", "spearman": "Spearman", "split_half": "split-half"}
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fidelity:
-    """The same placements simulated and measured, in seconds [B].
+    """The same placements simulated, in seconds [B], and measured in rounds, in seconds [B, R].
 
-    label: which simulation it is. mean_error: of simulated against measured seconds, relative.
-    ratio: the median of simulated over measured.
+    label: which simulation it is.
     """
 
     label: str
     simulated_s: NDArray[np.float64]
-    measured_s: NDArray[np.float64]
+    rounds_s: NDArray[np.float64]
+
+    @property
+    def measured_s(self) -> NDArray[np.float64]:
+        """The median over rounds, in seconds [B]."""
+        return np.median(self.rounds_s, axis=1)
 
     @property
     def pearson(self) -> float:
@@ -43,7 +49,18 @@ class Fidelity:
     @property
     def spearman(self) -> float:
         """Correlation of the ranks."""
-        return float(np.corrcoef(rankdata(self.simulated_s), rankdata(self.measured_s))[0, 1])
+        return _rank_correlation(self.simulated_s, self.measured_s)
+
+    @property
+    def split_half(self) -> float | None:
+        """What a perfect simulation could reach: that of the even rounds with the odd ones.
+
+        The split-half reliability of the measurement, of half of the rounds; None of a single one.
+        """
+        if self.rounds_s.shape[1] < 2:
+            return None
+        even_B, odd_B = (np.median(self.rounds_s[:, i::2], axis=1) for i in (0, 1))
+        return _rank_correlation(even_B, odd_B)
 
     @property
     def mean_error(self) -> float:
@@ -61,40 +78,47 @@ class Fidelity:
             "placements": len(self.measured_s),
             "pearson": self.pearson,
             "spearman": self.spearman,
+            "split_half": self.split_half,
             "mean_error": self.mean_error,
             "median_ratio": self.ratio,
         }
+
+
+def _rank_correlation(one_B: NDArray[np.float64], other_B: NDArray[np.float64]) -> float:
+    return float(np.corrcoef(rankdata(one_B), rankdata(other_B))[0, 1])
+
+
+def format_correlation(correlation: float | None) -> str:
+    """Three digits; a dash where there is none."""
+    return "-" if correlation is None else f"{correlation:.3f}"
 
 
 def fidelity_table(title: str, figures: dict[str, dict[str, Any]]) -> Table:
     """A rich table: `Fidelity.figures` by label."""
     table = Table(title=title, title_justify="left")
     table.add_column("simulated with")
-    for name in ("placements", "Pearson", "Spearman", "mean error", "simulated / measured"):
+    for name in ("placements", *CORRELATIONS.values(), "mean error", "simulated / measured"):
         table.add_column(name, justify="right")
     for label, one in figures.items():
         table.add_row(
             label,
             str(one["placements"]),
-            f"{one['pearson']:.3f}",
-            f"{one['spearman']:.3f}",
+            *(format_correlation(one[name]) for name in CORRELATIONS),
             f"{100 * one['mean_error']:.1f}%",
             f"{one['median_ratio']:.2f}",
         )
     return table
 
 
-def write_fidelity(
-    directory: Path, compared: Sequence[Fidelity], group_B: Sequence[str], spread_B: NDArray
-) -> None:
+def write_fidelity(directory: Path, compared: Sequence[Fidelity], group_B: Sequence[str]) -> None:
     """Write fidelity.csv, a row per placement, and fidelity.png, simulated over measured.
 
     compared: simulations of the same placements against the same measurements. group_B: where each
-    placement comes from. spread_B: standard deviation of its measurements, in seconds.
+    placement comes from.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    measured_B = compared[0].measured_s
+    measured_B, spread_B = compared[0].measured_s, compared[0].rounds_s.std(axis=1)
     writer.writerow(["placement", "measured_s", "measured_std_s", *(one.label for one in compared)])
     for b, group in enumerate(group_B):
         row = [measured_B[b], spread_B[b], *(one.simulated_s[b] for one in compared)]

@@ -123,11 +123,11 @@ def _report_fidelity(run: Run, calibrated: Problem, rng: np.random.Generator) ->
             Fidelity(
                 label=label,
                 simulated_s=simulated.seconds[fits_B, 0],
-                measured_s=np.median(measured.seconds[fits_B], axis=1),
+                rounds_s=measured.seconds[fits_B],
             )
         )
     kept = [group for group, fits in zip(groups, fits_B, strict=True) if fits]
-    write_fidelity(run.directory, compared, kept, measured.seconds[fits_B].std(axis=1))
+    write_fidelity(run.directory, compared, kept)
     return {one.label: one.figures() for one in compared}
 
 
