@@ -16,7 +16,7 @@ class Chain(NamedTuple):
     """Ops, and how much of the makespan is due to each; only the first ``num[0]`` count.
 
     share: [V] of the time in which the op ran or waited for a transfer, cumulated over the ops: the
-    last one's is 1.
+    last one's is 1, or less if it is not known what that op waited for.
     """
 
     num: NDArray[np.int64]  # [1]
@@ -64,11 +64,9 @@ def trace_back(p, tasks, chain):
             before = _sender(p, tasks, v)
         seconds += tasks[v].finish - (tasks[before].finish if before >= 0 else tasks[v].start)
         chain.op[num] = v
-        chain.share[num] = seconds
+        chain.share[num] = seconds / makespan
         num += 1
         v = before
-    for i in range(num):
-        chain.share[i] /= seconds
     chain.num[0] = num
 
 
