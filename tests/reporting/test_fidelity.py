@@ -36,7 +36,7 @@ def test_the_median_of_the_rounds_counts():
     assert one.spearman == pytest.approx(1.0)
 
 
-def test_no_simulation_is_expected_to_rank_better_than_the_rounds_rank_each_other():
+def test_the_even_rounds_rank_the_placements_more_or_less_as_the_odd_ones_do():
     assert fidelity([1, 2, 3], [1, 2, 3]).split_half is None
     assert fidelity([3, 2, 1], [[1, 1], [2, 2], [3, 3]]).split_half == pytest.approx(1.0)
     assert fidelity([1, 2, 3], [[1, 3], [2, 2], [3, 1]]).split_half == pytest.approx(-1.0)
@@ -46,6 +46,11 @@ def test_no_simulation_is_expected_to_rank_better_than_the_rounds_rank_each_othe
     rng, true_s = np.random.default_rng(0), np.linspace(1, 2, 60)
     quiet, noisy_ = (true_s[:, None] * rng.lognormal(0, s, (60, 9)) for s in (0.01, 0.5))
     assert fidelity(true_s, quiet).split_half > 0.99 > 0.8 > fidelity(true_s, noisy_).split_half
+    many = np.stack([true_s[:, None] * rng.lognormal(0, 0.5, (60, 9)) for _ in range(50)])
+    found = [fidelity(true_s, rounds) for rounds in many]
+    halves = np.mean([one.split_half for one in found])
+    reached = np.mean([one.spearman for one in found])
+    assert reached == pytest.approx(np.sqrt(2 * halves / (1 + halves)), abs=0.03)
 
 
 def test_the_report_has_a_row_per_placement_and_a_picture(tmp_path):

@@ -53,9 +53,10 @@ class Fidelity:
 
     @property
     def split_half(self) -> float | None:
-        """What a perfect simulation could reach: that of the even rounds with the odd ones.
+        """How well measurement ranks the placements: the even rounds' medians with the odd ones'.
 
-        The split-half reliability of the measurement, of half of the rounds; None of a single one.
+        Of r here, even a perfect simulation can be expected to reach no `spearman` above
+        sqrt(2 r / (1 + r)) (Spearman-Brown, attenuation). None of a single round.
         """
         if self.rounds_s.shape[1] < 2:
             return None
