@@ -9,11 +9,14 @@ from doppler.reporting.fidelity import FIDELITY_FILE, Fidelity, write_fidelity
 from doppler.reporting.paired import paired_ratios, read_paired, write_paired
 
 
-def fidelity(simulated, measured) -> Fidelity:
+def fidelity(simulated, measured, order=None) -> Fidelity:
     rounds = np.array(measured, float)
     if rounds.ndim == 1:
         rounds = rounds[:, None]
-    return Fidelity(label="model", simulated_s=np.array(simulated, float), rounds_s=rounds)
+    if order is None:
+        order = np.tile(np.arange(len(rounds)), (rounds.shape[1], 1))
+    simulated_s = np.array(simulated, float)
+    return Fidelity(label="model", simulated_s=simulated_s, rounds_s=rounds, order=order)
 
 
 def test_ranks_may_agree_where_seconds_do_not():
@@ -51,6 +54,22 @@ def test_the_even_rounds_rank_the_placements_more_or_less_as_the_odd_ones_do():
     halves = np.mean([one.split_half for one in found])
     reached = np.mean([one.spearman for one in found])
     assert reached == pytest.approx(np.sqrt(2 * halves / (1 + halves)), abs=0.03)
+
+
+def test_changes_of_the_speed_of_the_machine_are_taken_out():
+    rng, true_s = np.random.default_rng(0), np.linspace(1, 1.2, 60)
+    order = np.stack([rng.permutation(60) for _ in range(30)])
+    # For 40 runs at a time whatever runs is slower by one factor.
+    slowness = np.repeat(rng.lognormal(0, 0.2, 45), 40).reshape(30, 60)
+    seconds = true_s[order] * slowness * rng.lognormal(0, 0.01, (30, 60))
+    rounds = np.empty((60, 30))
+    np.put_along_axis(rounds, order.T, seconds.T, axis=0)
+    one = fidelity(true_s, rounds, order)
+    plain = fidelity(true_s, np.median(rounds, axis=1))
+    assert one.spearman > 0.97 > 0.9 > plain.spearman
+    assert one.split_half > 0.95
+    steady = fidelity(true_s, true_s[:, None] * np.ones((60, 9)))
+    assert steady.measured_s == pytest.approx(true_s)
 
 
 def test_the_report_has_a_row_per_placement_and_a_picture(tmp_path):

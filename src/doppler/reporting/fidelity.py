@@ -22,6 +22,8 @@ from doppler.graph.formats import write_atomically
 FIDELITY_FILE = "fidelity.csv"
 # By their name in `Fidelity.figures`, the heading in tables.
 CORRELATIONS = {"pearson": "Pearson", "spearman": "Spearman", "split_half": "split-half"}
+# Runs before and after one that tell how fast the machine is then.
+_NEIGHBOURS = 5
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948")
 
 
@@ -29,17 +31,19 @@ _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948")
 class Fidelity:
     """The same placements simulated, in seconds [B], and measured in rounds, in seconds [B, R].
 
-    label: which simulation it is.
+    label: which simulation it is. order: the placements of each round as they were executed, in
+    numbers [R, B].
     """
 
     label: str
     simulated_s: NDArray[np.float64]
     rounds_s: NDArray[np.float64]
+    order: NDArray[np.int64]
 
     @property
     def measured_s(self) -> NDArray[np.float64]:
-        """The median over rounds, in seconds [B]."""
-        return np.median(self.rounds_s, axis=1)
+        """The median over rounds, the machine's changes of speed taken out, in seconds [B]."""
+        return _typical(self.rounds_s, self.order)
 
     @property
     def pearson(self) -> float:
@@ -53,14 +57,14 @@ class Fidelity:
 
     @property
     def split_half(self) -> float | None:
-        """How well measurement ranks the placements: the even rounds' medians with the odd ones'.
+        """How well measurement ranks the placements: by the even rounds alone and by the odd ones.
 
         Of r here, even a perfect simulation can be expected to reach no `spearman` above
         sqrt(2 r / (1 + r)) (Spearman-Brown, attenuation). None of a single round.
         """
         if self.rounds_s.shape[1] < 2:
             return None
-        even_B, odd_B = (np.median(self.rounds_s[:, i::2], axis=1) for i in (0, 1))
+        even_B, odd_B = (_typical(self.rounds_s[:, i::2], self.order[i::2]) for i in (0, 1))
         return _rank_correlation(even_B, odd_B)
 
     @property
@@ -83,6 +87,24 @@ class Fidelity:
             "mean_error": self.mean_error,
             "median_ratio": self.ratio,
         }
+
+
+def _typical(rounds_BR: NDArray[np.float64], order_RB: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Medians over rounds [B] of seconds at the machine's usual speed.
+
+    How slow it is at a run, the runs around it tell: the median of their seconds, each over the
+    median of its own placement. On machines that are shared speed wanders by a tenth and more
+    within seconds, which would swap the ranks of placements that differ by less.
+    """
+    slowness_BR = rounds_BR / np.median(rounds_BR, axis=1, keepdims=True)
+    slowness_N = np.take_along_axis(slowness_BR.T, order_RB, axis=1).ravel()
+    around_N = np.empty_like(slowness_N)
+    for i in range(len(slowness_N)):
+        before, after = slowness_N[max(0, i - _NEIGHBOURS) : i], slowness_N[i + 1 :][:_NEIGHBOURS]
+        around_N[i] = np.median(np.concatenate([before, after]))
+    around_RB = np.empty_like(rounds_BR.T)
+    np.put_along_axis(around_RB, order_RB, around_N.reshape(order_RB.shape), axis=1)
+    return np.median(rounds_BR / around_RB.T, axis=1)
 
 
 def _rank_correlation(one_B: NDArray[np.float64], other_B: NDArray[np.float64]) -> float:

@@ -64,9 +64,9 @@ def fidelity_tables(runs: Sequence[FinishedRun]) -> list[Table]:
     return [
         Table(
             title="Simulated against measured seconds",
-            note="of placements of different quality; split-half: Spearman of the even rounds of "
-            "measurement with the odd ones; error: mean of |simulated - measured| over measured; "
-            "ratio: median of simulated over measured",
+            note="of placements of different quality, measured in rounds, changes of the machine's "
+            "speed taken out; split-half: Spearman of the even rounds with the odd ones; error: "
+            "mean |simulated - measured| / measured; ratio: median of simulated over measured",
             columns=(
                 *("problem", "simulated with", "seed", "placements"),
                 *(*CORRELATIONS.values(), "error", "ratio"),

@@ -1,6 +1,6 @@
 """stage=calibrate: costs are measured, and how well they predict is reported.
 
-Shape suffixes: B placements, V ops.
+Shape suffixes: B placements, R rounds, V ops.
 """
 
 import json
@@ -113,8 +113,13 @@ def _report_fidelity(run: Run, calibrated: Problem, rng: np.random.Generator) ->
     device_BV = np.stack([placement.device for placement in placements])
     priority_BV = np.stack([placement.priority for placement in placements])
     with run.system.open(calibrated) as session:
-        measured = session.measure(device_BV, priority_BV, repeats=settings.repeats, rng=rng)
-    fits_B = measured.feasible
+        fits_B = session.measure(device_BV, priority_BV, rng=rng).feasible
+        device_BV, priority_BV = device_BV[fits_B], priority_BV[fits_B]
+        rounds_BR = np.empty((len(device_BV), settings.repeats))
+        order_RB = np.stack([rng.permutation(len(device_BV)) for _ in range(settings.repeats)])
+        for r, order_B in enumerate(order_RB):
+            measured = session.measure(device_BV[order_B], priority_BV[order_B], rng=rng)
+            rounds_BR[order_B, r] = measured.seconds[:, 0]
     compared = []
     for label, problem in ((MODELLED, run.problem), (CALIBRATED, calibrated)):
         with simulator.open(problem) as session:
@@ -122,8 +127,9 @@ def _report_fidelity(run: Run, calibrated: Problem, rng: np.random.Generator) ->
         compared.append(
             Fidelity(
                 label=label,
-                simulated_s=simulated.seconds[fits_B, 0],
-                rounds_s=measured.seconds[fits_B],
+                simulated_s=simulated.seconds[:, 0],
+                rounds_s=rounds_BR,
+                order=order_RB,
             )
         )
     kept = [group for group, fits in zip(groups, fits_B, strict=True) if fits]
