@@ -1,5 +1,6 @@
 """Calibration finds again what a simulator was given, and reads traces as the simulator would."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -87,7 +88,7 @@ def test_the_probe_moves_every_size_over_every_link(num_devices):
     assert len(sizes) >= 5 and max(sizes) >= 1000 * min(sizes)
     moved = {(s, d): set() for s in range(num_devices) for d in range(num_devices) if s != d}
     placements = probing_placements(probe, 1)
-    for trace in run_all(WorkConserving(), probe, placements):
+    for trace in run_all(WorkConserving(), probe, placements, 0.0):
         for s, d, r in zip(
             trace.transfer_src, trace.transfer_dst, trace.transfer_region, strict=True
         ):
@@ -99,7 +100,7 @@ def test_the_probe_moves_every_size_over_every_link(num_devices):
 def test_links_are_found_again():
     cluster = cluster_of([1e9] * 3, latency_s=LATENCY, bytes_per_s=BANDWIDTH)
     probe = build(link_probe(), cluster)
-    traces = run_all(WorkConserving(), probe, probing_placements(probe, 4))
+    traces = run_all(WorkConserving(), probe, probing_placements(probe, 4), 0.0)
     latency_s, seconds_per_byte = link_costs(traces)
     between = ~np.eye(3, dtype=bool)
     assert latency_s[between] == pytest.approx(LATENCY[between])
@@ -134,6 +135,18 @@ def test_a_calibrated_problem_has_the_seconds_of_the_system():
     assert guess.arrays.op_seconds == pytest.approx(truth.arrays.op_seconds)
     assert guess.arrays.latency_s == pytest.approx(truth.arrays.latency_s)
     assert len(table.kernels) == len({kernel_key(k) for k in truth.graph.ops.kernels if k})
+
+
+def test_placements_are_executed_again_until_the_seconds_are_over():
+    problem = ffnn(2)
+    placements = covering_placements(problem, 3, generator())
+    once = run_all(WorkConserving(), problem, placements, 0.0)
+    assert [trace.placement for trace in once] == placements
+    begin = time.monotonic()
+    traces = run_all(WorkConserving(), problem, placements, 0.3)
+    assert time.monotonic() - begin >= 0.3
+    assert len(traces) > len(placements) and len(traces) % len(placements) == 0
+    assert [trace.placement for trace in traces[-len(placements) :]] == placements
 
 
 def test_links_are_measured_only_if_wanted_and_if_there_are_any():

@@ -6,6 +6,7 @@ keep all devices busy, so that they share memory bandwidth and caches as they wi
 Shape suffixes: V ops, T transfers, D devices, N samples.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -82,14 +83,21 @@ def covering_placements(problem: Problem, num: int, rng: np.random.Generator) ->
 
 
 def calibrate(
-    system: System, problem: Problem, *, runs: int, rng: np.random.Generator, links: bool
+    system: System,
+    problem: Problem,
+    *,
+    runs: int,
+    seconds: float = 0.0,
+    rng: np.random.Generator,
+    links: bool,
 ) -> CostTable:
     """Measure every kernel of a problem on every device, and, if wanted, every link.
 
-    runs: executions of the problem, and as many of the probe of the links.
+    runs: placements of the problem, and as many of the probe of the links. seconds: for how long at
+    least each of the two is executed, over and over.
     """
     op_samples = defaultdict(list)
-    for trace in run_all(system, problem, covering_placements(problem, runs, rng)):
+    for trace in run_all(system, problem, covering_placements(problem, runs, rng), seconds):
         op_V, _ = occupied_s(trace)
         for v, kernel in enumerate(problem.graph.ops.kernels):
             assert kernel is not None
@@ -102,7 +110,7 @@ def calibrate(
     if not links or problem.num_devices == 1:
         return measured
     probe = build(link_probe(), problem.cluster)
-    traces = run_all(system, probe, probing_placements(probe, runs))
+    traces = run_all(system, probe, probing_placements(probe, runs), seconds)
     latency_s, seconds_per_byte = link_costs(traces)
     return replace(measured, latency_s=latency_s, seconds_per_byte=seconds_per_byte)
 
@@ -115,12 +123,20 @@ def typical_s(seconds_N: FloatArray) -> float:
     return float(np.minimum(seconds_N, 3.0 * np.median(seconds_N)).mean())
 
 
-def run_all(system: System, problem: Problem, placements: Sequence[Placement]) -> list[Trace]:
-    """Traces of placements; the first few run once more before, to warm up."""
+def run_all(
+    system: System, problem: Problem, placements: Sequence[Placement], seconds: float
+) -> list[Trace]:
+    """Traces of placements, again and again for so many seconds at least.
+
+    The first few run once more before, to warm up.
+    """
     with system.open(problem) as session:
         for placement in placements[: problem.num_devices]:
             session.trace(placement)
-        return [session.trace(placement) for placement in placements]
+        traces, until_s = [], time.monotonic() + seconds
+        while not traces or time.monotonic() < until_s:
+            traces += [session.trace(placement) for placement in placements]
+    return traces
 
 
 def link_probe() -> DataflowGraph:

@@ -13,7 +13,7 @@ from doppler.reporting.paired import read_paired
 from doppler.reporting.report import collect, summarise
 from doppler.reporting.rows import read_results
 
-CALIBRATION = ("runs=2", "placements=6", "repeats=2")
+CALIBRATION = ("runs=2", "seconds=0", "placements=6", "repeats=2")
 CALIBRATE = ("stage=calibrate", *(f"stage.{one}" for one in CALIBRATION))
 REAL = (
     *("stage=rl_real", "budget.measured_evaluations=80", "stage.choosing=2", "stage.repeats=3"),

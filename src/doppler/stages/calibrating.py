@@ -20,7 +20,7 @@ from doppler.graph.formats import write_atomically
 from doppler.problem import Placement, Problem, build
 from doppler.reporting.fidelity import Fidelity, fidelity_table, write_fidelity
 from doppler.reporting.rows import SUMMARY_FILE
-from doppler.stages.optimisation import check_count, seeded_generator
+from doppler.stages.optimisation import check_at_least, check_count, seeded_generator
 from doppler.stages.run import Run
 from doppler.stages.settling import costs_path
 from doppler.system import System
@@ -48,6 +48,7 @@ def run_calibrate(run: Run) -> dict[str, Any]:
     settings, problem = run.cfg.stage, run.problem
     for key, least in (("runs", 1), ("placements", 3), ("repeats", 1)):
         check_count(f"stage.{key}", settings[key], least)
+    check_at_least("stage.seconds", settings.seconds, 0.0)
     rng = seeded_generator(run.cfg.seed, "calibration")
     path = costs_path(run.cfg)
     anew = run.cfg.overwrite and not run.is_step
@@ -55,7 +56,12 @@ def run_calibrate(run: Run) -> dict[str, Any]:
     if path.exists() and not anew:
         known = load_costs(path, known.devices)
     measured = calibrate(
-        run.system, problem, runs=settings.runs, rng=rng, links=not known.has_links
+        run.system,
+        problem,
+        runs=settings.runs,
+        seconds=settings.seconds,
+        rng=rng,
+        links=not known.has_links,
     )
     table = save_costs(path, measured, replace=anew)
     run.say(
