@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from results import ROW, leave_run, seeds
 
@@ -54,6 +55,26 @@ def test_what_leads_is_bold_in_markdown_latex_and_html():
     assert "| 200 ± 0 ms |" in to_markdown(found)
     assert r"\textbf{100 $\pm$ 0 ms}" in to_latex(found)
     assert "<strong>100 ± 0 ms</strong>" in to_html(table)
+
+
+def test_measured_rows_have_no_bound_and_the_best_method_comes_first():
+    measured = {"system_kind": "measured", "lower_bound_s": 0.0, "bound": "unknown", "gap": np.inf}
+    found = tables(
+        [
+            *seeds([0.3, 0.3], method="heft", variant="b", **measured),
+            *seeds([0.1, 0.1], **measured),
+            *seeds([0.2, 0.2], problem="p1", workload="ffnn", **measured),
+            *seeds(
+                [0.4, 0.4], problem="p1", workload="ffnn", method="heft", variant="b", **measured
+            ),
+        ]
+    )
+    assert [row[0] for row in found[0].rows] == ["doppler", "heft"]
+    for table in found:
+        assert "gap" not in table.columns and "bound" not in table.note
+        assert "jitter" not in table.note + str(table.columns)
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    assert "inf" not in to_markdown(found)
 
 
 def test_simulated_measured_and_other_queues_never_share_a_table():

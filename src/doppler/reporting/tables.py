@@ -16,9 +16,14 @@ from doppler.reporting.rows import ResultRow
 from doppler.reporting.table import format_seconds, order_of
 
 Row = SummaryRow | ResultRow
-CAPTION = (
-    "mean ± standard deviation over n seeds; gap: over the lower bound; jitter: 1,000 fresh draws "
-    "of 5% lognormal noise; bold: the best, where it leads by more than the spread"
+_SPREAD = "mean ± standard deviation over n seeds"
+_BOLD = "bold: the best, where it leads by more than the spread"
+SIMULATED_CAPTION = (
+    f"{_SPREAD}; gap: over the lower bound; "
+    f"jitter: 1,000 fresh draws of 5% lognormal noise; {_BOLD}"
+)
+MEASURED_CAPTION = (
+    f"makespan: median over executions in turns, {_SPREAD}; mean, p95: of these executions; {_BOLD}"
 )
 
 
@@ -123,17 +128,17 @@ def _grouped(rows: Sequence[SummaryRow], key: Callable) -> dict:
 def _details(title: str, rows: Sequence[SummaryRow]) -> Table:
     rows = sorted(rows, key=lambda row: row.makespan_s)
     best, reference = leader(rows), next((row for row in rows if row.method == REFERENCE), None)
-    columns = [
-        *("method", "order", "n", "makespan", "gap", "jitter mean", "jitter p95"),
-        *("evaluations", "seconds"),
-    ]
+    is_measured = rows[0].system_kind == "measured"  # and no bound is known
+    about = ["mean", "p95"] if is_measured else ["gap", "jitter mean", "jitter p95"]
+    columns = ["method", "order", "n", "makespan", *about, "evaluations", "seconds"]
     has_papers = any(_papers(row) for row in rows if row.method != REFERENCE)
     if reference is not None:
         columns += [f"over {REFERENCE}", *(["paper"] if has_papers else [])]
     lines = []
     for row, label in zip(rows, method_labels(rows), strict=True):
         cells = [
-            *(label, order_of(row), str(row.seeds), makespan_text(row), f"{100 * row.gap:.1f}%"),
+            *(label, order_of(row), str(row.seeds), makespan_text(row)),
+            *([] if is_measured else [f"{100 * row.gap:.1f}%"]),
             *(format_seconds(row.jitter_mean_s), format_seconds(row.jitter_p95_s)),
             *(f"{row.evaluations:,}", f"{row.wall_s:.1f}"),
         ]
@@ -143,7 +148,7 @@ def _details(title: str, rows: Sequence[SummaryRow]) -> Table:
     bound = f"lower bound {format_seconds(rows[0].lower_bound_s)} ({rows[0].bound})"
     return Table(
         title=title,
-        note=f"{bound}; {CAPTION}",
+        note=MEASURED_CAPTION if is_measured else f"{bound}; {SIMULATED_CAPTION}",
         columns=tuple(columns),
         rows=tuple(lines),
         bold=frozenset() if best is None else frozenset({(rows.index(best), 3)}),
@@ -164,9 +169,10 @@ def _overview(
             if row is not None and row is leader(group):
                 bold.add((i, j + 2))
         rows.append((name, ", ".join(sorted(orders)), *cells))
+    is_measured = any(row.system_kind == "measured" for group in problems.values() for row in group)
     return Table(
         title=f"Overview: {where}",
-        note=CAPTION,
+        note=MEASURED_CAPTION if is_measured else SIMULATED_CAPTION,
         columns=("method", "order", *_short(problems, labels)),
         rows=tuple(rows),
         bold=frozenset(bold),
@@ -268,11 +274,16 @@ def _training_row(key: tuple[str, int, str], runs: Sequence[FinishedRun]) -> tup
 
 
 def _by_gap(problems: dict[str, list[SummaryRow]]) -> list[str]:
-    """Names of methods, the smallest mean gap first; those that lack problems come last."""
+    """Names of methods, the smallest mean gap first; those that lack problems come last.
+
+    Over the best method where no bound is known.
+    """
     gaps = defaultdict(list)
     for group in problems.values():
+        best_s = min(row.makespan_s for row in group)
         for row, label in zip(group, method_labels(group), strict=True):
-            gaps[label].append(row.gap)
+            gap = row.gap if row.lower_bound_s > 0 else row.makespan_s / best_s - 1.0
+            gaps[label].append(gap)
     return sorted(gaps, key=lambda name: (-len(gaps[name]), fmean(gaps[name])))
 
 
