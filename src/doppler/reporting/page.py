@@ -21,7 +21,7 @@ h1 { font-size: 26px; margin: 0 0 4px; }
 h2 { font-size: 20px; margin: 44px 0 8px; padding-top: 12px; border-top: 2px solid var(--line); }
 h3 { font-size: 15px; margin: 26px 0 8px; }
 p.note, figcaption, dl.facts { color: var(--soft); font-size: 13px; }
-nav a { margin-right: 14px; white-space: nowrap; }
+nav { display: flex; flex-wrap: wrap; gap: 4px 14px; }
 a { color: #2f6db5; }
 dl.facts { display: grid; grid-template-columns: max-content 1fr; gap: 2px 14px; }
 dl.facts dt { font-weight: 600; } dl.facts dd { margin: 0; }
