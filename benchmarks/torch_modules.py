@@ -2,7 +2,8 @@
 
 Run: ``python benchmarks/torch_modules.py [--seconds S]``. Simulated, work-conserving; nothing is
 computed, and parameters are on the meta device. *FLOP* are those of contractions and convolutions,
-beside what torch.utils.flop_counter counts for the module.
+beside what torch.utils.flop_counter counts for the module. The last columns are the makespans of
+the default method and of the policy of the package over that of annealing in the same time.
 
 The functions below return a module and its example inputs:
 ``python src/run.py workload=torch workload.module=benchmarks.torch_modules:transformer``.
@@ -23,6 +24,7 @@ from doppler.reporting.rows import gap_over
 from doppler.reporting.table import format_seconds
 
 CLUSTERS = ("p100x4", "h100x8")
+METHODS = ("auto", "policy", "annealing")
 Made = tuple[nn.Module, tuple[Tensor, ...]]
 
 
@@ -126,14 +128,18 @@ def main() -> None:
     options = parser.parse_args()
     table = Table(title=f"{options.seconds:g} s of search each, method auto")
     columns = ("module", "cluster", "ops", "TFLOP", "torch's", "one device", "makespan")
-    for column in (*columns, "speed-up", "bound", "gap"):
+    for column in (*columns, "speed-up", "bound", "gap", "auto/ann.", "policy/ann."):
         table.add_column(column, justify="left" if column in columns[:2] else "right")
     for name, factory in FACTORIES.items():
         with torch.device("meta"):
             module, inputs = factory()
         counted = count_flops(module, inputs)
         for cluster in CLUSTERS:
-            placed = doppler.place(module, inputs, cluster, options.seconds)
+            found = {
+                method: doppler.place(module, inputs, cluster, options.seconds, method=method)
+                for method in METHODS
+            }
+            placed, annealed_s = found["auto"], found["annealing"].makespan_s
             table.add_row(
                 *(name, cluster, f"{placed.problem.num_ops:,}"),
                 *(f"{contraction_flops(placed) / 1e12:.4f}", f"{counted / 1e12:.4f}"),
@@ -141,8 +147,9 @@ def main() -> None:
                 f"{placed.speed_up:.2f}",
                 f"{format_seconds(placed.lower_bound_s)} ({placed.bound.name})",
                 f"{gap_over(placed.lower_bound_s, placed.makespan_s):.1%}",
+                *(f"{found[method].makespan_s / annealed_s:.3f}" for method in METHODS[:2]),
             )
-    Console(width=140).print(table)
+    Console(width=160).print(table)
 
 
 def count_flops(module: nn.Module, inputs: tuple[Tensor, ...]) -> int:

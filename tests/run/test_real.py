@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,18 @@ def test_costs_stay_what_they_are_until_they_are_measured_anew(run, tmp_path):
     assert path.read_text() == before
     run(*CALIBRATE, "overwrite=true")
     assert path.read_text() != before
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    {
+        "stage.seconds=inf": "stage.seconds: must be a number of at least 0, got inf",
+        "stage.seconds=-1": "stage.seconds: must be a number of at least 0, got -1",
+    }.items(),
+)
+def test_what_cannot_be_calibrated_is_refused_by_name(run, override, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        run(*CALIBRATE, *STAND_IN, override)
 
 
 def test_a_calibrated_simulator_tells_what_its_own_kind_measures(run):

@@ -15,6 +15,7 @@ from doppler.baselines.levels import b_level_priority
 from doppler.baselines.simple import random_devices
 from doppler.calibration import calibrate
 from doppler.costs import CostTable, load_costs, save_costs
+from doppler.errors import InputError
 from doppler.executor import ExecutorSession
 from doppler.graph.formats import write_atomically
 from doppler.problem import Placement, Problem, build
@@ -26,6 +27,7 @@ from doppler.stages.settling import costs_path
 from doppler.system import System
 
 MODELLED, CALIBRATED = "modelled costs", "measured costs"
+_LEAST_PLACEMENTS = 3  # for correlations
 
 
 def is_calibrated(run: Run) -> bool:
@@ -46,7 +48,7 @@ def run_calibrate(run: Run) -> dict[str, Any]:
     ``overwrite=true`` on the command line replaces it.
     """
     settings, problem = run.cfg.stage, run.problem
-    for key, least in (("runs", 1), ("placements", 3), ("repeats", 1)):
+    for key, least in (("runs", 1), ("placements", _LEAST_PLACEMENTS), ("repeats", 1)):
         check_count(f"stage.{key}", settings[key], least)
     check_at_least("stage.seconds", settings.seconds, 0.0)
     rng = seeded_generator(run.cfg.seed, "calibration")
@@ -120,6 +122,11 @@ def _report_fidelity(run: Run, calibrated: Problem, rng: np.random.Generator) ->
     priority_BV = np.stack([placement.priority for placement in placements])
     with run.system.open(calibrated) as session:
         fits_B = session.measure(device_BV, priority_BV, rng=rng).feasible
+        if fits_B.sum() < _LEAST_PLACEMENTS:
+            raise InputError(
+                f"stage=calibrate: {fits_B.sum()} of {len(fits_B)} placements fit in memory, the "
+                f"fidelity report needs {_LEAST_PLACEMENTS}"
+            )
         device_BV, priority_BV = device_BV[fits_B], priority_BV[fits_B]
         rounds_BR = np.empty((len(device_BV), settings.repeats))
         order_RB = np.stack([rng.permutation(len(device_BV)) for _ in range(settings.repeats)])

@@ -1,6 +1,7 @@
 """What the training stages share: random streams, the optimiser, the endless dataset."""
 
 import itertools
+import math
 import time
 import zlib
 from collections.abc import Iterator
@@ -82,12 +83,13 @@ class EpisodeTraining(pl.LightningModule):
 
 
 def check_at_least(key: str, value: float, least: float) -> None:
-    """Refuse a number that is too small, or that is none.
+    """Refuse a number that is too small or infinite, or what is no number.
 
     Raises:
         InputError: names the key.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and least <= value < math.inf):
         raise InputError(f"{key}: must be a number of at least {least:g}, got {value!r}")
 
 
