@@ -6,7 +6,7 @@ import torch
 from problems import random_placement, random_problem
 
 from doppler.baselines import Annealing
-from doppler.episode import make_view
+from doppler.episode import estimated_makespans, make_view
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.simulator import WorkConserving
@@ -16,8 +16,8 @@ from doppler.stages.inference import Inference
 PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
 
 
-def make_policy() -> DualPolicy:
-    torch.manual_seed(0)
+def make_policy(seed: int = 0) -> DualPolicy:
+    torch.manual_seed(seed)
     sizes = {"hidden": 4, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
     return DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **sizes)
 
@@ -47,7 +47,7 @@ def search(inference: Inference, best: BestSoFar, evaluations: int) -> None:
 def test_no_more_is_executed_than_allowed_and_all_of_it_is_counted(
     evaluations, samples, merged, noise, confirmations
 ):
-    inference = Inference(share=0.5, samples=samples, merged=merged, anneal=anneal)
+    inference = Inference(share=0.5, samples=samples, merged=merged, drafts=1, anneal=anneal)
     with WorkConserving(noise=noise).open(PROBLEM) as session:
         best = best_of(session, confirmations=confirmations, evaluations=1000)
         search(inference, best, evaluations)
@@ -60,7 +60,9 @@ def test_samples_and_merged_samples_are_executed_in_turn_and_polishing_ends_the_
         seconds = []
         for samples, merged, evaluations in ((8, 0, 8), (8, 40, 48), (8, 40, 400)):
             best = best_of(session)
-            inference = Inference(share=0.5, samples=samples, merged=merged, anneal=anneal)
+            inference = Inference(
+                share=0.5, samples=samples, merged=merged, drafts=1, anneal=anneal
+            )
             search(inference, best, evaluations)
             placement = best.placement
             again = session.measure(placement.device[None], placement.priority[None]).cost_s()
@@ -76,7 +78,7 @@ def test_polishing_goes_on_from_the_best_and_never_ends_with_less():
         found = first.place(session, generator())
         best = best_of(session)
         best.offer(found.placement, found.makespan_s)
-        polishing = Inference(share=0.1, samples=0, merged=0, anneal=anneal)
+        polishing = Inference(share=0.1, samples=0, merged=0, drafts=1, anneal=anneal)
         polishing.polish(best, 20, order=True, rng=generator())
         assert best.seconds <= found.makespan_s
         fresh = best_of(session)
@@ -86,7 +88,7 @@ def test_polishing_goes_on_from_the_best_and_never_ends_with_less():
 
 def test_without_order_polishing_leaves_priorities_alone():
     start = random_placement(PROBLEM, 0)
-    polishing = Inference(share=0.1, samples=0, merged=0, anneal=anneal)
+    polishing = Inference(share=0.1, samples=0, merged=0, drafts=1, anneal=anneal)
     with WorkConserving().open(PROBLEM) as session:
         for order in (False, True):
             best = best_of(session)
@@ -100,17 +102,85 @@ def test_without_order_polishing_leaves_priorities_alone():
 def test_under_jitter_what_polishing_finds_is_confirmed_before_it_counts():
     with WorkConserving(noise=0.2).open(PROBLEM) as session:
         best = best_of(session, confirmations=3)
-        search(Inference(share=0.5, samples=4, merged=4, anneal=anneal), best, 300)
+        search(Inference(share=0.5, samples=4, merged=4, drafts=1, anneal=anneal), best, 300)
         assert best.placement is not None
         assert best_of(session, confirmations=3).confirm(best.placement) == best.seconds
 
 
 def test_the_share_of_stage_two_is_rounded_down_and_must_be_a_number():
-    inference = Inference(share=0.2, samples=0, merged=0, anneal=anneal)
+    inference = Inference(share=0.2, samples=0, merged=0, drafts=1, anneal=anneal)
     assert [inference.evaluations_of(n) for n in (0, 4, 5, 999)] == [0, 0, 1, 199]
-    for key in ("share", "samples", "merged"):
-        values = {"share": 0, "samples": 0, "merged": 0, key: -1}
+    for key in ("share", "samples", "merged", "drafts"):
+        values = {"share": 0, "samples": 0, "merged": 0, "drafts": 1, key: -1}
         with pytest.raises(
             InputError, match=rf"^algorithm\.inference\.{key}: must be a (whole )?number"
         ):
             Inference(**values, anneal=anneal)
+
+
+# --- Drafts ---------------------------------------------------------------------------------------
+
+
+def estimates(device_BV: np.ndarray, priority_BV: np.ndarray) -> np.ndarray:
+    """Of placements whose priorities are the steps of their ops."""
+    op_BV = np.argsort(priority_BV, axis=1)
+    return estimated_makespans(PROBLEM, op_BV, np.take_along_axis(device_BV, op_BV, axis=1))
+
+
+class Heard(BestSoFar):
+    """Notes what is executed."""
+
+    def measure(self, device_BV, priority_BV, rng):
+        self.heard = device_BV, priority_BV
+        return super().measure(device_BV, priority_BV, rng)
+
+
+def executed(evaluations: int, **settings) -> tuple[np.ndarray, np.ndarray]:
+    inference = Inference(share=0.5, anneal=anneal, **settings)
+    with WorkConserving().open(PROBLEM) as session:
+        best = Heard(session=session, confirmations=0, seed=0, on_best=lambda *_: None)
+        inference.sample(make_policy(), make_view(PROBLEM), best, evaluations, generator())
+        assert best.evaluations == session.evaluations
+    return best.heard
+
+
+@pytest.mark.parametrize("evaluations", [3, 20])
+@pytest.mark.parametrize(("samples", "merged"), [(10, 0), (0, 10), (4, 6)])
+def test_of_all_drafts_the_shortest_by_estimate_are_executed(samples, merged, evaluations):
+    settings = {"samples": 4 * samples, "merged": 4 * merged}
+    drafted = executed(evaluations, samples=samples, merged=merged, drafts=4)
+    assert len(drafted[0]) == min(10, evaluations)
+    every = executed(40, **settings, drafts=1)
+    assert estimates(*drafted).max() < np.median(estimates(*every))
+    if not merged:  # the drafts of a cluster sample are of one merged view, these are the same
+        least = np.sort(estimates(*every))[: len(drafted[0])]
+        np.testing.assert_array_equal(np.sort(estimates(*drafted)), least)
+
+
+def test_at_once_is_the_greedy_episode_or_a_draft_that_is_shorter_by_estimate():
+    view, gains = make_view(PROBLEM), []
+    for seed in range(4):
+        policy, seconds = make_policy(seed), []
+        device_BV, priority_BV = policy.rollout(view, 1, 0.0, generator()).placements()
+        for drafts in (1, 2, 32):
+            inference = Inference(share=0.5, samples=0, merged=0, drafts=drafts, anneal=anneal)
+            first = inference.first(policy, view, generator())
+            seconds.append(estimates(first.device[None], first.priority[None])[0])
+            if drafts == 1:
+                np.testing.assert_array_equal(first.device, device_BV[0])
+                np.testing.assert_array_equal(first.priority, priority_BV[0])
+        assert max(seconds) == seconds[0] == estimates(device_BV, priority_BV)[0]
+        gains.append(seconds[0] - min(seconds))
+    assert max(gains) > 0
+
+
+def test_search_after_training_executes_every_sample():
+    inference = Inference(share=0.5, samples=4, merged=4, drafts=8, anneal=anneal)
+    plain = Inference(share=0.5, samples=4, merged=4, drafts=1, anneal=anneal)
+    found = []
+    for each in (inference, plain):
+        with WorkConserving().open(PROBLEM) as session:
+            best = best_of(session)
+            search(each, best, 8)
+            found.append(best.seconds)
+    assert found[0] == found[1]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compilation import compiled
-from doppler.problem import ProblemArrays
+from doppler.problem import Problem, ProblemArrays
 
 FloatArray = NDArray[np.float64]
 QUEUE_FEATURES = (
@@ -96,6 +96,32 @@ def place_in_queues(p, q, device_of, v, d):
     finish = try_start(p, q, device_of, v, d, True) + p.op_seconds[v, d]
     q.finish[v] = finish
     q.device_free[d] = finish
+
+
+def estimated_makespans(
+    problem: Problem, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
+) -> FloatArray:
+    """When the last op of each of some episodes would end [B], in seconds, without executing it.
+
+    op_BV: the op of each step, after its producers. device_BV: the device it goes to.
+    """
+    p, end_B = problem.arrays, np.empty(len(op_BV))
+    placed_V = np.zeros(problem.num_ops, np.dtype([("device", np.int64)]))
+    _end_all(p, make_queues(p), placed_V, op_BV, device_BV, end_B)
+    return end_B
+
+
+@compiled
+def _end_all(p, q, placed_V, op_BV, device_BV, end_B):
+    for b in range(len(op_BV)):
+        empty_queues(q)
+        for t in range(op_BV.shape[1]):
+            v, d = op_BV[b, t], device_BV[b, t]
+            placed_V[v].device = d
+            place_in_queues(p, q, placed_V, v, d)
+        end_B[b] = 0.0
+        for free in q.device_free:
+            end_B[b] = max(end_B[b], free)
 
 
 @compiled

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.linalg import get_lapack_funcs
 
 from doppler.baselines.list_scheduling import tie_seconds
 from doppler.graph.levels import depth, longest_paths
@@ -154,23 +155,30 @@ def make_view(problem: Problem) -> View:
     )
 
 
-def _diffusion(weights: sp.csr_array, retention: float, num_ops: int) -> sp.csr_array:
-    """(1 - a) sum_k (a S)^k for the symmetrically normalised weights S, its columns summing to 1.
-
-    Of large graphs the series is cut where its terms no longer count, and small entries are dropped
-    on the way, so that it stays sparse.
-    """
+def _step(weights: sp.csr_array, retention: float, num_ops: int) -> sp.csr_array:
+    """The symmetrically normalised weights, times the retention: a S."""
     degree = weights @ np.ones(num_ops)
     inverse = sp.diags_array(1.0 / np.sqrt(np.where(degree > 0, degree, 1.0)))
-    step = (retention * (inverse @ weights @ inverse)).tocsr()
-    if num_ops <= _LARGE:
-        total = np.linalg.inv(np.identity(num_ops) - step.toarray())
-        total /= total.sum(axis=0)
-        return sp.csr_array(np.where(total < _NEGLIGIBLE, 0.0, total))
+    return (retention * (inverse @ weights @ inverse)).tocsr()
+
+
+def _whole_series(step_VV: FloatArray) -> FloatArray:
+    """sum_k (a S)^k, its columns summing to 1, without negligible entries."""
+    # I - a S is symmetric and positive definite: half the work of a general inverse.
+    factorise, invert = get_lapack_funcs(("potrf", "potri"), dtype=np.float64)
+    factor, _ = factorise(np.identity(len(step_VV)) - step_VV, lower=1)
+    lower, _ = invert(factor, lower=1)
+    total = np.tril(lower) + np.tril(lower, -1).T
+    total /= total.sum(axis=0)
+    return np.where(total < _NEGLIGIBLE, 0.0, total)
+
+
+def _cut_series(step: sp.csr_array, retention: float, num_ops: int) -> sp.csr_array:
+    """The same of a large graph: cut where terms no longer count, small entries dropped."""
     term = sp.csr_array(sp.identity(num_ops, format="csr"))
     total = term.copy()
     for _ in range(int(np.ceil(np.log(0.02) / np.log(retention)))):
-        term = (term @ step).tocsr()
+        term = sp.csr_array(term @ step)
         term.data[term.data < _NEGLIGIBLE_LARGE] = 0.0
         term.eliminate_zeros()
         total = total + term
@@ -183,19 +191,27 @@ def _diffusion_kernels(
 ) -> tuple[IntArray, IntArray, NDArray[np.float32]]:
     """The kernels of DIFFUSIONS on one common sparsity pattern, as compressed rows."""
     edges, num_ops = problem.graph.edges, problem.num_ops
-    kernels = []
+    steps = []
     for retention, weighted in DIFFUSIONS:
         weight_E = transfer_E if weighted else np.ones(len(edges))
         one_way = sp.csr_array((weight_E, (edges.src, edges.dst)), shape=(num_ops, num_ops))
-        kernels.append(_diffusion(one_way + one_way.T, retention, num_ops))
-    pattern = sp.csr_array(sum((kernel != 0).astype(np.float64) for kernel in kernels))
-    pattern.sort_indices()
-    rows = np.repeat(np.arange(num_ops), np.diff(pattern.indptr))
-    values = np.empty((pattern.nnz, len(kernels)), dtype=np.float32)
-    for k, kernel in enumerate(kernels):
-        lookup = kernel[rows, pattern.indices]
-        values[:, k] = lookup.toarray().ravel() if sp.issparse(lookup) else np.ravel(lookup)
-    return pattern.indptr.astype(np.int64), pattern.indices.astype(np.int64), values
+        steps.append(_step(one_way + one_way.T, retention, num_ops))
+    if num_ops <= _LARGE:
+        dense = [_whole_series(step.toarray()) for step in steps]
+        rows, columns = np.nonzero(np.logical_or.reduce([kernel != 0 for kernel in dense]))
+        values = [kernel[rows, columns] for kernel in dense]
+    else:
+        kernels = [
+            _cut_series(step, retention, num_ops)
+            for step, (retention, _) in zip(steps, DIFFUSIONS, strict=True)
+        ]
+        pattern = sp.csr_array(sum(kernel.astype(bool) for kernel in kernels))
+        pattern.sort_indices()
+        rows = np.repeat(np.arange(num_ops), np.diff(pattern.indptr))
+        columns = pattern.indices.astype(np.int64)
+        values = [np.ravel(kernel[rows, columns]) for kernel in kernels]
+    row_ptr = np.searchsorted(rows, np.arange(num_ops + 1))
+    return row_ptr, columns, np.stack(values, axis=1).astype(np.float32)
 
 
 def device_classes(problem: Problem) -> IntArray:

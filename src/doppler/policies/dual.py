@@ -24,6 +24,7 @@ from doppler.policies.dual_ablations import (
 )
 from doppler.policies.dual_replay import SelRows, placed_before, plc_choices, sel_choices
 from doppler.policies.dual_rollout import (
+    MOST_CANDIDATES,
     NO_ROOM,
     NO_SUCH_CHOICE,
     SAMPLE,
@@ -214,8 +215,8 @@ class DualPolicy(nn.Module):
         forced: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
     ) -> Decisions:
         problem, num = view.problem, len(seeds_B)
-        # Candidates a step are not known beforehand: begin with a guess, double it if it is short.
-        room = 16 * problem.num_ops
+        # Decisions to follow may need more. Room that no candidate takes takes no memory either.
+        room = MOST_CANDIDATES * problem.num_ops
         while True:
             record = make_record(num, problem.num_ops, problem.num_devices, room)
             if forced is not None:

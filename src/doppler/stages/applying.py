@@ -13,7 +13,7 @@ from doppler.stages.checkpoints import effort_of, load_policy_weights
 from doppler.stages.optimisation import seeded_generator
 from doppler.stages.run import Method, Run, plain
 from doppler.stages.searching import compare_baselines
-from doppler.stages.training import best_so_far, greedy_placement, make_policy
+from doppler.stages.training import best_so_far, make_policy
 
 
 def run_inference(run: Run) -> dict[str, Any]:
@@ -24,7 +24,8 @@ def run_inference(run: Run) -> dict[str, Any]:
 def apply_policy(run: Run, path: Path) -> dict[str, Any]:
     """Place with a trained policy: at once, by samples, and with all evaluations of the budget.
 
-    Its training, on this problem or on others, is told apart and not counted.
+    At once is with one evaluation, that of the most promising draft. Its training, on this problem
+    or on others, is told apart and not counted.
     """
     evaluations = int(run.cfg.budget.evaluations)
     policy, inference = make_policy(run), instantiate(run.cfg.algorithm.inference)
@@ -52,8 +53,8 @@ def apply_policy(run: Run, path: Path) -> dict[str, Any]:
                     )
                 )
 
-        best.confirm(greedy_placement(run, policy))
-        method(f"{name} greedy")
+        best.confirm(inference.first(policy, run.view, rng))
+        method(f"{name} at once")
         inference.sample(policy, run.view, best, evaluations - best.evaluations, rng)
         method(f"{name} samples")
         order = run.honours_order
