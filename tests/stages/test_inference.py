@@ -139,7 +139,14 @@ def executed(evaluations: int, **settings) -> tuple[np.ndarray, np.ndarray]:
     inference = Inference(share=0.5, anneal=anneal, **settings)
     with WorkConserving().open(PROBLEM) as session:
         best = Heard(session=session, confirmations=0, seed=0, on_best=lambda *_: None)
-        inference.sample(make_policy(), make_view(PROBLEM), best, evaluations, generator())
+        inference.sample(
+            make_policy(),
+            make_view(PROBLEM),
+            best,
+            evaluations,
+            generator(),
+            drafts=inference.drafts,
+        )
         assert best.evaluations == session.evaluations
     return best.heard
 
@@ -174,13 +181,15 @@ def test_at_once_is_the_greedy_episode_or_a_draft_that_is_shorter_by_estimate():
     assert max(gains) > 0
 
 
-def test_search_after_training_executes_every_sample():
-    inference = Inference(share=0.5, samples=4, merged=4, drafts=8, anneal=anneal)
-    plain = Inference(share=0.5, samples=4, merged=4, drafts=1, anneal=anneal)
+@pytest.mark.parametrize("evaluations", [3, 8])
+def test_search_after_training_executes_samples_as_they_come(evaluations):
     found = []
-    for each in (inference, plain):
+    for drafts in (1, 8):
+        inference = Inference(share=0.5, samples=4, merged=4, drafts=drafts, anneal=anneal)
         with WorkConserving().open(PROBLEM) as session:
-            best = best_of(session)
-            search(each, best, 8)
-            found.append(best.seconds)
-    assert found[0] == found[1]
+            best = Heard(session=session, confirmations=0, seed=0, on_best=lambda *_: None)
+            search(inference, best, evaluations)
+            found.append(best.heard)
+    np.testing.assert_array_equal(*found)
+    plain = make_policy().rollout(make_view(PROBLEM), 4, None, generator()).placements()
+    np.testing.assert_array_equal(np.array(found[0])[:, :3], np.array(plain)[:, :3])

@@ -166,7 +166,8 @@ def _whole_series(step_VV: FloatArray) -> FloatArray:
     """sum_k (a S)^k, its columns summing to 1, without negligible entries."""
     # I - a S is symmetric and positive definite: half the work of a general inverse.
     factorise, invert = get_lapack_funcs(("potrf", "potri"), dtype=np.float64)
-    factor, _ = factorise(np.identity(len(step_VV)) - step_VV, lower=1)
+    factor, failed = factorise(np.identity(len(step_VV)) - step_VV, lower=1)
+    assert not failed, "retentions are below 1"
     lower, _ = invert(factor, lower=1)
     total = np.tril(lower) + np.tril(lower, -1).T
     total /= total.sum(axis=0)
@@ -197,21 +198,21 @@ def _diffusion_kernels(
         one_way = sp.csr_array((weight_E, (edges.src, edges.dst)), shape=(num_ops, num_ops))
         steps.append(_step(one_way + one_way.T, retention, num_ops))
     if num_ops <= _LARGE:
-        dense = [_whole_series(step.toarray()) for step in steps]
-        rows, columns = np.nonzero(np.logical_or.reduce([kernel != 0 for kernel in dense]))
-        values = [kernel[rows, columns] for kernel in dense]
-    else:
-        kernels = [
-            _cut_series(step, retention, num_ops)
-            for step, (retention, _) in zip(steps, DIFFUSIONS, strict=True)
-        ]
-        pattern = sp.csr_array(sum(kernel.astype(bool) for kernel in kernels))
-        pattern.sort_indices()
-        rows = np.repeat(np.arange(num_ops), np.diff(pattern.indptr))
-        columns = pattern.indices.astype(np.int64)
-        values = [np.ravel(kernel[rows, columns]) for kernel in kernels]
-    row_ptr = np.searchsorted(rows, np.arange(num_ops + 1))
-    return row_ptr, columns, np.stack(values, axis=1).astype(np.float32)
+        series = [_whole_series(step.toarray()) for step in steps]
+        kernel_VVK = np.stack(series, axis=-1, dtype=np.float32, casting="same_kind")
+        kept_VV = kernel_VVK.any(axis=-1)
+        row_ptr = np.append(0, kept_VV.sum(axis=1).cumsum())
+        return row_ptr, np.nonzero(kept_VV)[1], kernel_VVK[kept_VV]
+    kernels = [
+        _cut_series(step, retention, num_ops)
+        for step, (retention, _) in zip(steps, DIFFUSIONS, strict=True)
+    ]
+    pattern = sp.csr_array(sum(kernel.astype(bool) for kernel in kernels))
+    pattern.sort_indices()
+    rows = np.repeat(np.arange(num_ops), np.diff(pattern.indptr))
+    columns = pattern.indices.astype(np.int64)
+    values = [np.ravel(kernel[rows, columns]) for kernel in kernels]
+    return pattern.indptr.astype(np.int64), columns, np.stack(values, axis=1).astype(np.float32)
 
 
 def device_classes(problem: Problem) -> IntArray:

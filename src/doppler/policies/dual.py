@@ -215,7 +215,8 @@ class DualPolicy(nn.Module):
         forced: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
     ) -> Decisions:
         problem, num = view.problem, len(seeds_B)
-        # Decisions to follow may need more. Room that no candidate takes takes no memory either.
+        # Decisions to follow, and ties of a SEL that is not learned, may need more. Room that no
+        # candidate takes takes no memory either.
         room = MOST_CANDIDATES * problem.num_ops
         while True:
             record = make_record(num, problem.num_ops, problem.num_devices, room)

@@ -55,7 +55,9 @@ def apply_policy(run: Run, path: Path) -> dict[str, Any]:
 
         best.confirm(inference.first(policy, run.view, rng))
         method(f"{name} at once")
-        inference.sample(policy, run.view, best, evaluations - best.evaluations, rng)
+        inference.sample(
+            policy, run.view, best, evaluations - best.evaluations, rng, drafts=inference.drafts
+        )
         method(f"{name} samples")
         order = run.honours_order
         inference.polish(best, evaluations - best.evaluations, order=order, rng=rng)

@@ -3,7 +3,7 @@
 Shape suffixes: B episodes, V ops.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +23,9 @@ class Inference:
 
     share: of the evaluations of stage II; training has the rest. samples: episodes that are
     sampled. merged: sampled ones that place clusters, of ops that heavy edges join. drafts:
-    episodes for each placement that is executed, of a policy that has not trained on the problem;
-    the shortest are executed, by the placement process's own estimate of their makespans, which is
-    no evaluation. anneal: makes the annealing that has all other evaluations, from the best
-    placement so far on.
+    episodes played for each that stage=inference executes, the shortest by `estimated_makespans`;
+    stage II executes every sample. anneal: makes the annealing that has all other evaluations, from
+    the best placement so far on.
     """
 
     share: float
@@ -65,10 +64,12 @@ class Inference:
 
     def first(self, policy: Policy, view: View, rng: np.random.Generator) -> Placement:
         """Of the greedy episode and as many sampled ones as make up the drafts, the shortest."""
-        episodes = [policy.rollout(view, 1, 0.0, rng)]
-        if self.drafts > 1:
-            episodes.append(policy.rollout(view, self.drafts - 1, None, rng))
-        device_BV, priority_BV = _shortest(view, episodes, 1)
+        explorations = [(1, 0.0), (self.drafts - 1, None)]
+        op_BV, device_BV = _in_a_row(
+            policy.rollout(view, num, explore, rng) for num, explore in explorations if num
+        )
+        best = _shortest(view, op_BV, device_BV, 1)
+        device_BV, priority_BV = placements_of_steps(op_BV[best], device_BV[best])
         return Placement.make(view.problem, device_BV[0], priority_BV[0])
 
     def sample(
@@ -79,18 +80,25 @@ class Inference:
         evaluations: int,
         rng: np.random.Generator,
         *,
-        drafts: int | None = None,
+        drafts: int,
     ) -> None:
-        """Sample as often as wanted, and as ``evaluations`` allow; drafts: other than the usual."""
-        drafts = self.drafts if drafts is None else drafts
+        """Sample as often as wanted, and execute of the samples as many as ``evaluations`` allow.
+
+        drafts: episodes for each wanted one; where there are several, the shortest are executed.
+        """
         num = min(self.samples + self.merged, evaluations - best.confirmations)
-        episodes = [policy.rollout(view, drafts * self.samples, None, rng)] if self.samples else []
-        episodes += [
-            policy.rollout(merged_at_random(view, rng), drafts, None, rng)
-            for _ in range(self.merged)
-        ]
-        if num > 0:
-            best.measure(*_shortest(view, episodes, num), rng)
+        if num < 1:
+            return
+
+        def play() -> Iterator[Decisions]:
+            for _ in range(drafts if self.samples else 0):
+                yield policy.rollout(view, self.samples, None, rng)
+            for _ in range(self.merged):
+                yield policy.rollout(merged_at_random(view, rng), drafts, None, rng)
+
+        op_BV, device_BV = _in_a_row(play())
+        kept = slice(num) if drafts == 1 else _shortest(view, op_BV, device_BV, num)
+        best.measure(*placements_of_steps(op_BV[kept], device_BV[kept]), rng)
 
     def polish(
         self, best: BestSoFar, evaluations: int, *, order: bool, rng: np.random.Generator
@@ -106,14 +114,15 @@ class Inference:
         best.offer(found.placement, found.makespan_s)
 
 
+def _in_a_row(episodes: Iterable[Decisions]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Ops and devices [B, V] of several decisions. Not kept: their records, which are large."""
+    op_BV, device_BV = zip(*((each.op, each.device) for each in episodes), strict=True)
+    return np.concatenate(op_BV), np.concatenate(device_BV)
+
+
 def _shortest(
-    view: View, episodes: Sequence[Decisions], num: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Devices and priorities [num, V] of the shortest of some episodes by estimate, in order."""
-    op_BV = np.concatenate([each.op for each in episodes])
-    device_BV = np.concatenate([each.device for each in episodes])
-    if num < len(op_BV):
-        estimate_B = estimated_makespans(view.problem, op_BV, device_BV)
-        kept = np.sort(np.argsort(estimate_B, kind="stable")[:num])
-        op_BV, device_BV = op_BV[kept], device_BV[kept]
-    return placements_of_steps(op_BV, device_BV)
+    view: View, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64], num: int
+) -> NDArray[np.int64]:
+    """The ``num`` shortest of some episodes by estimate, in the order in which they were played."""
+    estimate_B = estimated_makespans(view.problem, op_BV, device_BV)
+    return np.sort(np.argsort(estimate_B, kind="stable")[:num])
