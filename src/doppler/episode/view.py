@@ -211,7 +211,8 @@ def _diffusion_kernels(
     pattern.sort_indices()
     rows = np.repeat(np.arange(num_ops), np.diff(pattern.indptr))
     columns = pattern.indices.astype(np.int64)
-    values = [np.ravel(kernel[rows, columns]) for kernel in kernels]
+    lookups = [kernel[rows, columns] for kernel in kernels]  # sparse or dense, by scipy's version
+    values = [np.ravel(one.toarray() if sp.issparse(one) else one) for one in lookups]
     return pattern.indptr.astype(np.int64), columns, np.stack(values, axis=1).astype(np.float32)
 
 
