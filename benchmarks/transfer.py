@@ -33,12 +33,17 @@ from hydra.utils import instantiate  # noqa: E402
 
 from doppler.baselines import ETF, HEFT, Annealing, Baseline, Clustering, CriticalPath  # noqa: E402
 from doppler.baselines.clustering import draw_clusterings  # noqa: E402
-from doppler.episode import estimated_makespans, make_view, merged_at_random  # noqa: E402
+from doppler.episode import (  # noqa: E402
+    estimated_makespans,
+    heavy_merged,
+    make_view,
+    merged_at_random,
+)
 from doppler.policies import DualPolicy  # noqa: E402
 from doppler.simulator import WorkConserving  # noqa: E402
 from doppler.stages.best_so_far import BestSoFar  # noqa: E402
 from doppler.stages.checkpoints import PRETRAINED, load_policy_weights  # noqa: E402
-from doppler.stages.inference import Inference  # noqa: E402
+from doppler.stages.inference import Inference, place_at_once, sample  # noqa: E402
 from doppler.stages.problem_set import problems_of  # noqa: E402
 from doppler.system import Session  # noqa: E402
 
@@ -104,7 +109,8 @@ def makespans(
         watch.time("clustering, 64 of 256 drafts", drafted)
         for drafts in (1, DRAFTS):
             # A policy keeps what it knows of a problem: each first placement is by a new one.
-            search(watch, make_policy(), replace(inference, drafts=drafts), session, seed)
+            sampling = replace(inference.unseen, drafts=drafts)
+            search(watch, make_policy(), replace(inference, unseen=sampling), session, seed)
     return watch.found
 
 
@@ -120,23 +126,24 @@ def search(
     watch: Stopwatch, policy: DualPolicy, inference: Inference, session: Session, seed: int
 ) -> None:
     """The steps of stage=inference, timed."""
+    sampling = inference.unseen
     rng, views = np.random.default_rng(seed), []
     best = BestSoFar(session=session, confirmations=0, seed=0, on_best=lambda *_: None)
 
     def first() -> float:
-        views.append(make_view(session.problem))
-        return best.confirm(inference.first(policy, views[0], rng))
+        views.append(heavy_merged(make_view(session.problem)))
+        return best.confirm(place_at_once(policy, views[0], sampling.drafts, rng))
 
     def samples() -> float:
-        inference.sample(policy, views[0], best, 63, rng, drafts=inference.drafts)
+        sample(policy, views[0], sampling, best, 63, rng)
         return best.seconds
 
     def polish() -> float:
         inference.polish(best, 936, order=True, rng=rng)
         return best.seconds
 
-    of_drafts = "" if inference.drafts == 1 else f" of {64 * inference.drafts} drafts"
-    watch.time("policy, greedy" if inference.drafts == 1 else AT_ONCE, first)
+    of_drafts = "" if sampling.drafts == 1 else f" of {64 * sampling.drafts} drafts"
+    watch.time("policy, greedy" if sampling.drafts == 1 else AT_ONCE, first)
     watch.time(f"policy, best of 64{of_drafts}", samples)
     watch.time(f"policy, 64{of_drafts}, then annealing with 936", polish)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from problems import cluster_of, graph_of, random_problem
 
-from doppler.episode import make_view, merged, merged_at_random
+from doppler.episode import Merging, heavy_merged, make_view, merged, merged_at_random
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.problem import build
@@ -96,3 +96,50 @@ def test_random_merging_is_sometimes_none_and_sometimes_all_that_the_cap_allows(
         for root in set(cluster_V.tolist()):
             ops = cluster_V == root
             assert ops.sum() == 1 or work[ops].sum() <= work.sum() / 3
+
+
+def test_heavy_edges_are_those_that_take_several_ops_to_move():
+    # Ops take 1 s each, on 2 devices a third of all work is 2.1 s.
+    edges = [(0, 1, 5), (1, 2, 4.5), (2, 3, 4.1), (3, 4, 3.9), (4, 5, 3)]
+    problem = build(graph_of([1] * 12, edges), cluster_of([1.0] * 2))
+    cluster = heavy_merged(make_view(problem)).arrays.cluster.tolist()
+    assert cluster[0] == cluster[1], "the heaviest"
+    assert cluster[2] == cluster[3] != cluster[1], "all three would be too much for one device"
+    assert len(set(cluster)) == 10, "3.9 s and 3 s join nothing"
+
+
+def test_clusters_mean_nothing_to_new_weights_and_nothing_ever_to_episodes_without_them():
+    view = make_view(random_problem(3, num_ops=25, num_devices=4, costs="distinct"))
+    whole = merged(view, least_weight_s=0.0, cap_s=float(view.arrays.scale_s / 4))
+
+    def log_probs(policy: DualPolicy) -> list[np.ndarray]:
+        return [policy.rollout(seen, 4, None, generator()).log_prob for seen in (view, whole)]
+
+    policy = make_policy()
+    plain, of_clusters = log_probs(policy)
+    assert not policy.plc_cluster.weight.any() and not policy.sel_cluster.weight.any()
+    with torch.no_grad():
+        policy.sel_cluster.weight.copy_(torch.randn(4, 2))
+        policy.plc_cluster.weight.fill_(0.3)
+        policy.plc_cluster.weight[:, 2:] = torch.randn(4, 3)
+    other_plain, other_of_clusters = log_probs(policy)
+    np.testing.assert_array_equal(other_plain, plain)
+    assert (other_of_clusters != of_clusters).any()
+
+
+def test_near_a_merging_are_those_from_the_next_weights_on_up_to_about_its_load():
+    problem, rng = diamond(), generator()
+    weights = [1.0, 2.0, 6.0, 8.0, np.inf]
+    seen = set()
+    for merging in (Merging(least_weight_s=w, load=load) for w in weights for load in (0.2, 0.9)):
+        rank = weights.index(merging.least_weight_s)
+        for _ in range(100):
+            other = merging.near(problem, rng)
+            assert abs(weights.index(other.least_weight_s) - rank) <= 1
+            assert other.load == 1.0 or abs(np.log(other.load / merging.load)) < 5 * 0.3
+            assert other.load <= 1.0
+            seen.add((rank, weights.index(other.least_weight_s)))
+    assert len(seen) == 3 * 5 - 2, "the next lighter, the same, the next heavier"
+    assert Merging(least_weight_s=1.0, load=0.5).near(problem, generator(1)) == Merging(
+        least_weight_s=1.0, load=0.5
+    ).near(problem, generator(1))

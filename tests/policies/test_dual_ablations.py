@@ -10,7 +10,7 @@ from problems import cluster_of, graph_of, problem_without_ties, random_problem
 
 from doppler.baselines import CriticalPath
 from doppler.baselines.levels import b_levels
-from doppler.episode import DEVICE_FEATURES, OP_FEATURES, make_view
+from doppler.episode import DEVICE_FEATURES, OP_FEATURES, View, make_view, merged
 from doppler.errors import InputError
 from doppler.policies import DualPolicy, StepwiseDualPolicy, dual_per_step
 from doppler.policies.dual_ablations import PUBLISHED_DEVICE_FEATURES, PUBLISHED_OP_FEATURES
@@ -51,6 +51,10 @@ def make_policy(seed: int = 0, *, per_step: bool = False, **changes) -> DualPoli
 
 def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
+
+
+def merged_view(problem: Problem) -> View:
+    return merged(make_view(problem), least_weight_s=0.0, cap_s=problem.scale_s / 3)
 
 
 def replayed(policy: DualPolicy, view, decisions) -> np.ndarray:
@@ -142,7 +146,7 @@ def test_ties_of_the_heuristic_are_even_whatever_the_weights_say():
 
 @pytest.mark.parametrize(("changes", "idle"), [({"sel": "b_level"}, "sel_"), (HEURISTIC, "")])
 def test_nothing_is_learned_by_a_replaced_head(changes, idle):
-    view = make_view(random_problem(1, num_ops=20, num_devices=4))
+    view = merged_view(random_problem(1, num_ops=20, num_devices=4, costs="distinct"))
     policy = make_policy(**changes)
     log_prob_B, entropy_B = policy.log_prob(view, policy.rollout(view, 8, None, generator()))
     ((log_prob_B * torch.linspace(-1, 1, 8)).sum() + entropy_B.sum()).backward()
@@ -255,7 +259,7 @@ def test_encoded_at_every_step_the_policy_sees_where_ops_are_and_no_names_of_dev
 
 
 def test_states_replayed_few_at_a_time_give_the_same_gradients(monkeypatch):
-    view = make_view(random_problem(1, num_ops=15, num_devices=3))
+    view = merged_view(random_problem(1, num_ops=15, num_devices=3, costs="distinct"))
     gradients = []
     for ops_at_once in (1 << 14, 40, 1):
         monkeypatch.setattr(dual_per_step, "_OPS_AT_ONCE", ops_at_once)

@@ -45,6 +45,7 @@ def make(updates: int, on_best=lambda: None, **arguments) -> SetReinforcement:
             "episodes_each": 16,
             "try_every": 25,
             "entropy": 0.003,
+            "merged": 0.5,
             "seed": 0,
             "on_best": on_best,
         },
@@ -99,6 +100,23 @@ def test_weights_trained_on_some_problems_are_better_on_others(tmp_path):
     assert module.evaluations == 75 * 32 + (75 // 25 + 1) * len(HELD_OUT)
 
 
+@pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (0.5, 20), (1.0, 40)])
+def test_of_the_draws_a_share_places_clusters(tmp_path, monkeypatch, share, expected):
+    module, numbers = make(20, merged=share, try_every=100), []
+    rollout = module.policy.rollout
+
+    def spied(view, num_episodes, explore, rng):
+        if num_episodes > 1:  # not the greedy ones of held-out problems
+            numbers.append(int(view.is_merged))
+        return rollout(view, num_episodes, explore, rng)
+
+    monkeypatch.setattr(module.policy, "rollout", spied)
+    fit(module, tmp_path)
+    assert len(numbers) == 40
+    assert abs(sum(numbers) - expected) <= (12 if share == 0.5 else 0)
+    assert bool(module.policy.plc_cluster.weight.any()) == (share > 0)
+
+
 def weights(module) -> dict:
     return {name: value.clone() for name, value in module.policy.state_dict().items()}
 
@@ -116,13 +134,13 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_been(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "key", ["updates", "batch_problems", "episodes_each", "try_every", "learning_rate"]
+    "key", ["updates", "batch_problems", "episodes_each", "try_every", "learning_rate", "merged"]
 )
 def test_numbers_that_make_no_sense_are_named(key):
     with pytest.raises(
         InputError, match=rf"algorithm\.problem_set\.{key}: must be a (whole )?number"
     ):
-        make(**{"updates": 10, key: 0})
+        make(**{"updates": 10, key: -1 if key == "merged" else 0})
 
 
 def test_there_must_be_problems():

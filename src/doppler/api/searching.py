@@ -27,7 +27,7 @@ from doppler.baselines import (
     SearchResult,
     SingleDevice,
 )
-from doppler.episode import make_view, merged_at_random
+from doppler.episode import heavy_merged, make_view, merged_at_random
 from doppler.errors import InputError
 from doppler.policies import DualPolicy, Policy
 from doppler.problem import Placement
@@ -121,7 +121,7 @@ class Search:
 
     def sample(self, policy: Policy, until_s: float) -> None:
         """A policy's greedy placement, then samples of it, in turns with heavy edges merged."""
-        view = make_view(self.session.problem)
+        view = heavy_merged(make_view(self.session.problem))
 
         def step(num: int, best: SearchResult | None) -> SearchResult:
             if best is None:

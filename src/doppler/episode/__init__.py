@@ -1,17 +1,28 @@
 """The placement process: what is seen of a problem, candidates, transitions, features."""
 
 from doppler.episode.links import estimated_makespans
-from doppler.episode.merging import merged, merged_at_random
-from doppler.episode.process import DEVICE_FEATURES, SEL_FEATURES, Episode, make_episode
+from doppler.episode.merging import Merging, heavy_merged, merged, merged_at_random
+from doppler.episode.process import (
+    DEVICE_CLUSTER_FEATURES,
+    DEVICE_FEATURES,
+    SEL_CLUSTER_FEATURES,
+    SEL_FEATURES,
+    Episode,
+    make_episode,
+)
 from doppler.episode.view import OP_FEATURES, View, make_view
 
 __all__ = [
+    "DEVICE_CLUSTER_FEATURES",
     "DEVICE_FEATURES",
     "OP_FEATURES",
+    "SEL_CLUSTER_FEATURES",
     "SEL_FEATURES",
     "Episode",
+    "Merging",
     "View",
     "estimated_makespans",
+    "heavy_merged",
     "make_episode",
     "make_view",
     "merged",

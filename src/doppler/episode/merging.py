@@ -1,13 +1,17 @@
 """Merging ops along heavy edges: a view whose episodes place whole clusters."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from doppler.episode.view import View
+from doppler.problem import FloatArray, Problem
 
-# Loads up to which clusters are merged at random, as shares of total work / devices.
-_LOAD_CAPS = (0.1, 1.0)
+# Loads up to which clusters are merged at random, as `Merging` has them, and how far the load of a
+# merging near another is from its load, the deviation of the logarithm.
+_LOADS, _NEAR = (0.1, 1.0), 0.3
+# Heavy edges: transfers over the mean op, and up to which load they merge.
+_HEAVY, _HEAVY_LOAD = 4.0, 0.35
 
 
 def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
@@ -32,17 +36,65 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
         if a != b and together_D.min() <= cap_s:
             load_VD[a] = together_D
             cluster_V[cluster_V == b] = a
-    able_VD = np.isfinite(load_VD)[cluster_V]
-    return replace(view, arrays=view.arrays._replace(cluster=cluster_V, able=able_VD))
+    work_V, size_V = problem.mean_op_seconds, np.bincount(cluster_V, minlength=problem.num_ops)
+    together_V = np.bincount(cluster_V, work_V, problem.num_ops)[cluster_V]
+    arrays = view.arrays._replace(
+        cluster=cluster_V,
+        cluster_rest=np.where(size_V[cluster_V] > 1, together_V - work_V, 0.0),
+        member_ptr=np.append(0, size_V.cumsum()),
+        members=np.argsort(cluster_V, kind="stable"),
+        able=np.isfinite(load_VD)[cluster_V],
+    )
+    return replace(view, arrays=arrays)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merging:
+    """How far to merge: edges of ``least_weight_s`` on join, up to a load that no cluster exceeds.
+
+    load: share of what each device has if all have as much of the mean work.
+    """
+
+    least_weight_s: float
+    load: float
+
+    @classmethod
+    def at_random(cls, problem: Problem, rng: np.random.Generator) -> "Merging":
+        """From a random weight on, none at all among them, up to a random load."""
+        load = np.exp(rng.uniform(*np.log(_LOADS)))
+        return cls(least_weight_s=float(rng.choice(_weights(problem))), load=float(load))
+
+    def near(self, problem: Problem, rng: np.random.Generator) -> "Merging":
+        """Another like this: from the same weight on or the next, up to about the same load."""
+        weights = _weights(problem)
+        shift = int(rng.integers(-1, 2))
+        rank = int(np.searchsorted(weights, self.least_weight_s)) + shift
+        load = self.load * float(np.exp(rng.normal(0.0, _NEAR)))
+        least = weights[np.clip(rank, 0, len(weights) - 1)]
+        return Merging(least_weight_s=float(least), load=min(load, _LOADS[1]))
+
+    def of(self, view: View) -> View:
+        """The view, merged so far."""
+        problem = view.problem
+        cap_s = self.load * problem.mean_op_seconds.sum() / problem.num_devices
+        return merged(view, least_weight_s=self.least_weight_s, cap_s=float(cap_s))
+
+
+def _weights(problem: Problem) -> FloatArray:
+    """What edges weigh, in seconds, in rising order; last what none does."""
+    return np.unique(np.append(problem.mean_transfer_seconds, np.inf))
 
 
 def merged_at_random(view: View, rng: np.random.Generator) -> View:
     """Merged along the edges from a random weight on, up to a random load."""
-    problem = view.problem
-    weights = np.append(problem.mean_transfer_seconds, np.inf)
-    share = np.exp(rng.uniform(*np.log(_LOAD_CAPS)))
-    return merged(
-        view,
-        least_weight_s=float(rng.choice(np.unique(weights))),
-        cap_s=float(share * problem.mean_op_seconds.sum() / problem.num_devices),
-    )
+    return Merging.at_random(view.problem, rng).of(view)
+
+
+def heavy_merged(view: View) -> View:
+    """Merged where a transfer takes as long as several ops.
+
+    Hardly a placement that keeps these ends apart is a good one: a policy that has not trained on
+    the problem is spared to find out (docs/pretrained.md).
+    """
+    least_weight_s = float(_HEAVY * view.problem.mean_op_seconds.mean())
+    return Merging(least_weight_s=least_weight_s, load=_HEAVY_LOAD).of(view)

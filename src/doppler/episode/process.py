@@ -64,7 +64,18 @@ DEVICE_FEATURES = (
     "diffusion_unweighted_share",
     *QUEUE_FEATURES,
 )
+# Further ones, of merged views only: of the cluster that goes where the op goes.
+SEL_CLUSTER_FEATURES = ("cluster_rest", "cluster_placed")
+DEVICE_CLUSTER_FEATURES = (
+    "cluster_rest",
+    "cluster_producers",
+    "cluster_diffusion_near",
+    "cluster_diffusion_far",
+    "cluster_diffusion_unweighted",
+)
 NUM_SEL_FEATURES, NUM_DEVICE_FEATURES = len(SEL_FEATURES), len(DEVICE_FEATURES)
+NUM_SEL_CLUSTER_FEATURES = len(SEL_CLUSTER_FEATURES)
+NUM_DEVICE_CLUSTER_FEATURES = len(DEVICE_CLUSTER_FEATURES)
 NUM_KERNELS = len(DIFFUSIONS)
 
 _OP = np.dtype(
@@ -233,7 +244,7 @@ def _ratio(part, whole, limit):
 
 @compiled
 def sel_features(p, w, e, v, out):
-    """Fill ``out`` [SEL_FEATURES] with what SEL sees of candidate v now."""
+    """Fill ``out`` [SEL_FEATURES, of merged views SEL_CLUSTER_FEATURES] with what SEL sees of v."""
     num_ops, num_devices = p.op_seconds.shape
     last, last_device = e.status[LAST_OP], e.status[LAST_DEVICE]
     start, available = np.inf, np.inf
@@ -257,11 +268,18 @@ def sel_features(p, w, e, v, out):
     out[5] = min(start / w.scale_s, 4.0)
     out[6] = e.status[STEP] / num_ops
     out[7] = np.log1p(float(e.status[NUM_CANDIDATES])) * 0.25
+    if len(out) > NUM_SEL_FEATURES:
+        is_placed = e.home[w.cluster[v]] >= 0 and w.cluster_rest[v] > 0.0
+        out[8] = 0.0 if is_placed else min(w.cluster_rest[v] / w.scale_s, 2.0)
+        out[9] = 1.0 if is_placed else 0.0
 
 
 @compiled
 def device_features(p, w, e, v, out, mask):
     """Fill ``out`` [D, DEVICE_FEATURES] with what PLC sees of each device for op v.
+
+    Of merged views [D, DEVICE_FEATURES + DEVICE_CLUSTER_FEATURES].
+
 
     mask [D] becomes 1 where v may go: devices that can run it, and of the empty devices that
     nothing tells apart only the first; where its cluster is already, only there.
@@ -319,4 +337,30 @@ def device_features(p, w, e, v, out, mask):
             placed += e.affinity[v, d, k]
         for d in range(num_devices):
             out[d, 22 + k] = _ratio(e.affinity[v, d, k], placed, 1.0)
-    queue_features(p, w, e.queues, e.ops, v, out[:, 22 + NUM_KERNELS :])
+    queue_features(p, w, e.queues, e.ops, v, out[:, 22 + NUM_KERNELS : NUM_DEVICE_FEATURES])
+    if out.shape[1] > NUM_DEVICE_FEATURES:
+        _cluster_features(w, e, v, out[:, NUM_DEVICE_FEATURES:])
+
+
+@compiled
+def _cluster_features(w, e, v, out):
+    """Fill ``out`` [D, DEVICE_CLUSTER_FEATURES]: 0 for ops that decide for themselves alone."""
+    out[:, :] = 0.0
+    cluster = w.cluster[v]
+    if e.home[cluster] >= 0 or w.cluster_rest[v] == 0.0:
+        return
+    first, last = w.member_ptr[cluster], w.member_ptr[cluster + 1]
+    incoming = 0.0
+    for i in range(first, last):
+        incoming += w.incoming[w.members[i]]
+    for d in range(len(out)):
+        out[d, 0] = min(w.cluster_rest[v] / w.scale_s, 2.0)
+        from_here = 0.0
+        for i in range(first, last):
+            u = w.members[i]
+            from_here += e.on_device[u, d].incoming
+            for k in range(NUM_KERNELS):
+                out[d, 2 + k] += e.affinity[u, d, k]
+        out[d, 1] = _ratio(from_here, incoming, 1.0)
+        for k in range(NUM_KERNELS):
+            out[d, 2 + k] = min(out[d, 2 + k], 4.0)

@@ -57,6 +57,9 @@ class ViewArrays(NamedTuple):
     kernel_col: IntArray
     kernel: NDArray[np.float32]  # [entries, kernels]; the columns of each kernel sum to 1
     cluster: IntArray  # [V] equal for ops that go to one device, an op of theirs; see merging
+    cluster_rest: FloatArray  # [V] mean seconds of the other ops of its cluster
+    member_ptr: IntArray  # [V + 1] row c: the ops of cluster c; no rows in a view not merged
+    members: IntArray
     able: NDArray[np.bool_]  # [V, D] devices that can run an op, and all of its cluster
     device_class: IntArray  # [D] equal for devices that nothing tells apart
     scale_s: float
@@ -79,6 +82,11 @@ class View:
     to_sink: IntArray
     to_source: IntArray
     arrays: ViewArrays
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether ops may be in clusters."""
+        return len(self.arrays.members) > 0
 
 
 def make_view(problem: Problem) -> View:
@@ -139,6 +147,9 @@ def make_view(problem: Problem) -> View:
         kernel_col=kernels[1],
         kernel=kernels[2],
         cluster=np.arange(num_ops),
+        cluster_rest=np.zeros(num_ops),
+        member_ptr=np.zeros(0, np.int64),
+        members=np.zeros(0, np.int64),
         able=np.isfinite(problem.arrays.op_seconds),
         device_class=device_classes(problem),
         scale_s=scale,

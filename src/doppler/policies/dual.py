@@ -13,7 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from doppler.episode import DEVICE_FEATURES, OP_FEATURES, SEL_FEATURES, View, make_episode
+from doppler.episode import (
+    DEVICE_CLUSTER_FEATURES,
+    DEVICE_FEATURES,
+    OP_FEATURES,
+    SEL_CLUSTER_FEATURES,
+    SEL_FEATURES,
+    View,
+    make_episode,
+)
 from doppler.errors import InputError
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import (
@@ -54,6 +62,23 @@ class StaticParts(NamedTuple):
     sel_op_VS: Tensor
     plc_op_VP: Tensor
     plc_placed_VP: Tensor
+
+
+def _zeros(num_features: int, width: int) -> nn.Linear:
+    """A layer that does nothing yet; made without a random draw."""
+    layer = nn.Linear(num_features, width, bias=False, device="meta").to_empty(device="cpu")
+    nn.init.zeros_(layer.weight)
+    return layer
+
+
+def _with_clusters(dynamic: nn.Linear, clusters: nn.Linear, num_features: int) -> Tensor:
+    """Weights of the features of every episode, and after them those of clusters, if they are seen.
+
+    Episodes without clusters neither see nor compute what is said of clusters.
+    """
+    if num_features == dynamic.in_features:
+        return dynamic.weight
+    return torch.cat([dynamic.weight, clusters.weight], dim=1)
 
 
 class DualPolicy(nn.Module):
@@ -121,6 +146,9 @@ class DualPolicy(nn.Module):
         with torch.no_grad():  # begin close to uniform: early episodes should explore
             self.sel_out.weight.mul_(0.1)
             self.plc_out.weight.mul_(0.1)
+        # Clusters mean nothing until a training places some.
+        self.sel_cluster = _zeros(len(SEL_CLUSTER_FEATURES), sel_hidden)
+        self.plc_cluster = _zeros(len(DEVICE_CLUSTER_FEATURES), plc_hidden)
         self._sel_learned, self._plc_learned = sel == "learned", plc == "learned"
         if not self._sel_learned:
             make_even(self.sel_out)
@@ -129,6 +157,8 @@ class DualPolicy(nn.Module):
         if not look_ahead:
             blind(self.sel_dynamic, SEL_FEATURES, ())
             blind(self.plc_dynamic, DEVICE_FEATURES, PUBLISHED_DEVICE_FEATURES)
+            blind(self.sel_cluster, SEL_CLUSTER_FEATURES, ())
+            blind(self.plc_cluster, DEVICE_CLUSTER_FEATURES, ())
         self._tensors: dict[str, ViewTensors] = {}
         self._played_with: tuple[str, tuple[int, ...], HeadWeights] | None = None
         self._num_threads = len(os.sched_getaffinity(0))
@@ -175,17 +205,25 @@ class DualPolicy(nn.Module):
             self._played_with = (view.problem.hash, changes, weights)
         return self._played_with[2]
 
+    def _sel_in(self, num_features: int) -> Tensor:
+        """SEL's first layer [S, F] for rows of so many features."""
+        return _with_clusters(self.sel_dynamic, self.sel_cluster, num_features)
+
+    def _plc_in(self, num_features: int) -> Tensor:
+        """PLC's first layer [P, F] for rows of so many features."""
+        return _with_clusters(self.plc_dynamic, self.plc_cluster, num_features)
+
     def _head_weights(self, parts: StaticParts) -> HeadWeights:
         def array(tensor: Tensor) -> NDArray[np.float32]:
             return np.ascontiguousarray(tensor.detach().numpy())
 
         return HeadWeights(
             sel_op=array(parts.sel_op_VS),
-            sel_in=array(self.sel_dynamic.weight.T),
+            sel_in=array(self._sel_in(len(SEL_FEATURES) + len(SEL_CLUSTER_FEATURES)).T),
             sel_out=array(self.sel_out.weight[0]),
             plc_op=array(parts.plc_op_VP),
             plc_placed=array(parts.plc_placed_VP),
-            plc_in=array(self.plc_dynamic.weight.T),
+            plc_in=array(self._plc_in(len(DEVICE_FEATURES) + len(DEVICE_CLUSTER_FEATURES)).T),
             plc_mid=array(self.plc_mid.weight.T),
             plc_mid_bias=array(self.plc_mid.bias),
             plc_out=array(self.plc_out.weight[0]),
@@ -219,7 +257,7 @@ class DualPolicy(nn.Module):
         # candidate takes takes no memory either.
         room = MOST_CANDIDATES * problem.num_ops
         while True:
-            record = make_record(num, problem.num_ops, problem.num_devices, room)
+            record = make_record(num, view, room)
             if forced is not None:
                 record.op[:], record.device[:] = forced
             with torch.no_grad():
@@ -289,13 +327,13 @@ class DualPolicy(nn.Module):
     def _replay_sel(self, parts: StaticParts, record: Record) -> tuple[Tensor, Tensor]:
         rows = SelRows(record)
         own_NS = parts.sel_op_VS.index_select(0, rows.op)
-        hidden_NS = torch.addmm(own_NS, rows.x, self.sel_dynamic.weight.T)
+        hidden_NS = torch.addmm(own_NS, rows.x, self._sel_in(rows.x.shape[-1]).T)
         return sel_choices(hidden_NS, self.sel_out, rows.step, rows.chosen)
 
     def _replay_plc(self, parts: StaticParts, record: Record) -> tuple[Tensor, Tensor]:
         x_NF = torch.from_numpy(record.device_x).flatten(0, 2)  # a row for each step and device
         static_NP = placed_before(parts.plc_op_VP, parts.plc_placed_VP, record)
-        hidden_NP = torch.addmm(static_NP, x_NF, self.plc_dynamic.weight.T)
+        hidden_NP = torch.addmm(static_NP, x_NF, self._plc_in(x_NF.shape[-1]).T)
         closed_TD = torch.from_numpy(record.device_mask == 0).flatten(0, 1)
         return plc_choices(
             hidden_NP.unflatten(0, closed_TD.shape),

@@ -180,16 +180,17 @@ class StepwiseDualPolicy(DualPolicy):
 
         first, last = torch.searchsorted(rows.step, torch.stack([state_C[0], state_C[-1] + 1]))
         step_N = rows.step[first:last] - state_C[0]
-        hidden_NS = parts.sel_op_VS[step_N, rows.op[first:last]] + self.sel_dynamic(
-            rows.x[first:last]
-        )
+        own_NS = parts.sel_op_VS[step_N, rows.op[first:last]]
+        sel_in_SF = self._sel_in(rows.x.shape[-1])
+        hidden_NS = own_NS + nn.functional.linear(rows.x[first:last], sel_in_SF)
         sel = sel_choices(hidden_NS, self.sel_out, step_N, rows.chosen[state_C] - first)
 
         op_C = torch.from_numpy(record.op).flatten()[state_C]
         device_x_TDF = torch.from_numpy(record.device_x).flatten(0, 1)
+        plc_in_PF = self._plc_in(device_x_TDF.shape[-1])
         own_CP = parts.plc_op_VP[torch.arange(len(state_C)), op_C]
         plc = plc_choices(
-            own_CP[:, None] + placed_CDP + self.plc_dynamic(device_x_TDF[state_C]),
+            own_CP[:, None] + placed_CDP + nn.functional.linear(device_x_TDF[state_C], plc_in_PF),
             self.plc_mid,
             self.plc_out,
             torch.from_numpy(record.device_mask).flatten(0, 1)[state_C] == 0,

@@ -17,13 +17,16 @@ from doppler.episode.heuristic import (
 )
 from doppler.episode.process import (
     NUM_CANDIDATES,
+    NUM_DEVICE_CLUSTER_FEATURES,
     NUM_DEVICE_FEATURES,
+    NUM_SEL_CLUSTER_FEATURES,
     NUM_SEL_FEATURES,
     device_features,
     place,
     reset,
     sel_features,
 )
+from doppler.episode.view import View
 from doppler.simulator.state import uniform
 
 Float32 = NDArray[np.float32]
@@ -40,11 +43,11 @@ class HeadWeights(NamedTuple):
     """Both heads as arrays. What does not depend on the placement is summed up per op."""
 
     sel_op: Float32  # [V, S] first layer, static part, bias included
-    sel_in: Float32  # [F, S] first layer, dynamic features
+    sel_in: Float32  # [F, S] first layer, dynamic features, those of clusters last
     sel_out: Float32  # [S]
     plc_op: Float32  # [V, P] first layer, static part of the op to place, bias included
     plc_placed: Float32  # [V, P] first layer, what an op adds to the device that it is on
-    plc_in: Float32  # [F, P] first layer, dynamic features
+    plc_in: Float32  # [F, P] first layer, dynamic features, those of clusters last
     plc_mid: Float32  # [P, P] second layer
     plc_mid_bias: Float32  # [P]
     plc_out: Float32  # [P]
@@ -60,9 +63,9 @@ class Record(NamedTuple):
     log_prob: NDArray[np.float64]  # [B]
     candidate_ptr: NDArray[np.int64]  # [B, V + 1] candidates of step t are rows ptr[t]:ptr[t + 1]
     candidate_op: NDArray[np.int64]  # [B, N]
-    candidate_x: Float32  # [B, N, F]
+    candidate_x: Float32  # [B, N, F]; of merged views with the features of clusters
     chosen: NDArray[np.int64]  # [B, V] the row of the chosen candidate
-    device_x: Float32  # [B, V, D, F]
+    device_x: Float32  # [B, V, D, F]; the same
     device_mask: NDArray[np.int64]  # [B, V, D]
 
 
@@ -90,8 +93,13 @@ def make_scratch(weights: HeadWeights, num_devices: int) -> Scratch:
     )
 
 
-def make_record(num_episodes: int, num_ops: int, num_devices: int, room: int) -> Record:
+def make_record(num_episodes: int, view: View, room: int) -> Record:
     """Space for the given number of episodes with ``room`` candidates each."""
+    num_ops, num_devices = view.problem.num_ops, view.problem.num_devices
+    num_seen, num_seen_of_devices = NUM_SEL_FEATURES, NUM_DEVICE_FEATURES
+    if view.is_merged:
+        num_seen += NUM_SEL_CLUSTER_FEATURES
+        num_seen_of_devices += NUM_DEVICE_CLUSTER_FEATURES
     shape = (num_episodes, num_ops)
     return Record(
         op=np.empty(shape, np.int64),
@@ -99,9 +107,9 @@ def make_record(num_episodes: int, num_ops: int, num_devices: int, room: int) ->
         log_prob=np.zeros(num_episodes),
         candidate_ptr=np.zeros((num_episodes, num_ops + 1), np.int64),
         candidate_op=np.empty((num_episodes, room), np.int64),
-        candidate_x=np.empty((num_episodes, room, NUM_SEL_FEATURES), np.float32),
+        candidate_x=np.empty((num_episodes, room, num_seen), np.float32),
         chosen=np.empty(shape, np.int64),
-        device_x=np.empty((*shape, num_devices, NUM_DEVICE_FEATURES), np.float32),
+        device_x=np.empty((*shape, num_devices, num_seen_of_devices), np.float32),
         device_mask=np.empty((*shape, num_devices), np.int64),
     )
 
@@ -116,7 +124,7 @@ def _sel_logit(weights, v, x, hidden):
     width = weights.sel_op.shape[1]
     for j in range(width):
         hidden[j] = weights.sel_op[v, j]
-    for i in range(NUM_SEL_FEATURES):
+    for i in range(len(x)):
         for j in range(width):
             hidden[j] += x[i] * weights.sel_in[i, j]
     logit = np.float32(0.0)
@@ -132,7 +140,7 @@ def _plc_logit(weights, v, d, x, scratch):
     hidden, hidden2 = scratch.hidden, scratch.hidden2
     for j in range(width):
         hidden[j] = weights.plc_op[v, j] + scratch.placed[d, j]
-    for i in range(NUM_DEVICE_FEATURES):
+    for i in range(len(x)):
         for j in range(width):
             hidden[j] += x[i] * weights.plc_in[i, j]
     for j in range(width):

@@ -7,9 +7,11 @@ from typing import Any
 
 from hydra.utils import instantiate
 
+from doppler.episode import heavy_merged
 from doppler.errors import InputError
 from doppler.reporting.table import format_seconds
 from doppler.stages.checkpoints import effort_of, load_policy_weights
+from doppler.stages.inference import place_at_once, sample
 from doppler.stages.optimisation import seeded_generator
 from doppler.stages.run import Method, Run, plain
 from doppler.stages.searching import compare_baselines
@@ -35,6 +37,7 @@ def apply_policy(run: Run, path: Path) -> dict[str, Any]:
         f"{path}: trained with {effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
     )
     name, methods, begin = str(run.cfg.policy.name), [], time.perf_counter()
+    view = heavy_merged(run.view)
     settings = [*(plain(run.cfg.policy), plain(run.cfg.algorithm.inference)), run.origin]
     with run.open() as session:
         best = best_so_far(run, session)
@@ -53,11 +56,9 @@ def apply_policy(run: Run, path: Path) -> dict[str, Any]:
                     )
                 )
 
-        best.confirm(inference.first(policy, run.view, rng))
+        best.confirm(place_at_once(policy, view, inference.unseen.drafts, rng))
         method(f"{name} at once")
-        inference.sample(
-            policy, run.view, best, evaluations - best.evaluations, rng, drafts=inference.drafts
-        )
+        sample(policy, view, inference.unseen, best, evaluations - best.evaluations, rng)
         method(f"{name} samples")
         order = run.honours_order
         inference.polish(best, evaluations - best.evaluations, order=order, rng=rng)

@@ -3,42 +3,64 @@
 Shape suffixes: B episodes, V ops.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines import Annealing, placements_of_steps
-from doppler.episode import View, estimated_makespans, merged_at_random
+from doppler.episode import Merging, View, estimated_makespans
 from doppler.policies import Decisions, Policy
 from doppler.problem import Placement
 from doppler.stages.best_so_far import BestSoFar
 from doppler.stages.optimisation import check_at_least, check_count
+
+# How many mergings later rounds of samples begin from.
+_MODELS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How often a policy is sampled, and what of it is executed.
+
+    samples: executed episodes. merged: executed ones that place clusters, of ops that heavy edges
+    join. drafts: episodes played for each that is executed, the shortest by `estimated_makespans`;
+    1: all that are played are executed. rounds: in which merged ones are played; from the second on
+    they merge much as the best so far did.
+    """
+
+    samples: int
+    merged: int
+    drafts: int
+    rounds: int
+
+    def check(self, where: str) -> None:
+        """Raise an InputError that names what makes no sense."""
+        for key, least in (("samples", 0), ("merged", 0), ("drafts", 1), ("rounds", 1)):
+            check_count(f"{where}.{key}", getattr(self, key), least)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
     """What a trained policy's placements are searched with, within one budget of evaluations.
 
-    share: of the evaluations of stage II; training has the rest. samples: episodes that are
-    sampled. merged: sampled ones that place clusters, of ops that heavy edges join. drafts:
-    episodes played for each that stage=inference executes, the shortest by `estimated_makespans`;
-    stage II executes every sample. anneal: makes the annealing that has all other evaluations, from
-    the best placement so far on.
+    share: of the evaluations of stage II; training has the rest. trained: the sampling of a policy
+    that has trained on the problem, after stage II. unseen: that of stage=inference, of a policy
+    that has not. anneal: makes the annealing that has all other evaluations, from the best
+    placement so far on.
     """
 
     share: float
-    samples: int
-    merged: int
-    drafts: int
+    trained: Sampling
+    unseen: Sampling
     anneal: Callable[..., Annealing]
 
     def __post_init__(self) -> None:
         check_at_least("algorithm.inference.share", self.share, 0.0)
-        check_count("algorithm.inference.samples", self.samples, 0)
-        check_count("algorithm.inference.merged", self.merged, 0)
-        check_count("algorithm.inference.drafts", self.drafts, 1)
+        self.trained.check("algorithm.inference.trained")
+        self.unseen.check("algorithm.inference.unseen")
 
     def evaluations_of(self, evaluations: int) -> int:
         """How many of the evaluations of stage II are not for training."""
@@ -59,46 +81,8 @@ class Inference:
         order: whether the system keeps priorities.
         """
         last = best.evaluations + evaluations
-        self.sample(policy, view, best, evaluations, rng, drafts=1)
+        sample(policy, view, self.trained, best, evaluations, rng)
         self.polish(best, last - best.evaluations, order=order, rng=rng)
-
-    def first(self, policy: Policy, view: View, rng: np.random.Generator) -> Placement:
-        """Of the greedy episode and as many sampled ones as make up the drafts, the shortest."""
-        explorations = [(1, 0.0), (self.drafts - 1, None)]
-        op_BV, device_BV = _in_a_row(
-            policy.rollout(view, num, explore, rng) for num, explore in explorations if num
-        )
-        best = _shortest(view, op_BV, device_BV, 1)
-        device_BV, priority_BV = placements_of_steps(op_BV[best], device_BV[best])
-        return Placement.make(view.problem, device_BV[0], priority_BV[0])
-
-    def sample(
-        self,
-        policy: Policy,
-        view: View,
-        best: BestSoFar,
-        evaluations: int,
-        rng: np.random.Generator,
-        *,
-        drafts: int,
-    ) -> None:
-        """Sample as often as wanted, and execute of the samples as many as ``evaluations`` allow.
-
-        drafts: episodes for each wanted one; where there are several, the shortest are executed.
-        """
-        num = min(self.samples + self.merged, evaluations - best.confirmations)
-        if num < 1:
-            return
-
-        def play() -> Iterator[Decisions]:
-            for _ in range(drafts if self.samples else 0):
-                yield policy.rollout(view, self.samples, None, rng)
-            for _ in range(self.merged):
-                yield policy.rollout(merged_at_random(view, rng), drafts, None, rng)
-
-        op_BV, device_BV = _in_a_row(play())
-        kept = slice(num) if drafts == 1 else _shortest(view, op_BV, device_BV, num)
-        best.measure(*placements_of_steps(op_BV[kept], device_BV[kept]), rng)
 
     def polish(
         self, best: BestSoFar, evaluations: int, *, order: bool, rng: np.random.Generator
@@ -114,10 +98,66 @@ class Inference:
         best.offer(found.placement, found.makespan_s)
 
 
-def _in_a_row(episodes: Iterable[Decisions]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ops and devices [B, V] of several decisions. Not kept: their records, which are large."""
-    op_BV, device_BV = zip(*((each.op, each.device) for each in episodes), strict=True)
-    return np.concatenate(op_BV), np.concatenate(device_BV)
+def place_at_once(policy: Policy, view: View, drafts: int, rng: np.random.Generator) -> Placement:
+    """Of the greedy episode and as many sampled ones as make up the drafts, the shortest."""
+    explorations = [(1, 0.0), (drafts - 1, None)]
+    op_BV, device_BV = _in_a_row(
+        [_steps(policy.rollout(view, num, explore, rng)) for num, explore in explorations if num]
+    )
+    best = _shortest(view, op_BV, device_BV, 1)
+    device_BV, priority_BV = placements_of_steps(op_BV[best], device_BV[best])
+    return Placement.make(view.problem, device_BV[0], priority_BV[0])
+
+
+def sample(
+    policy: Policy,
+    view: View,
+    sampling: Sampling,
+    best: BestSoFar,
+    evaluations: int,
+    rng: np.random.Generator,
+) -> None:
+    """Execute samples, as many as wanted and as ``evaluations`` allow."""
+    left = min(sampling.samples + sampling.merged, evaluations - best.confirmations)
+    drafts, tried = sampling.drafts, list[tuple[float, Merging]]()
+    for i in range(sampling.rounds):
+        samples = 0 if i else sampling.samples
+        merged = len(range(i, sampling.merged, sampling.rounds))
+        num = min(samples + merged, left)
+        if num < 1:
+            return
+        left -= num
+        models = [merging for _, merging in sorted(tried, key=itemgetter(0))[:_MODELS]]
+        mergings: list[Merging] = []
+        plays = [
+            _steps(policy.rollout(view, samples, None, rng))
+            for _ in range(drafts if samples else 0)
+        ]
+        for j in range(merged):
+            if models:
+                mergings.append(models[j % len(models)].near(view.problem, rng))
+            else:
+                mergings.append(Merging.at_random(view.problem, rng))
+            plays.append(_steps(policy.rollout(mergings[-1].of(view), drafts, None, rng)))
+        op_BV, device_BV = _in_a_row(plays)
+        kept = np.arange(num) if drafts == 1 else _shortest(view, op_BV, device_BV, num)
+        measurement = best.measure(*placements_of_steps(op_BV[kept], device_BV[kept]), rng)
+        for row, seconds in zip(kept - samples * drafts, measurement.cost_s(), strict=True):
+            if row >= 0:
+                tried.append((float(seconds), mergings[row // drafts]))
+
+
+_Steps = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def _steps(decisions: Decisions) -> _Steps:
+    """Ops and devices [B, V] of decisions. Their record, which is large, is not kept."""
+    return decisions.op, decisions.device
+
+
+def _in_a_row(plays: Sequence[_Steps]) -> _Steps:
+    op_BV, device_BV = (np.concatenate(rows) for rows in zip(*plays, strict=True))
+    return op_BV, device_BV
 
 
 def _shortest(

@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf.errors import OmegaConfBaseException
 
-from doppler.episode import make_view
+from doppler.episode import heavy_merged, make_view
 from doppler.errors import InputError
 from doppler.problem import Problem, build
 from doppler.stages.checkpoints import BEST, effort_of, load_policy_weights, save_checkpoint
@@ -55,7 +55,7 @@ def train_on_set(run: Run) -> Path:
             policy=policy,
             views=opened["problems"][0],
             sessions=opened["problems"][1],
-            held_out=opened["held_out"][0],
+            held_out=[heavy_merged(view) for view in opened["held_out"][0]],  # as they are placed
             held_out_sessions=opened["held_out"][1],
             seed=run.cfg.seed,
             inherited=inherited,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from doppler.baselines import lower_bound
-from doppler.episode import View
+from doppler.episode import View, merged_at_random
 from doppler.errors import InputError
 from doppler.policies import Policy
 from doppler.stages.advantage import batch_advantage
@@ -34,13 +34,14 @@ class SetReinforcement(EpisodeTraining):
     """REINFORCE where each update plays some of many problems, drawn at random.
 
     policy: an nn.Module that is a Policy. views, sessions: of the problems to train on; held_out,
-    held_out_sessions: of those that tell which weights are best, by the mean ratio of the greedy
-    placement to the lower bound. updates: in all, each of ``batch_problems`` problems with
-    ``episodes_each`` executed episodes; the held-out problems are tried every ``try_every``
-    updates. learning_rate, final_learning_rate: of Adam, falling linearly. entropy: weight of the
-    entropy bonus, falling to 0. seed: of everything random here. on_best: called while the weights
-    are the best so far. inherited: what it took to make the weights that training begins with; it
-    goes on from there.
+    held_out_sessions: of those that tell which weights are best, by the ratio of the greedy
+    placement to the lower bound, the geometric mean. updates: in all, each of ``batch_problems``
+    problems with ``episodes_each`` executed episodes; the held-out problems are tried every
+    ``try_every`` updates. learning_rate, final_learning_rate: of Adam, falling linearly. entropy:
+    weight of the entropy bonus, falling to 0. merged: share of the draws where episodes place
+    clusters of ops, merged at random. seed: of everything random here. on_best: called while the
+    weights are the best so far. inherited: what it took to make the weights that training begins
+    with; it goes on from there.
 
     Advantages are those within a batch, in units of its spread: no problem counts more than
     another because its seconds are longer or its graph larger.
@@ -63,6 +64,7 @@ class SetReinforcement(EpisodeTraining):
         learning_rate: float,
         final_learning_rate: float,
         entropy: float,
+        merged: float,
         seed: int,
         on_best: Callable[[], None],
         inherited: Effort = NO_EFFORT,
@@ -77,6 +79,7 @@ class SetReinforcement(EpisodeTraining):
             check_count(f"{where}.{key}", value, 1)
         check_count(f"{where}.episodes_each", episodes_each, 2)
         check_at_least(f"{where}.learning_rate", learning_rate, 1e-12)
+        check_at_least(f"{where}.merged", merged, 0.0)
         if not views or not held_out:
             raise InputError("problems and held_out: at least one problem each")
         self.title = f"stage II on {len(views)} problems"
@@ -89,7 +92,7 @@ class SetReinforcement(EpisodeTraining):
         self.try_every = try_every
         self.learning_rate = learning_rate
         self.final_learning_rate = final_learning_rate
-        self.entropy = entropy
+        self.entropy, self.merged = entropy, merged
         self.on_best = on_best
         self.rng = seeded_generator(seed, "problem set")
         self.evaluations, self.elapsed_s = inherited.evaluations, inherited.seconds
@@ -112,6 +115,8 @@ class SetReinforcement(EpisodeTraining):
 
     def _loss(self, view: View, session: Session) -> Tensor:
         remaining = 1.0 - self.global_step / self.num_updates
+        if self.rng.random() < self.merged:
+            view = merged_at_random(view, self.rng)
         decisions = self.policy.rollout(view, self.episodes_each, None, self.rng)
         device_BV, priority_BV = decisions.placements()
         measurement = session.measure(device_BV, priority_BV, rng=self.rng)
@@ -132,7 +137,7 @@ class SetReinforcement(EpisodeTraining):
             seconds = float(session.measure(*placements, rng=self.rng).cost_s()[0])
             ratios.append(min(seconds / lower_bound(view.problem).seconds, INFEASIBLE))
         self.evaluations += len(ratios)
-        ratio = float(np.mean(ratios))
+        ratio = float(np.exp(np.mean(np.log(ratios))))
         log_metrics(self, {"episodes": self.episodes_done, "held_out_ratio": ratio})
         if ratio < self.best_ratio:
             self.best_ratio = ratio
