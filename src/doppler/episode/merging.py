@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from doppler.compilation import compiled
 from doppler.episode.view import View
 from doppler.problem import FloatArray, Problem
 
@@ -28,14 +29,9 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
     edges, load_VD = problem.graph.edges, problem.arrays.op_seconds.copy()
     weight_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
     cluster_V = np.arange(problem.num_ops)
-    for e in np.argsort(-weight_E, kind="stable"):
-        if weight_E[e] < least_weight_s:
-            break
-        a, b = cluster_V[edges.src[e]], cluster_V[edges.dst[e]]
-        together_D = load_VD[a] + load_VD[b]
-        if a != b and together_D.min() <= cap_s:
-            load_VD[a] = together_D
-            cluster_V[cluster_V == b] = a
+    heaviest_first = np.argsort(-weight_E, kind="stable")
+    heavy = heaviest_first[: np.count_nonzero(weight_E >= least_weight_s)]
+    _join(edges.src[heavy], edges.dst[heavy], cap_s, load_VD, cluster_V)
     work_V, size_V = problem.mean_op_seconds, np.bincount(cluster_V, minlength=problem.num_ops)
     together_V = np.bincount(cluster_V, work_V, problem.num_ops)[cluster_V]
     arrays = view.arrays._replace(
@@ -46,6 +42,23 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
         able=np.isfinite(load_VD)[cluster_V],
     )
     return replace(view, arrays=arrays)
+
+
+@compiled
+def _join(src_E, dst_E, cap_s, load_VD, cluster_V):
+    """Join the clusters of the ends of each edge, in order; loads are those of the clusters."""
+    for e in range(len(src_E)):
+        a, b = cluster_V[src_E[e]], cluster_V[dst_E[e]]
+        least = np.inf
+        for d in range(load_VD.shape[1]):
+            least = min(least, load_VD[a, d] + load_VD[b, d])
+        if a == b or least > cap_s:
+            continue
+        for d in range(load_VD.shape[1]):
+            load_VD[a, d] += load_VD[b, d]
+        for v in range(len(cluster_V)):
+            if cluster_V[v] == b:
+                cluster_V[v] = a
 
 
 @dataclass(frozen=True, kw_only=True)
