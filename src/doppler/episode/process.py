@@ -280,7 +280,6 @@ def device_features(p, w, e, v, out, mask):
 
     Of merged views [D, DEVICE_FEATURES + DEVICE_CLUSTER_FEATURES].
 
-
     mask [D] becomes 1 where v may go: devices that can run it, and of the empty devices that
     nothing tells apart only the first; where its cluster is already, only there.
     """
