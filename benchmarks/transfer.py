@@ -43,7 +43,7 @@ from doppler.policies import DualPolicy  # noqa: E402
 from doppler.simulator import WorkConserving  # noqa: E402
 from doppler.stages.best_so_far import BestSoFar  # noqa: E402
 from doppler.stages.checkpoints import PRETRAINED, load_policy_weights  # noqa: E402
-from doppler.stages.inference import Inference, place_at_once, sample  # noqa: E402
+from doppler.stages.inference import Inference, Sampling, place_at_once, sample  # noqa: E402
 from doppler.stages.problem_set import problems_of  # noqa: E402
 from doppler.system import Session  # noqa: E402
 
@@ -65,7 +65,6 @@ UNSEEN = (
 )
 ANNEAL = partial(Annealing, order=True, draws=1, hot=0.02)
 SEEDS = 3
-DRAFTS = 4
 REFERENCE, GREEDY, AT_ONCE = "annealing, 100,000", "policy, greedy", "policy, at once"
 
 
@@ -107,10 +106,9 @@ def makespans(
     for seed in range(SEEDS):
         drafted = partial(drafted_clusterings, session, np.random.default_rng(seed))
         watch.time("clustering, 64 of 256 drafts", drafted)
-        for drafts in (1, DRAFTS):
+        for sampling in (replace(inference.unseen, drafts=1), inference.unseen):
             # A policy keeps what it knows of a problem: each first placement is by a new one.
-            sampling = replace(inference.unseen, drafts=drafts)
-            search(watch, make_policy(), replace(inference, unseen=sampling), session, seed)
+            search(watch, make_policy(), sampling, inference, session, seed)
     return watch.found
 
 
@@ -123,10 +121,14 @@ def drafted_clusterings(session: Session, rng: np.random.Generator) -> float:
 
 
 def search(
-    watch: Stopwatch, policy: DualPolicy, inference: Inference, session: Session, seed: int
+    watch: Stopwatch,
+    policy: DualPolicy,
+    sampling: Sampling,
+    inference: Inference,
+    session: Session,
+    seed: int,
 ) -> None:
     """The steps of stage=inference, timed."""
-    sampling = inference.unseen
     rng, views = np.random.default_rng(seed), []
     best = BestSoFar(session=session, confirmations=0, seed=0, on_best=lambda *_: None)
 
