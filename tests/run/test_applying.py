@@ -6,6 +6,7 @@ import pytest
 from omegaconf.errors import MissingMandatoryValue
 
 from doppler.errors import InputError
+from doppler.policies import DualPolicy
 from doppler.reporting.rows import read_results
 
 
@@ -69,6 +70,19 @@ SET = (
     "budget.set_updates=2",
     "baseline=[critical_path]",
 )
+
+
+def test_where_a_policy_has_not_trained_greedy_episodes_are_of_merged_views(run, monkeypatch):
+    merged, rollout = [], DualPolicy.rollout
+
+    def spied(self, view, num_episodes, explore, rng):
+        if explore == 0.0:
+            merged.append(view.is_merged)
+        return rollout(self, view, num_episodes, explore, rng)
+
+    monkeypatch.setattr(DualPolicy, "rollout", spied)
+    run(*SET)  # the held-out problem before, after one update, at the end; the run's own at once
+    assert len(merged) >= 3 and all(merged)
 
 
 def test_a_run_trains_on_many_problems_and_then_places_its_own(run, tmp_path):

@@ -140,21 +140,30 @@ def estimates(device_BV: np.ndarray, priority_BV: np.ndarray) -> np.ndarray:
 
 
 class Heard(BestSoFar):
-    """Notes what is executed."""
+    """Notes what is executed together, and what it costs."""
+
+    def __init__(self, session) -> None:
+        super().__init__(session=session, confirmations=0, seed=0, on_best=lambda *_: None)
+        self.heard, self.costs = [], []
 
     def measure(self, device_BV, priority_BV, rng):
-        self.heard = device_BV, priority_BV
-        return super().measure(device_BV, priority_BV, rng)
+        measurement = super().measure(device_BV, priority_BV, rng)
+        self.heard.append((device_BV, priority_BV))
+        self.costs.append(measurement.cost_s().tolist())
+        return measurement
+
+
+def sampled(evaluations: int, **settings) -> Heard:
+    with WorkConserving().open(PROBLEM) as session:
+        best, sampling = Heard(session), Sampling(**{"rounds": 1, **settings})
+        sample(make_policy(), make_view(PROBLEM), sampling, best, evaluations, generator())
+        assert best.evaluations == session.evaluations
+    return best
 
 
 def executed(evaluations: int, **settings) -> tuple[np.ndarray, np.ndarray]:
-    sampling = Sampling(rounds=1, **settings)
-    with WorkConserving().open(PROBLEM) as session:
-        best = Heard(session=session, confirmations=0, seed=0, on_best=lambda *_: None)
-        view = make_view(PROBLEM)
-        sample(make_policy(), view, sampling, best, evaluations, generator())
-        assert best.evaluations == session.evaluations
-    return best.heard
+    (together,) = sampled(evaluations, **settings).heard
+    return together
 
 
 @pytest.mark.parametrize("evaluations", [3, 20])
@@ -193,9 +202,9 @@ def test_search_after_training_executes_samples_as_they_come(evaluations):
     for unseen in (own, Sampling(samples=2, merged=9, drafts=8, rounds=3)):
         inference = Inference(share=0.5, trained=own, unseen=unseen, anneal=anneal)
         with WorkConserving().open(PROBLEM) as session:
-            best = Heard(session=session, confirmations=0, seed=0, on_best=lambda *_: None)
+            best = Heard(session)
             search(inference, best, evaluations)
-            found.append(best.heard)
+            found.append(best.heard[0])
     np.testing.assert_array_equal(*found)
     plain = make_policy().rollout(make_view(PROBLEM), 4, None, generator()).placements()
     np.testing.assert_array_equal(np.array(found[0])[:, :3], np.array(plain)[:, :3])
@@ -204,23 +213,8 @@ def test_search_after_training_executes_samples_as_they_come(evaluations):
 # --- Rounds ---------------------------------------------------------------------------------------
 
 
-class Listed(BestSoFar):
-    """Notes what each execution of several placements costs."""
-
-    def measure(self, device_BV, priority_BV, rng):
-        measurement = super().measure(device_BV, priority_BV, rng)
-        self.__dict__.setdefault("costs", []).append(measurement.cost_s().tolist())
-        return measurement
-
-
 def costs_of_rounds(evaluations: int, drafts: int = 1) -> list[list[float]]:
-    sampling = Sampling(samples=4, merged=15, drafts=drafts, rounds=3)
-    with WorkConserving().open(PROBLEM) as session:
-        best = Listed(session=session, confirmations=0, seed=0, on_best=lambda *_: None)
-        view = make_view(PROBLEM)
-        sample(make_policy(), view, sampling, best, evaluations, generator())
-        assert best.evaluations == session.evaluations
-    return best.costs
+    return sampled(evaluations, samples=4, merged=15, drafts=drafts, rounds=3).costs
 
 
 @pytest.mark.parametrize(
