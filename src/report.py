@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from doppler.errors import InputError
-from doppler.reporting.writing import write_report
+from doppler.report.writing import write_report
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ def run(folder, code="import outer; print(outer.answer())") -> str:
 
 
 def test_a_change_in_another_file_is_compiled_anew(tmp_path):
-    head = "from doppler.compilation import compiled\n"
+    head = "from doppler.compiled import compiled\n"
     inner = head + "@compiled\ndef number(): return {}\n"
     outer = head + "import inner\n@compiled\ndef answer(): return inner.number()\n"
     (tmp_path / "inner.py").write_text(inner.format(1))
@@ -23,7 +23,7 @@ def test_a_change_in_another_file_is_compiled_anew(tmp_path):
 
 
 def test_functions_given_as_arguments_are_compiled_once_for_all_processes(tmp_path):
-    head = "from doppler.compilation import compiled\n"
+    head = "from doppler.compiled import compiled\n"
     (tmp_path / "inner.py").write_text(
         head + "@compiled\ndef one(): return 1\n@compiled\ndef two(): return 2\n"
     )

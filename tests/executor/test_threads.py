@@ -20,7 +20,6 @@ from torch.nn import functional
 
 from doppler.cluster import host
 from doppler.einsum import load_program, lower
-from doppler.einsum.torch_export import import_module
 from doppler.errors import InputError
 from doppler.executor import (
     ExecutionError,
@@ -32,6 +31,7 @@ from doppler.executor import (
 )
 from doppler.executor.memory import Memory
 from doppler.graph import DataflowGraph
+from doppler.importing import import_module
 from doppler.problem import Placement, Problem, build
 from doppler.system import System
 from doppler.trace import check

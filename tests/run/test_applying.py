@@ -7,7 +7,7 @@ from omegaconf.errors import MissingMandatoryValue
 
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
-from doppler.reporting.rows import read_results
+from doppler.report.rows import read_results
 
 
 def only(paths):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from doppler.reporting.report import collect, summarise
-from doppler.reporting.rows import gap_over, read_results
+from doppler.report.report import collect, summarise
+from doppler.report.rows import gap_over, read_results
 
 # Five ops of 1 s on two devices: 2.5 s of load, but no op is in two places.
 FIVE_OPS = "5\n\n\n\n" + "10000000000,40000000000\n" * 5

@@ -7,7 +7,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from doppler.reporting.finished import find_runs
+from doppler.report.finished import find_runs
 from doppler.stages.run import Run
 from doppler.stages.settling import settled
 

@@ -10,9 +10,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from doppler.costs import load_all
 from doppler.errors import InputError
-from doppler.reporting.paired import read_paired
-from doppler.reporting.report import collect, summarise
-from doppler.reporting.rows import read_results
+from doppler.report.paired import read_paired
+from doppler.report.report import collect, summarise
+from doppler.report.rows import read_results
 
 CALIBRATION = ("runs=2", "seconds=0", "placements=6", "repeats=2")
 CALIBRATE = ("stage=calibrate", *(f"stage.{one}" for one in CALIBRATION))

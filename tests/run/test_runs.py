@@ -10,9 +10,9 @@ from hydra.utils import instantiate
 from doppler.errors import InputError
 from doppler.graph import load_graph
 from doppler.problem import Placement, build
-from doppler.reporting.report import collect, summarise
-from doppler.reporting.rows import read_results
-from doppler.reporting.writing import write_report
+from doppler.report.report import collect, summarise
+from doppler.report.rows import read_results
+from doppler.report.writing import write_report
 
 ARTIFACTS = (
     "summary.json",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from doppler.reporting.report import collect, summarise
+from doppler.report.report import collect, summarise
 
 PROJECT = Path(__file__).resolve().parents[2]
 SWEEP = ("stage=evaluate", "baseline=[annealing,round_robin]", "workload.params.n=64")

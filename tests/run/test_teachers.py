@@ -10,7 +10,7 @@ from problems import REPOSITORY
 
 from doppler.errors import InputError
 from doppler.problem import Placement, build
-from doppler.reporting.rows import read_results
+from doppler.report.rows import read_results
 from doppler.stages.optimisation import seeded_generator
 
 BASELINES = sorted(path.stem for path in (REPOSITORY / "conf/baseline").glob("*.yaml"))

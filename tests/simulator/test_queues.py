@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.simulator.queues import insert, remove
 from doppler.simulator.state import NONE, TASK, by_key
 

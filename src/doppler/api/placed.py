@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 
 from doppler.baselines import LowerBound
-from doppler.einsum.torch_export import TorchProgram
 from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
+from doppler.importing import TorchProgram
 from doppler.problem import Placement, Problem
-from doppler.reporting.rows import gap_over
-from doppler.reporting.table import format_seconds
+from doppler.report.rows import gap_over
+from doppler.report.table import format_seconds
 from doppler.system import System
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.trace.explain import bytes_text

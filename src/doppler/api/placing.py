@@ -16,9 +16,9 @@ from doppler.api.searching import check_method, search
 from doppler.baselines import Baseline, Clustering, Judge, SingleDevice, lower_bound
 from doppler.cluster import PRESETS, Cluster, host, preset
 from doppler.einsum import Auto, Decomposition, Published, lower
-from doppler.einsum.torch_export import TorchProgram, check_memory, import_module
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
+from doppler.importing import TorchProgram, check_memory, import_module
 from doppler.policies import Policy
 from doppler.problem import build
 from doppler.simulator import WorkConserving

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.critical_chain import Chain, trace_back
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.problem import Placement, Problem
 from doppler.simulator.state import uniform
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.graph.levels import longest_paths, successors, topological_order
 from doppler.problem import Problem, ProblemArrays
 from doppler.simulator.state import ENTRY, heap_pop, heap_push

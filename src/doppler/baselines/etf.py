@@ -19,7 +19,7 @@ from doppler.baselines.list_scheduling import (
     schedule,
     tie_seconds,
 )
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.problem import Problem
 from doppler.simulator.state import uniform
 

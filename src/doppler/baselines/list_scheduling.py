@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.best_of_runs import Decisions, make_decisions
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.problem import Problem
 from doppler.simulator.state import ENTRY, heap_pop, heap_push, output_bytes, uniform
 

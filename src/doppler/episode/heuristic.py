@@ -6,7 +6,7 @@ the candidate with the largest b_level, the device on which it can start earlies
 
 import numpy as np
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.episode.process import NUM_CANDIDATES
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.episode.view import View
 from doppler.problem import FloatArray, Problem
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.episode.links import (
     QUEUE_FEATURES,
     Queues,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.utils import scatter
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.policies.dual_rollout import Record
 from doppler.policies.encoder import LEAKINESS
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.episode.heuristic import (
     bring_largest_b_levels_forward,
     close_later_starts,

@@ -14,7 +14,7 @@ the comparison is that of DOPPLER (Yao et al., ICLR 2026).
 
 import numpy as np
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.simulator.copies import allocate, free_reads, list_all_transfers, load_inputs
 from doppler.simulator.state import jitter, open_ops, output_bytes, transfer_draw
 

@@ -11,7 +11,7 @@ Source: the event mechanism is that of SimPy, as in published.py.
 
 import numpy as np
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.simulator.queues import insert, remove
 from doppler.simulator.state import (
     NONE,

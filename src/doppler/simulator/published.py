@@ -25,7 +25,7 @@ and shape suffixes as in state.py.
 
 import numpy as np
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.simulator import instants
 from doppler.simulator.copies import list_all_transfers
 from doppler.simulator.instants import COSTS_PER_SECOND

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.errors import InputError
 from doppler.problem import Placement, Problem, topological_priority
 from doppler.simulator import bulk_synchronous, published, work_conserving

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.problem import ProblemArrays
 
 NONE = np.uint32(2**32 - 1)  # stands for no task

@@ -10,7 +10,7 @@ and jitter are ours.
 
 import numpy as np
 
-from doppler.compilation import compiled
+from doppler.compiled import compiled
 from doppler.simulator.copies import allocate, free_reads, list_transfers, load_inputs
 from doppler.simulator.queues import insert, remove
 from doppler.simulator.state import (

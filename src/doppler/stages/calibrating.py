@@ -19,8 +19,8 @@ from doppler.errors import InputError
 from doppler.executor import ExecutorSession
 from doppler.graph.formats import write_atomically
 from doppler.problem import Placement, Problem, build
-from doppler.reporting.fidelity import Fidelity, fidelity_table, write_fidelity
-from doppler.reporting.rows import SUMMARY_FILE
+from doppler.report.fidelity import Fidelity, fidelity_table, write_fidelity
+from doppler.report.rows import SUMMARY_FILE
 from doppler.stages.optimisation import check_at_least, check_count, seeded_generator
 from doppler.stages.run import Run
 from doppler.stages.settling import costs_path

@@ -24,7 +24,7 @@ from doppler.errors import InputError
 from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
 from doppler.problem import Placement, Problem, build
-from doppler.reporting.rows import (
+from doppler.report.rows import (
     PLACEMENTS,
     RESULTS_FILE,
     SUMMARY_FILE,
@@ -32,7 +32,7 @@ from doppler.reporting.rows import (
     gap_over,
     write_results,
 )
-from doppler.reporting.table import format_seconds, print_results
+from doppler.report.table import format_seconds, print_results
 from doppler.stages.checkpoints import load_checkpoint
 from doppler.stages.optimisation import seeded_generator
 from doppler.stages.run_directory import run_directory

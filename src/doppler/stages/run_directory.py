@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from doppler.errors import InputError
 from doppler.graph.formats import write_atomically
-from doppler.reporting.rows import SUMMARY_FILE
+from doppler.report.rows import SUMMARY_FILE
 
 CONFIG_FILE = ".hydra/config.yaml"
 OVERRIDES_FILE = ".hydra/overrides.yaml"

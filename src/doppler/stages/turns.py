@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from doppler.reporting.paired import (
+from doppler.report.paired import (
     PAIRED_FILE,
     PairedRatio,
     paired_ratios,
@@ -20,8 +20,8 @@ from doppler.reporting.paired import (
     read_paired,
     write_paired,
 )
-from doppler.reporting.rows import ResultRow, read_results, write_results
-from doppler.reporting.table import print_results
+from doppler.report.rows import ResultRow, read_results, write_results
+from doppler.report.table import print_results
 from doppler.stages.optimisation import seeded_generator
 from doppler.stages.run import Method, Run
 

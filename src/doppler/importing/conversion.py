@@ -1,0 +1,256 @@
+"""From the exported graph of a torch module to an einsum program, op by op."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils.flop_counter import flop_registry
+
+from doppler.einsum.program import Formation, Input
+from doppler.errors import InputError
+from doppler.graph.scalar import Element
+from doppler.importing.calls import Call, render_call, shared_dims
+from doppler.importing.exporting import path_of, place_of
+from doppler.importing.factors import Factors
+from doppler.importing.ops import CONSTANTS, convert_op
+from doppler.importing.ties import all_ties, is_tensor, shape_of
+from doppler.importing.values import Builder, Shape, Value
+
+DTYPES = {
+    **{torch.bool: "bool", torch.int64: "i64", torch.float16: "f16", torch.bfloat16: "bf16"},
+    **{torch.float32: "f32", torch.float64: "f64", torch.complex64: "c64"},
+}
+# Checks of what is fixed in an exported graph.
+_CHECKS = (torch.ops.aten._assert_tensor_metadata.default,)
+
+
+class Conversion:
+    """One graph on its way to a program.
+
+    folded: per input of the program that depends on no input of the module, what computes it: a
+    node of the graph, or a number n for 0, 1, ..., n - 1.
+    whole: the ops that cannot be split, each with the reason.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.builder = Builder()
+        self.folded: dict[str, fx.Node | int] = {}
+        self.whole: list[str] = []
+        self._nodes = [node for node in graph.nodes if node.target not in _CHECKS]
+        for node in self._nodes:
+            _check(node)
+        shapes = {
+            node.name: shape_of(node)
+            for node in self._nodes
+            if node.op != "output" and _is_computable(node)
+        }
+        self.factors = Factors(shapes, all_ties(self._nodes))
+        self._values: dict[fx.Node, Value] = {}
+        self._foldable = self._find_foldable()
+
+    def add_input(self, node: fx.Node, name: str, *, is_weight: bool = False) -> str:
+        """A placeholder of the graph becomes an input of the program; returns its name there."""
+        shape = self.shape(node)
+        value = self.builder.input(name, shape, self.dtype(node), is_weight=is_weight)
+        self._values[node] = value
+        return self.builder.nodes[-1].name
+
+    def add_folded(self, name: str, extent: int) -> Value:
+        """The numbers 0, 1, ... of the elements of a dimension, as an input of the program."""
+        value = self.builder.input(name, ((extent,),), "i64")
+        self.folded[self.builder.nodes[-1].name] = extent
+        return value
+
+    def run(self) -> None:
+        """Convert every op that somebody needs.
+
+        Raises:
+            InputError: names an op that cannot be converted, and where it is.
+        """
+        for node in self._nodes:
+            if node.op != "call_function" or not is_tensor(node) or node in self._foldable:
+                continue
+            readers = [user for user in node.users if user.target not in _CHECKS]
+            if not readers:
+                continue
+            value = convert_op(self, node)
+            if not value.name:
+                value = replace(value, name=self.name(node))
+            if len(readers) > 1 and not value.is_at_hand:
+                value = self.builder.stored(value, value.name)
+            self._values[node] = value
+
+    def value(self, node: fx.Node) -> Value:
+        """The value of a tensor that is read."""
+        if node not in self._values:
+            # Nothing that is given plays a part in it: it is computed once, ahead of everything.
+            name = self.add_input(node, self.name(node))
+            self.folded[name] = node
+        return self._values[node]
+
+    def shape(self, node: fx.Node) -> Shape:
+        """The factors of all dimensions of a tensor."""
+        return tuple(self.factors.of(node.name, dim) for dim in range(len(shape_of(node))))
+
+    def dtype(self, node: fx.Node) -> str:
+        """The dtype of a tensor.
+
+        Raises:
+            InputError: programs have no such numbers.
+        """
+        dtype = node.meta["val"].dtype
+        if dtype not in DTYPES:
+            what = place_of(node) if node.op == "call_function" else f"input {node.name!r}"
+            known = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
+            raise InputError(f"{what}: dtype {dtype} is none of {known}: cast it")
+        return DTYPES[dtype]
+
+    def name(self, node: fx.Node) -> str:
+        """What the ops of a node are called: where in the module it is, and what it does."""
+        source = node.args[0] if node.target is getitem else node
+        assert isinstance(source, fx.Node)
+        own = str(source.target).split(".")
+        base = own[1].strip("_") if len(own) > 1 else source.name
+        path = path_of(source)
+        return f"{path}.{base}" if path else base
+
+    def results(self, nodes: Sequence[fx.Node]) -> list[int]:
+        """Per tensor that is returned the number of a node that has it, and that nobody reads."""
+        builder = self.builder
+        wholes = [builder.whole(self.value(node), f"output{k}") for k, node in enumerate(nodes)]
+        numbers = [whole.operands[0].node for whole in wholes]
+        is_read = {operand for node in builder.nodes for operand in node.operands}
+        for k, (number, whole) in enumerate(zip(tuple(numbers), wholes, strict=True)):
+            is_input = isinstance(builder.nodes[number], Input)
+            if number in is_read or is_input or numbers.count(number) > 1:
+                every, whole = list(range(len(whole.extents))), replace(whole, name="")
+                copy = builder.computed(f"output{k}", whole, every)
+                numbers[k] = copy.operands[0].node
+        return numbers
+
+    def result_name(self, number: int) -> str:
+        """What the results of lowering call the tensor of a node."""
+        node = self.builder.nodes[number]
+        return (
+            self.builder.nodes[node.operands[0]].name if isinstance(node, Formation) else node.name
+        )
+
+    def call(self, node: fx.Node) -> Value:
+        """An op as a call of torch's own operator."""
+        source, output = node, None
+        if node.target is getitem:
+            source, output = node.args  # type: ignore[assignment]
+        assert isinstance(source, fx.Node)
+        shape, dtype, name = self.shape(node), self.dtype(node), self.name(node)
+        result = Value(shape, Element(0), (), dtype)
+        reads = [one for one in source.all_input_nodes if is_tensor(one)]
+        # Of several results those that have the shape of the first are split as that is.
+        shared = shared_dims(source) if shape_of(source) == shape_of(node) else {}
+        numbers, dims = [], []
+        for read in reads:
+            own = self.builder.whole(self.value(read), f"{name}.operand")
+            numbers.append(own.operands[0].node)
+            into: list[int | None] = [None] * len(own.extents)
+            for dim, result_dim in shared.get(read, {}).items():
+                if own.shape[dim] == shape[result_dim]:
+                    for place, one in zip(own.places(dim), result.places(result_dim), strict=True):
+                        into[place] = one
+            dims.append(tuple(into))
+        if not any(one is not None for each in dims for one in each):
+            is_reshape = source.name in self.factors.refused
+            reason = "no common factors" if is_reshape else "no rule says how to split it"
+            self.whole.append(f"{place_of(source)}: {reason}")
+        factors = {read: [len(one) for one in self.shape(read)] for read in reads}
+        try:
+            arguments = render_call(source, factors, output)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise InputError(f"{place_of(source)}: {error} cannot be written down") from None
+        nodes = self.builder.nodes
+        call = Call(
+            name=name,
+            shape=result.extents,
+            dtype=dtype,
+            operands=tuple(numbers),
+            operand_dtypes=tuple(nodes[number].dtype for number in numbers),
+            operand_shapes=tuple(nodes[number].shape for number in numbers),
+            operand_dims=tuple(dims),
+            operator=str(source.target),
+            arguments=arguments,
+            total_flops=_count_flops(source, math.prod(result.extents)),
+        )
+        return self.builder.tensor(call, shape)
+
+    def _find_foldable(self) -> set[fx.Node]:
+        """The ops in which nothing that is given plays a part."""
+        found: set[fx.Node] = set()
+        for node in self._nodes:
+            is_op = node.op == "call_function" and node.target not in CONSTANTS
+            if is_op and all(
+                one in found or (one.target in CONSTANTS and not one.all_input_nodes)
+                for one in node.all_input_nodes
+            ):
+                found.add(node)
+        return found
+
+
+def _is_computable(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, tuple | list) and value else value
+    return isinstance(first, torch.Tensor)
+
+
+def _check(node: fx.Node) -> None:
+    """Refuse what no program can say.
+
+    Raises:
+        InputError: names the op, where it is, and what can be done.
+    """
+    sizes = shape_of(node) if node.op != "output" and _is_computable(node) else ()
+    if any(type(size) is int and size == 0 for size in sizes):  # a symbol has no value to compare
+        what = place_of(node) if node.op == "call_function" else f"input {node.name!r}"
+        raise InputError(f"{what}: a tensor without elements; leave it out")
+    if node.op in ("placeholder", "output", "get_attr") or node.target is getitem:
+        return
+    if not isinstance(node.target, OpOverload):
+        raise InputError(
+            f"{place_of(node)}: control flow that depends on the values of a tensor; compute both "
+            "sides and choose by torch.where"
+        )
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        raise InputError(
+            f"{place_of(node)}: it draws random numbers; call .eval() on the module, or set its "
+            "probability to 0"
+        )
+    values: Any = node.meta.get("val")
+    for value in values if isinstance(values, tuple | list) else [values]:
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise InputError(
+                f"{place_of(node)}: a tensor's value is made a number (.item()); keep it a tensor"
+            )
+        if isinstance(value, torch.Tensor) and not all(type(one) is int for one in value.shape):
+            raise InputError(
+                f"{place_of(node)}: the shape of its result depends on the values of a tensor; "
+                "keep the shape and mask by torch.where"
+            )
+
+
+def _count_flops(node: fx.Node, num_elements: int) -> int:
+    """As torch.utils.flop_counter counts; one for each element of what that does not know."""
+    formula = flop_registry.get(node.target.overloadpacket)  # type: ignore[union-attr]
+    if formula is None:
+        return num_elements
+
+    def meta(argument: Any) -> Any:
+        return argument.meta["val"] if isinstance(argument, fx.Node) else argument
+
+    arguments: list[Any] = [
+        [meta(one) for one in argument] if isinstance(argument, list) else meta(argument)
+        for argument in node.args
+    ]
+    options: Mapping[str, Any] = {key: meta(value) for key, value in node.kwargs.items()}
+    return int(formula(*arguments, **options, out_val=node.meta["val"]))

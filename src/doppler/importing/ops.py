@@ -1,0 +1,294 @@
+"""One rule for each op of torch that the language of einsum programs can say."""
+
+import math
+from collections.abc import Callable, Sequence
+from operator import getitem
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from doppler.importing.elementwise import Calculator, elementwise
+from doppler.importing.ties import COPIES, RESHAPES, SOFTMAXES, reduced_dims, slice_range
+from doppler.importing.values import Value, constant
+from doppler.importing.views import concatenation, cut_of, index_of, part_of
+
+if TYPE_CHECKING:
+    from doppler.importing.conversion import Conversion
+
+aten = torch.ops.aten
+
+CONSTANTS = (
+    *(aten.full.default, aten.scalar_tensor.default, aten.full_like.default, aten.zeros.default),
+    *(aten.ones.default, aten.zeros_like.default, aten.ones_like.default),
+)
+_HALF = ("f16", "bf16")
+
+
+def convert_op(c: "Conversion", node: fx.Node) -> Value:
+    """The value of an op: by a rule of this file, as elementwise, or as a call."""
+    target: Any = node.target
+    if target is getitem:
+        source: Any = node.args[0]
+        rule = _FIRST_RESULTS.get(source.target) if node.args[1] == 0 else None
+        if source.target is aten.split_with_sizes.default:
+            rule = _part
+        value = rule(c, node) if rule else None
+    elif target in _RULES:
+        value = _RULES[target](c, node)
+    else:
+        arguments = [_argument(c, one) for one in node.args]
+        is_plain = all(
+            isinstance(one, Value | bool | int | float | str | None) for one in arguments
+        )
+        options = {key: one for key, one in node.kwargs.items() if not isinstance(one, fx.Node)}
+        value = None
+        if is_plain and len(options) == len(node.kwargs):
+            value = elementwise(target, arguments, options, c.dtype(node), c.shape(node))
+    return c.call(node) if value is None else value
+
+
+def _argument(c: "Conversion", one: Any) -> Any:
+    return c.value(one) if isinstance(one, fx.Node) else one
+
+
+def _operand(c: "Conversion", node: fx.Node, k: int = 0) -> Value:
+    operand = node.args[k]
+    assert isinstance(operand, fx.Node)
+    return c.value(operand)
+
+
+def _constant(c: "Conversion", node: fx.Node) -> Value | None:
+    name = str(node.target).split(".")[1]
+    if name in ("full", "full_like"):
+        number = node.args[1]
+    else:
+        number = node.args[0] if name == "scalar_tensor" else float("ones" in name)
+    if not isinstance(number, bool | int | float):
+        return None
+    return constant(number, c.dtype(node), c.shape(node))
+
+
+def _copy(c: "Conversion", node: fx.Node) -> Value:
+    return _operand(c, node).cast(c.dtype(node))
+
+
+def _reshape(c: "Conversion", node: fx.Node) -> Value | None:
+    if node.name in c.factors.refused:
+        return None
+    return _operand(c, node).regrouped(c.shape(node))
+
+
+def _permute(c: "Conversion", node: fx.Node) -> Value:
+    dims: Any = node.args[1]
+    return _operand(c, node).permuted([dim % len(dims) for dim in dims])
+
+
+def _expand(c: "Conversion", node: fx.Node) -> Value:
+    return _operand(c, node).expanded(c.shape(node))
+
+
+def _select(c: "Conversion", node: fx.Node) -> Value | None:
+    return cut_of(c.builder, _operand(c, node), *index_of(node), c.shape(node), c.name(node))
+
+
+def _slice(c: "Conversion", node: fx.Node) -> Value | None:
+    return cut_of(c.builder, _operand(c, node), *slice_range(node), c.shape(node), c.name(node))
+
+
+def _part(c: "Conversion", node: fx.Node) -> Value | None:
+    source: Any = node.args[0]
+    value = c.value(source.args[0])
+    return cut_of(c.builder, value, *part_of(node), c.shape(node), c.name(node))
+
+
+def _cat(c: "Conversion", node: fx.Node) -> Value | None:
+    parts: Any = node.args[0]
+    values = [c.value(part).cast(c.dtype(node)) for part in parts]
+    return concatenation(c.builder, values, node, c.shape(node), c.name(node))
+
+
+# --- Reductions -----------------------------------------------------------------------------------
+
+
+def _reduce(
+    c: "Conversion", value: Value, dims: Sequence[int], aggregation: str, name: str
+) -> Value:
+    """Aggregated over dimensions, each of which keeps one element."""
+    shape = tuple(() if dim in dims else own for dim, own in enumerate(value.shape))
+    places = [place for dim in dims for place in value.places(dim)]
+    return c.builder.reduced(value, places, aggregation, name, shape)
+
+
+def _reduction(aggregation: str) -> Callable[["Conversion", fx.Node], Value | None]:
+    def rule(c: "Conversion", node: fx.Node) -> Value:
+        value = _operand(c, node).cast(c.dtype(node))
+        reduced = _reduce(c, value, reduced_dims(node), aggregation, c.name(node))
+        return reduced.regrouped(c.shape(node))
+
+    return rule
+
+
+def _extreme(aggregation: str) -> Callable[["Conversion", fx.Node], Value | None]:
+    """The first result of ``max`` and ``min`` along a dimension; the second is where it is."""
+
+    def rule(c: "Conversion", node: fx.Node) -> Value:
+        source: Any = node.args[0]
+        value = _operand(c, source)
+        reduced = _reduce(c, value, reduced_dims(source), aggregation, c.name(node))
+        return reduced.regrouped(c.shape(node))
+
+    return rule
+
+
+def _gather(c: "Conversion", node: fx.Node) -> Value | None:
+    """One element along a dimension, as the sum over those whose number is the one wanted."""
+    data, dim, index = node.args[:3]
+    assert isinstance(data, fx.Node) and isinstance(dim, int) and isinstance(index, fx.Node)
+    value, wanted = c.value(data), c.value(index)
+    dim %= len(value.shape)
+    others = [own for k, own in enumerate(value.shape) if k != dim]
+    if wanted.shape[dim] or [own for k, own in enumerate(wanted.shape) if k != dim] != others:
+        return None
+    if len(value.shape[dim]) != 1:
+        return None
+    (extent,) = value.shape[dim]
+    numbers = c.add_folded(f"{c.name(node)}.numbers", extent)
+    numbers = numbers.regrouped((*numbers.shape, *(() for _ in value.shape[dim + 1 :])))
+    is_wanted = Calculator("i64", value.shape).equal(numbers, wanted)
+    kept = Calculator(value.dtype, value.shape).choose(is_wanted, value, 0.0)
+    return _reduce(c, kept, [dim], "add", c.name(node)).regrouped(c.shape(node))
+
+
+def _mean_of(c: "Conversion", value: Value, dims: Sequence[int], name: str) -> Value:
+    num = math.prod(factor for dim in dims for factor in value.shape[dim])
+    total = _reduce(c, value, dims, "add", name)
+    return Calculator(value.dtype, total.shape).mul(1 / num, total)
+
+
+def _mean(c: "Conversion", node: fx.Node) -> Value:
+    dtype = c.dtype(node)
+    value = _operand(c, node).cast("f32" if dtype in _HALF else dtype)
+    mean = _mean_of(c, value, reduced_dims(node), c.name(node))
+    return mean.regrouped(c.shape(node)).cast(dtype)
+
+
+def _variance(c: "Conversion", node: fx.Node) -> Value | None:
+    correction: Any = node.kwargs.get("correction", 1)
+    dims, value, name = reduced_dims(node), _operand(c, node), c.name(node)
+    num = math.prod(factor for dim in dims for factor in value.shape[dim])
+    calculator = Calculator(value.dtype, value.shape)
+    value = c.builder.stored(value, f"{name}.operand")
+    centred = calculator.sub(value, _mean_of(c, value, dims, f"{name}.mean"))
+    total = _reduce(c, calculator.square(centred), dims, "add", name)
+    scaled = Calculator(value.dtype, total.shape).mul(1 / (num - (correction or 0)), total)
+    return scaled.regrouped(c.shape(node))
+
+
+def _softmax(c: "Conversion", node: fx.Node) -> Value:
+    dim: Any = node.args[1]
+    name, dtype = c.name(node), c.dtype(node)
+    value = c.builder.stored(_operand(c, node), f"{name}.operand")
+    value = value.cast("f32") if value.dtype in _HALF else value
+    dims = [dim % len(value.shape)]
+    calculator = Calculator(value.dtype, value.shape)
+    largest = _reduce(c, value, dims, "max", f"{name}.max")
+    if node.target is aten._log_softmax.default:
+        shifted = calculator.sub(value, largest)
+        total = _reduce(c, calculator.exp(shifted), dims, "add", f"{name}.sum")
+        return calculator.sub(shifted, calculator.log(total)).cast(dtype)
+    powers = c.builder.stored(calculator.exp(calculator.sub(value, largest)), f"{name}.exp")
+    total = _reduce(c, powers, dims, "add", f"{name}.sum")
+    return calculator.div(powers, total).cast(dtype)
+
+
+# --- Normalisations -------------------------------------------------------------------------------
+
+
+def _layer_norm(c: "Conversion", node: fx.Node) -> Value:
+    source: Any = node.args[0]
+    data, normalized, weight, bias, eps = source.args
+    name, dtype = c.name(node), c.dtype(node)
+    value = c.builder.stored(c.value(data), f"{name}.operand")
+    value = value.cast("f32") if dtype in _HALF else value
+    rank = len(value.shape)
+    dims = list(range(rank - len(normalized), rank))
+    calculator = Calculator(value.dtype, value.shape)
+    centred = calculator.sub(value, _mean_of(c, value, dims, f"{name}.mean"))
+    centred = c.builder.stored(centred, f"{name}.centred")
+    variance = _mean_of(c, calculator.square(centred), dims, f"{name}.variance")
+    result = calculator.mul(centred, calculator.rsqrt(calculator.add(variance, eps)))
+    result = result if weight is None else calculator.mul(result, c.value(weight))
+    result = result if bias is None else calculator.add(result, c.value(bias))
+    return result.cast(dtype)
+
+
+def _batch_norm(c: "Conversion", node: fx.Node) -> Value:
+    """By the statistics of the training."""
+    source: Any = node.args[0]
+    data, weight, bias, mean, variance, _, eps = source.args
+    value, dtype = c.value(data), c.dtype(node)
+    calculator = Calculator("f32" if dtype in _HALF else dtype, value.shape)
+
+    def channels(one: fx.Node) -> Value:
+        own = c.value(one)
+        return own.regrouped((*own.shape, *(() for _ in value.shape[2:])))
+
+    scale = calculator.rsqrt(calculator.add(channels(variance), eps))
+    result = calculator.mul(calculator.sub(value, channels(mean)), scale)
+    result = result if weight is None else calculator.mul(result, channels(weight))
+    result = result if bias is None else calculator.add(result, channels(bias))
+    return result.cast(dtype)
+
+
+# --- Products -------------------------------------------------------------------------------------
+
+
+def _product(c: "Conversion", node: fx.Node, first: int = 0) -> Value | None:
+    dtype = c.dtype(node)
+    if dtype in ("i64", "bool"):
+        return None
+    one, other = _operand(c, node, first), _operand(c, node, first + 1)
+    dims = len(one.shape) - 2
+    return c.builder.contracted(one, other, name=c.name(node), dtype=dtype, dims=dims)
+
+
+def _addmm(c: "Conversion", node: fx.Node) -> Value | None:
+    product = _product(c, node, first=1)
+    if product is None:
+        return None
+    calculator = Calculator(c.dtype(node), c.shape(node))
+    bias, alpha, beta = _operand(c, node), node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
+    if alpha != 1:
+        product = calculator.mul(alpha, product)
+    return calculator.add(product, bias if beta == 1 else calculator.mul(beta, bias))
+
+
+_RULES: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
+    **dict.fromkeys(CONSTANTS, _constant),
+    **dict.fromkeys(COPIES, _copy),
+    **dict.fromkeys((*RESHAPES, aten.unsqueeze.default, aten.squeeze.dims), _reshape),
+    aten.squeeze.dim: _reshape,
+    aten.permute.default: _permute,
+    aten.expand.default: _expand,
+    aten.select.int: _select,
+    aten.slice.Tensor: _slice,
+    aten.cat.default: _cat,
+    **dict.fromkeys((aten.sum.dim_IntList, aten.sum.default), _reduction("add")),
+    **dict.fromkeys((aten.mean.dim, aten.mean.default), _mean),
+    aten.amax.default: _reduction("max"),
+    aten.amin.default: _reduction("min"),
+    **dict.fromkeys((aten.any.dim, aten.any.dims, aten.any.default), _reduction("max")),
+    aten.var.correction: _variance,
+    **dict.fromkeys((aten.prod.dim_int, aten.prod.default), _reduction("mul")),
+    aten.gather.default: _gather,
+    **dict.fromkeys(SOFTMAXES, _softmax),
+    **dict.fromkeys((aten.mm.default, aten.bmm.default), _product),
+    aten.addmm.default: _addmm,
+}
+_FIRST_RESULTS: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
+    aten.max.dim: _extreme("max"),
+    aten.min.dim: _extreme("min"),
+    aten.native_layer_norm.default: _layer_norm,
+    aten._native_batch_norm_legit_no_training.default: _batch_norm,
+}

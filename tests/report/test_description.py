@@ -1,0 +1,89 @@
+"""A graph in words, numbers and a picture."""
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from problems import graph_of
+
+from doppler.einsum import load_program, lower, parse_program
+from doppler.graph.dataflow import DataflowGraph
+from doppler.report.description import counts, describe, quantity, split_rows
+from doppler.report.graph_picture import layout, save_graph_picture
+
+
+@pytest.fixture(scope="module")
+def chainmm() -> DataflowGraph:
+    program = load_program("workloads/chainmm.einsum")
+    return lower(program, program.given_splits)
+
+
+def test_words_about_chainmm(chainmm):
+    lines = describe(chainmm)
+    assert lines[0] == "chainmm: 76 ops, 80 edges, 36 inputs"
+    assert lines[1] == ("6 TFLOP in all; ops write 4.8 GB, edges carry 5.6 GB, inputs hold 2 GB")
+    assert lines[2] == "5 levels, widths: 32 12 16 8x2"
+    assert lines[3] == "fan-in: 0:32 1:16 2:24 4:4; fan-out: 0:8 1:64 4:4"
+    table = "\n".join(" ".join(line.split()) for line in lines[4:])
+    assert "matmul 48 6 T 100.0% 3.2 GB" in table
+    assert "DE matmul f32 10000x10000 2x2 of 4 partials" in table
+    assert "Y elementwise f32 10000x10000 4x2" in table
+
+
+def test_numbers_about_chainmm(chainmm):
+    found = counts(chainmm)
+    assert found["level_widths"] == [32, 12, 16, 8, 8] and found["num_levels"] == 5
+    assert found["kinds"] == {"elementwise": 8, "formation": 20, "matmul": 48}
+    assert found["fan_in"] == {"0": 32, "1": 16, "2": 24, "4": 4}
+    assert found["fan_out"] == {"0": 8, "1": 64, "4": 4}
+    assert found["flops"] == 3 * 2 * 10_000**3 + 6 * 10_000**2
+    assert found["input_bytes"] == 5 * 10_000**2 * 4
+
+
+def test_a_scalar_and_uneven_blocks_are_told():
+    text = "program p\ninput A[7] f32\nB[i] = exp(A[i])\nC[] = sum(i) B[i]\n"
+    graph = lower(parse_program(text), {"B": (3,), "C": (2,)})
+    assert split_rows(graph) == [
+        ("B", "elementwise", "f32", "7", "3"),
+        ("C.partials", "reduction", "f32", "scalar", "1 of 2 partials"),
+        ("C", "formation", "f32", "scalar", "1"),
+    ]
+
+
+def test_a_graph_that_does_not_tell_its_blocks_has_no_table_of_them():
+    graph = graph_of([1.0, 2.0], [(0, 1, 8.0)])
+    assert split_rows(graph) == []
+    assert not any("blocks" in line for line in describe(graph))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2e9, "2 GB"), (3.14159e15, "3.14 PB")],
+)
+def test_quantities(value, text):
+    assert quantity(value, "B") == text
+
+
+def test_places_in_the_picture_follow_the_levels(chainmm):
+    x_V, y_V = layout(chainmm)
+    assert (x_V[chainmm.edges.src] < x_V[chainmm.edges.dst]).all()
+    assert len({*zip(x_V.tolist(), y_V.tolist(), strict=True)}) == chainmm.num_ops
+    # Neighbours lie closer together than in the order of their numbers.
+    height = np.abs(y_V[chainmm.edges.src] - y_V[chainmm.edges.dst]).mean()
+    assert height < 6.0
+
+
+def test_the_picture_is_drawn(chainmm, tmp_path):
+    save_graph_picture(chainmm, tmp_path / "kinds.png")
+    groups = [f"device {v % 4}" for v in range(chainmm.num_ops)]
+    save_graph_picture(chainmm, tmp_path / "devices.png", group_V=groups)
+    colours = []
+    for name in ("kinds.png", "devices.png"):
+        pixels = imread(tmp_path / name)[..., :3].reshape(-1, 3)
+        colours.append({tuple(pixel) for pixel in np.unique(pixels, axis=0).tolist()})
+    three_kinds, four_devices = colours
+    assert len(three_kinds) > 10 and four_devices - three_kinds, "a fourth colour"
+
+
+def test_a_single_op_is_drawn_too(tmp_path):
+    save_graph_picture(graph_of([1.0]), tmp_path / "one.png")
+    assert (tmp_path / "one.png").stat().st_size > 0
