@@ -1,12 +1,12 @@
 """Many problems from a few lines of configuration, and training on them.
 
-``problems`` lists what to train on, each line as on the command line; values may be swept:
+``stage.problems`` lists what to train on, each line as on the command line; values may be swept:
 ``workload=synthetic workload.family=layered,tree workload.seed=range(0,9) cluster=p100x4``.
-``held_out`` lists what tells which weights are best. The run's own problem is not trained on: it
-is placed with the trained weights.
+``stage.held_out`` lists what tells which weights are best. The run's own problem is not trained on:
+it is placed with the trained weights.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import product
 from pathlib import Path
@@ -20,50 +20,64 @@ from omegaconf.errors import OmegaConfBaseException
 
 from doppler.episode import heavy_merged, make_view
 from doppler.errors import InputError
+from doppler.experiment.learning import make_policy, train
+from doppler.experiment.run import Run
 from doppler.problem import Problem, build
-from doppler.stages.checkpoints import BEST, effort_of, load_policy_weights, save_checkpoint
-from doppler.stages.optimisation import NO_EFFORT
-from doppler.stages.run import Run
-from doppler.stages.set_reinforcement import SetReinforcement
-from doppler.stages.training import fit, make_policy
+from doppler.resources import resource
+from doppler.search import NO_EFFORT, BestSoFar
+from doppler.training import BEST, Reinforcement, Task, effort_of, save_checkpoint
 
-_CONF = Path(__file__).resolve().parents[3] / "conf"
 # What a line may choose; the system that executes is the run's.
 _GROUPS = ("workload", "decomposition", "cluster")
 
 
-def train_on_set(run: Run) -> Path:
-    """Train on the run's ``problems``, from random weights or those of ``stage.init_from``.
+def train_on_set(
+    run: Run,
+    problems: Sequence[str],
+    held_out: Sequence[str],
+    num_updates: int,
+    weights: str | Path | None,
+) -> Path:
+    """Train on many problems.
 
-    Returns the checkpoint of the best weights.
+    Args:
+        run: whose policy, system and directory it is.
+        problems: lines of what to train on.
+        held_out: lines of what tells which weights are best.
+        num_updates: of the training.
+        weights: to begin with; None: random ones.
+
+    Returns:
+        The checkpoint of the best weights.
 
     Raises:
         InputError: a line that is no problem.
     """
-    policy, inherited = make_policy(run), NO_EFFORT
-    if run.cfg.stage.init_from not in (None, "auto"):
-        load_policy_weights(policy, run.cfg.stage.init_from)  # type: ignore[arg-type]
-        inherited = effort_of(run.cfg.stage.init_from)
     with ExitStack() as stack:
-        opened = {}
-        for key in ("problems", "held_out"):
-            problems = list(problems_of(run.cfg[key], key))
-            run.say(f"{key}: {len(problems)} problems, {_sizes(problems)} ops")
-            sessions = [stack.enter_context(run.system.open(problem)) for problem in problems]
-            opened[key] = [make_view(problem) for problem in problems], sessions
-        module: SetReinforcement = instantiate(run.cfg.algorithm.problem_set)(
-            policy=policy,
-            views=opened["problems"][0],
-            sessions=opened["problems"][1],
-            held_out=[heavy_merged(view) for view in opened["held_out"][0]],  # as they are placed
-            held_out_sessions=opened["held_out"][1],
-            seed=run.cfg.seed,
-            inherited=inherited,
-            on_best=lambda: save_checkpoint(module.trainer, run.directory / BEST),
+
+        def tasks(key: str, lines: Sequence[str]) -> list[Task]:
+            found = list(problems_of(lines, key))
+            run.say(f"{key}: {len(found)} problems, {_sizes(found)} ops")
+            sessions = [stack.enter_context(run.spec.system.open(problem)) for problem in found]
+            bests = [BestSoFar(session=one, confirmations=0, seed=run.spec.seed) for one in sessions]
+            return [Task(make_view(best.session.problem), best) for best in bests]
+
+        trials = tasks("held_out", held_out)
+        module: Reinforcement = Reinforcement(
+            policy=make_policy(run, weights),
+            tasks=tasks("problems", problems),
+            # As they are placed.
+            trials=[Task(heavy_merged(one.view), one.best) for one in trials],
+            learning=instantiate(run.spec.cfg.algorithm.reinforcement),
+            num_updates=num_updates,
+            seed=run.spec.seed,
+            title="stage II on many problems",
+            on_best=lambda: save_checkpoint(module.trainer, run.directory.path / BEST),
+            inherited=NO_EFFORT if weights is None else effort_of(weights),
         )
-        fit(run, module, module.num_updates)
-        module.try_held_out()
-    return run.directory / BEST
+        train(run, module)
+        module.try_greedy()
+    return run.directory.path / BEST
 
 
 def problems_of(lines: Iterable[str], key: str) -> Iterator[Problem]:
@@ -88,7 +102,7 @@ def _hydra() -> AbstractContextManager[object]:
     """Hydra as the command line has set it up, or set up here where there is none."""
     if GlobalHydra.instance().is_initialized():
         return nullcontext()
-    return initialize_config_dir(str(_CONF), version_base="1.3")
+    return initialize_config_dir(str(resource("conf")), version_base="1.3")
 
 
 def _swept(line: str) -> Iterator[list[str]]:

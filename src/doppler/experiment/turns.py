@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from doppler.experiment.judging import Method, judged_row, measured_row, nominal_s
+from doppler.experiment.specification import Specification
 from doppler.report.paired import (
     PAIRED_FILE,
     PairedRatio,
@@ -20,10 +22,8 @@ from doppler.report.paired import (
     read_paired,
     write_paired,
 )
-from doppler.report.rows import ResultRow, read_results, write_results
-from doppler.report.table import print_results
-from doppler.stages.optimisation import seeded_generator
-from doppler.stages.run import Method, Run
+from doppler.report.rows import ResultRow, print_results, read_results, write_results
+from doppler.search import seeded_generator
 
 # Of the placements that results.csv has measured; of those that another system has measured.
 SIMULATED_FILE, SYNCHRONOUS_FILE = "simulated.csv", "synchronous.csv"
@@ -31,9 +31,9 @@ SIMULATED_FILE, SYNCHRONOUS_FILE = "simulated.csv", "synchronous.csv"
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """A method, and the run whose system executes its placement."""
+    """A method, and the specification whose system executes its placement."""
 
-    run: Run
+    spec: Specification
     method: Method
 
 
@@ -46,12 +46,12 @@ def measure_in_turns(
     """
     seconds_MR = np.empty((len(contenders), rounds))
     with ExitStack() as stack:
-        runs = dict.fromkeys(contender.run for contender in contenders)
-        sessions = {run: stack.enter_context(run.open()) for run in runs}
+        specs = dict.fromkeys(contender.spec for contender in contenders)
+        sessions = {spec: stack.enter_context(spec.system.open(spec.problem)) for spec in specs}
         for r in range(rounds):
             for m in rng.permutation(len(contenders)):
                 placement = contenders[m].method.placement
-                measured = sessions[contenders[m].run].measure(
+                measured = sessions[contenders[m].spec].measure(
                     placement.device[None], placement.priority[None], rng=rng
                 )
                 seconds_MR[m, r] = measured.cost_s()[0]
@@ -59,36 +59,39 @@ def measure_in_turns(
 
 
 def leave_measured(
-    run: Run, contenders: Sequence[Contender], seconds_MR: NDArray[np.float64]
+    directory: Path,
+    spec: Specification,
+    contenders: Sequence[Contender],
+    seconds_MR: NDArray[np.float64],
 ) -> tuple[list[ResultRow], list[PairedRatio]]:
-    """Write paired ratios, and tables of what other systems than the run's say.
+    """Write paired ratios, and tables of what other systems than the specification's say.
 
-    Returns the rows of the run's own system, and the first method against all others.
+    Returns the rows of the specification's own system, and the first method against all others.
     """
     rows = [
-        contender.run.measured_row(contender.method, seconds_R)
+        measured_row(contender.spec, contender.method, seconds_R)
         for contender, seconds_R in zip(contenders, seconds_MR, strict=True)
     ]
-    own = [row for row, contender in zip(rows, contenders, strict=True) if contender.run is run]
-    others = [row for row, one in zip(rows, contenders, strict=True) if one.run is not run]
+    own = [row for row, one in zip(rows, contenders, strict=True) if one.spec is spec]
+    others = [row for row, one in zip(rows, contenders, strict=True) if one.spec is not spec]
     if others:
-        write_results(run.directory / SYNCHRONOUS_FILE, others)
-    simulated = run.simulated
+        write_results(directory / SYNCHRONOUS_FILE, others)
+    simulated = spec.on(spec.simulator)
     write_results(
-        run.directory / SIMULATED_FILE,
+        directory / SIMULATED_FILE,
         [
-            simulated.row(
-                replace(one.method, makespan_s=simulated.nominal_s(one.method.placement)),
+            judged_row(
+                simulated,
+                replace(one.method, makespan_s=nominal_s(simulated, one.method.placement)),
                 simulated.bound,
             )
             for one in contenders
-            if one.run is run
+            if one.spec is spec
         ],
     )
     names = [contender.method.name for contender in contenders]
-    rng = seeded_generator(run.cfg.seed, "bootstrap")
-    ratios = paired_ratios(names, seconds_MR, rng)
-    write_paired(run.directory / PAIRED_FILE, ratios)
+    ratios = paired_ratios(names, seconds_MR, seeded_generator(spec.seed, "bootstrap"))
+    write_paired(directory / PAIRED_FILE, ratios)
     return own, ratios
 
 
