@@ -1,35 +1,19 @@
 """What the training stages share: random streams, the optimiser, the endless dataset."""
 
 import itertools
-import math
 import time
-import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch.utils.data import IterableDataset
 
-from doppler.errors import InputError
-
-
-def seeded_generator(seed: int, purpose: str) -> np.random.Generator:
-    """A random stream of its own for each purpose of a run."""
-    return np.random.default_rng([seed, zlib.crc32(purpose.encode())])
-
-
-@dataclass(frozen=True)
-class Effort:
-    """What it took to get somewhere: executions of a system, and seconds."""
-
-    evaluations: int
-    seconds: float
-
-
-NO_EFFORT = Effort(0, 0.0)
+from doppler.errors import check_at_least as check_at_least  # moved; stages/ goes
+from doppler.errors import check_count as check_count
+from doppler.search.effort import NO_EFFORT as NO_EFFORT
+from doppler.search.effort import Effort as Effort
+from doppler.search.effort import seeded_generator as seeded_generator
 
 
 class EpisodeTraining(pl.LightningModule):
@@ -80,27 +64,6 @@ class EpisodeTraining(pl.LightningModule):
         now_s = time.perf_counter()
         self.elapsed_s += now_s - self._clock_s
         self._clock_s = now_s
-
-
-def check_at_least(key: str, value: float, least: float) -> None:
-    """Refuse a number that is too small or infinite, or what is no number.
-
-    Raises:
-        InputError: names the key.
-    """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and least <= value < math.inf):
-        raise InputError(f"{key}: must be a number of at least {least:g}, got {value!r}")
-
-
-def check_count(key: str, value: int, least: int) -> None:
-    """Refuse what is no whole number, or one that is too small.
-
-    Raises:
-        InputError: names the key.
-    """
-    if type(value) is not int or value < least:
-        raise InputError(f"{key}: must be a whole number of at least {least}, got {value!r}")
 
 
 def log_metrics(module: pl.LightningModule, metrics: dict[str, float]) -> None:
