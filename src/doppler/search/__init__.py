@@ -3,7 +3,6 @@
 from doppler.search.best_so_far import NOTHING, BestSoFar, Found
 from doppler.search.combined import Combined
 from doppler.search.configured import (
-    AUTO,
     load_policy,
     methods,
     policy_steps,
@@ -21,7 +20,6 @@ from doppler.search.steps import (
 )
 
 __all__ = [
-    "AUTO",
     "NOTHING",
     "NO_EFFORT",
     "AnnealFromBest",

@@ -18,8 +18,8 @@ from doppler.resources import resource
 from doppler.search.engine import Budget, SearchStep
 from doppler.search.steps import GreedyEpisode, PlaceAgain, PlaceOnce
 
-# What is best if nothing is known of the problem: a file of conf/baseline.
-AUTO = "cluster_then_anneal"
+# What the method "auto" is: a file of conf/baseline.
+_AUTO = "cluster_then_anneal"
 # What list schedulers and random placement call their evaluations.
 _NUMBERS = ("runs", "samples")
 
@@ -32,21 +32,23 @@ def search_settings() -> DictConfig:
 
 
 def methods() -> list[str]:
-    """The baselines that conf/ describes, by name."""
-    return sorted(file.stem for file in (resource("conf") / "baseline").glob("*.yaml"))
+    """What `steps_of` knows: auto, and the baselines that conf/ describes."""
+    files = (resource("conf") / "baseline").glob("*.yaml")
+    return ["auto", *sorted(file.stem for file in files)]
 
 
 def steps_of(name: str, budget: Budget) -> list[SearchStep]:
-    """The steps of a baseline by its name.
+    """The steps of a method by its name.
 
     A list scheduler runs as often as its file says, or as the budget allows if that is less; a
     search has the budget.
 
     Raises:
-        InputError: no such baseline; or too little is known of how long it may search.
+        InputError: no such method.
     """
     if name not in methods():
-        raise InputError(f"method: {name!r} is not one of {', '.join(methods())}")
+        raise InputError(f"method: {name!r} is not one of policy, {', '.join(methods())}")
+    name = _AUTO if name == "auto" else name
     cfg = OmegaConf.create({"search": search_settings(), "method": _baseline(name)})
     method = cfg.method
     if "steps" in method:

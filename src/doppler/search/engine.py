@@ -36,7 +36,9 @@ class Budget:
         if self.evaluations is not None:
             check_count("evaluations", self.evaluations, 0)
         if self.seconds is not None:
-            check_at_least("seconds", self.seconds, 1e-9)
+            check_at_least("seconds", self.seconds, 0.0)
+            if self.seconds == 0:
+                raise InputError(f"seconds: must be positive, got {self.seconds}")
 
 
 class SearchStep(Protocol):

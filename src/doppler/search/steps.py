@@ -11,7 +11,7 @@ import numpy as np
 
 from doppler.baselines import Annealing, Baseline
 from doppler.episode import View, merged_at_random
-from doppler.errors import check_at_least, check_count
+from doppler.errors import InputError, check_at_least, check_count
 from doppler.policies import Policy
 from doppler.problem import Placement
 from doppler.search.best_so_far import BestSoFar
@@ -119,6 +119,8 @@ class SampleEpisodes:
     def __post_init__(self) -> None:
         check_count("search.sample.at_most", self.at_most, 0)
         check_at_least("search.sample.merged", self.merged, 0.0)
+        if self.merged > 1:
+            raise InputError(f"search.sample.merged: a share, got {self.merged}")
 
     def search(
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
