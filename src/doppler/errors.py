@@ -1,4 +1,4 @@
-"""The one exception that means "the user's input is at fault", and checks of numbers that raise it."""
+"""The one exception that means "the user's input is at fault", and checks that raise it."""
 
 import math
 

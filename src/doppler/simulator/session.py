@@ -28,7 +28,7 @@ from doppler.simulator.state import (
     State,
     make_state,
 )
-from doppler.system import Measurement, SystemKind
+from doppler.system import Measurement, SystemKind, honours_order
 from doppler.trace import Contention, ExecutionRules, Queue, Trace
 
 QUEUES = {
@@ -180,6 +180,8 @@ class SimulatorSession:
         self.problem = problem
         self.evaluations = 0
         self.execution = execution
+        self.honours_order = honours_order(execution.queue)
+        self.is_random = noise > 0 or execution.queue == "random"
         self.rules = Rules(
             queue=QUEUES[execution.queue],
             contention=CONTENTIONS[execution.contention],
@@ -223,12 +225,11 @@ class SimulatorSession:
         if self.execution.queue == "strict":
             ranking = np.sort(priority_BV, axis=1) == np.arange(num_ops)
             assert ranking.all(), "strict order needs rankings"
-        random = self.rules.op_noise > 0 or self.execution.queue == "random"
-        if random and rng is None:
+        if self.is_random and rng is None:
             raise ValueError("a system that draws random numbers needs rng")
-        draws = repeats if random else 1
+        draws = repeats if self.is_random else 1
         seeds_R = np.zeros(1, dtype=np.int64)
-        if random and rng is not None:
+        if self.is_random and rng is not None:
             seeds_R = rng.integers(0, 2**62, size=draws)
         seconds_BR = np.empty((num, draws))
         peak_BD = np.zeros((num, num_devices))
