@@ -25,7 +25,7 @@ _MODELS = 3
 class Sampling:
     """How often a policy is sampled, and what of it is executed.
 
-    samples: executed episodes. merged: executed ones that place clusters, of ops that heavy edges
+    samples: executed episodes. merged: executed ones that place groups, of ops that heavy edges
     join. drafts: episodes played for each that is executed, the shortest by `estimated_makespans`;
     1: all that are played are executed. rounds: in which merged ones are played; from the second on
     they merge much as the best so far did.

@@ -54,8 +54,8 @@ class Reinforcement(EpisodeTraining):
     bonus, falling to 0. tuned_updates: how many updates these three are for; None: any number.
     Longer training learns slower, by the root of how much longer, and explores more, with as much
     more entropy, up to threefold. merged_episodes, clusterings: of the first ``tuned_updates``
-    updates (None: of all), beside the other episodes, if the policy keeps clusters together. The
-    former place clusters of ops that heavy edges join, another merging for each update; the latter
+    updates (None: of all), beside the other episodes, if the policy keeps groups together. The
+    former place groups of ops that heavy edges join, another merging for each update; the latter
     are candidates of the baseline of that name, which a list scheduler places. What they find may
     be the best placement so far, the gradient is without them. imitate_best: weight of imitating
     the best placement so far, rising from 0: what sampling has found the policy then decides
@@ -120,8 +120,8 @@ class Reinforcement(EpisodeTraining):
         self.best = best
         self.batch_episodes = batch_episodes
         self.greedy_every = greedy_every
-        self.merged_episodes = merged_episodes if policy.keeps_clusters else 0
-        self.clusterings = clusterings if policy.keeps_clusters else 0
+        self.merged_episodes = merged_episodes if policy.keeps_groups else 0
+        self.clusterings = clusterings if policy.keeps_groups else 0
         self.tuned_updates = tuned_updates
         self.num_updates = evaluations // batch_episodes
         while self.num_updates > 0 and self.evaluations_used > evaluations:
@@ -156,12 +156,12 @@ class Reinforcement(EpisodeTraining):
         """Executions that the whole training takes, the greedy one at its end included."""
         num_greedy = -(-self.num_updates // self.greedy_every) + 1
         confirmed = self.best.confirmations * self.num_updates
-        clustered = (self.merged_episodes + self.clusterings) * self.num_tuned_updates
-        return self.num_episodes + clustered + confirmed + num_greedy * self.best.num_confirming
+        grouped = (self.merged_episodes + self.clusterings) * self.num_tuned_updates
+        return self.num_episodes + grouped + confirmed + num_greedy * self.best.num_confirming
 
     @property
     def num_tuned_updates(self) -> int:
-        """Updates that the settings are for, the first; only these place clusters.
+        """Updates that the settings are for, the first; only these place groups.
 
         Longer training explores by itself.
         """
@@ -180,7 +180,7 @@ class Reinforcement(EpisodeTraining):
         decisions = self.policy.rollout(self.view, self.batch_episodes, explore, self.rng)
         placements = [decisions.placements()]
         if step < self.num_tuned_updates:
-            placements += self._clustered(explore)
+            placements += self._grouped(explore)
         device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
         measurement = self.best.measure(device_BV, priority_BV, self.rng)
         own = slice(self.batch_episodes)
@@ -210,8 +210,8 @@ class Reinforcement(EpisodeTraining):
             loss = loss - self.imitate_best * (1.0 - remaining) * log_prob / num_ops
         return loss
 
-    def _clustered(self, explore: float | None) -> list[tuple[NDArray, NDArray]]:
-        """Placements of clusters, by the policy and by a list scheduler."""
+    def _grouped(self, explore: float | None) -> list[tuple[NDArray, NDArray]]:
+        """Placements of groups, by the policy and by a list scheduler."""
         found = []
         if self.merged_episodes:
             seen = merged_at_random(self.view, self.rng)

@@ -39,7 +39,7 @@ class SetReinforcement(EpisodeTraining):
     problems with ``episodes_each`` executed episodes; the held-out problems are tried every
     ``try_every`` updates. learning_rate, final_learning_rate: of Adam, falling linearly. entropy:
     weight of the entropy bonus, falling to 0. merged: share of the draws where episodes place
-    clusters of ops, merged at random. seed: of everything random here. on_best: called while the
+    groups of ops, merged at random. seed: of everything random here. on_best: called while the
     weights are the best so far. inherited: what it took to make the weights that training begins
     with; it goes on from there.
 
