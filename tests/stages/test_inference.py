@@ -174,7 +174,7 @@ def test_of_all_drafts_the_shortest_by_estimate_are_executed(samples, merged, ev
     assert len(drafted[0]) == min(10, evaluations)
     every = executed(40, **settings, drafts=1)
     assert estimates(*drafted).max() < np.median(estimates(*every))
-    if not merged:  # the drafts of a cluster sample are of one merged view, these are the same
+    if not merged:  # the drafts of a group sample are of one merged view, these are the same
         least = np.sort(estimates(*every))[: len(drafted[0])]
         np.testing.assert_array_equal(np.sort(estimates(*drafted)), least)
 
@@ -242,8 +242,8 @@ def test_later_rounds_merge_much_as_the_best_so_far_did(monkeypatch):
     monkeypatch.setattr(Merging, "at_random", noted_at_random)
     monkeypatch.setattr(Merging, "near", noted_near)
     first, second, third = costs_of_rounds(100)
-    of_clusters = [*first[4:], *second, *third]
-    assert len(made) == len(of_clusters) == 15
+    of_groups = [*first[4:], *second, *third]
+    assert len(made) == len(of_groups) == 15
     for done in (5, 10):
-        ranked = np.argsort(of_clusters[:done], kind="stable")[:3]
+        ranked = np.argsort(of_groups[:done], kind="stable")[:3]
         assert models[done - 5 : done] == [made[ranked[j % 3]] for j in range(5)]
