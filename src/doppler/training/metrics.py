@@ -16,12 +16,12 @@ class CsvMetrics(Logger):
     Lightning's own CSV logger deletes the file of an interrupted run. This one keeps its rows up
     to the step at which training resumes.
 
-    directory: of the run.
+    save_dir: the run directory.
     """
 
-    def __init__(self, *, directory: str | Path) -> None:
+    def __init__(self, *, save_dir: str | Path) -> None:
         super().__init__()
-        self._path = Path(directory) / METRICS_FILE
+        self._path = Path(save_dir) / METRICS_FILE
         self._columns: list[str] = []
 
     @property
@@ -41,9 +41,6 @@ class CsvMetrics(Logger):
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any) -> None:
         """The run directory holds the whole configuration: nothing to do."""
-
-    def publish(self) -> None:
-        """The run is finished: what is to be told elsewhere can be told. Here, nothing."""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Append one row; the first row of a run decides the columns."""
