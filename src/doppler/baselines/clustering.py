@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from doppler.baselines.best_of_runs import Decisions, execute_best, make_decisions
 from doppler.baselines.contract import SearchResult
+from doppler.baselines.groups import join_groups, make_groups, root_of
 from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import (
     begin,
@@ -111,7 +112,8 @@ def schedule_clusterings(
     _schedule_batch(
         problem.arrays,
         make_schedule(problem, tie_seconds(level_BV)),
-        _make_groups(problem),
+        make_groups(problem),
+        _Homes(np.zeros(problem.num_ops, np.int64), np.zeros(problem.num_devices)),
         np.argsort(queue_keys(weight_E, num, rng), axis=1),
         (weight_E >= least_weight_B[:, None]).sum(axis=1),
         cap_B,
@@ -122,79 +124,33 @@ def schedule_clusterings(
     return decisions
 
 
-class _Groups(NamedTuple):
-    """Buffers of one clustering: a forest, whose roots stand for their groups."""
+class _Homes(NamedTuple):
+    """Where groups are, and how much."""
 
-    src: NDArray[np.int64]  # [E]
-    dst: NDArray[np.int64]  # [E]
-    parent: NDArray[np.int64]  # [V] itself for a root
-    load: NDArray[np.float64]  # [V, D] of roots: seconds of their ops, inf where one cannot run
-    home: NDArray[np.int64]  # [V] of roots: device, -1 until one is chosen
+    device: NDArray[np.int64]  # [V] of roots: device, -1 until one is chosen
     booked: NDArray[np.float64]  # [D] seconds of the groups that live there
 
 
-def _make_groups(problem: Problem) -> _Groups:
-    num_ops, num_devices = problem.num_ops, problem.num_devices
-    return _Groups(
-        src=problem.graph.edges.src.copy(),
-        dst=problem.graph.edges.dst.copy(),
-        parent=np.zeros(num_ops, np.int64),
-        load=np.zeros((num_ops, num_devices)),
-        home=np.zeros(num_ops, np.int64),
-        booked=np.zeros(num_devices),
-    )
-
-
 @compiled
-def _schedule_batch(p, s, groups, edge_BE, num_edges_B, cap_B, key_BV, seeds_B, decisions):
+def _schedule_batch(p, s, groups, homes, edge_BE, num_edges_B, cap_B, key_BV, seeds_B, decisions):
     for b in range(len(seeds_B)):
-        _merge(p, groups, edge_BE[b], num_edges_B[b], cap_B[b])
+        join_groups(p, groups, edge_BE[b, : num_edges_B[b]], cap_B[b])
+        homes.device[:] = -1
+        homes.booked[:] = 0.0
         size, num_released = 0, begin(p, s, b)
         for step in range(len(s.ops)):
             size = queue_released(s, key_BV[b], size, num_released)
             v = heap_pop(s.candidates, 0, size)
             size -= 1
-            root = _root(groups.parent, v)
-            if groups.home[root] < 0:
-                _settle(p, s, groups, v, root, seeds_B[b], -1 - step * len(s.devices))
-            d = best_device(p, s, v, groups.home[root], False, seeds_B[b], step)
+            root = root_of(groups, v)
+            if homes.device[root] < 0:
+                _choose_home(p, s, groups, homes, v, root, seeds_B[b], -1 - step * len(s.devices))
+            d = best_device(p, s, v, homes.device[root], False, seeds_B[b], step)
             num_released = schedule(p, s, v, d, False, b, step, decisions)
 
 
 @compiled
-def _merge(p, groups, edge_E, num_edges, cap_s):
-    """Join groups along the first edges, where one device can run both within the cap."""
-    num_ops, num_devices = p.op_seconds.shape
-    load = groups.load
-    for d in range(num_devices):
-        groups.booked[d] = 0.0
-    for v in range(num_ops):
-        groups.parent[v] = v
-        groups.home[v] = -1
-        for d in range(num_devices):
-            load[v, d] = p.op_seconds[v, d]
-    for i in range(num_edges):
-        a = _root(groups.parent, groups.src[edge_E[i]])
-        b = _root(groups.parent, groups.dst[edge_E[i]])
-        least = np.inf
-        for d in range(num_devices):
-            least = min(least, load[a, d] + load[b, d])
-        if a != b and least <= cap_s:
-            groups.parent[b] = a
-            for d in range(num_devices):
-                load[a, d] += load[b, d]
-
-
-@compiled
-def _root(parent, v):
-    while parent[v] != v:
-        parent[v] = parent[parent[v]]
-        v = parent[v]
-    return v
-
-
-@compiled
-def _settle(p, s, groups, v, root, seed, draw):
+def _choose_home(p, s, groups, homes, v, root, seed, draw):
     """Choose the home of a group whose first op is v."""
     best, tied, least, time = 0, 0, np.inf, np.inf
     for d in range(len(s.devices)):
@@ -202,12 +158,12 @@ def _settle(p, s, groups, v, root, seed, draw):
             continue
         over = overflow_bytes(p, s, v, d)
         start, _ = earliest(p, s, v, d, False)
-        finish = max(start, groups.booked[d]) + groups.load[root, d]
+        finish = max(start, homes.booked[d]) + groups.load[root, d]
         if over < least or (over == least and finish < time - s.tie_s):
             best, tied, least, time = d, 1, over, finish
         elif over == least and finish <= time + s.tie_s:
             tied += 1
             if uniform(seed, draw - d) * tied < 1.0:
                 best = d
-    groups.home[root] = best
-    groups.booked[best] += groups.load[root, best]
+    homes.device[root] = best
+    homes.booked[best] += groups.load[root, best]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from doppler.compiled import compiled
+from doppler.baselines.groups import join_groups, label_groups, make_groups
 from doppler.episode.view import View
 from doppler.problem import FloatArray, Problem
 
@@ -26,12 +26,12 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
     Multiprocessors", 1989, with a cap on loads in place of his estimate of the makespan.
     """
     problem = view.problem
-    edges, load_VD = problem.graph.edges, problem.arrays.op_seconds.copy()
     weight_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
-    group_V = np.arange(problem.num_ops)
-    heaviest_first = np.argsort(-weight_E, kind="stable")
-    heavy = heaviest_first[: np.count_nonzero(weight_E >= least_weight_s)]
-    _join(edges.src[heavy], edges.dst[heavy], cap_s, load_VD, group_V)
+    heaviest_first_E = np.argsort(-weight_E, kind="stable")
+    heavy = heaviest_first_E[: np.count_nonzero(weight_E >= least_weight_s)]
+    groups, group_V = make_groups(problem), np.empty(problem.num_ops, np.int64)
+    join_groups(problem.arrays, groups, heavy, cap_s)
+    label_groups(groups, group_V)
     work_V, size_V = problem.mean_op_seconds, np.bincount(group_V, minlength=problem.num_ops)
     together_V = np.bincount(group_V, work_V, problem.num_ops)[group_V]
     arrays = view.arrays._replace(
@@ -39,26 +39,9 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
         group_rest=np.where(size_V[group_V] > 1, together_V - work_V, 0.0),
         member_ptr=np.append(0, size_V.cumsum()),
         members=np.argsort(group_V, kind="stable"),
-        able=np.isfinite(load_VD)[group_V],
+        able=np.isfinite(groups.load)[group_V],
     )
     return replace(view, arrays=arrays)
-
-
-@compiled
-def _join(src_E, dst_E, cap_s, load_VD, group_V):
-    """Join the groups of the ends of each edge, in order; loads are those of the groups."""
-    for e in range(len(src_E)):
-        a, b = group_V[src_E[e]], group_V[dst_E[e]]
-        least = np.inf
-        for d in range(load_VD.shape[1]):
-            least = min(least, load_VD[a, d] + load_VD[b, d])
-        if a == b or least > cap_s:
-            continue
-        for d in range(load_VD.shape[1]):
-            load_VD[a, d] += load_VD[b, d]
-        for v in range(len(group_V)):
-            if group_V[v] == b:
-                group_V[v] = a
 
 
 @dataclass(frozen=True, kw_only=True)
