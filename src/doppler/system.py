@@ -106,6 +106,14 @@ class System(Protocol):
         """A session for one problem."""
         ...
 
+    def with_noise(self, noise: float) -> Self:
+        """The same system, seconds of ops and transfers times factors of this deviation.
+
+        noise: standard deviation of the logarithm; 0: none. A measured system has noise of its own,
+        which cannot be chosen: it is returned as it is.
+        """
+        ...
+
 
 def honours_order(queue: str) -> bool:
     """Whether ready ops run by their priority where ``queue`` says which goes first."""

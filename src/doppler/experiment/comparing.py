@@ -32,7 +32,7 @@ def search_with(
 
 def is_pointless(spec: Specification, baseline: Baseline) -> bool:
     """Whether it searches for an order that the system does not keep."""
-    return baseline.needs_order and not honours_order(spec.system)
+    return baseline.needs_order and not honours_order(spec.system.queue)
 
 
 def found_by(spec: Specification, baseline: Baseline, name: str, settings: Any) -> Method:

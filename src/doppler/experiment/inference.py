@@ -5,18 +5,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from doppler.episode import heavy_merged
 from doppler.errors import InputError
 from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learning import best_so_far, make_policy, policy_steps
+from doppler.experiment.learning import best_so_far, make_policy
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
 from doppler.policies.weights import load_checkpoint
 from doppler.report.rows import format_seconds
-from doppler.search import Budget, search, seeded_generator
+from doppler.search import Budget, policy_steps, search, seeded_generator
 from doppler.training import effort_of
 from doppler.warming import warm_up
 
@@ -58,12 +57,10 @@ def apply_policy(run: Run, path: str | Path) -> Summary:
     methods: list[Method] = []
     warm_up(spec.system, [], policy)
     begin = time.perf_counter()
-    view = heavy_merged(spec.view)
     with run.open() as session:
         best = best_so_far(run, session)
-        greedy, *steps = policy_steps(run, policy, view, greedy=True)
-        labels = (f"{name} at once", f"{name} samples", name)
-        for label, step in zip(labels, [greedy, *steps], strict=True):
+        steps = policy_steps(spec.cfg.search, policy, spec.view, trained=False)
+        for label, step in zip((f"{name} at once", f"{name} samples", name), steps, strict=True):
             search([step], best, Budget(evaluations=evaluations - best.evaluations), rng)
             if best.placement is not None:
                 methods.append(

@@ -80,7 +80,7 @@ def _row(
         system=spec.system.name,
         system_kind=spec.system.kind,
         queue=spec.system.queue,
-        uses_order=method.uses_order and honours_order(spec.system),
+        uses_order=method.uses_order and honours_order(spec.system.queue),
         seed=spec.seed,
         evaluations=method.evaluations,
         wall_s=method.wall_s,

@@ -4,7 +4,6 @@ import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,12 +22,11 @@ from doppler.report.rows import format_seconds
 from doppler.search import (
     NO_EFFORT,
     NOTHING,
-    Anneal,
     BestSoFar,
     Budget,
     Effort,
     Found,
-    Sample,
+    policy_steps,
     search,
     seeded_generator,
 )
@@ -113,8 +111,8 @@ def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
 
 def best_so_far(run: Run, session: Session, evaluations: int = 0) -> BestSoFar:
     """Executes on the run's system; keeps the best placement, on disk too."""
-    confirmations, kind = run.spec.cfg.algorithm.confirmations, run.spec.system.kind
-    check_count("algorithm.confirmations", confirmations, 0)
+    confirmations, kind = run.spec.cfg.search.confirmations, run.spec.system.kind
+    check_count("search.confirmations", confirmations, 0)
 
     def keep(placement: Placement, seconds: float) -> None:
         run.directory.keep_best(placement, seconds, kind)
@@ -201,13 +199,6 @@ class Learner:
         return left
 
     def _search(self, run: Run, policy: Policy, best: BestSoFar, evaluations: int) -> None:
-        steps = policy_steps(run, policy, run.spec.view)
+        steps = policy_steps(run.spec.cfg.search, policy, run.spec.view, trained=True)
         rng = seeded_generator(run.spec.seed, "inference")
         search(steps, best, Budget(evaluations=evaluations), rng)
-
-
-def policy_steps(run: Run, policy: Policy, view: Any) -> list[Any]:
-    """How a policy is searched with: samples of it, then annealing from the best of all."""
-    options = run.spec.cfg.search
-    return [Sample(policy=policy, view=view, **options.sample), Anneal(**options.anneal)]
-

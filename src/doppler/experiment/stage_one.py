@@ -32,7 +32,7 @@ class ImitationStage(Stage):
     # Equal weights come of any value of these: runs that need them find them again.
     unused: ClassVar[tuple[str, ...]] = (
         *("executor", "baseline", "search", "budget.evaluations", "budget.measured_evaluations"),
-        *("algorithm.reinforcement", "algorithm.confirmations", "algorithm.search_share"),
+        *("algorithm.reinforcement", "algorithm.search_share"),
         *("training_set", "trainer.checkpoint_every_s"),
     )
 

@@ -6,7 +6,7 @@ Shape suffixes: B placements, R repeats, V ops, D devices.
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -68,6 +68,10 @@ class WorkConserving:
         _check_choice("simulator.contention", self.contention, CONTENTIONS)
         _check_numbers(self.streams, self.noise)
 
+    def with_noise(self, noise: float) -> Self:
+        """See system.System."""
+        return replace(self, noise=noise)
+
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
         return SimulatorSession(
@@ -99,6 +103,10 @@ class Published:
         _check_choice("simulator.queue", self.queue, ("fifo", "priority"))
         _check_numbers(self.streams, self.noise)
 
+    def with_noise(self, noise: float) -> Self:
+        """See system.System."""
+        return replace(self, noise=noise)
+
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
         return SimulatorSession(
@@ -127,6 +135,10 @@ class BulkSynchronous:
 
     def __post_init__(self) -> None:
         _check_numbers(self.streams, self.noise)
+
+    def with_noise(self, noise: float) -> Self:
+        """See system.System."""
+        return replace(self, noise=noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""

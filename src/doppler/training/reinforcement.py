@@ -16,7 +16,7 @@ from torch import Tensor
 from doppler.baselines import TaughtPlacement, draw_clusterings, lower_bound
 from doppler.episode import View, merged_at_random
 from doppler.errors import InputError, check_count
-from doppler.policies import Policy, PolicyEpisodes
+from doppler.policies import Policy, Decisions
 from doppler.problem import Placement
 from doppler.search import NO_EFFORT, NOTHING, BestSoFar, Effort, Found, seeded_generator
 from doppler.training.advantage import ADVANTAGES, NO_PAST, Past
@@ -187,7 +187,7 @@ class Reinforcement(EpisodeTraining):
         return loss
 
     def _executed(
-        self, task: Task, episodes: PolicyEpisodes, explore: float | None
+        self, task: Task, episodes: Decisions, explore: float | None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Cost and lack of memory [B] of episodes; others may be executed beside them."""
         placements = [episodes.placements()]
@@ -209,7 +209,7 @@ class Reinforcement(EpisodeTraining):
         drawn = draw_clusterings(task.view.problem, num, self.rng)
         return [grouped.placements(), drawn.placements()]
 
-    def _episodes_of_best(self, task: Task) -> list[PolicyEpisodes]:
+    def _episodes_of_best(self, task: Task) -> list[Decisions]:
         """The best placement so far as the policy would decide on it, if it is to be imitated."""
         placement = task.best.placement
         if self.learning.imitate_best == 0.0 or placement is None:
