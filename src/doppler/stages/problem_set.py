@@ -21,13 +21,13 @@ from omegaconf.errors import OmegaConfBaseException
 from doppler.episode import heavy_merged, make_view
 from doppler.errors import InputError
 from doppler.problem import Problem, build
+from doppler.resources import resource
 from doppler.stages.checkpoints import BEST, effort_of, load_policy_weights, save_checkpoint
 from doppler.stages.optimisation import NO_EFFORT
 from doppler.stages.run import Run
 from doppler.stages.set_reinforcement import SetReinforcement
 from doppler.stages.training import fit, make_policy
 
-_CONF = Path(__file__).resolve().parents[3] / "conf"
 # What a line may choose; the system that executes is the run's.
 _GROUPS = ("workload", "decomposition", "cluster")
 
@@ -88,7 +88,7 @@ def _hydra() -> AbstractContextManager[object]:
     """Hydra as the command line has set it up, or set up here where there is none."""
     if GlobalHydra.instance().is_initialized():
         return nullcontext()
-    return initialize_config_dir(str(_CONF), version_base="1.3")
+    return initialize_config_dir(str(resource("conf")), version_base="1.3")
 
 
 def _swept(line: str) -> Iterator[list[str]]:

@@ -23,7 +23,7 @@ IDENTITY_FILE = ".hydra/run_hash"
 LOCK_FILE = ".lock"
 # Keys that say where and how to run, not what: equal results for any value. What a table of costs
 # says is in the problem's hash.
-_NOT_HASHED = ("output_dir", "run_dir", "overwrite", "costs", "logger")
+_NOT_HASHED = ("output_dir", "run_dir", "overwrite", "costs", "logger", "optimized_metric")
 
 
 def run_hash(cfg: DictConfig, problem_hash: str) -> str:
