@@ -1,14 +1,8 @@
-"""`doppler run` from a checkout."""
+"""``python src/run.py OPTION=VALUE ...`` is ``doppler run OPTION=VALUE ...``."""
+
 import sys
-import hydra
-from doppler.resources import resource
-@hydra.main(version_base="1.3", config_path=str(resource("conf")), config_name="config")
-def main(cfg):
-    from rich.console import Console
-    from hydra.core.hydra_config import HydraConfig
-    from doppler.experiment import execute
-    return execute(cfg, list(HydraConfig.get().overrides.task), Console())["makespan_s"]
+
+from doppler.cli import main
+
 if __name__ == "__main__":
-    import doppler.experiment.resolvers
-    doppler.experiment.resolvers.register_resolvers()
-    main()
+    sys.exit(main(["run", *sys.argv[1:]]))

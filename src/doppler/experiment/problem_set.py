@@ -59,7 +59,9 @@ def train_on_set(
             found = list(problems_of(lines, key))
             run.say(f"{key}: {len(found)} problems, {_sizes(found)} ops")
             sessions = [stack.enter_context(run.spec.system.open(problem)) for problem in found]
-            bests = [BestSoFar(session=one, confirmations=0, seed=run.spec.seed) for one in sessions]
+            bests = [
+                BestSoFar(session=one, confirmations=0, seed=run.spec.seed) for one in sessions
+            ]
             return [Task(make_view(best.session.problem), best) for best in bests]
 
         trials = tasks("held_out", held_out)

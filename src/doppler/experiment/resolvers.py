@@ -1,13 +1,23 @@
-"""What a configuration asks of the machine, as it is resolved."""
+"""What the configuration may ask for in ``${...}``; nothing heavy is imported before it asks."""
 
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from doppler.executor import host_device_type, num_host_devices
+
+def _host_device_type(executor: str) -> str:
+    from doppler.executor import host_device_type
+
+    return host_device_type(executor)
 
 
-def default_preset(cluster: str, stage: str, executor: str) -> str:
+def _num_host_devices(executor: str) -> int:
+    from doppler.executor import num_host_devices
+
+    return num_host_devices(executor)
+
+
+def _default_preset(cluster: str, stage: str, executor: str) -> str:
     """Sizes of a workload: ``small`` where CPUs execute it, else ``paper``.
 
     Args:
@@ -15,13 +25,14 @@ def default_preset(cluster: str, stage: str, executor: str) -> str:
         stage: target of the stage; some execute.
         executor: target of the executor.
     """
-    executes = stage.endswith(("Calibrate", "StageThree")) or cluster == "host"
-    return "small" if executes and host_device_type(executor) == "cpu" else "paper"
+    executes = stage.endswith((".Calibrate", ".StageThree")) or cluster == "host"
+    return "small" if executes and _host_device_type(executor) == "cpu" else "paper"
 
 
 def register_resolvers() -> None:
-    """Make them known: for conf/workload and conf/cluster."""
+    """Make them known to OmegaConf; once more does no harm."""
+    # conf/workload/, conf/cluster/host.yaml
     OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
-    OmegaConf.register_new_resolver("host_device_type", host_device_type, replace=True)
-    OmegaConf.register_new_resolver("num_host_devices", num_host_devices, replace=True)
-    OmegaConf.register_new_resolver("default_preset", default_preset, replace=True)
+    OmegaConf.register_new_resolver("host_device_type", _host_device_type, replace=True)
+    OmegaConf.register_new_resolver("num_host_devices", _num_host_devices, replace=True)
+    OmegaConf.register_new_resolver("default_preset", _default_preset, replace=True)
