@@ -246,6 +246,7 @@ class CountingSession:
 
     def __init__(self, session) -> None:
         self.session, self.problem, self.executed = session, session.problem, 0
+        self.is_random = session.is_random
 
     def measure(self, device_BV, priority_BV=None, repeats=1, rng=None):
         self.executed += len(device_BV) * repeats

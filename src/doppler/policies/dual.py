@@ -104,14 +104,14 @@ class DualPolicy(nn.Module):
     def __init__(
         self,
         *,
-        encoder: Literal["gated", "none"],
+        encoder: Literal["gated", "none"] = "gated",
         hidden: int,
         rounds: int,
-        sel_hidden: int,
-        plc_hidden: int,
-        sel: Literal["learned", "b_level"],
-        plc: Literal["learned", "earliest_start"],
-        look_ahead: bool,
+        sel_hidden: int = 16,
+        plc_hidden: int = 32,
+        sel: Literal["learned", "b_level"] = "learned",
+        plc: Literal["learned", "earliest_start"] = "learned",
+        look_ahead: bool = True,
     ) -> None:
         super().__init__()
         sizes = {"hidden": hidden, "sel_hidden": sel_hidden, "plc_hidden": plc_hidden}
