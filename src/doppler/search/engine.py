@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -48,11 +48,10 @@ class SearchStep(Protocol):
     turn of it may find something better.
     """
 
-    @property
-    def share(self) -> float | None: ...
+    repeats: ClassVar[bool]
 
     @property
-    def repeats(self) -> bool: ...
+    def share(self) -> float | None: ...
 
     def search(
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
