@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from doppler.errors import InputError
-from doppler.report import make_console
+from doppler.report.rows import make_console
 from doppler.stages import execute
 
 failures: list[str] = []  # of the runs of a sweep, which Hydra starts one after the other

@@ -7,7 +7,7 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from doppler.report.table import format_seconds
+from doppler.report.rows import format_seconds
 
 
 class Progressing(Protocol):

@@ -9,7 +9,7 @@ from hydra.utils import instantiate
 
 from doppler.episode import heavy_merged
 from doppler.errors import InputError
-from doppler.report.table import format_seconds
+from doppler.report.rows import format_seconds
 from doppler.stages.checkpoints import effort_of, load_policy_weights
 from doppler.stages.inference import place_at_once, sample
 from doppler.stages.optimisation import seeded_generator

@@ -24,8 +24,7 @@ from doppler.problem import Placement
 from doppler.report.description import counts, describe
 from doppler.report.graph_picture import save_graph_picture
 from doppler.report.metrics import CsvMetrics
-from doppler.report.rows import RESULTS_FILE, SUMMARY_FILE, read_results
-from doppler.report.table import print_results
+from doppler.report.rows import RESULTS_FILE, SUMMARY_FILE, print_results, read_results
 from doppler.stages.applying import apply_policy, run_inference
 from doppler.stages.calibrating import is_calibrated, run_calibrate, show_fidelity
 from doppler.stages.checkpoints import LAST

@@ -29,10 +29,11 @@ from doppler.report.rows import (
     RESULTS_FILE,
     SUMMARY_FILE,
     ResultRow,
+    format_seconds,
     gap_over,
+    print_results,
     write_results,
 )
-from doppler.report.table import format_seconds, print_results
 from doppler.stages.checkpoints import load_checkpoint
 from doppler.stages.optimisation import seeded_generator
 from doppler.stages.run_directory import run_directory

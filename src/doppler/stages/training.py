@@ -19,7 +19,7 @@ from doppler.errors import InputError
 from doppler.policies import Policy
 from doppler.problem import Placement
 from doppler.report.progress import TrainingProgress
-from doppler.report.table import format_seconds
+from doppler.report.rows import format_seconds
 from doppler.stages.best_so_far import NOTHING, BestSoFar, Found
 from doppler.stages.checkpoints import (
     BEST,

@@ -20,8 +20,7 @@ from doppler.report.paired import (
     read_paired,
     write_paired,
 )
-from doppler.report.rows import ResultRow, read_results, write_results
-from doppler.report.table import print_results
+from doppler.report.rows import ResultRow, print_results, read_results, write_results
 from doppler.stages.optimisation import seeded_generator
 from doppler.stages.run import Method, Run
 
