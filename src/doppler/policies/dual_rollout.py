@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
+from doppler.compiled.draws import uniform
 from doppler.episode.heuristic import (
     bring_largest_b_levels_forward,
     close_later_starts,
@@ -27,7 +28,6 @@ from doppler.episode.process import (
     sel_features,
 )
 from doppler.episode.view import View
-from doppler.simulator.state import uniform
 
 Float32 = NDArray[np.float32]
 LEAKINESS = np.float32(0.1)
