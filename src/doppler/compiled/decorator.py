@@ -10,7 +10,8 @@ from doppler.compiled.keeping import keep
 
 # `_nrt=False` compiles without numba's reference counting: the engines allocate nothing, and
 # counting references to a dozen arrays at every call made them 2.5 times slower.
-_OPTIONS = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
+_OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
+_INLINED: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True}
 
 
 class Compiled:
@@ -22,10 +23,8 @@ class Compiled:
 
     def __init__(self, function: Callable) -> None:
         update_wrapper(self, function)
-        self.entry: Any = numba.njit(**_OPTIONS)(function)  # pyright: ignore[reportCallIssue]
-        self.piece: Any = numba.njit(**_OPTIONS, forceinline=True, no_cpython_wrapper=True)(  # pyright: ignore[reportCallIssue]
-            function
-        )
+        self.entry: Any = numba.njit(**_OPTIONS)(function)
+        self.piece: Any = numba.njit(**_OPTIONS, **_INLINED)(function)
         # A function given as an argument is part of what machine code is found by. numba draws its
         # identity anew in every process; by name, the code of an earlier process is found.
         self.piece._set_uuid(f"{function.__module__}.{function.__qualname__}")

@@ -27,7 +27,7 @@ except ImportError as error:
         f"numba {numba.__version__} keeps compiled code in a way that doppler does not know"
     ) from error
 
-_PYTHON = sys.implementation.cache_tag
+_DIGEST_SIZE = hashlib.sha256().digest_size
 _VERSIONS = f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, numpy {np.__version__}"
 
 # What this process compiled because it was not kept: a name for each kind of arguments.
@@ -41,10 +41,7 @@ def keep(dispatcher: Any) -> None:
     the user's folder of caches. Where none can be written to, nothing is kept.
     """
     assert isinstance(dispatcher._cache, NullCache), "this numba has its cache elsewhere"
-    try:
-        dispatcher._cache = _KeptCode(dispatcher)
-    except RuntimeError:  # numba: no place for it
-        return
+    dispatcher._cache = _KeptCode(dispatcher)
 
 
 class _KeptCode:
@@ -56,42 +53,52 @@ class _KeptCode:
     def __init__(self, dispatcher: Any) -> None:
         self._function = dispatcher.py_func
         self._options = repr(sorted(dispatcher.targetoptions.items()))
-        self._numba = CompileResultCacheImpl(dispatcher.py_func)
-        self.cache_path = self._numba.locator.get_cache_path()
+        try:
+            self._numba = CompileResultCacheImpl(dispatcher.py_func)
+        except RuntimeError:  # no place for it
+            self._numba = None
+        self.cache_path = self._numba.locator.get_cache_path() if self._numba else ""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The kept code for arguments of these types, None if there is none that is valid."""
+        if self._numba is None:
+            return None
         target_context.refresh()
         try:
             kept = self._file(sig, target_context.codegen()).read_bytes()
         except OSError:
             return None
-        stamp = self._stamp(sig)
-        if not kept.startswith(stamp):
+        data = kept[2 * _DIGEST_SIZE :]
+        if not kept.startswith(self._stamp(sig) + _digest(data)):
             return None
-        return self._numba.rebuild(target_context, pickle.loads(kept[len(stamp) :]))
+        return self._numba.rebuild(target_context, pickle.loads(data))
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep what has just been compiled, atomically: other processes may do so too."""
         compilations.append(f"{self._function.__module__}.{self._function.__qualname__}")
-        if not self._numba.check_cachable(data):
+        if self._numba is None or not self._numba.check_cachable(data):
             return
         file = self._file(sig, data.codegen)
         unfinished = file.with_suffix(f".{uuid4().hex}")
+        code = dumps(self._numba.reduce(data))
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_bytes(self._stamp(sig) + dumps(self._numba.reduce(data)))
+            unfinished.write_bytes(self._stamp(sig) + _digest(code) + code)
             os.replace(unfinished, file)
         except OSError:  # a full disk: then the next process compiles too
             unfinished.unlink(missing_ok=True)
 
     def _file(self, sig: Any, codegen: Any) -> Path:
         kind = f"{[describe_type(t, []) for t in sig]} {self._options} {codegen.magic_tuple()}"
-        digest = hashlib.sha256(kind.encode()).hexdigest()[:16]
-        name = f"{self._function.__module__}.{self._function.__qualname__}".replace("<", "")
-        return Path(self.cache_path) / f"{name.replace('>', '')}-{digest}.{_PYTHON}.nbc"
+        name = f"{self._function.__module__}.{self._function.__qualname__}"
+        name = name.replace("<", "").replace(">", "")
+        kind = _digest(kind.encode()).hex()[:16]
+        return Path(self.cache_path) / f"{name}-{kind}.{sys.implementation.cache_tag}.nbc"
 
     def _stamp(self, sig: Any) -> bytes:
         """Digest of all that the machine code for these arguments is compiled from."""
-        text = "\n".join([_VERSIONS, self._options, describe(self._function, sig)])
-        return hashlib.sha256(text.encode()).digest()
+        return _digest(f"{_VERSIONS} {self._options} {describe(self._function, sig)}".encode())
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

@@ -34,7 +34,7 @@ def describe(function: Callable, sig: tuple[types.Type, ...]) -> str:
     return "\n".join(lines)
 
 
-def describe_type(of: types.Type, functions: list[Callable]) -> str:
+def describe_type(of: Any, functions: list[Callable]) -> str:
     """A type of numba, the fields of named tuples included; adds what may be called of it."""
     if isinstance(of, types.Dispatcher):
         functions.append(of.dispatcher.py_func)
