@@ -36,6 +36,11 @@ class Compiled:
         return self.entry(*[a.piece if type(a) is Compiled else a for a in arguments])
 
     @property
+    def signatures(self) -> list[tuple]:
+        """The kinds of arguments, as types of numba, that Python has called this with."""
+        return list(self.entry.signatures)
+
+    @property
     def _numba_type_(self) -> Any:
         """What this is where compiled code calls it: numba asks for it by this name."""
         return self.piece._numba_type_

@@ -41,10 +41,8 @@ def describe_type(of: Any, functions: list[Callable]) -> str:
         return _name(of.dispatcher.py_func)
     if not isinstance(of, types.BaseTuple):
         return str(of)
-    members = ", ".join(describe_type(t, functions) for t in of)
-    if isinstance(of, types.BaseNamedTuple):
-        return f"{_describe_value(of.instance_class, functions)}({members})"
-    return f"({members})"
+    named = getattr(of, "instance_class", tuple)
+    return f"{_describe_value(named, functions)}({[describe_type(t, functions) for t in of]})"  # pyright: ignore[reportGeneralTypeIssues]
 
 
 @cache
