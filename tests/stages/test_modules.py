@@ -178,17 +178,17 @@ def test_the_best_placement_becomes_the_greedy_one_where_it_is_imitated(tmp_path
 
 
 class Views:
-    """Passes rollouts on, and notes how many episodes there were, and of which clusters."""
+    """Passes rollouts on, and notes how many episodes there were, and of which groups."""
 
     def __init__(self, policy: DualPolicy) -> None:
         self.policy, self.noted = policy, []
 
     def __call__(self, view, num_episodes, explore, rng):
-        self.noted.append((num_episodes, tuple(view.arrays.cluster.tolist())))
+        self.noted.append((num_episodes, tuple(view.arrays.group.tolist())))
         return type(self.policy).rollout(self.policy, view, num_episodes, explore, rng)
 
 
-def test_the_first_updates_also_place_clusters_another_merging_each(tmp_path):
+def test_the_first_updates_also_place_groups_another_merging_each(tmp_path):
     problem, policy = random_problem(6, num_ops=11, num_devices=2, costs="distinct"), make_policy(0)
     policy.rollout = views = Views(policy)
     with WorkConserving().open(problem) as session:
@@ -199,13 +199,13 @@ def test_the_first_updates_also_place_clusters_another_merging_each(tmp_path):
     assert module.num_updates == 6
     played = [num for num, _ in views.noted if num > 1]  # one episode: the greedy one
     assert played == [16, 3] * 4 + [16] * 2
-    assert {clusters for num, clusters in views.noted if num == 16} == {tuple(range(11))}
-    assert len({clusters for num, clusters in views.noted if num == 3}) > 1
+    assert {groups for num, groups in views.noted if num == 16} == {tuple(range(11))}
+    assert len({groups for num, groups in views.noted if num == 3}) > 1
 
 
-def test_a_policy_that_knows_no_clusters_is_not_asked_to_place_them(tmp_path):
+def test_a_policy_that_knows_no_groups_is_not_asked_to_place_them(tmp_path):
     problem, policy = two_chains(), make_policy(0)
-    policy.keeps_clusters = False
+    policy.keeps_groups = False
     policy.rollout = views = Views(policy)
     with WorkConserving().open(problem) as session:
         module = reinforcement(problem, session, policy=policy, merged_episodes=3, clusterings=3)
@@ -215,7 +215,7 @@ def test_a_policy_that_knows_no_clusters_is_not_asked_to_place_them(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["merged_episodes", "clusterings"])
-def test_clusters_may_be_the_best_so_far_but_no_gradient_comes_of_them(tmp_path, kind):
+def test_groups_may_be_the_best_so_far_but_no_gradient_comes_of_them(tmp_path, kind):
     # The edges within a chain cost more than all work: merged, a chain is one decision.
     best_s, weights = [], []
     for num in (0, 8):
@@ -246,6 +246,7 @@ class CountingSession:
 
     def __init__(self, session) -> None:
         self.session, self.problem, self.executed = session, session.problem, 0
+        self.is_random = session.is_random
 
     def measure(self, device_BV, priority_BV=None, repeats=1, rng=None):
         self.executed += len(device_BV) * repeats
@@ -294,8 +295,8 @@ def test_the_budget_is_kept_and_used_up_to_less_than_one_more_update(
     def used(num_updates: int) -> int:
         """Episodes, a greedy one before every greedy_every-th update and one at the end."""
         greedy = sum(1 for update in range(num_updates) if update % greedy_every == 0) + 1
-        clustered = (merged_episodes + clusterings) * min(num_updates, 7)
-        return num_updates * batch_episodes + clustered + greedy
+        grouped = (merged_episodes + clusterings) * min(num_updates, 7)
+        return num_updates * batch_episodes + grouped + greedy
 
     changes = {
         "evaluations": evaluations,
@@ -316,7 +317,7 @@ def test_the_budget_is_kept_and_used_up_to_less_than_one_more_update(
     assert used(module.num_updates + 1) > evaluations
 
 
-ANY = SimpleNamespace(keeps_clusters=True)  # for a policy that nothing asks for episodes
+ANY = SimpleNamespace(keeps_groups=True)  # for a policy that nothing asks for episodes
 BARE = {
     "title": "test",
     "best": BestSoFar(session=None, confirmations=0, seed=0, on_best=print),

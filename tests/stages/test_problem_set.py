@@ -101,7 +101,7 @@ def test_weights_trained_on_some_problems_are_better_on_others(tmp_path):
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (0.5, 20), (1.0, 40)])
-def test_of_the_draws_a_share_places_clusters(tmp_path, monkeypatch, share, expected):
+def test_of_the_draws_a_share_places_groups(tmp_path, monkeypatch, share, expected):
     module, numbers = make(20, merged=share, try_every=100), []
     rollout = module.policy.rollout
 
@@ -114,7 +114,7 @@ def test_of_the_draws_a_share_places_clusters(tmp_path, monkeypatch, share, expe
     fit(module, tmp_path)
     assert len(numbers) == 40
     assert abs(sum(numbers) - expected) <= (12 if share == 0.5 else 0)
-    assert bool(module.policy.plc_cluster.weight.any()) == (share > 0)
+    assert bool(module.policy.plc_group.weight.any()) == (share > 0)
 
 
 def weights(module) -> dict:

@@ -51,8 +51,8 @@ class Annealing:
 
     evaluations: int
     order: bool
-    starts: int
-    draws: int
+    starts: int = 1
+    draws: int = 1
     hot: float
     cold: float
 

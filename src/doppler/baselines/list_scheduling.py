@@ -99,9 +99,9 @@ def queue_keys(
     """Keys [num, V] that rise where levels fall; equal levels have random order in every row."""
     order_V = np.argsort(-level_V)
     fallen_V = np.diff(level_V[order_V], prepend=np.inf) < -tie_seconds(level_V)
-    group_V = np.empty(len(level_V))
-    group_V[order_V] = np.cumsum(fallen_V)
-    return group_V + rng.random((num, len(level_V)))
+    class_V = np.empty(len(level_V))
+    class_V[order_V] = np.cumsum(fallen_V)
+    return class_V + rng.random((num, len(level_V)))
 
 
 def schedule_ops(

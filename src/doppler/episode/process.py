@@ -64,18 +64,18 @@ DEVICE_FEATURES = (
     "diffusion_unweighted_share",
     *QUEUE_FEATURES,
 )
-# Further ones, of merged views only: of the cluster that goes where the op goes.
-SEL_CLUSTER_FEATURES = ("cluster_rest", "cluster_placed")
-DEVICE_CLUSTER_FEATURES = (
-    "cluster_rest",
-    "cluster_producers",
-    "cluster_diffusion_near",
-    "cluster_diffusion_far",
-    "cluster_diffusion_unweighted",
+# Further ones, of merged views only: of the group that goes where the op goes.
+SEL_GROUP_FEATURES = ("group_rest", "group_placed")
+DEVICE_GROUP_FEATURES = (
+    "group_rest",
+    "group_producers",
+    "group_diffusion_near",
+    "group_diffusion_far",
+    "group_diffusion_unweighted",
 )
 NUM_SEL_FEATURES, NUM_DEVICE_FEATURES = len(SEL_FEATURES), len(DEVICE_FEATURES)
-NUM_SEL_CLUSTER_FEATURES = len(SEL_CLUSTER_FEATURES)
-NUM_DEVICE_CLUSTER_FEATURES = len(DEVICE_CLUSTER_FEATURES)
+NUM_SEL_GROUP_FEATURES = len(SEL_GROUP_FEATURES)
+NUM_DEVICE_GROUP_FEATURES = len(DEVICE_GROUP_FEATURES)
 NUM_KERNELS = len(DIFFUSIONS)
 
 _OP = np.dtype(
@@ -118,7 +118,7 @@ class Episode(NamedTuple):
     affinity: NDArray[np.float32]  # [V, D, kernels]
     level_load: NDArray[np.float64]  # [L, D]
     candidates: NDArray[np.int64]  # [V]
-    home: NDArray[np.int64]  # [V] device of each cluster, -1 until one is chosen
+    home: NDArray[np.int64]  # [V] device of each group, -1 until one is chosen
     status: NDArray[np.int64]  # number of candidates, step, last op, last device
 
 
@@ -198,7 +198,7 @@ def place(p, w, e, index, d):
     e.devices[d].available = finish
     e.devices[d].load += seconds
     e.devices[d].num_ops += 1
-    e.home[w.cluster[v]] = d
+    e.home[w.group[v]] = d
     e.level_load[w.depth[v], d] += seconds
     e.status[STEP] += 1
     e.status[LAST_OP] = v
@@ -244,7 +244,7 @@ def _ratio(part, whole, limit):
 
 @compiled
 def sel_features(p, w, e, v, out):
-    """Fill ``out`` [SEL_FEATURES, of merged views SEL_CLUSTER_FEATURES] with what SEL sees of v."""
+    """Fill ``out`` [SEL_FEATURES, of merged views SEL_GROUP_FEATURES] with what SEL sees of v."""
     num_ops, num_devices = p.op_seconds.shape
     last, last_device = e.status[LAST_OP], e.status[LAST_DEVICE]
     start, available = np.inf, np.inf
@@ -269,8 +269,8 @@ def sel_features(p, w, e, v, out):
     out[6] = e.status[STEP] / num_ops
     out[7] = np.log1p(float(e.status[NUM_CANDIDATES])) * 0.25
     if len(out) > NUM_SEL_FEATURES:
-        is_placed = e.home[w.cluster[v]] >= 0 and w.cluster_rest[v] > 0.0
-        out[8] = 0.0 if is_placed else min(w.cluster_rest[v] / w.scale_s, 2.0)
+        is_placed = e.home[w.group[v]] >= 0 and w.group_rest[v] > 0.0
+        out[8] = 0.0 if is_placed else min(w.group_rest[v] / w.scale_s, 2.0)
         out[9] = 1.0 if is_placed else 0.0
 
 
@@ -278,10 +278,10 @@ def sel_features(p, w, e, v, out):
 def device_features(p, w, e, v, out, mask):
     """Fill ``out`` [D, DEVICE_FEATURES] with what PLC sees of each device for op v.
 
-    Of merged views [D, DEVICE_FEATURES + DEVICE_CLUSTER_FEATURES].
+    Of merged views [D, DEVICE_FEATURES + DEVICE_GROUP_FEATURES].
 
     mask [D] becomes 1 where v may go: devices that can run it, and of the empty devices that
-    nothing tells apart only the first; where its cluster is already, only there.
+    nothing tells apart only the first; where its group is already, only there.
     """
     num_ops, num_devices = p.op_seconds.shape
     best_start, best_finish, available, load, fastest = np.inf, np.inf, np.inf, np.inf, np.inf
@@ -294,7 +294,7 @@ def device_features(p, w, e, v, out, mask):
         fastest = min(fastest, seconds)
         available = min(available, e.devices[d].available)
         load = min(load, e.devices[d].load)
-    level, home = w.depth[v], e.home[w.cluster[v]]
+    level, home = w.depth[v], e.home[w.group[v]]
     for d in range(num_devices):
         on, device, seconds = e.on_device[v, d], e.devices[d], p.op_seconds[v, d]
         mask[d] = 1 if w.able[v, d] else 0
@@ -338,22 +338,22 @@ def device_features(p, w, e, v, out, mask):
             out[d, 22 + k] = _ratio(e.affinity[v, d, k], placed, 1.0)
     queue_features(p, w, e.queues, e.ops, v, out[:, 22 + NUM_KERNELS : NUM_DEVICE_FEATURES])
     if out.shape[1] > NUM_DEVICE_FEATURES:
-        _cluster_features(w, e, v, out[:, NUM_DEVICE_FEATURES:])
+        _group_features(w, e, v, out[:, NUM_DEVICE_FEATURES:])
 
 
 @compiled
-def _cluster_features(w, e, v, out):
-    """Fill ``out`` [D, DEVICE_CLUSTER_FEATURES]: 0 for ops that decide for themselves alone."""
+def _group_features(w, e, v, out):
+    """Fill ``out`` [D, DEVICE_GROUP_FEATURES]: 0 for ops that decide for themselves alone."""
     out[:, :] = 0.0
-    cluster = w.cluster[v]
-    if e.home[cluster] >= 0 or w.cluster_rest[v] == 0.0:
+    group = w.group[v]
+    if e.home[group] >= 0 or w.group_rest[v] == 0.0:
         return
-    first, last = w.member_ptr[cluster], w.member_ptr[cluster + 1]
+    first, last = w.member_ptr[group], w.member_ptr[group + 1]
     incoming = 0.0
     for i in range(first, last):
         incoming += w.incoming[w.members[i]]
     for d in range(len(out)):
-        out[d, 0] = min(w.cluster_rest[v] / w.scale_s, 2.0)
+        out[d, 0] = min(w.group_rest[v] / w.scale_s, 2.0)
         from_here = 0.0
         for i in range(first, last):
             u = w.members[i]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from doppler.graph.formats import write_atomically
-from doppler.report.records import read_csv, to_csv
-from doppler.report.table import format_seconds
+from doppler.report.rows import read_csv, to_csv
+from doppler.report.rows import format_seconds
 
 PAIRED_FILE = "paired.csv"
 _RESAMPLES = 5000
