@@ -122,10 +122,11 @@ def _tick_budgets(axes: Axes, ends: set[int]) -> None:
 
 def _draw_levels(axes: Axes, table: pd.DataFrame, unit_s: float) -> None:
     """Lines for baselines, and for the lower bound where one is known."""
-    for row in table.drop_duplicates("method").itertuples():
-        if style := _LEVELS.get(str(row.method)):
-            level = row.makespan_s / unit_s
-            axes.axhline(level, color="#777777", linestyle=style, linewidth=1, label=row.method)
+    levels_s = table.drop_duplicates("method").set_index("method")["makespan_s"].to_dict()
+    for method, style in _LEVELS.items():
+        if method in levels_s:
+            level = levels_s[method] / unit_s
+            axes.axhline(level, color="#777777", linestyle=style, linewidth=1, label=method)
     if (bound_s := table["lower_bound_s"].max()) > 0:
         axes.axhline(bound_s / unit_s, color="#111111", linewidth=1, label="lower bound")
 

@@ -4,10 +4,10 @@ Shape suffixes: V ops, E edges, G groups, P pairs of groups with an edge.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,11 +23,12 @@ from doppler.graph.levels import find_cycle
 from doppler.report.description import quantity
 from doppler.trace.gantt import GREY, INK, PALETTE, shorten
 
-_MAX_SINGLE = 60  # ops of a graph without a program that are drawn one by one
+_MAX_BOXES = 150
 _MAX_LEVELS, _PER_BAND = 180, 9
 _BOX_IN, _PITCH_IN, _TALL_IN, _ROW_IN, _BAND_IN = 1.22, 1.52, 0.42, 0.62, 0.3
 _TOP_IN, _BOTTOM_IN, _SIDE_IN = 0.5, 0.5, 0.2
 _LIFT_IN = 0.41
+_SOFT = "#5d6675"
 _SWEEPS = 8  # of ordering levels by their neighbours
 
 
@@ -49,11 +50,7 @@ class _Groups:
 
 
 def save_graph_picture(
-    graph: DataflowGraph,
-    path: str | Path,
-    *,
-    device_V: Sequence[int] | NDArray[np.int64] | None = None,
-    device_names: Mapping[int, str] | None = None,
+    graph: DataflowGraph, path: str | Path, *, device_V: Sequence[str] | None = None
 ) -> None:
     """Draw the graph into a PNG file.
 
@@ -64,63 +61,68 @@ def save_graph_picture(
     Args:
         graph: what to draw.
         path: of the file.
-        device_V: which device runs each op, [V].
-        device_names: of the devices in device_V.
+        device_V: the name of the device that runs each op, [V].
     """
     groups = group_ops(graph)
-    band_G, column_G = groups.level_G // _PER_BAND, groups.level_G % _PER_BAND
-    num_bands = int(min(band_G.max() + 1, _MAX_LEVELS // _PER_BAND))
-    half_B = [np.abs(groups.place_G[band_G == b]).max(initial=0.0) + 0.5 for b in range(num_bands)]
-    tall_B = [2 * half * _ROW_IN + _BAND_IN for half in half_B]
-    top_B = np.concatenate([[0.0], np.cumsum(tall_B)])
-    columns = int(column_G.max()) + 1
-    size_in = (2 * _SIDE_IN + columns * _PITCH_IN, _TOP_IN + float(top_B[-1]) + _BOTTOM_IN)
-    size_in = (max(size_in[0], 8.0), size_in[1])
+    x_G, y_G, size_in = _places(groups)
     figure = Figure(figsize=size_in, dpi=110, facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, size_in[0]), ylim=(size_in[1], 0))
     axes.set_axis_off()
-    x_G = _SIDE_IN + column_G * _PITCH_IN
-    shown = np.flatnonzero(band_G < num_bands)
-    y_G = np.zeros(len(groups.names))
-    for g in shown.tolist():
-        middle = _TOP_IN + top_B[band_G[g]] + half_B[band_G[g]] * _ROW_IN
-        y_G[g] = middle + groups.place_G[g] * _ROW_IN
-    _draw_edges(axes, groups, band_G, x_G, y_G)
-    legend = _draw_boxes(axes, graph, groups, shown, x_G, y_G, device_V, device_names)
+    kind_G = _main_kinds(graph, groups)
+    names = sorted(set(kind_G if device_V is None else device_V))
+    colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
+    _draw_edges(axes, groups, x_G, y_G)
+    for g in np.flatnonzero(np.isfinite(y_G)).tolist():
+        corner = (float(x_G[g]), float(y_G[g]) - 0.5 * _TALL_IN)
+        ops = np.flatnonzero(groups.of_V == g).tolist()
+        fill = _pale(colour[kind_G[g]]) if device_V is None else None
+        _draw_box(axes, corner, groups.names[g], kind_G[g], len(ops), fill)
+        if device_V is not None:
+            _draw_shares(axes, corner, Counter(device_V[v] for v in ops), colour)
     levels = int(groups.level_G.max()) + 1
     left_out = f", the first {_MAX_LEVELS} of {levels} levels" if levels > _MAX_LEVELS else ""
     title = f"{graph.name}: {graph.num_ops} ops in {len(groups.names)} groups{left_out}, "
     title += f"{quantity(float(graph.ops.flops.sum()), 'FLOP')}; wider lines carry more"
     axes.text(_SIDE_IN, 0.24, title, fontsize=10, color=INK, va="center", parse_math=False)
-    handles = [Patch(facecolor=colour, label=shorten(name, 24)) for name, colour in legend.items()]
-    figure.legend(
-        **{"handles": handles[:24], "loc": "lower left", "ncols": 8, "fontsize": 9},
-        frameon=False,
-    )
+    handles = [Patch(facecolor=colour[name], label=shorten(name, 24)) for name in names[:24]]
+    figure.legend(handles=handles, loc="lower left", ncols=8, fontsize=9, frameon=False)
     figure.savefig(Path(path))
+
+
+def _places(
+    groups: _Groups,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], tuple[float, float]]:
+    """Left and middle of each box [G], [G] in inches, NaN where it is left out; the whole size."""
+    band_G, column_G = np.divmod(groups.level_G, _PER_BAND)
+    y_G = np.full(len(groups.names), np.nan)
+    top_in = _TOP_IN
+    for band in range(min(int(band_G.max()) + 1, _MAX_LEVELS // _PER_BAND)):
+        of_band = band_G == band
+        half_in = (np.abs(groups.place_G[of_band]).max(initial=0.0) + 0.5) * _ROW_IN
+        y_G[of_band] = top_in + half_in + groups.place_G[of_band] * _ROW_IN
+        top_in += 2 * half_in + _BAND_IN
+    width_in = 2 * _SIDE_IN + (int(column_G.max()) + 1) * _PITCH_IN
+    return _SIDE_IN + column_G * _PITCH_IN, y_G, (max(width_in, 8.0), top_in + _BOTTOM_IN)
 
 
 def group_ops(graph: DataflowGraph) -> _Groups:
     """Ops as boxes: blocks of one op of the program are one, the sums of its partials included.
 
-    Where the program is unknown, each op of a small graph, or all ops of a kind and level.
+    Where the program is unknown it is each op; where that is too much, all ops of a kind and level.
     """
     ops, edges = graph.ops, graph.edges
     level_V = depth(graph.num_ops, edges.src, edges.dst)
     by_level = [f"{kind} @{level}" for kind, level in zip(ops.kinds, level_V, strict=True)]
-    if (ops.node >= 0).any():
-        keys = [
-            name.split("[", 1)[0].removesuffix(f".{kind}").removesuffix(".partials")
-            if node >= 0
-            else other
-            for name, kind, node, other in zip(
-                ops.names, ops.kinds, ops.node, by_level, strict=True
-            )
-        ]
-    else:
-        keys = list(ops.names) if graph.num_ops <= _MAX_SINGLE else by_level
+    keys = [
+        name.split("[", 1)[0].removesuffix(f".{kind}").removesuffix(".partials")
+        if node >= 0
+        else name
+        for name, kind, node in zip(ops.names, ops.kinds, ops.node, strict=True)
+    ]
+    if len(set(keys)) > _MAX_BOXES:
+        keys = by_level
     # Where boxes would wait for each other, levels cannot.
     return _lay_out(graph, keys) or _lay_out(graph, by_level)  # pyright: ignore[reportReturnType]
 
@@ -176,87 +178,60 @@ def _centred(count: int) -> NDArray[np.float64]:
 
 
 def _draw_edges(
-    axes: Axes,
-    groups: _Groups,
-    band_G: NDArray[np.int64],
-    x_G: NDArray[np.float64],
-    y_G: NDArray[np.float64],
+    axes: Axes, groups: _Groups, x_G: NDArray[np.float64], y_G: NDArray[np.float64]
 ) -> None:
     """Curves within a band; below a box the names of what comes from other bands."""
     far: dict[int, list[str]] = defaultdict(list)
-    largest = groups.bytes.max(initial=0.0) or 1.0
+    largest, level_G = groups.bytes.max(initial=0.0) or 1.0, groups.level_G
     for src, dst, size in zip(groups.src, groups.dst, groups.bytes, strict=True):
-        if band_G[src] != band_G[dst]:
+        if np.isnan(y_G[dst]):
+            continue
+        if level_G[src] // _PER_BAND != level_G[dst] // _PER_BAND:
             far[int(dst)].append(groups.names[src])
             continue
         begin, end = (x_G[src] + _BOX_IN, y_G[src]), (x_G[dst], y_G[dst])
         bend = 0.5 * (end[0] - begin[0])
         # Past other boxes a line goes between two rows.
-        lift = _LIFT_IN if groups.level_G[dst] - groups.level_G[src] > 1 else 0.0
+        lift = _LIFT_IN if level_G[dst] - level_G[src] > 1 else 0.0
         inner = (begin[0] + bend, begin[1] - lift), (end[0] - bend, end[1] - lift)
-        points = [begin, *inner, end]
         codes = [Outline.MOVETO, Outline.CURVE4, Outline.CURVE4, Outline.CURVE4]
+        curve = Outline([begin, *inner, end], codes)
         width = 0.6 + 3.4 * float(np.sqrt(size / largest))
-        axes.add_patch(
-            PathPatch(Outline(points, codes), fill=False, color=GREY, lw=width, alpha=0.8, zorder=1)
-        )
-    last = _MAX_LEVELS // _PER_BAND
+        axes.add_patch(PathPatch(curve, fill=False, color=GREY, lw=width, alpha=0.8, zorder=1))
     for g, names in far.items():
-        if band_G[g] < last:
-            text = shorten(f"from {', '.join(names)}", 30)
-            y = y_G[g] + 0.5 * _TALL_IN + 0.02
-            axes.text(x_G[g], y, text, fontsize=6.5, color="#5d6675", va="top", parse_math=False)
+        text, y = shorten(f"from {', '.join(names)}", 30), y_G[g] + 0.5 * _TALL_IN + 0.02
+        axes.text(x_G[g], y, text, fontsize=6.5, color=_SOFT, va="top", parse_math=False)
 
 
-def _draw_boxes(
+def _draw_box(
     axes: Axes,
-    graph: DataflowGraph,
-    groups: _Groups,
-    shown: NDArray[np.int64],
-    x_G: NDArray[np.float64],
-    y_G: NDArray[np.float64],
-    device_V: Sequence[int] | NDArray[np.int64] | None,
-    device_names: Mapping[int, str] | None,
-) -> dict[str, str]:
-    """The boxes with their texts; returns what the colours stand for."""
-    places = None if device_V is None else np.asarray(device_V)
-    kind_G = _main_kinds(graph, groups)
-    names = sorted(device_names or {}) if places is not None else sorted(set(kind_G))
-    colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
-    for g in shown.tolist():
-        ops, kind = np.flatnonzero(groups.of_V == g), kind_G[g]
-        corner, top = (float(x_G[g]), float(y_G[g]) - 0.5 * _TALL_IN), float(y_G[g])
-        edge = GREY if places is not None else colour[kind]
-        axes.add_patch(
-            FancyBboxPatch(
-                corner,
-                _BOX_IN,
-                _TALL_IN,
-                boxstyle="round,pad=0,rounding_size=0.05",
-                facecolor="white" if places is not None else _pale(colour[kind]),
-                edgecolor=edge,
-                linewidth=1.0,
-                zorder=2,
-            )
-        )
-        if places is not None:
-            shares = np.array([(places[ops] == d).mean() for d in names])
-            ends = _BOX_IN * np.concatenate([[0.0], np.cumsum(shares)])
-            for d, (low, high) in zip(names, pairwise(ends.tolist()), strict=True):
-                strip = (corner[0] + low, corner[1] + _TALL_IN - 0.07)
-                axes.add_patch(
-                    Rectangle(strip, high - low, 0.07, facecolor=colour[d], lw=0, zorder=3)
-                )
-        number = "1 op" if len(ops) == 1 else f"{len(ops)} ops"
-        said = {"ha": "center", "va": "center", "zorder": 4, "parse_math": False}
-        middle = corner[0] + 0.5 * _BOX_IN
-        name = shorten(groups.names[g], 17)
-        axes.text(middle, top - 0.085, name, fontsize=8.5, weight="bold", color=INK, **said)
-        about = number if groups.names[g] == kind else f"{shorten(kind, 14)}, {number}"
-        axes.text(middle, top + 0.065, about, fontsize=6.8, color="#5d6675", **said)
-    if places is None:
-        return colour
-    return {(device_names or {})[d]: colour[d] for d in names}
+    corner: tuple[float, float],
+    name: str,
+    kind: str,
+    num_ops: int,
+    fill: tuple[float, ...] | None,
+) -> None:
+    """One box with its texts, white without a colour."""
+    box = FancyBboxPatch(corner, _BOX_IN, _TALL_IN, boxstyle="round,pad=0,rounding_size=0.05")
+    box.set(facecolor=fill or "white", edgecolor=GREY, linewidth=1.0, zorder=2)
+    axes.add_patch(box)
+    number = "1 op" if num_ops == 1 else f"{num_ops} ops"
+    about = number if name == kind else f"{shorten(kind, 14)}, {number}"
+    x, y = corner[0] + 0.5 * _BOX_IN, corner[1] + 0.5 * _TALL_IN
+    style: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 4, "parse_math": False}
+    axes.text(x, y - 0.085, shorten(name, 17), fontsize=8.5, weight="bold", color=INK, **style)
+    axes.text(x, y + 0.065, about, fontsize=6.8, color=_SOFT, **style)
+
+
+def _draw_shares(
+    axes: Axes, corner: tuple[float, float], num_ops: Counter[str], colour: dict[str, str]
+) -> None:
+    """A strip at the foot of a box: which share of its ops runs on which device."""
+    x, y = corner[0], corner[1] + _TALL_IN - 0.07
+    for name in sorted(num_ops):
+        width = _BOX_IN * num_ops[name] / num_ops.total()
+        axes.add_patch(Rectangle((x, y), width, 0.07, facecolor=colour[name], lw=0, zorder=3))
+        x += width
 
 
 def _main_kinds(graph: DataflowGraph, groups: _Groups) -> list[str]:

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     argv: arguments; those of the command line by default. Returns the exit code.
     """
-    parser = argparse.ArgumentParser(prog="report", description=main.__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="report", description=str(main.__doc__).splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run directories, or folders of them")
     parser.add_argument("--out", type=Path, default=Path("outputs/report"), help="where to write")
     arguments = parser.parse_args(argv)

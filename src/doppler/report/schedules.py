@@ -84,18 +84,16 @@ def save_placement(run: FinishedRun, path: Path) -> None:
     ops = timeline[timeline["is_op"]].drop_duplicates("id").set_index("id")
     if sorted(ops.index) != list(range(graph.num_ops)):
         raise InputError(f"{run.directory}: the trace is not of the graph")
-    names = ops.groupby("device")["track"].first()
-    device_V = ops["device"].sort_index().to_numpy()
-    save_graph_picture(graph, path, device_V=device_V, device_names=names.to_dict())
+    save_graph_picture(graph, path, device_V=ops["track"].sort_index().tolist())
 
 
 def read_timeline(path: Path) -> pd.DataFrame:
     """The tasks of an execution, from the trace.json that `save_perfetto` wrote.
 
     Returns:
-        A row per op and transfer: ``track`` (of a device or link), ``device`` (-1 of a link),
-        ``is_op``, ``id``, ``name``, ``kind``, ``node``, ``group`` (what it is a block of),
-        ``start_s``, ``seconds``, ``critical``; tracks in the file's order.
+        A row per op and transfer: ``track`` (of a device or link), ``is_op``, ``id``, ``name``,
+        ``kind``, ``node``, ``group`` (what it is a block of), ``start_s``, ``seconds``,
+        ``critical``; tracks in the file's order.
 
     Raises:
         InputError: no such trace.
@@ -105,7 +103,7 @@ def read_timeline(path: Path) -> pd.DataFrame:
         tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
         rows = [
             {
-                **_where(tracks[event["tid"]]),
+                "track": re.sub(r"^device \d+: ", "", tracks[event["tid"]]),
                 "is_op": event["pid"] == DEVICES,
                 "id": event["args"]["op" if event["pid"] == DEVICES else "transfer"],
                 "name": str(event["name"]),
@@ -121,12 +119,9 @@ def read_timeline(path: Path) -> pd.DataFrame:
     if not rows:
         raise InputError(f"{path}: no op in it")
     table = pd.DataFrame(rows)
-    return table.assign(group=op_groups(table["name"], table["kind"], table["node"]))
-
-
-def _where(track: str) -> dict[str, Any]:
-    told = re.fullmatch(r"device (\d+): (.*)", track, re.DOTALL)
-    return {"track": told[2] if told else track, "device": int(told[1]) if told else -1}
+    return table.assign(
+        group=op_groups(*(table[name].tolist() for name in ("name", "kind", "node")))
+    )
 
 
 def gantt_figure(timeline: pd.DataFrame, end_s: float) -> dict[str, Any]:
@@ -187,10 +182,11 @@ def _bars(
     tasks: pd.DataFrame, name: str, colour: str, middle: dict[str, float], unit_s: float
 ) -> dict[str, Any]:
     """Boxes of one colour."""
+    rows = tasks[["name", "track", "seconds", "start_s"]].itertuples(index=False, name=None)
     texts = [
-        f"<b>{html.escape(shorten(task.name, 60))}</b> on {html.escape(shorten(task.track, 30))}"
-        f"<br>{time_text(task.seconds)} from {time_text(task.start_s)}"
-        for task in tasks.itertuples()
+        f"<b>{html.escape(shorten(task, 60))}</b> on {html.escape(shorten(track, 30))}"
+        f"<br>{time_text(seconds)} from {time_text(start_s)}"
+        for task, track, seconds, start_s in rows
     ]
     return {
         **_boxes(tasks, name, middle, unit_s),

@@ -228,16 +228,17 @@ def training_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> l
 included"
     tables = []
     for kind, group in pd.DataFrame(rows).groupby("kind", sort=False) if rows else ():
-        medians = group.groupby(["problem", "ops", "method"])[["seconds", "bytes"]].median()
-        sizes = group.groupby(["problem", "ops", "method"]).size()
+        of_method = group.groupby(["problem", "ops", "method"], as_index=False)
+        medians = of_method.agg(
+            runs=("seconds", "size"), seconds=("seconds", "median"), bytes=("bytes", "median")
+        )
         cells = [
             {
-                **{"problem": key[0], "ops": f"{key[1]:,}", "method": key[2]},
-                "runs": str(sizes[key]),
-                "time per episode": format_seconds(median.seconds),
-                "peak memory": "-" if np.isnan(median.bytes) else f"{median.bytes / 1e6:,.0f} MB",
+                **{"problem": problem, "ops": f"{ops:,}", "method": method, "runs": str(num)},
+                "time per episode": format_seconds(seconds),
+                "peak memory": "-" if np.isnan(size) else f"{size / 1e6:,.0f} MB",
             }
-            for key, median in medians.iterrows()
+            for problem, ops, method, num, seconds, size in medians.itertuples(index=False)
         ]
         tables += _table_of(f"What an episode of training takes, {kind}", note, cells)
     return tables
