@@ -80,7 +80,7 @@ class Placed:
         save_perfetto(self.trace, directory / "trace.json")
         save_gantt(self.trace, directory / "schedule.png", title=self._title)
         write_atomically(directory / "explanation.txt", self.explain() + "\n")
-        write_atomically(directory / "summary.json", json.dumps(dict(self._rows), indent=1) + "\n")
+        write_atomically(directory / "placed.json", json.dumps(dict(self._rows), indent=1) + "\n")
         return directory
 
     @property
