@@ -35,7 +35,7 @@ from doppler.policies import DualPolicy  # noqa: E402
 from doppler.policies.weights import PRETRAINED, load_policy_weights  # noqa: E402
 from doppler.search import BestSoFar, Budget, SearchStep, policy_steps, search  # noqa: E402
 from doppler.simulator import WorkConserving  # noqa: E402
-from doppler.stages.problem_set import problems_of  # noqa: E402
+from doppler.experiment.problem_set import problems_of  # noqa: E402
 from doppler.system import Session  # noqa: E402
 
 SYNTHETIC, SEEN = (
