@@ -25,7 +25,7 @@ from rich.table import Table
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "src"))
 
-from doppler.stages.problem_set import problems_of  # noqa: E402
+from doppler.experiment.problem_set import problems_of  # noqa: E402
 from hydra import compose, initialize_config_dir  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
