@@ -13,7 +13,7 @@ from hydra.utils import instantiate
 from rich.console import Console
 
 from doppler.graph import load_graph, save_json
-from doppler.stages import execute
+from doppler.experiment import execute
 
 PROJECT = Path(__file__).resolve().parents[1]
 README = (PROJECT / "README.md").read_text()

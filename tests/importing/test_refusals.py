@@ -167,7 +167,7 @@ def factories(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("factory", "line"),
     [
-        ("my_factories", "workload.module: 'my_factories' is not package.module:factory"),
+        ("my_factories", "workload.module: 'my_factories' is neither FILE.py:function nor package"),
         ("my_factories:bad", "workload.module: 'my_factories' has no function 'bad'"),
         ("my_factories:number", "workload.module: 'my_factories' has no function 'number'"),
         (

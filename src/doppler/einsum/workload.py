@@ -11,8 +11,7 @@ from doppler.einsum.program import Program, Splits
 from doppler.einsum.published_costs import with_published_costs
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
-
-_PROJECT = Path(__file__).resolve().parents[3]
+from doppler.resources import resource
 
 
 class Decomposition(Protocol):
@@ -45,7 +44,7 @@ def load_program(
     """Read an einsum program from a file.
 
     Args:
-        path: of the file, from where the process runs, else from the project's root.
+        path: of the file, from where the process runs, else one that comes with the package.
         preset: which of the declared values the parameters take; a run resolves ``auto`` by what
             executes it, else it is ``paper``.
         params: values by parameter name; they win over the preset, None leaves it.
@@ -56,7 +55,7 @@ def load_program(
     """
     where = Path(path)
     if not where.is_absolute() and not where.exists():
-        where = _PROJECT / path
+        where = resource("workloads").parent / path
     try:
         text = where.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

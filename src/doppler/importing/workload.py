@@ -1,11 +1,13 @@
 """A workload that is a torch module of the user's."""
 
 import importlib
+import importlib.util
 import math
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -34,9 +36,7 @@ def load_module(
     """Call a function that makes a torch module, export it, decompose it and lower it.
 
     Args:
-        module: ``package.module:factory``, found from where the process runs or as installed. The
-            factory returns a module and the tuple of its example inputs; it is called on the meta
-            device, so that parameters take no memory.
+        module: ``FILE.py:factory`` or ``package.module:factory`` (`make_module`).
         cluster: where it will run; it has to have room for the parameters.
         decomposition: what chooses the splits.
         parts: how many ops it aims at for one contraction.
@@ -48,54 +48,89 @@ def load_module(
         InputError: the factory does not exist, fails, or returns something else; or as
             `import_module`, `check_memory` and the decomposition do.
     """
-    made = make_module(module)
-    program = import_module(*made, training=training, learning_rate=learning_rate).program
+    model, examples, keywords = make_module(module)
+    if keywords:
+        raise InputError(
+            f"workload.module: {module} returned inputs by keyword, which are no tuple"
+        )
+    program = import_module(model, examples, training=training, learning_rate=learning_rate).program
     check_memory(program, cluster)
     return lower(program, decomposition.splits(program, parts), name=name)
 
 
-def make_module(factory: str) -> tuple[nn.Module, tuple[Any, ...]]:
-    """Call ``package.module:factory`` on the meta device."""
+def make_module(
+    factory: str, key: str = "workload.module"
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """Call a function that makes a torch module, on the meta device: parameters take no memory.
+
+    Args:
+        factory: ``FILE.py:function``, or ``package.module:function``, found from where the process
+            runs or as installed. It returns a module, the tuple of its example inputs, and, where
+            it has any, a dictionary of those by keyword.
+        key: what asked for it, for errors.
+
+    Returns:
+        The module, its inputs, its inputs by keyword.
+
+    Raises:
+        InputError: the function does not exist, fails, or returns something else.
+    """
     with torch.device("meta"):
         try:
-            made = _find(factory)()
+            made = _find(factory, key)()
         except InputError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             at = traceback.extract_tb(error.__traceback__)[-1]
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(
-                f"workload.module: {factory} fails: {type(error).__name__}: {reason} "
+                f"{key}: {factory} fails: {type(error).__name__}: {reason} "
                 f"({os.path.basename(at.filename)}:{at.lineno}, called on the meta device)"
             ) from None
     match made:
         case (nn.Module() as module, torch.Tensor() as example):
-            return module, (example,)
+            return module, (example,), {}
         case (nn.Module() as module, tuple() | list() as examples):
-            return module, tuple(examples)
+            return module, tuple(examples), {}
+        case (nn.Module() as module, tuple() | list() as examples, dict() as keywords):
+            return module, tuple(examples), keywords
     raise InputError(
-        f"workload.module: {factory} returned {type(made).__name__}, not a torch module and the "
+        f"{key}: {factory} returned {type(made).__name__}, not a torch module and the "
         "tuple of its example inputs"
     )
 
 
-def _find(factory: str) -> Callable[[], Any]:
-    path, colon, name = factory.partition(":")
+def _find(factory: str, key: str) -> Callable[[], Any]:
+    path, colon, name = factory.rpartition(":")
     if not (path and colon and name):
-        raise InputError(f"workload.module: {factory!r} is not package.module:factory")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        raise InputError(
+            f"{key}: {factory!r} is neither FILE.py:function nor package.module:function"
+        )
+    folder = os.path.dirname(os.path.abspath(path)) if path.endswith(".py") else os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
-        found = importlib.import_module(path)
+        found = _from_file(path) if path.endswith(".py") else importlib.import_module(path)
+    except FileNotFoundError:
+        raise InputError(f"{key}: {path}: No such file") from None
     except ModuleNotFoundError as error:
         raise InputError(
-            f"workload.module: {path!r} cannot be imported: {error} (looked in {os.getcwd()} and "
+            f"{key}: {path!r} cannot be imported: {error} (looked in {folder} and "
             "what is installed)"
         ) from None
     function = getattr(found, name, None)
     if not callable(function):
-        raise InputError(f"workload.module: {path!r} has no function {name!r}")
+        raise InputError(f"{key}: {path!r} has no function {name!r}")
     return function
+
+
+def _from_file(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path, path)
+    assert spec is not None and spec.loader is not None, "it ends in .py"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickles look for it there
+    spec.loader.exec_module(module)
+    return module
 
 
 def check_memory(program: Program, cluster: Cluster) -> None:

@@ -1,0 +1,124 @@
+"""The command ``doppler``: run, report, place, warm."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from doppler import __version__
+from doppler.errors import InputError
+
+USAGE = """\
+doppler run OPTION=VALUE ...          place a workload, compare methods; doppler run --help lists
+                                      the options; -m runs all combinations of OPTION=A,B,C
+doppler report DIRECTORY ...          tables, figures and a page of finished runs
+doppler place FILE.py:FUNCTION ...    place a torch module of your own on a machine
+doppler warm                          compile everything now, not in the first run
+doppler --version"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Carry out a command line; return the exit code: 0, 1 if it fails, 2 if it is empty."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE, file=sys.stdout if words else sys.stderr)
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"doppler {__version__}")
+        return 0
+    command = COMMANDS.get(words[0])
+    if command is None:
+        print(f"error: no command {words[0]!r}\n{USAGE}", file=sys.stderr)
+        return 1
+    try:
+        return command(words[1:])
+    except (InputError, OSError) as error:  # OSError: a file that is missing, or not ours to write
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def run(arguments: list[str]) -> int:
+    """One run, or a sweep: composed by Hydra."""
+    from doppler.experiment.main import run
+
+    return run(arguments)
+
+
+def report(arguments: list[str]) -> int:
+    """Run directories -> tables in markdown, CSV and LaTeX, figures, and a page for a browser."""
+    from doppler.report.page import main
+
+    return main(arguments)
+
+
+PLACE_USAGE = """\
+doppler place FILE.py:FUNCTION OPTION=VALUE ...
+
+FUNCTION returns a torch module and the tuple of its example inputs, and a dictionary of keyword
+inputs if there are any; it is called on the meta device. save=DIRECTORY says where the placement
+is written. Options are those of doppler.place:"""
+
+
+def place(arguments: list[str]) -> int:
+    """Place the module that a function of a file makes, print what is known of it, save it."""
+    words = [word for word in arguments if "=" not in word]
+    options = dict(_option(word) for word in arguments if "=" in word)
+    if len(words) != 1 or words[0].startswith("-"):
+        asked = bool(words) and words[0] in ("-h", "--help")
+        names = ", ".join(_place_options())
+        print(f"{PLACE_USAGE}\n{names}", file=sys.stdout if asked else sys.stderr)
+        return 0 if asked else 1
+    from doppler.api import place
+    from doppler.importing.workload import make_module
+
+    known = _place_options()
+    for name in options.keys() - {"save", *known}:
+        raise InputError(f"place: no option {name!r}, choose from {', '.join(known)}, save")
+    save = options.pop("save", None)
+    module, inputs, keywords = make_module(words[0], "place")
+    if keywords:
+        options["example_kwargs"] = keywords
+    placed = place(module, inputs, **options)
+    print(placed)
+    problem = placed.problem
+    default = Path("outputs", "place", f"{problem.graph.name}-{problem.cluster.name}")
+    print(f"written: {placed.save(default if save is None else str(save))}")
+    return 0
+
+
+def _option(word: str) -> tuple[str, Any]:
+    """``seconds=5``: the value as YAML reads it."""
+    import yaml
+
+    name, _, value = word.partition("=")
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise InputError(f"place: {word}: not a value") from None
+
+
+def _place_options() -> list[str]:
+    """What doppler.place takes that can be said in a word."""
+    from doppler.api import place
+
+    objects = ("model", "example_inputs", "example_kwargs", "system")
+    return [name for name in inspect.signature(place).parameters if name not in objects]
+
+
+def warm(arguments: list[str]) -> int:
+    """Compile everything that is compiled, so that no run waits for it."""
+    if arguments:
+        raise InputError(f"warm: takes no options, got {arguments[0]!r}")
+    from doppler.warming import warm
+
+    warm(print)
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "run": run,
+    "report": report,
+    "place": place,
+    "warm": warm,
+}

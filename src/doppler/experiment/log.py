@@ -1,0 +1,66 @@
+"""The log file of a run: what it printed, what was warned of, and how it failed."""
+
+import logging
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console, ConsoleRenderable, RenderHook
+from rich.control import Control
+
+from doppler.errors import InputError
+
+LOG_FILE = "run.log"
+_WIDTH = 140  # of tables, as where output goes to a pipe
+
+
+class _Copies(RenderHook):
+    """Prints to the file what is printed on the console, but not the moves of a progress bar."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.console = Console(file=file, width=_WIDTH, no_color=True, highlight=False)
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        shown = [each for each in renderables if not isinstance(each, Control)]
+        if shown:
+            self.console.print(*shown, soft_wrap=True)
+        return renderables
+
+
+@contextmanager
+def logged(directory: Path, console: Console) -> Iterator[None]:
+    """Copy what is printed on the console, and all warnings, to the end of ``run.log``.
+
+    Args:
+        directory: of the run; it exists.
+        console: what the run prints on. An error that ends the run is written down too.
+    """
+    with (directory / LOG_FILE).open("a", encoding="utf-8", buffering=1) as file:
+        file.write(f"-- {datetime.now().astimezone().isoformat(timespec='seconds')}\n")
+        handler = logging.StreamHandler(file)
+        handler.setLevel(logging.WARNING)
+        logging.getLogger().addHandler(handler)
+        show = warnings.showwarning
+
+        def copy_warning(message: Any, category: Any, filename: str, lineno: int, *rest: Any):
+            file.write(warnings.formatwarning(message, category, filename, lineno))
+            show(message, category, filename, lineno, *rest)
+
+        console.push_render_hook(_Copies(file))
+        warnings.showwarning = copy_warning
+        try:
+            yield
+        except InputError as error:
+            file.write(f"error: {error}\n")
+            raise
+        except BaseException:
+            file.write(traceback.format_exc())
+            raise
+        finally:
+            warnings.showwarning = show
+            console.pop_render_hook()
+            logging.getLogger().removeHandler(handler)

@@ -1,0 +1,111 @@
+"""The command ``doppler run``: compose the configuration, run it, say what went wrong.
+
+    doppler run stage=pipeline workload=chainmm -m seed=1,2,3
+    doppler run -m experiment=main_4dev budget=quick
+
+Overrides may stand on both sides of ``-m``. Bad input ends in one line and exit code 1. A run of a
+sweep that fails does not end the sweep: what failed is named at the end, whichever launcher runs
+it. Started again, a sweep runs what is not finished.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from doppler.errors import InputError
+from doppler.experiment import failures
+from doppler.experiment.resolvers import register_resolvers
+from doppler.resources import resource
+
+_BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+
+
+def run(arguments: list[str]) -> int:
+    """Run what a command line says, one configuration or a sweep; return the exit code."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composition through, to be told here
+    sys.argv[1:] = hydra_arguments(arguments)
+    conf = str(resource("conf"))
+    entry = hydra.main(version_base="1.3", config_path=conf, config_name="config")(main)
+    failed, elsewhere = False, []
+    with failures.collected() as lines:
+        try:
+            entry()
+        except failures.RunError as error:  # kept in `lines`, but where no folder is shared
+            failed, elsewhere = True, [str(error)]
+        except Exception as error:
+            failed = True
+            failures.tell(error)
+    if shown := lines or elsewhere:
+        print(f"{len(shown)} of the sweep's runs failed:", file=sys.stderr)
+        for line in shown:
+            print(f"  {line}", file=sys.stderr)
+    return 1 if failed or shown else 0
+
+
+def main(cfg: DictConfig) -> float | None:
+    """Run one configuration; return what ``optimized_metric`` names of its summary.
+
+    A run of a sweep that fails returns NaN to Hydra's own sweeper, which would begin no other
+    batch of runs after an error; others get the error, which they count as a failed trial.
+    """
+    register_resolvers()
+    job = HydraConfig.get()
+    overrides = list(job.overrides.task)
+    searches = job.mode == RunMode.MULTIRUN and job.sweeper["_target_"] != _BASIC_SWEEPER
+    try:
+        from doppler.experiment import execute
+        from doppler.report.rows import make_console
+
+        summary = execute(cfg, overrides, make_console())
+        return metric(summary, str(cfg.optimized_metric), required=searches)
+    except Exception as error:  # told here: Hydra would add lines of its own
+        line = f"{' '.join(overrides)}: {failures.tell(error)}"
+        if job.mode != RunMode.MULTIRUN:
+            sys.exit(1)
+        if failures.keep(line, job.job.num) and not searches:
+            return math.nan
+        raise failures.RunError(line) from None
+
+
+def metric(summary: Mapping[str, Any], name: str, *, required: bool) -> float | None:
+    """A number of a run's summary, by its name; None where it has none and none is required.
+
+    Raises:
+        InputError: a sweeper needs it, and there is none.
+    """
+    value = summary.get(name)
+    if isinstance(value, int | float):
+        return float(value)
+    if not required:
+        return None
+    numbers = ", ".join(key for key, each in summary.items() if isinstance(each, int | float))
+    raise InputError(f"optimized_metric: the run has no number {name!r}, choose from {numbers}")
+
+
+def hydra_arguments(arguments: list[str]) -> list[str]:
+    """The command line in a form that Hydra 1.3 takes.
+
+    ``-m`` goes first: Hydra rejects overrides that stand behind it (its issue 3053). Values with
+    an equals sign are quoted: our run directories have one (``stage.init_from=.../seed=0-...``).
+    ``stage.teacher=NAME`` chooses from a group: Hydra says ``baseline@stage.teacher=NAME``.
+    """
+    flags = [argument for argument in arguments if argument in ("-m", "--multirun")]
+    overrides = [
+        f"baseline@{argument}" if argument.startswith("stage.teacher=") else argument
+        for argument in arguments
+        if argument not in flags
+    ]
+    return flags[:1] + [_quoted(override) for override in overrides]
+
+
+def _quoted(argument: str) -> str:
+    key, _, value = argument.partition("=")
+    plain = not argument.startswith("-") and not set(value) & set("'\"{}[]()$,")
+    return f"{key}='{value}'" if plain and "=" in value else argument
