@@ -79,7 +79,7 @@ def read_run(directory: Path) -> FinishedRun:
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a configuration"
         raise InputError(f"{path}: {reason}") from None
-    if not isinstance(config, dict) or (rows and not config):
+    if not isinstance(config, dict) or "workload" not in config:
         raise InputError(f"{path}: not a configuration")
     turns = directory / PAIRED_FILE
     paired = read_paired(turns) if turns.exists() else []
