@@ -1,8 +1,11 @@
 """What the policies see, against a plain and slow placement process."""
 
+import ast
 import dataclasses
+import re
 from functools import cached_property
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from doppler.episode import (
     make_view,
     merged_at_random,
 )
+from doppler.episode import features as features_module
 from doppler.episode import view as view_module
 from doppler.episode.view import DIFFUSIONS, device_classes
 from doppler.graph import DataflowGraph
@@ -618,3 +622,14 @@ def test_a_thousand_times_slower_problem_looks_the_same(seed, costs):
     for column in ("candidate_op", "candidate_x"):
         left, right = getattr(one.record, column)[:, :rows], getattr(other.record, column)[:, :rows]
         np.testing.assert_allclose(left, right, atol=1e-5, err_msg=column)
+
+
+@pytest.mark.parametrize("columns", ["SEL", "SEL_GROUP", "DEVICE", "DEVICE_GROUP"])
+def test_every_feature_is_written_under_its_name_in_one_place(columns):
+    written: list[int] = []
+    for node in ast.walk(ast.parse(Path(features_module.__file__).read_text())):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            for name, others in re.findall(rf"\b{columns}\.(\w+)( \+ k)?", ast.unparse(node.slice)):
+                first = getattr(getattr(features_module, columns), name)
+                written += range(first, first + (len(DIFFUSIONS) if others else 1))
+    assert sorted(written) == list(getattr(features_module, columns))

@@ -1,15 +1,14 @@
 """The placement process: what is seen of a problem, candidates, transitions, features."""
 
-from doppler.episode.links import estimated_makespans
-from doppler.episode.merging import Merging, heavy_merged, merged, merged_at_random
-from doppler.episode.process import (
+from doppler.episode.features import (
     DEVICE_FEATURES,
     DEVICE_GROUP_FEATURES,
     SEL_FEATURES,
     SEL_GROUP_FEATURES,
-    Episode,
-    make_episode,
 )
+from doppler.episode.links import estimated_makespans
+from doppler.episode.merging import Merging, heavy_merged, merged, merged_at_random
+from doppler.episode.process import Episode, make_episode
 from doppler.episode.view import OP_FEATURES, View, make_view
 
 __all__ = [

@@ -309,5 +309,7 @@ def _close(workers: Workers, locks: Sequence[str]) -> None:
 def _reason(error: BaseException | None) -> str:
     """Why a task failed, in one line."""
     text = f"{type(error).__name__}: {error}".splitlines()[0]
-    no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in text
+    no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        sign in text for sign in ("allocate memory", "_STATUS_ALLOC_FAILED")
+    )
     return f"out of memory ({text})" if no_memory else text

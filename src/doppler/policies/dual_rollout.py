@@ -11,22 +11,20 @@ from numpy.typing import NDArray
 
 from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
-from doppler.episode.heuristic import (
-    bring_largest_b_levels_forward,
-    close_later_starts,
-    largest_b_levels_first,
-)
-from doppler.episode.process import (
-    NUM_CANDIDATES,
+from doppler.episode.features import (
     NUM_DEVICE_FEATURES,
     NUM_DEVICE_GROUP_FEATURES,
     NUM_SEL_FEATURES,
     NUM_SEL_GROUP_FEATURES,
     device_features,
-    place,
-    reset,
     sel_features,
 )
+from doppler.episode.heuristic import (
+    bring_largest_b_levels_forward,
+    close_later_starts,
+    largest_b_levels_first,
+)
+from doppler.episode.process import NUM_CANDIDATES, place, reset
 from doppler.episode.view import View
 
 Float32 = NDArray[np.float32]
