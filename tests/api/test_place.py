@@ -123,7 +123,7 @@ def test_what_is_saved_can_be_read_back(placed, tmp_path):
     problem = build(load_graph(directory / "graph.json"), preset(name="p100x4"))
     loaded = Placement.load(directory / "placement.json", problem)
     assert np.array_equal(loaded.device, placed.placement.device)
-    assert json.loads((directory / "summary.json").read_text())["memory"].count(",") == 3
+    assert json.loads((directory / "placed.json").read_text())["memory"].count(",") == 3
 
 
 # Those that take long, or need what is not installed everywhere.

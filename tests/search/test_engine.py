@@ -104,9 +104,15 @@ def test_steps_get_their_shares_and_the_last_what_is_left(shares, total, given):
 
 
 def test_what_a_step_leaves_is_for_the_next_ones():
-    steps = [Noting(0.5, uses=3), Noting()]
+    steps, ended = [Noting(0.5, uses=3), Noting()], []
     with WorkConserving().open(PROBLEM) as session:
-        search(steps, best_of(session), Budget(evaluations=20), generator())
+        best = best_of(session)
+
+        def after(step) -> None:
+            ended.append((step, best.evaluations))
+
+        search(steps, best, Budget(evaluations=20), generator(), after=after)
+    assert ended == [(steps[0], 3), (steps[1], 20)]
     assert steps[0].given == [(10, None, 1)]
     evaluations, placement, _ = steps[1].given[0]
     assert evaluations == 17 and isinstance(placement, Placement)

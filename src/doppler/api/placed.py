@@ -13,8 +13,7 @@ from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
 from doppler.importing import TorchProgram
 from doppler.problem import Placement, Problem
-from doppler.report.rows import gap_over
-from doppler.report.table import format_seconds
+from doppler.report.rows import format_seconds, gap_over
 from doppler.system import System
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.trace.explain import bytes_text
@@ -80,7 +79,7 @@ class Placed:
         save_perfetto(self.trace, directory / "trace.json")
         save_gantt(self.trace, directory / "schedule.png", title=self._title)
         write_atomically(directory / "explanation.txt", self.explain() + "\n")
-        write_atomically(directory / "summary.json", json.dumps(dict(self._rows), indent=1) + "\n")
+        write_atomically(directory / "placed.json", json.dumps(dict(self._rows), indent=1) + "\n")
         return directory
 
     @property

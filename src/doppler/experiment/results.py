@@ -46,9 +46,9 @@ def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary
     write_results(directory / RESULTS_FILE, rows)
     save_json(spec.problem.graph, directory / "graph.json")
     run.directory.save_placement(method.placement, rows[0].makespan_s, spec.system.kind)
-    for each in methods:
+    for each, row in zip(methods, rows, strict=True):
         each.placement.save(
-            directory / PLACEMENTS / f"{each.name}.json", {"makespan_s": each.makespan_s}
+            directory / PLACEMENTS / f"{each.name}.json", {"makespan_s": row.makespan_s}
         )
     with run.open() as session:
         trace = session.trace(method.placement)

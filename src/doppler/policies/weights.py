@@ -1,5 +1,6 @@
 """Weights of policies: read from a checkpoint of any stage, which never executes code."""
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    except Exception as error:  # unpickling a file of any content can raise anything
+    except pickle.UnpicklingError:  # torch's own message tells how to execute what is in it
+        raise InputError(f"{path}: unreadable checkpoint (damaged, or not plain data)") from None
+    except Exception as error:  # a file of any content can raise anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: unreadable checkpoint ({reason})") from None
     weights = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None

@@ -62,7 +62,7 @@ class BestSoFar:
         evaluations: int = 0,
     ) -> None:
         self.session = session
-        self.confirmations = confirmations if session.is_random else 0
+        self.confirmations = confirmations if confirmations and session.is_random else 0
         self.evaluations = evaluations
         self.found = NOTHING
         self._seed = seed

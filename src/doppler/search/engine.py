@@ -2,9 +2,9 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -48,11 +48,10 @@ class SearchStep(Protocol):
     turn of it may find something better.
     """
 
-    @property
-    def share(self) -> float | None: ...
+    repeats: ClassVar[bool]
 
     @property
-    def repeats(self) -> bool: ...
+    def share(self) -> float | None: ...
 
     def search(
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
@@ -79,7 +78,12 @@ def check_shares(steps: Sequence[SearchStep]) -> None:
 
 
 def search(
-    steps: Sequence[SearchStep], best: BestSoFar, budget: Budget, rng: np.random.Generator
+    steps: Sequence[SearchStep],
+    best: BestSoFar,
+    budget: Budget,
+    rng: np.random.Generator,
+    *,
+    after: Callable[[SearchStep], None] | None = None,
 ) -> Effort:
     """Take one step after another within a budget.
 
@@ -92,6 +96,7 @@ def search(
         best: executes placements, counts them, and keeps the best one.
         budget: of all steps.
         rng: all randomness but that of the clock.
+        after: told of every step when it has ended.
 
     Returns:
         What was used.
@@ -102,15 +107,16 @@ def search(
     check_shares(steps)
     begin_s, before = time.perf_counter(), best.evaluations
     for step in steps:
+        share = 1.0 if step.share is None else step.share
         if budget.evaluations is not None:
             left = budget.evaluations - (best.evaluations - before)
-            share = 1.0 if step.share is None else step.share
             step.search(best, min(left, int(share * budget.evaluations)), rng)
         elif budget.seconds is not None:
             left_s = budget.seconds - (time.perf_counter() - begin_s)
-            share = 1.0 if step.share is None else step.share
             if left_s > 0 or best.placement is None:
                 _repeat(step, best, min(left_s, share * budget.seconds), rng)
+        if after is not None:
+            after(step)
     return Effort(best.evaluations - before, time.perf_counter() - begin_s)
 
 

@@ -6,7 +6,7 @@ from problems import cluster_of, graph_of, random_problem
 
 from doppler.problem import build
 from doppler.simulator import WorkConserving
-from doppler.stages.calibrating import varied_placements
+from doppler.experiment.calibrate import varied_placements
 
 KINDS = {"random", "annealing", "heuristic"}
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from doppler.stages.advantage import NO_PAST, Past, batch_advantage, running_mean_advantage
+from doppler.training.advantage import NO_PAST, Past, batch_advantage, running_mean_advantage
 
 
 def batch(costs: list[float], lacks: list[float] | None = None) -> np.ndarray:

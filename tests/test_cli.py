@@ -1,0 +1,118 @@
+"""The command ``doppler``, and what importing the package costs."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import doppler
+from doppler.cli import COMMANDS, main
+from doppler.resources import resource
+
+HEAVY = ("hydra", "matplotlib", "numba", "pandas", "pytorch_lightning", "torch", "torch_geometric")
+
+MODEL = """
+from torch import empty, nn
+
+def plain():
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU()), (empty(8, 64),)
+
+def stops():
+    raise SystemExit(3)
+"""
+
+
+def loaded_after(code: str) -> set[str]:
+    """The heavy packages that a fresh process has loaded after some code."""
+    told = f"{code}\nimport sys; print(*(name for name in {HEAVY} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    assert loaded_after("import doppler, doppler.cli; dir(doppler)") == set()
+
+
+def test_a_mistyped_option_is_answered_without_torch():
+    code = "from doppler.cli import main; assert main(['run', 'clutser=host']) == 1"
+    assert loaded_after(code) == {"hydra"}
+
+
+def test_a_name_of_the_package_loads_what_it_needs():
+    assert "torch" in loaded_after("import doppler; doppler.place")
+    with pytest.raises(AttributeError, match="'doppler' has no attribute 'palce'"):
+        _ = doppler.palce
+
+
+def test_there_is_one_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.split() == ["doppler", version("doppler")]
+
+
+def test_usage_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    usage = capsys.readouterr().out
+    assert main([]) == 2
+    assert capsys.readouterr().err == usage
+    assert main(["plcae"]) == 1
+    error = capsys.readouterr().err
+    assert error == f"error: no command 'plcae'\n{usage}"
+    for name in COMMANDS:
+        assert f"doppler {name} " in usage
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A file of factories in the working directory."""
+    (tmp_path / "model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    return tmp_path
+
+
+def test_place_prints_and_saves_what_it_found(model, capsys):
+    assert main(["place", "model.py:plain", "cluster=p100x4", "seconds=0.05", "save=here"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Sequential on p100x4 (4 devices)\n")
+    assert shown.endswith("written: here\n")
+    kept = json.loads((model / "here/placement.json").read_text())
+    assert kept["makespan_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["nope.py:plain"], "place: nope.py: No such file"),
+        (["model.py:nope"], "place: 'model.py' has no function 'nope'"),
+        (["model.py"], "place: 'model.py' is neither FILE.py:function nor package.module:function"),
+        (["model.py:plain", "second=5"], "place: no option 'second', choose from cluster, "),
+        (["model.py:plain", "cluster=nope"], "cluster 'nope': unknown, choose from "),
+        (["model.py:plain", "cluster=]"], "place: cluster=]: not a value"),
+        (["model.py:stops"], "place: model.py:stops fails: SystemExit: 3"),
+    ],
+)
+def test_place_ends_in_one_line_that_says_what_is_wrong(words, line, model, capsys):
+    assert main(["place", *words]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {line}") and error.count("\n") == 1
+    assert not (model / "outputs").exists()
+
+
+def test_place_without_a_file_says_what_it_takes(capsys):
+    assert main(["place", "cluster=p100x4"]) == 1
+    assert "FILE.py:FUNCTION" in capsys.readouterr().err
+    assert main(["place", "--help"]) == 0
+    assert "seconds" in capsys.readouterr().out
+
+
+def test_report_says_what_it_did_not_find(tmp_path, capsys):
+    assert main(["report", str(tmp_path / "nowhere")]) == 1
+    error = capsys.readouterr().err
+    assert "nowhere" in error and error.count("\n") == 1
+
+
+def test_conf_and_workloads_are_found():
+    assert (resource("conf") / "config.yaml").is_file()
+    assert (resource("workloads") / "chainmm.einsum").is_file()
