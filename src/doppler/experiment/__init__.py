@@ -2,10 +2,14 @@
 
 from typing import TYPE_CHECKING
 
+from doppler.experiment.resolvers import register_resolvers
+
 if TYPE_CHECKING:
     from doppler.stages import execute
 
 __all__ = ["execute"]
+
+register_resolvers()  # a configuration is composed, and shown, before anything runs
 
 
 def __getattr__(name: str) -> object:
