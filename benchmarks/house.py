@@ -63,7 +63,8 @@ def listed(found: list[str]) -> str:
 
 def num_options(root: Path, overrides: list[str]) -> int:
     """Options that a run resolves."""
-    for name in ("stem", "host_device_type", "num_host_devices"):
+    conf = "".join(path.read_text() for path in (root / "conf").rglob("*.yaml"))
+    for name in set(re.findall(r"\$\{(\w+):", conf)) - {"hydra"}:
         OmegaConf.register_new_resolver(name, lambda *_: 2, replace=True)
     with initialize_config_dir(str(root / "conf"), version_base="1.3"):
         cfg = compose("config", overrides)

@@ -27,7 +27,7 @@ from rich.console import Console
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "src"))
 
-from doppler.stages import execute  # noqa: E402
+from doppler.experiment import execute  # noqa: E402
 
 # Episodes per second of the released training code on one core of another machine, recorded.
 RECORDED_PER_S = {
@@ -53,7 +53,7 @@ def train(overrides: list[str], seed: int, output_dir: str, evaluations: int) ->
     settings = ["stage=rl_sim", "stage.init_from=null", f"budget.evaluations={evaluations}"]
     places = [f"seed={seed}", f"output_dir={output_dir}"]
     cfg = compose("config", [*overrides, *settings, *places])
-    return execute(cfg, [], Console(quiet=True), is_step=True)
+    return execute(cfg, [], Console(quiet=True))
 
 
 def speeds(overrides: list[str], evaluations: int) -> list[float]:

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
-from doppler.stages import execute
+from doppler.experiment import execute
 
 PROJECT = Path(__file__).resolve().parents[1]
 TUTORIAL = (PROJECT / "docs/tutorial.md").read_text()

@@ -181,6 +181,9 @@ H100 = Device(
     memory_bytes=80e9,
 )
 
+# NVIDIA H200 (SXM): an H100 with more and faster memory (data sheet).
+H200 = replace(H100, name="h200", memory_bytes_per_s=4800e9, memory_bytes=141e9)
+
 # PCI Express 3.0 x16: 15.75 GB/s of which copies reach about 12. NVLink 2: 25 GB/s a link and
 # direction. NVSwitch: 300 GB/s (A100) and 450 GB/s (H100) a GPU and direction. 100 Gbit/s
 # InfiniBand between nodes.
@@ -260,7 +263,8 @@ def host(
 ) -> Cluster:
     """The machine this runs on, divided equally among its devices; speeds are guesses.
 
-    device_type: ``cpu``: its cores. ``cuda``: its GPUs; several devices on one where they are more.
+    device_type: ``cpu``: its cores. ``cuda``: its GPUs, of the speed of those in the presets by
+    their name, else of an A100's; several devices on one where they are more.
 
     Raises:
         InputError: fewer than one device, another device type, or no GPU where there should be one.
@@ -268,25 +272,27 @@ def host(
     if num_devices < 1:
         raise InputError(f"cluster {name!r}: num_devices must be at least 1, got {num_devices}")
     if device_type == "cuda":
-        device, link, memory_bytes = A100, PCIE3, _gpu_memory_bytes(name, num_devices)
+        device, link = _gpu(name, num_devices)
     elif device_type == "cpu":
-        device, link = CORE, THREAD_TO_THREAD
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / num_devices
+        device, link = replace(CORE, memory_bytes=memory_bytes), lambda s, d: THREAD_TO_THREAD
     else:
         raise InputError(f"cluster {name!r}: device_type {device_type!r} is not one of cpu, cuda")
-    devices = [
-        replace(device, name=f"{device_type}:{d}", memory_bytes=memory_bytes)
-        for d in range(num_devices)
-    ]
-    return connected(name=name, devices=devices, link=lambda s, d: link)
+    devices = [replace(device, name=f"{device_type}:{d}") for d in range(num_devices)]
+    return connected(name=name, devices=devices, link=link)
 
 
-def _gpu_memory_bytes(name: str, num_devices: int) -> float:
-    """What the smallest GPU has for each of its devices."""
+def _gpu(name: str, num_devices: int) -> tuple[Device, Callable[[int, int], Link]]:
+    """A device on the GPUs of this machine, with its share of the smallest one's memory; links."""
     import torch  # which nothing else in this layer needs
 
     num_gpus = torch.cuda.device_count()
     if num_gpus == 0:
         raise InputError(f"cluster {name!r}: there is no GPU")
-    smallest = min(torch.cuda.get_device_properties(i).total_memory for i in range(num_gpus))
-    return smallest / -(-num_devices // num_gpus)
+    properties = [torch.cuda.get_device_properties(i) for i in range(num_gpus)]
+    known = (one for one in (P100, V100, H100, H200) if one.name in properties[0].name.lower())
+    memory_bytes = min(one.total_memory for one in properties) / -(-num_devices // num_gpus)
+    device = replace(next(known, A100), memory_bytes=memory_bytes)
+    # What is copied within a GPU is read from its memory and written to it.
+    within = Link(bytes_per_s=device.memory_bytes_per_s / 2, latency_s=device.launch_overhead_s)
+    return device, lambda s, d: within if s % num_gpus == d % num_gpus else PCIE3

@@ -48,11 +48,14 @@ class Measurement:
 class Session(Protocol):
     """One problem on one system; buffers, threads and locks live here. A context manager.
 
-    evaluations counts the executions so far: placements times repeats.
+    evaluations: executions so far, placements times repeats. honours_order: whether ready ops run
+    by their priority. is_random: whether executing a placement twice can take different times.
     """
 
     problem: Problem
     evaluations: int
+    honours_order: bool
+    is_random: bool
 
     def measure(
         self,
@@ -102,6 +105,19 @@ class System(Protocol):
     def open(self, problem: Problem) -> Session:
         """A session for one problem."""
         ...
+
+    def with_noise(self, noise: float) -> Self:
+        """The same system, seconds of ops and transfers times factors of this deviation.
+
+        noise: standard deviation of the logarithm; 0: none. A measured system has noise of its own,
+        which cannot be chosen: it is returned as it is.
+        """
+        ...
+
+
+def honours_order(queue: str) -> bool:
+    """Whether ready ops run by their priority where ``queue`` says which goes first."""
+    return queue in ("priority", "strict")
 
 
 def measure_placements(

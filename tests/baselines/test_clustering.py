@@ -1,4 +1,4 @@
-"""Clustering: what is merged, where clusters go, and how good the search is."""
+"""Clustering: what is merged, where groups go, and how good the search is."""
 
 from collections import Counter
 from dataclasses import replace
@@ -17,7 +17,7 @@ from doppler.problem import Problem, build
 from doppler.simulator import Published, WorkConserving
 
 
-def clustered(
+def grouped(
     problem: Problem, *, least_weight: float, cap: float, level=None, seed: int = 0, num: int = 1
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Ops in the order in which they were taken, and device by op id, of each run."""
@@ -34,22 +34,22 @@ def clustered(
     return decisions.op.tolist(), device_BV.tolist()
 
 
-def expected_clusters(problem: Problem, least_weight: float, cap: float) -> dict[int, set[int]]:
-    """Cluster of each op, by merging sets in plain Python; the weights must be distinct."""
+def expected_groups(problem: Problem, least_weight: float, cap: float) -> dict[int, set[int]]:
+    """Group of each op, by merging sets in plain Python; the weights must be distinct."""
     weight_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
     seconds_VD = problem.arrays.op_seconds
-    cluster = {v: {v} for v in range(problem.num_ops)}
+    group = {v: {v} for v in range(problem.num_ops)}
     for e in np.argsort(-weight_E):
-        a = cluster[int(problem.graph.edges.src[e])]
-        b = cluster[int(problem.graph.edges.dst[e])]
+        a = group[int(problem.graph.edges.src[e])]
+        b = group[int(problem.graph.edges.dst[e])]
         load = seconds_VD[list(a)].sum(axis=0) + seconds_VD[list(b)].sum(axis=0)
         if a is not b and weight_E[e] >= least_weight and load.min() <= cap:
             a |= b
-            cluster.update(dict.fromkeys(b, a))
-    return cluster
+            group.update(dict.fromkeys(b, a))
+    return group
 
 
-def plain_devices(problem: Problem, cluster: dict[int, set[int]], op_V: list[int]) -> list[int]:
+def plain_devices(problem: Problem, group: dict[int, set[int]], op_V: list[int]) -> list[int]:
     """Device by op id when ops are taken in this order."""
     p, edges = problem.arrays, problem.graph.edges
     num = problem.num_devices
@@ -64,9 +64,9 @@ def plain_devices(problem: Problem, cluster: dict[int, set[int]], op_V: list[int
                 move_s = p.latency_s[s, d] + p.size[r] * p.seconds_per_size[s, d] if s != d else 0
                 ready_D[d] = max(ready_D[d], finish[u] + move_s)
         start_D = np.maximum(free, ready_D)
-        homes = {device[u] for u in cluster[v] if u in device}
+        homes = {device[u] for u in group[v] if u in device}
         if not homes:
-            load_D = p.op_seconds[list(cluster[v])].sum(axis=0)
+            load_D = p.op_seconds[list(group[v])].sum(axis=0)
             finish_D = np.maximum(start_D, booked) + load_D
             homes = set(np.flatnonzero(finish_D <= finish_D.min() * (1 + 1e-12)).tolist())
             booked[min(homes)] += load_D[min(homes)]
@@ -104,20 +104,20 @@ def test_merging_and_mapping_equal_plain_python_where_nothing_is_tied():
         weight_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
         least_weight = float(rng.choice([0.0, *weight_E]))
         cap = float(problem.mean_op_seconds.sum() * rng.uniform(0.05, 1.0))
-        cluster = expected_clusters(problem, least_weight, cap)
+        group = expected_groups(problem, least_weight, cap)
         level_V = b_levels(problem) * rng.uniform(0.5, 2.0, problem.num_ops)
-        (op_V,), (device_V,) = clustered(
+        (op_V,), (device_V,) = grouped(
             problem, least_weight=least_weight, cap=cap, level=level_V, seed=seed
         )
-        assert device_V == plain_devices(problem, cluster, op_V)
-        sizes.update(len(members) for members in cluster.values())
+        assert device_V == plain_devices(problem, group, op_V)
+        sizes.update(len(members) for members in group.values())
     assert sum(times for size, times in sizes.items() if size > 1) > 300
     assert sizes[1] > 100
 
 
 def test_ops_are_taken_by_falling_level_among_those_whose_producers_are():
     problem = build(graph_of([1] * 4, [(0, 1, 1), (2, 3, 1)]), cluster_of([1.0, 1.0]))
-    op_BV, _ = clustered(problem, least_weight=np.inf, cap=0.0, level=[1, 9, 2, 3])
+    op_BV, _ = grouped(problem, least_weight=np.inf, cap=0.0, level=[1, 9, 2, 3])
     assert op_BV == [[2, 3, 0, 1]]
 
 
@@ -133,7 +133,7 @@ def test_edges_merge_by_falling_weight_up_to_the_cap():
         (5e-6, 100.0, {0, 2}),
         (4e-6, 100.0, {0, 1, 2}),
     ]:
-        _, device_BV = clustered(problem, least_weight=least_weight, cap=cap, num=20)
+        _, device_BV = grouped(problem, least_weight=least_weight, cap=cap, num=20)
         for row in device_BV:
             assert {v for v in range(4) if row[v] == row[0]} == together
             assert len(set(row)) == 5 - len(together)
@@ -142,30 +142,30 @@ def test_edges_merge_by_falling_weight_up_to_the_cap():
 def test_ties_between_edges_and_between_devices_are_drawn():
     graph = graph_of([2] * 3, [(0, 1, 5), (0, 2, 5)])
     problem = build(graph, cluster_of([1.0] * 3, bytes_per_s=1e6))
-    _, device_BV = clustered(problem, least_weight=0.0, cap=4.0, num=600)
+    _, device_BV = grouped(problem, least_weight=0.0, cap=4.0, num=600)
     with_first = Counter(next(v for v in (1, 2) if row[v] == row[0]) for row in device_BV)
     first = Counter(row[0] for row in device_BV)
     assert abs(with_first[1] - 300) < 6 * 12.3  # binomial standard deviations
     assert all(abs(first[d] - 200) < 6 * 11.6 for d in range(3))
 
 
-def test_no_cluster_needs_what_no_device_can_run():
+def test_no_group_needs_what_no_device_can_run():
     cluster = cluster_of([1.0, 1.0], unsupported_kinds=[["a"], ["b"]])
     problem = build(graph_of([1, 1], [(0, 1, 100)], kinds=["a", "b"]), cluster)
-    _, device_BV = clustered(problem, least_weight=0.0, cap=np.inf, num=20)
+    _, device_BV = grouped(problem, least_weight=0.0, cap=np.inf, num=20)
     assert device_BV == [[1, 0]] * 20
 
 
-def test_an_op_that_does_not_fit_leaves_its_cluster():
+def test_an_op_that_does_not_fit_leaves_its_group():
     edges = [(v, v + 1, 100) for v in range(3)]
     problem = build(
         graph_of([1] * 4, edges, inputs=[(1000, [v]) for v in range(4)]), cluster_of([1.0, 1.0])
     )
-    _, device_BV = clustered(problem, least_weight=0.0, cap=np.inf, num=4)
+    _, device_BV = grouped(problem, least_weight=0.0, cap=np.inf, num=4)
     assert all(len(set(row)) == 1 for row in device_BV)
     p = problem.arrays._replace(memory_bytes=np.full(2, 2300.0))
     problem = replace(problem, arrays=p)
-    _, device_BV = clustered(problem, least_weight=0.0, cap=np.inf, num=4)
+    _, device_BV = grouped(problem, least_weight=0.0, cap=np.inf, num=4)
     assert all(row[0] == row[1] != row[2] == row[3] for row in device_BV)
 
 
@@ -234,7 +234,7 @@ def test_less_than_one_evaluation_is_refused():
     assert str(error.value) == "baseline.clustering.evaluations: at least 1, got 0"
 
 
-def test_ten_thousand_ops_are_clustered():
+def test_ten_thousand_ops_are_grouped():
     rng = np.random.default_rng(0)
     edges = [
         (int(rng.integers(max(0, v - 50), v)), v, float(rng.integers(1, 99)), v)

@@ -1,8 +1,11 @@
 """What the policies see, against a plain and slow placement process."""
 
+import ast
 import dataclasses
+import re
 from functools import cached_property
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,15 +14,16 @@ from problems import cluster_of, graph_of, random_problem
 
 from doppler.cluster import Cluster, preset
 from doppler.episode import (
-    DEVICE_CLUSTER_FEATURES,
     DEVICE_FEATURES,
+    DEVICE_GROUP_FEATURES,
     OP_FEATURES,
-    SEL_CLUSTER_FEATURES,
     SEL_FEATURES,
+    SEL_GROUP_FEATURES,
     estimated_makespans,
     make_view,
     merged_at_random,
 )
+from doppler.episode import features as features_module
 from doppler.episode import view as view_module
 from doppler.episode.view import DIFFUSIONS, device_classes
 from doppler.graph import DataflowGraph
@@ -281,32 +285,32 @@ class PlainProcess:
             "queued_available_over_min": np.log1p((free[d] - min(free)) / scale),
         }
 
-    def sel_cluster_features(self, v: int, cluster: list[int]) -> dict[str, float]:
+    def sel_group_features(self, v: int, group: list[int]) -> dict[str, float]:
         """Of the ops that go where v goes: how long they take, or that v knows where to go."""
-        others = [u for u in range(self.num_ops) if cluster[u] == cluster[v] and u != v]
+        others = [u for u in range(self.num_ops) if group[u] == group[v] and u != v]
         placed = any(u in self.device for u in others)
         rest = sum(self.problem.mean_op_seconds[u] for u in others)
         return {
-            "cluster_rest": 0.0 if placed else min(rest / self.scale_s, 2),
-            "cluster_placed": float(placed),
+            "group_rest": 0.0 if placed else min(rest / self.scale_s, 2),
+            "group_placed": float(placed),
         }
 
-    def cluster_features(self, v: int, d: int, cluster: list[int]) -> dict[str, float]:
+    def group_features(self, v: int, d: int, group: list[int]) -> dict[str, float]:
         """What d means for the ops that go where v goes; 0 where that is v alone, or known."""
-        members = [u for u in range(self.num_ops) if cluster[u] == cluster[v]]
+        members = [u for u in range(self.num_ops) if group[u] == group[v]]
         if len(members) == 1 or any(u in self.device for u in members):
-            return dict.fromkeys(DEVICE_CLUSTER_FEATURES, 0.0)
+            return dict.fromkeys(DEVICE_GROUP_FEATURES, 0.0)
         rest = sum(self.problem.mean_op_seconds[u] for u in members if u != v)
         edges = [(p, u) for u in members for p in self.producers(u)]
         incoming = sum(self.weight_of(*edge) for edge in edges)
         here = sum(self.weight_of(p, u) for p, u in edges if self.device.get(p) == d)
         affinity = [sum(self.affinity(u, d, k) for u in members) for k in range(len(DIFFUSIONS))]
         return {
-            "cluster_rest": min(rest / self.scale_s, 2),
-            "cluster_producers": ratio(here, incoming),
-            "cluster_diffusion_near": min(affinity[0], 4),
-            "cluster_diffusion_far": min(affinity[1], 4),
-            "cluster_diffusion_unweighted": min(affinity[2], 4),
+            "group_rest": min(rest / self.scale_s, 2),
+            "group_producers": ratio(here, incoming),
+            "group_diffusion_near": min(affinity[0], 4),
+            "group_diffusion_far": min(affinity[1], 4),
+            "group_diffusion_unweighted": min(affinity[2], 4),
         }
 
     def allowed(self, v: int, d: int) -> bool:
@@ -386,11 +390,11 @@ def test_recorded_features_are_those_of_the_plain_process(seed, costs):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_of_merged_views_devices_are_also_seen_as_places_of_the_whole_cluster(seed):
+def test_of_merged_views_devices_are_also_seen_as_places_of_the_whole_group(seed):
     rng = np.random.default_rng(seed)
     problem = random_problem(seed, num_ops=18, num_devices=1 + seed % 4, costs="distinct")
     view = merged_at_random(make_view(problem), rng)
-    cluster = view.arrays.cluster.tolist()
+    group = view.arrays.group.tolist()
     decisions = make_policy(seed).rollout(view, 2, None, rng)
     record = decisions.record
     seen = 0
@@ -402,21 +406,21 @@ def test_of_merged_views_devices_are_also_seen_as_places_of_the_whole_cluster(se
                 op = int(record.candidate_op[b, row])
                 expected = {
                     **plain.sel_features(op),
-                    **plain.sel_cluster_features(op, cluster),
+                    **plain.sel_group_features(op, group),
                 }
-                names = (*SEL_FEATURES, *SEL_CLUSTER_FEATURES)
+                names = (*SEL_FEATURES, *SEL_GROUP_FEATURES)
                 assert_named(names, record.candidate_x[b, row], expected, f"step {t}, op {op}")
             for d in plain.able(v):
                 x = record.device_x[b, t, d]
                 expected = {
                     **plain.device_features(v, d),
-                    **plain.cluster_features(v, d, cluster),
+                    **plain.group_features(v, d, group),
                 }
-                names = (*DEVICE_FEATURES, *DEVICE_CLUSTER_FEATURES)
+                names = (*DEVICE_FEATURES, *DEVICE_GROUP_FEATURES)
                 assert_named(names, x, expected, f"step {t}, op {v}, device {d}")
-                seen += expected["cluster_rest"] > 0
+                seen += expected["group_rest"] > 0
             plain.place(v, int(decisions.device[b, t]))
-    assert (seen > 0) == (len(set(cluster)) < problem.num_ops)
+    assert (seen > 0) == (len(set(group)) < problem.num_ops)
 
 
 def test_recorded_features_are_those_of_the_plain_process_on_a_cube_mesh():
@@ -618,3 +622,14 @@ def test_a_thousand_times_slower_problem_looks_the_same(seed, costs):
     for column in ("candidate_op", "candidate_x"):
         left, right = getattr(one.record, column)[:, :rows], getattr(other.record, column)[:, :rows]
         np.testing.assert_allclose(left, right, atol=1e-5, err_msg=column)
+
+
+@pytest.mark.parametrize("columns", ["SEL", "SEL_GROUP", "DEVICE", "DEVICE_GROUP"])
+def test_every_feature_is_written_under_its_name_in_one_place(columns):
+    written: list[int] = []
+    for node in ast.walk(ast.parse(Path(features_module.__file__).read_text())):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            for name, others in re.findall(rf"\b{columns}\.(\w+)( \+ k)?", ast.unparse(node.slice)):
+                first = getattr(getattr(features_module, columns), name)
+                written += range(first, first + (len(DIFFUSIONS) if others else 1))
+    assert sorted(written) == list(getattr(features_module, columns))

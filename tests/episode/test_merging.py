@@ -28,7 +28,7 @@ def diamond():
 
 
 @pytest.mark.parametrize(
-    ("least", "cap", "clusters"),
+    ("least", "cap", "groups"),
     [
         (9, 100, [{0}, {1}, {2}, {3}, {4}]),
         (8, 100, [{0, 1}, {2}, {3}, {4}]),
@@ -39,38 +39,38 @@ def diamond():
         (0, 2.9, [{0}, {1}, {2}, {3}, {4}]),
     ],
 )
-def test_edges_join_their_ends_from_the_heaviest_down_under_the_cap(least, cap, clusters):
+def test_edges_join_their_ends_from_the_heaviest_down_under_the_cap(least, cap, groups):
     view = merged(make_view(diamond()), least_weight_s=least, cap_s=cap)
     found: dict[int, set[int]] = {}
-    for v, root in enumerate(view.arrays.cluster.tolist()):
+    for v, root in enumerate(view.arrays.group.tolist()):
         found.setdefault(root, set()).add(v)
-    assert sorted(found.values(), key=min) == clusters
+    assert sorted(found.values(), key=min) == groups
     assert all(root in ops for root, ops in found.items())
 
 
-def test_no_cluster_is_more_than_one_device_can_run():
+def test_no_group_is_more_than_one_device_can_run():
     cluster = cluster_of([1.0, 1.0], unsupported_kinds=[["a"], ["b"]])
     problem = build(graph_of([1, 1, 1], [(0, 1, 9), (1, 2, 9)], kinds=["a", "b", "b"]), cluster)
     view = merged(make_view(problem), least_weight_s=0.0, cap_s=100.0)
-    assert view.arrays.cluster.tolist()[0] == 0
-    assert view.arrays.cluster[1] == view.arrays.cluster[2] != 0
+    assert view.arrays.group.tolist()[0] == 0
+    assert view.arrays.group[1] == view.arrays.group[2] != 0
 
 
 @pytest.mark.parametrize("explore", [None, 0.0, 1.0])
-def test_episodes_of_a_merged_view_keep_clusters_together(explore):
+def test_episodes_of_a_merged_view_keep_groups_together(explore):
     apart = 0
     for seed in range(5):
         view = make_view(random_problem(seed, num_ops=25, num_devices=4, costs="distinct"))
-        policy, cluster_V = make_policy(), merged_at_random(view, generator(seed)).arrays.cluster
+        policy, group_V = make_policy(), merged_at_random(view, generator(seed)).arrays.group
         seen = merged_at_random(view, generator(seed))
         device_BV, _ = policy.rollout(seen, 5, explore, generator(seed)).placements()
-        assert (device_BV == device_BV[:, cluster_V]).all()
+        assert (device_BV == device_BV[:, group_V]).all()
         device_BV, _ = policy.rollout(view, 5, explore, generator(seed)).placements()
-        apart += int((device_BV != device_BV[:, cluster_V]).sum())
+        apart += int((device_BV != device_BV[:, group_V]).sum())
     assert apart > 0, "unmerged ones would have done the same"
 
 
-def test_a_merged_view_is_replayed_as_it_was_played_and_follows_no_decision_that_splits_a_cluster():
+def test_a_merged_view_is_replayed_as_it_was_played_and_follows_no_decision_that_splits_a_group():
     view = make_view(diamond())
     whole = merged(view, least_weight_s=6.0, cap_s=100.0)
     policy = make_policy()
@@ -88,13 +88,13 @@ def test_a_merged_view_is_replayed_as_it_was_played_and_follows_no_decision_that
 def test_random_merging_is_sometimes_none_and_sometimes_all_that_the_cap_allows():
     problem = diamond()
     view = make_view(problem)
-    numbers = {len(set(merged_at_random(view, generator(s)).arrays.cluster)) for s in range(200)}
+    numbers = {len(set(merged_at_random(view, generator(s)).arrays.group)) for s in range(200)}
     assert {5, 4} <= numbers
     work = problem.arrays.op_seconds[:, 0]
     for seed in range(50):
-        cluster_V = merged_at_random(view, generator(seed)).arrays.cluster
-        for root in set(cluster_V.tolist()):
-            ops = cluster_V == root
+        group_V = merged_at_random(view, generator(seed)).arrays.group
+        for root in set(group_V.tolist()):
+            ops = group_V == root
             assert ops.sum() == 1 or work[ops].sum() <= work.sum() / 3
 
 
@@ -102,13 +102,13 @@ def test_heavy_edges_are_those_that_take_several_ops_to_move():
     # Ops take 1 s each, on 2 devices a third of all work is 2.1 s.
     edges = [(0, 1, 5), (1, 2, 4.5), (2, 3, 4.1), (3, 4, 3.9), (4, 5, 3)]
     problem = build(graph_of([1] * 12, edges), cluster_of([1.0] * 2))
-    cluster = heavy_merged(make_view(problem)).arrays.cluster.tolist()
-    assert cluster[0] == cluster[1], "the heaviest"
-    assert cluster[2] == cluster[3] != cluster[1], "all three would be too much for one device"
-    assert len(set(cluster)) == 10, "3.9 s and 3 s join nothing"
+    group = heavy_merged(make_view(problem)).arrays.group.tolist()
+    assert group[0] == group[1], "the heaviest"
+    assert group[2] == group[3] != group[1], "all three would be too much for one device"
+    assert len(set(group)) == 10, "3.9 s and 3 s join nothing"
 
 
-def test_clusters_mean_nothing_to_new_weights_and_nothing_ever_to_episodes_without_them():
+def test_groups_mean_nothing_to_new_weights_and_nothing_ever_to_episodes_without_them():
     view = make_view(random_problem(3, num_ops=25, num_devices=4, costs="distinct"))
     whole = merged(view, least_weight_s=0.0, cap_s=float(view.arrays.scale_s / 4))
 
@@ -116,15 +116,15 @@ def test_clusters_mean_nothing_to_new_weights_and_nothing_ever_to_episodes_witho
         return [policy.rollout(seen, 4, None, generator()).log_prob for seen in (view, whole)]
 
     policy = make_policy()
-    plain, of_clusters = log_probs(policy)
-    assert not policy.plc_cluster.weight.any() and not policy.sel_cluster.weight.any()
+    plain, of_groups = log_probs(policy)
+    assert not policy.plc_group.weight.any() and not policy.sel_group.weight.any()
     with torch.no_grad():
-        policy.sel_cluster.weight.copy_(torch.randn(4, 2))
-        policy.plc_cluster.weight.fill_(0.3)
-        policy.plc_cluster.weight[:, 2:] = torch.randn(4, 3)
-    other_plain, other_of_clusters = log_probs(policy)
+        policy.sel_group.weight.copy_(torch.randn(4, 2))
+        policy.plc_group.weight.fill_(0.3)
+        policy.plc_group.weight[:, 2:] = torch.randn(4, 3)
+    other_plain, other_of_groups = log_probs(policy)
     np.testing.assert_array_equal(other_plain, plain)
-    assert (other_of_clusters != of_clusters).any()
+    assert (other_of_groups != of_groups).any()
 
 
 def test_near_a_merging_are_those_from_the_next_weights_on_up_to_about_its_load():

@@ -23,13 +23,15 @@ AUTO, THREADS, CUDA = (f"doppler.executor.{name}" for name in ("automatic", "Thr
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """gpus(sizes): from now on torch reports GPUs of so many bytes."""
+    """gpus(sizes, kind=name): from now on torch reports GPUs of so many bytes."""
 
-    def report(*sizes: int) -> None:
+    def report(*sizes: int, kind: str = "NVIDIA A100-SXM4-40GB") -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: len(sizes) > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(sizes))
         monkeypatch.setattr(
-            torch.cuda, "get_device_properties", lambda i: SimpleNamespace(total_memory=sizes[i])
+            torch.cuda,
+            "get_device_properties",
+            lambda i: SimpleNamespace(name=kind, total_memory=sizes[i]),
         )
 
     return report
@@ -75,6 +77,23 @@ def test_devices_of_one_gpu_share_its_memory(gpus):
         host(device_type="cuda", num_devices=1)
     with pytest.raises(InputError, match="'host': device_type 'gpu' is not one of cpu, cuda"):
         host(device_type="gpu", num_devices=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bytes_per_s"),
+    [
+        ("Tesla V100-SXM2-16GB", 900e9),
+        ("NVIDIA H100 80GB HBM3", 3350e9),
+        ("NVIDIA H200", 4800e9),
+        ("NVIDIA of a later year", 1555e9),
+    ],
+)
+def test_a_gpu_is_as_fast_as_one_of_its_name(gpus, kind, bytes_per_s):
+    gpus(80, 80, kind=kind)
+    four = host(device_type="cuda", num_devices=4)
+    assert {device.memory_bytes_per_s for device in four.devices} == {bytes_per_s}
+    within, between = four.bytes_per_s[0, 2], four.bytes_per_s[0, 1]
+    assert (within, between) == (bytes_per_s / 2, 12e9)
 
 
 def test_auto_picks_gpus_where_there_are_any_and_passes_its_settings_on(gpus):

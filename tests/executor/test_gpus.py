@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from problems import REPOSITORY
-from test_threads import check_runs, graph, ordered_placement
+from executions import WORKLOADS, check_runs, check_too_little_memory, graph, ordered_placement
 
 from doppler.cluster import host
 from doppler.errors import InputError
@@ -17,8 +16,6 @@ from doppler.executor.devices import Cores
 from doppler.executor.gpus import Gpus
 from doppler.problem import build
 from doppler.trace import check
-
-WORKLOADS = sorted(path.stem for path in (REPOSITORY / "workloads").glob("*.einsum"))
 
 
 class Stream:
@@ -47,6 +44,7 @@ def made_up(monkeypatch):
     """made_up(num): from now on torch has so many GPUs, whose memory is the host's."""
 
     def make(num: int) -> None:
+        gpus._stream.cache_clear()
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: num)
         monkeypatch.setattr(torch.cuda, "Stream", Stream)
@@ -72,6 +70,7 @@ def test_a_problem_runs_on_any_number_of_gpus(made_up, num_gpus):
 
 
 def test_devices_are_dealt_out_to_gpus(monkeypatch):
+    gpus._stream.cache_clear()
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(Gpus, "_test_copies", lambda self: None)
@@ -104,13 +103,30 @@ def test_a_channel_has_streams_of_its_own_on_both_sides(made_up):
     here, there = torch.ones(3), torch.zeros(3)
     channels = [devices.copying(*pair, here, there) for pair in ((0, 1), (1, 0), (0, 2))]
     streams = [stream for copy in channels for part in copy.parts for stream in part.streams]
-    assert len({id(stream) for stream in [*streams, *devices._streams]}) == 2 * 3 + 3
+    assert [len(copy.parts[0].streams) for copy in channels] == [2, 2, 1], "0 and 2 share a GPU"
+    assert len({id(stream) for stream in [*streams, *devices._streams]}) == 2 + 2 + 1 + 3
     into, out = streams[:2]
     before = [(stream.num_uses, stream.num_waits) for stream in (out, into)]
     devices.copying(0, 1, here, there)()
     assert there.tolist() == [1, 1, 1]
     after = [(stream.num_uses, stream.num_waits) for stream in (out, into)]
     assert after == [(uses + 1, waits + 1) for uses, waits in before]
+
+
+def test_sessions_have_the_same_streams_one_after_another(made_up):
+    made_up(2)
+    pairs = [(src, dst) for src in range(4) for dst in range(4) if src != dst]
+
+    def streams() -> list[Stream]:
+        devices, x = Gpus(4), torch.zeros(1)
+        ends = [s for pair in pairs for s in devices.copying(*pair, x, x).parts[0].streams]
+        return [*devices._streams, *ends]
+
+    first, second = streams(), streams()
+    assert [id(stream) for stream in first] == [id(stream) for stream in second]
+    assert len({id(stream) for stream in first}) == len(first)
+    # Of one GPU torch has 32.
+    assert max(sum(s.device == gpu for s in first) for gpu in {s.device for s in first}) <= 32
 
 
 class Damaged(Gpus):
@@ -213,16 +229,30 @@ def test_the_use_of_gpus_is_read_after_a_while_of_executing(made_up, monkeypatch
     assert found == [("cuda:0", busy, 1000.0), ("cuda:1", 2 * busy, 2000.0)]
 
 
-def test_without_nvml_nothing_is_known_of_the_use_of_gpus(made_up, monkeypatch, caplog):
+class NvmlError(Exception):
+    """Of NVML, where a GPU is shared out."""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ModuleNotFoundError("pynvml"), "nvidia-ml-py is not installed"),
+        (NvmlError("Not Supported\nsee above"), "NVML says Not Supported"),
+        (NvmlError(), "NVML says NvmlError"),
+    ],
+)
+def test_without_nvml_nothing_is_known_of_the_use_of_gpus(
+    made_up, monkeypatch, caplog, error, reason
+):
     made_up(2)
 
-    def missing(gpu: int) -> int:
-        raise ModuleNotFoundError("pynvml")
+    def fail(gpu: int) -> int:
+        raise error
 
-    monkeypatch.setattr(torch.cuda, "utilization", missing)
+    monkeypatch.setattr(torch.cuda, "utilization", fail)
     with caplog.at_level(logging.WARNING):
         assert Gpus(2).use() == []
-    assert caplog.messages == ["nvidia-ml-py is not installed: nothing is known of the use of GPUs"]
+    assert caplog.messages == [f"{reason}: nothing is known of the use of GPUs"]
 
 
 # --- On real GPUs ---------------------------------------------------------------------------------
@@ -235,13 +265,8 @@ def test_results_and_traces_are_right_on_four_virtual_devices(name):
 
 
 @pytest.mark.gpu
-def test_an_op_that_does_not_fit_into_the_gpu_is_named():
-    free, _ = torch.cuda.mem_get_info(0)
-    keep = torch.empty(int(free * 0.999), dtype=torch.uint8, device="cuda:0")
-    problem = build(graph("chainmm"), host(num_devices=2))
-    with pytest.raises(InputError, match="out of memory"):
-        Cuda().open(problem)
-    del keep
+def test_what_does_not_fit_into_a_gpu_is_named():
+    check_too_little_memory(Cuda())
 
 
 @pytest.mark.gpu

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from executions import WORKLOADS, check_runs, graph, ordered_placement
 from problems import random_placement, random_problem
-from test_gpus import WORKLOADS
-from test_threads import check_runs, graph, ordered_placement
 
 from doppler.cluster import host
 from doppler.errors import InputError
@@ -86,8 +85,8 @@ class Stream:
     clock_ms = 0.0
     hangs_at = None  # an action
 
-    def __init__(self, device: "Place") -> None:
-        self.device, self.todo = device.gpu, []
+    def __init__(self, device: str) -> None:
+        self.device, self.todo = device, []
         Stream.all.append(self)
 
     def wait_event(self, event: Event) -> None:
@@ -117,12 +116,6 @@ class Stream:
         return bool(able)
 
 
-class Place(str):
-    """The host, for torch; a GPU, for its streams."""
-
-    gpu: str
-
-
 def issue_later(part: Part) -> None:
     """As torch does: a copy between two streams comes after what both have to do, for both."""
     *others, stream = part.streams
@@ -141,17 +134,13 @@ def issue_later(part: Part) -> None:
 def made_up(monkeypatch):
     """made_up(num): from now on torch has so many GPUs, whose memory is the host's."""
 
-    def place(self: Gpus, device: int) -> Place:
-        found = Place("cpu")
-        found.gpu = f"cuda:{device % self._num_gpus}"
-        return found
-
     def run_all(gpu: str) -> None:
         for stream in Stream.all:
             stream.synchronize()
 
     def make(num: int) -> None:
         Stream.all, Stream.rng, Stream.hangs_at = [], random.Random(num), None
+        gpus._stream.cache_clear()
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: num)
         monkeypatch.setattr(torch.cuda, "Stream", Stream)
@@ -161,7 +150,7 @@ def made_up(monkeypatch):
         monkeypatch.setattr(issuing, "POLL_S", 0.0)
         monkeypatch.setattr(gpus, "TEST_BYTES", 1000)
         monkeypatch.setattr(gpus, "_on_host", torch.empty_like)
-        monkeypatch.setattr(Gpus, "place", place)
+        monkeypatch.setattr(Gpus, "place", lambda self, device: "cpu")
         monkeypatch.setattr(Part, "issue", issue_later)
         properties = SimpleNamespace(total_memory=1 << 40)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda place: properties)

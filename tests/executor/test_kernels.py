@@ -349,6 +349,16 @@ def test_cholesky_reads_the_lower_triangle_and_returns_zeros_above(dtype):
     assert (result.triu(1) == 0).all()
 
 
+def test_cholesky_on_gpus_is_the_same_and_tells_by_nan_what_has_no_factor(monkeypatch):
+    spec, factor = spec_of("cholesky", [(6, 6)], (6, 6), "f64"), draw((6, 6), "f64").tril()
+    factor.diagonal().abs_().add_(1)
+    raising = lambda *arguments: pytest.fail("the host waits for the GPU")  # noqa: E731
+    monkeypatch.setattr(torch.linalg, "cholesky", raising)
+    on_gpus = compile_kernel(spec, device="cuda:0")
+    torch.testing.assert_close(on_gpus([factor @ factor.T]), factor)
+    assert on_gpus([-torch.eye(6, dtype=torch.float64)]).isnan().all()
+
+
 @pytest.mark.parametrize("dtype", ["f16", "f32", "f64"])
 def test_solve_reads_the_lower_triangle_of_its_matrix(dtype):
     factor = ((draw((6, 6), "f64") / 4).tril() + torch.eye(6)).to(TORCH_DTYPES[dtype])

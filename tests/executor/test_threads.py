@@ -6,20 +6,20 @@ import subprocess
 import sys
 import threading
 import time
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from executions import WORKLOADS, check_runs, graph, ordered_placement, problem
 from problems import REPOSITORY, graph_of, random_placement
 from programs import random_splits
-from test_workloads import MEANING, TOLERANCE
 from torch import nn
 from torch.nn import functional
 
 from doppler.cluster import host
-from doppler.einsum import load_program, lower
+from doppler.einsum import lower
 from doppler.errors import InputError
 from doppler.executor import (
     ExecutionError,
@@ -27,33 +27,13 @@ from doppler.executor import (
     Threads,
     devices,
     memory,
-    random_inputs,
 )
 from doppler.executor.memory import Memory
-from doppler.graph import DataflowGraph
 from doppler.importing import import_module
 from doppler.problem import Placement, Problem, build
-from doppler.system import System
 from doppler.trace import check
 
-WORKLOADS = sorted(path.stem for path in (REPOSITORY / "workloads").glob("*.einsum"))
 SYSTEMS = [Threads(), Threads(queue="fifo"), Threads(queue="strict"), SynchronousThreads()]
-
-
-@cache
-def graph(name: str) -> DataflowGraph:
-    program = load_program(f"workloads/{name}.einsum", preset="small")
-    return lower(program, program.given_splits)
-
-
-def problem(name: str, num_devices: int = 2) -> Problem:
-    return build(graph(name), host(num_devices=num_devices))
-
-
-def ordered_placement(of: Problem, seed: int) -> Placement:
-    """Random devices, and an order that a strict queue can keep: that of the graph."""
-    device_V = np.random.default_rng(seed).integers(of.num_devices, size=of.num_ops)
-    return Placement.make(of, device_V)
 
 
 def executor_threads() -> list[threading.Thread]:
@@ -71,34 +51,6 @@ def no_thread_is_left():
 
 
 # --- Results and traces ---------------------------------------------------------------------------
-
-
-def check_runs(
-    name: str, num_devices: int, system: System, seeds: range, *, factor: float = 1.0
-) -> None:
-    """Results equal plain torch's, written independently; traces pass the checks.
-
-    factor: on the tolerance.
-    """
-    plain, make_inputs = MEANING[name]
-    rng = np.random.default_rng(0)
-    inputs = make_inputs(random_inputs(graph(name), rng), rng)
-    wide = {
-        key: value.to(torch.complex128 if value.is_complex() else torch.float64)
-        for key, value in inputs.items()
-    }
-    expected = plain(wide)
-    of = problem(name, num_devices)
-    with system.open(of, inputs=inputs) as session:
-        for seed in seeds:
-            placement = ordered_placement(of, seed)
-            check(session.trace(placement))
-            session._memory.wipe()
-            results = session.results(placement)
-            assert results.keys() == expected.keys()
-            for key, value in expected.items():
-                error = (results[key].double() - value).abs().max() / value.abs().max()
-                assert error <= factor * TOLERANCE[results[key].dtype], (name, seed, key)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 import torch
+from plain_torch import Tensors, as_drawn, ffnn, llama_block, llama_layer, rotary_inputs
 from problems import REPOSITORY
 from programs import random_order, random_splits
-from test_workloads import Tensors, as_drawn, ffnn, llama_block, llama_layer, rotary_inputs
 
 from doppler.einsum import (
     Input,

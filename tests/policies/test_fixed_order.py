@@ -23,7 +23,7 @@ from doppler.graph import DataflowGraph, save_json
 from doppler.policies import GDP, Decisions, Placeto
 from doppler.problem import build
 from doppler.simulator import WorkConserving
-from doppler.stages import execute
+from doppler.experiment import execute
 
 PROJECT = Path(__file__).resolve().parents[2]
 SIZES = [(1, 1), (1, 4), (2, 2), (7, 3), (15, 5), (40, 1), (40, 8)]
@@ -315,7 +315,7 @@ def train(tmp_path):
                 "stage=rl_sim",
             )
             cfg = compose("config", [*fixed, *overrides])
-            return execute(cfg, [], Console(file=io.StringIO()), is_step=True)
+            return execute(cfg, [], Console(file=io.StringIO()))
 
         yield go
 

@@ -9,7 +9,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 from rich.console import Console
 
-from doppler.stages import execute
+from doppler.experiment import execute
 
 PROJECT = Path(__file__).resolve().parents[2]
 

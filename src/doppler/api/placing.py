@@ -1,7 +1,7 @@
 """place(): from a torch module, or a graph, and the name of a machine to a placement."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,29 +12,45 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from doppler.api.placed import Placed
-from doppler.api.searching import check_method, search
 from doppler.baselines import Baseline, Clustering, Judge, SingleDevice, lower_bound
 from doppler.cluster import PRESETS, Cluster, host, preset
 from doppler.einsum import Auto, Decomposition, Published, lower
-from doppler.errors import InputError
+from doppler.episode import make_view
+from doppler.errors import InputError, check_count
 from doppler.graph import DataflowGraph
 from doppler.importing import TorchProgram, check_memory, import_module
 from doppler.policies import Policy
-from doppler.problem import build
+from doppler.policies.weights import PRETRAINED
+from doppler.problem import Problem, build
+from doppler.resources import resource
+from doppler.search import (
+    BestSoFar,
+    Budget,
+    PlaceOnce,
+    SearchStep,
+    load_policy,
+    policy_steps,
+    search,
+    search_settings,
+    steps_of,
+    warm_up,
+)
 from doppler.simulator import WorkConserving
 from doppler.system import System
 
-# conf/decomposition/auto.yaml
-_GRAINS, _JUDGE_EVALUATIONS = (1, 2, 4), 512
+# Of search, unless evaluations are given.
+_SECONDS = 60.0
+_Method = str | Baseline | Sequence[SearchStep]
 
 
 def place(
     model: nn.Module | DataflowGraph,
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
     cluster: str | Path | Cluster = "h100x8",
-    seconds: float = 60.0,
+    seconds: float | None = None,
     *,
-    method: str | Baseline = "auto",
+    evaluations: int | None = None,
+    method: str | Baseline | Sequence[SearchStep] = "auto",
     policy: Policy | str | Path | None = None,
     decomposition: Literal["auto", "published"] | Decomposition = "auto",
     system: System | None = None,
@@ -49,9 +65,12 @@ def place(
         example_inputs: of the module: tensors of the shapes and dtypes that it is called with.
         cluster: a preset (p100x4, v100x8, a100x8, h100x8, mixed), ``host``, a YAML file that
             describes one as conf/cluster does, or a `Cluster`.
-        seconds: of search; export and decomposition come before it.
-        method: auto (clusterings, then annealing from the best of them), annealing, clustering,
-            policy, a heuristic by name, or a baseline of your own.
+        seconds: of search, 60 by default; export, decomposition and compilation come before it.
+        evaluations: instead of seconds: executions of placements. Equal seeds then find equal
+            placements in the simulator.
+        method: auto (clusterings, then annealing from the best of them), policy (samples of one,
+            then annealing), the name of a baseline in conf/baseline, a baseline of your own, which
+            takes what it takes, or a list of steps (doppler.search).
         policy: for ``method="policy"``: a checkpoint, or a policy, instead of the one that comes
             with the package (docs/pretrained.md).
         decomposition: who splits the module's ops into blocks. With auto, nothing is split where
@@ -64,10 +83,13 @@ def place(
     Raises:
         InputError: one line about the model, the machine or the method, and what can be done.
     """
-    machine, chosen = resolve_cluster(cluster), check_method(method, policy)
+    if evaluations is not None:
+        check_count("evaluations", evaluations, 1)
+    elif seconds is None:
+        seconds = _SECONDS
+    budget = Budget(evaluations=evaluations, seconds=seconds)
+    machine, make_steps = resolve_cluster(cluster), _chosen(method, policy, budget)
     executing: Any = WorkConserving() if system is None else system
-    if not seconds > 0:
-        raise InputError(f"seconds: must be positive, got {seconds}")
     if isinstance(model, DataflowGraph):
         graph, whole, source = model, model, None
     else:
@@ -78,27 +100,58 @@ def place(
         whole = lower(source.program, {})
         graph = _split(source, whole, machine, decomposition)
     problem = build(graph, machine)
-    rng = np.random.default_rng(seed)
     with executing.open(problem) as session:
-        order = executing.queue in ("priority", "strict")
-        found = search(session, method=method, policy=chosen, seconds=seconds, order=order, rng=rng)
-    if not np.isfinite(found.best.makespan_s):
+        steps, confirmations = make_steps(problem), search_settings().confirmations
+        warm_up(steps, session)
+        best = BestSoFar(session=session, confirmations=confirmations, seed=seed)
+        effort = search(steps, best, budget, np.random.default_rng(seed))
+    if best.placement is None:
         raise InputError(
-            f"{graph.name}: no placement of {found.evaluations:,} fits in the memory of "
-            f"{machine.name!r}: use more devices, more seconds, or half precision"
+            f"{graph.name}: no placement of {effort.evaluations:,} fits in the memory of "
+            f"{machine.name!r}: use more devices, more search, or half precision"
         )
     return Placed(
         problem=problem,
-        placement=found.best.placement,
+        placement=best.placement,
         system=executing,
-        makespan_s=found.best.makespan_s,
+        makespan_s=best.seconds,
         bound=lower_bound(problem, streams=executing.streams),
         single_device_s=_single_device_s(whole, machine, executing),
-        method=method if isinstance(method, str) else type(method).__name__,
-        evaluations=found.evaluations,
-        seconds=found.seconds,
+        method=_name(method),
+        evaluations=effort.evaluations,
+        seconds=effort.seconds,
         source=source,
     )
+
+
+def _chosen(
+    method: _Method, policy: Policy | str | Path | None, budget: Budget
+) -> Callable[[Problem], Sequence[SearchStep]]:
+    """The steps of a method, once the problem is known."""
+    if policy is not None and method != "policy":
+        raise InputError('policy: is for method="policy" alone')
+    if method == "policy":
+        chosen = PRETRAINED if policy is None else policy
+        made = load_policy(chosen) if isinstance(chosen, str | Path) else chosen
+        return lambda problem: policy_steps(
+            search_settings(), made, make_view(problem), trained=False
+        )
+    if isinstance(method, str):
+        steps = steps_of(method, budget)
+        return lambda problem: steps
+    if isinstance(method, Sequence):
+        if not method or not all(hasattr(step, "search") for step in method):
+            raise InputError(f"method: not a list of steps (doppler.search): {method!r}")
+        return lambda problem: method
+    return lambda problem: [PlaceOnce(baseline=method)]
+
+
+def _name(method: _Method) -> str:
+    if isinstance(method, str):
+        return method
+    if isinstance(method, Sequence):
+        return ", ".join(type(step).__name__ for step in method)
+    return type(method).__name__
 
 
 def _split(
@@ -112,10 +165,11 @@ def _split(
     if isinstance(decomposition, str):
         if decomposition not in ("auto", "published"):
             raise InputError(f"decomposition: {decomposition!r} is not one of auto, published")
-        baseline: Any = Clustering(evaluations=_JUDGE_EVALUATIONS)
+        settings: Any = OmegaConf.load(resource("conf") / "decomposition" / "auto.yaml")
+        baseline: Any = Clustering(evaluations=settings.judge.baseline.evaluations)
         simulator: Any = WorkConserving()
         judge = Judge(baseline=baseline, system=simulator)
-        auto = Auto(cluster=cluster, judge=judge, grains=_GRAINS)
+        auto = Auto(cluster=cluster, judge=judge, grains=tuple(settings.grains))
         if decomposition == "auto":
             split = lower(program, auto.splits(program, cluster.num_devices))
             return min((whole, split), key=lambda graph: _judged_s(graph, cluster, judge))
@@ -156,7 +210,10 @@ def resolve_cluster(cluster: str | Path | Cluster) -> Cluster:
             raise InputError(f"cluster {cluster!r}: unknown, choose from {choices} or a .yaml file")
         return preset(name=cluster)
     try:
-        return instantiate(OmegaConf.load(cluster))
+        described: Any = OmegaConf.load(cluster)
+        if not OmegaConf.is_dict(described) or "_target_" not in described:
+            raise InputError(f"{cluster}: describes no cluster: it has no _target_")
+        return instantiate(described)
     except InputError:
         raise
     except Exception as error:

@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 
 from doppler.baselines.best_of_runs import Decisions, make_decisions
 from doppler.compiled import compiled
+from doppler.compiled.draws import uniform
+from doppler.compiled.heap import ENTRY, heap_pop, heap_push
 from doppler.problem import Problem
-from doppler.simulator.state import ENTRY, heap_pop, heap_push, output_bytes, uniform
+from doppler.simulator.state import output_bytes
 
 # Sums of the same seconds in another order differ in the last digits: such times are tied.
 _TIE = 1e-9
@@ -97,9 +99,9 @@ def queue_keys(
     """Keys [num, V] that rise where levels fall; equal levels have random order in every row."""
     order_V = np.argsort(-level_V)
     fallen_V = np.diff(level_V[order_V], prepend=np.inf) < -tie_seconds(level_V)
-    group_V = np.empty(len(level_V))
-    group_V[order_V] = np.cumsum(fallen_V)
-    return group_V + rng.random((num, len(level_V)))
+    class_V = np.empty(len(level_V))
+    class_V[order_V] = np.cumsum(fallen_V)
+    return class_V + rng.random((num, len(level_V)))
 
 
 def schedule_ops(

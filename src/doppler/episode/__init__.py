@@ -1,23 +1,22 @@
 """The placement process: what is seen of a problem, candidates, transitions, features."""
 
+from doppler.episode.features import (
+    DEVICE_FEATURES,
+    DEVICE_GROUP_FEATURES,
+    SEL_FEATURES,
+    SEL_GROUP_FEATURES,
+)
 from doppler.episode.links import estimated_makespans
 from doppler.episode.merging import Merging, heavy_merged, merged, merged_at_random
-from doppler.episode.process import (
-    DEVICE_CLUSTER_FEATURES,
-    DEVICE_FEATURES,
-    SEL_CLUSTER_FEATURES,
-    SEL_FEATURES,
-    Episode,
-    make_episode,
-)
+from doppler.episode.process import Episode, make_episode
 from doppler.episode.view import OP_FEATURES, View, make_view
 
 __all__ = [
-    "DEVICE_CLUSTER_FEATURES",
     "DEVICE_FEATURES",
+    "DEVICE_GROUP_FEATURES",
     "OP_FEATURES",
-    "SEL_CLUSTER_FEATURES",
     "SEL_FEATURES",
+    "SEL_GROUP_FEATURES",
     "Episode",
     "Merging",
     "View",

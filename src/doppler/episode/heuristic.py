@@ -7,7 +7,7 @@ the candidate with the largest b_level, the device on which it can start earlies
 import numpy as np
 
 from doppler.compiled import compiled
-from doppler.episode.process import NUM_CANDIDATES
+from doppler.episode.process import NUM_CANDIDATES, earliest_start
 
 
 @compiled
@@ -68,10 +68,10 @@ def close_later_starts(w, e, v, taken, mask):
     earliest = np.inf
     for d in range(len(mask)):
         if mask[d] != 0:
-            earliest = min(earliest, max(e.devices[d].available, e.on_device[v, d].data_ready))
+            earliest = min(earliest, earliest_start(e, v, d))
     latest = earliest + w.tie_s
-    if taken >= 0 and max(e.devices[taken].available, e.on_device[v, taken].data_ready) > latest:
+    if taken >= 0 and earliest_start(e, v, taken) > latest:
         return
     for d in range(len(mask)):
-        if max(e.devices[d].available, e.on_device[v, d].data_ready) > latest:
+        if earliest_start(e, v, d) > latest:
             mask[d] = 0

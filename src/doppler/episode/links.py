@@ -17,15 +17,6 @@ from doppler.compiled import compiled
 from doppler.problem import Problem, ProblemArrays
 
 FloatArray = NDArray[np.float64]
-QUEUE_FEATURES = (
-    "queued_start_over_min",
-    "queued_finish_over_min",
-    "attains_min_queued_finish",
-    "queued_wait",
-    "queued_available_over_min",
-)
-# The most that a finish is late, in units of the scale: on devices that cannot run the op.
-_LATEST = 1e3
 
 
 class Queues(NamedTuple):
@@ -122,28 +113,3 @@ def _end_all(p, q, placed_V, op_BV, device_BV, end_B):
         end_B[b] = 0.0
         for free in q.device_free:
             end_B[b] = max(end_B[b], free)
-
-
-@compiled
-def queue_features(p, w, q, device_of, v, out):
-    """Fill ``out`` [D, QUEUE_FEATURES] with what each device would mean for op v.
-
-    Logarithms: where much is moved, waits are many times the scale and are still to be told apart.
-    """
-    best_start, best_finish, first_free = np.inf, np.inf, np.inf
-    for d in range(len(q.start)):
-        start = try_start(p, q, device_of, v, d, False)
-        q.start[d] = start
-        first_free = min(first_free, q.device_free[d])
-        if p.op_seconds[v, d] < np.inf:
-            best_start = min(best_start, start)
-            best_finish = min(best_finish, start + p.op_seconds[v, d])
-    for d in range(len(q.start)):
-        start, free = q.start[d], q.device_free[d]
-        late = min((start + p.op_seconds[v, d] - best_finish) / w.scale_s, _LATEST)
-        # A device that cannot run v might have started it before all that can.
-        out[d, 0] = np.log1p(max(start - best_start, 0.0) / w.scale_s)
-        out[d, 1] = np.log1p(late)
-        out[d, 2] = 1.0 if late <= 0.0 else 0.0
-        out[d, 3] = np.log1p((start - free) / w.scale_s)
-        out[d, 4] = np.log1p((free - first_free) / w.scale_s)

@@ -1,14 +1,14 @@
-"""Merging ops along heavy edges: a view whose episodes place whole clusters."""
+"""Merging ops along heavy edges: a view whose episodes place whole groups."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from doppler.compiled import compiled
+from doppler.baselines.groups import join_groups, label_groups, make_groups
 from doppler.episode.view import View
 from doppler.problem import FloatArray, Problem
 
-# Loads up to which clusters are merged at random, as `Merging` has them, and how far the load of a
+# Loads up to which groups are merged at random, as `Merging` has them, and how far the load of a
 # merging near another is from its load, the deviation of the logarithm.
 _LOADS, _NEAR = (0.1, 1.0), 0.3
 # Heavy edges: transfers over the mean op, and up to which load they merge.
@@ -18,52 +18,35 @@ _HEAVY, _HEAVY_LOAD = 4.0, 0.35
 def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
     """The same problem, but ops that heavy edges join go where the first of them goes.
 
-    Edges join the clusters of their ends in the order of falling weight, the mean seconds of their
-    transfer. least_weight_s: lighter edges join nothing. cap_s: seconds that no cluster may exceed
+    Edges join the groups of their ends in the order of falling weight, the mean seconds of their
+    transfer. least_weight_s: lighter edges join nothing. cap_s: seconds that no group may exceed
     on the device that runs it fastest.
 
     Source: edge zeroing, Sarkar, "Partitioning and Scheduling Parallel Programs for
     Multiprocessors", 1989, with a cap on loads in place of his estimate of the makespan.
     """
     problem = view.problem
-    edges, load_VD = problem.graph.edges, problem.arrays.op_seconds.copy()
     weight_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
-    cluster_V = np.arange(problem.num_ops)
-    heaviest_first = np.argsort(-weight_E, kind="stable")
-    heavy = heaviest_first[: np.count_nonzero(weight_E >= least_weight_s)]
-    _join(edges.src[heavy], edges.dst[heavy], cap_s, load_VD, cluster_V)
-    work_V, size_V = problem.mean_op_seconds, np.bincount(cluster_V, minlength=problem.num_ops)
-    together_V = np.bincount(cluster_V, work_V, problem.num_ops)[cluster_V]
+    heaviest_first_E = np.argsort(-weight_E, kind="stable")
+    heavy = heaviest_first_E[: np.count_nonzero(weight_E >= least_weight_s)]
+    groups, group_V = make_groups(problem), np.empty(problem.num_ops, np.int64)
+    join_groups(problem.arrays, groups, heavy, cap_s)
+    label_groups(groups, group_V)
+    work_V, size_V = problem.mean_op_seconds, np.bincount(group_V, minlength=problem.num_ops)
+    together_V = np.bincount(group_V, work_V, problem.num_ops)[group_V]
     arrays = view.arrays._replace(
-        cluster=cluster_V,
-        cluster_rest=np.where(size_V[cluster_V] > 1, together_V - work_V, 0.0),
+        group=group_V,
+        group_rest=np.where(size_V[group_V] > 1, together_V - work_V, 0.0),
         member_ptr=np.append(0, size_V.cumsum()),
-        members=np.argsort(cluster_V, kind="stable"),
-        able=np.isfinite(load_VD)[cluster_V],
+        members=np.argsort(group_V, kind="stable"),
+        able=np.isfinite(groups.load)[group_V],
     )
     return replace(view, arrays=arrays)
 
 
-@compiled
-def _join(src_E, dst_E, cap_s, load_VD, cluster_V):
-    """Join the clusters of the ends of each edge, in order; loads are those of the clusters."""
-    for e in range(len(src_E)):
-        a, b = cluster_V[src_E[e]], cluster_V[dst_E[e]]
-        least = np.inf
-        for d in range(load_VD.shape[1]):
-            least = min(least, load_VD[a, d] + load_VD[b, d])
-        if a == b or least > cap_s:
-            continue
-        for d in range(load_VD.shape[1]):
-            load_VD[a, d] += load_VD[b, d]
-        for v in range(len(cluster_V)):
-            if cluster_V[v] == b:
-                cluster_V[v] = a
-
-
 @dataclass(frozen=True, kw_only=True)
 class Merging:
-    """How far to merge: edges of ``least_weight_s`` on join, up to a load that no cluster exceeds.
+    """How far to merge: edges of ``least_weight_s`` on join, up to a load that no group exceeds.
 
     load: share of what each device has if all have as much of the mean work.
     """

@@ -56,11 +56,11 @@ class ViewArrays(NamedTuple):
     kernel_ptr: IntArray  # [V + 1] row p: the ops that feel where op p is placed
     kernel_col: IntArray
     kernel: NDArray[np.float32]  # [entries, kernels]; the columns of each kernel sum to 1
-    cluster: IntArray  # [V] equal for ops that go to one device, an op of theirs; see merging
-    cluster_rest: FloatArray  # [V] mean seconds of the other ops of its cluster
-    member_ptr: IntArray  # [V + 1] row c: the ops of cluster c; no rows in a view not merged
+    group: IntArray  # [V] equal for ops that go to one device, an op of theirs; see merging
+    group_rest: FloatArray  # [V] mean seconds of the other ops of its group
+    member_ptr: IntArray  # [V + 1] row g: the ops of group g; no rows in a view not merged
     members: IntArray
-    able: NDArray[np.bool_]  # [V, D] devices that can run an op, and all of its cluster
+    able: NDArray[np.bool_]  # [V, D] devices that can run an op, and all of its group
     device_class: IntArray  # [D] equal for devices that nothing tells apart
     scale_s: float
     transfer_scale_s: float
@@ -85,7 +85,7 @@ class View:
 
     @property
     def is_merged(self) -> bool:
-        """Whether ops may be in clusters."""
+        """Whether ops may be in groups."""
         return len(self.arrays.members) > 0
 
 
@@ -146,8 +146,8 @@ def make_view(problem: Problem) -> View:
         kernel_ptr=kernels[0],
         kernel_col=kernels[1],
         kernel=kernels[2],
-        cluster=np.arange(num_ops),
-        cluster_rest=np.zeros(num_ops),
+        group=np.arange(num_ops),
+        group_rest=np.zeros(num_ops),
         member_ptr=np.zeros(0, np.int64),
         members=np.zeros(0, np.int64),
         able=np.isfinite(problem.arrays.op_seconds),
@@ -213,7 +213,8 @@ def _diffusion_kernels(
         kernel_VVK = np.stack(series, axis=-1, dtype=np.float32, casting="same_kind")
         kept_VV = kernel_VVK.any(axis=-1)
         row_ptr = np.append(0, kept_VV.sum(axis=1).cumsum())
-        return row_ptr, np.nonzero(kept_VV)[1], kernel_VVK[kept_VV]
+        columns = np.ascontiguousarray(np.nonzero(kept_VV)[1])
+        return row_ptr, columns, kernel_VVK[kept_VV]
     kernels = [
         _cut_series(step, retention, num_ops)
         for step, (retention, _) in zip(steps, DIFFUSIONS, strict=True)

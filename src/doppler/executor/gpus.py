@@ -8,13 +8,14 @@ issued when the host knows that all it waits for is done: no stream ever waits f
 price is one round trip from GPU to host per task, presumably some tens of microseconds: kernels
 should take longer. What is issued ahead instead, without waiting, is issuing.py.
 
-Not yet run on a GPU: its tests make torch.cuda up, but for those that only `make test-gpu` runs.
+Not yet run on a GPU: its tests make torch.cuda up; `make gpu` is what to run on a real one.
 """
 
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,10 @@ from doppler.executor.recording import Action
 
 # A damaged copy is not damaged in every byte.
 TEST_BYTES = 1 << 24
+
+# Streams share the queues of a GPU, 8 unless told otherwise before CUDA is first used, and what
+# shares a queue waits for each other.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
 class Part(NamedTuple):
@@ -66,8 +71,9 @@ class Gpus:
     def __init__(self, num_devices: int) -> None:
         self._num_gpus = min(torch.cuda.device_count(), num_devices)
         self.num_devices = num_devices
-        self._streams = [torch.cuda.Stream(device=self.place(d)) for d in range(num_devices)]
-        self._channels: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._num_streams = [0] * self._num_gpus
+        self._streams = [self._new_stream(d) for d in range(num_devices)]
+        self._channels: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._through_host: set[tuple[int, int]] = set()
         self._test_copies()
 
@@ -90,14 +96,19 @@ class Gpus:
         return StreamAction((Part((self._streams[device],), action),))
 
     def copying(self, src: int, dst: int, here: torch.Tensor, there: torch.Tensor) -> StreamAction:
-        """From GPU to GPU; through memory of the host where direct copies fail their test."""
+        """From GPU to GPU; through memory of the host where direct copies fail their test.
+
+        Within a GPU a channel has one stream, of the few that there are.
+        """
+        gpus = src % self._num_gpus, dst % self._num_gpus
         if (src, dst) not in self._channels:
-            out, into = (torch.cuda.Stream(device=self.place(d)) for d in (src, dst))
-            self._channels[src, dst] = out, into
-        out, into = self._channels[src, dst]
-        if (src % self._num_gpus, dst % self._num_gpus) not in self._through_host:
+            ends = (src,) if gpus[0] == gpus[1] else (dst, src)
+            self._channels[src, dst] = tuple(self._new_stream(d) for d in ends)
+        streams = self._channels[src, dst]
+        if gpus not in self._through_host:
             copy = partial(there.copy_, here, non_blocking=True)
-            return StreamAction((Part((into, out), copy),))
+            return StreamAction((Part(streams, copy),))
+        into, out = streams
         between = _on_host(here)
         away = partial(between.copy_, here, non_blocking=True)
         back = partial(there.copy_, between, non_blocking=True)
@@ -111,11 +122,16 @@ class Gpus:
                 busy = torch.cuda.utilization(gpu) / 100.0
                 found.append(Use(f"cuda:{gpu}", busy, float(torch.cuda.device_memory_used(gpu))))
             except ModuleNotFoundError:
-                logging.getLogger(__name__).warning(
-                    "nvidia-ml-py is not installed: nothing is known of the use of GPUs"
-                )
-                return []
+                return _unknown_use("nvidia-ml-py is not installed")
+            except Exception as error:  # NVML's own, which has no name without its package
+                return _unknown_use(f"NVML says {str(error) or type(error).__name__}")
         return found
+
+    def _new_stream(self, device: int) -> Any:
+        """One more on the GPU of a device."""
+        gpu = device % self._num_gpus
+        self._num_streams[gpu] += 1
+        return _stream(gpu, self._num_streams[gpu])
 
     def _test_copies(self) -> None:
         """Peer copies can be damaged although the driver says that peers can reach each other."""
@@ -144,6 +160,22 @@ class Gpus:
             torch.cuda.synchronize(self.place(place))
         self.copying(src, dst, here, there)()
         return torch.equal(there.cpu(), sent)
+
+
+@cache
+def _stream(gpu: int, number: int) -> Any:
+    """The streams of a GPU by number, the same in all sessions of a process.
+
+    torch has 32 of them, memory that was freed on one serves no other, and cuBLAS keeps memory for
+    each on which it has worked.
+    """
+    return torch.cuda.Stream(device=f"cuda:{gpu}")
+
+
+def _unknown_use(reason: str) -> list[Use]:
+    message = "%s: nothing is known of the use of GPUs"
+    logging.getLogger(__name__).warning(message, reason.splitlines()[0])
+    return []
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -251,7 +251,16 @@ def _compile_fill(spec: KernelSpec, arguments: str, device: torch.device) -> Ker
 def _compile_cholesky(spec: KernelSpec, _: str, device: torch.device) -> Kernel:
     _require_operands(spec, 1)
     _require_square(spec, spec.operand_shapes[0])
-    return lambda operands: torch.linalg.cholesky(operands[0].to(_widened(operands[0].dtype)))
+    dtype = _widened(TORCH_DTYPES[spec.operand_dtypes[0]])
+    if device.type == "cpu":
+        return lambda operands: torch.linalg.cholesky(operands[0].to(dtype))
+
+    def factorise(operands: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The same, but a matrix that has no factor gives NaN: to raise, the host would wait."""
+        factor, fault = torch.linalg.cholesky_ex(operands[0].to(dtype))
+        return factor.masked_fill(fault != 0, math.nan)
+
+    return factorise
 
 
 def _compile_solve(spec: KernelSpec, _: str, device: torch.device) -> Kernel:

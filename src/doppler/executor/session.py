@@ -28,7 +28,7 @@ from doppler.executor.tasks import Tasks, Unroller
 from doppler.executor.tensors import check_executable, random_inputs
 from doppler.executor.workers import TaskError, TaskTimeoutError, Workers
 from doppler.problem import Placement, Problem, topological_priority
-from doppler.system import Measurement
+from doppler.system import Measurement, honours_order
 from doppler.trace import ExecutionRules, Trace
 
 # Of the largest element of a result; integers are exact.
@@ -74,6 +74,7 @@ class ExecutorSession:
     ) -> None:
         check_executable(problem.graph)
         self.problem, self.execution, self.evaluations = problem, execution, 0
+        self.honours_order, self.is_random = honours_order(execution.queue), True
         self._timeout_s, self._issue_ahead = timeout_s, issue_ahead
         self._unroller = Unroller(problem.graph, problem.num_devices)
         self._topological = topological_priority(problem)
@@ -308,5 +309,7 @@ def _close(workers: Workers, locks: Sequence[str]) -> None:
 def _reason(error: BaseException | None) -> str:
     """Why a task failed, in one line."""
     text = f"{type(error).__name__}: {error}".splitlines()[0]
-    no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in text
+    no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        sign in text for sign in ("allocate memory", "_STATUS_ALLOC_FAILED")
+    )
     return f"out of memory ({text})" if no_memory else text

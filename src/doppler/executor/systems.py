@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 
@@ -51,6 +51,15 @@ class _Executor:
             raise InputError(
                 f"executor.warm_up: must be a whole number from 0 on, got {self.warm_up!r}"
             )
+
+    def with_noise(self, noise: float) -> Self:
+        """See system.System: what is measured has noise of its own."""
+        return self
+
+    def synchronous(self) -> "SynchronousThreads | SynchronousCuda":
+        """The same devices with levels and barriers."""
+        kind = SynchronousCuda if isinstance(self, Cuda | SynchronousCuda) else SynchronousThreads
+        return kind(verify=self.verify, timeout_s=self.timeout_s, warm_up=self.warm_up)
 
     def _open(
         self,

@@ -1,21 +1,46 @@
-"""A run: what it is, where it lives, how it is judged; `doppler.experiment.main` is its command."""
+"""Runs: what they are, where they live, how they are judged, the stages that they go through."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from doppler.experiment.resolvers import register_resolvers
 
 if TYPE_CHECKING:
-    from doppler.stages import execute
+    from doppler.experiment.calibrate import Calibrate
+    from doppler.experiment.describe import Describe
+    from doppler.experiment.evaluate import Evaluate
+    from doppler.experiment.inference import Inference
+    from doppler.experiment.run import Run, Stage, execute
+    from doppler.experiment.stage_one import ImitationStage
+    from doppler.experiment.stage_three import StageThree
+    from doppler.experiment.stage_two import Pipeline, StageTwo
 
-__all__ = ["execute"]
+__all__ = [
+    "Calibrate",
+    "Describe",
+    "Evaluate",
+    "ImitationStage",
+    "Inference",
+    "Pipeline",
+    "Run",
+    "Stage",
+    "StageThree",
+    "StageTwo",
+    "execute",
+]
+
+_HOME = {
+    **{"Calibrate": "calibrate", "Describe": "describe", "Evaluate": "evaluate"},
+    **{"Inference": "inference", "Run": "run", "Stage": "run", "execute": "run"},
+    **{"ImitationStage": "stage_one", "Pipeline": "stage_two", "StageTwo": "stage_two"},
+    "StageThree": "stage_three",
+}
 
 register_resolvers()  # a configuration is composed, and shown, before anything runs
 
 
 def __getattr__(name: str) -> object:
     # The command line answers a mistyped option, or --help, without waiting for torch.
-    if name in __all__:
-        from doppler import stages
-
-        return getattr(stages, name)
+    if name in _HOME:
+        return getattr(import_module(f"doppler.experiment.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

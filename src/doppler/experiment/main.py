@@ -59,7 +59,7 @@ def main(cfg: DictConfig) -> float | None:
     searches = job.mode == RunMode.MULTIRUN and job.sweeper["_target_"] != _BASIC_SWEEPER
     try:
         from doppler.experiment import execute
-        from doppler.report import make_console
+        from doppler.report.rows import make_console
 
         summary = execute(cfg, overrides, make_console())
         return metric(summary, str(cfg.optimized_metric), required=searches)

@@ -17,9 +17,22 @@ def _num_host_devices(executor: str) -> int:
     return num_host_devices(executor)
 
 
+def _default_preset(cluster: str, stage: str, executor: str) -> str:
+    """Sizes of a workload: ``small`` where CPUs execute it, else ``paper``.
+
+    Args:
+        cluster: its name; ``host`` stands for this machine.
+        stage: target of the stage; some execute.
+        executor: target of the executor.
+    """
+    executes = stage.endswith((".Calibrate", ".StageThree")) or cluster == "host"
+    return "small" if executes and _host_device_type(executor) == "cpu" else "paper"
+
+
 def register_resolvers() -> None:
     """Make them known to OmegaConf; once more does no harm."""
-    # conf/workload/file.yaml, conf/cluster/host.yaml
+    # conf/workload/, conf/cluster/host.yaml
     OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
     OmegaConf.register_new_resolver("host_device_type", _host_device_type, replace=True)
     OmegaConf.register_new_resolver("num_host_devices", _num_host_devices, replace=True)
+    OmegaConf.register_new_resolver("default_preset", _default_preset, replace=True)

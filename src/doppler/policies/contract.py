@@ -40,11 +40,11 @@ class Policy(Protocol):
     ``explore`` is None to sample from the policy's own distribution, else the probability of a
     uniformly random choice instead of the most likely one (0 is greedy).
 
-    keeps_clusters: whether the episodes of a merged view (episode.merging) keep clusters together;
+    keeps_groups: whether the episodes of a merged view (episode.merging) keep groups together;
     to a policy that does not, it is the view that was merged.
     """
 
-    keeps_clusters: bool
+    keeps_groups: bool
 
     def rollout(
         self, view: View, num_episodes: int, explore: float | None, rng: np.random.Generator

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from doppler.episode import (
-    DEVICE_CLUSTER_FEATURES,
     DEVICE_FEATURES,
+    DEVICE_GROUP_FEATURES,
     OP_FEATURES,
-    SEL_CLUSTER_FEATURES,
     SEL_FEATURES,
+    SEL_GROUP_FEATURES,
     View,
     make_episode,
 )
@@ -71,14 +71,14 @@ def _zeros(num_features: int, width: int) -> nn.Linear:
     return layer
 
 
-def _with_clusters(dynamic: nn.Linear, clusters: nn.Linear, num_features: int) -> Tensor:
-    """Weights of the features of every episode, and after them those of clusters, if they are seen.
+def _with_groups(dynamic: nn.Linear, groups: nn.Linear, num_features: int) -> Tensor:
+    """Weights of the features of every episode, and after them those of groups, if they are seen.
 
-    Episodes without clusters neither see nor compute what is said of clusters.
+    Episodes without groups neither see nor compute what is said of groups.
     """
     if num_features == dynamic.in_features:
         return dynamic.weight
-    return torch.cat([dynamic.weight, clusters.weight], dim=1)
+    return torch.cat([dynamic.weight, groups.weight], dim=1)
 
 
 class DualPolicy(nn.Module):
@@ -99,19 +99,19 @@ class DualPolicy(nn.Module):
     the placement, and the sizes, are ours.
     """
 
-    keeps_clusters = True
+    keeps_groups = True
 
     def __init__(
         self,
         *,
-        encoder: Literal["gated", "none"],
+        encoder: Literal["gated", "none"] = "gated",
         hidden: int,
         rounds: int,
-        sel_hidden: int,
-        plc_hidden: int,
-        sel: Literal["learned", "b_level"],
-        plc: Literal["learned", "earliest_start"],
-        look_ahead: bool,
+        sel_hidden: int = 16,
+        plc_hidden: int = 32,
+        sel: Literal["learned", "b_level"] = "learned",
+        plc: Literal["learned", "earliest_start"] = "learned",
+        look_ahead: bool = True,
     ) -> None:
         super().__init__()
         sizes = {"hidden": hidden, "sel_hidden": sel_hidden, "plc_hidden": plc_hidden}
@@ -146,9 +146,9 @@ class DualPolicy(nn.Module):
         with torch.no_grad():  # begin close to uniform: early episodes should explore
             self.sel_out.weight.mul_(0.1)
             self.plc_out.weight.mul_(0.1)
-        # Clusters mean nothing until a training places some.
-        self.sel_cluster = _zeros(len(SEL_CLUSTER_FEATURES), sel_hidden)
-        self.plc_cluster = _zeros(len(DEVICE_CLUSTER_FEATURES), plc_hidden)
+        # Groups mean nothing until a training places some.
+        self.sel_group = _zeros(len(SEL_GROUP_FEATURES), sel_hidden)
+        self.plc_group = _zeros(len(DEVICE_GROUP_FEATURES), plc_hidden)
         self._sel_learned, self._plc_learned = sel == "learned", plc == "learned"
         if not self._sel_learned:
             make_even(self.sel_out)
@@ -157,8 +157,8 @@ class DualPolicy(nn.Module):
         if not look_ahead:
             blind(self.sel_dynamic, SEL_FEATURES, ())
             blind(self.plc_dynamic, DEVICE_FEATURES, PUBLISHED_DEVICE_FEATURES)
-            blind(self.sel_cluster, SEL_CLUSTER_FEATURES, ())
-            blind(self.plc_cluster, DEVICE_CLUSTER_FEATURES, ())
+            blind(self.sel_group, SEL_GROUP_FEATURES, ())
+            blind(self.plc_group, DEVICE_GROUP_FEATURES, ())
         self._tensors: dict[str, ViewTensors] = {}
         self._played_with: tuple[str, tuple[int, ...], HeadWeights] | None = None
         self._num_threads = len(os.sched_getaffinity(0))
@@ -207,11 +207,11 @@ class DualPolicy(nn.Module):
 
     def _sel_in(self, num_features: int) -> Tensor:
         """SEL's first layer [S, F] for rows of so many features."""
-        return _with_clusters(self.sel_dynamic, self.sel_cluster, num_features)
+        return _with_groups(self.sel_dynamic, self.sel_group, num_features)
 
     def _plc_in(self, num_features: int) -> Tensor:
         """PLC's first layer [P, F] for rows of so many features."""
-        return _with_clusters(self.plc_dynamic, self.plc_cluster, num_features)
+        return _with_groups(self.plc_dynamic, self.plc_group, num_features)
 
     def _head_weights(self, parts: StaticParts) -> HeadWeights:
         def array(tensor: Tensor) -> NDArray[np.float32]:
@@ -219,11 +219,11 @@ class DualPolicy(nn.Module):
 
         return HeadWeights(
             sel_op=array(parts.sel_op_VS),
-            sel_in=array(self._sel_in(len(SEL_FEATURES) + len(SEL_CLUSTER_FEATURES)).T),
+            sel_in=array(self._sel_in(len(SEL_FEATURES) + len(SEL_GROUP_FEATURES)).T),
             sel_out=array(self.sel_out.weight[0]),
             plc_op=array(parts.plc_op_VP),
             plc_placed=array(parts.plc_placed_VP),
-            plc_in=array(self._plc_in(len(DEVICE_FEATURES) + len(DEVICE_CLUSTER_FEATURES)).T),
+            plc_in=array(self._plc_in(len(DEVICE_FEATURES) + len(DEVICE_GROUP_FEATURES)).T),
             plc_mid=array(self.plc_mid.weight.T),
             plc_mid_bias=array(self.plc_mid.bias),
             plc_out=array(self.plc_out.weight[0]),

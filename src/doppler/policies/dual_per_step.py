@@ -4,7 +4,7 @@ Shape suffixes: B episodes, V ops and steps, E edges, D devices, C states (an ep
 its steps), N candidates in these states, F features, H hidden of the encoder, P hidden of PLC.
 """
 
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,27 +34,8 @@ class StepwiseDualPolicy(DualPolicy):
     step; Placeto (Addanki et al. 2019) encodes at every step.
     """
 
-    def __init__(
-        self,
-        *,
-        hidden: int,
-        rounds: int,
-        sel_hidden: int,
-        plc_hidden: int,
-        sel: Literal["learned", "b_level"],
-        plc: Literal["learned", "earliest_start"],
-        look_ahead: bool,
-    ) -> None:
-        super().__init__(
-            encoder="gated",
-            hidden=hidden,
-            rounds=rounds,
-            sel_hidden=sel_hidden,
-            plc_hidden=plc_hidden,
-            sel=sel,
-            plc=plc,
-            look_ahead=look_ahead,
-        )
+    def __init__(self, *, hidden: int, rounds: int, **options: Any) -> None:
+        super().__init__(encoder="gated", hidden=hidden, rounds=rounds, **options)
 
     def _make_encoder(self, num_features: int, hidden: int, rounds: int) -> nn.Module:
         return GraphEncoder(

@@ -10,24 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
+from doppler.compiled.draws import uniform
+from doppler.episode.features import (
+    NUM_DEVICE_FEATURES,
+    NUM_DEVICE_GROUP_FEATURES,
+    NUM_SEL_FEATURES,
+    NUM_SEL_GROUP_FEATURES,
+    device_features,
+    sel_features,
+)
 from doppler.episode.heuristic import (
     bring_largest_b_levels_forward,
     close_later_starts,
     largest_b_levels_first,
 )
-from doppler.episode.process import (
-    NUM_CANDIDATES,
-    NUM_DEVICE_CLUSTER_FEATURES,
-    NUM_DEVICE_FEATURES,
-    NUM_SEL_CLUSTER_FEATURES,
-    NUM_SEL_FEATURES,
-    device_features,
-    place,
-    reset,
-    sel_features,
-)
+from doppler.episode.process import NUM_CANDIDATES, place, reset
 from doppler.episode.view import View
-from doppler.simulator.state import uniform
 
 Float32 = NDArray[np.float32]
 LEAKINESS = np.float32(0.1)
@@ -43,11 +41,11 @@ class HeadWeights(NamedTuple):
     """Both heads as arrays. What does not depend on the placement is summed up per op."""
 
     sel_op: Float32  # [V, S] first layer, static part, bias included
-    sel_in: Float32  # [F, S] first layer, dynamic features, those of clusters last
+    sel_in: Float32  # [F, S] first layer, dynamic features, those of groups last
     sel_out: Float32  # [S]
     plc_op: Float32  # [V, P] first layer, static part of the op to place, bias included
     plc_placed: Float32  # [V, P] first layer, what an op adds to the device that it is on
-    plc_in: Float32  # [F, P] first layer, dynamic features, those of clusters last
+    plc_in: Float32  # [F, P] first layer, dynamic features, those of groups last
     plc_mid: Float32  # [P, P] second layer
     plc_mid_bias: Float32  # [P]
     plc_out: Float32  # [P]
@@ -63,7 +61,7 @@ class Record(NamedTuple):
     log_prob: NDArray[np.float64]  # [B]
     candidate_ptr: NDArray[np.int64]  # [B, V + 1] candidates of step t are rows ptr[t]:ptr[t + 1]
     candidate_op: NDArray[np.int64]  # [B, N]
-    candidate_x: Float32  # [B, N, F]; of merged views with the features of clusters
+    candidate_x: Float32  # [B, N, F]; of merged views with the features of groups
     chosen: NDArray[np.int64]  # [B, V] the row of the chosen candidate
     device_x: Float32  # [B, V, D, F]; the same
     device_mask: NDArray[np.int64]  # [B, V, D]
@@ -98,8 +96,8 @@ def make_record(num_episodes: int, view: View, room: int) -> Record:
     num_ops, num_devices = view.problem.num_ops, view.problem.num_devices
     num_seen, num_seen_of_devices = NUM_SEL_FEATURES, NUM_DEVICE_FEATURES
     if view.is_merged:
-        num_seen += NUM_SEL_CLUSTER_FEATURES
-        num_seen_of_devices += NUM_DEVICE_CLUSTER_FEATURES
+        num_seen += NUM_SEL_GROUP_FEATURES
+        num_seen_of_devices += NUM_DEVICE_GROUP_FEATURES
     shape = (num_episodes, num_ops)
     return Record(
         op=np.empty(shape, np.int64),

@@ -24,7 +24,7 @@ class FixedOrderPolicy(nn.Module):
     What follows another's decisions takes their devices; the order is not this policy's choice.
     """
 
-    keeps_clusters = False
+    keeps_groups = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,15 +1,30 @@
-"""One row of a table: one method on one problem, one system, one seed."""
+"""What a finished run leaves: one row per method, as a file and as a table on the terminal."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from doppler.errors import InputError
 from doppler.graph.formats import write_atomically
-from doppler.report.records import read_csv, to_csv
 
 RESULTS_FILE = "results.csv"
 SUMMARY_FILE = "summary.json"  # written last: the run is finished
 PLACEMENTS = "placements"  # a folder: <method>.json of every row
+TRACES = "traces"  # a folder: <method>.json of methods to show beside the run's own trace.json
+
+Record = TypeVar("Record")
+_READ: dict[Any, Callable[[str], Any]] = {
+    **{str: str, int: int, float: float},
+    bool: {"True": True, "False": False}.__getitem__,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,5 +76,126 @@ def write_results(path: str | Path, rows: Sequence[ResultRow]) -> None:
 
 
 def read_results(path: str | Path) -> list[ResultRow]:
-    """Read what `write_results` wrote."""
-    return read_csv(path, ResultRow)
+    """Read what `write_results` wrote.
+
+    Raises:
+        InputError: no table of results, or a makespan that is none.
+    """
+    rows = read_csv(path, ResultRow)
+    for row in rows:
+        if not row.makespan_s >= 0.0:
+            raise InputError(f"{path}: {row.method}: makespan_s {row.makespan_s}")
+    return rows
+
+
+def to_csv(kind: type, records: Sequence[Any]) -> str:
+    """Records of one dataclass as a line each, a column per field, full precision."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(kind)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(record) for record in records)
+    return text.getvalue()
+
+
+def read_csv(path: str | Path, kind: type[Record]) -> list[Record]:
+    """Read what `to_csv` wrote.
+
+    Raises:
+        InputError: no text, no line, a column is missing, or a value is not of its field's type.
+    """
+    columns: dict[str, Any] = {field.name: field.type for field in fields(kind)}  # pyright: ignore[reportArgumentType]
+    try:
+        with Path(path).open(newline="") as file:
+            lines = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a table of text"
+        raise InputError(f"{path}: {reason}") from None
+    if not lines:
+        raise InputError(f"{path}: empty")
+    if missing := columns.keys() - lines[0].keys():
+        names = ", ".join(sorted(missing))
+        raise InputError(f"{path}: no column {names}; another version wrote it")
+    records = []
+    for number, line in enumerate(lines, 2):
+        try:
+            values = {name: _READ[type_](line[name]) for name, type_ in columns.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path}: line {number}: {error}") from None
+        records.append(kind(**values))
+    return records
+
+
+def format_seconds(seconds: float) -> str:
+    """Four digits in the unit that suits: 1.234 ms, 56.70 s."""
+    scale, unit = next(
+        (each for each in ((1.0, "s"), (1e-3, "ms")) if abs(seconds) >= each[0]), (1e-6, "us")
+    )
+    return f"{seconds / scale:.4g} {unit}"
+
+
+def order_of(queue: str, uses_order: bool) -> str:
+    """Whose order ready ops run in: the method's, the default one, or the system's."""
+    if queue not in ("priority", "strict"):
+        return queue
+    return "own" if uses_order else "b_level"
+
+
+def results_table(rows: Sequence[ResultRow]) -> Table:
+    """A rich table of one run's methods, the best makespan in bold."""
+    first = rows[0]
+    measured = first.system_kind == "measured"
+    bound = f"lower bound {format_seconds(first.lower_bound_s)} ({first.bound}); "
+    title = (
+        f"{first.workload} on {first.cluster} ({first.num_devices} devices), "
+        f"{first.system_kind} by {first.system}, queue {first.queue}, seed {first.seed}"
+    )
+    note = "makespan: median over executions in turns"
+    if not measured:
+        note = bound + "jitter: 5% lognormal on every op and transfer"
+    spread = ("mean", "p95") if measured else ("jitter mean", "jitter p95")
+    numbers = ("makespan", "gap", *spread, "evaluations", "seconds")
+    table = plain_table(title, ("method", "order"), numbers, note=note)
+    best = min(row.makespan_s for row in rows)
+    for row in rows:
+        style = "bold" if row.makespan_s <= best * (1 + 1e-9) else ""
+        table.add_row(
+            *(Text(row.method), Text(order_of(row.queue, row.uses_order))),
+            Text(format_seconds(row.makespan_s), style),
+            f"{100 * row.gap:.1f}%" if math.isfinite(row.gap) else "-",
+            format_seconds(row.jitter_mean_s),
+            format_seconds(row.jitter_p95_s),
+            f"{row.evaluations:,}",
+            f"{row.wall_s:.1f}",
+        )
+    return table
+
+
+def plain_table(
+    title: str, words: Sequence[str], numbers: Sequence[str], *, note: str | None = None
+) -> Table:
+    """An empty rich table: columns of words at the left, of numbers at the right."""
+    table = Table(
+        title=Text(title),
+        caption=None if note is None else Text(note),
+        title_justify="left",
+        caption_justify="left",
+    )
+    for name in words:
+        table.add_column(name)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table
+
+
+def make_console() -> Console:
+    """The terminal; where output goes to a file or a pipe, wide enough for the table.
+
+    It takes texts as they are: an op may be called ``[/b]`` or ``:smile:``.
+    """
+    console = Console(markup=False, emoji=False)
+    return console if console.is_terminal else Console(markup=False, emoji=False, width=140)
+
+
+def print_results(rows: Sequence[ResultRow], console: Console) -> None:
+    """Print the table of a run."""
+    console.print(results_table(rows))

@@ -6,7 +6,7 @@ Shape suffixes: B placements, R repeats, V ops, D devices.
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -28,7 +28,7 @@ from doppler.simulator.state import (
     State,
     make_state,
 )
-from doppler.system import Measurement, SystemKind
+from doppler.system import Measurement, SystemKind, honours_order
 from doppler.trace import Contention, ExecutionRules, Queue, Trace
 
 QUEUES = {
@@ -68,6 +68,10 @@ class WorkConserving:
         _check_choice("simulator.contention", self.contention, CONTENTIONS)
         _check_numbers(self.streams, self.noise)
 
+    def with_noise(self, noise: float) -> Self:
+        """See system.System."""
+        return replace(self, noise=noise)
+
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
         return SimulatorSession(
@@ -99,6 +103,10 @@ class Published:
         _check_choice("simulator.queue", self.queue, ("fifo", "priority"))
         _check_numbers(self.streams, self.noise)
 
+    def with_noise(self, noise: float) -> Self:
+        """See system.System."""
+        return replace(self, noise=noise)
+
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
         return SimulatorSession(
@@ -127,6 +135,10 @@ class BulkSynchronous:
 
     def __post_init__(self) -> None:
         _check_numbers(self.streams, self.noise)
+
+    def with_noise(self, noise: float) -> Self:
+        """See system.System."""
+        return replace(self, noise=noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
@@ -180,6 +192,8 @@ class SimulatorSession:
         self.problem = problem
         self.evaluations = 0
         self.execution = execution
+        self.honours_order = honours_order(execution.queue)
+        self.is_random = noise > 0 or execution.queue == "random"
         self.rules = Rules(
             queue=QUEUES[execution.queue],
             contention=CONTENTIONS[execution.contention],
@@ -223,12 +237,11 @@ class SimulatorSession:
         if self.execution.queue == "strict":
             ranking = np.sort(priority_BV, axis=1) == np.arange(num_ops)
             assert ranking.all(), "strict order needs rankings"
-        random = self.rules.op_noise > 0 or self.execution.queue == "random"
-        if random and rng is None:
+        if self.is_random and rng is None:
             raise ValueError("a system that draws random numbers needs rng")
-        draws = repeats if random else 1
+        draws = repeats if self.is_random else 1
         seeds_R = np.zeros(1, dtype=np.int64)
-        if random and rng is not None:
+        if self.is_random and rng is not None:
             seeds_R = rng.integers(0, 2**62, size=draws)
         seconds_BR = np.empty((num, draws))
         peak_BD = np.zeros((num, num_devices))

@@ -1,0 +1,243 @@
+"""stage=calibrate: costs are measured, and how well they predict is reported.
+
+Shape suffixes: B placements, R rounds, V ops.
+"""
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from omegaconf import DictConfig
+
+from doppler.baselines import CPOP, ETF, HEFT, Annealing, CriticalPath
+from doppler.baselines.levels import b_level_priority
+from doppler.baselines.simple import random_devices
+from doppler.calibration import calibrate
+from doppler.costs import CostTable, load_costs, save_costs
+from doppler.errors import InputError, check_at_least, check_count
+from doppler.executor import ExecutorSession
+from doppler.experiment.directory import Summary
+from doppler.experiment.results import identity
+from doppler.experiment.run import Run, Stage
+from doppler.experiment.specification import Specification
+from doppler.problem import Placement, Problem, build
+from doppler.report.fidelity import Fidelity, fidelity_table, write_fidelity
+from doppler.search import seeded_generator
+from doppler.system import System
+
+MODELLED, CALIBRATED = "modelled costs", "measured costs"
+_LEAST_PLACEMENTS = 3  # for correlations
+
+
+def costs_path(cfg: DictConfig) -> Path:
+    """The file of cost tables: what ``costs`` names, else that of this host."""
+    if cfg.costs is not None:
+        return Path(str(cfg.costs))
+    return Path(str(cfg.output_dir), "costs", f"{platform.node()}.json")
+
+
+def is_calibrated(path: Path, problem: Problem) -> bool:
+    """Whether the file of cost tables has all kernels and links of a problem."""
+    if not path.exists():
+        return False
+    table = load_costs(path, _devices(problem))
+    able_VD = np.isfinite(problem.arrays.op_seconds)
+    measured_VD = build(problem.graph, problem.cluster, table).is_measured()
+    return bool((measured_VD == able_VD).all()) and table.has_links
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrate(Stage):
+    """Measure kernels and links, keep them in the file of cost tables, and report fidelity.
+
+    What the file has stays as it is, so that runs that were built on it are found again;
+    ``overwrite=true`` on the command line replaces it.
+
+    runs: placements of the workload, and of a probe of the links, from which costs are taken.
+    seconds: for which each of the two is executed at least.
+    placements: of different quality, simulated and measured.
+    repeats: rounds of these, each in an order of its own.
+    """
+
+    runs: int
+    seconds: float
+    placements: int
+    repeats: int
+    name: ClassVar[str] = "calibrate"
+    executes: ClassVar[bool] = True
+    unused: ClassVar[tuple[str, ...]] = (
+        *("policy", "algorithm", "search", "trainer", "baseline", "budget"),
+    )
+
+    def check(self, spec: Specification) -> None:
+        """See Stage."""
+        for key, least in (("runs", 1), ("placements", _LEAST_PLACEMENTS), ("repeats", 1)):
+            check_count(f"stage.{key}", getattr(self, key), least)
+        check_at_least("stage.seconds", self.seconds, 0.0)
+        super().check(spec)
+
+    def costs(self, cfg: DictConfig) -> None:
+        """None: they are about to be measured."""
+
+    def method(self, spec: Specification) -> str:
+        """No method: costs."""
+        return "costs"
+
+    def run(self, run: Run) -> Summary:
+        """See Stage."""
+        problem, path = run.spec.problem, costs_path(run.spec.cfg)
+        rng = seeded_generator(run.spec.seed, "calibration")
+        anew = run.spec.cfg.overwrite and not run.is_step
+        known = CostTable.empty(_devices(problem))
+        if path.exists() and not anew:
+            known = load_costs(path, known.devices)
+        measured = calibrate(
+            run.spec.system,
+            problem,
+            runs=self.runs,
+            seconds=self.seconds,
+            rng=rng,
+            links=not known.has_links,
+        )
+        table = save_costs(path, measured, replace=anew)
+        run.say(
+            f"{len(measured.kernels)} kernels of {problem.graph.num_ops} ops measured on "
+            f"{problem.num_devices} devices; {path} has {len(table.kernels)}"
+        )
+        calibrated = build(problem.graph, problem.cluster, table)
+        figures = self._fidelity(run, calibrated, rng)
+        summary = {
+            **identity(run),
+            "method": "calibration",
+            "system": run.spec.system.name,
+            "system_kind": run.spec.system.kind,
+            "costs": str(path),
+            "kernels": len(measured.kernels),
+            "fidelity": figures,
+            "bandwidth_bytes_per_s": _report_bandwidths(run),
+        }
+        run.directory.write_summary(summary)
+        self._print(run, figures)
+        return summary
+
+    def show(self, run: Run) -> None:
+        """See Stage."""
+        self._print(run, run.directory.summary()["fidelity"])
+
+    def _print(self, run: Run, figures: dict[str, Any]) -> None:
+        cfg = run.spec.cfg
+        title = f"{cfg.workload.name} on {cfg.cluster.name}: simulated against measured seconds"
+        run.console.print(fidelity_table(title, figures))
+
+    def _fidelity(self, run: Run, calibrated: Problem, rng: np.random.Generator) -> dict[str, Any]:
+        """Simulated against measured seconds of varied placements, by both tables of costs."""
+        simulator = run.spec.simulator
+        placements, origins = varied_placements(simulator, calibrated, self.placements, rng)
+        device_BV = np.stack([placement.device for placement in placements])
+        priority_BV = np.stack([placement.priority for placement in placements])
+        with run.spec.system.open(calibrated) as session:
+            fits_B = session.measure(device_BV, priority_BV, rng=rng).feasible
+            if fits_B.sum() < _LEAST_PLACEMENTS:
+                raise InputError(
+                    f"stage=calibrate: {fits_B.sum()} of {len(fits_B)} placements fit in memory, "
+                    f"the fidelity report needs {_LEAST_PLACEMENTS}"
+                )
+            device_BV, priority_BV = device_BV[fits_B], priority_BV[fits_B]
+            rounds_BR = np.empty((len(device_BV), self.repeats))
+            order_RB = np.stack([rng.permutation(len(device_BV)) for _ in range(self.repeats)])
+            for r, order_B in enumerate(order_RB):
+                measured = session.measure(device_BV[order_B], priority_BV[order_B], rng=rng)
+                rounds_BR[order_B, r] = measured.seconds[:, 0]
+        compared = []
+        for label, problem in ((MODELLED, run.spec.problem), (CALIBRATED, calibrated)):
+            with simulator.open(problem) as session:
+                simulated = session.measure(device_BV, priority_BV, rng=rng)
+            compared.append(
+                Fidelity(
+                    label=label,
+                    simulated_s=simulated.seconds[:, 0],
+                    rounds_s=rounds_BR,
+                    order=order_RB,
+                )
+            )
+        kept = [origin for origin, fits in zip(origins, fits_B, strict=True) if fits]
+        write_fidelity(run.directory.path, compared, kept)
+        return {one.label: one.figures() for one in compared}
+
+
+def _report_bandwidths(run: Run) -> list[list[float | None]] | None:
+    """What the links do at best, all else at rest; None where the system is none that copies."""
+    with run.open() as session:
+        if not isinstance(session, ExecutorSession) or run.spec.problem.num_devices == 1:
+            return None
+        rate_DD = session.bandwidths()
+    names = _devices(run.spec.problem)
+    slowest, fastest = (
+        np.unravel_index(arg(rate_DD), rate_DD.shape) for arg in (np.nanargmin, np.nanargmax)
+    )
+    said = [
+        f"{rate_DD[src, dst] / 1e9:.3g} GB/s ({names[src]} to {names[dst]})"
+        for src, dst in (slowest, fastest)
+    ]
+    run.say(f"copies between devices, nothing else running: {said[0]} to {said[1]}")
+    return [[None if np.isnan(rate) else float(rate) for rate in row] for row in rate_DD]
+
+
+def _devices(problem: Problem) -> tuple[str, ...]:
+    return tuple(device.name for device in problem.cluster.devices)
+
+
+def varied_placements(
+    simulator: System, problem: Problem, num: int, rng: np.random.Generator
+) -> tuple[list[Placement], list[str]]:
+    """Placements of different quality, and where each comes from.
+
+    A third are random, from balanced to all ops on one device; a third are what annealing
+    finds in 1 to 2,000 evaluations; a third are heuristics' with a share of their ops moved at
+    random.
+    """
+    placements, groups = [], []
+    with simulator.open(problem) as session:
+        for i in range(num):
+            kind, degree = i % 3, (i // 3) / max(1, (num - 1) // 3)
+            if kind == 0:
+                chosen, group = _lopsided(problem, degree, rng), "random"
+            elif kind == 1:
+                evaluations = round(2000**degree)
+                search = Annealing(
+                    evaluations=evaluations,
+                    order=bool(i % 2),
+                    starts=1,
+                    draws=1,
+                    hot=0.02,
+                    cold=1e-4,
+                )
+                chosen, group = search.place(session, rng).placement, "annealing"
+            else:
+                heuristic = (HEFT, ETF, CriticalPath, CPOP)[i // 3 % 4](runs=1)
+                found = heuristic.place(session, rng).placement
+                chosen, group = _moved(problem, found, degree, rng), "heuristic"
+            placements.append(chosen)
+            groups.append(group)
+    return placements, groups
+
+
+def _lopsided(problem: Problem, degree: float, rng: np.random.Generator) -> Placement:
+    """Random devices; a share of the ops, ``degree``, keeps to one of them where it can."""
+    able_VD = np.isfinite(problem.arrays.op_seconds)
+    favourite = int(rng.integers(problem.num_devices))
+    keeps_V = able_VD[:, favourite] & (rng.random(problem.num_ops) < degree)
+    device_V = np.where(keeps_V, favourite, random_devices(problem, 1, rng)[0])
+    return Placement.make(problem, device_V, b_level_priority(problem))
+
+
+def _moved(
+    problem: Problem, placement: Placement, share: float, rng: np.random.Generator
+) -> Placement:
+    """The placement with a share of its ops on random devices."""
+    elsewhere_V = _lopsided(problem, 0.0, rng).device
+    moves_V = rng.random(problem.num_ops) < share
+    device_V = np.where(moves_V, elsewhere_V, placement.device)
+    return Placement.make(problem, device_V, placement.priority)

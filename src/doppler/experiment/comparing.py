@@ -1,0 +1,66 @@
+"""Searches of baselines on a specification's system: to compare with, and to teach."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from doppler.baselines import Baseline, SearchResult
+from doppler.experiment.judging import Method, nominal_s
+from doppler.experiment.specification import Specification, plain
+from doppler.search import Effort, seeded_generator
+from doppler.system import honours_order
+from doppler.warming import warm_up
+
+
+def search_with(
+    spec: Specification, baseline: Baseline, purpose: str
+) -> tuple[SearchResult, Effort]:
+    """Search on the specification's system; the random stream is that of the purpose.
+
+    What is compiled is compiled before the clock starts.
+    """
+    warm_up(spec.system, [baseline])
+    begin = time.perf_counter()
+    with spec.system.open(spec.problem) as session:
+        result = baseline.place(session, seeded_generator(spec.seed, purpose))
+        assert result.evaluations == session.evaluations, f"{purpose} miscounts"
+    return result, Effort(result.evaluations, time.perf_counter() - begin)
+
+
+def is_pointless(spec: Specification, baseline: Baseline) -> bool:
+    """Whether it searches for an order that the system does not keep."""
+    return baseline.needs_order and not honours_order(spec.system.queue)
+
+
+def found_by(spec: Specification, baseline: Baseline, name: str, settings: Any) -> Method:
+    """What a baseline finds, as it counts on the system that it searched."""
+    result, effort = search_with(spec, baseline, name)
+    return Method(
+        name=name,
+        settings=settings,
+        placement=result.placement,
+        makespan_s=result.makespan_s,
+        uses_order=baseline.uses_order,
+        evaluations=effort.evaluations,
+        wall_s=effort.seconds,
+        lower_bound_s=result.lower_bound_s,
+    )
+
+
+def compare_baselines(spec: Specification, say: Callable[[str], None]) -> list[Method]:
+    """What each configured baseline finds, by its nominal makespan."""
+    methods = []
+    for name, baseline in spec.baselines.items():
+        if is_pointless(spec, baseline):
+            say(f"{name} is left out: it searches for an order, and this system keeps none")
+            continue
+        method = found_by(spec, baseline, name, plain(spec.cfg.baseline[name]))
+        nominal = nominal_s(spec, method.placement)
+        if not np.isfinite(nominal):
+            say(f"{name} is left out: it found no placement that fits in memory")
+            continue
+        methods.append(replace(method, makespan_s=nominal))
+    return methods

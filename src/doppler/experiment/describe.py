@@ -1,0 +1,51 @@
+"""stage=describe: what the workload's graph consists of, in words, in a picture and as files."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from doppler.errors import InputError
+from doppler.experiment.directory import Summary
+from doppler.experiment.results import identity
+from doppler.experiment.run import Run, Stage
+from doppler.experiment.specification import Specification
+from doppler.graph import save_json, save_text
+from doppler.graph.formats import write_atomically
+from doppler.report.description import counts, describe
+from doppler.report.graph_picture import save_graph_picture
+
+DESCRIPTION_FILE = "description.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Describe(Stage):
+    """Describe the graph."""
+
+    name: ClassVar[str] = "describe"
+    unused: ClassVar[tuple[str, ...]] = (
+        *("executor", "policy", "algorithm", "search", "trainer", "baseline", "budget"),
+    )
+
+    def method(self, spec: Specification) -> str:
+        """No method: the graph."""
+        return "graph"
+
+    def run(self, run: Run) -> Summary:
+        """See Stage."""
+        graph, directory = run.spec.problem.graph, run.directory.path
+        lines = describe(graph)
+        save_json(graph, directory / "graph.json")
+        try:
+            save_text(graph, directory / "graph.txt")
+        except InputError as error:
+            lines.append(f"no graph.txt: {error}")
+        save_graph_picture(graph, directory / "graph.png")
+        write_atomically(directory / DESCRIPTION_FILE, "\n".join(lines) + "\n")
+        summary = {**identity(run), **counts(graph)}
+        run.directory.write_summary(summary)
+        run.say("\n".join(lines))
+        run.say(f"graph.json, graph.txt and graph.png are in {directory}")
+        return summary
+
+    def show(self, run: Run) -> None:
+        """See Stage."""
+        run.say((run.directory.path / DESCRIPTION_FILE).read_text().rstrip())

@@ -1,0 +1,146 @@
+"""Where a run lives: its directory, who holds it, and whether it is new, interrupted or finished.
+
+``<output_dir>/<stage>/<workload>/<cluster>/<method>/seed=<n>-<hash>/``
+"""
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from doppler.errors import InputError
+from doppler.graph.formats import write_atomically
+from doppler.problem import Placement
+from doppler.report.rows import SUMMARY_FILE
+from doppler.system import SystemKind
+
+CONFIG_FILE = ".hydra/config.yaml"
+OVERRIDES_FILE = ".hydra/overrides.yaml"
+IDENTITY_FILE = ".hydra/run_hash"
+LOCK_FILE = ".lock"
+PLACEMENT_FILE = "placement.json"
+
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The directory of one run.
+
+    path: where it is. identity: hash of what is run; whoever has another may not write here.
+    """
+
+    path: Path
+    identity: str
+
+    @property
+    def is_finished(self) -> bool:
+        """The summary is written last: its presence means that the run is complete."""
+        return (self.path / SUMMARY_FILE).exists()
+
+    def summary(self) -> Summary:
+        """What a finished run left.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        path = self.path / SUMMARY_FILE
+        try:
+            summary = json.loads(path.read_text())
+        except ValueError:
+            summary = None
+        if not isinstance(summary, dict) or not summary:
+            raise InputError(f"{path}: damaged (overwrite=true runs it again)")
+        return summary
+
+    def write_summary(self, summary: Summary) -> None:
+        """Mark the run as finished."""
+        write_atomically(self.path / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
+
+    def keep_best(self, placement: Placement, seconds: float, kind: SystemKind) -> None:
+        """Best so far, on disk; a better one that an interrupted run left there stays."""
+        if self._kept_s() > seconds:
+            self.save_placement(placement, seconds, kind)
+
+    def save_placement(self, placement: Placement, seconds: float, kind: SystemKind) -> None:
+        """Write the placement that the run is about."""
+        extra = {"makespan_s": seconds, "system_kind": kind}
+        placement.save(self.path / PLACEMENT_FILE, extra)
+
+    def _kept_s(self) -> float:
+        try:
+            kept = json.loads((self.path / PLACEMENT_FILE).read_text())
+            return float(kept["makespan_s"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return float("inf")
+
+    @contextmanager
+    def claimed(self, cfg: DictConfig, overrides: Sequence[str], *, wait: bool) -> Iterator[None]:
+        """Hold the directory: write the configuration, keep other processes out.
+
+        With ``overwrite`` an earlier run of the same directory is removed first.
+
+        Args:
+            cfg: of the run.
+            overrides: of the command line.
+            wait: until another process that runs there is done.
+
+        Raises:
+            InputError: the directory holds another run or something that is no run, another process
+                runs in it, or it cannot be written. Nothing is changed then.
+        """
+        self._check_holder()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / LOCK_FILE).open("w")
+        except OSError as error:
+            raise InputError(f"{self.path}: {error.strerror}") from None
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except OSError:
+                raise InputError(f"{self.path}: another process runs here") from None
+            if cfg.overwrite:
+                self._clear()
+            write_atomically(self.path / IDENTITY_FILE, self.identity + "\n")
+            write_atomically(self.path / CONFIG_FILE, OmegaConf.to_yaml(cfg, resolve=True))
+            listed = "".join(f"- {override}\n" for override in overrides)
+            write_atomically(self.path / OVERRIDES_FILE, listed or "[]\n")
+            yield
+
+    def _check_holder(self) -> None:
+        """A directory without results is free, whoever began there."""
+        if not self.path.is_dir() or not self._results():
+            return
+        file = self.path / IDENTITY_FILE
+        holder = file.read_text().strip() if file.exists() else None
+        if holder is None:
+            raise InputError(f"{self.path}: is not empty and holds no run")
+        if holder != self.identity:
+            raise InputError(
+                f"{self.path}: holds a run of another configuration ({holder}, this one is "
+                f"{self.identity})"
+            )
+
+    def _results(self) -> list[Path]:
+        """What a run has left in its directory beside its claim; the summary first."""
+        found = [
+            path
+            for path in self.path.iterdir()
+            if path.name not in (LOCK_FILE, ".hydra") and not path.name.endswith(".partial")
+        ]
+        return sorted(found, key=lambda path: path.name != SUMMARY_FILE)
+
+    def _clear(self) -> None:
+        """Remove the results; the claim stays, so that a kill in between leaves a run to resume."""
+        for path in self._results():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()

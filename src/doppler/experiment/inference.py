@@ -1,0 +1,80 @@
+"""stage=inference: a trained policy on a problem as it is, at once and by what a search finds."""
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from doppler.errors import InputError
+from doppler.experiment.comparing import compare_baselines
+from doppler.experiment.directory import Summary
+from doppler.experiment.judging import Method, nominal_s
+from doppler.experiment.learning import best_so_far, make_policy
+from doppler.experiment.results import finish
+from doppler.experiment.run import Run, Stage
+from doppler.experiment.specification import Specification, plain
+from doppler.policies.weights import load_checkpoint
+from doppler.report.rows import format_seconds
+from doppler.search import Budget, policy_steps, search, seeded_generator
+from doppler.training import effort_of
+from doppler.warming import warm_up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference(Stage):
+    """Place with the policy of a checkpoint, whatever it was trained on.
+
+    init_from: path of the checkpoint, or ``pretrained``.
+    """
+
+    init_from: str
+    name: ClassVar[str] = "inference"
+    unused: ClassVar[tuple[str, ...]] = ("executor",)
+
+    def check(self, spec: Specification) -> None:
+        """See Stage."""
+        super().check(spec)
+        load_checkpoint(self.init_from)
+
+    def run(self, run: Run) -> Summary:
+        """See Stage."""
+        return apply_policy(run, self.init_from)
+
+
+def apply_policy(run: Run, path: str | Path) -> Summary:
+    """Place with a trained policy: at once, by samples, and with all evaluations of the budget.
+
+    Its training, on this problem or on others, is told apart and not counted.
+    """
+    spec = run.spec
+    evaluations = int(spec.cfg.budget.evaluations)
+    policy, effort = make_policy(run, path), effort_of(path)
+    run.say(
+        f"{path}: trained with {effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
+    )
+    name, rng = spec.policy_name, seeded_generator(spec.seed, "inference")
+    settings = [plain(spec.cfg.policy), plain(spec.cfg.search), spec.origin]
+    methods: list[Method] = []
+    warm_up(spec.system, list(spec.baselines.values()), policy)
+    begin = time.perf_counter()
+    with run.open() as session:
+        best = best_so_far(run, session)
+        steps = policy_steps(spec.cfg.search, policy, spec.view, trained=False)
+        for label, step in zip((f"{name} at once", f"{name} samples", name), steps, strict=True):
+            search([step], best, Budget(evaluations=evaluations - best.evaluations), rng)
+            if best.placement is not None:
+                methods.append(
+                    Method(
+                        name=label,
+                        settings=settings,
+                        placement=best.placement,
+                        makespan_s=nominal_s(spec, best.placement),
+                        uses_order=True,
+                        evaluations=best.evaluations,
+                        wall_s=time.perf_counter() - begin,
+                    )
+                )
+    if not methods:
+        raise InputError(f"{name}: no placement of {best.evaluations} fits in memory")
+    others = [*methods[-2::-1], *compare_baselines(spec, run.say)]
+    return finish(run, methods[-1], others, {"trained": asdict(effort)})

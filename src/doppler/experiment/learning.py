@@ -1,0 +1,210 @@
+"""What stages I to III share: policies, teachers, trainings in a run's directory."""
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from pytorch_lightning.loggers import Logger
+
+from doppler.baselines import Annealing, Baseline, TaughtPlacement, Teacher
+from doppler.errors import InputError, check_at_least, check_count
+from doppler.experiment.comparing import is_pointless, search_with
+from doppler.experiment.run import Run
+from doppler.policies import Policy
+from doppler.policies.weights import load_policy_weights
+from doppler.problem import Placement
+from doppler.report.rows import format_seconds
+from doppler.search import (
+    NO_EFFORT,
+    NOTHING,
+    BestSoFar,
+    Budget,
+    Effort,
+    Found,
+    policy_steps,
+    search,
+    seeded_generator,
+)
+from doppler.system import Session, honours_order
+from doppler.training import (
+    BEST,
+    LAST,
+    Reinforcement,
+    Task,
+    effort_of,
+    fit,
+    found_of,
+    save_checkpoint,
+)
+from doppler.training.updates import EpisodeTraining
+from doppler.warming import warm_up
+
+TEACHER_FILE = "teacher.json"
+
+
+def make_policy(run: Run, weights: str | Path | None = None) -> Policy:
+    """The configured policy, with the weights of a checkpoint or the initial ones of the seed."""
+    torch.manual_seed(run.spec.seed)
+    policy = instantiate(run.spec.cfg.policy.build)
+    if weights is not None:
+        load_policy_weights(policy, weights)
+    return policy
+
+
+def train(run: Run, module: EpisodeTraining) -> None:
+    """Fit a module in the run's directory; what is compiled is compiled before its clock starts."""
+    cfg, directory, system = run.spec.cfg, run.directory.path, run.spec.system
+    polish = Annealing(
+        evaluations=1,
+        order=honours_order(system.queue),
+        hot=cfg.search.anneal.hot,
+        cold=cfg.search.anneal.cold,
+    )
+    warm_up(system, [polish], module.policy)
+    settings = dict(cfg.trainer)
+    every_s = settings.pop("checkpoint_every_s")
+    check_at_least("trainer.checkpoint_every_s", every_s, 0.0)
+    fit(
+        module,
+        directory,
+        checkpoint_every_s=every_s,
+        settings=settings,
+        loggers=make_loggers(run),
+        console=run.console,
+        say=run.say,
+    )
+
+
+def make_loggers(run: Run) -> list[Logger]:
+    """The configured loggers of Lightning, writing into the run's directory."""
+    chosen = run.spec.cfg.get("logger") or {}
+    return [instantiate(conf, save_dir=str(run.directory.path)) for conf in chosen.values()]
+
+
+def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
+    """Who teaches stage I, what it took to know what to teach, and what was found by it.
+
+    A list scheduler decides anew for every batch. Any other baseline searches once, on the run's
+    system, and teaches the placement that it finds: it is kept in the run directory.
+
+    Raises:
+        InputError: the search is of no use on this system, or finds nothing that fits in memory.
+    """
+    if isinstance(baseline, Teacher):
+        return baseline, NO_EFFORT, NOTHING
+    name, path = type(baseline).__name__, run.directory.path / TEACHER_FILE
+    if is_pointless(run.spec, baseline):
+        raise InputError(f"stage.teacher: {name} searches for an order, this system keeps none")
+    if not path.exists():
+        result, effort = search_with(run.spec, baseline, "teacher")
+        if not np.isfinite(result.makespan_s):
+            raise InputError(f"stage.teacher: {name} found no placement that fits in memory")
+        result.placement.save(path, {"makespan_s": result.makespan_s, **asdict(effort)})
+    placement = Placement.load(path, run.spec.problem)
+    kept = json.loads(path.read_text())
+    effort = Effort(kept["evaluations"], kept["seconds"])
+    run.say(
+        f"{name} teaches a placement of {format_seconds(kept['makespan_s'])}, found in "
+        f"{effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
+    )
+    found = Found(placement, kept["makespan_s"])
+    return TaughtPlacement.of(run.spec.problem, placement), effort, found
+
+
+def best_so_far(run: Run, session: Session, evaluations: int = 0) -> BestSoFar:
+    """Executes on the run's system; keeps the best placement, on disk too."""
+    confirmations, kind = run.spec.cfg.search.confirmations, run.spec.system.kind
+    check_count("search.confirmations", confirmations, 0)
+
+    def keep(placement: Placement, seconds: float) -> None:
+        run.directory.keep_best(placement, seconds, kind)
+
+    return BestSoFar(
+        session=session,
+        confirmations=confirmations,
+        seed=run.spec.seed,
+        on_best=keep,
+        evaluations=evaluations,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """Stage II or III on one problem.
+
+    title: what the training is called where progress is told.
+    algorithm: its part of the configuration.
+    evaluations: of training and search together.
+    init_from: a checkpoint; None: random weights.
+    is_one_budget: whether what stage I used is of these evaluations.
+    """
+
+    title: str
+    algorithm: DictConfig
+    evaluations: int
+    init_from: str | Path | None
+    is_one_budget: bool
+
+    def learn(self, run: Run, session: Session) -> Reinforcement:
+        """Train, then search with what was learned; leaves best.ckpt and last.ckpt.
+
+        It begins with the best placement of the checkpoint, executed once more: it may come from
+        another system.
+        """
+        spec, directory = run.spec, run.directory.path
+        policy, inherited, found = make_policy(run, self.init_from), NO_EFFORT, NOTHING
+        if self.init_from is not None:
+            inherited = effort_of(self.init_from)
+            found = found_of(self.init_from, spec.problem)
+        best = best_so_far(run, session, inherited.evaluations)
+        if found.placement is not None:
+            best.confirm(found.placement)
+        evaluations = self._left(best.evaluations, inherited.evaluations)
+        share = self.algorithm.search_share
+        check_at_least("algorithm.search_share", share, 0.0)
+        learning = instantiate(self.algorithm.reinforcement)
+        for_training = evaluations - int(share * evaluations)
+        num_updates = learning.updates_within(for_training, best.confirmations)
+        task = Task(spec.view, best)
+        module: Reinforcement = Reinforcement(
+            policy=policy,
+            tasks=[task],
+            trials=[task],
+            learning=learning,
+            num_updates=num_updates,
+            seed=spec.seed,
+            title=self.title,
+            on_best=lambda: save_checkpoint(module.trainer, directory / BEST),
+            inherited=inherited,
+        )
+        train(run, module)
+        if module.trained is None:  # else an interrupted run had come further than this
+            begin = time.perf_counter()
+            module.try_greedy()
+            module.trained = best.found, module.effort
+            if share > 0:
+                used = module.learning.evaluations(num_updates, best.confirmations)
+                self._search(run, policy, best, evaluations - used)
+            module.elapsed_s += time.perf_counter() - begin
+            save_checkpoint(module.trainer, directory / LAST)
+        return module
+
+    def _left(self, used: int, inherited: int) -> int:
+        """What a teacher used is of the same budget, what other trainings used is not."""
+        left = self.evaluations - (used - (0 if self.is_one_budget else inherited))
+        if left < 1:
+            raise InputError(
+                f"stage.teacher: {used:,} evaluations are used, which leaves none of "
+                f"{self.evaluations:,} to train with"
+            )
+        return left
+
+    def _search(self, run: Run, policy: Policy, best: BestSoFar, evaluations: int) -> None:
+        steps = policy_steps(run.spec.cfg.search, policy, run.spec.view, trained=True)
+        rng = seeded_generator(run.spec.seed, "inference")
+        search(steps, best, Budget(evaluations=evaluations), rng)

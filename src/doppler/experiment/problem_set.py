@@ -1,0 +1,126 @@
+"""Many problems from a few lines of configuration, and training on them.
+
+``stage.problems`` lists what to train on, each line as on the command line; values may be swept:
+``workload=synthetic workload.family=layered,tree workload.seed=range(0,9) cluster=p100x4``.
+``stage.held_out`` lists what tells which weights are best. The run's own problem is not trained on:
+it is placed with the trained weights.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from itertools import product
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from omegaconf.errors import OmegaConfBaseException
+
+from doppler.episode import heavy_merged, make_view
+from doppler.errors import InputError
+from doppler.experiment.learning import make_policy, train
+from doppler.experiment.run import Run
+from doppler.problem import Problem, build
+from doppler.resources import resource
+from doppler.search import NO_EFFORT, BestSoFar
+from doppler.training import BEST, Reinforcement, Task, effort_of, save_checkpoint
+
+# What a line may choose; the system that executes is the run's.
+_GROUPS = ("workload", "decomposition", "cluster")
+
+
+def train_on_set(
+    run: Run,
+    problems: Sequence[str],
+    held_out: Sequence[str],
+    num_updates: int,
+    weights: str | Path | None,
+) -> Path:
+    """Train on many problems.
+
+    Args:
+        run: whose policy, system and directory it is.
+        problems: lines of what to train on.
+        held_out: lines of what tells which weights are best.
+        num_updates: of the training.
+        weights: to begin with; None: random ones.
+
+    Returns:
+        The checkpoint of the best weights.
+
+    Raises:
+        InputError: a line that is no problem.
+    """
+    with ExitStack() as stack:
+
+        def tasks(key: str, lines: Sequence[str]) -> list[Task]:
+            found = list(problems_of(lines, key))
+            run.say(f"{key}: {len(found)} problems, {_sizes(found)} ops")
+            sessions = [stack.enter_context(run.spec.system.open(problem)) for problem in found]
+            bests = [
+                BestSoFar(session=one, confirmations=0, seed=run.spec.seed) for one in sessions
+            ]
+            return [Task(make_view(best.session.problem), best) for best in bests]
+
+        trials = tasks("held_out", held_out)
+        module: Reinforcement = Reinforcement(
+            policy=make_policy(run, weights),
+            tasks=tasks("problems", problems),
+            # As they are placed.
+            trials=[Task(heavy_merged(one.view), one.best) for one in trials],
+            learning=instantiate(run.spec.cfg.algorithm.reinforcement),
+            num_updates=num_updates,
+            seed=run.spec.seed,
+            title="stage II on many problems",
+            on_best=lambda: save_checkpoint(module.trainer, run.directory.path / BEST),
+            inherited=NO_EFFORT if weights is None else effort_of(weights),
+        )
+        train(run, module)
+        module.try_greedy()
+    return run.directory.path / BEST
+
+
+def problems_of(lines: Iterable[str], key: str) -> Iterator[Problem]:
+    """The problems that lines of configuration describe.
+
+    Raises:
+        InputError: names the line and what is wrong with it.
+    """
+    for number, line in enumerate(lines):
+        try:
+            for overrides in _swept(str(line)):
+                with _hydra():
+                    cfg = compose("config", overrides=overrides)
+                yield build(instantiate(cfg.workload), instantiate(cfg.cluster))
+        except (InputError, HydraException, OmegaConfBaseException) as error:
+            known = error.__cause__ if isinstance(error.__cause__, InputError) else error
+            reason = str(known).strip().splitlines()[0]
+            raise InputError(f"{key}[{number}]: {line}: {reason}") from None
+
+
+def _hydra() -> AbstractContextManager[object]:
+    """Hydra as the command line has set it up, or set up here where there is none."""
+    if GlobalHydra.instance().is_initialized():
+        return nullcontext()
+    return initialize_config_dir(str(resource("conf")), version_base="1.3")
+
+
+def _swept(line: str) -> Iterator[list[str]]:
+    """All combinations of the values of a line."""
+    choices = []
+    for override in OverridesParser.create().parse_overrides(line.split()):
+        name = override.get_key_element()
+        if name.split(".")[0] not in _GROUPS:
+            raise InputError(f"{name} is not of {', '.join(_GROUPS)}")
+        if override.is_sweep_override():
+            choices.append([f"{name}={value}" for value in override.sweep_string_iterator()])
+        else:
+            choices.append([override.input_line])
+    yield from (list(one) for one in product(*choices))
+
+
+def _sizes(problems: list[Problem]) -> str:
+    sizes = [problem.num_ops for problem in problems]
+    return f"{min(sizes)} to {max(sizes)}" if sizes else "no"

@@ -1,0 +1,137 @@
+"""What a finished run leaves in its directory, and says."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from doppler.experiment.directory import Summary
+from doppler.experiment.judging import Method, judged_row, largest_bound
+from doppler.experiment.run import Run
+from doppler.graph import save_json
+from doppler.graph.formats import write_atomically
+from doppler.report.rows import (
+    PLACEMENTS,
+    RESULTS_FILE,
+    TRACES,
+    ResultRow,
+    format_seconds,
+    print_results,
+    write_results,
+)
+from doppler.trace import explain, save_gantt, save_perfetto
+
+
+def finish(run: Run, method: Method, others: list[Method], extra: Summary) -> Summary:
+    """Judge the methods and write everything that a finished run leaves behind.
+
+    Args:
+        run: what is finished.
+        method: the one that the run is about.
+        others: compared with it.
+        extra: further entries of the summary.
+    """
+    methods = [method, *others]
+    bound = largest_bound(run.spec, methods)
+    return leave(run, methods, [judged_row(run.spec, each, bound) for each in methods], extra)
+
+
+def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary) -> Summary:
+    """As `finish`, with the rows of the table at hand; the run is about the first method.
+
+    The summary is written last: it marks the run as finished.
+    """
+    method, directory, spec = methods[0], run.directory.path, run.spec
+    write_results(directory / RESULTS_FILE, rows)
+    save_json(spec.problem.graph, directory / "graph.json")
+    run.directory.save_placement(method.placement, rows[0].makespan_s, spec.system.kind)
+    for each, row in zip(methods, rows, strict=True):
+        each.placement.save(
+            directory / PLACEMENTS / f"{each.name}.json", {"makespan_s": row.makespan_s}
+        )
+    with run.open() as session:
+        trace = session.trace(method.placement)
+        if control := _strongest_other(methods, rows):
+            beside = session.trace(control.placement)
+            save_perfetto(beside, directory / TRACES / f"{control.name}.json")
+    save_perfetto(trace, directory / "trace.json")
+    title = f"{method.name}: {rows[0].workload} on {rows[0].cluster}, seed {rows[0].seed}"
+    save_gantt(trace, directory / "schedule.png", title=title)
+    explanation = explain(trace).lines()
+    write_atomically(directory / "explanation.txt", "\n".join(explanation) + "\n")
+    summary = {**identity(run), **_outcome(rows[0]), **extra}
+    run.directory.write_summary(summary)
+    if not run.is_step:
+        for line in explanation:
+            run.say(line)
+        print_results(rows, run.console)
+        run.say(
+            f"{method.name}: {format_seconds(rows[0].makespan_s)}; "
+            f"placement, trace, schedule and table are in {directory}"
+        )
+    return summary
+
+
+def _strongest_other(methods: list[Method], rows: list[ResultRow]) -> Method | None:
+    """The best of the methods that are not the first one's own; its schedule is shown beside."""
+    own = methods[0].name
+    others = [
+        (row.makespan_s, i)
+        for i, row in enumerate(rows)
+        if row.method != own and not row.method.startswith(f"{own} ")
+    ]
+    return methods[min(others)[1]] if others else None
+
+
+def identity(run: Run) -> Summary:
+    """What was run, and by what: the head of every summary."""
+    spec, graph = run.spec, run.spec.problem.graph
+    packages = ("doppler", "torch", "numba", "numpy", "pytorch-lightning")
+    return {
+        "workload": str(spec.cfg.workload.name),
+        "num_ops": graph.num_ops,
+        "num_edges": graph.num_edges,
+        "problem_hash": spec.problem.hash,
+        "cluster": str(spec.cfg.cluster.name),
+        "num_devices": spec.problem.num_devices,
+        "stage": run.stage.name,
+        "seed": spec.seed,
+        "versions": {name: version(name) for name in packages}
+        | {"python": platform.python_version()},
+        "git_commit": _git_commit(),
+        "host": {"name": platform.node(), "cpus": len(os.sched_getaffinity(0))},
+    }
+
+
+def _outcome(row: ResultRow) -> dict[str, Any]:
+    return {
+        "method": row.method,
+        "system": row.system,
+        "system_kind": row.system_kind,
+        "queue": row.queue,
+        "makespan_s": row.makespan_s,
+        "jitter_mean_s": row.jitter_mean_s,
+        "jitter_p95_s": row.jitter_p95_s,
+        "repeats": 1,
+        "std": 0.0,
+        "lower_bound_s": row.lower_bound_s,
+        "bound": row.bound,
+        "evaluations": row.evaluations,
+        "wall_s": row.wall_s,
+    }
+
+
+def _git_commit() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

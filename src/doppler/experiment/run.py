@@ -1,0 +1,186 @@
+"""A run: what it is, where it lives, and the stages that it goes through."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from doppler.errors import InputError
+from doppler.experiment.directory import RunDirectory, Summary
+from doppler.experiment.specification import Specification
+from doppler.report.rows import RESULTS_FILE, print_results, read_results
+from doppler.system import Session
+
+
+class Stage(ABC):
+    """What a run does. Its file in conf/stage/ names the class and gives it its options.
+
+    name: of the folder in which its runs lie.
+    executes: its system is the executor, not the simulator.
+    unused: keys of the configuration on which its results do not depend.
+    """
+
+    name: ClassVar[str]
+    executes: ClassVar[bool] = False
+    unused: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def run(self, run: "Run") -> Summary:
+        """From the first line that is said to the summary that is left."""
+
+    def check(self, spec: Specification) -> None:
+        """Raise an InputError if the configuration makes no sense; nothing has begun yet."""
+        spec.check()
+
+    def needed(self, run: "Run") -> Iterator["Run"]:
+        """Runs of other stages that must be finished first, in this order."""
+        yield from ()
+
+    def costs(self, cfg: DictConfig) -> Path | None:
+        """The file of measured costs that the problem is built with."""
+        return None if cfg.costs is None else Path(str(cfg.costs))
+
+    def method(self, spec: Specification) -> str:
+        """The method that the run is about, as its directory is called."""
+        return spec.policy_name
+
+    def show(self, run: "Run") -> None:
+        """Print what a finished run has to tell."""
+        print_results(read_results(run.directory.path / RESULTS_FILE), run.console)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A stage on a specification.
+
+    is_step: it serves another run, which will show the results.
+    """
+
+    spec: Specification
+    stage: Stage
+    console: Console
+    is_step: bool = False
+
+    @cached_property
+    def directory(self) -> RunDirectory:
+        """Where it leaves its results: at ``run_dir``, or where the configuration determines."""
+        spec, cfg = self.spec, self.spec.cfg
+        identity = spec.hash(self.stage.unused)
+        if cfg.run_dir is not None:
+            return RunDirectory(Path(str(cfg.run_dir)), identity)
+        method = self.stage.method(spec)
+        parts = (self.stage.name, cfg.workload.name, cfg.cluster.name, method)
+        return RunDirectory(
+            Path(str(cfg.output_dir), *map(str, parts), f"seed={cfg.seed}-{identity}"), identity
+        )
+
+    def say(self, text: str) -> None:
+        """One line for the person who watches; numbers are not coloured in."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def open(self) -> Session:
+        """A session of the system on the problem."""
+        return self.spec.system.open(self.spec.problem)
+
+    def step(self, stage: dict[str, Any], **changes: Any) -> "Run":
+        """A run of another stage that this one needs, in a directory of its own.
+
+        Args:
+            stage: its part of the configuration.
+            changes: of other keys at the top of the configuration.
+        """
+        cfg = deepcopy(self.spec.cfg)
+        OmegaConf.set_struct(cfg, False)
+        cfg.update({"run_dir": None, "overwrite": False, **changes})
+        OmegaConf.update(cfg, "stage", stage, merge=False)
+        return make_run(cfg, self.console, is_step=True)
+
+    def introduce(self) -> None:
+        """Say what is run on what."""
+        problem, cfg = self.spec.problem, self.spec.cfg
+        graph = problem.graph
+        self.say(
+            f"{graph.name}: {graph.num_ops} ops, {graph.num_edges} edges on "
+            f"{cfg.cluster.name}, {problem.num_devices} devices -> {self.directory.path}"
+        )
+        if "preset" in cfg.workload and (self.stage.executes or cfg.cluster.name == "host"):
+            self.say(f"workload.preset: {cfg.workload.preset}")
+        if self.spec.executes:
+            self.say(f"executor: {self.spec.system.name}")
+        if problem.has_given_costs:
+            self.say(
+                f"{graph.name} comes with its own times: speeds, links and memory sizes of "
+                f"{cfg.cluster.name} are not used"
+            )
+        elif problem.costs is not None:
+            measured_VD = problem.is_measured()
+            num_modelled = int((np.isfinite(problem.arrays.op_seconds) & ~measured_VD).any(1).sum())
+            self.say(
+                f"measured costs of {self.spec.costs}: {graph.num_ops - num_modelled} ops, "
+                f"{'all' if problem.costs.has_links else 'not all'} links; "
+                f"{num_modelled} ops are modelled"
+            )
+
+
+def make_run(cfg: DictConfig, console: Console, *, is_step: bool = False) -> Run:
+    """The run that a configuration describes; nothing has begun yet.
+
+    Raises:
+        InputError: or Hydra's own error, in one line.
+    """
+    if isinstance(cfg.stage.get("teacher"), str):
+        raise InputError(
+            f"stage.teacher: a baseline's settings, not its name; outside the command line "
+            f"baseline@stage.teacher={cfg.stage.teacher} chooses it"
+        )
+    stage = instantiate(cfg.stage)
+    if not isinstance(stage, Stage):
+        raise InputError(f"stage._target_: {cfg.stage.get('_target_')!r} is no stage")
+    spec = Specification(cfg, executes=stage.executes, costs=stage.costs(cfg))
+    return Run(spec, stage, console, is_step)
+
+
+def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summary:
+    """Run a configuration, and first what it needs; or show the run that has done so already.
+
+    Args:
+        cfg: as composed.
+        overrides: of the command line, as they are kept with the run.
+        console: where things are told.
+
+    Returns:
+        The summary that the run left.
+
+    Raises:
+        InputError: one line about what is wrong with the configuration or its files.
+    """
+    run = make_run(cfg, console)
+    for each in _in_order(run):
+        told = overrides if each is run else ()
+        with each.directory.claimed(each.spec.cfg, told, wait=each.is_step):
+            already = each.directory.is_finished
+            if not already:
+                each.introduce()
+                each.stage.run(each)
+        if already and not each.is_step:
+            each.say(f"{each.directory.path} is finished already (overwrite=true runs it again)")
+            each.stage.show(each)
+    return run.directory.summary()
+
+
+def _in_order(run: Run) -> Iterator[Run]:
+    """The runs that it needs, what these need before them, and last the run itself."""
+    run.stage.check(run.spec)
+    for needed in run.stage.needed(run):
+        run.say(f"stage={needed.stage.name} is needed first: {needed.directory.path}")
+        yield from _in_order(needed)
+    run.spec.check()
+    yield run

@@ -1,0 +1,143 @@
+"""What a run is: the problem, systems, methods and seed that its configuration names."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from doppler.baselines import Baseline, LowerBound, lower_bound
+from doppler.costs import load_costs
+from doppler.episode import View, make_view
+from doppler.errors import InputError, check_count
+from doppler.problem import Problem, build
+from doppler.system import System
+
+# Keys that say where and how to run, not what: equal results for any value. What a table of costs
+# says is in the problem's hash.
+_NOT_HASHED = ("output_dir", "run_dir", "overwrite", "costs", "logger", "optimized_metric")
+
+
+@dataclass(frozen=True, eq=False)
+class Specification:
+    """A configuration, and what it determines.
+
+    cfg: as composed; nothing changes it.
+    executes: its system is the executor, not the simulator.
+    costs: the file of measured costs; None: costs are modelled.
+    given: a system in place of the configured ones.
+    """
+
+    cfg: DictConfig
+    executes: bool = False
+    costs: Path | None = None
+    given: System | None = None
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The workload on the cluster."""
+        graph, cluster = instantiate(self.cfg.workload), instantiate(self.cfg.cluster)
+        costs = None
+        if self.costs is not None:
+            costs = load_costs(self.costs, tuple(device.name for device in cluster.devices))
+        return build(graph, cluster, costs)
+
+    @cached_property
+    def simulator(self) -> System:
+        """What simulates placements."""
+        return instantiate(self.cfg.simulator)
+
+    @cached_property
+    def system(self) -> System:
+        """What executes placements."""
+        if self.given is not None:
+            return self.given
+        return instantiate(self.cfg.executor) if self.executes else self.simulator
+
+    def on(self, system: System) -> Self:
+        """The same on another system; the problem is not built again."""
+        other = replace(self, given=system)
+        vars(other)["problem"] = self.problem
+        return other
+
+    @cached_property
+    def view(self) -> View:
+        """What policies see of the problem."""
+        return make_view(self.problem)
+
+    @cached_property
+    def baselines(self) -> dict[str, Baseline]:
+        """Methods to compare with, by name."""
+        chosen = self.cfg.get("baseline") or {}
+        return {str(name): instantiate(conf) for name, conf in chosen.items()}
+
+    @cached_property
+    def bound(self) -> LowerBound:
+        """What no placement can beat on this system, known before any search."""
+        return lower_bound(self.problem, streams=self.system.streams)
+
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+        return int(self.cfg.seed)
+
+    @property
+    def policy_name(self) -> str:
+        """What the learned method is called."""
+        return str(self.cfg.policy.name)
+
+    @property
+    def origin(self) -> str | None:
+        """Where the first weights come from, for any seed: seeds of one method are averaged."""
+        init_from = self.cfg.stage.get("init_from")
+        return init_from and str(init_from).replace(f"seed={self.seed}", "seed=*")
+
+    def hash(self, unused: Sequence[str]) -> str:
+        """Eight hex digits of the resolved configuration and of the problem that it led to.
+
+        The problem counts too: the same configuration may name a file whose content has changed.
+
+        Args:
+            unused: keys, dotted ones too, on which the results do not depend.
+        """
+        resolved = plain(self.cfg)
+        for key in (*_NOT_HASHED, *unused):
+            *parents, last = key.split(".")
+            node = resolved
+            for parent in parents:
+                node = node.get(parent) or {}
+            node.pop(last, None)
+        return short_hash([resolved, self.problem.hash])
+
+    def check(self) -> None:
+        """Build what the configuration describes: what is wrong with it ends before any claim.
+
+        Raises:
+            InputError: or Hydra's own error, in one line.
+        """
+        cfg = self.cfg
+        check_count("seed", cfg.seed, 0)
+        for key, value in cfg.budget.items():
+            check_count(f"budget.{key}", value, 1)
+        if type(cfg.overwrite) is not bool:
+            raise InputError(f"overwrite: must be true or false, got {cfg.overwrite!r}")
+        for key in ("workload", "cluster", "policy"):
+            if "/" in str(cfg[key].name) or str(cfg[key].name).startswith("."):
+                raise InputError(f"{key}.name: {cfg[key].name!r} is no name for a directory")
+        _ = self.problem, self.system, self.baselines, self.bound
+
+
+def plain(cfg: DictConfig) -> Any:
+    """A part of the configuration as dictionaries and lists."""
+    return OmegaConf.to_container(cfg, resolve=True)
+
+
+def short_hash(settings: Any) -> str:
+    """Eight hex digits that equal settings share."""
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

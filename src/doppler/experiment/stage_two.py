@@ -1,0 +1,186 @@
+"""stage=rl_sim and stage=pipeline: stage II, after stage I or from other weights."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from doppler.baselines import Baseline
+from doppler.errors import InputError, check_count
+from doppler.experiment.comparing import compare_baselines
+from doppler.experiment.directory import Summary
+from doppler.experiment.inference import apply_policy
+from doppler.experiment.judging import Method, nominal_s
+from doppler.experiment.learning import Learner
+from doppler.experiment.problem_set import train_on_set
+from doppler.experiment.results import finish
+from doppler.experiment.run import Run, Stage
+from doppler.experiment.specification import Specification, plain
+from doppler.policies.weights import load_checkpoint
+from doppler.problem import Placement
+from doppler.training import LAST, Reinforcement, peak_bytes
+
+# In place of a path: the checkpoint of the stage before, made first if there is none.
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTwo(Stage):
+    """Policy gradient in the simulator.
+
+    teacher: of stage I.
+    init_from: auto: the checkpoint of stage I for this problem, policy and seed; None: random
+        weights; else the path of a checkpoint, or ``pretrained``.
+    problems, held_out: lines of configuration; if there are any, the training is on these, and the
+        run's own problem is placed with the weights that are best on the held-out ones.
+    updates: of that training.
+    """
+
+    teacher: Baseline
+    init_from: str | None = AUTO
+    problems: Sequence[str] = ()
+    held_out: Sequence[str] = ()
+    updates: int = 0
+    name: ClassVar[str] = "rl_sim"
+    unused: ClassVar[tuple[str, ...]] = ("executor", "baseline")
+
+    def check(self, spec: Specification) -> None:
+        """See Stage."""
+        super().check(spec)
+        check_weights(self.init_from)
+        if bool(self.problems) != bool(self.held_out):
+            raise InputError("problems, held_out: training on a set needs both")
+        if self.problems:
+            check_count("stage.updates", self.updates, 1)
+
+    def needed(self, run: Run) -> Iterator[Run]:
+        """Stage I, if its weights are asked for."""
+        if self.init_from == AUTO and not self.problems:
+            yield imitation_step(run)
+
+    def run(self, run: Run) -> Summary:
+        """Train on the problem, or on many."""
+        if self.problems:
+            weights = None if self.init_from == AUTO else self.init_from
+            path = train_on_set(run, self.problems, self.held_out, self.updates, weights)
+            return apply_policy(run, path)
+        return self.learn_and_compare(run)
+
+    def learn_and_compare(self, run: Run) -> Summary:
+        """Train on the problem; the configured baselines, if they count, stand beside."""
+        spec, init_from = run.spec, self._weights(run)
+        learner = Learner(
+            title="stage II, simulated",
+            algorithm=spec.cfg.algorithm,
+            evaluations=spec.cfg.budget.evaluations,
+            init_from=init_from,
+            is_one_budget=self.init_from == AUTO,
+        )
+        with run.open() as session:
+            module = learner.learn(run, session)
+        best, *others = _learned_methods(run, module)
+        if not np.isfinite(best.makespan_s):
+            raise InputError(
+                f"{spec.problem.graph.name}: no episode of {best.evaluations} fits in the memory "
+                f"of {spec.cfg.cluster.name}"
+            )
+        fitting = [method for method in others if np.isfinite(method.makespan_s)]
+        for method in others:
+            if method not in fitting:
+                run.say(f"{method.name} is left out: it does not fit in memory")
+        greedy = others[-1]
+        return finish(
+            run,
+            best,
+            [*fitting, *self.compared(run)],
+            {
+                "init_from": str(init_from) if init_from else None,
+                "greedy_makespan_s": greedy.makespan_s if greedy in fitting else None,
+                **training_speed(module),
+                "peak_memory_bytes": peak_bytes(),
+            },
+        )
+
+    def compared(self, run: Run) -> list[Method]:
+        """What stands beside: nothing, stage II is for other runs to go on from."""
+        return []
+
+    def _weights(self, run: Run) -> str | Path | None:
+        if self.init_from != AUTO:
+            return self.init_from
+        path = imitation_step(run).directory.path / LAST
+        run.say(f"initial weights: {path}")
+        return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline(StageTwo):
+    """Stages I and II, the baselines beside."""
+
+    name: ClassVar[str] = "pipeline"
+    unused: ClassVar[tuple[str, ...]] = ("executor",)
+
+    def check(self, spec: Specification) -> None:
+        """See Stage."""
+        if self.problems:
+            raise InputError("stage.problems: only stage=rl_sim trains on a set, not pipeline")
+        super().check(spec)
+
+    def compared(self, run: Run) -> list[Method]:
+        """The configured baselines."""
+        return compare_baselines(run.spec, run.say)
+
+
+def check_weights(init_from: Any) -> None:
+    """Raise an InputError if it is neither auto nor None, nor a checkpoint."""
+    if init_from not in (None, AUTO):
+        load_checkpoint(init_from)
+
+
+def imitation_step(run: Run) -> Run:
+    """Stage I of a run's problem, policy and seed."""
+    teacher = plain(run.spec.cfg.stage.teacher)
+    target = "doppler.experiment.ImitationStage"
+    return run.step({"_target_": target, "teacher": teacher})
+
+
+def training_speed(module: Reinforcement) -> Summary:
+    """Episodes, and how many of them a second, of a training that has ended."""
+    assert module.trained is not None, "training has ended"
+    own_s = module.trained[1].seconds - module.inherited.seconds
+    return {
+        "episodes": module.num_episodes,
+        "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
+    }
+
+
+def _learned_methods(run: Run, module: Reinforcement) -> list[Method]:
+    """The best of all, the best of training alone, the greedy placement of the best weights."""
+    spec, task = run.spec, module.task
+    assert task.greedy.placement is not None, "training begins with a greedy placement"
+    assert module.trained is not None, "training has ended"
+    found, effort = module.trained
+    settings = [
+        *(plain(spec.cfg.policy), plain(spec.cfg.algorithm), plain(spec.cfg.search), spec.origin),
+        plain(spec.cfg.stage.teacher),
+    ]
+
+    def method(label: str, placement: Placement, evaluations: int, wall_s: float) -> Method:
+        return Method(
+            name=label,
+            settings=settings,
+            placement=placement,
+            makespan_s=nominal_s(spec, placement),
+            uses_order=True,
+            evaluations=evaluations,
+            wall_s=wall_s,
+        )
+
+    name, used = spec.policy_name, (effort.evaluations, effort.seconds)
+    best = task.best.placement or task.greedy.placement
+    methods = [method(name, best, task.best.evaluations, module.elapsed_s)]
+    if task.best.evaluations > effort.evaluations and found.placement is not None:
+        methods.append(method(f"{name} trained", found.placement, *used))
+    return [*methods, method(f"{name} greedy", task.greedy.placement, *used)]

@@ -1,0 +1,59 @@
+"""Weights of policies: read from a checkpoint of any stage, which never executes code."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from doppler.errors import InputError
+
+# In place of a path: the weights that come with the package, trained on many problems.
+PRETRAINED = "pretrained"
+_PRETRAINED_PATH = Path(__file__).resolve().parents[1] / "pretrained" / "doppler.ckpt"
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint, or the one that comes with the package.
+
+    Raises:
+        InputError: no such file, or not a checkpoint of this program.
+    """
+    if not isinstance(path, str | Path):
+        raise InputError(f"checkpoint: must be a path or {PRETRAINED!r}, got {path!r}")
+    if str(path) == PRETRAINED:
+        path = _PRETRAINED_PATH
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except pickle.UnpicklingError:  # torch's own message tells how to execute what is in it
+        raise InputError(f"{path}: unreadable checkpoint (damaged, or not plain data)") from None
+    except Exception as error:  # a file of any content can raise anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{path}: unreadable checkpoint ({reason})") from None
+    weights = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
+    if not isinstance(weights, Mapping):
+        raise InputError(f"{path}: not a checkpoint (no weights in it)")
+    return checkpoint
+
+
+def load_policy_weights(policy: torch.nn.Module, path: str | Path) -> None:
+    """Set a policy's weights to those of a checkpoint of any stage.
+
+    Raises:
+        InputError: unreadable, made for a policy of another kind or size, or not finite.
+    """
+    state = load_checkpoint(path)["state_dict"]
+    prefix = "policy."
+    weights = {
+        key[len(prefix) :]: value for key, value in state.items() if str(key).startswith(prefix)
+    }
+    try:
+        policy.load_state_dict(weights)
+    except RuntimeError as error:
+        detail = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+        raise InputError(f"{path}: weights of another policy: {detail}") from None
+    if not all(weight.isfinite().all() for weight in policy.parameters()):
+        raise InputError(f"{path}: weights that are no finite numbers: the training diverged")

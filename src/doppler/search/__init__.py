@@ -1,0 +1,44 @@
+"""One search engine under one budget: steps from the best placement so far on."""
+
+from doppler.search.best_so_far import NOTHING, BestSoFar, Found
+from doppler.search.combined import Combined
+from doppler.search.configured import (
+    load_policy,
+    methods,
+    policy_steps,
+    search_settings,
+    steps_of,
+)
+from doppler.search.effort import NO_EFFORT, Effort, seeded_generator
+from doppler.search.engine import Budget, SearchStep, search, warm_up
+from doppler.search.steps import (
+    AnnealFromBest,
+    GreedyEpisode,
+    PlaceAgain,
+    PlaceOnce,
+    SampleEpisodes,
+)
+
+__all__ = [
+    "NOTHING",
+    "NO_EFFORT",
+    "AnnealFromBest",
+    "BestSoFar",
+    "Budget",
+    "Combined",
+    "Effort",
+    "Found",
+    "GreedyEpisode",
+    "PlaceAgain",
+    "PlaceOnce",
+    "SampleEpisodes",
+    "SearchStep",
+    "load_policy",
+    "methods",
+    "policy_steps",
+    "search",
+    "search_settings",
+    "seeded_generator",
+    "steps_of",
+    "warm_up",
+]

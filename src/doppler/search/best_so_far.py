@@ -1,0 +1,139 @@
+"""The best placement so far: which it is, what tells so, and what was executed to know it.
+
+Shape suffixes: B placements, V ops.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.baselines import SearchResult
+from doppler.problem import Placement, Problem
+from doppler.search.effort import seeded_generator
+from doppler.system import Measurement, Session
+
+
+class Found(NamedTuple):
+    """A placement and its seconds, or that there is none."""
+
+    placement: Placement | None
+    seconds: float
+
+    def plain(self) -> dict[str, Any]:
+        """As text, lists and numbers."""
+        placement = self.placement
+        return {
+            "problem_hash": None if placement is None else placement.problem_hash,
+            "device": None if placement is None else placement.device.tolist(),
+            "priority": None if placement is None else placement.priority.tolist(),
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def restored(cls, plain: dict[str, Any], problem: Problem) -> "Found":
+        """What `plain` made; nothing if that was for another problem."""
+        if plain["problem_hash"] != problem.hash:
+            return NOTHING
+        placement = Placement.make(problem, plain["device"], plain["priority"])
+        return cls(placement, plain["seconds"])
+
+
+NOTHING = Found(None, float("inf"))
+
+
+class BestSoFar:
+    """Executes placements and keeps the best one.
+
+    session: the system. confirmations: where two executions of a placement may differ, those whose
+    mean is what it counts; their draws are the same for all placements. 0: its one execution
+    counts, however lucky; elsewhere it always does. seed: of these draws. on_best: told of every
+    new best placement and its seconds. evaluations: executions before this.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        confirmations: int,
+        seed: int,
+        on_best: Callable[[Placement, float], None] | None = None,
+        evaluations: int = 0,
+    ) -> None:
+        self.session = session
+        self.confirmations = confirmations if confirmations and session.is_random else 0
+        self.evaluations = evaluations
+        self.found = NOTHING
+        self._seed = seed
+        self._on_best = on_best
+
+    def measure(
+        self,
+        device_BV: NDArray[np.int64],
+        priority_BV: NDArray[np.int64],
+        rng: np.random.Generator,
+    ) -> Measurement:
+        """Execute placements, all under one draw; the best of them may be a new best."""
+        measurement = self.session.measure(device_BV, priority_BV, rng=rng)
+        self.evaluations += len(device_BV)
+        cost_B = measurement.cost_s()
+        best = int(cost_B.argmin())
+        placement = Placement.make(self.session.problem, device_BV[best], priority_BV[best])
+        self.offer(placement, float(cost_B[best]))
+        return measurement
+
+    @property
+    def placement(self) -> Placement | None:
+        """The best one, if there is one."""
+        return self.found.placement
+
+    @property
+    def seconds(self) -> float:
+        """What it counts; inf if there is none."""
+        return self.found.seconds
+
+    @property
+    def num_confirming(self) -> int:
+        """Executions of `confirm`."""
+        return max(1, self.confirmations)
+
+    def confirm(self, placement: Placement) -> float:
+        """Execute one placement as often as it takes to know what it counts; it may be the best."""
+        measurement = self.session.measure(
+            placement.device[None],
+            placement.priority[None],
+            repeats=self.num_confirming,
+            rng=seeded_generator(self._seed, "confirmation"),
+        )
+        self.evaluations += self.num_confirming
+        seconds = float(measurement.cost_s()[0])
+        self._keep(placement, seconds)
+        return seconds
+
+    def offer(self, placement: Placement, seconds: float) -> None:
+        """A placement that took ``seconds``: believed where two executions never differ."""
+        if self.confirmations:
+            self.confirm(placement)
+        else:
+            self._keep(placement, seconds)
+
+    def add(self, result: SearchResult) -> None:
+        """Count what a search executed by itself, and offer what it found."""
+        self.evaluations += result.evaluations
+        self.offer(result.placement, result.makespan_s)
+
+    def _keep(self, placement: Placement, seconds: float) -> None:
+        if seconds < self.seconds:
+            self.found = Found(placement, float(seconds))
+            if self._on_best is not None:
+                self._on_best(placement, seconds)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: plain numbers, lists and text."""
+        return {**self.found.plain(), "evaluations": self.evaluations}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.found = Found.restored(state, self.session.problem)
+        self.evaluations = state["evaluations"]

@@ -1,0 +1,48 @@
+"""Steps of a search as one baseline: what learning has to be compared with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from doppler.baselines import SearchResult
+from doppler.errors import InputError, check_count
+from doppler.problem import Placement
+from doppler.search.best_so_far import BestSoFar
+from doppler.search.engine import Budget, SearchStep, check_shares, search
+from doppler.system import Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combined:
+    """Steps that share the evaluations of one baseline.
+
+    evaluations: in all. confirmations: see BestSoFar. steps: one after another.
+    """
+
+    evaluations: int
+    confirmations: int
+    steps: Sequence[SearchStep]
+    uses_order: ClassVar[bool] = True
+    needs_order: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_count("baseline.evaluations", self.evaluations, 1)
+        check_count("baseline.confirmations", self.confirmations, 0)
+        if not self.steps:
+            raise InputError("baseline.steps: there is none")
+        check_shares(self.steps)
+
+    def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
+        """See contract.Baseline."""
+        seed = int(rng.integers(2**62))
+        best = BestSoFar(session=session, confirmations=self.confirmations, seed=seed)
+        search(self.steps, best, Budget(evaluations=self.evaluations), rng)
+        problem = session.problem
+        anywhere = problem.arrays.op_seconds.argmin(axis=1)  # where nothing was found that fits
+        return SearchResult(
+            placement=best.placement or Placement.make(problem, anywhere),
+            makespan_s=best.seconds,
+            evaluations=best.evaluations,
+        )

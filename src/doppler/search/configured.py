@@ -1,0 +1,105 @@
+"""Searches as conf/ describes them, without composing a configuration.
+
+Whoever composes one (`doppler run`) instantiates the same files through Hydra.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.utils import get_class, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from doppler.baselines import Annealing
+from doppler.episode import View, heavy_merged
+from doppler.errors import InputError
+from doppler.policies import Policy
+from doppler.policies.weights import PRETRAINED, load_policy_weights
+from doppler.resources import resource
+from doppler.search.engine import Budget, SearchStep
+from doppler.search.steps import GreedyEpisode, PlaceAgain, PlaceOnce
+
+# What the method "auto" is: a file of conf/baseline.
+_AUTO = "cluster_then_anneal"
+# What list schedulers and random placement call their evaluations.
+_NUMBERS = ("runs", "samples")
+
+
+def search_settings() -> DictConfig:
+    """conf/search/default.yaml."""
+    settings = OmegaConf.load(resource("conf") / "search" / "default.yaml")
+    assert isinstance(settings, DictConfig)
+    return settings
+
+
+def methods() -> list[str]:
+    """What `steps_of` knows: auto, and the baselines that conf/ describes."""
+    files = (resource("conf") / "baseline").glob("*.yaml")
+    return ["auto", *sorted(file.stem for file in files)]
+
+
+def steps_of(name: str, budget: Budget) -> list[SearchStep]:
+    """The steps of a method by its name.
+
+    A list scheduler runs as often as its file says, or as the budget allows if that is less; a
+    search has the budget.
+
+    Raises:
+        InputError: no such method.
+    """
+    if name not in methods():
+        raise InputError(f"method: {name!r} is not one of policy, {', '.join(methods())}")
+    name = _AUTO if name == "auto" else name
+    cfg = OmegaConf.create({"search": search_settings(), "method": _baseline(name)})
+    method = cfg.method
+    if "steps" in method:
+        return instantiate(method.steps, _convert_="all")
+    if "evaluations" not in method:
+        for key in _NUMBERS:
+            if key in method and budget.evaluations is not None:
+                method[key] = min(method[key], budget.evaluations)
+        return [PlaceOnce(baseline=instantiate(method))]
+    del method.evaluations
+    if get_class(method._target_) is Annealing and method.get("draws", 1) == 1:
+        return [instantiate(cfg.search.anneal)]
+    return [PlaceAgain(make=instantiate(method, _partial_=True))]
+
+
+def _baseline(name: str) -> DictConfig:
+    cfg = OmegaConf.load(resource("conf") / "baseline" / f"{name}.yaml")
+    assert isinstance(cfg, DictConfig)
+    for other in cfg.pop("defaults", []):
+        if other != "_self_":
+            cfg = OmegaConf.merge(_baseline(other.removesuffix("@_here_")), cfg)
+    assert isinstance(cfg, DictConfig)
+    return cfg
+
+
+def policy_steps(
+    settings: DictConfig, policy: Policy, view: View, *, trained: bool
+) -> Sequence[SearchStep]:
+    """Samples of a policy, then annealing from the best of them.
+
+    Args:
+        settings: conf/search.
+        policy: whose placements these are.
+        view: of the problem.
+        trained: the policy has trained on this problem. One that has not is asked for its greedy
+            placement first, and is spared to find out that the ends of the heaviest edges belong
+            together (docs/pretrained.md).
+    """
+    seen = view if trained else heavy_merged(view)
+    sample = instantiate(settings.sample)(policy=policy, view=seen)
+    steps = [sample, instantiate(settings.anneal)]
+    return steps if trained else [GreedyEpisode(policy=policy, view=seen), *steps]
+
+
+def load_policy(weights: str | Path = PRETRAINED) -> Policy:
+    """DOPPLER's policy as conf/ describes it, with the weights of a checkpoint.
+
+    Raises:
+        InputError: see load_policy_weights.
+    """
+    cfg = OmegaConf.load(resource("conf") / "policy" / "doppler.yaml")
+    policy = instantiate(cfg.build)
+    load_policy_weights(policy, weights)
+    return policy

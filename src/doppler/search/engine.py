@@ -1,0 +1,145 @@
+"""One search for all: steps that share a budget, each from the best placement so far on."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from doppler.errors import InputError, check_at_least, check_count
+from doppler.search.best_so_far import BestSoFar
+from doppler.search.effort import Effort
+from doppler.system import Session
+
+# Within seconds: evaluations of a step's first, timed, turn; the share of its time left that the
+# next turn gets; and the share of its time below which another turn is not worth it.
+_FIRST, _PART, _REST = 64, 0.7, 0.03
+# What a step needs to run all of its code once.
+_WARM_UP = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a search may use: evaluations, or seconds, and not both."""
+
+    evaluations: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.evaluations is None) == (self.seconds is None):
+            raise InputError(
+                "evaluations, seconds: a search has one of them, "
+                f"got {self.evaluations} and {self.seconds}"
+            )
+        if self.evaluations is not None:
+            check_count("evaluations", self.evaluations, 0)
+        if self.seconds is not None:
+            check_at_least("seconds", self.seconds, 0.0)
+            if self.seconds == 0:
+                raise InputError(f"seconds: must be positive, got {self.seconds}")
+
+
+class SearchStep(Protocol):
+    """A part of a search.
+
+    share: of the whole budget; None: all that is left. repeats: whether, within seconds, another
+    turn of it may find something better.
+    """
+
+    repeats: ClassVar[bool]
+
+    @property
+    def share(self) -> float | None: ...
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """Search from the best so far on, with at most so many evaluations, or not at all.
+
+        best: counts what is executed. evaluations: confirmations included. walks: searches that
+        may go side by side.
+        """
+        ...
+
+
+def check_shares(steps: Sequence[SearchStep]) -> None:
+    """Refuse shares of a budget that are none, or more than there is.
+
+    Raises:
+        InputError: says which.
+    """
+    shares = [step.share for step in steps if step.share is not None]
+    for share in shares:
+        check_at_least("share", share, 0.0)
+    if sum(shares) > 1 + 1e-9:
+        raise InputError(f"share: of one budget, got {' + '.join(map(str, shares))}")
+
+
+def search(
+    steps: Sequence[SearchStep],
+    best: BestSoFar,
+    budget: Budget,
+    rng: np.random.Generator,
+    *,
+    after: Callable[[SearchStep], None] | None = None,
+) -> Effort:
+    """Take one step after another within a budget.
+
+    With a budget of evaluations, each step is taken once, and no more is executed than allowed;
+    equal generators find equal placements. How much a second is worth depends on the graph and on
+    the machine: within seconds a step is begun small, timed, and repeated with most of its time.
+
+    Args:
+        steps: a step without a share takes what is left by those before it.
+        best: executes placements, counts them, and keeps the best one.
+        budget: of all steps.
+        rng: all randomness but that of the clock.
+        after: told of every step when it has ended.
+
+    Returns:
+        What was used.
+
+    Raises:
+        InputError: shares that are more than the budget.
+    """
+    check_shares(steps)
+    begin_s, before = time.perf_counter(), best.evaluations
+    for step in steps:
+        share = 1.0 if step.share is None else step.share
+        if budget.evaluations is not None:
+            left = budget.evaluations - (best.evaluations - before)
+            step.search(best, min(left, int(share * budget.evaluations)), rng)
+        elif budget.seconds is not None:
+            left_s = budget.seconds - (time.perf_counter() - begin_s)
+            if left_s > 0 or best.placement is None:
+                _repeat(step, best, min(left_s, share * budget.seconds), rng)
+        if after is not None:
+            after(step)
+    return Effort(best.evaluations - before, time.perf_counter() - begin_s)
+
+
+def _repeat(step: SearchStep, best: BestSoFar, seconds: float, rng: np.random.Generator) -> None:
+    """Search again and again, each time for most of the time that is left."""
+    until_s = time.perf_counter() + seconds
+    num, walks = _FIRST + best.confirmations, len(os.sched_getaffinity(0))
+    while True:
+        begin_s, before = time.perf_counter(), best.evaluations
+        step.search(best, num, rng, walks=walks)
+        now_s, used = time.perf_counter(), best.evaluations - before
+        if not step.repeats or used == 0:
+            return
+        each_s, left_s = (now_s - begin_s) / used, until_s - now_s
+        if left_s < _REST * seconds or left_s * _PART < each_s:
+            return
+        num = max(1, int(left_s * _PART / each_s))
+
+
+def warm_up(steps: Sequence[SearchStep], session: Session) -> None:
+    """Compile what the steps run, so that no clock of a search holds it; counts no evaluations."""
+    evaluations, scratch = session.evaluations, BestSoFar(session=session, confirmations=0, seed=0)
+    for step in steps:
+        if step.repeats:
+            step.search(scratch, _WARM_UP, np.random.default_rng(0))
+    session.evaluations = evaluations

@@ -1,0 +1,139 @@
+"""What a search is made of: baselines, a policy's episodes, annealing from the best so far.
+
+Shape suffixes: B placements, V ops.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from doppler.baselines import Annealing, Baseline
+from doppler.episode import View, merged_at_random
+from doppler.errors import InputError, check_at_least, check_count
+from doppler.policies import Policy
+from doppler.problem import Placement
+from doppler.search.best_so_far import BestSoFar
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOnce:
+    """A baseline as it is: it takes as many evaluations as it takes."""
+
+    baseline: Baseline
+    share: float | None = None
+    repeats: ClassVar[bool] = False
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep; ``evaluations`` are not asked for."""
+        best.add(self.baseline.place(best.session, rng))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceAgain:
+    """A baseline with as many evaluations as there are.
+
+    make: called with ``evaluations``, makes it.
+    """
+
+    make: Callable[..., Baseline]
+    share: float | None = None
+    repeats: ClassVar[bool] = True
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep."""
+        num = evaluations - best.confirmations
+        if num > 0:
+            best.add(self.make(evaluations=num).place(best.session, rng))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnealFromBest:
+    """Annealing from the best placement so far, with order where the system honours it.
+
+    Where two executions may differ, placements are compared by as many as confirm one. hot, cold:
+    see baselines.Annealing.
+    """
+
+    hot: float
+    cold: float
+    share: float | None = None
+    repeats: ClassVar[bool] = True
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep."""
+        draws, num = best.num_confirming, evaluations - best.confirmations
+        if num < draws:
+            return
+        annealing = Annealing(
+            evaluations=num,
+            order=best.session.honours_order,
+            starts=min(walks, num // draws),
+            draws=draws,
+            hot=self.hot,
+            cold=self.cold,
+        )
+        best.add(annealing.place(best.session, rng, initial=best.placement))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GreedyEpisode:
+    """What a policy decides where it does not draw."""
+
+    policy: Policy
+    view: View
+    share: float | None = None
+    repeats: ClassVar[bool] = False
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep."""
+        if evaluations >= best.num_confirming:
+            device_BV, priority_BV = self.policy.rollout(self.view, 1, 0.0, rng).placements()
+            best.confirm(Placement.make(self.view.problem, device_BV[0], priority_BV[0]))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SampleEpisodes:
+    """A policy's samples, executed all at once.
+
+    at_most: episodes of one batch. merged: share of them that place groups of ops, which heavy
+    edges join, as one; each of these has a random merging of its own.
+    """
+
+    policy: Policy
+    view: View
+    at_most: int
+    merged: float
+    share: float | None = None
+    repeats: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_count("search.sample.at_most", self.at_most, 0)
+        check_at_least("search.sample.merged", self.merged, 0.0)
+        if self.merged > 1:
+            raise InputError(f"search.sample.merged: a share, got {self.merged}")
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep."""
+        num = min(self.at_most, evaluations - best.confirmations)
+        if num < 1:
+            return
+        num_plain, placements = int(num * (1 - self.merged)), []
+        if num_plain:
+            placements.append(self.policy.rollout(self.view, num_plain, None, rng).placements())
+        for _ in range(num - num_plain):
+            merged = merged_at_random(self.view, rng)
+            placements.append(self.policy.rollout(merged, 1, None, rng).placements())
+        device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
+        best.measure(device_BV, priority_BV, rng)

@@ -1,0 +1,82 @@
+"""Training a module in a directory, from where an interrupted training left it."""
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loggers import Logger
+from rich.console import Console
+from torch.utils.data import DataLoader
+
+from doppler.policies.weights import load_checkpoint
+from doppler.training.checkpoints import LAST, LastCheckpoint
+from doppler.training.memory import reset_peak
+from doppler.training.progress import TrainingProgress
+from doppler.training.updates import EpisodeTraining, Updates
+
+# Lightning's advice on loggers, workers and devices does not concern what runs here.
+logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+warnings.filterwarnings("ignore", module="pytorch_lightning")
+
+# What training is by its nature: updates without epochs, on a CPU, the same for the same seed.
+_FIXED: dict[str, Any] = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "max_epochs": -1,
+    "deterministic": True,
+    "log_every_n_steps": 1,
+    "enable_checkpointing": False,
+    "enable_model_summary": False,
+    "enable_progress_bar": False,
+}
+
+
+def fit(
+    module: EpisodeTraining,
+    directory: Path,
+    *,
+    checkpoint_every_s: float,
+    settings: Mapping[str, Any],
+    loggers: list[Logger],
+    console: Console,
+    say: Callable[[str], None],
+) -> None:
+    """Train to the end, from last.ckpt on where the directory has one.
+
+    Args:
+        module: what is trained; it plays its own episodes.
+        directory: of the run.
+        checkpoint_every_s: seconds between two checkpoints.
+        settings: of Lightning's Trainer, beside what is fixed here.
+        loggers: are told of every update.
+        console: where progress is shown.
+        say: one line for the person who watches.
+
+    Raises:
+        InputError: last.ckpt is damaged.
+    """
+    trainer = pl.Trainer(
+        **{**_FIXED, **settings},
+        max_steps=module.num_updates,
+        default_root_dir=directory,
+        logger=loggers,
+        callbacks=[
+            LastCheckpoint(directory=directory, every_s=checkpoint_every_s),
+            TrainingProgress(console=console),
+        ],
+    )
+    # The tensors of an update are small: a second thread of torch gains a tenth on an idle machine
+    # and costs a factor of ten where something else computes. Rollouts use all cores.
+    torch.set_num_threads(1)
+    last = directory / LAST
+    if last.exists():
+        load_checkpoint(last)  # a damaged file is named before training begins
+        say(f"resuming from {last}")
+    batches = DataLoader(Updates(), batch_size=None)
+    reset_peak()
+    trainer.fit(module, batches, ckpt_path=last if last.exists() else None, weights_only=True)

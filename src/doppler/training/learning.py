@@ -1,0 +1,109 @@
+"""How stages II and III learn: the options of the policy gradient, and what they cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from doppler.errors import InputError, check_at_least, check_count
+from doppler.training.advantage import ADVANTAGES
+from doppler.training.updates import first_and_last
+
+# How much more than ``entropy`` long training has, at most.
+_MOST_ENTROPY = 3.0
+_WHERE = "algorithm.reinforcement"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """Options of REINFORCE on one problem or many.
+
+    batch_problems: drawn for each update where there are more.
+    batch_episodes: of each of them, executed under the same fresh draw of jitter.
+    try_every: updates between two trials of the greedy placement.
+    exploration: None samples from the policy; else the first probability of a uniform choice in
+        place of the most likely one, falling to 0.
+    advantage: one of ADVANTAGES.
+    learning_rate: first and last of Adam, falling linearly.
+    entropy: weight of the entropy bonus, falling to 0.
+    tuned_updates: how many updates rates and entropy are for; None: any number. Longer training
+        learns slower, by the root of how much longer, and has as much more entropy, up to
+        threefold.
+    beside: of the first ``tuned_updates`` updates (None: of all), if the policy keeps groups of ops
+        together: so many episodes that place groups which heavy edges join, another merging for
+        each update, and as many candidates of the baseline Clustering. What they find may be the
+        best placement so far, the gradient is without them.
+    grouped: share of the updates of a problem whose own episodes place such groups.
+    imitate_best: weight of imitating the best placement so far, rising from 0: what sampling has
+        found the policy then decides without drawing.
+
+    Source: see `Reinforcement`.
+    """
+
+    batch_episodes: int
+    try_every: int
+    exploration: float | None
+    advantage: str
+    learning_rate: Sequence[float]
+    entropy: float
+    tuned_updates: int | None
+    beside: int
+    imitate_best: float
+    grouped: float = 0.0
+    batch_problems: int = 1
+
+    def __post_init__(self) -> None:
+        for key in ("batch_episodes", "try_every", "batch_problems"):
+            check_count(f"{_WHERE}.{key}", getattr(self, key), 1)
+        check_count(f"{_WHERE}.beside", self.beside, 0)
+        for key in ("entropy", "imitate_best", "grouped"):
+            check_at_least(f"{_WHERE}.{key}", getattr(self, key), 0.0)
+        first_and_last(f"{_WHERE}.learning_rate", self.learning_rate)
+        if self.exploration is not None:
+            check_at_least(f"{_WHERE}.exploration", self.exploration, 0.0)
+        if self.tuned_updates is not None:
+            check_count(f"{_WHERE}.tuned_updates", self.tuned_updates, 1)
+        if self.advantage not in ADVANTAGES:
+            listed = ", ".join(ADVANTAGES)
+            raise InputError(f"{_WHERE}.advantage: {self.advantage!r} is not one of {listed}")
+
+    def num_tuned(self, num_updates: int) -> int:
+        """Updates that rates and entropy are for, the first; only these execute others beside."""
+        return min(num_updates, self.tuned_updates or num_updates)
+
+    def tuned_for(self, num_updates: int) -> Self:
+        """The options with rates and entropy of a training of so many updates."""
+        longer = num_updates / self.num_tuned(num_updates)
+        first, last = self.learning_rate
+        return replace(
+            self,
+            learning_rate=(first / longer**0.5, last / longer**0.5),
+            entropy=self.entropy * min(longer, _MOST_ENTROPY),
+        )
+
+    def evaluations(self, num_updates: int, confirmations: int) -> int:
+        """Executions of a training on one problem, the trial at its end included.
+
+        confirmations: executions that tell what a placement counts, one each where that is 0.
+        """
+        trials = -(-num_updates // self.try_every) + 1
+        return (
+            num_updates * (self.batch_episodes + confirmations)
+            + 2 * self.beside * self.num_tuned(num_updates)
+            + trials * max(1, confirmations)
+        )
+
+    def updates_within(self, evaluations: int, confirmations: int) -> int:
+        """How many updates on one problem so many executions are enough for.
+
+        Raises:
+            InputError: for none.
+        """
+        num_updates = evaluations // self.batch_episodes
+        while num_updates > 0 and self.evaluations(num_updates, confirmations) > evaluations:
+            num_updates -= 1
+        if num_updates < 1:
+            raise InputError(
+                f"budget.evaluations: what is left to train with, {evaluations}, is less than one "
+                f"batch of {self.batch_episodes} takes, confirmations included"
+            )
+        return num_updates

@@ -1,0 +1,67 @@
+"""metrics.csv: one row per update, complete across interruptions."""
+
+import csv
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning.loggers import Logger
+
+METRICS_FILE = "metrics.csv"
+
+
+class CsvMetrics(Logger):
+    """Appends the logged metrics of every step to metrics.csv.
+
+    Lightning's own CSV logger deletes the file of an interrupted run. This one keeps its rows up
+    to the step at which training resumes.
+
+    save_dir: the run directory.
+    """
+
+    def __init__(self, *, save_dir: str | Path) -> None:
+        super().__init__()
+        self._path = Path(save_dir) / METRICS_FILE
+        self._columns: list[str] = []
+
+    @property
+    def name(self) -> str:
+        """No name: one file per run directory."""
+        return ""
+
+    @property
+    def version(self) -> str:
+        """No version: a run directory is one run."""
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        """The run directory."""
+        return str(self._path.parent)
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any) -> None:
+        """The run directory holds the whole configuration: nothing to do."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Append one row; the first row of a run decides the columns."""
+        row = {"step": step, **{key: value for key, value in metrics.items() if key != "epoch"}}
+        if not self._columns:
+            self._columns = list(row)
+            self._keep_rows_before(step or 0)
+        with self._path.open("a", newline="") as file:
+            csv.DictWriter(file, self._columns).writerow(row)
+
+    def _keep_rows_before(self, step: int) -> None:
+        rows = []
+        if self._path.exists():
+            with self._path.open(newline="") as file:
+                rows = [row for row in csv.DictReader(file) if _is_before(row, step)]
+        with self._path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self._columns, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def _is_before(row: dict[str, str], step: int) -> bool:
+    # A kill may have cut the last row short.
+    return (row.get("step") or "").isdigit() and int(row["step"]) < step

@@ -1,0 +1,102 @@
+"""What trainings share: the optimiser, the clock, the endless dataset."""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import IterableDataset
+
+from doppler.errors import InputError, check_at_least
+from doppler.policies import Policy
+
+
+class EpisodeTraining(pl.LightningModule):
+    """What all trainings are: updates on batches of episodes, a rate that falls, a clock.
+
+    policy: what is trained. title: its training, where progress is told. num_updates: in all.
+    batch_episodes: of each.
+    learning_rate: first and last of Adam, falling linearly. elapsed_s: of whole updates (episodes,
+    execution, gradients, bookkeeping), over interruptions too.
+    """
+
+    title: str
+    num_updates: int
+    batch_episodes: int
+    learning_rate: tuple[float, float]
+    policy: Policy
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elapsed_s = 0.0
+
+    @property
+    def episodes_done(self) -> int:
+        """Episodes trained on so far."""
+        return self.global_step * self.batch_episodes
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes to train on."""
+        return self.num_updates * self.batch_episodes
+
+    @property
+    def remaining(self) -> float:
+        """Share of the updates that are still to come; what falls to 0 falls with it."""
+        return 1.0 - self.global_step / self.num_updates
+
+    def configure_optimizers(self) -> Any:
+        """Adam, as Lightning wants to be told."""
+        first, last = self.learning_rate
+        optimizer = torch.optim.Adam(self.parameters(), lr=first)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: 1.0 - (1.0 - last / first) * min(1.0, step / self.num_updates)
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def on_train_start(self) -> None:
+        """The clock runs from here."""
+        self._clock_s = time.perf_counter()
+
+    def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
+        """Add what has passed since the last update."""
+        now_s = time.perf_counter()
+        self.elapsed_s += now_s - self._clock_s
+        self._clock_s = now_s
+
+    def log_update(self, metrics: dict[str, float]) -> None:
+        """One row for the present step.
+
+        Straight to the loggers: Lightning's own ``log`` rounds to 32 bits, and an update is already
+        the average of a batch.
+        """
+        for logger in self.loggers:
+            logger.log_metrics(metrics, step=self.global_step)
+
+
+def first_and_last(key: str, rates: Sequence[float]) -> tuple[float, float]:
+    """The two learning rates of an option.
+
+    Raises:
+        InputError: they are not two positive numbers.
+    """
+    if isinstance(rates, str) or not isinstance(rates, Sequence) or len(rates) != 2:
+        raise InputError(f"{key}: must be two numbers, [first, last], got {rates!r}")
+    for rate in rates:
+        check_at_least(key, rate, 1e-12)
+    return rates[0], rates[1]
+
+
+class Updates(IterableDataset):
+    """An endless stream of update numbers.
+
+    The data of an update are episodes, which the module plays itself: nothing is loaded.
+    """
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count()

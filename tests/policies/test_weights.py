@@ -1,0 +1,80 @@
+"""Weights of checkpoints: whole, finite, and never code."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from doppler.errors import InputError
+from doppler.policies import DualPolicy
+from doppler.policies.weights import PRETRAINED, load_checkpoint, load_policy_weights
+
+
+def make_policy(hidden: int = 4) -> DualPolicy:
+    sizes = {"hidden": hidden, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
+    return DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **sizes)
+
+
+def saved(path: Path, policy: DualPolicy) -> Path:
+    state = {f"policy.{name}": value for name, value in policy.state_dict().items()}
+    torch.save({"state_dict": state, "doppler": {"evaluations": 3}}, path)
+    return path
+
+
+def test_weights_come_back_as_they_were(tmp_path):
+    policy, other = make_policy(), make_policy()
+    load_policy_weights(other, saved(tmp_path / "mine.ckpt", policy))
+    for one, two in zip(policy.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_the_weights_of_the_package_are_plain_data():
+    assert load_checkpoint(PRETRAINED)["doppler"]["evaluations"] > 0
+
+
+class Harmful:
+    """Runs code when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_foreign_checkpoint_executes_no_code(tmp_path):
+    path, touched = tmp_path / "foreign.ckpt", tmp_path / "touched"
+    torch.save({"state_dict": {}, "doppler": Harmful(touched)}, path)
+    torch.load(path, weights_only=False)
+    assert touched.exists(), "it would, if it could"
+    touched.unlink()
+    with pytest.raises(InputError, match=r"foreign\.ckpt: unreadable checkpoint"):
+        load_checkpoint(path)
+    path.write_bytes(pickle.dumps(Harmful(touched)))
+    with pytest.raises(InputError, match=r"foreign\.ckpt: unreadable checkpoint"):
+        load_checkpoint(path)
+    assert not touched.exists()
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"epoch": 3}, {"state_dict": [1]}, {"state_dict": 7}])
+def test_what_holds_no_weights_is_no_checkpoint(tmp_path, content):
+    torch.save(content, tmp_path / "x.ckpt")
+    with pytest.raises(InputError, match=r"x\.ckpt: not a checkpoint \(no weights in it\)"):
+        load_policy_weights(make_policy(), tmp_path / "x.ckpt")
+
+
+def test_weights_of_another_size_or_of_a_training_that_diverged_are_refused(tmp_path):
+    policy = make_policy()
+    with pytest.raises(InputError, match=r"x\.ckpt: weights of another policy: .*size"):
+        load_policy_weights(make_policy(8), saved(tmp_path / "x.ckpt", policy))
+    with torch.no_grad():
+        next(policy.parameters()).fill_(float("nan"))
+    with pytest.raises(InputError, match=r"x\.ckpt: weights that are no finite numbers"):
+        load_policy_weights(make_policy(), saved(tmp_path / "x.ckpt", policy))
+
+
+@pytest.mark.parametrize("path", [None, 3])
+def test_what_is_no_path_is_named(path):
+    with pytest.raises(InputError, match=r"^checkpoint: must be a path or 'pretrained', got"):
+        load_checkpoint(path)

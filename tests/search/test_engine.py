@@ -1,0 +1,345 @@
+"""The engine: within its budget, counted, each step from the best so far on."""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from problems import random_placement, random_problem
+
+from doppler.baselines import HEFT, Annealing, Clustering
+from doppler.episode import make_view, merged_at_random
+from doppler.errors import InputError
+from doppler.policies import DualPolicy
+from doppler.problem import Placement
+from doppler.search import (
+    AnnealFromBest,
+    BestSoFar,
+    Budget,
+    GreedyEpisode,
+    PlaceAgain,
+    PlaceOnce,
+    SampleEpisodes,
+    search,
+    warm_up,
+)
+from doppler.simulator import WorkConserving
+
+PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
+ANNEAL = AnnealFromBest(hot=0.02, cold=0.0005)
+CLUSTER = PlaceAgain(make=Clustering)
+
+
+def make_policy(seed: int = 0) -> DualPolicy:
+    torch.manual_seed(seed)
+    sizes = {"hidden": 4, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
+    return DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **sizes)
+
+
+def samples(at_most: int, merged: float, share: float | None = None) -> SampleEpisodes:
+    view = make_view(PROBLEM)
+    return SampleEpisodes(
+        policy=make_policy(), view=view, at_most=at_most, merged=merged, share=share
+    )
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def best_of(session, **arguments) -> BestSoFar:
+    return BestSoFar(session=session, **{"confirmations": 0, "seed": 0, **arguments})
+
+
+class Heard(BestSoFar):
+    """Notes what is executed together."""
+
+    def __init__(self, session) -> None:
+        super().__init__(session=session, confirmations=0, seed=0)
+        self.heard = []
+
+    def measure(self, device_BV, priority_BV, rng):
+        self.heard.append((device_BV, priority_BV))
+        return super().measure(device_BV, priority_BV, rng)
+
+
+@dataclass
+class Noting:
+    """A step that notes what it is given, and executes random placements, ``uses`` or all."""
+
+    share: float | None = None
+    uses: int | None = None
+    given: list = field(default_factory=list)
+    repeats: ClassVar[bool] = True
+
+    def search(self, best, evaluations, rng, *, walks=1):
+        self.given.append((evaluations, best.placement, walks))
+        num = evaluations if self.uses is None else min(evaluations, self.uses)
+        for _ in range(num):
+            best.confirm(random_placement(PROBLEM, int(rng.integers(1000))))
+
+
+# --- A budget of evaluations ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shares", "total", "given"),
+    [
+        ([0.2, None], 50, [10, 40]),
+        ([0.5, 0.3, 0.2], 30, [15, 9, 6]),
+        ([0.19, None], 10, [1, 9]),
+        ([None, None], 20, [20, 0]),
+        ([0.25, 0.25], 20, [5, 5]),
+    ],
+)
+def test_steps_get_their_shares_and_the_last_what_is_left(shares, total, given):
+    steps = [Noting(share) for share in shares]
+    with WorkConserving().open(PROBLEM) as session:
+        best = best_of(session, evaluations=1000)
+        effort = search(steps, best, Budget(evaluations=total), generator())
+        assert [step.given[0][0] for step in steps] == given
+        assert effort.evaluations == session.evaluations == best.evaluations - 1000 == sum(given)
+    assert all(len(step.given) == 1 and step.given[0][2] == 1 for step in steps)
+
+
+def test_what_a_step_leaves_is_for_the_next_ones():
+    steps, ended = [Noting(0.5, uses=3), Noting()], []
+    with WorkConserving().open(PROBLEM) as session:
+        best = best_of(session)
+
+        def after(step) -> None:
+            ended.append((step, best.evaluations))
+
+        search(steps, best, Budget(evaluations=20), generator(), after=after)
+    assert ended == [(steps[0], 3), (steps[1], 20)]
+    assert steps[0].given == [(10, None, 1)]
+    evaluations, placement, _ = steps[1].given[0]
+    assert evaluations == 17 and isinstance(placement, Placement)
+
+
+@pytest.mark.parametrize("evaluations", [0, 1, 3, 8, 20, 100])
+@pytest.mark.parametrize("at_most", [0, 10])
+@pytest.mark.parametrize("merged", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize(("noise", "confirmations"), [(0.0, 0), (0.1, 2)])
+def test_no_more_is_executed_than_allowed_and_all_of_it_is_counted(
+    evaluations, at_most, merged, noise, confirmations
+):
+    with WorkConserving(noise=noise).open(PROBLEM) as session:
+        best = best_of(session, confirmations=confirmations, evaluations=1000)
+        greedy = GreedyEpisode(policy=make_policy(), view=make_view(PROBLEM))
+        cluster = replace(CLUSTER, share=0.3)
+        steps = [greedy, samples(at_most, merged, 0.3), cluster, ANNEAL]
+        search(steps, best, Budget(evaluations=evaluations), generator())
+        assert best.evaluations - 1000 == session.evaluations <= evaluations
+        assert evaluations - session.evaluations <= confirmations + max(1, confirmations)
+
+
+def test_confirmations_are_for_systems_whose_executions_differ():
+    for noise, expected in ((0.0, 0), (0.1, 3)):
+        with WorkConserving(noise=noise).open(PROBLEM) as session:
+            assert best_of(session, confirmations=3).confirmations == expected
+
+
+# --- Seconds --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A clock that advances by a given time with every execution, and by nothing else."""
+
+    class Clock:
+        now_s, each_s = 0.0, 0.01
+
+        def perf_counter(self) -> float:
+            return self.now_s
+
+    clock = Clock()
+    monkeypatch.setattr("doppler.search.engine.time", clock)
+    measure = BestSoFar.confirm
+
+    def confirm(self, placement):
+        clock.now_s += clock.each_s
+        return measure(self, placement)
+
+    monkeypatch.setattr(BestSoFar, "confirm", confirm)
+    return clock
+
+
+def test_within_seconds_steps_are_timed_and_repeated_with_what_is_left(slow):
+    steps = [Noting(0.2), Noting()]
+    with WorkConserving().open(PROBLEM) as session:
+        effort = search(steps, best_of(session), Budget(seconds=100.0), generator())
+    first, last = ([number for number, _, _ in step.given] for step in steps)
+    assert first[:2] == [64, int((20 - 0.64) * 0.7 / 0.01)] and last[0] == 64
+    assert 0.95 * 20 <= sum(first) * 0.01 <= 20
+    assert 0.97 * 100 <= effort.seconds <= 100
+    assert effort.evaluations == sum(first) + sum(last)
+
+
+def test_a_slow_system_is_executed_as_often_as_the_first_turn_and_no_step_begins_too_late(slow):
+    slow.each_s = 1.0
+    steps = [Noting(0.2), Noting()]
+    with WorkConserving().open(PROBLEM) as session:
+        effort = search(steps, best_of(session), Budget(seconds=10.0), generator())
+    assert [len(step.given) for step in steps] == [1, 0]
+    assert effort.evaluations == 64
+
+
+def test_a_step_that_finds_nothing_to_do_is_not_asked_for_ever():
+    steps = [Noting(uses=0)]
+    with WorkConserving().open(PROBLEM) as session:
+        effort = search(steps, best_of(session), Budget(seconds=100.0), generator())
+    assert len(steps[0].given) == 1 and effort.seconds < 50
+
+
+def test_within_seconds_annealing_walks_on_every_core(monkeypatch):
+    monkeypatch.setattr("doppler.search.engine.os.sched_getaffinity", lambda _: {0, 1, 2})
+    made, place = [], Annealing.place
+    monkeypatch.setattr(
+        Annealing, "place", lambda self, *a, **k: (made.append(self), place(self, *a, **k))[1]
+    )
+    with WorkConserving().open(PROBLEM) as session:
+        search([ANNEAL], best_of(session), Budget(seconds=0.05), generator())
+        search([ANNEAL], best_of(session), Budget(evaluations=50), generator())
+    assert {one.starts for one in made[:-1]} == {3} and made[-1].starts == 1
+    assert made[-1].evaluations == 50
+
+
+def test_compiling_counts_as_nothing_and_changes_nothing():
+    steps = [samples(4, 0.5, 0.2), replace(CLUSTER, share=0.2), PlaceOnce(baseline=HEFT(runs=3))]
+    steps.append(ANNEAL)
+    found = []
+    for warm in (False, True):
+        with WorkConserving(noise=0.1).open(PROBLEM) as session:
+            if warm:
+                warm_up(steps, session)
+            assert session.evaluations == 0
+            best = best_of(session, confirmations=2)
+            search(steps, best, Budget(evaluations=100), generator())
+            found.append((best.seconds, best.evaluations, session.evaluations))
+    assert found[0] == found[1]
+
+
+# --- Budgets and shares ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({}, "evaluations, seconds: a search has one of them, got None and None"),
+        ({"evaluations": 5, "seconds": 1.0}, "evaluations, seconds: a search has one of them"),
+        ({"evaluations": 1.5}, "evaluations: must be a whole number of at least 0, got 1.5"),
+        ({"evaluations": -1}, "evaluations: must be a whole number of at least 0, got -1"),
+        ({"seconds": 0}, "seconds: must be positive, got 0"),
+        ({"seconds": float("inf")}, "seconds: must be a number of at least 0, got inf"),
+        ({"seconds": float("nan")}, "seconds: must be a number of at least 0, got nan"),
+    ],
+)
+def test_a_budget_is_one_number_that_makes_sense(arguments, line):
+    with pytest.raises(InputError) as error:
+        Budget(**arguments)
+    assert str(error.value).startswith(line)
+
+
+@pytest.mark.parametrize("shares", [[0.6, 0.5], [-0.1], [0.5, 0.5, 0.1, None]])
+def test_shares_are_of_one_budget(shares):
+    with WorkConserving().open(PROBLEM) as session, pytest.raises(InputError, match=r"^share: "):
+        steps = [Noting(share) for share in shares]
+        search(steps, best_of(session), Budget(evaluations=10), generator())
+    assert not any(step.given for step in steps)
+
+
+# --- Steps ----------------------------------------------------------------------------------------
+
+
+def test_samples_and_merged_samples_are_executed_together_then_annealing_goes_on():
+    with WorkConserving().open(PROBLEM) as session:
+        seconds = []
+        for steps in ([samples(8, 0.0)], [samples(48, 5 / 6)], [samples(48, 5 / 6), ANNEAL]):
+            best = best_of(session)
+            search(steps, best, Budget(evaluations=400), generator())
+            rows = best.placement.device[None], best.placement.priority[None]
+            assert session.measure(*rows).cost_s() == best.seconds
+            seconds.append(best.seconds)
+    plain, both, annealed = seconds
+    assert plain > both > annealed
+
+
+@pytest.mark.parametrize(
+    ("at_most", "merged", "evaluations", "plain"),
+    [(63, 0.5, 1000, 31), (63, 0.5, 9, 4), (10, 0.0, 100, 10), (10, 1.0, 100, 0)],
+)
+def test_one_batch_has_plain_samples_first_and_a_merging_for_each_other(
+    at_most, merged, evaluations, plain
+):
+    with WorkConserving().open(PROBLEM) as session:
+        best = Heard(session)
+        search([samples(at_most, merged)], best, Budget(evaluations=evaluations), generator())
+    ((device_BV, priority_BV),) = best.heard
+    policy, view, rng = make_policy(), make_view(PROBLEM), generator()
+    expected = [policy.rollout(view, plain, None, rng).placements()] if plain else []
+    for _ in range(min(at_most, evaluations) - plain):
+        seen = merged_at_random(view, rng)
+        expected.append(policy.rollout(seen, 1, None, rng).placements())
+    rows = [np.concatenate(parts) for parts in zip(*expected, strict=True)]
+    np.testing.assert_array_equal(device_BV, rows[0])
+    np.testing.assert_array_equal(priority_BV, rows[1])
+
+
+def test_the_greedy_episode_is_executed_once_and_draws_nothing():
+    policy, view = make_policy(), make_view(PROBLEM)
+    device_BV, _ = policy.rollout(view, 1, 0.0, generator()).placements()
+    for budget in (Budget(evaluations=50), Budget(seconds=0.2)):
+        with WorkConserving().open(PROBLEM) as session:
+            best = best_of(session)
+            search([GreedyEpisode(policy=policy, view=view)], best, budget, generator(5))
+        assert best.evaluations == 1
+        np.testing.assert_array_equal(best.placement.device, device_BV[0])
+
+
+def test_annealing_goes_on_from_the_best_and_never_ends_with_less():
+    with WorkConserving().open(PROBLEM) as session:
+        good = best_of(session)
+        search([ANNEAL], good, Budget(evaluations=3000), generator())
+        before = good.seconds
+        search([ANNEAL], good, Budget(evaluations=20), generator())
+        assert good.seconds <= before
+        fresh = best_of(session)
+        search([ANNEAL], fresh, Budget(evaluations=20), generator())
+        assert fresh.seconds > good.seconds, "where it begins makes no difference"
+
+
+@pytest.mark.parametrize(("queue", "honoured"), [("fifo", False), ("priority", True)])
+def test_without_order_annealing_leaves_priorities_alone(queue, honoured):
+    start = random_placement(PROBLEM, 0)
+    with WorkConserving(queue=queue).open(PROBLEM) as session:
+        assert session.honours_order == honoured
+        best = best_of(session)
+        best.confirm(start)
+        search([ANNEAL], best, Budget(evaluations=300), generator())
+    assert best.placement.device.tolist() != start.device.tolist()
+    assert (best.placement.priority.tolist() != start.priority.tolist()) == honoured
+
+
+def test_under_jitter_what_is_found_is_confirmed_before_it_counts():
+    with WorkConserving(noise=0.2).open(PROBLEM) as session:
+        best = best_of(session, confirmations=3)
+        steps = [replace(CLUSTER, share=0.2), samples(8, 0.5, 0.2), ANNEAL]
+        search(steps, best, Budget(evaluations=300), generator())
+        assert best.placement is not None
+        assert best_of(session, confirmations=3).confirm(best.placement) == best.seconds
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"at_most": -1}, "search.sample.at_most: must be a whole number"),
+        ({"merged": -0.1}, "search.sample.merged: must be a number of at least 0"),
+        ({"merged": 1.1}, "search.sample.merged: a share, got 1.1"),
+    ],
+)
+def test_numbers_of_samples_must_make_sense(changes, line):
+    with pytest.raises(InputError) as error:
+        replace(samples(4, 0.5), **changes)
+    assert str(error.value).startswith(line)

@@ -1,0 +1,114 @@
+"""Stage I learns what its teacher decides, and keeps what the teacher used and found."""
+
+import numpy as np
+import pytest
+from problems import cluster_of, graph_of, problem_without_ties
+from trainings import fit, greedy_s, make_policy, two_chains
+
+from doppler.baselines import CriticalPath, TaughtPlacement
+from doppler.episode import make_view
+from doppler.errors import InputError
+from doppler.policies import DualPolicy
+from doppler.problem import Placement, Problem, build
+from doppler.search import NOTHING, Effort, Found
+from doppler.simulator import WorkConserving
+from doppler.training import Imitation, effort_of, found_of, save_checkpoint
+
+
+def imitation(problem: Problem, **changes) -> Imitation:
+    settings = {
+        "policy": make_policy(0),
+        "view": make_view(problem),
+        "teacher": CriticalPath(runs=1),
+        "episodes": 960,
+        "batch_episodes": 16,
+        "learning_rate": [1e-2, 1e-3],
+        "entropy": 1e-3,
+        "seed": 0,
+    }
+    return Imitation(**{**settings, **changes})
+
+
+def test_imitation_of_a_teacher_without_ties_ends_in_the_teachers_schedule(tmp_path):
+    problem = problem_without_ties()
+    rng = np.random.default_rng(0)
+    op_BV, device_BV = CriticalPath(runs=1).decide(problem, 8, rng)
+    assert (op_BV == op_BV[0]).all(), "the teacher has a choice"
+    assert (device_BV == device_BV[0]).all(), "the teacher has a choice"
+    assert len(np.unique(device_BV)) > 1, "all on one device shows nothing"
+    module = imitation(problem)
+    with WorkConserving().open(problem) as session:
+        teacher_s = CriticalPath(runs=1).place(session, rng).makespan_s
+    policy: DualPolicy = module.policy
+    before = policy.follow(module.view, op_BV, device_BV).log_prob.mean()
+    assert greedy_s(policy, problem) != teacher_s, "nothing is left to learn"
+    fit(module, tmp_path)
+    after = policy.follow(module.view, op_BV, device_BV).log_prob.mean()
+    assert after > before + 3
+    assert after > np.log(0.5)
+    assert greedy_s(policy, problem) == teacher_s
+
+
+def test_imitation_learns_a_teacher_that_draws_among_equal_devices(tmp_path):
+    # Every partition of three equal ops is the same to the teacher: one decision, however named.
+    problem = build(graph_of([1, 2, 3]), cluster_of([1.0] * 4))
+    module = imitation(problem, episodes=480)
+    fit(module, tmp_path)
+    rng = np.random.default_rng(1)
+    policy: DualPolicy = module.policy
+    taught = policy.follow(module.view, *module.teacher.decide(problem, 16, rng))
+    assert (taught.log_prob > np.log(0.5)).all()
+    played = policy.rollout(module.view, 1, 0.0, rng)
+    assert played.op.tolist() == [[2, 1, 0]]
+    assert len(set(played.device[0].tolist())) == 3
+
+
+def test_imitation_of_one_placement_makes_it_the_greedy_one(tmp_path):
+    problem = problem_without_ties()
+    # The last op has the smallest priority: it waits for its producers all the same.
+    placement = Placement.make(problem, [0, 1, 1, 2, 0, 2, 1, 0], [1, 4, 2, 5, 3, 7, 6, 0])
+    module = imitation(problem, teacher=TaughtPlacement.of(problem, placement))
+    policy: DualPolicy = module.policy
+    rng = np.random.default_rng(0)
+    taught = module.teacher.decide(problem, 1, rng)
+    before = policy.follow(module.view, *taught).log_prob
+    fit(module, tmp_path)
+    assert policy.follow(module.view, *taught).log_prob > max(before + 3, np.log(0.5))
+    played = policy.rollout(module.view, 1, 0.0, rng)
+    assert played.op.tolist() == [[0, 2, 4, 1, 3, 6, 5, 7]]
+    assert played.placements()[0].tolist() == [placement.device.tolist()]
+
+
+def test_what_the_teacher_used_is_counted_and_survives_the_checkpoint(tmp_path):
+    problem = two_chains()
+    found = Found(Placement.make(problem, [0, 1, 1, 0, 0, 0, 1, 1, 0]), 9.5)
+    module = imitation(problem, episodes=32, inherited=Effort(70, 1000.0), found=found)
+    trainer = fit(module, tmp_path)
+    assert 1000 < module.elapsed_s < 2000
+    save_checkpoint(trainer, tmp_path / "last.ckpt")
+    kept = found_of(tmp_path / "last.ckpt", problem)
+    assert kept.placement is not None
+    assert kept.placement.device.tolist() == found.placement.device.tolist()
+    assert kept.seconds == module.best_s == 9.5
+    assert found_of(tmp_path / "last.ckpt", problem_without_ties()) == NOTHING
+    effort = effort_of(tmp_path / "last.ckpt")
+    assert (effort.evaluations, effort.seconds) == (70, module.elapsed_s)
+
+
+def test_imitation_counts_whole_batches():
+    module = imitation(two_chains(), episodes=100, batch_episodes=16)
+    assert (module.num_updates, module.num_episodes) == (6, 96)
+    assert imitation(two_chains(), episodes=3, batch_episodes=16).num_updates == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("batch_episodes", 0, "must be a whole number of at least 1"),
+        ("entropy", -1.0, "must be a number of at least 0"),
+        ("learning_rate", 1e-3, "must be two numbers"),
+    ],
+)
+def test_what_imitation_cannot_do_is_refused_by_name(key, value, message):
+    with pytest.raises(InputError, match=rf"^algorithm\.imitation\.{key}: {message}"):
+        imitation(two_chains(), **{key: value})

@@ -1,0 +1,85 @@
+"""Options of the policy gradient: what they cost, what longer training makes of them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trainings import LEARNING
+
+from doppler.errors import InputError
+from doppler.training import Learning
+from doppler.training.updates import first_and_last
+
+
+def learning(**changes) -> Learning:
+    return Learning(**{**LEARNING, **changes})
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 5000),
+    st.integers(1, 100),
+    st.integers(1, 50),
+    st.integers(0, 9),
+    st.integers(0, 5),
+)
+def test_the_budget_is_kept_and_used_up_to_less_than_one_more_update(
+    evaluations, batch_episodes, try_every, beside, confirmations
+):
+    def used(num_updates: int) -> int:
+        """Episodes, a greedy one before every try_every-th update and one at the end."""
+        greedy = sum(1 for update in range(num_updates) if update % try_every == 0) + 1
+        grouped = 2 * beside * min(num_updates, 7)
+        confirmed = num_updates * confirmations
+        return num_updates * batch_episodes + confirmed + grouped + greedy * max(1, confirmations)
+
+    options = learning(
+        batch_episodes=batch_episodes, try_every=try_every, tuned_updates=7, beside=beside
+    )
+    if used(1) > evaluations:
+        with pytest.raises(InputError, match=r"^budget\.evaluations: .* less than one batch"):
+            options.updates_within(evaluations, confirmations)
+        return
+    num_updates = options.updates_within(evaluations, confirmations)
+    assert options.evaluations(num_updates, confirmations) == used(num_updates) <= evaluations
+    assert used(num_updates + 1) > evaluations
+
+
+@pytest.mark.parametrize(
+    ("tuned_updates", "rate", "entropy"),
+    [(None, 1.0, 0.5), (200, 1.0, 0.5), (50, 1 / np.sqrt(2), 1.0), (1, 0.1, 1.5)],
+)
+def test_longer_training_learns_slower_and_explores_more(tuned_updates, rate, entropy):
+    given = learning(learning_rate=[1.0, 0.1], entropy=0.5, tuned_updates=tuned_updates)
+    tuned = given.tuned_for(100)
+    assert tuned.learning_rate == pytest.approx((rate, 0.1 * rate))
+    assert tuned.entropy == pytest.approx(entropy)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("exploration", -0.1, "must be a number of at least 0"),
+        ("tuned_updates", 0, "must be a whole number of at least 1"),
+        ("try_every", 0, "must be a whole number of at least 1"),
+        ("batch_problems", 0, "must be a whole number of at least 1"),
+        ("beside", -1, "must be a whole number of at least 0"),
+        ("beside", 1.5, "must be a whole number of at least 0, got 1.5"),
+        ("batch_episodes", True, "must be a whole number of at least 1, got True"),
+        ("grouped", -1, "must be a number of at least 0"),
+        ("imitate_best", float("nan"), "must be a number of at least 0"),
+        ("entropy", "much", "must be a number of at least 0"),
+        ("learning_rate", [1e-3, 0], "must be a number"),
+        ("learning_rate", 1e-3, r"must be two numbers, \[first, last\], got 0.001"),
+        ("learning_rate", [1e-3], "must be two numbers"),
+        ("learning_rate", "ab", "must be two numbers"),
+        ("advantage", "median", "'median' is not one of batch, running_mean"),
+    ],
+)
+def test_what_training_cannot_do_is_refused_by_name(key, value, message):
+    with pytest.raises(InputError, match=rf"^algorithm\.reinforcement\.{key}: {message}"):
+        learning(**{key: value})
+
+
+def test_rates_may_be_any_sequence_of_two():
+    assert first_and_last("key", (2.0, 1.0)) == first_and_last("key", [2.0, 1.0]) == (2.0, 1.0)

@@ -1,0 +1,292 @@
+"""Stage II on one problem learns what is known to be best, and counts what it uses."""
+
+import inspect
+from itertools import product
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from problems import random_problem
+from trainings import (
+    OPTIMUM_S,
+    CountingSession,
+    NotedRollouts,
+    fit,
+    greedy_s,
+    make_policy,
+    reinforcement,
+    two_chains,
+    weights_of,
+)
+
+from doppler.baselines.levels import b_level_priority
+from doppler.search import seeded_generator
+from doppler.simulator import WorkConserving
+from doppler.training import Reinforcement, effort_of, found_of, save_checkpoint
+
+
+def test_the_training_takes_ten_arguments_at_most():
+    assert len(inspect.signature(Reinforcement.__init__).parameters) - 1 <= 10
+
+
+def test_the_optimum_of_the_two_chains_is_known_by_enumeration():
+    problem = two_chains()
+    device_BV = np.array(list(product((0, 1), repeat=9)))
+    priority_BV = np.tile(b_level_priority(problem), (len(device_BV), 1))
+    with WorkConserving().open(problem) as session:
+        cost_B = session.measure(device_BV, priority_BV).cost_s()
+    assert cost_B.min() == OPTIMUM_S
+    assert (cost_B == OPTIMUM_S).sum() == 4  # which chain goes where, and the last op on either
+
+
+@pytest.mark.parametrize("seed", [0, 1, 4])
+def test_reinforcement_makes_the_greedy_placement_optimal(tmp_path, seed):
+    problem, policy = two_chains(), make_policy(seed)
+    assert greedy_s(policy, problem) > OPTIMUM_S, "nothing is left to learn"
+    with WorkConserving().open(problem) as session:
+        module = reinforcement(session, policy=policy, evaluations=1500, seed=seed)
+        fit(module, tmp_path)
+    assert module.best_s == OPTIMUM_S
+    assert greedy_s(policy, problem) == OPTIMUM_S
+
+
+def test_the_best_placement_is_told_when_it_is_found_and_costs_what_is_said(tmp_path):
+    told, greedy = [], []
+    with WorkConserving().open(two_chains()) as session:
+        module = reinforcement(
+            session,
+            evaluations=400,
+            on_best=lambda placement, seconds: told.append((placement, seconds)),
+            on_best_weights=lambda: greedy.append(module.task.greedy.seconds),
+        )
+        fit(module, tmp_path)
+        module.try_greedy()
+        for placement, seconds in told:
+            assert (
+                session.measure(placement.device[None], placement.priority[None]).cost_s()
+                == seconds
+            )
+    seconds = [s for _, s in told]
+    assert seconds == sorted(set(seconds), reverse=True)
+    assert (module.task.best.placement, module.best_s) == told[-1]
+    assert len(greedy) >= 1
+    assert greedy == sorted(set(greedy), reverse=True)
+    assert module.task.greedy.seconds == greedy[-1] >= module.best_s
+
+
+def test_the_best_placement_becomes_the_greedy_one_where_it_is_imitated(tmp_path):
+    problem = random_problem(6, num_ops=11, num_devices=2, costs="distinct")
+    greedy_over_best = []
+    for weight in (0.0, 1.0):
+        with WorkConserving().open(problem) as session:
+            module = reinforcement(session, evaluations=600, imitate_best=weight)
+            fit(module, tmp_path)
+            module.try_greedy()
+        greedy_over_best.append(module.task.greedy.seconds / module.best_s)
+    without, imitated = greedy_over_best
+    assert imitated == 1.0 < without
+
+
+def test_the_first_updates_also_place_groups_another_merging_each(tmp_path):
+    problem = random_problem(6, num_ops=11, num_devices=2, costs="distinct")
+    rollouts = NotedRollouts(make_policy(0))
+    with WorkConserving().open(problem) as session:
+        module = reinforcement(
+            session, policy=rollouts.policy, evaluations=122, beside=3, tuned_updates=4
+        )
+        fit(module, tmp_path)
+    assert module.num_updates == 6
+    played = [num for num in rollouts.numbers if num > 1]  # one episode: the greedy one
+    assert played == [16, 3] * 4 + [16] * 2
+    assert {groups for num, _, groups in rollouts.noted if num == 16} == {tuple(range(11))}
+    assert len({groups for num, _, groups in rollouts.noted if num == 3}) > 1
+
+
+def test_a_policy_that_knows_no_groups_is_not_asked_to_place_them(tmp_path):
+    policy = make_policy(0)
+    policy.keeps_groups = False
+    rollouts = NotedRollouts(policy)
+    with WorkConserving().open(two_chains()) as session:
+        module = reinforcement(session, policy=policy, beside=3, grouped=1.0)
+        fit(module, tmp_path)
+        executed = session.evaluations
+    assert set(rollouts.numbers) == {1, 16}
+    assert {groups for _, _, groups in rollouts.noted} == {tuple(range(9))}
+    assert executed == module.num_episodes + len(rollouts.noted) - module.num_updates
+
+
+def test_groups_may_be_the_best_so_far_but_no_gradient_comes_of_them(tmp_path):
+    # The edges within a chain cost more than all work: merged, a chain is one decision.
+    best_s, weights = [], []
+    for num in (0, 8):
+        with WorkConserving().open(two_chains()) as session:
+            module = reinforcement(session, beside=num, evaluations=18 + 2 * num, seed=1)
+            fit(module, tmp_path)
+        assert module.num_updates == 1
+        best_s.append(module.best_s)
+        weights.append(weights_of(module))
+    assert best_s[0] > best_s[1]
+    assert torch.equal(*weights)
+
+
+def test_training_repeats_itself_with_the_same_seed(tmp_path):
+    weights = []
+    for seed in (1, 1, 2):
+        with WorkConserving().open(two_chains()) as session:
+            module = reinforcement(session, seed=seed)
+            fit(module, tmp_path)
+        weights.append(weights_of(module))
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize("beside", [0, 1])
+@pytest.mark.parametrize(("noise", "confirmations"), [(0.0, 4), (0.2, 0), (0.2, 3)])
+@pytest.mark.parametrize(
+    ("evaluations", "batch_episodes", "try_every"), [(25, 16, 8), (120, 16, 1), (90, 7, 3)]
+)
+def test_a_training_executes_as_often_as_it_says_and_no_more_than_it_may(
+    tmp_path, evaluations, batch_episodes, try_every, noise, confirmations, beside
+):
+    evaluations += 2 * beside
+    with WorkConserving(noise=noise).open(two_chains()) as session:
+        counting = CountingSession(session)
+        module = reinforcement(
+            counting,
+            evaluations=evaluations,
+            confirmations=confirmations,
+            batch_episodes=batch_episodes,
+            try_every=try_every,
+            beside=beside,
+            tuned_updates=2,
+        )
+        fit(module, tmp_path)
+        module.try_greedy()  # as a run does at the end
+        used = module.learning.evaluations(module.num_updates, module.task.best.confirmations)
+        assert counting.executed == session.evaluations == module.effort.evaluations == used
+    assert module.task.best.confirmations == (confirmations if noise else 0)
+    assert used <= evaluations
+    assert module.episodes_done == module.num_episodes == module.num_updates * batch_episodes
+
+
+class Rates(pl.Callback):
+    """The learning rate that every update used, and the one that is left."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.used = [*getattr(self, "used", []), trainer.optimizers[0].param_groups[0]["lr"]]
+
+    def on_train_end(self, trainer, pl_module):
+        self.left = trainer.optimizers[0].param_groups[0]["lr"]
+
+
+def test_the_learning_rate_falls_linearly_from_the_first_to_the_last_one(tmp_path):
+    rates = Rates()
+    with WorkConserving().open(two_chains()) as session:
+        module = reinforcement(session, batch_episodes=4, evaluations=47, try_every=10)
+        assert module.num_updates == 11
+        fit(module, tmp_path, (rates,))
+    every = [*rates.used, rates.left]
+    assert every == pytest.approx(np.linspace(1e-2, 1e-3, 12).tolist())
+
+
+def test_what_training_found_and_used_survives_the_checkpoint(tmp_path):
+    problem, path = two_chains(), tmp_path / "last.ckpt"
+    with WorkConserving().open(problem) as session:
+        module = reinforcement(session, exploration=0.1, advantage="running_mean")
+        trainer = fit(module, tmp_path)
+        module.try_greedy()
+        module.trained = module.task.best.found, module.effort
+        save_checkpoint(trainer, path)
+        again = reinforcement(session, exploration=0.1, advantage="running_mean")
+        fit(again, tmp_path, from_checkpoint=path)  # all is done: nothing but loading
+    found = found_of(path, problem)
+    assert found.plain() == module.task.best.found.plain()
+    assert effort_of(path) == module.effort
+    assert again.trained is not None and again.trained[0].plain() == found.plain()
+    assert again.trained[1] == module.trained[1]
+    assert again.score == module.score
+    assert again.task.state() == module.task.state()
+    assert again.task.past.count == module.num_episodes
+
+
+# --- Exploration, and what says which placement is the best ---------------------------------------
+
+
+def test_exploration_falls_linearly_to_nothing_and_the_greedy_placement_knows_none(tmp_path):
+    rollouts = NotedRollouts(make_policy(0))
+    with WorkConserving().open(two_chains()) as session:
+        module = reinforcement(
+            session,
+            policy=rollouts.policy,
+            **{"batch_episodes": 1, "evaluations": 7, "try_every": 5, "exploration": 0.2},
+        )
+        assert module.num_updates == 5
+        fit(module, tmp_path)
+        module.try_greedy()
+    assert rollouts.numbers == [1] * 7
+    shares = [explore for _, explore, _ in rollouts.noted]
+    assert shares == pytest.approx([0.0, 0.2, 0.16, 0.12, 0.08, 0.04, 0.0])
+
+
+def test_epsilon_greedy_episodes_one_an_update_under_the_running_mean_learn_too(tmp_path):
+    # Not to the optimum for certain: that takes samples, and comparisons within a batch.
+    problem, policy = two_chains(), make_policy(4)
+    before = greedy_s(policy, problem)
+    paper = {"batch_episodes": 1, "exploration": 0.2, "advantage": "running_mean", "entropy": 0.0}
+    with WorkConserving().open(problem) as session:
+        module = reinforcement(
+            session,
+            policy=policy,
+            **{**paper, "evaluations": 700, "try_every": 20, "learning_rate": [2e-3, 1e-3]},
+        )
+        fit(module, tmp_path)
+    assert greedy_s(policy, problem) <= before / 2
+    assert module.task.past.count == module.num_episodes == 665
+
+
+@pytest.mark.parametrize("confirmations", [0, 1, 5])
+def test_under_jitter_the_best_is_told_by_executions_of_its_own(tmp_path, confirmations):
+    problem, told = two_chains(), []
+    with WorkConserving(noise=0.2).open(problem) as session:
+        module = reinforcement(
+            session,
+            confirmations=confirmations,
+            evaluations=300,
+            on_best=lambda placement, seconds: told.append((placement, seconds)),
+        )
+        fit(module, tmp_path)
+        module.try_greedy()
+    assert [s for _, s in told] == sorted({s for _, s in told}, reverse=True)
+    # What a placement counts for is a matter of the placement, and not of luck.
+    with WorkConserving(noise=0.2).open(problem) as session:
+        again = [
+            session.measure(
+                placement.device[None],
+                placement.priority[None],
+                repeats=max(1, confirmations),
+                rng=seeded_generator(0, "confirmation"),
+            ).cost_s()[0]
+            for placement, _ in told
+        ]
+    assert ([s for _, s in told] == again) == (confirmations > 0)
+
+
+def test_all_episodes_of_a_batch_are_executed_under_the_same_fresh_draw(tmp_path):
+    measured = []
+    # Without exploration and without learning all episodes are the same.
+    still = {"exploration": 0.0, "learning_rate": [1e-12, 1e-12]}
+    with WorkConserving(noise=0.2).open(two_chains()) as session:
+        module = reinforcement(session, confirmations=2, evaluations=100, **still)
+        execute = module.task.best.measure
+
+        def executed(device_BV, priority_BV, rng):
+            assert (device_BV == device_BV[0]).all()
+            measurement = execute(device_BV, priority_BV, rng)
+            measured.append(measurement.cost_s().tolist())
+            return measurement
+
+        module.task.best.measure = executed
+        fit(module, tmp_path)
+    assert all(batch == batch[:1] * 16 for batch in measured)
+    assert len({batch[0] for batch in measured}) == len(measured) == module.num_updates
