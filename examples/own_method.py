@@ -52,10 +52,10 @@ class Swaps:
 
 
 def main(evaluations: int) -> None:
-    """Both on a random graph of 100 ops."""
+    """Both on a random graph of 100 ops, at equal evaluations."""
     graph = synthetic(name="layered", family="layered", num_ops=100, transfer_ratio=1.0, seed=0)
     print(doppler.place(graph, cluster="p100x4", method=Swaps(evaluations=evaluations)))
-    print(doppler.place(graph, cluster="p100x4", seconds=1))
+    print(doppler.place(graph, cluster="p100x4", evaluations=evaluations))
 
 
 if __name__ == "__main__":
