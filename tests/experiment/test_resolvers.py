@@ -5,10 +5,9 @@ import platform
 from pathlib import Path
 
 import pytest
+from doppler.stages.settling import costs_path, settled
 from omegaconf import OmegaConf
 from rich.console import Console
-
-from doppler.stages.settling import costs_path, settled
 
 
 def configuration(stage: str, cluster: str, preset: str | None = "auto", executor: str = "Threads"):

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from doppler.stages.turns import Contender, measure_in_turns
 from problems import cluster_of, graph_of
 
 from doppler.problem import Placement, build
-from doppler.stages.turns import Contender, measure_in_turns
 from doppler.system import Measurement
 
 PROBLEM = build(graph_of([1.0] * 3), cluster_of([1.0] * 3))
