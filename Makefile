@@ -4,15 +4,16 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
 
-.PHONY: help demo test test-slow test-gpu check lint types layers
+.PHONY: help demo test test-slow gpu check lint types layers
 
 help:
 	@echo "make demo       train on a real workload and compare: table, placement, trace, picture"
 	@echo "make test       all tests but the slow ones and those that need a GPU"
-	@echo "make test-slow  the slow tests        make test-gpu  the tests that need a GPU"
+	@echo "make test-slow  the slow tests"
+	@echo "make gpu        all that needs a GPU, with python3 or PYTHON=..., which has torch with CUDA"
 	@echo "make check      what CI runs: lint, types, layers, tests"
 
 demo: $(VENV)/installed
@@ -24,8 +25,10 @@ test: $(VENV)/installed
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow
 
-test-gpu: $(VENV)/installed
-	$(BIN)/python -m pytest -m gpu
+# Not from .venv, whose torch may know no GPU, and nothing is installed: benchmarks/gpu.
+gpu:
+	@test -n "$(PYTHON)" || { echo "make needs Python 3.11 or later on the PATH"; exit 1; }
+	@$(PYTHON) -m benchmarks.gpu $(ARGS)
 
 check: lint types layers test
 

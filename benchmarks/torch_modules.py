@@ -20,8 +20,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 import doppler
-from doppler.report.rows import gap_over
-from doppler.report.table import format_seconds
+from doppler.report.rows import format_seconds, gap_over
 
 CLUSTERS = ("p100x4", "h100x8")
 METHODS = ("auto", "policy", "annealing")

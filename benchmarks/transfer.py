@@ -25,6 +25,7 @@ from rich.table import Table
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "src"))
 
+from doppler.experiment.problem_set import problems_of  # noqa: E402
 from hydra import compose, initialize_config_dir  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
@@ -35,7 +36,6 @@ from doppler.policies import DualPolicy  # noqa: E402
 from doppler.policies.weights import PRETRAINED, load_policy_weights  # noqa: E402
 from doppler.search import BestSoFar, Budget, SearchStep, policy_steps, search  # noqa: E402
 from doppler.simulator import WorkConserving  # noqa: E402
-from doppler.experiment.problem_set import problems_of  # noqa: E402
 from doppler.system import Session  # noqa: E402
 
 SYNTHETIC, SEEN = (

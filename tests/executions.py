@@ -7,10 +7,12 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import torch
 from plain_torch import MEANING, TOLERANCE, widened
 
 from doppler.cluster import host
 from doppler.einsum import load_program, lower
+from doppler.errors import InputError
 from doppler.executor import random_inputs
 from doppler.graph import DataflowGraph
 from doppler.problem import Placement, Problem, build
@@ -72,3 +74,22 @@ def check_runs(
                 )
                 worst = max(worst, share)
     return worst
+
+
+def check_too_little_memory(system: System) -> None:
+    """What does not fit into a GPU is told in a line, be it the inputs or an op.
+
+    This process may take only a little more memory than it has, meanwhile.
+    """
+    total = torch.cuda.get_device_properties(0).total_memory
+    for room in (1 << 22, 1 << 24):
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(0) + room) / total)
+        try:
+            system.open(problem("chainmm")).close()
+        except InputError as error:
+            assert "memory" in str(error), error
+        else:
+            raise AssertionError(f"chainmm ran in {room} bytes")
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)

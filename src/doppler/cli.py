@@ -1,6 +1,5 @@
 """The command ``doppler``: run, report, place, warm."""
 
-import argparse
 import inspect
 import sys
 from collections.abc import Callable
@@ -48,22 +47,9 @@ def run(arguments: list[str]) -> int:
 
 def report(arguments: list[str]) -> int:
     """Run directories -> tables in markdown, CSV and LaTeX, figures, and a page for a browser."""
-    parser = argparse.ArgumentParser(prog="doppler report", description=report.__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="run directories, or folders of them")
-    parser.add_argument("--out", type=Path, default=Path("outputs/report"), help="where to write")
-    parsed = parser.parse_args(arguments)
-    from rich.console import Console
-    from rich.markdown import Markdown
+    from doppler.report.page import main
 
-    from doppler.report.writing import write_report
-
-    markdown = write_report(parsed.runs, parsed.out)
-    console = Console()
-    console.print(
-        Markdown(markdown) if console.is_terminal else markdown, soft_wrap=True, markup=False
-    )
-    print(f"written: {parsed.out}/report.html, table.md, table.csv, table.tex, figures")
-    return 0
+    return main(arguments)
 
 
 PLACE_USAGE = """\

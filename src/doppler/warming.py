@@ -1,5 +1,187 @@
-"""tmp"""
+"""Compiling before a clock starts: what is about to run runs once on a tiny problem.
+
+Machine code is kept on disk (compiled/keeping.py), so that it costs some tens of seconds once, and
+some tenths of one in every later process.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache, partial
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from doppler.baselines import (
+    CPOP,
+    ETF,
+    HEFT,
+    Annealing,
+    Baseline,
+    Clustering,
+    CriticalPath,
+    lower_bound,
+)
+from doppler.cluster import preset
+from doppler.compiled import compilations
+from doppler.episode import View, estimated_makespans, heavy_merged, make_view
+from doppler.errors import InputError
+from doppler.graph import synthetic
+from doppler.policies import DualPolicy, Policy, StepwiseDualPolicy
+from doppler.problem import Placement, Problem, build
+from doppler.simulator import BulkSynchronous, Published, WorkConserving
+from doppler.system import Measurement, Session, System
+from doppler.trace import Trace
+
+# More executions than these of the tiny problem compile nothing more.
+_EVALUATIONS = 64
+_POLICY = {"hidden": 4, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
 
 
-def warm_up(system, baselines, policy=None):
-    return None
+def warm_up(
+    system: System, baselines: Sequence[Baseline] = (), policy: Policy | None = None
+) -> None:
+    """Run all of these once on a tiny problem; compiles what this process has not compiled yet.
+
+    Args:
+        system: a measured one is not run: it compiles nothing.
+        baselines: with few evaluations each.
+        policy: a copy of it plays, follows and learns, also with groups of ops.
+    """
+    problem, rng = _tiny_problem(), np.random.default_rng(0)
+    is_simulated = system.kind == "simulated"
+    opened: Any = (system if is_simulated else WorkConserving(queue="priority")).open(problem)
+    with opened if is_simulated else _ToldSession(opened) as session:
+        found = session.measure(np.zeros((1, problem.num_ops), np.int64), rng=rng)
+        assert found.feasible.all(), "the tiny problem fits on one device"
+        session.trace(Placement.make(problem, np.zeros(problem.num_ops, np.int64)))
+        for baseline in baselines:
+            with suppress(InputError):  # it needs what a tiny problem lacks, such as nodes
+                _with_few_evaluations(baseline).place(session, rng)
+    lower_bound(problem, streams=system.streams)
+    if policy is not None:
+        for view in _tiny_views():
+            _learn(deepcopy(policy), view, rng)
+
+
+def warm(say: Callable[[str], None]) -> float:
+    """Compile everything that a run may need.
+
+    Args:
+        say: is told what is being compiled, a line for each part.
+
+    Returns:
+        Seconds that it took.
+    """
+    begin = time.perf_counter()
+    for name, part in _parts().items():
+        part_begin, before = time.perf_counter(), len(compilations)
+        part()
+        took_s, num = time.perf_counter() - part_begin, len(compilations) - before
+        say(f"{name}: {num or 'nothing'} to compile, {took_s:.1f} s")
+    return time.perf_counter() - begin
+
+
+def _parts() -> dict[str, Callable[[], None]]:
+    """What there is to compile, by what it is called."""
+    simulators: list[System] = [WorkConserving(), BulkSynchronous(), Published()]
+    annealing = Annealing(
+        evaluations=_EVALUATIONS, order=True, starts=1, draws=1, hot=0.1, cold=0.1
+    )
+    schedulers = [method(runs=1) for method in (CriticalPath, HEFT, CPOP, ETF)]
+    dual = DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **_POLICY)
+    stepwise = StepwiseDualPolicy(sel="learned", plc="learned", look_ahead=True, **_POLICY)
+    plain = simulators[0]
+    return {
+        **{f"simulator {each.name}": partial(warm_up, each) for each in simulators},
+        "list schedulers": partial(warm_up, plain, schedulers),
+        "clustering": partial(warm_up, plain, [Clustering(evaluations=1)]),
+        **{f"annealing on {each.name}": partial(warm_up, each, [annealing]) for each in simulators},
+        "annealing on executors": partial(warm_up, _Measured(), [annealing]),
+        "policies": partial(warm_up, plain, policy=dual),
+        "policies that see every step": partial(warm_up, plain, policy=stepwise),
+    }
+
+
+@cache
+def _tiny_problem() -> Problem:
+    graph = synthetic(family="layered", num_ops=30, transfer_ratio=1.0, seed=0)
+    return build(graph, preset(name="p100x4"))
+
+
+@cache
+def _tiny_views() -> tuple[View, View]:
+    """As it is, and with groups of ops."""
+    view = make_view(_tiny_problem())
+    return view, heavy_merged(view)
+
+
+def _with_few_evaluations(baseline: Any) -> Baseline:
+    """The same method, as far as it says how much it executes."""
+    if not is_dataclass(baseline) or isinstance(baseline, type):
+        return baseline
+    walks = getattr(baseline, "starts", 1) * getattr(baseline, "draws", 1)
+    return replace(
+        baseline,
+        **{
+            field.name: min(getattr(baseline, field.name), _EVALUATIONS * walks)
+            for field in fields(baseline)
+            if field.name in ("evaluations", "runs", "samples")
+        },
+    )
+
+
+def _learn(policy: Policy, view: View, rng: np.random.Generator) -> None:
+    """Episodes, their estimated ends, the same decisions followed, and a gradient of them."""
+    played = policy.rollout(view, 2, None, rng)
+    estimated_makespans(view.problem, played.op, played.device)
+    followed = policy.follow(view, played.op, played.device)
+    with torch.enable_grad():
+        log_prob_B, entropy_B = policy.log_prob(view, followed)
+        loss = (log_prob_B + entropy_B).sum()
+    if loss.requires_grad:
+        loss.backward()
+
+
+@dataclass(frozen=True)
+class _Measured(WorkConserving):
+    """Stands for an executor, of which methods know the seconds alone."""
+
+    kind = "measured"
+
+
+class _ToldSession:
+    """A session of a simulator that methods cannot tell from one of an executor."""
+
+    def __init__(self, session: Session) -> None:
+        self.problem, self.honours_order = session.problem, True
+        self._session = session
+
+    @property
+    def evaluations(self) -> int:
+        """See system.Session."""
+        return self._session.evaluations
+
+    def measure(
+        self,
+        device_BV: NDArray[np.int64],
+        priority_BV: NDArray[np.int64] | None = None,
+        repeats: int = 1,
+        rng: np.random.Generator | None = None,
+    ) -> Measurement:
+        """See system.Session."""
+        return self._session.measure(device_BV, priority_BV, repeats, rng)
+
+    def trace(self, placement: Placement) -> Trace:
+        """See system.Session."""
+        return self._session.trace(placement)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._session.__exit__(*exc)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from executions import WORKLOADS, check_runs, graph, ordered_placement
+from executions import WORKLOADS, check_runs, check_too_little_memory, graph, ordered_placement
 
 from doppler.cluster import host
 from doppler.errors import InputError
@@ -229,7 +229,7 @@ def test_the_use_of_gpus_is_read_after_a_while_of_executing(made_up, monkeypatch
     assert found == [("cuda:0", busy, 1000.0), ("cuda:1", 2 * busy, 2000.0)]
 
 
-class NotSupported(Exception):
+class NvmlError(Exception):
     """Of NVML, where a GPU is shared out."""
 
 
@@ -237,8 +237,8 @@ class NotSupported(Exception):
     ("error", "reason"),
     [
         (ModuleNotFoundError("pynvml"), "nvidia-ml-py is not installed"),
-        (NotSupported("Not Supported\nsee above"), "NVML says Not Supported"),
-        (NotSupported(), "NVML says NotSupported"),
+        (NvmlError("Not Supported\nsee above"), "NVML says Not Supported"),
+        (NvmlError(), "NVML says NvmlError"),
     ],
 )
 def test_without_nvml_nothing_is_known_of_the_use_of_gpus(
@@ -265,13 +265,8 @@ def test_results_and_traces_are_right_on_four_virtual_devices(name):
 
 
 @pytest.mark.gpu
-def test_an_op_that_does_not_fit_into_the_gpu_is_named():
-    free, _ = torch.cuda.mem_get_info(0)
-    keep = torch.empty(int(free * 0.999), dtype=torch.uint8, device="cuda:0")
-    problem = build(graph("chainmm"), host(num_devices=2))
-    with pytest.raises(InputError, match="out of memory"):
-        Cuda().open(problem)
-    del keep
+def test_what_does_not_fit_into_a_gpu_is_named():
+    check_too_little_memory(Cuda())
 
 
 @pytest.mark.gpu

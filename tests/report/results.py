@@ -4,8 +4,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 from omegaconf import OmegaConf
 
+from doppler.report.aggregate import summarise
 from doppler.report.rows import ResultRow, write_results
 
 ROW = ResultRow(
@@ -40,10 +42,15 @@ def seeds(makespans: list[float], **changes) -> list[ResultRow]:
     ]
 
 
+def summary(rows: list[ResultRow]) -> pd.DataFrame:
+    """Rows averaged over seeds."""
+    return summarise(pd.DataFrame(map(vars, rows)))
+
+
 def leave_run(directory: Path, rows: list[ResultRow], config: dict, **summary) -> Path:
     """A run directory with what reports read."""
     (directory / ".hydra").mkdir(parents=True)
-    OmegaConf.save(config, directory / ".hydra/config.yaml")
+    OmegaConf.save(config or {"name": "made up"}, directory / ".hydra/config.yaml")
     write_results(directory / "results.csv", rows)
     head = {"stage": "pipeline", "seed": rows[0].seed, "system_kind": rows[0].system_kind}
     (directory / "summary.json").write_text(json.dumps({**head, **summary}))

@@ -1,5 +1,7 @@
 """A graph in words, numbers and a picture."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib.image import imread
@@ -8,7 +10,8 @@ from problems import graph_of
 from doppler.einsum import load_program, lower, parse_program
 from doppler.graph.dataflow import DataflowGraph
 from doppler.report.description import counts, describe, quantity, split_rows
-from doppler.report.graph_picture import layout, save_graph_picture
+from doppler.report.graph_picture import group_ops, save_graph_picture
+from doppler.trace.gantt import PALETTE
 
 
 @pytest.fixture(scope="module")
@@ -63,25 +66,54 @@ def test_quantities(value, text):
     assert quantity(value, "B") == text
 
 
-def test_places_in_the_picture_follow_the_levels(chainmm):
-    x_V, y_V = layout(chainmm)
-    assert (x_V[chainmm.edges.src] < x_V[chainmm.edges.dst]).all()
-    assert len({*zip(x_V.tolist(), y_V.tolist(), strict=True)}) == chainmm.num_ops
-    # Neighbours lie closer together than in the order of their numbers.
-    height = np.abs(y_V[chainmm.edges.src] - y_V[chainmm.edges.dst]).mean()
-    assert height < 6.0
+def test_blocks_and_sums_of_one_op_of_the_program_are_one_box_left_of_its_readers(chainmm):
+    groups = group_ops(chainmm)
+    assert groups.names == ["DE", "CDE", "AB", "Y"]
+    assert np.bincount(groups.of_V).tolist() == [20, 24, 24, 8]
+    edges = [(groups.names[s], groups.names[d]) for s, d in zip(groups.src, groups.dst)]
+    assert sorted(edges) == [("AB", "Y"), ("CDE", "Y"), ("DE", "CDE")]
+    assert groups.level_G.tolist() == [0, 1, 1, 2], "AB stands before its reader, not at the left"
+    assert sorted(groups.place_G[1:3].tolist()) == [-0.5, 0.5]
+    inside = groups.of_V[chainmm.edges.src] == groups.of_V[chainmm.edges.dst]
+    assert groups.bytes.sum() == chainmm.edges.bytes[~inside].sum()
+
+
+def test_ops_of_no_program_are_boxes_of_their_own_or_by_kind_and_level():
+    chain = graph_of([1.0] * 3, [(0, 1, 8.0), (1, 2, 8.0)])
+    assert group_ops(chain).names == ["op0", "op1", "op2"]
+    wide = graph_of([1.0] * 200, [(0, v, 8.0) for v in range(1, 200)])
+    groups = group_ops(wide)
+    assert groups.names == ["op", "op"] and np.bincount(groups.of_V).tolist() == [1, 199]
+
+
+def test_boxes_that_would_wait_for_each_other_are_not_made():
+    # Blocks of A and B take turns: A[0] -> B[0] -> A[1].
+    graph = graph_of([1.0] * 3, [(0, 1, 8.0), (1, 2, 8.0)])
+    names = ("A[0]", "B[0]", "A[1]")
+    ops = replace(graph.ops, names=names, node=np.array([0, 1, 0]))
+    assert len(group_ops(replace(graph, ops=ops)).names) == 3
 
 
 def test_the_picture_is_drawn(chainmm, tmp_path):
     save_graph_picture(chainmm, tmp_path / "kinds.png")
-    groups = [f"device {v % 4}" for v in range(chainmm.num_ops)]
-    save_graph_picture(chainmm, tmp_path / "devices.png", group_V=groups)
+    devices = [f"device {v % 4}" for v in range(chainmm.num_ops)]
+    save_graph_picture(chainmm, tmp_path / "devices.png", device_V=devices)
     colours = []
     for name in ("kinds.png", "devices.png"):
-        pixels = imread(tmp_path / name)[..., :3].reshape(-1, 3)
-        colours.append({tuple(pixel) for pixel in np.unique(pixels, axis=0).tolist()})
-    three_kinds, four_devices = colours
-    assert len(three_kinds) > 10 and four_devices - three_kinds, "a fourth colour"
+        pixels = (imread(tmp_path / name)[..., :3] * 255).round().astype(int).reshape(-1, 3)
+        colours.append({f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.unique(pixels, axis=0)})
+    two_kinds, four_devices = colours
+    assert set(PALETTE[:2]) <= two_kinds and not set(PALETTE[2:]) & two_kinds
+    assert set(PALETTE[:4]) <= four_devices and not set(PALETTE[4:]) & four_devices
+
+
+def test_a_long_graph_goes_on_in_the_next_band(tmp_path):
+    edges = [(v, v + 1, 8.0) for v in range(29)]
+    save_graph_picture(graph_of([1.0] * 30, edges), tmp_path / "long.png")
+    height, width, _ = imread(tmp_path / "long.png").shape
+    assert width < 1600, "nine columns"
+    save_graph_picture(graph_of([1.0] * 9, edges[:8]), tmp_path / "short.png")
+    assert height > imread(tmp_path / "short.png").shape[0]
 
 
 def test_a_single_op_is_drawn_too(tmp_path):

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from results import ROW, leave_run
 
-from doppler.report.finished import FinishedRun, find_runs
-from doppler.report.measured_tables import fidelity_tables, turns_tables
+from doppler.report.finished import FinishedRun, find_runs, read_run
+from doppler.report.page import write_report
 from doppler.report.paired import PairedRatio, write_paired
-from doppler.report.writing import write_report
+from doppler.report.tables import fidelity_tables, turns_tables
 
 WHERE = {"workload": "ffnn", "cluster": "host", "num_devices": 2}
 HEAD = {"versions": {"torch": "2"}, "git_commit": None, "host": {"cpus": 2}}
@@ -36,18 +36,20 @@ def paired_run(directory: Path, ratio: float, low: float, high: float) -> Finish
         rounds=31,
     )
     write_paired(directory / "paired.csv", [one])
-    return FinishedRun(directory)
+    return read_run(directory)
 
 
 def test_ratios_are_averaged_and_intervals_hold_those_of_all_seeds(tmp_path):
     runs = [
         paired_run(tmp_path / "a", 0.9, 0.88, 0.92),
         paired_run(tmp_path / "b", 1.0, 0.97, 1.05),
-        FinishedRun(leave_run(tmp_path / "simulated", [ROW], {}, **WHERE)),
+        read_run(leave_run(tmp_path / "simulated", [ROW], {}, **WHERE)),
     ]
     (table,) = turns_tables(runs, {ROW.problem: "ffnn, 2 layers"})
     assert table.title == "Measured in turns: ffnn, 2 layers"
-    assert table.rows == (("doppler / heft", "2", "0.950", "0.880 to 1.050", "9.5 ms", "10 ms"),)
+    assert table.cells.values.tolist() == [
+        ["doppler / heft", "2", "0.950", "0.880 to 1.050", "9.5 ms", "10 ms"]
+    ]
 
 
 def test_a_calibration_alone_is_a_report(tmp_path):
@@ -55,9 +57,9 @@ def test_a_calibration_alone_is_a_report(tmp_path):
         tmp_path / "runs/calibrate", [ROW], {}, fidelity=FIDELITY, **WHERE, **HEAD
     )
     (directory / "results.csv").unlink()  # it compares no methods
-    (table,) = fidelity_tables(find_runs([tmp_path / "runs"]))
+    (table,) = fidelity_tables(find_runs([tmp_path / "runs"])[0])
     where = "ffnn on host, 2 devices"
     figures = ("0.970", "0.953", "-", "10.3%", "0.97")
-    assert table.rows == ((where, "measured costs", "0", "60", *figures),)
-    assert "| 0.953 |" in write_report([tmp_path / "runs"], tmp_path / "report")
+    assert table.cells.values.tolist() == [[where, "measured costs", "0", "60", *figures]]
+    assert "| 0.953 |" in write_report([tmp_path / "runs"], tmp_path / "report")[0]
     assert "Fidelity" in (tmp_path / "report/report.html").read_text()

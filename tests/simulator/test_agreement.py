@@ -11,10 +11,10 @@ from problems import REPOSITORY, published_graph, random_placement, random_probl
 from simulator import oracle, simpy_model
 
 from doppler.cluster import preset
+from doppler.compiled.draws import uniform
 from doppler.graph.formats import load_graph
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import Published, WorkConserving
-from doppler.simulator.state import uniform
 from doppler.trace import Trace, check
 
 NUM_PROBLEMS = 1000

@@ -13,8 +13,7 @@ from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
 from doppler.importing import TorchProgram
 from doppler.problem import Placement, Problem
-from doppler.report.rows import gap_over
-from doppler.report.table import format_seconds
+from doppler.report.rows import format_seconds, gap_over
 from doppler.system import System
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.trace.explain import bytes_text

@@ -89,6 +89,7 @@ class Annealing:
         problem, num_steps = session.problem, self.evaluations // self.draws
         near = make_neighbours(problem)
         jitter_seed = int(rng.integers(2**62))
+        hot = self.hot if initial is None else max(self.cold, POLISHING * self.hot)
         plans, walks = [], []
         for i in range(self.starts):
             plans.append(
@@ -96,8 +97,8 @@ class Annealing:
                     seed=int(rng.integers(2**62)),
                     num_steps=(num_steps + i) // self.starts,
                     order=self.order,
-                    hot=self.hot if initial is None else max(self.cold, POLISHING * self.hot),
-                    cold=self.cold,
+                    hot=float(hot),
+                    cold=float(self.cold),
                     near=near,
                 )
             )

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from doppler.baselines.critical_chain import Chain, trace_back
 from doppler.compiled import compiled
+from doppler.compiled.draws import uniform
 from doppler.problem import Placement, Problem
-from doppler.simulator.state import uniform
 
 # Shares of the moves, by measurement: those that change the order, where it is searched; and, of
 # the others, those that move a group of ops.

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
+from doppler.compiled.heap import ENTRY, heap_pop, heap_push
 from doppler.graph.levels import longest_paths, successors, topological_order
 from doppler.problem import Problem, ProblemArrays
-from doppler.simulator.state import ENTRY, heap_pop, heap_push
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

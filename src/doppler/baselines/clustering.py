@@ -25,9 +25,10 @@ from doppler.baselines.list_scheduling import (
     tie_seconds,
 )
 from doppler.compiled import compiled
+from doppler.compiled.draws import uniform
+from doppler.compiled.heap import heap_pop
 from doppler.errors import InputError
 from doppler.problem import Problem
-from doppler.simulator.state import heap_pop, uniform
 from doppler.system import Session
 
 # Loads up to which groups are merged, as shares of total work / devices. Measured: caps above 1

@@ -20,8 +20,8 @@ from doppler.baselines.list_scheduling import (
     tie_seconds,
 )
 from doppler.compiled import compiled
+from doppler.compiled.draws import uniform
 from doppler.problem import Problem
-from doppler.simulator.state import uniform
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 
 from doppler.baselines.best_of_runs import Decisions, make_decisions
 from doppler.compiled import compiled
+from doppler.compiled.draws import uniform
+from doppler.compiled.heap import ENTRY, heap_pop, heap_push
 from doppler.problem import Problem
-from doppler.simulator.state import ENTRY, heap_pop, heap_push, output_bytes, uniform
+from doppler.simulator.state import output_bytes
 
 # Sums of the same seconds in another order differ in the last digits: such times are tied.
 _TIE = 1e-9

@@ -1,5 +1,6 @@
-"""What machine code is made of: the decorator that compiles and keeps it."""
+"""What compiled code is made of: the decorator, how machine code is kept, a heap, random draws."""
 
 from doppler.compiled.decorator import compiled
+from doppler.compiled.keeping import compilations
 
-__all__ = ["compiled"]
+__all__ = ["compilations", "compiled"]

@@ -1,34 +1,57 @@
-"""How functions are compiled, and when kept machine code is still valid."""
+"""How functions are compiled: as code that Python calls, or as a piece of other such code."""
 
-import inspect
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
+from functools import update_wrapper
+from typing import Any
 
 import numba
 
+from doppler.compiled.keeping import keep
 
-@cache
-def _stamp_folder(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    files = sorted(folder.rglob("*.py"))
-    return tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+# `_nrt=False` compiles without numba's reference counting: the engines allocate nothing, and
+# counting references to a dozen arrays at every call made them 2.5 times slower.
+_OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
+_INLINED: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True}
 
 
-def compiled(function: Callable) -> Callable:
+class Compiled:
+    """A function that is compiled when it is first called, once for each kind of arguments.
+
+    entry: what Python calls. piece: what compiled callers inline. Each is machine code of its own,
+    because a piece needs no way in from Python: all those would take half of the compiling.
+    """
+
+    def __init__(self, function: Callable) -> None:
+        update_wrapper(self, function)
+        self.entry: Any = numba.njit(**_OPTIONS)(function)
+        self.piece: Any = numba.njit(**_OPTIONS, **_INLINED)(function)
+        # A function given as an argument is part of what machine code is found by. numba draws its
+        # identity anew in every process; by name, the code of an earlier process is found.
+        self.piece._set_uuid(f"{function.__module__}.{function.__qualname__}")
+        for dispatcher in (self.entry, self.piece):
+            keep(dispatcher)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the machine code for these arguments."""
+        return self.entry(*[a.piece if type(a) is Compiled else a for a in arguments])
+
+    @property
+    def signatures(self) -> list[tuple]:
+        """The kinds of arguments, as types of numba, that Python has called this with."""
+        return list(self.entry.signatures)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What this is where compiled code calls it: numba asks for it by this name."""
+        return self.piece._numba_type_
+
+
+def compiled(function: Callable) -> Compiled:
     """Compile a function, and keep the machine code for the next process.
 
-    numba keeps it as long as the function's own file does not change; but it contains what the
-    function calls. So it is kept as long as no file of this package, and none beside the
-    function's, changes. It runs without the GIL and must not allocate. A compiled function may be
-    given to another as an argument: that one is compiled, and kept, once for each.
+    It is kept as long as nothing changes that it is compiled from (sources.py). It runs without the
+    GIL and must not allocate. Arrays given to it are writable and C-contiguous: another kind would
+    compile it once more. A compiled function may be given to another as an argument: that one is
+    compiled, and kept, once for each.
     """
-    # `_nrt=False` compiles without numba's reference counting: the engines allocate nothing, and
-    # counting references to a dozen arrays at every call made them 2.5 times slower.
-    dispatcher = numba.njit(cache=True, nogil=True, _nrt=False, forceinline=True)(function)  # pyright: ignore[reportCallIssue]
-    # A function given as an argument is part of what its machine code is found by. numba draws its
-    # identity anew in every process; by name, the code of an earlier process is found.
-    dispatcher._set_uuid(f"{function.__module__}.{function.__qualname__}")
-    folders = {Path(__file__).parents[1], Path(inspect.getfile(function)).parent}
-    file = dispatcher._cache._cache_file  # no public way to say what else a function depends on
-    file._source_stamp = (file._source_stamp, *(_stamp_folder(f) for f in sorted(folders)))
-    return dispatcher
+    return Compiled(function)

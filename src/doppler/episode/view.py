@@ -213,7 +213,8 @@ def _diffusion_kernels(
         kernel_VVK = np.stack(series, axis=-1, dtype=np.float32, casting="same_kind")
         kept_VV = kernel_VVK.any(axis=-1)
         row_ptr = np.append(0, kept_VV.sum(axis=1).cumsum())
-        return row_ptr, np.nonzero(kept_VV)[1], kernel_VVK[kept_VV]
+        columns = np.ascontiguousarray(np.nonzero(kept_VV)[1])
+        return row_ptr, columns, kernel_VVK[kept_VV]
     kernels = [
         _cut_series(step, retention, num_ops)
         for step, (retention, _) in zip(steps, DIFFUSIONS, strict=True)

@@ -1,4 +1,4 @@
-"""Runs: what they are, where they live, how they are judged, and the stages that they go through."""
+"""Runs: what they are, where they live, how they are judged, the stages that they go through."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

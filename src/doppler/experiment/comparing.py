@@ -1,8 +1,8 @@
 """Searches of baselines on a specification's system: to compare with, and to teach."""
 
 import time
-from dataclasses import replace
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np

@@ -55,7 +55,7 @@ def apply_policy(run: Run, path: str | Path) -> Summary:
     name, rng = spec.policy_name, seeded_generator(spec.seed, "inference")
     settings = [plain(spec.cfg.policy), plain(spec.cfg.search), spec.origin]
     methods: list[Method] = []
-    warm_up(spec.system, [], policy)
+    warm_up(spec.system, list(spec.baselines.values()), policy)
     begin = time.perf_counter()
     with run.open() as session:
         best = best_so_far(run, session)

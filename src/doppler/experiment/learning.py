@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from pytorch_lightning.loggers import Logger
 
-from doppler.baselines import Baseline, TaughtPlacement, Teacher
+from doppler.baselines import Annealing, Baseline, TaughtPlacement, Teacher
 from doppler.errors import InputError, check_at_least, check_count
 from doppler.experiment.comparing import is_pointless, search_with
 from doppler.experiment.run import Run
@@ -30,7 +30,7 @@ from doppler.search import (
     search,
     seeded_generator,
 )
-from doppler.system import Session
+from doppler.system import Session, honours_order
 from doppler.training import (
     BEST,
     LAST,
@@ -57,8 +57,15 @@ def make_policy(run: Run, weights: str | Path | None = None) -> Policy:
 
 
 def train(run: Run, module: EpisodeTraining) -> None:
-    """Fit a module in the run's directory."""
-    cfg, directory = run.spec.cfg, run.directory.path
+    """Fit a module in the run's directory; what is compiled is compiled before its clock starts."""
+    cfg, directory, system = run.spec.cfg, run.directory.path, run.spec.system
+    polish = Annealing(
+        evaluations=1,
+        order=honours_order(system.queue),
+        hot=cfg.search.anneal.hot,
+        cold=cfg.search.anneal.cold,
+    )
+    warm_up(system, [polish], module.policy)
     settings = dict(cfg.trainer)
     every_s = settings.pop("checkpoint_every_s")
     check_at_least("trainer.checkpoint_every_s", every_s, 0.0)
@@ -175,7 +182,6 @@ class Learner:
             on_best=lambda: save_checkpoint(module.trainer, directory / BEST),
             inherited=inherited,
         )
-        warm_up(spec.system, [], policy)
         train(run, module)
         if module.trained is None:  # else an interrupted run had come further than this
             begin = time.perf_counter()

@@ -66,9 +66,9 @@ def main(cfg: DictConfig) -> float | None:
         summary = execute(cfg, overrides, make_console())
         return metric(summary, str(cfg.optimized_metric), required=searches)
     except Exception as error:  # told here: Hydra would add lines of its own
-        if job.mode != RunMode.MULTIRUN:
-            raise
         line = f"{' '.join(overrides)}: {failures.tell(error)}"
+        if job.mode != RunMode.MULTIRUN:
+            sys.exit(1)
         if failures.keep(line, job.job.num) and not searches:
             return math.nan
         raise failures.RunError(line) from None

@@ -1,4 +1,4 @@
-"""What a run is: the problem, the systems, the methods and the seed that its configuration names."""
+"""What a run is: the problem, systems, methods and seed that its configuration names."""
 
 import hashlib
 import json

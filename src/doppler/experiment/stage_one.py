@@ -14,7 +14,6 @@ from doppler.experiment.learning import make_policy, make_teacher, train
 from doppler.experiment.results import finish, identity
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import plain
-from doppler.policies import Policy
 from doppler.problem import Placement
 from doppler.search import seeded_generator
 from doppler.training import Imitation, peak_bytes
@@ -50,19 +49,7 @@ class ImitationStage(Stage):
             found=found,
         )
         train(run, module)
-        placement = greedy_placement(run, module.policy)
-        method = Method(
-            name=f"{spec.policy_name} imitation",
-            settings=[
-                *(plain(spec.cfg.policy), plain(spec.cfg.algorithm.imitation)),
-                plain(spec.cfg.stage.teacher),
-            ],
-            placement=placement,
-            makespan_s=nominal_s(spec, placement),
-            uses_order=True,
-            evaluations=module.inherited.evaluations + 1,
-            wall_s=module.elapsed_s,
-        )
+        method = _greedy(run, module)
         own_s = module.elapsed_s - module.inherited.seconds
         fits = bool(np.isfinite(method.makespan_s))
         extra: dict[str, Any] = {
@@ -81,8 +68,20 @@ class ImitationStage(Stage):
         return summary
 
 
-def greedy_placement(run: Run, policy: Policy) -> Placement:
+def _greedy(run: Run, module: Imitation) -> Method:
     """What the policy decides where it does not draw."""
-    rng = seeded_generator(run.spec.seed, "greedy")
-    device_BV, priority_BV = policy.rollout(run.spec.view, 1, 0.0, rng).placements()
-    return Placement.make(run.spec.problem, device_BV[0], priority_BV[0])
+    spec, rng = run.spec, seeded_generator(run.spec.seed, "greedy")
+    device_BV, priority_BV = module.policy.rollout(spec.view, 1, 0.0, rng).placements()
+    placement = Placement.make(spec.problem, device_BV[0], priority_BV[0])
+    return Method(
+        name=f"{spec.policy_name} imitation",
+        settings=[
+            *(plain(spec.cfg.policy), plain(spec.cfg.algorithm.imitation)),
+            plain(spec.cfg.stage.teacher),
+        ],
+        placement=placement,
+        makespan_s=nominal_s(spec, placement),
+        uses_order=True,
+        evaluations=module.inherited.evaluations + 1,
+        wall_s=module.elapsed_s,
+    )

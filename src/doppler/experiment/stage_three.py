@@ -104,12 +104,7 @@ class StageThree(Stage):
         others = compare_baselines(spec.on(spec.simulator), run.say)
         others += self._search_measured(run, learned)
         rng = seeded_generator(spec.seed, "turns")
-        candidates = _methods(run, learned, next(iter(learned.candidates)))
-        chances_MR = measure_in_turns(
-            [Contender(spec, one) for one in candidates], self.choosing, rng
-        )
-        final = candidates[int(np.median(chances_MR, axis=1).argmin())].name
-        methods = _methods(run, learned, final)
+        final, methods = self._choose(run, learned, rng)
         contenders = [
             *(Contender(spec, method) for method in [*methods, *others]),
             *self._synchronous(spec, methods[0]),
@@ -120,10 +115,9 @@ class StageThree(Stage):
             raise InputError(f"{methods[0].name}: its placement does not fit in memory")
         contenders = [one for one, fits in zip(contenders, fits_M, strict=True) if fits]
         rows, ratios = leave_measured(run.directory.path, spec, contenders, seconds_MR[fits_M])
-        own = [one.method for one in contenders if one.spec is spec]
         summary = leave(
             run,
-            [replace(one, makespan_s=row.makespan_s) for one, row in zip(own, rows, strict=True)],
+            [one.method for one in contenders if one.spec is spec],
             rows,
             {
                 "init_from": str(init_from) if init_from else None,
@@ -140,6 +134,17 @@ class StageThree(Stage):
         if not run.is_step:
             show_beside(run.directory.path, run.console)
         return summary
+
+    def _choose(
+        self, run: Run, learned: Learned, rng: np.random.Generator
+    ) -> tuple[str, list[Method]]:
+        """The candidate that is fastest in turns, by name; all of them, the final one first."""
+        candidates = _methods(run, learned, next(iter(learned.candidates)))
+        chances_MR = measure_in_turns(
+            [Contender(run.spec, one) for one in candidates], self.choosing, rng
+        )
+        final = candidates[int(np.median(chances_MR, axis=1).argmin())].name
+        return final, _methods(run, learned, final)
 
     def show(self, run: Run) -> None:
         """See Stage."""

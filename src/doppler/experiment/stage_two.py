@@ -83,8 +83,8 @@ class StageTwo(Stage):
         best, *others = _learned_methods(run, module)
         if not np.isfinite(best.makespan_s):
             raise InputError(
-                f"{spec.problem.graph.name}: no episode of {best.evaluations} fits in the memory of "
-                f"{spec.cfg.cluster.name}"
+                f"{spec.problem.graph.name}: no episode of {best.evaluations} fits in the memory "
+                f"of {spec.cfg.cluster.name}"
             )
         fitting = [method for method in others if np.isfinite(method.makespan_s)]
         for method in others:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
+from doppler.compiled.draws import uniform
 from doppler.episode.features import (
     NUM_DEVICE_FEATURES,
     NUM_DEVICE_GROUP_FEATURES,
@@ -25,7 +26,6 @@ from doppler.episode.heuristic import (
 )
 from doppler.episode.process import NUM_CANDIDATES, place, reset
 from doppler.episode.view import View
-from doppler.simulator.state import uniform
 
 Float32 = NDArray[np.float32]
 LEAKINESS = np.float32(0.1)

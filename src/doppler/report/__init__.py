@@ -1,1 +1,1 @@
-"""Reports."""
+"""Reports: what finished runs leave (rows) -> aggregate -> figures -> page."""

@@ -15,9 +15,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.table import Table
+from rich.text import Text
 from scipy.stats import rankdata
 
 from doppler.graph.formats import write_atomically
+from doppler.report.rows import plain_table
 
 FIDELITY_FILE = "fidelity.csv"
 # By their name in `Fidelity.figures`, the heading in tables.
@@ -118,13 +120,11 @@ def format_correlation(correlation: float | None) -> str:
 
 def fidelity_table(title: str, figures: dict[str, dict[str, Any]]) -> Table:
     """A rich table: `Fidelity.figures` by label."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("simulated with")
-    for name in ("placements", *CORRELATIONS.values(), "mean error", "simulated / measured"):
-        table.add_column(name, justify="right")
+    numbers = ("placements", *CORRELATIONS.values(), "mean error", "simulated / measured")
+    table = plain_table(title, ("simulated with",), numbers)
     for label, one in figures.items():
         table.add_row(
-            label,
+            Text(label),
             str(one["placements"]),
             *(format_correlation(one[name]) for name in CORRELATIONS),
             f"{100 * one['mean_error']:.1f}%",

@@ -1,109 +1,118 @@
 """Finished runs as they lie on disk: summary, rows, configuration, metrics."""
 
-import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from doppler.errors import InputError
-from doppler.report.metrics import METRICS_FILE
+from doppler.report.paired import PAIRED_FILE, PairedRatio, read_paired
 from doppler.report.rows import RESULTS_FILE, SUMMARY_FILE, ResultRow, read_results
 
+METRICS_FILE = "metrics.csv"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class FinishedRun:
-    """One run directory."""
+    """One run directory.
+
+    summary: what summary.json says. rows: the methods of its table, the one that the run is about
+    first; none of a calibration. paired: methods measured in turns. config: the resolved
+    configuration.
+    """
 
     directory: Path
-
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        """What summary.json says.
-
-        Raises:
-            InputError: it is not one that a run wrote.
-        """
-        path = self.directory / SUMMARY_FILE
-        try:
-            summary = json.loads(path.read_text())
-        except ValueError as error:
-            raise InputError(f"{path}: {error}") from None
-        if not isinstance(summary, dict) or not {"stage", "seed"} <= summary.keys():
-            raise InputError(f"{path}: not the summary of a run")
-        return summary
-
-    @cached_property
-    def rows(self) -> list[ResultRow]:
-        """The methods of its table, the one that the run is about first; none of a calibration."""
-        path = self.directory / RESULTS_FILE
-        return read_results(path) if path.exists() else []
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        """The resolved configuration."""
-        loaded = OmegaConf.load(self.directory / ".hydra/config.yaml")
-        config = OmegaConf.to_container(loaded)
-        assert isinstance(config, dict)
-        return {str(key): value for key, value in config.items()}
+    summary: dict[str, Any]
+    rows: list[ResultRow]
+    paired: list[PairedRatio]
+    config: dict[str, Any]
 
     @property
     def is_learned(self) -> bool:
         """Whether it is about a policy."""
         return self.summary["stage"] != "evaluate"
 
-    def metrics(self) -> list[dict[str, float]]:
-        """Its learning curve, a row per update; none where nothing was trained."""
-        path = self.directory / METRICS_FILE
-        if not path.exists():
-            return []
-        with path.open(newline="") as file:
-            return [
-                {key: float(value) for key, value in row.items() if value}
-                for row in csv.DictReader(file)
-            ]
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """Its learning curve, a row per update by `step`; empty where nothing was trained.
+
+        Rows that a kill cut short are left out; what is logged of one step in several rows, blanks
+        between, becomes one.
+        """
+        paths = sorted(self.directory.rglob(METRICS_FILE))
+        try:
+            parts = [pd.read_csv(path, on_bad_lines="skip") for path in paths]
+        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError):
+            return pd.DataFrame()
+        if not parts or not all("step" in part for part in parts):
+            return pd.DataFrame()
+        table = pd.concat(parts).apply(pd.to_numeric, errors="coerce").dropna(subset="step")
+        return table.groupby("step").last()
 
 
-def find_runs(folders: Iterable[Path]) -> list[FinishedRun]:
-    """All finished runs below the given folders that have something to report, each once.
+def read_run(directory: Path) -> FinishedRun:
+    """Read a finished run.
 
     Raises:
-        InputError: a folder that does not exist, a summary that no run wrote, or no finished run
-            in any of them.
+        InputError: names the file that no run left so.
+    """
+    path = directory / SUMMARY_FILE
+    try:
+        summary = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: {error}") from None
+    if not isinstance(summary, dict) or not {"stage", "seed"} <= summary.keys():
+        raise InputError(f"{path}: not the summary of a run")
+    # Calibrations, descriptions and steps whose placement does not fit compare nothing.
+    results = directory / RESULTS_FILE
+    rows = read_results(results) if results.exists() or "makespan_s" in summary else []
+    path = directory / ".hydra/config.yaml"
+    try:
+        config = OmegaConf.to_container(OmegaConf.load(path))
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a configuration"
+        raise InputError(f"{path}: {reason}") from None
+    if not isinstance(config, dict) or (rows and not config):
+        raise InputError(f"{path}: not a configuration")
+    turns = directory / PAIRED_FILE
+    paired = read_paired(turns) if turns.exists() else []
+    named = {str(key): value for key, value in config.items()}
+    return FinishedRun(directory=directory, summary=summary, rows=rows, paired=paired, config=named)
+
+
+def find_runs(folders: Iterable[Path]) -> tuple[list[FinishedRun], list[str]]:
+    """All finished runs below the given folders that have something to report, each once.
+
+    Returns:
+        The runs, and a line for each that cannot be read.
+
+    Raises:
+        InputError: a folder that does not exist, or no readable run in any of them.
     """
     found: dict[Path, FinishedRun] = {}
+    damaged: dict[Path, str] = {}
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such directory")
         for path in sorted(folder.rglob(SUMMARY_FILE)):  # there only when the run is finished
-            run = FinishedRun(path.parent)
+            try:
+                run = read_run(path.parent)
+            except (InputError, OSError) as error:
+                damaged.setdefault(path.resolve(), " ".join(str(error).split()))
+                continue
             if run.rows or "fidelity" in run.summary:
-                found.setdefault(path.parent.resolve(), run)
+                found.setdefault(path.resolve(), run)
     if not found:
+        if damaged:
+            first, *more = damaged.values()
+            others = f" (and {len(more)} more)" if more else ""
+            raise InputError(f"no run that can be read: {first}{others}")
         raise InputError("no finished run (summary.json) in the given directories")
-    return list(found.values())
-
-
-def differences(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """What sets each of some configurations apart: ``memory_bytes=1e9``, by the shortest keys."""
-    flat = [_flatten(config) for config in configs]
-    keys = dict.fromkeys(key for one in flat for key in one)
-    differing = [key for key in keys if len({repr(one.get(key)) for one in flat}) > 1]
-    return [
-        ", ".join(f"{key.rsplit('.', 1)[-1]}={one[key]}" for key in differing if key in one)
-        for one in flat
-    ]
-
-
-def _flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+    return list(found.values()), list(damaged.values())

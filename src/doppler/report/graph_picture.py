@@ -1,123 +1,247 @@
-"""A dataflow graph as a picture: levels from left to right, ops coloured by what they are.
+"""A dataflow graph as a picture for a page: groups of ops as boxes, levels from left to right.
 
-Shape suffixes: V ops, E edges.
+Shape suffixes: V ops, E edges, G groups, P pairs of groups with an edge.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from matplotlib.patches import FancyBboxPatch, Patch, PathPatch, Rectangle
+from matplotlib.path import Path as Outline
 from numpy.typing import NDArray
 
 from doppler.graph import DataflowGraph, depth
+from doppler.graph.levels import find_cycle
 from doppler.report.description import quantity
+from doppler.trace.gantt import GREY, INK, PALETTE, shorten
 
-_COLOURS = (
-    *("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948"),
-    *("#b07aa1", "#9c755f", "#6b5bd2", "#ff9da7", "#8cd17d", "#9aa3ad"),
-)
-_MAX_WIDTH_IN, _MAX_HEIGHT_IN, _DPI = 40.0, 16.0, 110
+_MAX_BOXES = 150
+_MAX_LEVELS, _PER_BAND = 180, 9
+_BOX_IN, _PITCH_IN, _TALL_IN, _ROW_IN, _BAND_IN = 1.22, 1.52, 0.42, 0.62, 0.3
+_TOP_IN, _BOTTOM_IN, _SIDE_IN = 0.5, 0.5, 0.2
+_LIFT_IN = 0.41
+_SOFT = "#5d6675"
 _SWEEPS = 8  # of ordering levels by their neighbours
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Groups:
+    """Ops that are drawn as one box each, and the edges between boxes.
+
+    names: what the boxes are called. of_V: the box of each op. src, dst, bytes: [P]. level_G: the
+    column of each box. place_G: its row there, around 0.
+    """
+
+    names: list[str]
+    of_V: NDArray[np.int64]
+    src: NDArray[np.int64]
+    dst: NDArray[np.int64]
+    bytes: NDArray[np.float64]
+    level_G: NDArray[np.int64]
+    place_G: NDArray[np.float64]
+
+
 def save_graph_picture(
-    graph: DataflowGraph,
-    path: str | Path,
-    *,
-    group_V: Sequence[str] | None = None,
-    title: str | None = None,
+    graph: DataflowGraph, path: str | Path, *, device_V: Sequence[str] | None = None
 ) -> None:
     """Draw the graph into a PNG file.
+
+    A box is an op of the program with all its blocks; its colour is what the blocks compute, or
+    shows which devices run them. Lines are wider where more bytes go. Long graphs go on in the next
+    band; what comes from another band is named below the box.
 
     Args:
         graph: what to draw.
         path: of the file.
-        group_V: what an op's colour stands for, [V]; its kind by default, a device for placements.
-        title: above the picture.
+        device_V: the name of the device that runs each op, [V].
     """
-    groups = list(graph.ops.kinds if group_V is None else group_V)
-    x_V, y_V = layout(graph)
-    levels, height = int(x_V.max()) + 1, float(np.ptp(y_V)) + 1
-    size = (
-        float(np.clip(0.34 * levels + 1.5, 6.0, _MAX_WIDTH_IN)),
-        float(np.clip(0.17 * height + 1.4, 3.0, _MAX_HEIGHT_IN)),
-    )
-    figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
+    groups = group_ops(graph)
+    x_G, y_G, size_in = _places(groups)
+    figure = Figure(figsize=size_in, dpi=110, facecolor="white")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    points_V = np.stack([x_V, y_V], axis=1)
-    edges = graph.edges
-    heavy_E = edges.bytes / max(float(edges.bytes.max(initial=0.0)), 1e-30)
-    axes.add_collection(
-        LineCollection(
-            np.stack([points_V[edges.src], points_V[edges.dst]], axis=1).tolist(),
-            linewidths=(0.3 + 1.2 * np.sqrt(heavy_E)).tolist(),
-            colors="#00000030",
-            zorder=1,
-        )
-    )
-    work_V = graph.ops.flops / max(float(graph.ops.flops.max()), 1e-30)
-    dot = float(np.clip(6000 / graph.num_ops, 6, 60))
-    names = sorted(set(groups))
-    colour = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
-    axes.scatter(
-        x_V,
-        y_V,
-        s=dot * (0.4 + 0.6 * np.sqrt(work_V)),
-        c=[colour[one] for one in groups],
-        linewidths=0,
-        zorder=2,
-    )
-    handles = [Line2D([], [], marker="o", ls="", color=colour[name], label=name) for name in names]
-    figure.legend(handles=handles[:24], loc="outside lower center", ncols=8, frameon=False)
-    axes.set_title(
-        title
-        or f"{graph.name}: {graph.num_ops} ops in {levels} levels, "
-        f"{quantity(float(graph.ops.flops.sum()), 'FLOP')}; larger dots compute more, "
-        "wider lines carry more",
-        fontsize=9,
-    )
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, size_in[0]), ylim=(size_in[1], 0))
     axes.set_axis_off()
+    kind_G = _main_kinds(graph, groups)
+    names = sorted(set(kind_G if device_V is None else device_V))
+    colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
+    _draw_edges(axes, groups, x_G, y_G)
+    for g in np.flatnonzero(np.isfinite(y_G)).tolist():
+        corner = (float(x_G[g]), float(y_G[g]) - 0.5 * _TALL_IN)
+        ops = np.flatnonzero(groups.of_V == g).tolist()
+        fill = _pale(colour[kind_G[g]]) if device_V is None else None
+        _draw_box(axes, corner, groups.names[g], kind_G[g], len(ops), fill)
+        if device_V is not None:
+            _draw_shares(axes, corner, Counter(device_V[v] for v in ops), colour)
+    levels = int(groups.level_G.max()) + 1
+    left_out = f", the first {_MAX_LEVELS} of {levels} levels" if levels > _MAX_LEVELS else ""
+    title = f"{graph.name}: {graph.num_ops} ops in {len(groups.names)} groups{left_out}, "
+    title += f"{quantity(float(graph.ops.flops.sum()), 'FLOP')}; wider lines carry more"
+    axes.text(_SIDE_IN, 0.24, title, fontsize=10, color=INK, va="center", parse_math=False)
+    handles = [Patch(facecolor=colour[name], label=shorten(name, 24)) for name in names[:24]]
+    figure.legend(handles=handles, loc="lower left", ncols=8, fontsize=9, frameon=False)
     figure.savefig(Path(path))
 
 
-def layout(graph: DataflowGraph) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Where each op is drawn [V], [V]: its level, and a place that keeps neighbours together.
+def _places(
+    groups: _Groups,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], tuple[float, float]]:
+    """Left and middle of each box [G], [G] in inches, NaN where it is left out; the whole size."""
+    band_G, column_G = np.divmod(groups.level_G, _PER_BAND)
+    y_G = np.full(len(groups.names), np.nan)
+    top_in = _TOP_IN
+    for band in range(min(int(band_G.max()) + 1, _MAX_LEVELS // _PER_BAND)):
+        of_band = band_G == band
+        half_in = (np.abs(groups.place_G[of_band]).max(initial=0.0) + 0.5) * _ROW_IN
+        y_G[of_band] = top_in + half_in + groups.place_G[of_band] * _ROW_IN
+        top_in += 2 * half_in + _BAND_IN
+    width_in = 2 * _SIDE_IN + (int(column_G.max()) + 1) * _PITCH_IN
+    return _SIDE_IN + column_G * _PITCH_IN, y_G, (max(width_in, 8.0), top_in + _BOTTOM_IN)
+
+
+def group_ops(graph: DataflowGraph) -> _Groups:
+    """Ops as boxes: blocks of one op of the program are one, the sums of its partials included.
+
+    Where the program is unknown it is each op; where that is too much, all ops of a kind and level.
+    """
+    ops, edges = graph.ops, graph.edges
+    level_V = depth(graph.num_ops, edges.src, edges.dst)
+    by_level = [f"{kind} @{level}" for kind, level in zip(ops.kinds, level_V, strict=True)]
+    keys = [
+        name.split("[", 1)[0].removesuffix(f".{kind}").removesuffix(".partials")
+        if node >= 0
+        else name
+        for name, kind, node in zip(ops.names, ops.kinds, ops.node, strict=True)
+    ]
+    if len(set(keys)) > _MAX_BOXES:
+        keys = by_level
+    # Where boxes would wait for each other, levels cannot.
+    return _lay_out(graph, keys) or _lay_out(graph, by_level)  # pyright: ignore[reportReturnType]
+
+
+def _lay_out(graph: DataflowGraph, keys: Sequence[str]) -> _Groups | None:
+    """Boxes by their names, in columns and rows; None where they wait for each other.
 
     Source: the barycentre heuristic of Sugiyama, Tagawa and Toda, IEEE Transactions on Systems,
     Man and Cybernetics 1981.
     """
-    edges = graph.edges
-    level_V = depth(graph.num_ops, edges.src, edges.dst)
-    # An op without producers is drawn next to its first reader, not at the far left.
-    earliest_V = np.full(graph.num_ops, graph.num_ops)
-    np.minimum.at(earliest_V, edges.src, level_V[edges.dst])
-    is_source_V = level_V == 0
-    level_V = np.where(is_source_V & (earliest_V < graph.num_ops), earliest_V - 1, level_V)
-    members = defaultdict(list)
-    for v, level in enumerate(level_V.tolist()):
-        members[level].append(v)
-    y_V = np.empty(graph.num_ops)
-    for ops in members.values():
-        y_V[ops] = _centred(len(ops))
-    degree_V = np.bincount(edges.src, minlength=graph.num_ops) + np.bincount(
-        edges.dst, minlength=graph.num_ops
-    )
+    index = {key: g for g, key in enumerate(dict.fromkeys(keys))}
+    of_V = np.array([index[key] for key in keys], dtype=np.int64)
+    bytes_of: dict[tuple[int, int], float] = defaultdict(float)
+    pairs = zip(of_V[graph.edges.src], of_V[graph.edges.dst], graph.edges.bytes, strict=True)
+    for src, dst, size in pairs:
+        if src != dst:
+            bytes_of[int(src), int(dst)] += float(size)
+    pair_P2 = np.array(list(bytes_of), dtype=np.int64).reshape(-1, 2)
+    src, dst, num = pair_P2[:, 0], pair_P2[:, 1], len(index)
+    if find_cycle(num, src, dst):
+        return None
+    level_G = depth(num, src, dst)
+    # A box without producers is drawn next to its first reader, not at the far left.
+    earliest_G = np.full(num, num)
+    np.minimum.at(earliest_G, src, level_G[dst])
+    is_source_G = (level_G == 0) & (earliest_G < num)
+    level_G = np.where(is_source_G, earliest_G - 1, level_G)
+    members = [np.flatnonzero(level_G == level) for level in range(level_G.max() + 1)]
+    place_G = np.zeros(num)
+    for boxes in members:
+        place_G[boxes] = _centred(len(boxes))
+    degree_G = np.bincount(src, minlength=num) + np.bincount(dst, minlength=num)
     for _ in range(_SWEEPS):
-        pull_V = np.zeros(graph.num_ops)
-        np.add.at(pull_V, edges.src, y_V[edges.dst])
-        np.add.at(pull_V, edges.dst, y_V[edges.src])
-        centre_V = np.where(degree_V > 0, pull_V / np.maximum(degree_V, 1), y_V)
-        for ops in members.values():
-            order = np.argsort(centre_V[ops], kind="stable")
-            y_V[np.array(ops)[order]] = _centred(len(ops))
-    return level_V.astype(np.float64), y_V
+        pull_G = np.zeros(num)
+        np.add.at(pull_G, src, place_G[dst])
+        np.add.at(pull_G, dst, place_G[src])
+        centre_G = np.where(degree_G > 0, pull_G / np.maximum(degree_G, 1), place_G)
+        for boxes in members:
+            place_G[boxes[np.argsort(centre_G[boxes], kind="stable")]] = _centred(len(boxes))
+    return _Groups(
+        names=[key.split(" @")[0] for key in index],
+        of_V=of_V,
+        src=src,
+        dst=dst,
+        bytes=np.array(list(bytes_of.values())),
+        level_G=level_G,
+        place_G=place_G,
+    )
 
 
 def _centred(count: int) -> NDArray[np.float64]:
     return np.arange(count, dtype=np.float64) - (count - 1) / 2
+
+
+def _draw_edges(
+    axes: Axes, groups: _Groups, x_G: NDArray[np.float64], y_G: NDArray[np.float64]
+) -> None:
+    """Curves within a band; below a box the names of what comes from other bands."""
+    far: dict[int, list[str]] = defaultdict(list)
+    largest, level_G = groups.bytes.max(initial=0.0) or 1.0, groups.level_G
+    for src, dst, size in zip(groups.src, groups.dst, groups.bytes, strict=True):
+        if np.isnan(y_G[dst]):
+            continue
+        if level_G[src] // _PER_BAND != level_G[dst] // _PER_BAND:
+            far[int(dst)].append(groups.names[src])
+            continue
+        begin, end = (x_G[src] + _BOX_IN, y_G[src]), (x_G[dst], y_G[dst])
+        bend = 0.5 * (end[0] - begin[0])
+        # Past other boxes a line goes between two rows.
+        lift = _LIFT_IN if level_G[dst] - level_G[src] > 1 else 0.0
+        inner = (begin[0] + bend, begin[1] - lift), (end[0] - bend, end[1] - lift)
+        codes = [Outline.MOVETO, Outline.CURVE4, Outline.CURVE4, Outline.CURVE4]
+        curve = Outline([begin, *inner, end], codes)
+        width = 0.6 + 3.4 * float(np.sqrt(size / largest))
+        axes.add_patch(PathPatch(curve, fill=False, color=GREY, lw=width, alpha=0.8, zorder=1))
+    for g, names in far.items():
+        text, y = shorten(f"from {', '.join(names)}", 30), y_G[g] + 0.5 * _TALL_IN + 0.02
+        axes.text(x_G[g], y, text, fontsize=6.5, color=_SOFT, va="top", parse_math=False)
+
+
+def _draw_box(
+    axes: Axes,
+    corner: tuple[float, float],
+    name: str,
+    kind: str,
+    num_ops: int,
+    fill: tuple[float, ...] | None,
+) -> None:
+    """One box with its texts, white without a colour."""
+    box = FancyBboxPatch(corner, _BOX_IN, _TALL_IN, boxstyle="round,pad=0,rounding_size=0.05")
+    box.set(facecolor=fill or "white", edgecolor=GREY, linewidth=1.0, zorder=2)
+    axes.add_patch(box)
+    number = "1 op" if num_ops == 1 else f"{num_ops} ops"
+    about = number if name == kind else f"{shorten(kind, 14)}, {number}"
+    x, y = corner[0] + 0.5 * _BOX_IN, corner[1] + 0.5 * _TALL_IN
+    style: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 4, "parse_math": False}
+    axes.text(x, y - 0.085, shorten(name, 17), fontsize=8.5, weight="bold", color=INK, **style)
+    axes.text(x, y + 0.065, about, fontsize=6.8, color=_SOFT, **style)
+
+
+def _draw_shares(
+    axes: Axes, corner: tuple[float, float], num_ops: Counter[str], colour: dict[str, str]
+) -> None:
+    """A strip at the foot of a box: which share of its ops runs on which device."""
+    x, y = corner[0], corner[1] + _TALL_IN - 0.07
+    for name in sorted(num_ops):
+        width = _BOX_IN * num_ops[name] / num_ops.total()
+        axes.add_patch(Rectangle((x, y), width, 0.07, facecolor=colour[name], lw=0, zorder=3))
+        x += width
+
+
+def _main_kinds(graph: DataflowGraph, groups: _Groups) -> list[str]:
+    """What most of the work of each box is: the sums of its partials are less."""
+    work: list[Counter[str]] = [Counter() for _ in groups.names]
+    for g, kind, flops in zip(groups.of_V, graph.ops.kinds, graph.ops.flops, strict=True):
+        work[g][kind] += float(flops) + 1e-30
+    return [of_group.most_common(1)[0][0] for of_group in work]
+
+
+def _pale(colour: str) -> tuple[float, ...]:
+    """A tint that hides what lies below it."""
+    return tuple(0.8 + 0.2 * part for part in to_rgb(colour))

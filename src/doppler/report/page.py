@@ -1,65 +1,200 @@
-"""One HTML file with tables and pictures inside: no reference leads out of it."""
+"""Finished runs -> one folder: table.md, table.csv, table.tex, figures and report.html."""
 
+import argparse
 import base64
+import gzip
+import json
+import re
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
+from pathlib import Path
 
-from doppler.report.finished import FinishedRun
-from doppler.report.rendering import to_html
-from doppler.report.schedules import Picture
-from doppler.report.tables import Table
+import pandas as pd
+from rich.console import Console
+from rich.markdown import Markdown
 
-_STYLE = """
-:root { --ink: #1f2430; --soft: #5d6675; --line: #dfe3e8; --back: #ffffff; --band: #f5f7f9; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e7eaf0; --soft: #a3adbb; --line: #353c48; --back: #171b22; --band: #1f252e; } }
-* { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back);
-  max-width: 1180px; margin: 0 auto; padding: 24px 20px 80px; }
-h1 { font-size: 26px; margin: 0 0 4px; }
-h2 { font-size: 20px; margin: 44px 0 8px; padding-top: 12px; border-top: 2px solid var(--line); }
-h3 { font-size: 15px; margin: 26px 0 8px; }
-p.note, figcaption, dl.facts { color: var(--soft); font-size: 13px; }
-nav { display: flex; flex-wrap: wrap; gap: 4px 14px; }
-a { color: #2f6db5; }
-dl.facts { display: grid; grid-template-columns: max-content 1fr; gap: 2px 14px; }
-dl.facts dt { font-weight: 600; } dl.facts dd { margin: 0; }
-div.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13.5px; }
-th, td { padding: 4px 12px 4px 0; text-align: left; border-bottom: 1px solid var(--line);
-  white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
-.number { text-align: right; } tbody tr:hover { background: var(--band); }
-figure { margin: 18px 0 26px; }
-img { max-width: 100%; height: auto; background: #ffffff; border: 1px solid var(--line);
-  border-radius: 6px; padding: 6px; }
-"""
+from doppler.errors import InputError
+from doppler.graph.formats import write_atomically
+from doppler.report.aggregate import frame_of, problem_labels, summarise, verdicts
+from doppler.report.figures import save_curves, save_effort
+from doppler.report.finished import FinishedRun, find_runs
+from doppler.report.rendering import to_html, to_latex, to_markdown
+from doppler.report.schedules import Schedule, best_run, best_schedules, save_placement
+from doppler.report.tables import (
+    TextTable,
+    fidelity_tables,
+    result_tables,
+    training_tables,
+    turns_tables,
+)
+
+FIGURES = "figures"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A heading, and tables and pictures below it."""
+    """A heading, and what stands below; pictures are files and captions."""
 
     title: str
-    tables: Sequence[Table] = ()
-    pictures: Sequence[Picture] = ()
+    tables: Sequence[TextTable] = ()
+    pictures: Sequence[tuple[Path, str]] = ()
+    schedules: Sequence[Schedule] = ()
 
 
-def to_page(title: str, runs: Sequence[FinishedRun], sections: Sequence[Section]) -> str:
-    """The page; pictures are read from their files and embedded."""
-    links = "".join(
-        f'<a href="#s{i}">{escape(section.title)}</a>' for i, section in enumerate(sections)
-    )
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run directories -> tables in markdown, CSV and LaTeX, figures, and one page to open.
+
+    Rows are averaged over seeds, with spread and n. Simulated and measured rows, queues, systems
+    and clusters are kept apart.
+
+    argv: arguments; those of the command line by default. Returns the exit code.
+    """
+    parser = argparse.ArgumentParser(prog="report", description=str(main.__doc__).splitlines()[0])
+    parser.add_argument("runs", nargs="+", type=Path, help="run directories, or folders of them")
+    parser.add_argument("--out", type=Path, default=Path("outputs/report"), help="where to write")
+    arguments = parser.parse_args(argv)
+    try:
+        markdown, damaged = write_report(arguments.runs, arguments.out)
+    except (InputError, OSError) as error:  # a file that is missing, or may not be written
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    console = Console(markup=False, emoji=False)
+    console.print(Markdown(markdown) if console.is_terminal else markdown, soft_wrap=True)
+    for line in damaged:
+        print(f"not read: {line}", file=sys.stderr)
+    print(f"written: {arguments.out}/report.html, table.md, table.csv, table.tex, figures")
+    return 0
+
+
+def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
+    """Write table.md, table.csv, table.tex, figures and report.html.
+
+    Returns:
+        The markdown, and a line for each file that could not be read; they are on the page too.
+
+    Raises:
+        InputError: a folder that does not exist, no readable run in any of them, or simulated runs
+            of one seed that disagree.
+    """
+    found, damaged = find_runs(folders)
+    runs = [run for run in found if run.rows]
+    table = summarise(frame_of(runs)) if runs else pd.DataFrame()
+    labels = problem_labels(runs)
+    first = verdicts(table, labels) if runs else "No methods are compared here."
+    results = [*result_tables(table, labels), *turns_tables(runs, labels)] if runs else []
+    training, fidelity = training_tables(runs, labels), fidelity_tables(found)
+    sections = [Section(title="Results", tables=results)] if results else []
+    for problem in _problems(runs, table, labels):
+        sections.append(_pictures(problem, out / FIGURES, len(sections), damaged))
+    if training:
+        sections.append(Section(title="Cost of training", tables=training))
+    if fidelity:
+        pictures = [
+            (path, f"{run.summary['workload']} on {run.summary['cluster']}")
+            for run in found
+            if (path := run.directory / "fidelity.png").exists()
+        ]
+        sections.append(Section(title="Fidelity", tables=fidelity, pictures=pictures))
+    tables = [*results, *training, *fidelity]
+    name = ", ".join(dict.fromkeys(folder.resolve().name for folder in folders))
+    markdown = to_markdown(first, tables, damaged)
+    columns = table.drop(columns=["section", "order"], errors="ignore")
+    for file, text in (
+        ("table.md", markdown),
+        ("table.csv", columns.to_csv(index=False)),
+        ("table.tex", to_latex(first, tables)),
+        ("report.html", to_page(f"Doppler: {name}", first, found, sections, damaged)),
+    ):
+        write_atomically(out / file, text)
+    return markdown, damaged
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Compared:
+    """The runs and averaged rows of one problem and system, and what they are called."""
+
+    runs: list[FinishedRun]
+    table: pd.DataFrame
+    label: str
+    title: str
+
+
+def _problems(
+    runs: Sequence[FinishedRun], table: pd.DataFrame, labels: dict[str, str]
+) -> list[_Compared]:
+    found = []
+    one_system = len(table) == 0 or table["section"].nunique() == 1
+    rules = ["system_kind", "system", "rules", "problem"]
+    for key, rows in table.groupby(rules, sort=False) if len(table) else ():
+        own = [run for run in runs if tuple(getattr(run.rows[0], one) for one in rules) == key]
+        label = labels[rows["problem"].iloc[0]]
+        title = label if one_system else f"{label}, {rows['section'].iloc[0]}"
+        if own:
+            found.append(_Compared(runs=own, table=rows, label=label, title=title))
+    return found
+
+
+def _pictures(problem: _Compared, folder: Path, number: int, damaged: list[str]) -> Section:
+    """Curves, effort, schedules and the best placement; damaged takes what cannot be read."""
+    name = f"{number}-{re.sub(r'[^a-z0-9]+', '-', problem.label.lower())}"[:80]
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    path = folder / f"{name}-curves.png"
+    if save_curves(problem.runs, problem.table, path, title=f"Learning curves, {problem.label}"):
+        pictures.append((path, "Learning curves: mean over seeds, band from lowest to highest"))
+    path = folder / f"{name}-evaluations.png"
+    if save_effort(problem.table, path, title=f"Makespan over evaluations, {problem.label}"):
+        pictures.append((path, "Makespan over evaluations: mean and standard deviation over seeds"))
+    best = best_run(problem.runs)
+    path = folder / f"{name}-placement.png"
+    try:
+        save_placement(best, path)
+        pictures.append((path, f"Who runs what: {best.rows[0].method}, seed {best.rows[0].seed}"))
+    except InputError as error:
+        damaged.append(str(error))
+    still = best.directory / "schedule.png"
+    if still.exists():
+        shutil.copyfile(still, folder / f"{name}-schedule.png")
+    schedules, unread = best_schedules(problem.runs)
+    damaged += [line for line in unread if line not in damaged]
+    return Section(title=problem.title, pictures=pictures, schedules=schedules)
+
+
+def to_page(
+    title: str,
+    first: str,
+    runs: Sequence[FinishedRun],
+    sections: Sequence[Section],
+    damaged: Sequence[str],
+) -> str:
+    """One HTML file with everything inside: no reference leads out of it."""
+    links = "".join(f'<a href="#s{i}">{escape(one.title)}</a>' for i, one in enumerate(sections))
+    unread = "".join(f"<p class='damaged'>not read: {escape(line)}</p>\n" for line in damaged)
     body = "".join(_section(f"s{i}", section) for i, section in enumerate(sections))
+    scripts = ""
+    if any(section.schedules for section in sections):
+        from plotly.offline import get_plotlyjs  # half a second
+
+        packed = base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+        scripts = f'<script type="text/plain" id="plotly">{packed}</script>\n'
+        scripts += f"<script>{_asset('page.js')}</script>\n"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # Without an icon of its own a browser asks the server for one.
         '<link rel="icon" href="data:,">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{escape(title)}</h1>\n{_facts(runs)}\n<nav>{links}</nav>\n{body}</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{_asset('page.css')}</style>\n</head>\n<body>\n"
+        f'<h1>{escape(first)}</h1>\n<p class="name">{escape(title)}</p>\n{unread}{_facts(runs)}\n'
+        f"<nav>{links}</nav>\n{body}{scripts}</body>\n</html>\n"
     )
+
+
+def _asset(name: str) -> str:
+    return (files("doppler.report") / name).read_text()
 
 
 def facts(runs: Sequence[FinishedRun]) -> dict[str, str]:
@@ -69,18 +204,18 @@ def facts(runs: Sequence[FinishedRun]) -> dict[str, str]:
     def listed(values: Sequence[object]) -> str:
         return ", ".join(sorted({str(value) for value in values}))
 
-    versions: dict[str, set[str]] = {}
+    versions: dict[str, list[str]] = {}
     for summary in summaries:
-        for name, version in summary["versions"].items():
-            versions.setdefault(name, set()).add(version)
+        for name, version in summary.get("versions", {}).items():
+            versions.setdefault(name, []).append(version)
     return {
         "runs": f"{len(runs)}, seeds {listed([one['seed'] for one in summaries])}",
-        "times": listed([one["system_kind"] for one in summaries]),
+        "times": listed([one.get("system_kind", "measured") for one in summaries]),
         "versions": ", ".join(
-            f"{name} {' and '.join(sorted(versions[name]))}" for name in versions
+            f"{name} {' and '.join(sorted(set(found)))}" for name, found in versions.items()
         ),
-        "commit": listed([one["git_commit"] or "unknown" for one in summaries]),
-        "machine": listed([f"{one['host']['cpus']} cores" for one in summaries]),
+        "commit": listed([one.get("git_commit") or "unknown" for one in summaries]),
+        "machine": listed([f"{one.get('host', {}).get('cpus', '?')} cores" for one in summaries]),
     }
 
 
@@ -91,14 +226,27 @@ def _facts(runs: Sequence[FinishedRun]) -> str:
 
 def _section(anchor: str, section: Section) -> str:
     tables = "".join(map(to_html, section.tables))
-    pictures = "".join(map(_figure, section.pictures))
-    return f'<h2 id="{anchor}">{escape(section.title)}</h2>\n{tables}{pictures}'
-
-
-def _figure(picture: Picture) -> str:
-    data = base64.b64encode(picture.path.read_bytes()).decode("ascii")
-    caption = escape(picture.caption)
-    return (
-        f'<figure><img alt="{caption}" src="data:image/png;base64,{data}">\n'
-        f"<figcaption>{caption}</figcaption></figure>\n"
+    schedules = "".join(map(_schedule, section.schedules))
+    pictures = "".join(
+        f'<figure><div class="scroll">{_image(path, caption)}</div>\n'
+        f"<figcaption>{escape(caption)}</figcaption></figure>\n"
+        for path, caption in section.pictures
     )
+    title = escape(section.title)
+    return f'<h2 id="{anchor}">{title}</h2>\n{tables}{schedules}{pictures}'
+
+
+def _schedule(schedule: Schedule) -> str:
+    # "<" would end the script that holds the data.
+    data = json.dumps(schedule.figure, separators=(",", ":")).replace("<", "\\u003c")
+    still = _image(schedule.still, schedule.caption) if schedule.still else ""
+    return (
+        f'<figure><div class="schedule">{still}'
+        f'<script type="application/json">{data}</script></div>\n'
+        f"<figcaption>{escape(schedule.caption)}</figcaption></figure>\n"
+    )
+
+
+def _image(path: Path, caption: str) -> str:
+    data = base64.b64encode(path.read_bytes()).decode("ascii")
+    return f'<img alt="{escape(caption)}" src="data:image/png;base64,{data}">'

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
+from rich.text import Text
 
 from doppler.graph.formats import write_atomically
-from doppler.report.rows import read_csv, to_csv
-from doppler.report.rows import format_seconds
+from doppler.report.rows import format_seconds, plain_table, read_csv, to_csv
 
 PAIRED_FILE = "paired.csv"
 _RESAMPLES = 5000
@@ -79,18 +79,15 @@ def read_paired(path: Path) -> list[PairedRatio]:
 def paired_table(ratios: Sequence[PairedRatio]) -> Table:
     """A rich table; a ratio below 1 means that the method is faster than the other."""
     first = ratios[0]
-    table = Table(
-        title=f"{first.method}, {format_seconds(first.method_s)} measured, against",
-        caption=f"medians of {first.rounds} rounds, all methods in turns; 95% bootstrap intervals",
-        title_justify="left",
-        caption_justify="left",
+    table = plain_table(
+        f"{first.method}, {format_seconds(first.method_s)} measured, against",
+        ("method",),
+        ("measured", "ratio", "95% interval"),
+        note=f"medians of {first.rounds} rounds, all methods in turns; 95% bootstrap intervals",
     )
-    table.add_column("method")
-    for name in ("measured", "ratio", "95% interval"):
-        table.add_column(name, justify="right")
     for ratio in ratios:
         table.add_row(
-            ratio.other,
+            Text(ratio.other),
             format_seconds(ratio.other_s),
             f"{ratio.ratio:.3f}",
             f"{ratio.low:.3f} to {ratio.high:.3f}",

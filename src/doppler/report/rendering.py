@@ -1,54 +1,66 @@
-"""Tables as markdown, LaTeX and HTML."""
+"""Tables as markdown, LaTeX and HTML; names of users are text in all three."""
 
+import re
 from collections.abc import Sequence
 from html import escape
 
-from doppler.report.tables import Table
+from doppler.report.tables import TextTable
 
-_LATEX = {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "±": r"$\pm$"}
-_LEFT = ("method", "order", "problem")  # columns of words; numbers stand at the right
+_LATEX = {
+    **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
+    **{character: f"\\{character}" for character in "${}_%&#"},
+    **{"±": r"$\pm$", "→": r"$\to$", "<": r"$<$", ">": r"$>$"},
+}
+_WORDS = ("method", "order", "problem", "simulated with")  # numbers stand at the right
 
 
-def to_markdown(tables: Sequence[Table]) -> str:
-    """One heading, table and note each."""
-    parts = []
+def markdown_text(text: str) -> str:
+    """A text in which no character means anything to markdown or HTML; `a_b` may stay."""
+    plain = escape(" ".join(text.split()), quote=False)
+    return re.sub(r"[\\`*|\[\]~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", plain)
+
+
+def latex_text(text: str) -> str:
+    """A text in which no character means anything to LaTeX."""
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def to_markdown(first: str, tables: Sequence[TextTable], damaged: Sequence[str]) -> str:
+    """The first line, what could not be read, and one heading, table and note each."""
+    parts = [f"{markdown_text(first)}\n"]
+    if damaged:
+        parts.append("".join(f"- not read: {markdown_text(line)}\n" for line in damaged))
     for table in tables:
-        marks = ["---" if name in _LEFT else "---:" for name in table.columns]
-        lines = [table.columns, marks]
-        for i, row in enumerate(table.rows):
-            lines.append(
-                [f"**{cell}**" if (i, j) in table.bold else cell for j, cell in enumerate(row)]
-            )
+        names = [str(name) for name in table.cells]
+        lines = [
+            [markdown_text(name) for name in names],
+            ["---" if name in _WORDS else "---:" for name in names],
+            *_marked(table, markdown_text, "**{}**"),
+        ]
         body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        parts.append(f"### {table.title}\n\n{body}\n{table.note}.\n")
+        title, note = markdown_text(table.title), markdown_text(table.note)
+        parts.append(f"### {title}\n\n{body}\n{note}.\n")
     return "\n".join(parts)
 
 
-def to_latex(tables: Sequence[Table]) -> str:
-    """One ``table`` environment each."""
-    return "\n".join(_latex(table) for table in tables)
+def to_latex(first: str, tables: Sequence[TextTable]) -> str:
+    """The first line as a comment, and one ``table`` environment each."""
+    return "\n".join([f"% {' '.join(first.split())}\n", *map(_latex, tables)])
 
 
-def _latex(table: Table) -> str:
-    def text(cell: str) -> str:
-        return "".join(_LATEX.get(character, character) for character in cell)
-
-    lines = []
-    for i, row in enumerate(table.rows):
-        cells = [
-            rf"\textbf{{{text(cell)}}}" if (i, j) in table.bold else text(cell)
-            for j, cell in enumerate(row)
-        ]
-        lines.append(" & ".join(cells) + r" \\")
+def _latex(table: TextTable) -> str:
+    names = [str(name) for name in table.cells]
+    columns = "".join("l" if name in _WORDS else "r" for name in names)
+    rows = [" & ".join(row) + r" \\" for row in _marked(table, latex_text, r"\textbf{{{}}}")]
     return "\n".join(
         [
             r"\begin{table}",
-            rf"\caption{{{text(table.title)}. {text(table.note)}.}}",
-            r"\begin{tabular}{" + "".join("l" if c in _LEFT else "r" for c in table.columns) + "}",
+            rf"\caption{{{latex_text(table.title)}. {latex_text(table.note)}.}}",
+            rf"\begin{{tabular}}{{{columns}}}",
             r"\hline",
-            " & ".join(map(text, table.columns)) + r" \\",
+            " & ".join(map(latex_text, names)) + r" \\",
             r"\hline",
-            *lines,
+            *rows,
             r"\hline",
             r"\end{tabular}",
             r"\end{table}",
@@ -57,23 +69,29 @@ def _latex(table: Table) -> str:
     )
 
 
-def to_html(table: Table) -> str:
-    """A figure with caption, table and note."""
+def to_html(table: TextTable) -> str:
+    """A heading, the table in a box that scrolls, and its note."""
 
-    def cell(tag: str, text: str, column: int, *, bold: bool = False) -> str:
-        side = "" if table.columns[column] in _LEFT else ' class="number"'
-        shown = f"<strong>{escape(text)}</strong>" if bold else escape(text)
-        return f"<{tag}{side}>{shown}</{tag}>"
+    def line(tag: str, cells: Sequence[str]) -> str:
+        sides = ['"word"' if str(name) in _WORDS else '"number"' for name in table.cells]
+        pairs = zip(sides, cells, strict=True)
+        return "<tr>" + "".join(f"<{tag} class={side}>{x}</{tag}>" for side, x in pairs) + "</tr>"
 
-    head = "".join(cell("th", name, j) for j, name in enumerate(table.columns))
-    body = "\n".join(
-        "<tr>"
-        + "".join(cell("td", text, j, bold=(i, j) in table.bold) for j, text in enumerate(row))
-        + "</tr>"
-        for i, row in enumerate(table.rows)
-    )
+    head = line("th", [escape(str(name)) for name in table.cells])
+    rows = "\n".join(line("td", row) for row in _marked(table, escape, "<strong>{}</strong>"))
     return (
         f'<section class="table"><h3>{escape(table.title)}</h3>\n<div class="scroll"><table>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>\n"
+        f"<thead>{head}</thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>\n"
         f'<p class="note">{escape(table.note)}.</p></section>\n'
     )
+
+
+def _marked(table: TextTable, escaped, bold: str) -> list[list[str]]:
+    """The cells, escaped, those in bold within their mark."""
+    return [
+        [
+            bold.format(escaped(cell)) if (i, j) in table.bold else escaped(cell)
+            for j, cell in enumerate(row)
+        ]
+        for i, row in enumerate(table.cells.itertuples(index=False, name=None))
+    ]

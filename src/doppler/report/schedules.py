@@ -1,125 +1,228 @@
-"""Pictures of schedules: a baseline's and a learned one, Gantt charts, utilisation, placement.
+"""Schedules that one can zoom into: traces of finished runs -> Plotly figures.
 
-What runs keep is placements; simulated ones are executed again for their traces.
+What is drawn is what runs left in their traces: nothing is executed again.
 """
 
-from collections.abc import Sequence
+import html
+import json
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from hydra.utils import instantiate
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+import pandas as pd
 
+from doppler.errors import InputError
 from doppler.graph import load_graph
-from doppler.problem import Placement, Problem, build
 from doppler.report.finished import FinishedRun
 from doppler.report.graph_picture import save_graph_picture
-from doppler.report.rows import PLACEMENTS
-from doppler.trace import Trace, explain, save_gantt
+from doppler.report.rows import TRACES
+from doppler.trace.explain import time_text, time_unit
+from doppler.trace.gantt import CHAIN, GREY, INK, OTHERS, PALETTE, op_groups, shorten
+from doppler.trace.perfetto import DEVICES, LINKS
 
-BEFORE = "critical_path"
-_MAX_LINKS = 12
-_COLOURS = ("#9aa3ad", "#4e79a7")
+_MAX_TASKS, _MAX_LINKS = 6000, 24  # of one schedule on the page
+_DEVICE_PX, _LINK_PX = 34, 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A picture on disk, and what it shows."""
+class Schedule:
+    """A schedule to show: a Plotly figure, what it shows, and a picture for who has no scripts."""
 
-    path: Path
+    figure: dict[str, Any]
     caption: str
+    still: Path | None
 
 
-def schedule_pictures(runs: Sequence[FinishedRun], folder: Path, *, name: str) -> list[Picture]:
-    """Before (critical path) and after (the best run): schedules, utilisation, placement.
+def best_schedules(runs: Sequence[FinishedRun]) -> tuple[list[Schedule], list[str]]:
+    """The schedule of the best run, after that of a method that it left beside, if it left one.
 
-    runs: of one problem and system. name: what the names of files begin with. Measured runs show
-    the schedule that they recorded.
+    runs: of one problem and system. The second list has a line for each trace that cannot be read.
     """
+    best = best_run(runs)
+    paths = {f"{best.rows[0].method}, seed {best.rows[0].seed}": best.directory / "trace.json"}
+    for path in sorted((best.directory / TRACES).glob("*.json"))[:1]:
+        paths = {f"{path.stem}, seed {best.rows[0].seed}": path, **paths}
+    timelines, damaged = {}, []
+    for caption, path in paths.items():
+        try:
+            timelines[caption] = read_timeline(path)
+        except InputError as error:
+            damaged.append(str(error))
+    end_s = max(map(_end_s, timelines.values()), default=0.0)
+    still = best.directory / "schedule.png"
+    schedules = [
+        Schedule(
+            figure=gantt_figure(timeline, end_s),
+            caption=f"Schedule of {caption}: {time_text(_end_s(timeline))}. "
+            "Drag to zoom, double click to go back.",
+            still=still if path.parent == still.parent and still.exists() else None,
+        )
+        for (caption, path), timeline in zip(paths.items(), timelines.values(), strict=False)
+    ]
+    return schedules, damaged
+
+
+def best_run(runs: Sequence[FinishedRun]) -> FinishedRun:
+    """The run with the shortest makespan, of learned ones where there are any."""
     learned = [run for run in runs if run.is_learned] or list(runs)
-    best = min(learned, key=lambda run: run.rows[0].makespan_s)
-    after = f"{best.rows[0].method}, seed {best.rows[0].seed}"
-    problem = _problem(best)
-    if problem is None:
-        return [Picture(path=best.directory / "schedule.png", caption=f"After: {after}")]
-    traces = {}
-    for run in runs:
-        path = run.directory / PLACEMENTS / f"{BEFORE}.json"
-        if path.exists() and best.rows[0].method != BEFORE:
-            traces[f"Before: {BEFORE}, seed {run.rows[0].seed}"] = _trace(run, problem, path)
-            break
-    traces[f"After: {after}"] = _trace(best, problem, best.directory / "placement.json")
-    pictures = []
-    for caption, trace in traces.items():
-        path = folder / f"{name}-{caption.split(':')[0].lower()}.png"
-        save_gantt(trace, path, title=f"{caption}: {best.rows[0].workload}")
-        facts = "; ".join(explain(trace).lines()[:2])
-        pictures.append(Picture(path=path, caption=f"{caption}. {facts}"))
-    path = folder / f"{name}-utilisation.png"
-    save_utilisation(traces, path)
-    pictures.append(Picture(path=path, caption="Busy share of devices and of the busiest links"))
-    path = folder / f"{name}-placement.png"
-    placement = list(traces.values())[-1].placement
-    names = [device.name for device in problem.cluster.devices]
-    save_graph_picture(
-        problem.graph,
-        path,
-        group_V=[names[d] for d in placement.device],
-        title=f"{after}: who runs what",
+    return min(learned, key=lambda run: run.rows[0].makespan_s)
+
+
+def save_placement(run: FinishedRun, path: Path) -> None:
+    """Draw who runs what, on the graph, into a PNG file.
+
+    Raises:
+        InputError: a damaged trace or graph.
+    """
+    timeline, graph = (
+        read_timeline(run.directory / "trace.json"),
+        load_graph(run.directory / "graph.json"),
     )
-    pictures.append(Picture(path=path, caption=f"The placement of {after}, drawn on the graph"))
-    return pictures
+    ops = timeline[timeline["is_op"]].drop_duplicates("id").set_index("id")
+    if sorted(ops.index) != list(range(graph.num_ops)):
+        raise InputError(f"{run.directory}: the trace is not of the graph")
+    save_graph_picture(graph, path, device_V=ops["track"].sort_index().tolist())
 
 
-def save_utilisation(traces: dict[str, Trace], path: Path) -> None:
-    """Bars of busy shares, one colour a trace."""
-    explained = {caption: explain(trace) for caption, trace in traces.items()}
-    links = {
-        caption: {f"{use.src} → {use.dst}": use.utilisation for use in one.links}
-        for caption, one in explained.items()
+def read_timeline(path: Path) -> pd.DataFrame:
+    """The tasks of an execution, from the trace.json that `save_perfetto` wrote.
+
+    Returns:
+        A row per op and transfer: ``track`` (of a device or link), ``is_op``, ``id``, ``name``,
+        ``kind``, ``node``, ``group`` (what it is a block of), ``start_s``, ``seconds``,
+        ``critical``; tracks in the file's order.
+
+    Raises:
+        InputError: no such trace.
+    """
+    try:
+        events = json.loads(path.read_text())["traceEvents"]
+        tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+        rows = [
+            {
+                "track": re.sub(r"^device \d+: ", "", tracks[event["tid"]]),
+                "is_op": event["pid"] == DEVICES,
+                "id": event["args"]["op" if event["pid"] == DEVICES else "transfer"],
+                "name": str(event["name"]),
+                **{name: event["args"][name] for name in ("kind", "node", "critical")},
+                "start_s": event["ts"] / 1e6,
+                "seconds": event["dur"] / 1e6,
+            }
+            for event in events
+            if event["ph"] == "X" and event["pid"] in (DEVICES, LINKS)
+        ]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: not a trace ({type(error).__name__})") from None
+    if not rows:
+        raise InputError(f"{path}: no op in it")
+    table = pd.DataFrame(rows)
+    return table.assign(
+        group=op_groups(*(table[name].tolist() for name in ("name", "kind", "node")))
+    )
+
+
+def gantt_figure(timeline: pd.DataFrame, end_s: float) -> dict[str, Any]:
+    """A schedule as a Plotly figure, JSON: a row per device, thinner ones per link below.
+
+    Args:
+        timeline: as `read_timeline` makes it.
+        end_s: where the axis ends, so that two schedules can be held against each other.
+    """
+    busy_s = timeline.groupby("track", sort=False)["seconds"].sum()
+    is_device = timeline.groupby("track", sort=False)["is_op"].first()
+    links = busy_s[~is_device].nlargest(_MAX_LINKS).index
+    tracks = [name for name in busy_s.index if is_device[name] or name in links]
+    size = np.array([_DEVICE_PX if is_device[name] else _LINK_PX for name in tracks])
+    middle = dict(zip(tracks, (np.cumsum(size) - size / 2).tolist(), strict=True))
+    shown = timeline[timeline["track"].isin(tracks)].nlargest(_MAX_TASKS, "seconds")
+    unit_s, symbol = time_unit(end_s)
+    makespan_s = _end_s(timeline) or 1.0
+    ticks = [f"{html.escape(shorten(name, 22))} {busy_s[name] / makespan_s:.0%}" for name in tracks]
+    height = int(size.sum())
+    boxes = [_bars(tasks, name, colour, middle, unit_s) for name, colour, tasks in _layers(shown)]
+    chain = shown[shown["critical"].astype(bool)]
+    return {
+        "data": [*boxes, _outlines(chain, middle, unit_s, end_s)],
+        "layout": {
+            "barmode": "overlay",
+            "height": height + 74,  # the page adds what the legend needs
+            "margin": {"l": 8, "r": 12, "t": 30, "b": 44},
+            "font": {"size": 12, "color": INK},
+            "plot_bgcolor": "#f5f6f8",
+            "hoverlabel": {"align": "left"},
+            "legend": {"orientation": "h", "y": -46 / height, "yanchor": "top"},
+            "xaxis": {
+                **{"title": {"text": f"time ({symbol})", "standoff": 4}, "gridcolor": "#ffffff"},
+                **{"range": [0, 1.005 * end_s / unit_s], "zeroline": False},
+            },
+            "yaxis": {
+                **{"tickvals": list(middle.values()), "ticktext": ticks, "range": [height, 0]},
+                **{"fixedrange": True, "automargin": True, "showgrid": False, "zeroline": False},
+            },
+        },
     }
-    largest: dict[str, float] = {}
-    for of_trace in links.values():
-        for link, share in of_trace.items():
-            largest[link] = max(largest.get(link, 0.0), share)
-    busiest = sorted(largest, key=lambda link: -largest[link])[:_MAX_LINKS]
-    devices = next(iter(explained.values())).device_names
-    rows = max(len(devices), len(busiest))
-    figure = Figure(figsize=(11, 0.9 + 0.3 * rows), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    height = 0.8 / len(traces)
-    for i, (caption, one) in enumerate(explained.items()):
-        colour = _COLOURS[(i + len(_COLOURS) - len(traces)) % len(_COLOURS)]
-        for axes, names, shares in (
-            (left, devices, one.device_utilisation),
-            (right, busiest, [links[caption].get(link, 0.0) for link in busiest]),
-        ):
-            y = np.arange(len(names)) + (i - (len(traces) - 1) / 2) * height
-            axes.barh(y, 100 * np.asarray(shares), height, color=colour, label=caption)
-            axes.set_yticks(range(len(names)), labels=list(names), fontsize=8)
-    for axes, what in ((left, "devices"), (right, "links")):
-        axes.invert_yaxis()
-        axes.set_xlabel(f"{what}: busy share of the makespan (%)", fontsize=9)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="x", alpha=0.25)
-    left.set_xlim(0, 100)
-    left.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
 
 
-def _problem(run: FinishedRun) -> Problem | None:
-    """The run's problem, where it can be built again and was executed by a simulator."""
-    row = run.rows[0]
-    if row.system_kind != "simulated":
-        return None
-    problem = build(load_graph(run.directory / "graph.json"), instantiate(run.config["cluster"]))
-    return problem if problem.hash == row.problem else None
+def _layers(timeline: pd.DataFrame) -> Iterable[tuple[str, str, pd.DataFrame]]:
+    """Legend entry, colour and tasks: the groups that take most time, other ops, transfers."""
+    ops, transfers = timeline[timeline["is_op"]], timeline[~timeline["is_op"]]
+    busy_s = ops.groupby("group")["seconds"].sum().sort_values(ascending=False, kind="stable")
+    for name, colour in zip(busy_s.index, PALETTE, strict=False):
+        yield str(name), colour, ops[ops["group"] == name]
+    if len(rest := ops[ops["group"].isin(busy_s.index[len(PALETTE) :])]):
+        yield f"{len(busy_s) - len(PALETTE)} smaller ones", OTHERS, rest
+    if len(transfers):
+        yield "transfer", GREY, transfers
 
 
-def _trace(run: FinishedRun, problem: Problem, placement: Path) -> Trace:
-    with instantiate(run.config["simulator"]).open(problem) as session:
-        return session.trace(Placement.load(placement, problem))
+def _bars(
+    tasks: pd.DataFrame, name: str, colour: str, middle: dict[str, float], unit_s: float
+) -> dict[str, Any]:
+    """Boxes of one colour."""
+    rows = tasks[["name", "track", "seconds", "start_s"]].itertuples(index=False, name=None)
+    texts = [
+        f"<b>{html.escape(shorten(task, 60))}</b> on {html.escape(shorten(track, 30))}"
+        f"<br>{time_text(seconds)} from {time_text(start_s)}"
+        for task, track, seconds, start_s in rows
+    ]
+    return {
+        **_boxes(tasks, name, middle, unit_s),
+        "hovertext": texts,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {"color": colour, "line": {"color": "#ffffff", "width": 0.4}},
+    }
+
+
+def _outlines(
+    chain: pd.DataFrame, middle: dict[str, float], unit_s: float, end_s: float
+) -> dict[str, Any]:
+    """What the critical chain goes through; a short task would vanish below a thick line."""
+    is_short = chain["seconds"] < 0.006 * end_s
+    line = {"color": CHAIN, "width": np.where(is_short, 0.5, 1.6).tolist()}
+    return {
+        **_boxes(chain, "critical chain", middle, unit_s),
+        "hoverinfo": "skip",
+        "marker": {"color": "rgba(0,0,0,0)", "line": line},
+    }
+
+
+def _boxes(
+    tasks: pd.DataFrame, name: str, middle: dict[str, float], unit_s: float
+) -> dict[str, Any]:
+    thick = np.where(tasks["is_op"], 0.78 * _DEVICE_PX, 0.62 * _LINK_PX)
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": html.escape(shorten(name, 22)),
+        "y": [middle[track] for track in tasks["track"]],
+        "base": [float(f"{start:.6g}") for start in tasks["start_s"] / unit_s],
+        "x": [float(f"{length:.4g}") for length in tasks["seconds"] / unit_s],
+        "width": thick.tolist(),
+    }
+
+
+def _end_s(timeline: pd.DataFrame) -> float:
+    return float((timeline["start_s"] + timeline["seconds"]).max())

@@ -1,303 +1,327 @@
-"""Tables over many runs: what is comparable stands together, what is not stands apart.
-
-A *section* is one kind of system under one set of rules: simulated and measured times, and queues,
-never meet in a table.
-"""
+"""A summary of runs -> tables of text: what is comparable stands together, what is not apart."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
 
-from doppler.report.finished import FinishedRun, differences
-from doppler.report.paper import REFERENCE, ratio_to_reference, synchronous_ratio
-from doppler.report.report import SummaryRow
-from doppler.report.rows import ResultRow
-from doppler.report.table import format_seconds, order_of
+import numpy as np
+import pandas as pd
 
-Row = SummaryRow | ResultRow
+from doppler.report.aggregate import leader, makespan_text, verdict
+from doppler.report.fidelity import CORRELATIONS, format_correlation
+from doppler.report.finished import FinishedRun
+from doppler.report.paired import PairedRatio
+from doppler.report.rows import format_seconds
+
+REFERENCE = "doppler"  # the method that ratios are over: the paper's DOPPLER-SIM, stages I and II
+# The paper's figures, to hold ours against as ratios: its milliseconds are of real machines, so
+# they are never put beside ours. Source: DOPPLER (Yao et al., ICLR 2026, arXiv 2505.23131),
+# milliseconds on 4 NVIDIA P100; its table of methods, and its comparison of bulk-synchronous with
+# work-conserving execution (of the enumerative placement).
+_PAPER_METHODS = ("critical_path", "placeto", "gdp", "enumerative", "doppler")
+PAPER_MS = {
+    "chainmm": (230.4, 137.1, 198.0, 139.0, 122.5),
+    "ffnn": (217.8, 126.3, 100.3, 50.2, 49.9),
+    "llama_block": (230.9, 411.5, 336.5, 172.7, 191.5),
+    "llama_layer": (292.6, 295.1, 231.5, 174.8, 167.0),
+}
+_PAPER_SYNCHRONOUS_MS = {"chainmm": (185.3, 139.0), "ffnn": (76.9, 50.2)}
+
 _SPREAD = "mean ± standard deviation over n seeds"
 _BOLD = "bold: the best, where it leads by more than the spread"
-SIMULATED_CAPTION = (
+_SIMULATED = (
     f"{_SPREAD}; gap: over the lower bound; "
     f"jitter: 1,000 fresh draws of 5% lognormal noise; {_BOLD}"
 )
-MEASURED_CAPTION = (
-    f"makespan: median over executions in turns, {_SPREAD}; mean, p95: of these executions; {_BOLD}"
+_MEASURED = (
+    f"Makespan: median over executions in turns, {_SPREAD}; mean, p95: of these executions; {_BOLD}"
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table as text. bold: (row, column) of cells."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextTable:
+    """A table as text. note: below it. bold: (row, column) of cells."""
 
     title: str
     note: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    cells: pd.DataFrame
     bold: frozenset[tuple[int, int]] = frozenset()
 
 
-def section_of(row: Row) -> str:
-    """The section that a row belongs to, in words."""
-    return f"{row.system_kind} by {row.system} ({row.rules})"
+def result_tables(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
+    """Per section: an overview where it has several problems, then one table a problem.
 
+    A *section* is one kind of system under one set of rules.
 
-def problem_labels(runs: Sequence[FinishedRun]) -> dict[str, str]:
-    """Words for every problem hash; problems of one name are told apart by their settings."""
-    named: dict[str, dict[str, FinishedRun]] = defaultdict(dict)
-    for run in runs:
-        row = run.rows[0]
-        devices = "1 device" if row.num_devices == 1 else f"{row.num_devices} devices"
-        named[f"{row.workload} on {row.cluster}, {devices}"].setdefault(row.problem, run)
-    labels = {}
-    for name, of_problem in named.items():
-        parts = [
-            {key: run.config.get(key, {}) for key in ("workload", "cluster")}
-            for run in of_problem.values()
-        ]
-        for problem, text in zip(of_problem, differences(parts), strict=True):
-            labels[problem] = f"{name}, {text}" if text else name
-    return labels
-
-
-def result_tables(table: Sequence[SummaryRow], labels: Mapping[str, str]) -> list[Table]:
-    """Per section: an overview where it has several problems, then one table a problem."""
+    Args:
+        table: as `summarise` makes it.
+        labels: words for every problem hash.
+    """
     found = []
-    for section, rows in _grouped(table, section_of).items():
-        for machine, group in _grouped(rows, lambda row: (row.cluster, row.num_devices)).items():
-            problems = _grouped(group, lambda row: row.problem)
-            if len(problems) > 1:
-                where = f"{machine[0]}, {machine[1]} devices, {section}"
-                found.append(_overview(where, problems, labels))
-                found.extend(_against_the_paper(where, problems, labels))
-        for problem, group in _grouped(rows, lambda row: row.problem).items():
-            found.append(_details(f"{labels[problem]}, {section}", group))
+    for section, rows in table.groupby("section", sort=False):
+        for (cluster, num_devices), group in rows.groupby(["cluster", "num_devices"], sort=False):
+            if group["problem"].nunique() > 1:
+                where = f"{cluster}, {num_devices} devices, {section}"
+                found += [
+                    _overview(where, group, labels),
+                    *_against_the_paper(where, group, labels),
+                ]
+        for problem, group in rows.groupby("problem", sort=False):
+            found.append(_details(f"{labels[str(problem)]}, {section}", group))
     return [*found, *_synchronous(table, labels)]
 
 
-def leader(rows: Sequence[SummaryRow]) -> SummaryRow | None:
-    """The best row, if it leads the best of the other methods by more than either's spread.
-
-    Rows of one training, as ``doppler`` and ``doppler greedy``, are one method here. One seed has
-    no spread, and so no leader.
-    """
-    best = min(rows, key=lambda row: row.makespan_s)
-    others = [row for row in rows if row.method.split()[0] != best.method.split()[0]]
-    if not others or best.seeds < 2:
-        return None
-    rival = min(others, key=lambda row: row.makespan_s)
-    margin = max(best.spread_s, rival.spread_s, 1e-9 * best.makespan_s)
-    return best if rival.makespan_s - best.makespan_s > margin else None
-
-
-def method_labels(rows: Sequence[SummaryRow]) -> list[str]:
+def method_labels(rows: pd.DataFrame) -> list[str]:
     """Names; settings that differ under one name are told apart by their evaluations, or a hash."""
-    settings: dict[str, set[tuple[str, int]]] = defaultdict(set)
-    for row in rows:
-        settings[row.method].add((row.variant, row.evaluations))
+    settings = rows.groupby("method", sort=False)
+    variants, budgets = settings["variant"].nunique(), settings["evaluations"].nunique()
+    pairs = rows.drop_duplicates(["method", "variant", "evaluations"])["method"].value_counts()
 
-    def label(row: SummaryRow) -> str:
-        variants, budgets = map(set, zip(*settings[row.method], strict=True))
-        if len(variants) == 1:
+    def label(row) -> str:
+        if variants[row.method] == 1:
             return row.method
-        is_told = len(budgets) == len(settings[row.method])
+        is_told = budgets[row.method] == pairs[row.method]
         return f"{row.method}, {row.evaluations:,}" if is_told else f"{row.method} #{row.variant}"
 
-    return [label(row) for row in rows]
+    return [label(row) for row in rows.itertuples()]
 
 
-def makespan_text(row: SummaryRow) -> str:
-    """``41.2 ± 0.3 ms``: mean and spread in one unit."""
-    number, unit = format_seconds(row.makespan_s).split()
-    if row.seeds < 2:
-        return f"{number} {unit}"
-    scale = {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
-    # Sums in another order differ in their last digits.
-    spread_s = row.spread_s if row.spread_s > 1e-9 * row.makespan_s else 0.0
-    return f"{number} ± {spread_s / scale:.2g} {unit}"
-
-
-def _grouped(rows: Sequence[SummaryRow], key: Callable) -> dict:
-    groups = defaultdict(list)
-    for row in rows:
-        groups[key(row)].append(row)
-    return dict(groups)
-
-
-def _details(title: str, rows: Sequence[SummaryRow]) -> Table:
-    rows = sorted(rows, key=lambda row: row.makespan_s)
-    best, reference = leader(rows), next((row for row in rows if row.method == REFERENCE), None)
-    is_measured = rows[0].system_kind == "measured"  # and no bound is known
-    about = ["mean", "p95"] if is_measured else ["gap", "jitter mean", "jitter p95"]
-    columns = ["method", "order", "n", "makespan", *about, "evaluations", "seconds"]
-    has_papers = any(_papers(row) for row in rows if row.method != REFERENCE)
-    if reference is not None:
-        columns += [f"over {REFERENCE}", *(["paper"] if has_papers else [])]
-    lines = []
-    for row, label in zip(rows, method_labels(rows), strict=True):
-        cells = [
-            *(label, order_of(row), str(row.seeds), makespan_text(row)),
-            *([] if is_measured else [f"{100 * row.gap:.1f}%"]),
-            *(format_seconds(row.jitter_mean_s), format_seconds(row.jitter_p95_s)),
-            *(f"{row.evaluations:,}", f"{row.wall_s:.1f}"),
-        ]
-        if reference is not None:
-            cells += [_ratio(row, reference), *([_papers(row)] if has_papers else [])]
-        lines.append(tuple(cells))
-    bound = f"lower bound {format_seconds(rows[0].lower_bound_s)} ({rows[0].bound})"
-    return Table(
+def _details(title: str, rows: pd.DataFrame) -> TextTable:
+    """All methods of one problem on one system, the best first."""
+    rows = rows.sort_values("makespan_s", kind="stable")
+    lead, first = leader(rows), rows.iloc[0]
+    is_measured = first.system_kind == "measured"  # and no bound is known
+    columns: dict[str, Iterable[str]] = {
+        "method": method_labels(rows),
+        "order": rows["order"],
+        "n": map(str, rows["seeds"]),
+        "makespan": map(makespan_text, rows.itertuples()),
+    }
+    if not is_measured:
+        columns["gap"] = (_percent(gap) for gap in rows["gap"])
+    columns["mean" if is_measured else "jitter mean"] = map(format_seconds, rows["jitter_mean_s"])
+    columns["p95" if is_measured else "jitter p95"] = map(format_seconds, rows["jitter_p95_s"])
+    columns["evaluations"] = (f"{number:,}" for number in rows["evaluations"])
+    columns["seconds"] = (f"{seconds:.1f}" for seconds in rows["wall_s"])
+    reference_s = rows.loc[rows["method"] == REFERENCE, "makespan_s"]
+    if len(reference_s):
+        columns[f"over {REFERENCE}"] = (_ratio(one, reference_s.iloc[0]) for one in rows.makespan_s)
+        papers = [paper_ratio(row) for row in rows.itertuples()]
+        if any(papers[i] for i in np.flatnonzero(rows["method"] != REFERENCE)):
+            columns["paper"] = papers
+    bound = f"Lower bound {format_seconds(first.lower_bound_s)} ({first.bound})"
+    return TextTable(
         title=title,
-        note=MEASURED_CAPTION if is_measured else f"{bound}; {SIMULATED_CAPTION}",
-        columns=tuple(columns),
-        rows=tuple(lines),
-        bold=frozenset() if best is None else frozenset({(rows.index(best), 3)}),
+        note=f"{verdict(rows)}. " + (_MEASURED if is_measured else f"{bound}; {_SIMULATED}"),
+        cells=pd.DataFrame({name: list(cells) for name, cells in columns.items()}),
+        bold=frozenset({(0, 3)} if lead.is_beyond else ()),
     )
 
 
-def _overview(
-    where: str, problems: dict[str, list[SummaryRow]], labels: Mapping[str, str]
-) -> Table:
-    rows, bold = [], set()
-    for i, name in enumerate(_by_gap(problems)):
-        cells, orders = [], set()
-        for j, group in enumerate(problems.values()):
-            row = dict(zip(method_labels(group), group, strict=True)).get(name)
-            cells.append("-" if row is None else makespan_text(row))
-            if row is not None:
-                orders.add(order_of(row))
-            if row is not None and row is leader(group):
-                bold.add((i, j + 2))
-        rows.append((name, ", ".join(sorted(orders)), *cells))
-    is_measured = any(row.system_kind == "measured" for group in problems.values() for row in group)
-    return Table(
+def _overview(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> TextTable:
+    """Makespans of all methods on all problems of one machine."""
+    parts = []
+    for _, group in rows.groupby("problem", sort=False):
+        lead = leader(group)
+        is_best = (group.index == lead.best.name) & lead.is_beyond
+        parts.append(group.assign(label=method_labels(group), is_best=is_best))
+    rows = pd.concat(parts)
+    rows["text"] = [makespan_text(row) for row in rows.itertuples()]
+    names, problems = _by_gap(rows), rows["problem"].unique()
+    grid = rows.drop_duplicates(["label", "problem"]).set_index(["label", "problem"])
+    cells = grid["text"].unstack().reindex(index=names, columns=problems).fillna("-")
+    best = grid["is_best"].unstack(fill_value=False).reindex(index=names, columns=problems)
+    orders = rows.groupby("label")["order"].agg(lambda column: ", ".join(sorted(set(column))))
+    cells.columns = _short(problems, labels)
+    cells.insert(0, "order", orders)
+    is_measured = (rows["system_kind"] == "measured").any()
+    return TextTable(
         title=f"Overview: {where}",
-        note=MEASURED_CAPTION if is_measured else SIMULATED_CAPTION,
-        columns=("method", "order", *_short(problems, labels)),
-        rows=tuple(rows),
-        bold=frozenset(bold),
+        note=_MEASURED if is_measured else _SIMULATED,
+        cells=cells.rename_axis("method").reset_index(),
+        bold=frozenset((i, j + 2) for i, j in np.argwhere(best.to_numpy()).tolist()),
     )
 
 
 def _against_the_paper(
-    where: str, problems: dict[str, list[SummaryRow]], labels: Mapping[str, str]
-) -> list[Table]:
+    where: str, rows: pd.DataFrame, labels: Mapping[str, str]
+) -> list[TextTable]:
     """Ratios over the reference method, the paper's beside; none where the paper tells none."""
-    references = {
-        problem: row
-        for problem, group in problems.items()
-        for row in group
-        if row.method == REFERENCE
-    }
-    rows = []
-    for name in _by_gap(problems):
-        cells, known = [name], False
-        for problem, group in problems.items():
-            row = next((row for row in group if row.method == name), None)
-            reference = references.get(problem)
-            cells.append("-" if row is None or reference is None else _ratio(row, reference))
-            cells.append("-" if row is None else _papers(row) or "-")
-            known = known or cells[-1] != "-"
-        if known:
-            rows.append(tuple(cells))
-    if not references or all(row[0] == REFERENCE for row in rows):
+    rows = rows.assign(paper=[paper_ratio(row) for row in rows.itertuples()], label=rows["method"])
+    reference = rows[rows["method"] == REFERENCE].groupby("problem")["makespan_s"].first()
+    told = rows[rows["paper"] != ""]["method"].unique()
+    if reference.empty or set(told) <= {REFERENCE}:
         return []
-    short = _short(problems, labels)
+    names = [name for name in _by_gap(rows) if name in told]
+    columns: dict[str, list[str]] = {"method": names}
+    problems = rows["problem"].unique()
+    for problem, short in zip(problems, _short(problems, labels), strict=True):
+        of_problem = rows[rows["problem"] == problem].drop_duplicates("method").set_index("method")
+        over_s = reference.get(problem)
+        ratios = of_problem["makespan_s"].map(lambda one, over_s=over_s: _ratio(one, over_s))
+        columns[short] = ratios.reindex(names).fillna("-").tolist()
+        papers = of_problem["paper"].reindex(names).fillna("-")
+        columns[f"{short}, paper"] = papers.replace("", "-").tolist()
     return [
-        Table(
+        TextTable(
             title=f"Makespan over that of {REFERENCE}, and the paper's: {where}",
             note="the paper's: measured milliseconds on 4 P100 over those of DOPPLER-SIM",
-            columns=("method", *(text for name in short for text in (name, f"{name}, paper"))),
-            rows=tuple(rows),
+            cells=pd.DataFrame(columns),
         )
     ]
 
 
-def _synchronous(table: Sequence[SummaryRow], labels: Mapping[str, str]) -> list[Table]:
+def _synchronous(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
     """Bulk-synchronous over work-conserving, for methods that ran on both."""
-    systems: dict[tuple, dict[str, SummaryRow]] = defaultdict(dict)
-    for row in table:
-        if row.system_kind == "simulated":
-            systems[row.problem, row.method, row.variant][row.system] = row
-    rows = []
-    for (problem, method, _), of_system in systems.items():
-        if {"bulk_synchronous", "work_conserving"} <= of_system.keys():
-            slow, fast = of_system["bulk_synchronous"], of_system["work_conserving"]
-            paper = synchronous_ratio(fast.workload, fast.cluster, fast.num_devices, method)
-            rows.append(
-                (
-                    *(labels[problem], method, makespan_text(slow), makespan_text(fast)),
-                    f"{slow.makespan_s / fast.makespan_s:.2f}",
-                    "-" if paper is None else f"{paper:.2f}",
-                )
-            )
-    if not rows:
+    same = ["problem", "method", "variant"]
+    simulated = table[table["system_kind"] == "simulated"].drop_duplicates([*same, "system"])
+    of_system = {name: simulated[simulated["system"] == name] for name in set(simulated["system"])}
+    if not {"bulk_synchronous", "work_conserving"} <= of_system.keys():
         return []
-    return [
-        Table(
-            title="Bulk-synchronous over work-conserving execution",
-            note="each method searches for each system; the paper's placements are EnumOpt's",
-            columns=("problem", "method", "synchronous", "work-conserving", "ratio", "paper"),
-            rows=tuple(rows),
+    slow, fast = of_system["bulk_synchronous"], of_system["work_conserving"]
+    both = slow.reset_index().merge(fast.reset_index(), on=same, suffixes=("_slow", "_fast"))
+    rows = []
+    for pair in both.itertuples():
+        one, other = table.loc[pair.index_slow], table.loc[pair.index_fast]  # pyright: ignore
+        told = _PAPER_SYNCHRONOUS_MS.get(other.workload)
+        is_papers = told and other.method == "enumerative" and _is_papers_machine(other)
+        rows.append(
+            {
+                **{"problem": labels[other.problem], "method": other.method},
+                "synchronous": makespan_text(one),
+                "work-conserving": makespan_text(other),
+                "ratio": _ratio(one.makespan_s, other.makespan_s),
+                "paper": f"{told[0] / told[1]:.2f}" if told and is_papers else "-",
+            }
         )
-    ]
+    note = "each method searches for each system; the paper's placements are EnumOpt's"
+    return _table_of("Bulk-synchronous over work-conserving execution", note, rows)
 
 
-def training_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> list[Table]:
+def paper_ratio(row) -> str:
+    """The paper's milliseconds of a row's method over those of DOPPLER; empty where unknown."""
+    told = dict(zip(_PAPER_METHODS, PAPER_MS.get(row.workload, ()), strict=False))
+    if not _is_papers_machine(row) or row.method not in told:
+        return ""
+    return f"{told[row.method] / told[REFERENCE]:.2f}"
+
+
+def _is_papers_machine(row) -> bool:
+    return (row.cluster, row.num_devices) == ("p100x4", 4)
+
+
+def training_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> list[TextTable]:
     """What an episode of training takes, by graph and method, for each kind of system."""
-    kinds: dict[str, dict[tuple[str, int, str], list[FinishedRun]]] = defaultdict(
+    rows = [
+        {
+            "kind": run.rows[0].system_kind,
+            "problem": labels[run.rows[0].problem],
+            "ops": run.summary["num_ops"],
+            "method": run.rows[0].method,
+            "seconds": 1.0 / run.summary["episodes_per_s"],
+            "bytes": run.summary.get("peak_memory_bytes", np.nan),
+        }
+        for run in runs
+        if run.summary.get("episodes_per_s") and "num_ops" in run.summary
+    ]
+    note = "wall time and memory, medians over runs; memory: the process's largest, all libraries \
+included"
+    tables = []
+    for kind, group in pd.DataFrame(rows).groupby("kind", sort=False) if rows else ():
+        of_method = group.groupby(["problem", "ops", "method"], as_index=False)
+        medians = of_method.agg(
+            runs=("seconds", "size"), seconds=("seconds", "median"), bytes=("bytes", "median")
+        )
+        cells = [
+            {
+                **{"problem": problem, "ops": f"{ops:,}", "method": method, "runs": str(num)},
+                "time per episode": format_seconds(seconds),
+                "peak memory": "-" if np.isnan(size) else f"{size / 1e6:,.0f} MB",
+            }
+            for problem, ops, method, num, seconds, size in medians.itertuples(index=False)
+        ]
+        tables += _table_of(f"What an episode of training takes, {kind}", note, cells)
+    return tables
+
+
+def turns_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> list[TextTable]:
+    """Per problem, what one method takes over each other one, in rounds of one run each."""
+    pairs: dict[str, dict[tuple[str, str], list[PairedRatio]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for run in runs:
-        if run.summary.get("episodes_per_s"):
-            row = run.rows[0]
-            key = labels[row.problem], run.summary["num_ops"], row.method
-            kinds[row.system_kind][key].append(run)
-    return [
-        Table(
-            title=f"What an episode of training takes, {kind}",
-            note="wall time and memory, medians over runs; memory: the process's largest, all "
-            "libraries included",
-            columns=("problem", "ops", "method", "runs", "time per episode", "peak memory"),
-            rows=tuple(_training_row(key, groups[key]) for key in sorted(groups)),
-        )
-        for kind, groups in kinds.items()
+        for one in run.paired:
+            pairs[run.rows[0].problem][one.method, one.other].append(one)
+
+    def mean(ratios: Sequence[PairedRatio], of: Callable[[PairedRatio], float]) -> float:
+        return float(np.mean([of(one) for one in ratios]))
+
+    note = "below 1 the first is faster; mean over n seeds of medians over rounds in which both \
+ran; the interval holds the 95% bootstrap intervals of all seeds"
+    tables = []
+    for problem, of_problem in pairs.items():
+        cells = [
+            {
+                **{"method": f"{method} / {other}", "n": str(len(ratios))},
+                "ratio": f"{mean(ratios, lambda x: x.ratio):.3f}",
+                "95% intervals": f"{min(one.low for one in ratios):.3f} to "
+                f"{max(one.high for one in ratios):.3f}",
+                "the first": format_seconds(mean(ratios, lambda x: x.method_s)),
+                "the second": format_seconds(mean(ratios, lambda x: x.other_s)),
+            }
+            for (method, other), ratios in of_problem.items()
+        ]
+        tables += _table_of(f"Measured in turns: {labels[problem]}", note, cells)
+    return tables
+
+
+def fidelity_tables(runs: Sequence[FinishedRun]) -> list[TextTable]:
+    """How simulated seconds compare to measured ones, by problem and cost model."""
+    cells = [
+        {
+            "problem": f"{run.summary['workload']} on {run.summary['cluster']}, "
+            f"{run.summary['num_devices']} devices",
+            "simulated with": label,
+            "seed": str(run.summary["seed"]),
+            "placements": str(one["placements"]),
+            **{word: format_correlation(one.get(name)) for name, word in CORRELATIONS.items()},
+            "error": f"{100 * one['mean_error']:.1f}%",
+            "ratio": f"{one['median_ratio']:.2f}",
+        }
+        for run in runs
+        for label, one in run.summary.get("fidelity", {}).items()
     ]
+    note = "of placements of different quality, measured in rounds, changes of the machine's speed \
+taken out; split-half: Spearman of the even rounds with the odd ones; error: mean |simulated - \
+measured| / measured; ratio: median of simulated over measured"
+    return _table_of("Simulated against measured seconds", note, cells)
 
 
-def _training_row(key: tuple[str, int, str], runs: Sequence[FinishedRun]) -> tuple[str, ...]:
-    label, num_ops, method = key
-    seconds = median(1.0 / run.summary["episodes_per_s"] for run in runs)
-    peaks = [peak for run in runs if (peak := run.summary.get("peak_memory_bytes"))]
-    memory = f"{median(peaks) / 1e6:,.0f} MB" if peaks else "-"
-    return (label, f"{num_ops:,}", method, str(len(runs)), format_seconds(seconds), memory)
+def _table_of(title: str, note: str, cells: list[dict[str, str]]) -> list[TextTable]:
+    return [TextTable(title=title, note=note, cells=pd.DataFrame(cells))] if cells else []
 
 
-def _by_gap(problems: dict[str, list[SummaryRow]]) -> list[str]:
-    """Names of methods, the smallest mean gap first; those that lack problems come last.
+def _by_gap(rows: pd.DataFrame) -> list[str]:
+    """Labels of methods, the smallest mean gap first; those that lack problems come last.
 
     Over the best method where no bound is known.
     """
-    gaps = defaultdict(list)
-    for group in problems.values():
-        best_s = min(row.makespan_s for row in group)
-        for row, label in zip(group, method_labels(group), strict=True):
-            gap = row.gap if row.lower_bound_s > 0 else row.makespan_s / best_s - 1.0
-            gaps[label].append(gap)
-    return sorted(gaps, key=lambda name: (-len(gaps[name]), fmean(gaps[name])))
+    best_s = rows.groupby("problem")["makespan_s"].transform("min")
+    over_best = rows["makespan_s"] / best_s.where(best_s > 0, 1.0) - 1.0
+    gap = rows["gap"].where(rows["lower_bound_s"] > 0, over_best)
+    gaps = gap.groupby(rows["label"], sort=False).agg(["size", "mean"])
+    return gaps.sort_values(["size", "mean"], ascending=[False, True], kind="stable").index.tolist()
 
 
-def _short(problems: Mapping[str, list[SummaryRow]], labels: Mapping[str, str]) -> list[str]:
+def _short(problems: Iterable[str], labels: Mapping[str, str]) -> list[str]:
     """Labels for problems of one machine, which the title names."""
     words = [labels[problem].split(", ") for problem in problems]
     return [", ".join([first.split(" on ")[0], *more[1:]]) for first, *more in words]
 
 
-def _ratio(row: SummaryRow, reference: SummaryRow) -> str:
-    return f"{row.makespan_s / reference.makespan_s:.2f}"
+def _ratio(one_s: float, other_s: float | None) -> str:
+    return f"{one_s / other_s:.2f}" if other_s else "-"
 
 
-def _papers(row: SummaryRow) -> str:
-    """The paper's ratio of a method over the reference; empty where it tells none."""
-    ratio = ratio_to_reference(row.workload, row.cluster, row.num_devices, row.method)
-    return "" if ratio is None else f"{ratio:.2f}"
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%" if np.isfinite(share) else "-"

@@ -12,7 +12,7 @@ from typing import Any
 
 from doppler.errors import InputError
 from doppler.graph.formats import write_atomically
-from doppler.report.finished import FinishedRun
+from doppler.report.finished import FinishedRun, read_run
 from doppler.report.metrics import CsvMetrics
 from doppler.report.rows import RESULTS_FILE
 
@@ -56,7 +56,7 @@ class WandbRuns(CsvMetrics):
         marker = self._directory / PUBLISHED_FILE
         if marker.exists() or not (self._directory / RESULTS_FILE).exists():
             return
-        run = FinishedRun(self._directory)
+        run = read_run(self._directory)
         run_id = (self._directory / ".hydra/run_hash").read_text().strip()
         self._upload(run, run_id)
         write_atomically(marker, f"{run_id}\n")
@@ -79,12 +79,8 @@ class WandbRuns(CsvMetrics):
             settings=wandb.Settings(silent=True, console="off"),
         )
         try:
-            metrics = run.metrics()
-            for values in metrics:
-                target.log(
-                    {key: value for key, value in values.items() if key != "step"},
-                    step=int(values["step"]),
-                )
+            for step, values in run.metrics.iterrows():
+                target.log(values.dropna().to_dict(), step=int(step))  # pyright: ignore
             names: list[Any] = list(vars(row))
             table: list[Any] = [list(vars(each).values()) for each in run.rows]
             target.log(

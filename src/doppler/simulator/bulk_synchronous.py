@@ -15,8 +15,9 @@ the comparison is that of DOPPLER (Yao et al., ICLR 2026).
 import numpy as np
 
 from doppler.compiled import compiled
+from doppler.compiled.draws import jitter
 from doppler.simulator.copies import allocate, free_reads, list_all_transfers, load_inputs
-from doppler.simulator.state import jitter, open_ops, output_bytes, transfer_draw
+from doppler.simulator.state import open_ops, output_bytes, transfer_draw
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""What the compiled engines share: the rules as data, the state of one run, heaps, jitter.
+"""What the compiled engines share: the rules as data, and the state of one execution.
 
 A *task* is an op or a transfer: task v < V is op v, task V + t is transfer t of this placement.
 A *resource* runs tasks: resource d < D is device d, resource D + s * D + d is the channel from
@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
+from doppler.compiled.draws import jitter
+from doppler.compiled.heap import ENTRY
 from doppler.problem import ProblemArrays
 
 NONE = np.uint32(2**32 - 1)  # stands for no task
@@ -59,7 +61,6 @@ DEVICE = np.dtype(
     ],
     align=True,
 )
-ENTRY = np.dtype([("key", np.float64), ("task", np.int64)])
 START = np.dtype(
     [
         ("at", np.float64),  # when the device starts its next op, as far as is known
@@ -137,70 +138,6 @@ def make_state(arrays: ProblemArrays) -> State:
         events=np.zeros(num_ops + num_edges, ENTRY),
         hops=np.zeros(4 * num_ops + 2 * num_edges, np.int64),  # all events of a run at one instant
     )
-
-
-@compiled
-def heap_push(heap, base, size, key, task):
-    """Add (key, task) to the heap of ``size`` entries that begins at ``base``."""
-    i = size
-    while i > 0:
-        parent = (i - 1) >> 1
-        above = heap[base + parent].key
-        if above < key or (above == key and heap[base + parent].task < task):
-            break
-        heap[base + i].key = above
-        heap[base + i].task = heap[base + parent].task
-        i = parent
-    heap[base + i].key = key
-    heap[base + i].task = task
-
-
-@compiled
-def heap_pop(heap, base, size):
-    """Remove and return the task with the smallest (key, task) of a heap of ``size`` entries."""
-    top = heap[base].task
-    last = size - 1
-    key, task = heap[base + last].key, heap[base + last].task
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= last:
-            break
-        if child + 1 < last:
-            a, b = heap[base + child].key, heap[base + child + 1].key
-            if b < a or (b == a and heap[base + child + 1].task < heap[base + child].task):
-                child += 1
-        below = heap[base + child].key
-        if key < below or (key == below and task < heap[base + child].task):
-            break
-        heap[base + i].key = below
-        heap[base + i].task = heap[base + child].task
-        i = child
-    heap[base + i].key = key
-    heap[base + i].task = task
-    return top
-
-
-@compiled
-def uniform(seed, counter):
-    """A number in (0, 1) that depends on nothing but seed and counter.
-
-    So a task draws the same number wherever it is placed and whenever it runs: placements are
-    compared under equal draws. Source: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-    """
-    z = np.uint64(seed) + np.uint64(0x9E3779B97F4A7C15) * np.uint64(counter + 1)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return (np.float64(z >> np.uint64(11)) + 0.5) * (1.0 / 9007199254740992.0)
-
-
-@compiled
-def jitter(seed, counter, noise):
-    """A lognormal factor of mean 1 whose logarithm has standard deviation ``noise``."""
-    radius = np.sqrt(-2.0 * np.log(uniform(seed, 2 * counter)))
-    normal = radius * np.cos(2.0 * np.pi * uniform(seed, 2 * counter + 1))
-    return np.exp(noise * normal - 0.5 * noise * noise)
 
 
 @compiled

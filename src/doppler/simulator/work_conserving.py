@@ -11,6 +11,7 @@ and jitter are ours.
 import numpy as np
 
 from doppler.compiled import compiled
+from doppler.compiled.draws import uniform
 from doppler.simulator.copies import allocate, free_reads, list_transfers, load_inputs
 from doppler.simulator.queues import insert, remove
 from doppler.simulator.state import (
@@ -27,7 +28,6 @@ from doppler.simulator.state import (
     take_stream,
     transfer_draw,
     transfer_seconds,
-    uniform,
 )
 
 

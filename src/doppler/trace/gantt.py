@@ -4,7 +4,8 @@ Shape suffixes: V ops, T transfers, N boxes of one layer; C 4 corners or colour 
 """
 
 import os
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgba_array
+from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
@@ -23,21 +24,19 @@ from doppler.trace.explain import Explanation, LinkUse, busy_seconds, explain, t
 FloatArray = NDArray[np.floating]
 
 MAX_LINKS = 24
-MAX_LEGEND, MAX_LEGEND_ROW = 12, 7
+MAX_LEGEND_ROW = 7
 MAX_LABELS = 300
 _DPI = 150
 _WIDTH_IN, _RIGHT_IN, _TOP_IN, _BOTTOM_IN = 14.0, 0.65, 0.55, 0.55
 _DEVICE_IN, _LINK_IN, _GAP_IN, _LEGEND_IN, _MAX_ROWS_IN = 0.42, 0.2, 0.18, 0.24, 16.0
 _OP_FILL, _TRANSFER_FILL = 0.74, 0.62  # height of a box, as a share of its row
-_GREY, _CHAIN, _INK = "#9aa3ad", "#111111", "#333333"
+GREY, CHAIN, INK = "#9aa3ad", "#111111", "#333333"
 # Distinct in hue and in lightness; no grey and no black, which mark transfers and the chain.
-_PALETTE = (
+PALETTE = (
     *("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948"),
     *("#b07aa1", "#9c755f", "#6b5bd2", "#ff9da7", "#8cd17d", "#d4a6c8"),
 )
-_MANY = LinearSegmentedColormap.from_list(
-    "nodes", ["#3b4f9e", "#3f8fc0", "#4fb58f", "#c7cf5a", "#f2a541", "#d9534f", "#8e3b7d"]
-)
+OTHERS = "#d9cdb8"  # groups that take too little time for a colour of their own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +109,7 @@ def _draw(trace: Trace, title: str | None) -> Figure:
     end = (trace.makespan_s or 1.0) / unit_s
     axes.set_xlim(0.0, end)
     axes.set_ylim(rows.height_in, 0.0)
-    axes.set_xlabel(f"time ({symbol})", fontsize=9, color=_INK)
+    axes.set_xlabel(f"time ({symbol})", fontsize=9, color=INK)
     _draw_frame(axes, trace, rows, end)
     _draw_transfers(axes, trace, rows, unit_s)
     _draw_ops(axes, trace, rows, unit_s, color_VC)
@@ -127,7 +126,7 @@ def _lay_out(trace: Trace, explanation: Explanation) -> _Rows:
     device_in = _DEVICE_IN if streams == 1 else 0.6 * _DEVICE_IN
     shrink = min(1.0, _MAX_ROWS_IN / (num_device_rows * device_in + len(links) * _LINK_IN))
     labels = [
-        _shorten(name, 22) + (f" / {stream}" if streams > 1 else "")
+        shorten(name, 22) + (f" / {stream}" if streams > 1 else "")
         for name in explanation.device_names
         for stream in range(streams)
     ]
@@ -141,29 +140,46 @@ def _lay_out(trace: Trace, explanation: Explanation) -> _Rows:
     )
 
 
+def op_groups(names: Sequence[str], kinds: Sequence[str], nodes: Sequence[int]) -> list[str]:
+    """What each op is a block of, in words: the op of the program, or its kind where unknown.
+
+    Args:
+        names: of ops, ``AB[0,1]`` for a block of AB.
+        kinds: of ops.
+        nodes: of the program, -1 where unknown.
+    """
+    bases: dict[int, set[str]] = defaultdict(set)
+    for name, node in zip(names, nodes, strict=True):
+        bases[node].add(name.split("[", 1)[0])
+
+    def label(kind: str, node: int) -> str:
+        if node < 0:
+            return kind
+        if len(bases[node]) > 1:
+            return f"{kind} (node {node})"
+        (base,) = bases[node]
+        return base if base.endswith(f".{kind}") or base == kind else f"{base} ({kind})"
+
+    return [label(kind, node) for kind, node in zip(kinds, nodes, strict=True)]
+
+
 def _op_colors(trace: Trace) -> tuple[FloatArray, list[tuple[str, str]]]:
-    """A colour per op [V, C], and the legend; with many colours the legend shows some."""
+    """A colour per op [V, C], and the legend, in the order of the program.
+
+    The groups of ops that take most time have a colour of their own.
+    """
     ops = trace.problem.graph.ops
-    known = bool((ops.node >= 0).any())
-    groups: list = ops.node.tolist() if known else list(ops.kinds)
-    names = sorted(set(groups)) if known else list(dict.fromkeys(groups))
-    if len(names) <= len(_PALETTE):
-        colors = list(_PALETTE[: len(names)])
-    else:
-        colors = [to_hex(_MANY(share)) for share in np.linspace(0.0, 1.0, len(names))]
-    index = {name: i for i, name in enumerate(names)}
-    color_VC = to_rgba_array(colors)[[index[name] for name in groups]]
-    picked = range(len(names))
-    if len(names) > MAX_LEGEND:
-        picked = np.linspace(0, len(names) - 1, 6).round().astype(int).tolist()
-    counts = Counter(zip(groups, ops.kinds, strict=True))
-    kind_of = {name: kind for (name, kind), _ in reversed(counts.most_common())}
-
-    def label(name: int | str) -> str:
-        kind = _shorten(kind_of[name], 16)
-        return f"{kind} (node {name})" if isinstance(name, int) and name >= 0 else kind
-
-    return color_VC, [(label(names[i]), colors[i]) for i in picked]
+    groups = op_groups(ops.names, ops.kinds, ops.node.tolist())
+    seconds = dict.fromkeys(groups, 0.0)
+    for group, one_s in zip(groups, (trace.op_finish_s - trace.op_start_s).tolist(), strict=True):
+        seconds[group] += one_s
+    longest = sorted(seconds, key=lambda group: -seconds[group])[: len(PALETTE)]
+    shown = [group for group in seconds if group in set(longest)]
+    color = dict(zip(shown, PALETTE, strict=False))
+    legend = [(shorten(group, 22), color[group]) for group in shown]
+    if len(seconds) > len(shown):
+        legend.append((f"{len(seconds) - len(shown)} smaller ones", OTHERS))
+    return to_rgba_array([color.get(group, OTHERS) for group in groups]), legend
 
 
 def _boxes(
@@ -200,12 +216,12 @@ def _draw_frame(axes: Axes, trace: Trace, rows: _Rows, end: float) -> None:
                 ha=side,
                 va="center",
                 fontsize=size,
-                color=_INK,
+                color=INK,
             )
     axes.set_yticks([])
     axes.grid(axis="x", color="white", linewidth=1.0)
     axes.set_axisbelow(True)
-    axes.tick_params(axis="x", labelsize=8, colors=_INK, length=3)
+    axes.tick_params(axis="x", labelsize=8, colors=INK, length=3)
     axes.spines[["top", "left", "right"]].set_visible(False)
     axes.spines["bottom"].set_color("#c5cad0")
 
@@ -222,7 +238,7 @@ def _draw_transfers(axes: Axes, trace: Trace, rows: _Rows, unit_s: float) -> Non
     # Without contention transfers overlap: translucent boxes are darker where they do.
     alpha = 0.45 if trace.rules.contention == "none" else 1.0
     axes.add_collection(
-        PolyCollection(boxes, facecolors=_GREY, alpha=alpha, linewidths=0.0, zorder=2),
+        PolyCollection(boxes, facecolors=GREY, alpha=alpha, linewidths=0.0, zorder=2),
         autolim=False,
     )
 
@@ -285,14 +301,14 @@ def _draw_chain(
     outlines = PolyCollection(
         _boxes(begin_N, end_N, middle_N, height_N),
         facecolors="none",
-        edgecolors=_CHAIN,
+        edgecolors=CHAIN,
         linewidths=1.3,
         joinstyle="miter",
         clip_on=False,
         zorder=5,
     )
     axes.add_collection(outlines, autolim=False)
-    lines = LineCollection(hops, colors=_CHAIN, linewidths=0.9, alpha=0.65, zorder=1.8)
+    lines = LineCollection(hops, colors=CHAIN, linewidths=0.9, alpha=0.65, zorder=1.8)
     axes.add_collection(lines, autolim=False)
 
 
@@ -308,23 +324,23 @@ def _draw_title(
     figure.text(
         rows.left_in / _WIDTH_IN,
         y,
-        _shorten(title, 60),
+        shorten(title, 60),
         fontsize=12,
         weight="bold",
-        color=_CHAIN,
+        color=CHAIN,
         va="center",
         parse_math=False,
     )
     figure.text(
-        1.0 - _RIGHT_IN / _WIDTH_IN, y, facts, fontsize=9, color=_INK, va="center", ha="right"
+        1.0 - _RIGHT_IN / _WIDTH_IN, y, facts, fontsize=9, color=INK, va="center", ha="right"
     )
 
 
 def _draw_legend(figure: Figure, legend: list[tuple[str, str]]) -> None:
     handles = [
         *(Patch(facecolor=color, label=label) for label, color in legend),
-        Patch(facecolor=_GREY, label="transfer"),
-        Patch(facecolor="white", edgecolor=_CHAIN, linewidth=1.2, label="critical chain"),
+        Patch(facecolor=GREY, label="transfer"),
+        Patch(facecolor="white", edgecolor=CHAIN, linewidth=1.2, label="critical chain"),
     ]
     figure.legend(
         handles=handles,
@@ -339,5 +355,6 @@ def _draw_legend(figure: Figure, legend: list[tuple[str, str]]) -> None:
     )
 
 
-def _shorten(text: str, length: int) -> str:
+def shorten(text: str, length: int) -> str:
+    """At most so many characters, an ellipsis where some are left out."""
     return text if len(text) <= length else text[: length - 1] + "…"

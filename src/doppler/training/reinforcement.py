@@ -16,7 +16,7 @@ from torch import Tensor
 from doppler.baselines import TaughtPlacement, draw_clusterings, lower_bound
 from doppler.episode import View, merged_at_random
 from doppler.errors import InputError, check_count
-from doppler.policies import Policy, Decisions
+from doppler.policies import Decisions, Policy
 from doppler.problem import Placement
 from doppler.search import NO_EFFORT, NOTHING, BestSoFar, Effort, Found, seeded_generator
 from doppler.training.advantage import ADVANTAGES, NO_PAST, Past

@@ -10,12 +10,14 @@ import torch
 from torch.utils.data import IterableDataset
 
 from doppler.errors import InputError, check_at_least
+from doppler.policies import Policy
 
 
 class EpisodeTraining(pl.LightningModule):
     """What all trainings are: updates on batches of episodes, a rate that falls, a clock.
 
-    title: what it is called where progress is told. num_updates: in all. batch_episodes: of each.
+    policy: what is trained. title: its training, where progress is told. num_updates: in all.
+    batch_episodes: of each.
     learning_rate: first and last of Adam, falling linearly. elapsed_s: of whole updates (episodes,
     execution, gradients, bookkeeping), over interruptions too.
     """
@@ -24,6 +26,7 @@ class EpisodeTraining(pl.LightningModule):
     num_updates: int
     batch_episodes: int
     learning_rate: tuple[float, float]
+    policy: Policy
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,179 @@
+"""All that needs a GPU, by one command, in under 8 minutes on one GPU or more.
+
+    make gpu                                            # python3, or PYTHON=...
+    make gpu ARGS="--parts results,overhead"
+    make gpu ARGS="--executor threads --small"          # the same parts on cores, to try them
+
+Devices are four; where there are fewer GPUs, several are streams of one. Nothing is installed: the
+python at hand needs a torch with CUDA, from 2.11 on, and what else is missing is named. Small
+wheels can be brought along, on a machine with a network made by
+
+    python3 -m pip wheel --wheel-dir wheels "hydra-core>=1.3.2,<1.4" lark rich
+
+and, without one, unpacked and found by
+
+    python3 -m pip install --no-index --no-deps --target packages wheels/*.whl
+    PYTHONPATH=packages make gpu
+
+Each part is a process of its own with a time limit: one that fails or hangs does not end the
+others. docs/results/gpu.md is written anew whenever a part has ended. Exit code 1: a part failed,
+was left out, or there is no GPU.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from benchmarks.gpu.machine import facts, fault_of, missing
+from benchmarks.gpu.page import Outcome, page
+from benchmarks.gpu.parts import PARTS, PROJECT, Fault, Figure, Part, Settings
+
+PAGE = PROJECT / "docs/results/gpu.md"
+CORES_PATIENCE = 5  # limits are those of a GPU
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what is asked for; returns the exit code."""
+    options = _options(arguments)
+    settings = Settings(options.executor, options.small, options.runs)
+    if options.part:
+        (part,) = (one for one in PARTS if one.name == options.part)
+        return _do(part, settings)
+    if fault := fault_of(options.executor):
+        print(f"make gpu: {fault}", file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory() as folder:
+        if settings.runs is None:
+            settings = settings._replace(runs=Path(folder))
+        settings.runs.mkdir(parents=True, exist_ok=True)
+        outcomes = _run_all(options.parts, settings, options.page)
+    failed = [one.part.name for one in outcomes if one.problem]
+    if failed:
+        print(f"make gpu: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    names = [part.name for part in PARTS]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--executor", choices=("cuda", "threads"), default="cuda")
+    parser.add_argument("--small", action="store_true", help="few placements and little training")
+    parser.add_argument("--parts", help=f"of {','.join(names)}; all by default")
+    parser.add_argument("--page", type=Path, help="what to write; on GPUs docs/results/gpu.md")
+    parser.add_argument("--runs", type=Path, help="keeps run directories there")
+    parser.add_argument("--part", choices=names, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    chosen = options.parts.split(",") if options.parts else names
+    if unknown := set(chosen) - set(names):
+        parser.error(f"--parts: {min(unknown)!r} is not one of {', '.join(names)}")
+    options.parts = [part for part in PARTS if part.name in chosen]
+    if options.runs is not None:
+        options.runs = options.runs.absolute()
+    if options.page is None and options.executor == "cuda":
+        options.page = PAGE
+    return options
+
+
+# --- In the process that is started ---------------------------------------------------------------
+
+
+def _run_all(parts: list[Part], settings: Settings, path: Path | None) -> list[Outcome]:
+    """One part after the other; the page after each."""
+    lacking = missing(parts, settings.executor)
+    for distribution, names in lacking.items():
+        print(f"{distribution} is missing: without it no {', '.join(names)}", flush=True)
+    about, outcomes, begin_s = facts(settings.executor), [], time.monotonic()
+    text = ""
+    for part in parts:
+        without = [name for name, names in lacking.items() if part.name in names]
+        outcomes.append(
+            Outcome(part, [], f"left out: {', '.join(without)} missing", 0.0)
+            if without
+            else _run(part, settings)
+        )
+        text = page(about, outcomes, time.monotonic() - begin_s)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    print(f"\n{text}", flush=True)
+    return outcomes
+
+
+def _run(part: Part, settings: Settings) -> Outcome:
+    """A part in a process of its own, which is ended with all that it has started."""
+    print(f"\n== {part.name}: {part.title}", flush=True)
+    command = [sys.executable, "-m", "benchmarks.gpu", "--part", part.name]
+    command += ["--executor", settings.executor, "--runs", str(settings.runs)]
+    command += ["--small"] if settings.small else []
+    here = [str(PROJECT / "src"), str(PROJECT / "tests"), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, here)), "PYTHONUNBUFFERED": "1"}
+    if settings.executor == "threads":
+        env["OMP_NUM_THREADS"] = "1"  # cores are devices
+    rows = _rows_of(part, settings)
+    rows.unlink(missing_ok=True)
+    begin_s, problem = time.monotonic(), None
+    limit_s = part.limit_s * (1 if settings.executor == "cuda" else CORES_PATIENCE)
+    process = subprocess.Popen(command, cwd=PROJECT, env=env, start_new_session=True)
+    try:
+        if code := process.wait(limit_s):
+            problem = f"failed (exit code {code})"
+    except subprocess.TimeoutExpired:
+        problem = f"stopped after {limit_s} s"
+    finally:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    lines = rows.read_text().splitlines() if rows.exists() else []
+    found = [Figure(*one) if len(one) == 3 else Fault(*one) for one in map(_loaded, lines) if one]
+    return Outcome(part, found, problem, time.monotonic() - begin_s)
+
+
+def _loaded(line: str) -> list | None:
+    """What a line says; a process that was killed may have left half of one."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _rows_of(part: Part, settings: Settings) -> Path:
+    assert settings.runs is not None
+    return settings.runs / f"{part.name}.jsonl"
+
+
+# --- In the process of a part ---------------------------------------------------------------------
+
+
+def _do(part: Part, settings: Settings) -> int:
+    """Write down what a part finds, as it finds it."""
+    is_right = True
+    with _rows_of(part, settings).open("a", buffering=1) as file:
+        for found in _guarded(part, settings):
+            is_right &= not isinstance(found, Fault)
+            file.write(json.dumps(found) + "\n")
+            print(f"{part.name}: {found}")
+    return 0 if is_right else 1
+
+
+def _guarded(part: Part, settings: Settings) -> Iterator[Figure | Fault]:
+    try:
+        yield from part.function()(settings)
+    except Exception as error:
+        traceback.print_exc()
+        yield Fault.of(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

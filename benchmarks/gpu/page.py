@@ -1,0 +1,59 @@
+"""docs/results/gpu.md: what it says, then a small table per part."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from benchmarks.gpu.parts import Cells, Fault, Figure, Part
+
+
+class Outcome(NamedTuple):
+    """What came of a part. problem: why it is not right or not whole, None if it is."""
+
+    part: Part
+    found: Sequence[Figure | Fault]
+    problem: str | None
+    seconds: float
+
+    @property
+    def cells(self) -> Cells:
+        """Its figures."""
+        return Cells([one for one in self.found if isinstance(one, Figure)])
+
+    @property
+    def faults(self) -> list[str]:
+        """What it found to be wrong."""
+        return [one.line for one in self.found if isinstance(one, Fault)]
+
+
+def page(facts: Mapping[str, str], outcomes: Sequence[Outcome], seconds: float) -> str:
+    """The whole page, of the parts that have ended."""
+    lines = ["# gpu", "", "    make gpu", ""]
+    lines.append(f"- date: {datetime.now(UTC):%Y-%m-%d}")
+    lines += [f"- {key}: {value}" for key, value in facts.items()]
+    lines += [f"- took: {seconds:.0f} s", "", "What it says:", ""]
+    lines += [f"- {_words(one)}" for one in outcomes]
+    for one in outcomes:
+        if len(one.cells):
+            lines += ["", f"### {one.part.name}: {one.part.title}", "", *_table(one.cells)]
+    return "\n".join(lines) + "\n"
+
+
+def _words(outcome: Outcome) -> str:
+    words = [f"{outcome.part.name}:"]
+    if outcome.problem:
+        words.append(f"**{outcome.problem}**.")
+    words += [f"Wrong: {line}." for line in outcome.faults]
+    if len(outcome.cells):
+        try:
+            words.append(outcome.part.words(outcome.cells))
+        except (KeyError, ValueError):  # it was ended before it came to that
+            words.append("what it found first is in the table.")
+    return " ".join(words)
+
+
+def _table(cells: Cells) -> list[str]:
+    lines = [f"| | {' | '.join(cells.columns)} |", f"| --- |{' ---: |' * len(cells.columns)}"]
+    for row in cells.rows:
+        lines.append(f"| {row} | {' | '.join(cells(row, column) for column in cells.columns)} |")
+    return lines

@@ -1,0 +1,156 @@
+"""Pictures of many runs: learning curves, and makespans over evaluations."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from doppler.report.finished import FinishedRun
+from doppler.report.tables import method_labels
+from doppler.trace.explain import time_unit
+from doppler.trace.gantt import PALETTE
+
+_INK = "#333333"
+_PANELS = {"best_s": "best so far", "mean_s": "mean of a batch"}
+_LEVELS = {"critical_path": "--", "annealing": "-.", "clustering": ":"}  # drawn to compare with
+
+
+def save_curves(
+    runs: Sequence[FinishedRun], table: pd.DataFrame, path: Path, *, title: str
+) -> bool:
+    """Draw the learning curves of one problem and system into a PNG file.
+
+    Args:
+        runs: of the problem and system.
+        table: their summary, for the levels of baselines.
+        path: of the file.
+        title: above the picture.
+
+    Returns:
+        False, and no file, where none was trained.
+    """
+    keys = zip(table["method"], table["variant"], table["evaluations"], strict=True)
+    labels = dict(zip(keys, method_labels(table), strict=True))
+    curves: dict[str, list[pd.DataFrame]] = defaultdict(list)
+    for run in runs:
+        needed, row = ["episodes", *_PANELS], run.rows[0]
+        if set(needed) <= set(run.metrics) and len(curve := run.metrics.dropna(subset=needed)):
+            curves[labels[row.method, row.variant, row.evaluations]].append(curve)
+    if not curves:
+        return False
+    lowest_s = min(one["best_s"].min() for of_method in curves.values() for one in of_method)
+    unit_s, symbol = time_unit(lowest_s)
+    figure = _figure(12, 4.2)
+    ends = {int(one["episodes"].max()) for of_method in curves.values() for one in of_method}
+    for axes, (column, name) in zip(figure.subplots(1, 2), _PANELS.items(), strict=True):
+        for i, (method, of_method) in enumerate(curves.items()):
+            found = band(of_method, column) / unit_s
+            colour = PALETTE[i % len(PALETTE)]
+            label = f"{method} (n={len(of_method)})"
+            axes.plot(found.index, found["mean"], color=colour, linewidth=1.6, label=label)
+            axes.fill_between(
+                found.index, found["low"], found["high"], color=colour, alpha=0.18, linewidth=0
+            )
+        _draw_levels(axes, table, unit_s)
+        axes.set_yscale("log")
+        _tick_budgets(axes, ends)
+        _dress(axes, "episodes", f"makespan ({symbol})")
+        axes.yaxis.set_minor_formatter("{x:.3g}")
+        axes.set_title(name, fontsize=10, color=_INK, loc="left")
+    _finish(figure, figure.axes[0], title, path)
+    return True
+
+
+def band(curves: Sequence[pd.DataFrame], column: str) -> pd.DataFrame:
+    """Lowest, mean and highest value over seeds, by episodes, where all seeds have one."""
+    series = [one.groupby("episodes")[column].last() for one in curves]
+    by_seed = pd.concat(series, axis=1).sort_index()
+    inside = by_seed.interpolate("index", limit_area="inside").dropna()
+    return pd.DataFrame(
+        {"low": inside.min(axis=1), "mean": inside.mean(axis=1), "high": inside.max(axis=1)}
+    )
+
+
+def save_effort(table: pd.DataFrame, path: Path, *, title: str) -> bool:
+    """Draw what more evaluations bring: a line per method of one problem and system.
+
+    Bars are the standard deviation over seeds. Rows of one training (``doppler trained``) and
+    methods of one budget, or of several settings with one, are left out. False, and no file, where
+    no method has had two budgets.
+    """
+    drawn = {
+        str(method): rows.sort_values("evaluations")
+        for method, rows in table.groupby("method", sort=False)
+        if rows["evaluations"].nunique() == len(rows) > 1 and " " not in str(method)
+    }
+    if not drawn:
+        return False
+    unit_s, symbol = time_unit(min(rows["makespan_s"].min() for rows in drawn.values()))
+    figure = _figure(9, 4.2)
+    axes = figure.subplots()
+    for i, (method, rows) in enumerate(drawn.items()):
+        axes.errorbar(
+            rows["evaluations"],
+            rows["makespan_s"] / unit_s,
+            yerr=rows["spread_s"] / unit_s,
+            **{"color": PALETTE[i % len(PALETTE)], "marker": "o", "markersize": 4},
+            **{"capsize": 3, "linewidth": 1.6},
+            label=f"{method} (n={rows['seeds'].min()})",
+        )
+    _draw_levels(axes, table.assign(method=""), unit_s)
+    axes.set_xscale("log")
+    _tick_budgets(axes, {int(one) for rows in drawn.values() for one in rows["evaluations"]})
+    _dress(axes, "evaluations", f"makespan ({symbol})")
+    _finish(figure, axes, title, path)
+    return True
+
+
+def _tick_budgets(axes: Axes, ends: set[int]) -> None:
+    """Ticks where budgets end; between them only where there is one."""
+    ticks = sorted(ends)
+    if len(ticks) == 1 and axes.get_xscale() == "linear":
+        steps = MaxNLocator(5, integer=True).tick_values(0, ticks[0])
+        ticks = [int(x) for x in steps if 0 <= x < 0.93 * ticks[0]] + ticks
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _draw_levels(axes: Axes, table: pd.DataFrame, unit_s: float) -> None:
+    """Lines for baselines, and for the lower bound where one is known."""
+    levels_s = table.drop_duplicates("method").set_index("method")["makespan_s"].to_dict()
+    for method, style in _LEVELS.items():
+        if method in levels_s:
+            level = levels_s[method] / unit_s
+            axes.axhline(level, color="#777777", linestyle=style, linewidth=1, label=method)
+    if (bound_s := table["lower_bound_s"].max()) > 0:
+        axes.axhline(bound_s / unit_s, color="#111111", linewidth=1, label="lower bound")
+
+
+def _figure(width_in: float, height_in: float) -> Figure:
+    figure = Figure(figsize=(width_in, height_in), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _dress(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x, color=_INK)
+    axes.set_ylabel(y, color=_INK)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.tick_params(axis="both", which="both", labelsize=8)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _finish(figure: Figure, legend_of: Axes, title: str, path: Path) -> None:
+    """Title above, legend below: they never meet."""
+    handles, names = legend_of.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
+    figure.suptitle(title, fontsize=11, parse_math=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
