@@ -51,7 +51,7 @@ class StageTwo(Stage):
         super().check(spec)
         check_weights(self.init_from)
         if bool(self.problems) != bool(self.held_out):
-            raise InputError("problems, held_out: training on a set needs both")
+            raise InputError("stage.problems, stage.held_out: training on a set needs both")
         if self.problems:
             check_count("stage.updates", self.updates, 1)
 
