@@ -24,7 +24,8 @@ def evaluate(run, tmp_path):
             f"workload.path={tmp_path}/five.txt",
             "cluster.num_devices=2",
         )
-        folder = tmp_path / "evaluate/five/p100x4" / "+".join(baselines)
+        method = baselines[0] if len(baselines) == 1 else "baselines"
+        folder = tmp_path / "evaluate/five/p100x4" / method
         (results,) = folder.glob("*/results.csv")
         assert (
             json.loads(results.with_name("summary.json").read_text())["bound"] == summary["bound"]

@@ -116,7 +116,7 @@ def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
     return TaughtPlacement.of(run.spec.problem, placement), effort, found
 
 
-def best_so_far(run: Run, session: Session, evaluations: int = 0) -> BestSoFar:
+def best_so_far(run: Run, session: Session) -> BestSoFar:
     """Executes on the run's system; keeps the best placement, on disk too."""
     confirmations, kind = run.spec.cfg.search.confirmations, run.spec.system.kind
     check_count("search.confirmations", confirmations, 0)
@@ -129,7 +129,6 @@ def best_so_far(run: Run, session: Session, evaluations: int = 0) -> BestSoFar:
         confirmations=confirmations,
         seed=run.spec.seed,
         on_best=keep,
-        evaluations=evaluations,
     )
 
 
@@ -161,13 +160,13 @@ class Learner:
         if self.init_from is not None:
             inherited = effort_of(self.init_from)
             found = found_of(self.init_from, spec.problem)
-        best = best_so_far(run, session, inherited.evaluations)
+        best = best_so_far(run, session)
         if found.placement is not None:
             best.confirm(found.placement)
         evaluations = self._left(best.evaluations, inherited.evaluations)
         share = self.algorithm.search_share
         check_at_least("algorithm.search_share", share, 0.0)
-        learning = instantiate(self.algorithm.reinforcement)
+        learning = instantiate(self.algorithm.reinforcement).suited_to(policy)
         for_training = evaluations - int(share * evaluations)
         num_updates = learning.updates_within(for_training, best.confirmations)
         task = Task(spec.view, best)
@@ -196,7 +195,8 @@ class Learner:
 
     def _left(self, used: int, inherited: int) -> int:
         """What a teacher used is of the same budget, what other trainings used is not."""
-        left = self.evaluations - (used - (0 if self.is_one_budget else inherited))
+        used += inherited if self.is_one_budget else 0
+        left = self.evaluations - used
         if left < 1:
             raise InputError(
                 f"stage.teacher: {used:,} evaluations are used, which leaves none of "

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from doppler.errors import InputError
 from doppler.experiment.directory import RunDirectory, Summary
-from doppler.experiment.specification import Specification
+from doppler.experiment.specification import Specification, plain
 from doppler.report.rows import RESULTS_FILE, print_results, read_results
 from doppler.system import Session
 
@@ -97,10 +96,9 @@ class Run:
             stage: its part of the configuration.
             changes: of other keys at the top of the configuration.
         """
-        cfg = deepcopy(self.spec.cfg)
-        OmegaConf.set_struct(cfg, False)
-        cfg.update({"run_dir": None, "overwrite": False, **changes})
-        OmegaConf.update(cfg, "stage", stage, merge=False)
+        # Resolved: what depends on the stage, as the size of a workload does, is of this run.
+        settings = {**plain(self.spec.cfg), "run_dir": None, "overwrite": False, **changes}
+        cfg = OmegaConf.create({**settings, "stage": stage})
         return make_run(cfg, self.console, is_step=True)
 
     def introduce(self) -> None:
@@ -180,7 +178,8 @@ def _in_order(run: Run) -> Iterator[Run]:
     """The runs that it needs, what these need before them, and last the run itself."""
     run.stage.check(run.spec)
     for needed in run.stage.needed(run):
-        run.say(f"stage={needed.stage.name} is needed first: {needed.directory.path}")
+        if needed.spec.cfg.overwrite or not needed.directory.is_finished:
+            run.say(f"stage={needed.stage.name} is needed first: {needed.directory.path}")
         yield from _in_order(needed)
     run.spec.check()
     yield run
