@@ -14,9 +14,7 @@ from yaml import YAMLError
 
 from doppler.errors import InputError
 from doppler.report.paired import PAIRED_FILE, PairedRatio, read_paired
-from doppler.report.rows import RESULTS_FILE, SUMMARY_FILE, ResultRow, read_results
-
-METRICS_FILE = "metrics.csv"
+from doppler.report.rows import METRICS_FILE, RESULTS_FILE, SUMMARY_FILE, ResultRow, read_results
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
