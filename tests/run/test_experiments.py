@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
+from doppler.stages.run import Run
+from doppler.stages.settling import settled
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from rich.console import Console
 
 from doppler.report.finished import find_runs
-from doppler.stages.run import Run
-from doppler.stages.settling import settled
 
 PROJECT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = sorted((PROJECT / "conf/experiment").glob("*.yaml"))

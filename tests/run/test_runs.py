@@ -247,7 +247,10 @@ def tight(directory: Path, output_bytes: list[int], edges: list[dict[str, int]])
 def test_stage_two_begins_where_stage_one_does_not_fit(run, tmp_path):
     # Four of five ops fill a device each. Without learning, stage I does not know that.
     edges = [{"src": 0, "dst": dst, "bytes": 3} for dst in range(1, 5)]
-    close = (*tight(tmp_path, [3, 6, 6, 6, 6], edges), "algorithm.imitation.learning_rate=[1e-12,1e-12]")
+    close = (
+        *tight(tmp_path, [3, 6, 6, 6, 6], edges),
+        "algorithm.imitation.learning_rate=[1e-12,1e-12]",
+    )
     summary, text = run(*close, "stage=pipeline", "baseline=[]")
     assert "stage=imitation is needed first" in text
     assert 0 < summary["makespan_s"] < 100
