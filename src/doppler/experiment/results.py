@@ -15,6 +15,7 @@ from doppler.graph.formats import write_atomically
 from doppler.report.rows import (
     PLACEMENTS,
     RESULTS_FILE,
+    TRACES,
     ResultRow,
     format_seconds,
     print_results,
@@ -52,6 +53,9 @@ def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary
         )
     with run.open() as session:
         trace = session.trace(method.placement)
+        if control := _strongest_other(methods, rows):
+            beside = session.trace(control.placement)
+            save_perfetto(beside, directory / TRACES / f"{control.name}.json")
     save_perfetto(trace, directory / "trace.json")
     title = f"{method.name}: {rows[0].workload} on {rows[0].cluster}, seed {rows[0].seed}"
     save_gantt(trace, directory / "schedule.png", title=title)
@@ -68,6 +72,17 @@ def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary
             f"placement, trace, schedule and table are in {directory}"
         )
     return summary
+
+
+def _strongest_other(methods: list[Method], rows: list[ResultRow]) -> Method | None:
+    """The best of the methods that are not the first one's own; its schedule is shown beside."""
+    own = methods[0].name
+    others = [
+        (row.makespan_s, i)
+        for i, row in enumerate(rows)
+        if row.method != own and not row.method.startswith(f"{own} ")
+    ]
+    return methods[min(others)[1]] if others else None
 
 
 def identity(run: Run) -> Summary:
