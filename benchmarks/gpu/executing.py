@@ -39,7 +39,7 @@ from doppler.system import System
 
 # Sums in another order; clocks of several GPUs, and what an event takes to be noticed.
 ERROR_FACTOR, CLOCKS_S = 10.0, 50e-6
-TIMED_RUNS = 20
+TIMED_RUNS = {False: 20, True: 3}  # by whether it is to be small
 USE_S = 2.0
 
 Findings = Iterator[Figure | Fault]
@@ -154,6 +154,7 @@ def whole_runs(settings: Settings) -> Findings:
 
     The first run after a session is opened shows what warming up has left over.
     """
+    repeats = TIMED_RUNS[settings.small]
     for name in ("chainmm",) if settings.small else ("llama_layer", "ffnn", "chainmm", "cholesky"):
         of = problem(name, settings.num_devices)
         alone_BV = np.zeros((1, of.num_ops), dtype=np.int64)
@@ -163,8 +164,8 @@ def whole_runs(settings: Settings) -> Findings:
             if label == "fifo":
                 continue
             with system.open(of) as session:
-                dealt_R = session.measure(dealt_BV, repeats=1 + TIMED_RUNS).seconds[0]
-                alone_R = session.measure(alone_BV, repeats=TIMED_RUNS).seconds[0]
+                dealt_R = session.measure(dealt_BV, repeats=1 + repeats).seconds[0]
+                alone_R = session.measure(alone_BV, repeats=repeats).seconds[0]
             if label == "priority":
                 yield Figure(name, "on one device", float(np.median(alone_R)) * 1e3)
                 yield Figure(name, "dealt out, first run", float(dealt_R[0]) * 1e3)
@@ -181,7 +182,7 @@ def _plain_s(name: str, settings: Settings) -> float:
 def _median_s(function: Callable[[], object], settings: Settings) -> float:
     """Of one call, all that it issued done."""
     seconds = []
-    for _ in range(3 + TIMED_RUNS):
+    for _ in range(3 + TIMED_RUNS[settings.small]):
         _wait(settings)
         begin = time.perf_counter()
         function()

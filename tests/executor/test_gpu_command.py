@@ -168,7 +168,6 @@ def gpu(made_up, monkeypatch):  # noqa: F811
     made_up(1)
     monkeypatch.setattr(benchmarks.executor, "TURNS", 2)
     monkeypatch.setattr(benchmarks.executor, "NUM_OPS", 20)
-    monkeypatch.setattr(executing, "TIMED_RUNS", 2)
     monkeypatch.setattr(executing, "USE_S", 0.1)
     monkeypatch.setattr(torch.cuda, "utilization", lambda gpu: 50)
     monkeypatch.setattr(torch.cuda, "device_memory_used", lambda gpu: 2e9)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from problems import cluster_of, graph_of, random_problem
 
+from doppler.experiment.calibrate import varied_placements
 from doppler.problem import build
 from doppler.simulator import WorkConserving
-from doppler.experiment.calibrate import varied_placements
 
 KINDS = {"random", "annealing", "heuristic"}
 

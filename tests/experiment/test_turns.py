@@ -6,20 +6,27 @@ import numpy as np
 import pytest
 from problems import cluster_of, graph_of
 
+from doppler.experiment.turns import Contender, measure_in_turns
 from doppler.problem import Placement, build
-from doppler.stages.turns import Contender, measure_in_turns
 from doppler.system import Measurement
 
 PROBLEM = build(graph_of([1.0] * 3), cluster_of([1.0] * 3))
 
 
 class Recorder:
-    """A run whose system takes as many seconds as the number of its first op's device says."""
+    """A specification whose system takes as many seconds as its first op's device is called."""
+
+    problem = PROBLEM
 
     def __init__(self, factor: float, log: list) -> None:
         self.factor, self.log, self.num_open = factor, log, 0
 
-    def open(self):
+    @property
+    def system(self):
+        return self
+
+    def open(self, problem):
+        assert problem is PROBLEM
         self.num_open += 1
         return self
 
@@ -40,9 +47,9 @@ class Recorder:
         )
 
 
-def contender(run: Recorder, device: int) -> Contender:
+def contender(spec: Recorder, device: int) -> Contender:
     placement = Placement.make(PROBLEM, np.full(3, device))
-    return Contender(run, SimpleNamespace(placement=placement))  # type: ignore[arg-type]
+    return Contender(spec, SimpleNamespace(placement=placement))  # type: ignore[arg-type]
 
 
 def test_every_round_has_each_method_once_and_orders_change():
@@ -62,7 +69,7 @@ def test_sessions_are_closed_when_a_method_fails():
         def measure(self, *args, **kwargs):
             raise RuntimeError("device lost")
 
-    run = Failing(1.0, [])
+    spec = Failing(1.0, [])
     with pytest.raises(RuntimeError, match="device lost"):
-        measure_in_turns([contender(run, 0)], 2, np.random.default_rng(0))
-    assert run.num_open == 0
+        measure_in_turns([contender(spec, 0)], 2, np.random.default_rng(0))
+    assert spec.num_open == 0

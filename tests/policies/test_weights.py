@@ -76,5 +76,5 @@ def test_weights_of_another_size_or_of_a_training_that_diverged_are_refused(tmp_
 
 @pytest.mark.parametrize("path", [None, 3])
 def test_what_is_no_path_is_named(path):
-    with pytest.raises(InputError, match=r"^checkpoint: must be a path or 'pretrained', got"):
+    with pytest.raises(InputError, match=r"^stage\.init_from: must be auto, null or a path, got"):
         load_checkpoint(path)

@@ -46,7 +46,7 @@ def test_a_share_of_stage_two_is_left_to_searching_and_counts_with_it(run, tmp_p
     for share in (0.0, 0.5):
         run(
             *("stage=rl_sim", "stage.init_from=null", f"run_dir={tmp_path}/{share}"),
-            f"algorithm.inference.share={share}",
+            f"algorithm.search_share={share}",
         )
         found = read_results(tmp_path / f"{share}/results.csv")
         rows[share] = {row.method: row for row in found}
@@ -65,9 +65,10 @@ def test_inference_needs_a_checkpoint(run, tmp_path):
 
 SET = (
     "stage=rl_sim",
-    "problems=['workload=synthetic workload.num_ops=30 workload.seed=0,1 cluster=mixed']",
-    "held_out=['workload=synthetic workload.num_ops=30 workload.seed=2']",
-    "budget.set_updates=2",
+    "+stage.problems=['workload=synthetic workload.num_ops=30 workload.seed=0,1 cluster=mixed']",
+    "+stage.held_out=['workload=synthetic workload.num_ops=30 workload.seed=2']",
+    "+stage.updates=2",
+    "algorithm=problem_set",
     "baseline=[critical_path]",
 )
 
@@ -91,8 +92,8 @@ def test_a_run_trains_on_many_problems_and_then_places_its_own(run, tmp_path):
     directory = only(tmp_path.glob("rl_sim/chainmm/p100x4/doppler/*"))
     rows = {row.method: row for row in read_results(directory / "results.csv")}
     assert rows.keys() == {"doppler at once", "doppler samples", "doppler", "critical_path"}
-    # Two updates of 8 times 16, and the held-out problem before, and once more at the end.
-    assert summary["trained"]["evaluations"] in (1, 258), "those of the best weights"
+    # Two updates of 2 times 16, and the held-out problem before, and once more at the end.
+    assert summary["trained"]["evaluations"] in (1, 66), "those of the best weights"
     weights = directory / "checkpoints/best.ckpt"
     again, _ = run(*SET, f"stage.init_from='{weights}'")
     assert again["trained"]["evaluations"] > summary["trained"]["evaluations"]
@@ -101,9 +102,10 @@ def test_a_run_trains_on_many_problems_and_then_places_its_own(run, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (("stage=pipeline", *SET[1:]), r"^problems: only stage=rl_sim trains on a set, not pipe"),
-        ((SET[0], SET[1]), r"^problems, held_out: training on a set needs both"),
-        ((SET[0], SET[2]), r"^problems, held_out: training on a set needs both"),
+        (("stage=pipeline", *SET[1:]), r"^stage\.problems: only stage=rl_sim trains on a set"),
+        ((SET[0], SET[1]), r"^stage\.problems, stage\.held_out: training on a set needs both"),
+        ((SET[0], SET[2]), r"^stage\.problems, stage\.held_out: training on a set needs both"),
+        (SET[:3], r"^stage\.updates: must be a whole number of at least 1, got 0"),
     ],
 )
 def test_a_set_that_no_stage_trains_on_is_refused(run, overrides, line):

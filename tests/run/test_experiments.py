@@ -83,7 +83,7 @@ def test_weights_travel_from_one_workload_to_another(run, tmp_path):
     run("method=doppler_zero_shot", *chainmm, "seed=1")
     variants = {
         row.variant
-        for each in find_runs([tmp_path])
+        for each in find_runs([tmp_path])[0]
         for row in each.rows
         if row.method == "doppler_zero_shot"
     }

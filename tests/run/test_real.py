@@ -10,8 +10,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from doppler.costs import load_all
 from doppler.errors import InputError
+from doppler.report.aggregate import collect, summarise
 from doppler.report.paired import read_paired
-from doppler.report.report import collect, summarise
 from doppler.report.rows import read_results
 
 CALIBRATION = ("runs=2", "seconds=0", "placements=6", "repeats=2")
@@ -124,7 +124,7 @@ def test_stage_three_on_this_machine(run, tmp_path):
     assert "finished already" in again
     assert again.count("95% interval") == 1 and "simulated by" in again
     run(*REAL, "stage.repeats=2")
-    table = summarise(collect([tmp_path / "rl_real"]))
+    table = summarise(collect([tmp_path / "rl_real"])).itertuples()
     assert {row.method for row in table} == {row.method for row in rows}, "both are one table"
 
 

@@ -11,7 +11,7 @@ from problems import REPOSITORY
 from doppler.errors import InputError
 from doppler.problem import Placement, build
 from doppler.report.rows import read_results
-from doppler.stages.optimisation import seeded_generator
+from doppler.search import seeded_generator
 
 BASELINES = sorted(path.stem for path in (REPOSITORY / "conf/baseline").glob("*.yaml"))
 # Episodes of two updates.
@@ -60,7 +60,7 @@ def test_stage_two_counts_what_its_teacher_used(run, tmp_path):
             *("stage=pipeline", "baseline=[annealing]", f"baseline@stage.teacher={name}"),
             "stage.teacher.runs=1" if name == "critical_path" else "stage.teacher.evaluations=50",
         )
-        assert "stage I is needed first" in text, "another teacher, other weights"
+        assert "stage=imitation is needed first" in text, "another teacher, other weights"
         (line,) = (line for line in text.splitlines() if "/pipeline/" in line and " -> " in line)
         folder = Path(line.split(" -> ")[1])
         rows[name] = {row.method: row for row in read_results(folder / "results.csv")}
@@ -75,7 +75,7 @@ def test_stage_two_counts_what_its_teacher_used(run, tmp_path):
     _, again = run(
         "stage=rl_sim", "baseline@stage.teacher=annealing", "stage.teacher.evaluations=50"
     )
-    assert "stage I is needed first" not in again
+    assert "stage=imitation is needed first" not in again
 
 
 def test_a_teacher_that_uses_the_whole_budget_leaves_nothing_to_train_with(run):

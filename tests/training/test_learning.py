@@ -13,14 +13,13 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
 from problems import random_problem
-from torch.utils.data import DataLoader
+from trainings import fit, task_of
 
 from doppler.baselines import CPSAT
 from doppler.episode import make_view
 from doppler.problem import Problem
 from doppler.simulator import WorkConserving
-from doppler.stages.best_so_far import BestSoFar
-from doppler.stages.optimisation import Updates
+from doppler.training import Reinforcement
 
 pytest.importorskip("ortools.sat.python.cp_model")
 
@@ -61,22 +60,22 @@ def greedy_s(policy, problem: Problem) -> float:
 
 def trained_greedy_s(policy, cfg, problem: Problem, directory: Path, seed: int) -> float:
     """Of the best greedy placement of stage II with the default settings, from these weights."""
+    learning = instantiate(cfg.algorithm.reinforcement)
     with SYSTEM.open(problem) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=seed, on_best=lambda *_: None)
-        module = instantiate(cfg.algorithm.reinforcement)(
-            title="test",
+        task = task_of(make_view(problem), session)
+        module = Reinforcement(
             policy=policy,
-            view=make_view(problem),
-            best=best,
+            tasks=[task],
+            trials=[task],
+            learning=learning,
+            num_updates=learning.updates_within(cfg.budget.evaluations, 0),
             seed=seed,
-            on_best_greedy=lambda: None,
+            title="test",
+            on_best=lambda: None,
         )
-        trainer = instantiate(cfg.trainer.build)(
-            max_steps=module.num_updates, default_root_dir=directory, logger=False
-        )
-        trainer.fit(module, DataLoader(Updates(), batch_size=None))
+        fit(module, directory)
         module.try_greedy()
-    return module.greedy.seconds
+    return task.greedy.seconds
 
 
 @pytest.mark.slow

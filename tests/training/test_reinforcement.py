@@ -14,6 +14,7 @@ from trainings import (
     NotedRollouts,
     fit,
     greedy_s,
+    groups_of,
     make_policy,
     reinforcement,
     two_chains,
@@ -99,8 +100,8 @@ def test_the_first_updates_also_place_groups_another_merging_each(tmp_path):
     assert module.num_updates == 6
     played = [num for num in rollouts.numbers if num > 1]  # one episode: the greedy one
     assert played == [16, 3] * 4 + [16] * 2
-    assert {groups for num, _, groups in rollouts.noted if num == 16} == {tuple(range(11))}
-    assert len({groups for num, _, groups in rollouts.noted if num == 3}) > 1
+    assert {groups_of(view) for view in rollouts.views_of(16)} == {tuple(range(11))}
+    assert len({groups_of(view) for view in rollouts.views_of(3)}) > 1
 
 
 def test_a_policy_that_knows_no_groups_is_not_asked_to_place_them(tmp_path):
@@ -112,7 +113,7 @@ def test_a_policy_that_knows_no_groups_is_not_asked_to_place_them(tmp_path):
         fit(module, tmp_path)
         executed = session.evaluations
     assert set(rollouts.numbers) == {1, 16}
-    assert {groups for _, _, groups in rollouts.noted} == {tuple(range(9))}
+    assert not any(view.is_merged for _, _, view in rollouts.noted)
     assert executed == module.num_episodes + len(rollouts.noted) - module.num_updates
 
 

@@ -147,17 +147,26 @@ class CountingSession:
 
 
 class NotedRollouts:
-    """Passes a policy's rollouts on, and notes each: episodes, exploration, the ops' groups."""
+    """Passes a policy's rollouts on, and notes each: episodes, exploration, the view."""
 
     def __init__(self, policy: DualPolicy) -> None:
         self.policy, self.noted = policy, []
         policy.rollout = self  # type: ignore[method-assign]
 
     def __call__(self, view, num_episodes, explore, rng):
-        self.noted.append((num_episodes, explore, tuple(view.arrays.group.tolist())))
+        self.noted.append((num_episodes, explore, view))
         return type(self.policy).rollout(self.policy, view, num_episodes, explore, rng)
 
     @property
     def numbers(self) -> list[int]:
         """Episodes of each rollout."""
         return [num for num, _, _ in self.noted]
+
+    def views_of(self, num_episodes: int) -> list[View]:
+        """What rollouts of so many episodes were asked to place."""
+        return [view for num, _, view in self.noted if num == num_episodes]
+
+
+def groups_of(view: View) -> tuple[int, ...]:
+    """The group of each op."""
+    return tuple(view.arrays.group.tolist())

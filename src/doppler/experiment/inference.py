@@ -15,7 +15,7 @@ from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
 from doppler.policies.weights import load_checkpoint
 from doppler.report.rows import format_seconds
-from doppler.search import Budget, policy_steps, search, seeded_generator
+from doppler.search import Budget, SearchStep, policy_steps, search, seeded_generator
 from doppler.training import effort_of
 from doppler.warming import warm_up
 
@@ -57,23 +57,27 @@ def apply_policy(run: Run, path: str | Path) -> Summary:
     methods: list[Method] = []
     warm_up(spec.system, list(spec.baselines.values()), policy)
     begin = time.perf_counter()
+    labels = iter((f"{name} at once", f"{name} samples", name))
+
+    def keep(step: SearchStep) -> None:
+        label = next(labels)
+        if best.placement is not None:
+            methods.append(
+                Method(
+                    name=label,
+                    settings=settings,
+                    placement=best.placement,
+                    makespan_s=nominal_s(spec, best.placement),
+                    uses_order=True,
+                    evaluations=best.evaluations,
+                    wall_s=time.perf_counter() - begin,
+                )
+            )
+
     with run.open() as session:
         best = best_so_far(run, session)
         steps = policy_steps(spec.cfg.search, policy, spec.view, trained=False)
-        for label, step in zip((f"{name} at once", f"{name} samples", name), steps, strict=True):
-            search([step], best, Budget(evaluations=evaluations - best.evaluations), rng)
-            if best.placement is not None:
-                methods.append(
-                    Method(
-                        name=label,
-                        settings=settings,
-                        placement=best.placement,
-                        makespan_s=nominal_s(spec, best.placement),
-                        uses_order=True,
-                        evaluations=best.evaluations,
-                        wall_s=time.perf_counter() - begin,
-                    )
-                )
+        search(steps, best, Budget(evaluations=evaluations), rng, after=keep)
     if not methods:
         raise InputError(f"{name}: no placement of {best.evaluations} fits in memory")
     others = [*methods[-2::-1], *compare_baselines(spec, run.say)]

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
-from pytorch_lightning.loggers import Logger
 
 from doppler.baselines import Annealing, Baseline, TaughtPlacement, Teacher
 from doppler.errors import InputError, check_at_least, check_count
@@ -74,16 +73,10 @@ def train(run: Run, module: EpisodeTraining) -> None:
         directory,
         checkpoint_every_s=every_s,
         settings=settings,
-        loggers=make_loggers(run),
+        loggers=run.loggers.begin(),
         console=run.console,
         say=run.say,
     )
-
-
-def make_loggers(run: Run) -> list[Logger]:
-    """The configured loggers of Lightning, writing into the run's directory."""
-    chosen = run.spec.cfg.get("logger") or {}
-    return [instantiate(conf, save_dir=str(run.directory.path)) for conf in chosen.values()]
 
 
 def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
@@ -116,7 +109,7 @@ def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
     return TaughtPlacement.of(run.spec.problem, placement), effort, found
 
 
-def best_so_far(run: Run, session: Session, evaluations: int = 0) -> BestSoFar:
+def best_so_far(run: Run, session: Session) -> BestSoFar:
     """Executes on the run's system; keeps the best placement, on disk too."""
     confirmations, kind = run.spec.cfg.search.confirmations, run.spec.system.kind
     check_count("search.confirmations", confirmations, 0)
@@ -129,7 +122,6 @@ def best_so_far(run: Run, session: Session, evaluations: int = 0) -> BestSoFar:
         confirmations=confirmations,
         seed=run.spec.seed,
         on_best=keep,
-        evaluations=evaluations,
     )
 
 
@@ -161,13 +153,13 @@ class Learner:
         if self.init_from is not None:
             inherited = effort_of(self.init_from)
             found = found_of(self.init_from, spec.problem)
-        best = best_so_far(run, session, inherited.evaluations)
+        best = best_so_far(run, session)
         if found.placement is not None:
             best.confirm(found.placement)
         evaluations = self._left(best.evaluations, inherited.evaluations)
         share = self.algorithm.search_share
         check_at_least("algorithm.search_share", share, 0.0)
-        learning = instantiate(self.algorithm.reinforcement)
+        learning = instantiate(self.algorithm.reinforcement).suited_to(policy)
         for_training = evaluations - int(share * evaluations)
         num_updates = learning.updates_within(for_training, best.confirmations)
         task = Task(spec.view, best)
@@ -196,7 +188,8 @@ class Learner:
 
     def _left(self, used: int, inherited: int) -> int:
         """What a teacher used is of the same budget, what other trainings used is not."""
-        left = self.evaluations - (used - (0 if self.is_one_budget else inherited))
+        used += inherited if self.is_one_budget else 0
+        left = self.evaluations - used
         if left < 1:
             raise InputError(
                 f"stage.teacher: {used:,} evaluations are used, which leaves none of "

@@ -56,7 +56,7 @@ def train_on_set(
     with ExitStack() as stack:
 
         def tasks(key: str, lines: Sequence[str]) -> list[Task]:
-            found = list(problems_of(lines, key))
+            found = list(problems_of(lines, f"stage.{key}"))
             run.say(f"{key}: {len(found)} problems, {_sizes(found)} ops")
             sessions = [stack.enter_context(run.spec.system.open(problem)) for problem in found]
             bests = [

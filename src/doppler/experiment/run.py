@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,9 @@ from rich.console import Console
 
 from doppler.errors import InputError
 from doppler.experiment.directory import RunDirectory, Summary
-from doppler.experiment.specification import Specification
+from doppler.experiment.log import logged
+from doppler.experiment.publishing import Loggers, check_packages
+from doppler.experiment.specification import Specification, plain
 from doppler.report.rows import RESULTS_FILE, print_results, read_results
 from doppler.system import Session
 
@@ -82,6 +83,12 @@ class Run:
             Path(str(cfg.output_dir), *map(str, parts), f"seed={cfg.seed}-{identity}"), identity
         )
 
+    @cached_property
+    def loggers(self) -> Loggers:
+        """The configured ones, which write into the run's directory."""
+        chosen, settings = self.spec.cfg.get("logger") or {}, self.spec.settings()
+        return Loggers(chosen, settings, self.directory.path, is_step=self.is_step)
+
     def say(self, text: str) -> None:
         """One line for the person who watches; numbers are not coloured in."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -97,10 +104,9 @@ class Run:
             stage: its part of the configuration.
             changes: of other keys at the top of the configuration.
         """
-        cfg = deepcopy(self.spec.cfg)
-        OmegaConf.set_struct(cfg, False)
-        cfg.update({"run_dir": None, "overwrite": False, **changes})
-        OmegaConf.update(cfg, "stage", stage, merge=False)
+        # Resolved: what depends on the stage, as the size of a workload does, is of this run.
+        settings = {**plain(self.spec.cfg), "run_dir": None, "overwrite": False, **changes}
+        cfg = OmegaConf.create({**settings, "stage": stage})
         return make_run(cfg, self.console, is_step=True)
 
     def introduce(self) -> None:
@@ -163,13 +169,18 @@ def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summ
         InputError: one line about what is wrong with the configuration or its files.
     """
     run = make_run(cfg, console)
+    check_packages(list(cfg.get("logger") or ()))
     for each in _in_order(run):
         told = overrides if each is run else ()
         with each.directory.claimed(each.spec.cfg, told, wait=each.is_step):
             already = each.directory.is_finished
-            if not already:
-                each.introduce()
-                each.stage.run(each)
+            with each.loggers.closed():
+                if not already:
+                    with logged(each.directory.path, each.console):
+                        each.introduce()
+                        each.stage.run(each)
+                if not each.is_step:
+                    each.loggers.publish(retell=already)
         if already and not each.is_step:
             each.say(f"{each.directory.path} is finished already (overwrite=true runs it again)")
             each.stage.show(each)
@@ -180,7 +191,8 @@ def _in_order(run: Run) -> Iterator[Run]:
     """The runs that it needs, what these need before them, and last the run itself."""
     run.stage.check(run.spec)
     for needed in run.stage.needed(run):
-        run.say(f"stage={needed.stage.name} is needed first: {needed.directory.path}")
+        if needed.spec.cfg.overwrite or not needed.directory.is_finished:
+            run.say(f"stage={needed.stage.name} is needed first: {needed.directory.path}")
         yield from _in_order(needed)
     run.spec.check()
     yield run

@@ -177,8 +177,7 @@ class StageThree(Stage):
         before = None if init_from is None else found_of(init_from, spec.problem).placement
         if before is not None:
             candidates[f"{name} stage II"] = before
-        evaluations = task.best.evaluations - module.inherited.evaluations
-        evaluations += self.choosing * len(candidates)
+        evaluations = task.best.evaluations + self.choosing * len(candidates)
         return Learned(module, candidates, evaluations)
 
     def _search_measured(self, run: Run, learned: Learned) -> list[Method]:

@@ -51,7 +51,7 @@ class StageTwo(Stage):
         super().check(spec)
         check_weights(self.init_from)
         if bool(self.problems) != bool(self.held_out):
-            raise InputError("problems, held_out: training on a set needs both")
+            raise InputError("stage.problems, stage.held_out: training on a set needs both")
         if self.problems:
             check_count("stage.updates", self.updates, 1)
 
@@ -180,7 +180,8 @@ def _learned_methods(run: Run, module: Reinforcement) -> list[Method]:
 
     name, used = spec.policy_name, (effort.evaluations, effort.seconds)
     best = task.best.placement or task.greedy.placement
-    methods = [method(name, best, task.best.evaluations, module.elapsed_s)]
-    if task.best.evaluations > effort.evaluations and found.placement is not None:
+    in_all = module.effort
+    methods = [method(name, best, in_all.evaluations, in_all.seconds)]
+    if in_all.evaluations > effort.evaluations and found.placement is not None:
         methods.append(method(f"{name} trained", found.placement, *used))
     return [*methods, method(f"{name} greedy", task.greedy.placement, *used)]

@@ -21,7 +21,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         InputError: no such file, or not a checkpoint of this program.
     """
     if not isinstance(path, str | Path):
-        raise InputError(f"checkpoint: must be a path or {PRETRAINED!r}, got {path!r}")
+        raise InputError(f"stage.init_from: must be auto, null or a path, got {path!r}")
     if str(path) == PRETRAINED:
         path = _PRETRAINED_PATH
     try:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from doppler.errors import InputError, check_at_least, check_count
+from doppler.policies import Policy
 from doppler.training.advantage import ADVANTAGES
 from doppler.training.updates import first_and_last
 
@@ -69,6 +70,10 @@ class Learning:
     def num_tuned(self, num_updates: int) -> int:
         """Updates that rates and entropy are for, the first; only these execute others beside."""
         return min(num_updates, self.tuned_updates or num_updates)
+
+    def suited_to(self, policy: Policy) -> Self:
+        """The options without groups of ops, if the policy knows none."""
+        return self if policy.keeps_groups else replace(self, beside=0, grouped=0.0)
 
     def tuned_for(self, num_updates: int) -> Self:
         """The options with rates and entropy of a training of so many updates."""

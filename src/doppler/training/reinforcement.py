@@ -4,7 +4,7 @@ Shape suffixes: B episodes, V ops.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -82,8 +82,7 @@ class Reinforcement(EpisodeTraining):
     seed: of everything random here.
     title: what the training is called where progress is told.
     on_best: called while the weights are those of the best trial so far.
-    inherited: what it took to make the weights that training begins with; elapsed_s goes on from
-        there, and evaluations of tasks do where their `BestSoFar` has them.
+    inherited: what it took to make the weights that training begins with; effort goes on from there.
 
     trained: what training alone has found on its first task, set once it has ended.
 
@@ -118,9 +117,7 @@ class Reinforcement(EpisodeTraining):
         self.policy = policy
         self.tasks, self.trials = list(tasks), list(trials)
         self.num_updates = num_updates
-        self.learning = learning.tuned_for(num_updates)
-        if not policy.keeps_groups:
-            self.learning = replace(self.learning, beside=0, grouped=0.0)
+        self.learning = learning.suited_to(policy).tuned_for(num_updates)
         self.learning_rate = first_and_last("learning_rate", self.learning.learning_rate)
         self.batch_problems = min(len(self.tasks), learning.batch_problems)
         self.batch_episodes = self.batch_problems * learning.batch_episodes
@@ -144,9 +141,7 @@ class Reinforcement(EpisodeTraining):
     @property
     def effort(self) -> Effort:
         """What it took to get here, and to where it began."""
-        if len(self.tasks) == 1:
-            return Effort(self.task.best.evaluations, self.elapsed_s)
-        own = sum(one.best.evaluations for one in {*self.tasks, *self.trials})
+        own = sum(best.evaluations for best in {one.best for one in (*self.tasks, *self.trials)})
         return Effort(self.inherited.evaluations + own, self.elapsed_s)
 
     def on_train_batch_start(self, batch: int, batch_idx: int) -> None:

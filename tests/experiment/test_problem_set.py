@@ -1,0 +1,49 @@
+"""Lines of configuration that describe problems to train on."""
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from problems import random_problem
+
+from doppler.errors import InputError
+from doppler.experiment.problem_set import problems_of
+from doppler.graph import save_json
+
+
+@pytest.fixture
+def no_hydra():
+    GlobalHydra.instance().clear()
+
+
+def test_lines_are_swept_over_their_values(no_hydra):
+    lines = [
+        "workload=synthetic workload.family=layered,tree workload.seed=range(0,3) cluster=p100x4",
+        "workload=chainmm workload.params.n=256 cluster=mixed cluster.num_devices=2,3",
+    ]
+    found = list(problems_of(lines, "problems"))
+    assert [problem.num_devices for problem in found] == [4] * 6 + [2, 3]
+    assert len({problem.hash for problem in found}) == 8
+    assert [problem.graph.name.split("_")[0] for problem in found[:6]] == ["layered"] * 3 + [
+        "tree"
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("workload=nothing", "Could not find 'workload/nothing'|nothing"),
+        ("workload=chainmm seed=3", "seed is not of workload, decomposition, cluster"),
+        ("workload=synthetic workload.family=ladder", "'ladder' is not one of"),
+        ("workload=chainmm workload.n=4", "workload.n"),
+        ("workload=", "workload"),
+    ],
+)
+def test_a_line_that_is_no_problem_is_named(no_hydra, line, message):
+    with pytest.raises(InputError, match=rf"^held_out\[1\]: {line}: .*({message})"):
+        list(problems_of(["workload=chainmm workload.params.n=64", line], "held_out"))
+
+
+def test_a_line_may_name_a_file(no_hydra, tmp_path):
+    problem = random_problem(1, num_ops=9)
+    save_json(problem.graph, tmp_path / "graph.json")
+    (found,) = problems_of([f"workload=file workload.path={tmp_path}/graph.json"], "problems")
+    assert found.num_ops == 9
