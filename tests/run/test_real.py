@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from averages import averages_of
 from omegaconf.errors import OmegaConfBaseException
 
 from doppler.costs import load_all
 from doppler.errors import InputError
 from doppler.report.paired import read_paired
-from doppler.report.report import collect, summarise
 from doppler.report.rows import read_results
 
 CALIBRATION = ("runs=2", "seconds=0", "placements=6", "repeats=2")
@@ -124,7 +124,7 @@ def test_stage_three_on_this_machine(run, tmp_path):
     assert "finished already" in again
     assert again.count("95% interval") == 1 and "simulated by" in again
     run(*REAL, "stage.repeats=2")
-    table = summarise(collect([tmp_path / "rl_real"]))
+    table = averages_of(tmp_path / "rl_real")
     assert {row.method for row in table} == {row.method for row in rows}, "both are one table"
 
 

@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
+from averages import averages_of
 from hydra.utils import instantiate
 
 from doppler.errors import InputError
 from doppler.graph import load_graph
 from doppler.problem import Placement, build
-from doppler.report.report import collect, summarise
+from doppler.report.page import write_report
 from doppler.report.rows import read_results
-from doppler.report.writing import write_report
 
 ARTIFACTS = (
     "summary.json",
@@ -127,7 +127,7 @@ def test_evaluate_ranks_baselines_and_report_averages_seeds(run, tmp_path):
         "round_robin",
         "single_device",
     ]
-    table = {row.method: row for row in summarise(collect([tmp_path]))}
+    table = {row.method: row for row in averages_of(tmp_path)}
     assert {name: row.seeds for name, row in table.items()} == {
         "critical_path": 2,
         "round_robin": 2,
@@ -216,10 +216,10 @@ def test_report_keeps_different_problems_systems_and_settings_apart(run, tmp_pat
     base = ("stage=evaluate", "baseline=critical_path")
     run(*base)
     run(*base, "workload.params.n=128")
-    run(*base, "simulator.streams=2")
+    run(*base, "+simulator.streams=2")
     run(*base, "baseline.critical_path.runs=1")
     run(*base, "seed=1")
-    table = summarise(collect([tmp_path]))
+    table = averages_of(tmp_path)
     assert sorted(row.seeds for row in table) == [1, 1, 1, 2]
 
 
@@ -247,13 +247,16 @@ def tight(directory: Path, output_bytes: list[int], edges: list[dict[str, int]])
 def test_stage_two_begins_where_stage_one_does_not_fit(run, tmp_path):
     # Four of five ops fill a device each. Without learning, stage I does not know that.
     edges = [{"src": 0, "dst": dst, "bytes": 3} for dst in range(1, 5)]
-    close = (*tight(tmp_path, [3, 6, 6, 6, 6], edges), "algorithm.imitation.learning_rate=[1e-12,1e-12]")
+    close = (
+        *tight(tmp_path, [3, 6, 6, 6, 6], edges),
+        "algorithm.imitation.learning_rate=[1e-12,1e-12]",
+    )
     summary, text = run(*close, "stage=pipeline", "baseline=[]")
     assert "stage=imitation is needed first" in text
     assert 0 < summary["makespan_s"] < 100
     step = only(tmp_path.glob("imitation/tight/tiny/doppler/*"))
     assert json.loads((step / "summary.json").read_text())["greedy_makespan_s"] is None
-    markdown = write_report([tmp_path], tmp_path / "report")
+    markdown, _ = write_report([tmp_path], tmp_path / "report")
     assert "doppler imitation" not in markdown, "a step without a placement has nothing to report"
     run(*close, "stage=pipeline", "baseline=[]", "search.confirmations=1")
     assert only(tmp_path.glob("imitation/tight/tiny/doppler/*")) == step, "it is used again"

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from doppler.report.report import collect, summarise
+from averages import averages_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 SWEEP = ("stage=evaluate", "baseline=[annealing,round_robin]", "workload.params.n=64")
@@ -31,7 +30,7 @@ def table(out: Path):
     """What a report says, but for seconds."""
     return [
         (row.method, row.seeds, row.makespan_s, row.spread_s, row.jitter_p95_s, row.evaluations)
-        for row in summarise(collect([out]))
+        for row in averages_of(out)
     ]
 
 
