@@ -7,14 +7,15 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
 
-.PHONY: help demo test test-slow gpu check lint types layers
+.PHONY: help demo test test-slow gpu check lint types layers docs
 
 help:
 	@echo "make demo       train on a real workload and compare: table, placement, trace, picture"
 	@echo "make test       all tests but the slow ones and those that need a GPU"
 	@echo "make test-slow  the slow tests"
 	@echo "make gpu        all that needs a GPU, with python3 or PYTHON=..., which has torch with CUDA"
-	@echo "make check      what CI runs: lint, types, layers, tests"
+	@echo "make check      what CI runs: lint, types, layers, docs, tests"
+	@echo "make docs       the site of docs/, in build/site"
 
 demo: $(VENV)/installed
 	$(BIN)/python src/run.py budget=quick
@@ -30,11 +31,11 @@ gpu:
 	@test -n "$(PYTHON)" || { echo "make needs Python 3.11 or later on the PATH"; exit 1; }
 	@$(PYTHON) -m benchmarks.gpu $(ARGS)
 
-check: lint types layers test
+check: lint types layers docs test
 
 lint: $(VENV)/installed
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples setup.py
+	$(BIN)/ruff format --check src tests benchmarks examples setup.py
 
 types: $(VENV)/installed
 	$(BIN)/basedpyright
@@ -42,8 +43,12 @@ types: $(VENV)/installed
 layers: $(VENV)/installed
 	$(BIN)/lint-imports
 
+# The variable silences the theme's advice on its successor.
+docs: $(VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 # torch is pinned here: an unpinned one is a different, much larger install (README: your own torch).
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml setup.py
 	@test -n "$(PYTHON)" || { echo "make needs Python 3.11 or later on the PATH"; exit 1; }
 	@echo "building $(VENV) with $(PYTHON) ($$($(PYTHON) --version)): a few minutes, once"
 	$(PYTHON) -m venv $(VENV)

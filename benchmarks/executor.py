@@ -31,7 +31,7 @@ sys.path.insert(0, str(PROJECT / "src"))
 
 from doppler.calibration import calibrate  # noqa: E402
 from doppler.cluster import host  # noqa: E402
-from doppler.einsum import Published, load_program, load_workload, lower  # noqa: E402
+from doppler.einsum import FewestElements, load_program, load_workload, lower  # noqa: E402
 from doppler.executor import (  # noqa: E402
     SynchronousThreads,
     Threads,
@@ -160,7 +160,7 @@ def against_simulation() -> None:
     """Measured makespans over those that the simulator predicts with measured costs."""
     graph = load_workload(
         program=str(PROJECT / "workloads/llama_layer.einsum"),
-        decomposition=Published(),
+        decomposition=FewestElements(),
         parts=2,
         preset="small",
     )

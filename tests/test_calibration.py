@@ -20,7 +20,7 @@ from doppler.calibration import (
 )
 from doppler.cluster import preset
 from doppler.costs import kernel_key
-from doppler.einsum import Published, load_workload
+from doppler.einsum import FewestElements, load_workload
 from doppler.problem import Placement, build
 from doppler.simulator import WorkConserving
 
@@ -33,7 +33,7 @@ def generator() -> np.random.Generator:
 
 
 def ffnn(num_devices: int = 3):
-    graph = load_workload(program="workloads/ffnn.einsum", decomposition=Published(), parts=4)
+    graph = load_workload(program="workloads/ffnn.einsum", decomposition=FewestElements(), parts=4)
     return build(graph, preset(name="mixed", num_devices=num_devices))
 
 

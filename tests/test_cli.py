@@ -1,9 +1,12 @@
 """The command ``doppler``, and what importing the package costs."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +64,20 @@ def test_usage_names_every_command(capsys):
     assert error == f"error: no command 'plcae'\n{usage}"
     for name in COMMANDS:
         assert f"doppler {name} " in usage
+
+
+def test_a_folder_of_the_users_adds_to_the_groups(tmp_path):
+    page = (Path(__file__).resolve().parents[1] / "docs/command_line.md").read_text()
+    name, text = re.search(r"^`(\S+)`:\n\n```yaml\n(.*?)```", page, re.M | re.S).groups()
+    (command,) = re.findall(r"^    doppler (run --config-dir .*)$", page, re.M)
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(text)
+    words = [*shlex.split(command), "--cfg", "job", "--package", "cluster"]
+    code = f"from doppler.cli import main; main({words})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert text in done.stdout
 
 
 @pytest.fixture

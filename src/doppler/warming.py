@@ -10,7 +10,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from doppler.baselines import (
     ETF,
     HEFT,
     Annealing,
-    Baseline,
     Clustering,
     CriticalPath,
     lower_bound,
@@ -39,18 +38,18 @@ from doppler.trace import Trace
 
 # More executions than these of the tiny problem compile nothing more.
 _EVALUATIONS = 64
+# Kinds of policies that this process has warmed up.
+_LEARNED: set[type] = set()
 _POLICY = {"hidden": 4, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
 
 
-def warm_up(
-    system: System, baselines: Sequence[Baseline] = (), policy: Policy | None = None
-) -> None:
+def warm_up(system: System, baselines: Sequence[Any] = (), policy: Policy | None = None) -> None:
     """Run all of these once on a tiny problem; compiles what this process has not compiled yet.
 
     Args:
         system: a measured one is not run: it compiles nothing.
-        baselines: with few evaluations each.
-        policy: a copy of it plays, follows and learns, also with groups of ops.
+        baselines: with few evaluations each (contract.Baseline).
+        policy: a copy of it plays, follows and learns, groups of ops included.
     """
     problem, rng = _tiny_problem(), np.random.default_rng(0)
     is_simulated = system.kind == "simulated"
@@ -63,9 +62,9 @@ def warm_up(
             with suppress(InputError):  # it needs what a tiny problem lacks, such as nodes
                 _with_few_evaluations(baseline).place(session, rng)
     lower_bound(problem, streams=system.streams)
-    if policy is not None:
-        for view in _tiny_views():
-            _learn(deepcopy(policy), view, rng)
+    if policy is not None and type(policy) not in _LEARNED:
+        _learn(deepcopy(policy), heavy_merged(make_view(problem)), rng)
+        _LEARNED.add(type(policy))
 
 
 def warm(say: Callable[[str], None]) -> float:
@@ -88,20 +87,20 @@ def warm(say: Callable[[str], None]) -> float:
 
 def _parts() -> dict[str, Callable[[], None]]:
     """What there is to compile, by what it is called."""
-    simulators: list[System] = [WorkConserving(), BulkSynchronous(), Published()]
+    simulators: list[Any] = [WorkConserving(), BulkSynchronous(), Published()]
     annealing = Annealing(
         evaluations=_EVALUATIONS, order=True, starts=1, draws=1, hot=0.1, cold=0.1
     )
     schedulers = [method(runs=1) for method in (CriticalPath, HEFT, CPOP, ETF)]
     dual = DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **_POLICY)
     stepwise = StepwiseDualPolicy(sel="learned", plc="learned", look_ahead=True, **_POLICY)
-    plain = simulators[0]
+    plain, measured = simulators[0], cast(Any, _Measured())
     return {
         **{f"simulator {each.name}": partial(warm_up, each) for each in simulators},
         "list schedulers": partial(warm_up, plain, schedulers),
         "clustering": partial(warm_up, plain, [Clustering(evaluations=1)]),
         **{f"annealing on {each.name}": partial(warm_up, each, [annealing]) for each in simulators},
-        "annealing on executors": partial(warm_up, _Measured(), [annealing]),
+        "annealing on executors": partial(warm_up, measured, [annealing]),
         "policies": partial(warm_up, plain, policy=dual),
         "policies that see every step": partial(warm_up, plain, policy=stepwise),
     }
@@ -113,14 +112,7 @@ def _tiny_problem() -> Problem:
     return build(graph, preset(name="p100x4"))
 
 
-@cache
-def _tiny_views() -> tuple[View, View]:
-    """As it is, and with groups of ops."""
-    view = make_view(_tiny_problem())
-    return view, heavy_merged(view)
-
-
-def _with_few_evaluations(baseline: Any) -> Baseline:
+def _with_few_evaluations(baseline: Any) -> Any:
     """The same method, as far as it says how much it executes."""
     if not is_dataclass(baseline) or isinstance(baseline, type):
         return baseline
@@ -137,6 +129,8 @@ def _with_few_evaluations(baseline: Any) -> Baseline:
 
 def _learn(policy: Policy, view: View, rng: np.random.Generator) -> None:
     """Episodes, their estimated ends, the same decisions followed, and a gradient of them."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more would wait for each other longer than they work
     played = policy.rollout(view, 2, None, rng)
     estimated_makespans(view.problem, played.op, played.device)
     followed = policy.follow(view, played.op, played.device)
@@ -145,6 +139,7 @@ def _learn(policy: Policy, view: View, rng: np.random.Generator) -> None:
         loss = (log_prob_B + entropy_B).sum()
     if loss.requires_grad:
         loss.backward()
+    torch.set_num_threads(num_threads)
 
 
 @dataclass(frozen=True)

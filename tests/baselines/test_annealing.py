@@ -18,7 +18,7 @@ from problems import (
 )
 
 from doppler.baselines import Annealing, SearchResult
-from doppler.baselines.annealing_walk import Plan, Walk, make_neighbours, settle
+from doppler.baselines.annealing_walk import Walk, WalkPlan, make_neighbours, settle
 from doppler.baselines.annealing_walk import search as search_simulator
 from doppler.baselines.critical_chain import trace_back
 from doppler.baselines.levels import b_level_priority
@@ -310,7 +310,7 @@ def test_otherwise_half_of_them_begin_at_an_op_in_proportion_to_its_share_of_the
         session.measure(start.device[None], start.priority[None])
         for seed in rng.integers(2**62, size=num):
             near = make_neighbours(problem)
-            plan = Plan(int(seed), num_steps=2, order=False, hot=0.1, cold=0.1, near=near)
+            plan = WalkPlan(int(seed), num_steps=2, order=False, hot=0.1, cold=0.1, near=near)
             walk = Walk.begin(problem, start)
             rules, state = session.rules, session._states[0]
             seeds = np.zeros(1, np.int64)

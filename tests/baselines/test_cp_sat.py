@@ -12,7 +12,7 @@ from problems import cluster_of, graph_of, random_device, random_problem, random
 
 from doppler.baselines import CPSAT, Clustering, SearchResult, lower_bound
 from doppler.baselines.cp_sat import placement_of
-from doppler.baselines.cp_sat_program import Program, Solution, exchangeable
+from doppler.baselines.cp_sat_program import ConstraintProgram, Solution, exchangeable
 from doppler.errors import InputError
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
@@ -116,7 +116,7 @@ def test_every_execution_is_a_solution(system):
         )
         with system.open(problem) as session:
             trace = session.trace(placement)
-        program = Program(trace)
+        program = ConstraintProgram(trace)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.fix_variables_to_their_hinted_value = True

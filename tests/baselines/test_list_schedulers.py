@@ -9,7 +9,7 @@ import pytest
 from problems import cluster_of, graph_of, published_graph, random_device, random_problem
 
 from doppler.baselines import CPOP, ETF, HEFT, CriticalPath
-from doppler.baselines.best_of_runs import Decisions, in_order_of_start
+from doppler.baselines.best_of_runs import ListDecisions, in_order_of_start
 from doppler.baselines.levels import b_levels, static_levels, t_levels
 from doppler.baselines.list_scheduling import schedule_ops
 from doppler.cluster import preset
@@ -62,7 +62,7 @@ def textbook_problem() -> Problem:
     return with_arrays(problem, op_seconds=np.array(COSTS, dtype=float))
 
 
-def published_schedule(problem: Problem, decisions: Decisions, run: int) -> dict:
+def published_schedule(problem: Problem, decisions: ListDecisions, run: int) -> dict:
     """(start, finish) of each op by processor, counted from 1 as in the paper's figure."""
     rows = {}
     for op, device, start in zip(*(column[run].tolist() for column in decisions), strict=True):
@@ -107,7 +107,7 @@ def test_cpop_gives_the_makespan_of_the_paper_with_its_critical_path_on_the_seco
         assert schedule["P2"].keys() >= {1, 2, 9, 10}
 
 
-# --- Decisions against plain Python ---------------------------------------------------------------
+# --- Decisions against plain Python -----------------------------------------------------------
 
 
 class PlainSchedule:
@@ -205,7 +205,7 @@ def problems(num: int):
         yield seed, problem if seed % 4 == 0 else with_less_memory(problem, 0.15 * (1 + seed % 4))
 
 
-def steps(decisions: Decisions):
+def steps(decisions: ListDecisions):
     """Runs, each as a list of (op, device, start)."""
     for run in zip(*(column.tolist() for column in decisions), strict=True):
         yield list(zip(*run, strict=True))

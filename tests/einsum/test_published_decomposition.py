@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from problems import published_graph
 
-from doppler.einsum import Published, load_program, load_workload, lower, parse_program
+from doppler.einsum import FewestElements, load_program, load_workload, lower, parse_program
 from doppler.errors import InputError
 from doppler.graph import load_graph, to_networkx
 
@@ -39,7 +39,7 @@ CANONICAL = {
 def published_workload(name, parts):
     return load_workload(
         program=f"workloads/{name}.einsum",
-        decomposition=Published(),
+        decomposition=FewestElements(),
         parts=parts,
         costs="published",
     )
@@ -104,7 +104,7 @@ def test_the_canonical_hash_tells_graphs_apart():
 
 def test_splits_of_chainmm_are_those_of_the_paper():
     program = load_program("workloads/chainmm.einsum")
-    splits = Published().splits(program, 16)
+    splits = FewestElements().splits(program, 16)
     assert splits == {"DE": (2, 2, 4), "CDE": (4, 2, 2), "AB": (4, 2, 2), "Y": (4, 2)}
     assert splits == program.given_splits
 
@@ -112,7 +112,7 @@ def test_splits_of_chainmm_are_those_of_the_paper():
 def test_true_costs_do_not_change_the_structure():
     program = load_program("workloads/llama_layer.einsum")
     true, published = (
-        lower(program, Published().splits(program, 4)),
+        lower(program, FewestElements().splits(program, 4)),
         published_workload("llama_layer", 4),
     )
     assert true.num_ops == published.num_ops
@@ -126,17 +126,17 @@ def test_true_costs_do_not_change_the_structure():
 
 def test_a_split_larger_than_its_dimension_is_dropped():
     text = "program p\ninput A[2, 64] f32\ninput B[64, 3] f32\nC[i, k] = sum(j) A[i, j] * B[j, k]\n"
-    splits = Published().splits(parse_program(text), 16)
+    splits = FewestElements().splits(parse_program(text), 16)
     i, k, j = splits["C"]
     assert i <= 2 and k <= 3 and i * j * k == 16
     with pytest.raises(InputError, match="op 'C': too small for 1024 parts"):
-        Published().splits(parse_program(text), 1024)
+        FewestElements().splits(parse_program(text), 1024)
 
 
 @pytest.mark.parametrize("parts", [0, 3, 12])
 def test_parts_are_a_power_of_two(parts):
     with pytest.raises(InputError, match=f"power of two, got {parts}"):
-        Published().splits(load_program("workloads/chainmm.einsum"), parts)
+        FewestElements().splits(load_program("workloads/chainmm.einsum"), parts)
 
 
 def test_unknown_costs_are_named():

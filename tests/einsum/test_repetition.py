@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from doppler.einsum import Input, Published, load_program, lower, parse_program
+from doppler.einsum import FewestElements, Input, load_program, lower, parse_program
 from doppler.errors import InputError
 from doppler.executor import random_inputs, run_graph
 
@@ -51,7 +51,7 @@ def test_deep_llamas_grow_by_whole_layers(name):
     sizes = []
     for layers in (2, 3, 4):
         program = load_program(f"workloads/{name}.einsum", params={"layers": layers})
-        sizes.append(lower(program, Published().splits(program, 8)).num_ops)
+        sizes.append(lower(program, FewestElements().splits(program, 8)).num_ops)
     assert sizes[2] - sizes[1] == sizes[1] - sizes[0] > 250
 
 

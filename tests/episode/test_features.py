@@ -19,7 +19,6 @@ from doppler.episode import (
     OP_FEATURES,
     SEL_FEATURES,
     SEL_GROUP_FEATURES,
-    estimated_makespans,
     make_view,
     merged_at_random,
 )
@@ -434,21 +433,6 @@ def test_followed_decisions_are_seen_as_if_they_were_the_policys_own():
     view, rng = make_view(problem), np.random.default_rng(8)
     played = make_policy().rollout(view, 2, None, rng)
     assert_same_features(problem, make_policy().follow(view, played.op, played.device))
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_estimated_makespans_are_the_last_ends_of_the_plain_process(seed):
-    problem = random_problem(
-        seed, num_ops=12, num_devices=1 + seed % 4, costs="distinct", identical_devices=False
-    )
-    decisions = make_policy(seed).rollout(make_view(problem), 3, None, np.random.default_rng(seed))
-    estimate_B = estimated_makespans(problem, decisions.op, decisions.device)
-    for b in range(3):
-        plain, end = PlainProcess(problem), 0.0
-        for v, d in zip(decisions.op[b].tolist(), decisions.device[b].tolist(), strict=True):
-            end = max(end, plain.queued(v, d)[0] + problem.arrays.op_seconds[v, d])
-            plain.place(v, d)
-        assert estimate_B[b] == pytest.approx(end)
 
 
 # --- Diffusion ----------------------------------------------------------------------------------

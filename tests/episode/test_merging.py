@@ -5,7 +5,7 @@ import pytest
 import torch
 from problems import cluster_of, graph_of, random_problem
 
-from doppler.episode import Merging, heavy_merged, make_view, merged, merged_at_random
+from doppler.episode import heavy_merged, make_view, merged, merged_at_random
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.problem import build
@@ -125,21 +125,3 @@ def test_groups_mean_nothing_to_new_weights_and_nothing_ever_to_episodes_without
     other_plain, other_of_groups = log_probs(policy)
     np.testing.assert_array_equal(other_plain, plain)
     assert (other_of_groups != of_groups).any()
-
-
-def test_near_a_merging_are_those_from_the_next_weights_on_up_to_about_its_load():
-    problem, rng = diamond(), generator()
-    weights = [1.0, 2.0, 6.0, 8.0, np.inf]
-    seen = set()
-    for merging in (Merging(least_weight_s=w, load=load) for w in weights for load in (0.2, 0.9)):
-        rank = weights.index(merging.least_weight_s)
-        for _ in range(100):
-            other = merging.near(problem, rng)
-            assert abs(weights.index(other.least_weight_s) - rank) <= 1
-            assert other.load == 1.0 or abs(np.log(other.load / merging.load)) < 5 * 0.3
-            assert other.load <= 1.0
-            seen.add((rank, weights.index(other.least_weight_s)))
-    assert len(seen) == 3 * 5 - 2, "the next lighter, the same, the next heavier"
-    assert Merging(least_weight_s=1.0, load=0.5).near(problem, generator(1)) == Merging(
-        least_weight_s=1.0, load=0.5
-    ).near(problem, generator(1))

@@ -8,7 +8,7 @@ from programs import random_splits
 from torch import nn
 from torch.nn import functional
 
-from doppler.einsum import Published, lower
+from doppler.einsum import FewestElements, lower
 from doppler.executor import run_graph
 from doppler.importing import import_module
 
@@ -40,7 +40,7 @@ def test_contractions_cost_what_torch_counts(name):
         module, inputs = FACTORIES[name]()
     imported = import_module(module, inputs)
     assert imported.whole == ()
-    graph = lower(imported.program, Published().splits(imported.program, 8))
+    graph = lower(imported.program, FewestElements().splits(imported.program, 8))
     of_contractions = np.isin(graph.ops.kinds, ["matmul", "convolution"])
     counted = count_flops(module, inputs)
     assert graph.ops.flops[of_contractions].sum() == pytest.approx(counted, rel=0.01)

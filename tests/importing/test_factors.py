@@ -1,6 +1,6 @@
 """Factors of dimensions: what reshapes and slices ask for, and what they cannot have."""
 
-from doppler.importing.factors import Factors, Part, Reshape, Same
+from doppler.importing.factors import Factors, Reshape, Same, Slice
 from doppler.importing.views import spans_of
 
 
@@ -66,7 +66,7 @@ def test_a_conflict_far_away_refuses_the_reshape_that_causes_it():
 
 def test_parts_share_the_factors_that_fit_into_them():
     """Queries, keys and values of one product are seen as 4 x 5: so is all of it, as 3 x 4 x 5."""
-    ties = [Part(("qkv", 0), (name, 0), 20 * k, 1) for k, name in enumerate("qkv")]
+    ties = [Slice(("qkv", 0), (name, 0), 20 * k, 1) for k, name in enumerate("qkv")]
     ties.append(Reshape("heads", (("q", 0),), (("split", 0), ("split", 1))))
     factors = Factors({"qkv": (60,), "q": (20,), "k": (20,), "v": (20,), "split": (4, 5)}, ties)
     assert factors.of("qkv", 0) == (3, 4, 5)
@@ -77,7 +77,7 @@ def test_every_other_element_is_a_factor():
     factors = Factors(
         {"x": (24,), "even": (12,), "split": (3, 4)},
         [
-            Part(("x", 0), ("even", 0), 0, 2),
+            Slice(("x", 0), ("even", 0), 0, 2),
             Reshape("view", (("even", 0),), (("split", 0), ("split", 1))),
         ],
     )

@@ -50,7 +50,7 @@ def summary(rows: list[ResultRow]) -> pd.DataFrame:
 def leave_run(directory: Path, rows: list[ResultRow], config: dict, **summary) -> Path:
     """A run directory with what reports read."""
     (directory / ".hydra").mkdir(parents=True)
-    OmegaConf.save(config or {"name": "made up"}, directory / ".hydra/config.yaml")
+    OmegaConf.save({"workload": {}, **config}, directory / ".hydra/config.yaml")
     write_results(directory / "results.csv", rows)
     head = {"stage": "pipeline", "seed": rows[0].seed, "system_kind": rows[0].system_kind}
     (directory / "summary.json").write_text(json.dumps({**head, **summary}))

@@ -70,7 +70,9 @@ def test_blocks_and_sums_of_one_op_of_the_program_are_one_box_left_of_its_reader
     groups = group_ops(chainmm)
     assert groups.names == ["DE", "CDE", "AB", "Y"]
     assert np.bincount(groups.of_V).tolist() == [20, 24, 24, 8]
-    edges = [(groups.names[s], groups.names[d]) for s, d in zip(groups.src, groups.dst)]
+    edges = [
+        (groups.names[s], groups.names[d]) for s, d in zip(groups.src, groups.dst, strict=True)
+    ]
     assert sorted(edges) == [("AB", "Y"), ("CDE", "Y"), ("DE", "CDE")]
     assert groups.level_G.tolist() == [0, 1, 1, 2], "AB stands before its reader, not at the left"
     assert sorted(groups.place_G[1:3].tolist()) == [-0.5, 0.5]

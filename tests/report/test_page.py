@@ -1,19 +1,23 @@
-"""Reports of real runs: one page that refers to nothing outside, and its pictures."""
+"""Reports of real runs: one page that refers to nothing outside, its pictures and its schedules."""
 
 import base64
 import csv
+import gzip
+import json
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
 from doppler.errors import InputError
-from doppler.report.curves import band
-from doppler.report.writing import write_report
+from doppler.report.finished import find_runs
+from doppler.report.page import main, write_report
+from doppler.report.rows import TRACES
+from doppler.report.schedules import gantt_figure, read_timeline
 from doppler.stages import execute
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -26,6 +30,8 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open, self.tags, self.attributes, self.text = [], [], [], ""
+        self.scripts: dict[str, list[str]] = {}
+        self.kind: str | None = None
         self.feed(text)
         assert not self.open
 
@@ -34,12 +40,17 @@ class Page(HTMLParser):
         self.attributes += [(tag, *attribute) for attribute in attrs]
         if tag not in VOID:
             self.open.append(tag)
+        self.kind = dict(attrs).get("type", "code") if tag == "script" else None
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
+        self.kind = None
 
     def handle_data(self, data):
-        self.text += data
+        if self.kind:
+            self.scripts.setdefault(self.kind, []).append(data)
+        elif self.open and self.open[-1] != "style":
+            self.text += data
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +74,8 @@ def report(outputs, tmp_path_factory):
     return out
 
 
-def test_the_page_refers_to_nothing_outside_and_needs_no_script(report):
+def test_the_page_refers_to_nothing_outside(report):
     page = Page((report / "report.html").read_text())
-    assert "script" not in page.tags
     anchors = {value for _, key, value in page.attributes if key == "id"}
     for tag, key, value in page.attributes:
         if key in ("src", "href"):
@@ -73,26 +83,48 @@ def test_the_page_refers_to_nothing_outside_and_needs_no_script(report):
             assert value.startswith("data:") or is_anchor, (tag, value)
     for word in ("http:", "https:", "url(", "@import"):
         assert word not in (report / "report.html").read_text()
+    assert (report / "report.html").stat().st_size < 5e6
+
+
+def test_the_first_line_of_page_and_markdown_says_what_won(report):
+    first = (report / "table.md").read_text().splitlines()[0]
+    page = (report / "report.html").read_text()
+    assert f"<body>\n<h1>{first}</h1>" in page
+    assert first.startswith("chainmm on p100x4, 4 devices: ")
+    assert " is best (" in first or " are level" in first
+    assert "n=2" in first
 
 
 def test_pictures_are_embedded_whole_and_described(report):
     page = Page((report / "report.html").read_text())
-    sources = [value for tag, key, value in page.attributes if (tag, key) == ("img", "src")]
+    sources = {value for tag, key, value in page.attributes if (tag, key) == ("img", "src")}
     described = [value for tag, key, value in page.attributes if (tag, key) == ("img", "alt")]
     files = sorted((report / "figures").glob("*.png"))
     kinds = [file.stem.rsplit("-", 1)[-1] for file in files]
-    assert sorted(kinds) == ["after", "before", "curves", "placement", "utilisation"]
-    assert sorted(sources) == sorted(
+    assert sorted(kinds) == ["curves", "placement", "schedule"]
+    assert sources == {
         "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode() for file in files
-    )
+    }
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
-    assert any("Before: critical_path" in text for text in described)
-    assert any("After: doppler" in text for text in described)
+    assert any("Schedule of doppler" in text for text in described)
+
+
+def test_the_schedule_on_the_page_is_that_of_the_best_run(report, outputs):
+    page = Page((report / "report.html").read_text())
+    (data,) = page.scripts["application/json"]
+    learned = [run for run in find_runs([outputs])[0] if run.summary["stage"] != "evaluate"]
+    best = min(learned, key=lambda run: run.rows[0].makespan_s)
+    timeline = read_timeline(best.directory / "trace.json")
+    figure = gantt_figure(timeline, best.rows[0].makespan_s)
+    assert json.loads(data)["data"] == figure["data"]
+    assert sum(len(bar["x"]) for bar in figure["data"][:-1]) == len(timeline)
+    (packed,) = page.scripts["text/plain"]
+    assert b"Plotly" in gzip.decompress(base64.b64decode(packed))
 
 
 def test_the_page_has_the_tables_and_says_what_was_run(report):
     text = Page((report / "report.html").read_text()).text
-    for word in ("doppler greedy", "doppler imitation", "annealing", "lower bound", "cores"):
+    for word in ("doppler greedy", "doppler imitation", "annealing", "Lower bound", "cores"):
         assert word in text, word
     assert "seeds 0, 1" in text and "torch" in text
     markdown = (report / "table.md").read_text()
@@ -102,6 +134,21 @@ def test_the_page_has_the_tables_and_says_what_was_run(report):
         rows = {row["method"]: row for row in csv.DictReader(file)}
     assert {"doppler", "doppler greedy", "annealing", "clustering", "random"} <= rows.keys()
     assert {row["seeds"] for row in rows.values()} == {"2"}
+
+
+def test_a_method_that_a_run_left_a_trace_of_is_shown_before_it(outputs, tmp_path):
+    shutil.copytree(outputs, tmp_path / "runs")
+    (best, *_) = [
+        one for one in find_runs([tmp_path / "runs"])[0] if one.rows[0].method == "doppler"
+    ]
+    for run in find_runs([tmp_path / "runs"])[0]:
+        (run.directory / TRACES).mkdir()
+        shutil.copy(best.directory / "trace.json", run.directory / TRACES / "critical_path.json")
+    write_report([tmp_path / "runs"], tmp_path / "report")
+    page = Page((tmp_path / "report/report.html").read_text())
+    assert page.text.index("Schedule of critical_path") < page.text.index("Schedule of doppler")
+    before, after = map(json.loads, page.scripts["application/json"])
+    assert before["layout"]["xaxis"]["range"] == after["layout"]["xaxis"]["range"]
 
 
 def test_a_sentence_of_the_user_cannot_become_markup(outputs, tmp_path):
@@ -114,7 +161,7 @@ def test_a_sentence_of_the_user_cannot_become_markup(outputs, tmp_path):
 def test_a_run_of_baselines_alone_needs_no_curves(outputs, tmp_path):
     write_report([outputs / "evaluate"], tmp_path)
     kinds = {file.stem.rsplit("-", 1)[-1] for file in (tmp_path / "figures").glob("*.png")}
-    assert "curves" not in kinds and {"after", "placement"} <= kinds
+    assert kinds == {"placement", "schedule"}
 
 
 def test_a_folder_without_finished_runs_is_refused(tmp_path):
@@ -125,13 +172,14 @@ def test_a_folder_without_finished_runs_is_refused(tmp_path):
     assert not (tmp_path / "report").exists()
 
 
-def test_a_band_holds_all_seeds_where_all_have_values():
-    curves = [
-        [{"episodes": 1.0, "best_s": 4.0}, {"episodes": 3.0, "best_s": 2.0}],
-        [{"episodes": 1.0, "best_s": 8.0}, {"episodes": 2.0, "best_s": 6.0}],
-    ]
-    x_X, low_X, mean_X, high_X = band(curves, "best_s")
-    np.testing.assert_array_equal(x_X, [1.0, 2.0])
-    np.testing.assert_array_equal(low_X, [4.0, 3.0])
-    np.testing.assert_array_equal(mean_X, [6.0, 4.5])
-    np.testing.assert_array_equal(high_X, [8.0, 6.0])
+def test_the_command_writes_names_what_it_cannot_read_and_ends_well(outputs, tmp_path, capsys):
+    shutil.copytree(outputs, tmp_path / "runs")
+    broken = next((tmp_path / "runs").rglob("results.csv"))
+    broken.write_text("")
+    assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "report")]) == 0
+    told = capsys.readouterr()
+    assert told.err == f"not read: {broken}: empty\n"
+    assert "| annealing |" in told.out
+    assert f"not read: {broken}: empty" in (tmp_path / "report/report.html").read_text()
+    assert main([str(tmp_path / "nowhere")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such directory\n"

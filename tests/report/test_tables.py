@@ -1,20 +1,28 @@
 """Tables over made-up runs: what stands together, what leads, what the paper says beside."""
 
 from dataclasses import replace
+from html import escape
 
 import numpy as np
 import pytest
-from results import ROW, leave_run, seeds
+from results import ROW, leave_run, seeds, summary
 
-from doppler.report.finished import FinishedRun, differences
-from doppler.report.paper import MAIN_MS, ratio_to_reference
-from doppler.report.rendering import to_html, to_latex, to_markdown
-from doppler.report.report import summarise
-from doppler.report.tables import (
+from doppler.errors import InputError
+from doppler.report.aggregate import (
+    differences,
     leader,
     makespan_text,
-    method_labels,
     problem_labels,
+    verdict,
+    verdicts,
+)
+from doppler.report.finished import read_run
+from doppler.report.rendering import to_html, to_latex, to_markdown
+from doppler.report.tables import (
+    PAPER_MS,
+    TextTable,
+    method_labels,
+    paper_ratio,
     result_tables,
     training_tables,
 )
@@ -23,37 +31,47 @@ LABELS = {"p0": "chainmm on p100x4, 4 devices", "p1": "ffnn on p100x4, 4 devices
 
 
 def tables(rows):
-    return result_tables(summarise(rows), LABELS)
+    return result_tables(summary(rows), LABELS)
+
+
+def lines(table: TextTable) -> list[tuple[str, ...]]:
+    return list(table.cells.itertuples(index=False, name=None))
+
+
+def winner(rows) -> str | None:
+    """Who leads by more than the spread."""
+    lead = leader(summary(rows))
+    return lead.best.method if lead.is_beyond else None
 
 
 def test_the_best_leads_only_by_more_than_the_spread():
     far = seeds([0.13, 0.14, 0.15], method="heft", variant="b")
     near = seeds([0.1115, 0.1125, 0.1135], method="heft", variant="b")
     ours = seeds([0.09, 0.1, 0.11])  # spread 0.01
-    assert leader(summarise([*ours, *far])).method == "doppler"
-    assert leader(summarise([*ours, *near])).method == "doppler"
+    assert winner([*ours, *far]) == "doppler"
+    assert winner([*ours, *near]) == "doppler"
     nearer = seeds([0.1085, 0.1095, 0.1105], method="heft", variant="b")
-    assert leader(summarise([*ours, *nearer])) is None
+    assert winner([*ours, *nearer]) is None
     # The rival's spread counts as well.
     wide = seeds([0.08, 0.11, 0.15], method="heft", variant="b")
-    assert leader(summarise([*seeds([0.1, 0.1, 0.1]), *wide])) is None
+    assert winner([*seeds([0.1, 0.1, 0.1]), *wide]) is None
 
 
 def test_rows_of_one_training_are_one_method_and_one_seed_has_no_leader():
     greedy = seeds([0.1, 0.1001, 0.1], method="doppler greedy")
     far = seeds([0.2, 0.2, 0.2], method="heft", variant="b")
-    assert leader(summarise([*seeds([0.1, 0.1, 0.1]), *greedy, *far])).method == "doppler"
-    assert leader(summarise([*seeds([0.1]), *seeds([0.2], method="heft")])) is None
-    assert leader(summarise([*seeds([0.1, 0.1]), *seeds([0.1, 0.1], method="heft")])) is None
+    assert winner([*seeds([0.1, 0.1, 0.1]), *greedy, *far]) == "doppler"
+    assert winner([*seeds([0.1]), *seeds([0.2], method="heft")]) is None
+    assert winner([*seeds([0.1, 0.1]), *seeds([0.1, 0.1], method="heft")]) is None
 
 
 def test_what_leads_is_bold_in_markdown_latex_and_html():
     found = tables([*seeds([0.1, 0.1]), *seeds([0.2, 0.2], method="heft", variant="b")])
     (table,) = found
-    assert table.bold == {(0, table.columns.index("makespan"))}
-    assert "| **100 ± 0 ms** |" in to_markdown(found)
-    assert "| 200 ± 0 ms |" in to_markdown(found)
-    assert r"\textbf{100 $\pm$ 0 ms}" in to_latex(found)
+    assert table.bold == {(0, list(table.cells).index("makespan"))}
+    assert "| **100 ± 0 ms** |" in to_markdown("", found, [])
+    assert "| 200 ± 0 ms |" in to_markdown("", found, [])
+    assert r"\textbf{100 $\pm$ 0 ms}" in to_latex("", found)
     assert "<strong>100 ± 0 ms</strong>" in to_html(table)
 
 
@@ -69,12 +87,11 @@ def test_measured_rows_have_no_bound_and_the_best_method_comes_first():
             ),
         ]
     )
-    assert [row[0] for row in found[0].rows] == ["doppler", "heft"]
+    assert [row[0] for row in lines(found[0])] == ["doppler", "heft"]
     for table in found:
-        assert "gap" not in table.columns and "bound" not in table.note
-        assert "jitter" not in table.note + str(table.columns)
-        assert all(len(row) == len(table.columns) for row in table.rows)
-    assert "inf" not in to_markdown(found)
+        assert "gap" not in table.cells and "bound" not in table.note
+        assert "jitter" not in table.note + str(list(table.cells))
+    assert "inf" not in to_markdown("", found, [])
 
 
 def test_simulated_measured_and_other_queues_never_share_a_table():
@@ -86,11 +103,11 @@ def test_simulated_measured_and_other_queues_never_share_a_table():
     ]
     names = {"simulated", "measured", "fifo"}
     for table in tables(rows):
-        methods = {row[0] for row in table.rows}
+        methods = {row[0] for row in lines(table)}
         assert len(methods & names) <= 1, table.title
         if "other_problem" in methods:
             assert not methods & {"measured", "fifo"}
-    kinds = {row[0]: table.title for table in tables(rows) for row in table.rows}
+    kinds = {row[0]: table.title for table in tables(rows) for row in lines(table)}
     assert "measured by" in kinds["measured"]
 
 
@@ -101,11 +118,12 @@ def test_overview_says_which_order_and_names_every_problem():
         *seeds([0.2, 0.2], method="annealing", variant="b", uses_order=False),
     ]
     overview = tables(rows)[0]
-    assert overview.columns == ("method", "order", "chainmm", "ffnn")
-    assert overview.rows == (
+    assert list(overview.cells) == ["method", "order", "chainmm", "ffnn"]
+    assert lines(overview) == [
         ("doppler", "own", "110 ± 14 ms", "300 ± 0 ms"),
         ("annealing", "b_level", "200 ± 0 ms", "-"),
-    )
+    ]
+    assert overview.bold == {(0, 2)}, "alone on ffnn, it leads nobody there"
 
 
 def test_ratios_stand_beside_the_papers():
@@ -115,49 +133,57 @@ def test_ratios_stand_beside_the_papers():
         *seeds([0.15, 0.15], method="heft", variant="c"),
     ]
     (table,) = tables(rows)
-    ratios = {row[0]: row[-2:] for row in table.rows}
+    ratios = {row[0]: row[-2:] for row in lines(table)}
     assert ratios == {
         "doppler": ("1.00", "1.00"),
         "critical_path": ("1.50", "1.88"),  # 230.4 / 122.5
         "heft": ("1.50", ""),
     }
     (alone,) = tables(rows[::4])  # doppler and heft
-    assert alone.columns[-1] == "over doppler", "of these the paper tells nothing"
+    assert list(alone.cells)[-1] == "over doppler", "of these the paper tells nothing"
     both = tables([*rows, *(replace(row, problem="p1", workload="ffnn") for row in rows)])
     beside = both[1]
-    assert beside.columns == ("method", "chainmm", "chainmm, paper", "ffnn", "ffnn, paper")
-    assert beside.rows[1] == ("critical_path", "1.50", "1.88", "1.50", "4.36")
+    assert list(beside.cells) == ["method", "chainmm", "chainmm, paper", "ffnn", "ffnn, paper"]
+    assert lines(beside)[1] == ("critical_path", "1.50", "1.88", "1.50", "4.36")
 
 
-def test_the_paper_is_silent_about_other_machines():
-    assert ratio_to_reference("chainmm", "p100x4", 4, "critical_path") == 230.4 / 122.5
-    assert ratio_to_reference("chainmm", "v100x8", 8, "critical_path") is None
-    assert ratio_to_reference("chainmm", "p100x4", 2, "critical_path") is None
-    assert ratio_to_reference("cholesky", "p100x4", 4, "critical_path") is None
-    assert all("doppler" in methods for methods in MAIN_MS.values())
+@pytest.mark.parametrize(
+    ("changes", "ratio"),
+    [
+        ({}, "1.88"),  # 230.4 / 122.5
+        ({"cluster": "v100x8", "num_devices": 8}, ""),
+        ({"num_devices": 2}, ""),
+        ({"workload": "cholesky"}, ""),
+        ({"method": "heft"}, ""),
+    ],
+)
+def test_the_paper_is_silent_about_other_machines(changes, ratio):
+    assert paper_ratio(replace(ROW, **{"method": "critical_path", **changes})) == ratio
+    assert all(len(milliseconds) == 5 for milliseconds in PAPER_MS.values())
 
 
 def test_synchronous_over_work_conserving():
     conserving = seeds([0.1, 0.1], method="enumerative")
     synchronous = seeds([0.14, 0.14], method="enumerative", system="bulk_synchronous", rules="")
     table = tables([*conserving, *synchronous])[-1]
-    assert table.rows == (
+    assert lines(table) == [
         (LABELS["p0"], "enumerative", "140 ± 0 ms", "100 ± 0 ms", "1.40", "1.33"),
-    )
+    ]
 
 
 def test_spread_has_the_unit_of_the_mean():
-    (row,) = summarise(seeds([41.19e-3, 41.49e-3]))
-    assert makespan_text(row) == "41.34 ± 0.21 ms"
-    (equal,) = summarise(seeds([0.1, 0.1 + 1e-16]))
-    assert makespan_text(equal) == "100 ± 0 ms"
-    (alone,) = summarise([ROW])
-    assert makespan_text(alone) == "100 ms"
+    def text(rows) -> str:
+        (row,) = summary(rows).itertuples()
+        return makespan_text(row)
+
+    assert text(seeds([41.19e-3, 41.49e-3])) == "41.34 ± 0.21 ms"
+    assert text(seeds([0.1, 0.1 + 1e-16])) == "100 ± 0 ms"
+    assert text([ROW]) == "100 ms"
 
 
 def test_problems_of_one_name_are_told_apart_by_their_settings(tmp_path):
     runs = [
-        FinishedRun(
+        read_run(
             leave_run(
                 tmp_path / problem,
                 [replace(ROW, problem=problem)],
@@ -181,7 +207,7 @@ def test_differences_are_named_by_the_last_part_of_their_keys():
 
 def test_training_costs_are_medians_by_graph_and_method(tmp_path):
     runs = [
-        FinishedRun(
+        read_run(
             leave_run(
                 tmp_path / str(seed),
                 [replace(ROW, seed=seed)],
@@ -194,17 +220,31 @@ def test_training_costs_are_medians_by_graph_and_method(tmp_path):
         for seed, speed in enumerate((1.0, 100.0, 200.0))
     ]
     (table,) = training_tables(runs, {"p0": "chainmm"})
-    assert table.rows == (("chainmm", "76", "doppler", "3", "10 ms", "500 MB"),)
+    assert lines(table) == [("chainmm", "76", "doppler", "3", "10 ms", "500 MB")]
     assert training_tables([], {}) == []
 
 
-@pytest.mark.parametrize("name", ["a_b", "50%", "x & y", "#1"])
-def test_latex_escapes_what_has_a_meaning_there(name):
-    text = to_latex(tables(seeds([0.1], method=name)))
-    assert f"\n{name} &" not in text
-    for character in "_%&#":
-        name = name.replace(character, "\\" + character)
-    assert f"\n{name} &" in text
+@pytest.mark.parametrize(
+    ("name", "latex", "markdown"),
+    [
+        ("a_b", r"a\_b", "a_b"),
+        ("_b_", r"\_b\_", r"\_b\_"),
+        ("50%", r"50\%", "50%"),
+        ("x & y", r"x \& y", "x &amp; y"),
+        ("#1", r"\#1", "#1"),
+        ("a\\b", r"a\textbackslash{}b", r"a\\b"),
+        ("$x^{2}$", r"\$x\textasciicircum{}\{2\}\$", "$x^{2}$"),
+        ("~a", r"\textasciitilde{}a", r"\~a"),
+        ("<script>", r"$<$script$>$", "&lt;script&gt;"),
+        ("a|*b*`[c]", "a|*b*`[c]", r"a\|\*b\*\`\[c\]"),
+    ],
+)
+def test_a_name_is_text_in_every_format(name, latex, markdown):
+    found = tables(seeds([0.1], method=name))
+    assert f"\n{latex} & own" in to_latex("", found)
+    assert f"\n| {markdown} | own" in to_markdown(name, found, [])
+    assert to_markdown(name, found, []).startswith(f"{markdown}\n")
+    assert f">{escape(name)}<" in to_html(found[0])
 
 
 def test_settings_under_one_name_are_told_apart_by_their_evaluations_or_a_hash():
@@ -213,7 +253,65 @@ def test_settings_under_one_name_are_told_apart_by_their_evaluations_or_a_hash()
         *seeds([0.09], method="annealing", variant="b", evaluations=4000),
         *seeds([0.08]),
     ]
-    assert method_labels(summarise(budgets)) == ["doppler", "annealing, 4,000", "annealing, 1,000"]
+    assert method_labels(summary(budgets)) == ["doppler", "annealing, 4,000", "annealing, 1,000"]
     equal = [*budgets, *seeds([0.07], method="annealing", variant="c", evaluations=4000)]
-    labels = method_labels(summarise(equal))
+    labels = method_labels(summary(equal))
     assert labels == ["annealing #c", "doppler", "annealing #b", "annealing #a"]
+
+
+def test_the_verdict_names_the_winner_the_lead_and_how_sure_it_is():
+    ours = seeds([0.099, 0.101])
+    far = seeds([0.12, 0.12], method="heft", variant="b", evaluations=50)
+    assert verdict(summary([*ours, *far, *seeds([0.2], method="random")])) == (
+        "doppler is best (100 ± 1.4 ms, 1,000 evaluations, n=2); the strongest other method, heft, "
+        "takes 20.0% longer (120 ± 0 ms, 50 evaluations, n=2): more than the spread"
+    )
+    near = seeds([0.1005, 0.1005], method="heft", variant="b")
+    assert verdict(summary([*ours, *near])).endswith(
+        "0.5% longer (100.5 ± 0 ms, 1,000 evaluations, n=2): within the spread, so no lead is shown"
+    )
+    level = seeds([0.1, 0.1], method="heft", variant="b")
+    assert verdict(summary([*seeds([0.1, 0.1]), *level])).endswith("are level")
+    assert "one seed tells no spread" in verdict(summary([ours[0], far[0]]))
+    assert "no other method" in verdict(summary(ours))
+
+
+def test_one_sentence_tells_of_many_problems():
+    heft = {"method": "heft", "variant": "b"}
+    second = {"problem": "p1", "workload": "ffnn"}
+    rows = [
+        *(*seeds([0.1, 0.1]), *seeds([0.2, 0.2], **heft)),
+        *(*seeds([0.3, 0.3], **second), *seeds([0.2, 0.3], **second, **heft)),
+    ]
+    assert verdicts(summary(rows), LABELS) == (
+        "Of 2 problems, each against the strongest other method, with 2 seeds: doppler is best on "
+        "1, by more than the spread on 1 (chainmm by 100.0% over heft); heft is best on 1, nowhere "
+        "by more than the spread."
+    )
+    alone = verdicts(summary(rows[:4]), LABELS)
+    assert alone.startswith("chainmm on p100x4, 4 devices: doppler is best")
+
+
+def test_a_makespan_of_zero_is_a_result():
+    zero = {"makespan_s": 0.0, "gap": 0.0, "lower_bound_s": 0.0}
+    other = replace(ROW, method="heft", variant="b", lower_bound_s=0.0)
+    rows = [replace(ROW, **zero), other]
+    (table,) = tables(rows)
+    assert table.cells["over doppler"].tolist() == ["-", "-"]
+    assert table.cells["gap"].tolist() == ["0.0%", "-"]
+    assert "heft, takes" in verdict(summary(rows))
+
+
+def test_two_simulated_runs_of_one_seed_may_not_disagree():
+    rows = [ROW, replace(ROW, makespan_s=0.2)]
+    with pytest.raises(InputError, match=r"seed 0: two runs .* give 0\.1 s and 0\.2 s"):
+        summary(rows)
+    measured = [replace(row, system_kind="measured") for row in rows]
+    assert summary(measured)["seeds"].tolist() == [1]
+
+
+def test_seeds_share_the_tightest_bound_that_one_of_them_knew():
+    first, second = seeds([0.1, 0.1])
+    table = summary([first, replace(second, lower_bound_s=0.09, bound="cp_sat")])
+    assert table[["seeds", "lower_bound_s", "bound"]].values.tolist() == [[2, 0.09, "cp_sat"]]
+    assert table["gap"].iloc[0] == pytest.approx(0.1 / 0.09 - 1)

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from averages import averages_of
 
+from doppler.report.aggregate import collect, summarise
 from doppler.report.rows import gap_over, read_results
 
 # Five ops of 1 s on two devices: 2.5 s of load, but no op is in two places.
@@ -58,7 +58,7 @@ def test_tables_over_several_runs_take_the_largest_bound_of_all(evaluate, tmp_pa
     pytest.importorskip("ortools")
     evaluate("single_device")
     evaluate("cp_sat")
-    table = {row.method: row for row in averages_of(tmp_path)}
+    table = {row.method: row for row in summarise(collect([tmp_path])).itertuples()}
     assert {row.bound for row in table.values()} == {"cp_sat"}
     assert table["single_device"].gap == pytest.approx(2 / 3, rel=1e-4)
     assert table["single_device"].lower_bound_s == table["cp_sat"].lower_bound_s

@@ -8,8 +8,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from doppler.experiment.run import make_run
-from doppler.report.aggregate import frame_of
-from doppler.report.finished import find_runs
+from doppler.report.aggregate import collect
 
 PROJECT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = sorted((PROJECT / "conf/experiment").glob("*.yaml"))
@@ -83,7 +82,7 @@ def test_weights_travel_from_one_workload_to_another(run, tmp_path):
     run("method=doppler_zero_shot", *chainmm, "seed=1")
     variants = {
         row.variant
-        for row in frame_of(find_runs([tmp_path])[0]).itertuples()
+        for row in collect([tmp_path]).itertuples()
         if row.method == "doppler_zero_shot"
     }
     assert len(variants) == 1, "seeds of one method are averaged"

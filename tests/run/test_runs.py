@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-from averages import averages_of
 from hydra.utils import instantiate
 
 from doppler.errors import InputError
 from doppler.graph import load_graph
 from doppler.problem import Placement, build
+from doppler.report.aggregate import collect, summarise
 from doppler.report.page import write_report
 from doppler.report.rows import read_results
 
@@ -127,7 +127,7 @@ def test_evaluate_ranks_baselines_and_report_averages_seeds(run, tmp_path):
         "round_robin",
         "single_device",
     ]
-    table = {row.method: row for row in averages_of(tmp_path)}
+    table = {row.method: row for row in summarise(collect([tmp_path])).itertuples()}
     assert {name: row.seeds for name, row in table.items()} == {
         "critical_path": 2,
         "round_robin": 2,
@@ -219,7 +219,7 @@ def test_report_keeps_different_problems_systems_and_settings_apart(run, tmp_pat
     run(*base, "+simulator.streams=2")
     run(*base, "baseline.critical_path.runs=1")
     run(*base, "seed=1")
-    table = averages_of(tmp_path)
+    table = summarise(collect([tmp_path])).itertuples()
     assert sorted(row.seeds for row in table) == [1, 1, 1, 2]
 
 
@@ -247,10 +247,8 @@ def tight(directory: Path, output_bytes: list[int], edges: list[dict[str, int]])
 def test_stage_two_begins_where_stage_one_does_not_fit(run, tmp_path):
     # Four of five ops fill a device each. Without learning, stage I does not know that.
     edges = [{"src": 0, "dst": dst, "bytes": 3} for dst in range(1, 5)]
-    close = (
-        *tight(tmp_path, [3, 6, 6, 6, 6], edges),
-        "algorithm.imitation.learning_rate=[1e-12,1e-12]",
-    )
+    still = "algorithm.imitation.learning_rate=[1e-12,1e-12]"
+    close = (*tight(tmp_path, [3, 6, 6, 6, 6], edges), still)
     summary, text = run(*close, "stage=pipeline", "baseline=[]")
     assert "stage=imitation is needed first" in text
     assert 0 < summary["makespan_s"] < 100

@@ -174,9 +174,9 @@ def test_gantt_is_a_picture(tmp_path, cluster, rules):
     pixels = (matplotlib.image.imread(path)[..., :3] * 255).round().astype(np.int64)
     shown = {f"#{color:06x}" for color in np.unique(pixels @ [1 << 16, 1 << 8, 1]).tolist()}
     nodes = 6
-    assert set(gantt._PALETTE[:nodes]) <= shown
-    assert not set(gantt._PALETTE[nodes:]) & shown
-    assert gantt._CHAIN in shown
+    assert set(gantt.PALETTE[:nodes]) <= shown
+    assert not set(gantt.PALETTE[nodes:]) & shown
+    assert gantt.CHAIN in shown
 
 
 def test_gantt_caps_the_links_and_says_so():
@@ -227,3 +227,20 @@ def test_gantt_colours_by_kind_where_nodes_are_unknown(tmp_path):
     (legend,) = gantt._draw(trace, None).legends
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["matmul", "add", "transfer", "critical chain"]
+
+
+def test_gantt_names_the_ops_of_the_program_those_that_take_most_time():
+    names = ["AB[0,0]", "AB[0,1]", "AB.formation[0,0]", "Y[0]"]
+    kinds = ["matmul", "matmul", "formation", "exp"]
+    assert gantt.op_groups(names, kinds, [3, 3, 4, 5]) == [
+        *("AB (matmul)", "AB (matmul)", "AB.formation", "Y (exp)")
+    ]
+    assert gantt.op_groups(["op1", "op2"], ["op", "op"], [3, 3]) == ["op (node 3)"] * 2
+    trace = layered_trace(200, "p100x4", num_nodes=40)
+    (legend,) = gantt._draw(trace, None).legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert len(labels) == 15 and labels[12] == "28 smaller ones"
+    ops = trace.problem.graph.ops
+    seconds = np.bincount(ops.node, trace.op_finish_s - trace.op_start_s)
+    shown = {int(label.removeprefix("op (node ").rstrip(")")) for label in labels[:12]}
+    assert shown == set(np.argsort(-seconds)[:12].tolist())

@@ -14,7 +14,7 @@ from torch import nn
 from doppler.api.placed import Placed
 from doppler.baselines import Baseline, Clustering, Judge, SingleDevice, lower_bound
 from doppler.cluster import PRESETS, Cluster, host, preset
-from doppler.einsum import Auto, Decomposition, Published, lower
+from doppler.einsum import Auto, Decomposition, FewestElements, lower
 from doppler.episode import make_view
 from doppler.errors import InputError, check_count
 from doppler.graph import DataflowGraph
@@ -173,7 +173,7 @@ def _split(
         if decomposition == "auto":
             split = lower(program, auto.splits(program, cluster.num_devices))
             return min((whole, split), key=lambda graph: _judged_s(graph, cluster, judge))
-        decomposition = Published()
+        decomposition = FewestElements()
     return lower(program, decomposition.splits(program, cluster.num_devices))
 
 

@@ -12,7 +12,7 @@ from doppler.baselines.enumerative import Enumerative
 from doppler.baselines.etf import ETF
 from doppler.baselines.heft import HEFT
 from doppler.baselines.judging import Judge
-from doppler.baselines.simple import Random, RoundRobin, SingleDevice
+from doppler.baselines.naive import Random, RoundRobin, SingleDevice
 from doppler.baselines.teaching import TaughtPlacement
 
 __all__ = [

@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 
 from doppler.baselines.annealing_walk import (
-    Plan,
     Walk,
+    WalkPlan,
     change,
     make_neighbours,
     search,
@@ -15,7 +15,7 @@ from doppler.baselines.annealing_walk import (
 )
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
-from doppler.baselines.simple import random_devices
+from doppler.baselines.naive import random_devices
 from doppler.errors import InputError
 from doppler.problem import Placement
 from doppler.simulator import SimulatorSession
@@ -93,7 +93,7 @@ class Annealing:
         plans, walks = [], []
         for i in range(self.starts):
             plans.append(
-                Plan(
+                WalkPlan(
                     seed=int(rng.integers(2**62)),
                     num_steps=(num_steps + i) // self.starts,
                     order=self.order,
@@ -119,7 +119,7 @@ class Annealing:
         )
 
     def _search_simulator(
-        self, session: SimulatorSession, plans: list[Plan], walks: list[Walk], jitter_seed: int
+        self, session: SimulatorSession, plans: list[WalkPlan], walks: list[Walk], jitter_seed: int
     ) -> None:
         """All walks at once, without Python but between long stretches."""
         arrays, rules = session.problem.arrays, session.rules
@@ -150,7 +150,7 @@ class Annealing:
     def _search(
         self,
         session: Session,
-        plan: Plan,
+        plan: WalkPlan,
         walk: Walk,
         jitter_seed: int,
         rng: np.random.Generator,

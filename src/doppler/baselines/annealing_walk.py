@@ -49,7 +49,7 @@ class Neighbours(NamedTuple):
     share: NDArray[np.float64]
 
 
-class Plan(NamedTuple):
+class WalkPlan(NamedTuple):
     """What a walk is to do; temperatures are shares of the present makespan."""
 
     seed: int

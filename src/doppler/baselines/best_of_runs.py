@@ -16,7 +16,7 @@ from doppler.problem import Placement, Problem
 from doppler.system import Session
 
 
-class Decisions(NamedTuple):
+class ListDecisions(NamedTuple):
     """Runs of a list scheduler, step by step: op, its device, and its start in seconds, [B, V]."""
 
     op: NDArray[np.int64]
@@ -42,26 +42,28 @@ def placements_of_steps(
     return device_of_BV, priority_BV
 
 
-def make_decisions(num: int, problem: Problem) -> Decisions:
+def make_decisions(num: int, problem: Problem) -> ListDecisions:
     """Room for ``num`` runs."""
     shape = (num, problem.num_ops)
-    return Decisions(np.empty(shape, np.int64), np.empty(shape, np.int64), np.empty(shape))
+    return ListDecisions(np.empty(shape, np.int64), np.empty(shape, np.int64), np.empty(shape))
 
 
-def in_order_of_start(decisions: Decisions) -> Decisions:
+def in_order_of_start(decisions: ListDecisions) -> ListDecisions:
     """The same runs, each by rising start; ops that start together keep their order.
 
     No op comes before its producers: it was decided later, and does not start earlier.
     """
     order_BV = np.argsort(decisions.start, axis=1, kind="stable")
-    return Decisions(
+    return ListDecisions(
         op=np.take_along_axis(decisions.op, order_BV, axis=1),
         device=np.take_along_axis(decisions.device, order_BV, axis=1),
         start=np.take_along_axis(decisions.start, order_BV, axis=1),
     )
 
 
-def execute_best(session: Session, decisions: Decisions, rng: np.random.Generator) -> SearchResult:
+def execute_best(
+    session: Session, decisions: ListDecisions, rng: np.random.Generator
+) -> SearchResult:
     """Execute every run once, the order of its steps as priorities; the best one counts."""
     device_BV, priority_BV = decisions.placements()
     cost_B = session.measure(device_BV, priority_BV, rng=rng).cost_s()
@@ -87,7 +89,7 @@ class BestOfRuns(ABC):
             raise InputError(f"baseline.{self.name}.runs: at least 1, got {self.runs}")
 
     @abstractmethod
-    def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> Decisions:
+    def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """``num`` of the method's own schedules, ops in the order of priority."""
 
     def decide(

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.baselines.best_of_runs import Decisions, execute_best, make_decisions
+from doppler.baselines.best_of_runs import ListDecisions, execute_best, make_decisions
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.groups import join_groups, make_groups, root_of
 from doppler.baselines.levels import b_levels
@@ -78,7 +78,7 @@ class Clustering:
         )
 
 
-def draw_clusterings(problem: Problem, num: int, rng: np.random.Generator) -> Decisions:
+def draw_clusterings(problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
     """``num`` random candidates, scheduled."""
     weight_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
     low, high = np.log(_LOAD_CAPS)
@@ -101,7 +101,7 @@ def schedule_clusterings(
     cap_B: NDArray[np.float64],
     level_BV: NDArray[np.float64],
     rng: np.random.Generator,
-) -> Decisions:
+) -> ListDecisions:
     """Merge groups and list-schedule ops; ties of edges and of devices are drawn.
 
     least_weight_B: seconds; lighter edges merge nothing. cap_B: seconds; the most that a merged

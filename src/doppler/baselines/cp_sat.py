@@ -11,7 +11,7 @@ import numpy as np
 
 from doppler.baselines.clustering import Clustering
 from doppler.baselines.contract import SearchResult
-from doppler.baselines.cp_sat_program import Program, Solution
+from doppler.baselines.cp_sat_program import ConstraintProgram, Solution
 from doppler.errors import InputError
 from doppler.problem import Placement, Problem, topological_priority
 from doppler.system import Session, measure_placements
@@ -53,7 +53,7 @@ class CPSAT:
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
         """See contract.Baseline."""
         start = Clustering(evaluations=_START_EVALUATIONS).place(session, rng)
-        program = Program(session.trace(start.placement))
+        program = ConstraintProgram(session.trace(start.placement))
         bound_s, solutions = self._solve(program, int(rng.integers(2**31)))
         placements = [placement_of(session.problem, solution) for solution in solutions]
         cost_B = measure_placements(session, [start.placement, *placements], rng)
@@ -65,7 +65,7 @@ class CPSAT:
             lower_bound_s=bound_s,
         )
 
-    def _solve(self, program: Program, seed: int) -> tuple[float, list[Solution]]:
+    def _solve(self, program: ConstraintProgram, seed: int) -> tuple[float, list[Solution]]:
         """The proven bound in seconds, and every solution that was better than all before it."""
         from ortools.sat.python import cp_model
 

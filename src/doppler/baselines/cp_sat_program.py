@@ -34,7 +34,7 @@ class Solution(NamedTuple):
     start: IntArray
 
 
-class Program:
+class ConstraintProgram:
     """A problem as a constraint program, under the rules of a traced execution, which is its hint.
 
     model: minimises the makespan. An op's start is a variable; that it runs on a device is one

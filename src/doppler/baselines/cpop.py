@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.baselines.best_of_runs import BestOfRuns, Decisions, in_order_of_start
+from doppler.baselines.best_of_runs import BestOfRuns, ListDecisions, in_order_of_start
 from doppler.baselines.levels import b_levels, t_levels
 from doppler.baselines.list_scheduling import schedule_ops, tie_seconds
 from doppler.problem import Problem
@@ -31,7 +31,7 @@ class CPOP(BestOfRuns):
 
     name: ClassVar[str] = "cpop"
 
-    def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> Decisions:
+    def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """See BestOfRuns."""
         upward_V, downward_V = b_levels(problem), t_levels(problem)
         critical = _critical_ops(problem, upward_V, downward_V)

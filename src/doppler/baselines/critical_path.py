@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from doppler.baselines.best_of_runs import BestOfRuns, Decisions
+from doppler.baselines.best_of_runs import BestOfRuns, ListDecisions
 from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import schedule_ops
 from doppler.problem import Problem
@@ -25,6 +25,6 @@ class CriticalPath(BestOfRuns):
 
     name: ClassVar[str] = "critical_path"
 
-    def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> Decisions:
+    def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """See BestOfRuns."""
         return schedule_ops(problem, b_levels(problem), num, rng, insertion=False)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
-from doppler.baselines.simple import best_of
+from doppler.baselines.naive import best_of
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.graph.levels import find_cycle, ranked_order

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from doppler.baselines.best_of_runs import BestOfRuns, Decisions, make_decisions
+from doppler.baselines.best_of_runs import BestOfRuns, ListDecisions, make_decisions
 from doppler.baselines.levels import b_levels, static_levels
 from doppler.baselines.list_scheduling import (
     begin,
@@ -39,7 +39,7 @@ class ETF(BestOfRuns):
 
     name: ClassVar[str] = "etf"
 
-    def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> Decisions:
+    def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """See BestOfRuns."""
         decisions = make_decisions(num, problem)
         _schedule_batch(

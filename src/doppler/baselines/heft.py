@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from doppler.baselines.best_of_runs import BestOfRuns, Decisions, in_order_of_start
+from doppler.baselines.best_of_runs import BestOfRuns, ListDecisions, in_order_of_start
 from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import schedule_ops
 from doppler.problem import Problem
@@ -26,6 +26,6 @@ class HEFT(BestOfRuns):
 
     name: ClassVar[str] = "heft"
 
-    def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> Decisions:
+    def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """See BestOfRuns."""
         return in_order_of_start(schedule_ops(problem, b_levels(problem), num, rng, insertion=True))

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.baselines.best_of_runs import Decisions, make_decisions
+from doppler.baselines.best_of_runs import ListDecisions, make_decisions
 from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
 from doppler.compiled.heap import ENTRY, heap_pop, heap_push
@@ -47,7 +47,7 @@ _DEVICE = np.dtype(
 )
 
 
-class Schedule(NamedTuple):
+class PartialSchedule(NamedTuple):
     """Buffers of one run, reused by the next; after a run they hold its schedule."""
 
     ops: NDArray[np.void]  # _OP [V]
@@ -64,7 +64,7 @@ class Schedule(NamedTuple):
     tie_s: float
 
 
-def make_schedule(problem: Problem, tie_s: float) -> Schedule:
+def make_schedule(problem: Problem, tie_s: float) -> PartialSchedule:
     """Buffers for schedules of one problem; times that differ by at most ``tie_s`` are tied."""
     p = problem.arrays
     num_ops, num_devices = p.op_seconds.shape
@@ -72,7 +72,7 @@ def make_schedule(problem: Problem, tie_s: float) -> Schedule:
     of_consumer = np.repeat(np.arange(num_inputs), np.diff(p.input_ptr))
     needs = np.unique(np.stack([p.input_consumers, of_consumer]), axis=1)
     everything = p.region_bytes.sum() + p.sink_bytes.sum() + p.input_bytes.sum()
-    return Schedule(
+    return PartialSchedule(
         ops=np.zeros(num_ops, _OP),
         devices=np.zeros(num_devices, _DEVICE),
         ready=np.zeros((num_ops, num_devices)),
@@ -112,7 +112,7 @@ def schedule_ops(
     *,
     insertion: bool,
     home_BV: NDArray[np.int64] | None = None,
-) -> Decisions:
+) -> ListDecisions:
     """Take the candidate of the largest level to its best device, ties at random, ``num`` times.
 
     insertion: the best device is the one on which the op ends first, gaps between scheduled ops

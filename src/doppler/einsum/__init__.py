@@ -1,7 +1,7 @@
 """The front end: einsum programs as text, lowered to dataflow graphs."""
 
 from doppler.einsum.decomposition.auto import Auto
-from doppler.einsum.decomposition.published import Published
+from doppler.einsum.decomposition.fewest_elements import FewestElements
 from doppler.einsum.differentiation import training_program
 from doppler.einsum.language.resolver import parse_program
 from doppler.einsum.lowering import lower
@@ -25,13 +25,13 @@ __all__ = [
     "Complexer",
     "Decomposition",
     "Einsum",
+    "FewestElements",
     "Fill",
     "Formation",
     "Given",
     "Input",
     "Node",
     "Program",
-    "Published",
     "Select",
     "Splits",
     "Squeezer",

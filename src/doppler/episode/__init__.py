@@ -6,8 +6,7 @@ from doppler.episode.features import (
     SEL_FEATURES,
     SEL_GROUP_FEATURES,
 )
-from doppler.episode.links import estimated_makespans
-from doppler.episode.merging import Merging, heavy_merged, merged, merged_at_random
+from doppler.episode.merging import heavy_merged, merged, merged_at_random
 from doppler.episode.process import Episode, make_episode
 from doppler.episode.view import OP_FEATURES, View, make_view
 
@@ -18,9 +17,7 @@ __all__ = [
     "SEL_FEATURES",
     "SEL_GROUP_FEATURES",
     "Episode",
-    "Merging",
     "View",
-    "estimated_makespans",
     "heavy_merged",
     "make_episode",
     "make_view",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
-from doppler.problem import Problem, ProblemArrays
+from doppler.problem import ProblemArrays
 
 FloatArray = NDArray[np.float64]
 
@@ -52,10 +52,10 @@ def empty_queues(q):
 
 
 @compiled
-def try_start(p, q, device_of, v, d, commit):
+def try_start(p, q, ops, v, d, commit):
     """When v would start on d; with ``commit`` what it reads is sent there.
 
-    device_of: records with the field ``device``, of v's producers at least.
+    ops: records with the field ``device`` [V].
     """
     ready = q.device_free[d]
     for s in range(len(q.into)):
@@ -63,7 +63,7 @@ def try_start(p, q, device_of, v, d, commit):
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
         r = p.reads[i]
         src = p.region_src[r]
-        s = device_of[src].device
+        s = ops[src].device
         there = q.finish[src]
         if s != d:
             if q.arrival[r, d] >= 0.0:
@@ -82,34 +82,8 @@ def try_start(p, q, device_of, v, d, commit):
 
 
 @compiled
-def place_in_queues(p, q, device_of, v, d):
+def place_in_queues(p, q, ops, v, d):
     """Place v on d, after all that was placed before."""
-    finish = try_start(p, q, device_of, v, d, True) + p.op_seconds[v, d]
+    finish = try_start(p, q, ops, v, d, True) + p.op_seconds[v, d]
     q.finish[v] = finish
     q.device_free[d] = finish
-
-
-def estimated_makespans(
-    problem: Problem, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
-) -> FloatArray:
-    """When the last op of each of some episodes would end [B], in seconds, without executing it.
-
-    op_BV: the op of each step, after its producers. device_BV: the device it goes to.
-    """
-    p, end_B = problem.arrays, np.empty(len(op_BV))
-    placed_V = np.zeros(problem.num_ops, np.dtype([("device", np.int64)]))
-    _end_all(p, make_queues(p), placed_V, op_BV, device_BV, end_B)
-    return end_B
-
-
-@compiled
-def _end_all(p, q, placed_V, op_BV, device_BV, end_B):
-    for b in range(len(op_BV)):
-        empty_queues(q)
-        for t in range(op_BV.shape[1]):
-            v, d = op_BV[b, t], device_BV[b, t]
-            placed_V[v].device = d
-            place_in_queues(p, q, placed_V, v, d)
-        end_B[b] = 0.0
-        for free in q.device_free:
-            end_B[b] = max(end_B[b], free)

@@ -1,16 +1,14 @@
 """Merging ops along heavy edges: a view whose episodes place whole groups."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from doppler.baselines.groups import join_groups, label_groups, make_groups
 from doppler.episode.view import View
-from doppler.problem import FloatArray, Problem
 
-# Loads up to which groups are merged at random, as `Merging` has them, and how far the load of a
-# merging near another is from its load, the deviation of the logarithm.
-_LOADS, _NEAR = (0.1, 1.0), 0.3
+# Loads up to which groups are merged at random.
+_LOADS = (0.1, 1.0)
 # Heavy edges: transfers over the mean op, and up to which load they merge.
 _HEAVY, _HEAVY_LOAD = 4.0, 0.35
 
@@ -44,46 +42,11 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
     return replace(view, arrays=arrays)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Merging:
-    """How far to merge: edges of ``least_weight_s`` on join, up to a load that no group exceeds.
-
-    load: share of what each device has if all have as much of the mean work.
-    """
-
-    least_weight_s: float
-    load: float
-
-    @classmethod
-    def at_random(cls, problem: Problem, rng: np.random.Generator) -> "Merging":
-        """From a random weight on, none at all among them, up to a random load."""
-        load = np.exp(rng.uniform(*np.log(_LOADS)))
-        return cls(least_weight_s=float(rng.choice(_weights(problem))), load=float(load))
-
-    def near(self, problem: Problem, rng: np.random.Generator) -> "Merging":
-        """Another like this: from the same weight on or the next, up to about the same load."""
-        weights = _weights(problem)
-        shift = int(rng.integers(-1, 2))
-        rank = int(np.searchsorted(weights, self.least_weight_s)) + shift
-        load = self.load * float(np.exp(rng.normal(0.0, _NEAR)))
-        least = weights[np.clip(rank, 0, len(weights) - 1)]
-        return Merging(least_weight_s=float(least), load=min(load, _LOADS[1]))
-
-    def of(self, view: View) -> View:
-        """The view, merged so far."""
-        problem = view.problem
-        cap_s = self.load * problem.mean_op_seconds.sum() / problem.num_devices
-        return merged(view, least_weight_s=self.least_weight_s, cap_s=float(cap_s))
-
-
-def _weights(problem: Problem) -> FloatArray:
-    """What edges weigh, in seconds, in rising order; last what none does."""
-    return np.unique(np.append(problem.mean_transfer_seconds, np.inf))
-
-
 def merged_at_random(view: View, rng: np.random.Generator) -> View:
-    """Merged along the edges from a random weight on, up to a random load."""
-    return Merging.at_random(view.problem, rng).of(view)
+    """Merged along the edges from a random weight on, maybe none, up to a random load."""
+    load = float(np.exp(rng.uniform(*np.log(_LOADS))))
+    weights = np.unique(np.append(view.problem.mean_transfer_seconds, np.inf))
+    return _merged_up_to(view, float(rng.choice(weights)), load)
 
 
 def heavy_merged(view: View) -> View:
@@ -93,4 +56,10 @@ def heavy_merged(view: View) -> View:
     the problem is spared to find out (docs/pretrained.md).
     """
     least_weight_s = float(_HEAVY * view.problem.mean_op_seconds.mean())
-    return Merging(least_weight_s=least_weight_s, load=_HEAVY_LOAD).of(view)
+    return _merged_up_to(view, least_weight_s, _HEAVY_LOAD)
+
+
+def _merged_up_to(view: View, least_weight_s: float, load: float) -> View:
+    """Merged up to a load: a share of what each device has if all have as much of the mean work."""
+    mean_s = view.problem.mean_op_seconds.sum() / view.problem.num_devices
+    return merged(view, least_weight_s=least_weight_s, cap_s=float(load * mean_s))

@@ -43,7 +43,7 @@ class ExecutionError(InputError):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Schedule:
+class Execution:
     """When the tasks of a run started and finished [K], in seconds from its start."""
 
     tasks: Tasks
@@ -138,10 +138,10 @@ class ExecutorSession:
             for b in range(num):
                 if not self._can_run(device_BV[b]):
                     continue
-                schedule = self._execute(device_BV[b], priority_BV[b])
-                seconds_BR[b, r] = schedule.makespan_s
-                if np.isfinite(schedule.makespan_s):
-                    peak_BD[b] = np.maximum(peak_BD[b], self._peak_bytes(schedule))
+                execution = self._execute(device_BV[b], priority_BV[b])
+                seconds_BR[b, r] = execution.makespan_s
+                if np.isfinite(execution.makespan_s):
+                    peak_BD[b] = np.maximum(peak_BD[b], self._peak_bytes(execution))
         self.evaluations += num * repeats
         fits_B = ~(peak_BD > self.problem.arrays.memory_bytes).any(axis=1)
         return Measurement(
@@ -160,8 +160,8 @@ class ExecutorSession:
             InputError: the placement is for another problem, or its strict order waits for itself.
             ExecutionError: an op or a transfer failed, or hangs.
         """
-        schedule = self._execute_to_end(placement)
-        tasks, num_ops = schedule.tasks, self.problem.num_ops
+        execution = self._execute_to_end(placement)
+        tasks, num_ops = execution.tasks, self.problem.num_ops
         transfers = slice(num_ops, num_ops + tasks.num_transfers)
         channel_T = np.array(tasks.resource[transfers], dtype=np.int64) - self.problem.num_devices
         return Trace(
@@ -170,14 +170,14 @@ class ExecutorSession:
             system_kind="measured",
             rules=self.execution,
             op_stream=np.zeros(num_ops, dtype=np.int64),
-            op_start_s=schedule.start_s[:num_ops],
-            op_finish_s=schedule.finish_s[:num_ops],
+            op_start_s=execution.start_s[:num_ops],
+            op_finish_s=execution.finish_s[:num_ops],
             transfer_region=np.array(tasks.region, dtype=np.int64),
             transfer_src=channel_T // self.problem.num_devices,
             transfer_dst=channel_T % self.problem.num_devices,
-            transfer_start_s=schedule.start_s[transfers],
-            transfer_finish_s=schedule.finish_s[transfers],
-            peak_bytes=self._peak_bytes(schedule),
+            transfer_start_s=execution.start_s[transfers],
+            transfer_finish_s=execution.finish_s[transfers],
+            peak_bytes=self._peak_bytes(execution),
         )
 
     def results(self, placement: Placement) -> dict[str, torch.Tensor]:
@@ -208,24 +208,24 @@ class ExecutorSession:
         """Bytes per second between devices [D, D]; see bandwidth.bandwidths."""
         return bandwidths(self._devices)
 
-    def _execute_to_end(self, placement: Placement) -> Schedule:
+    def _execute_to_end(self, placement: Placement) -> Execution:
         if placement.problem_hash != self.problem.hash:
             raise InputError(
                 f"placement: made for problem {placement.problem_hash}, this is {self.problem.hash}"
             )
-        schedule = self._execute(placement.device, placement.priority)
-        if not np.isfinite(schedule.makespan_s):
+        execution = self._execute(placement.device, placement.priority)
+        if not np.isfinite(execution.makespan_s):
             raise InputError("placement: never finishes: its strict order waits for itself")
-        return schedule
+        return execution
 
     def _can_run(self, device_V: NDArray[np.int64]) -> bool:
         seconds_VD = self.problem.arrays.op_seconds
         return bool(np.isfinite(seconds_VD[np.arange(len(device_V)), device_V]).all())
 
-    def _peak_bytes(self, schedule: Schedule) -> NDArray[np.float64]:
-        return peak_bytes(self.problem, schedule.tasks, schedule.start_s, schedule.finish_s)
+    def _peak_bytes(self, execution: Execution) -> NDArray[np.float64]:
+        return peak_bytes(self.problem, execution.tasks, execution.start_s, execution.finish_s)
 
-    def _execute(self, device_V: NDArray[np.int64], priority_V: NDArray[np.int64]) -> Schedule:
+    def _execute(self, device_V: NDArray[np.int64], priority_V: NDArray[np.int64]) -> Execution:
         if self.execution.barriers:
             tasks = self._unroller.synchronous(device_V.tolist())
         else:
@@ -234,16 +234,16 @@ class ExecutorSession:
             )
         if self._expected is not None:
             self._memory.wipe()
-        schedule = self._run(
+        execution = self._run(
             tasks, self._memory.actions(tasks), self._timeout_s, issue_ahead=self._issue_ahead
         )
-        if self._expected is not None and np.isfinite(schedule.makespan_s):
+        if self._expected is not None and np.isfinite(execution.makespan_s):
             self._verify(device_V)
-        return schedule
+        return execution
 
     def _run(
         self, tasks: Tasks, actions: Sequence[Action], timeout_s: float, *, issue_ahead: bool
-    ) -> Schedule:
+    ) -> Execution:
         if self._workers.is_lost:
             raise ExecutionError("a task of this session hangs: no other can be executed in it")
         collects = gc.isenabled()
@@ -272,7 +272,7 @@ class ExecutorSession:
         finally:
             if collects:
                 gc.enable()
-        return Schedule(tasks=tasks, start_s=start_s, finish_s=finish_s)
+        return Execution(tasks=tasks, start_s=start_s, finish_s=finish_s)
 
     def _describe(self, tasks: Tasks, task: int) -> str:
         cluster, names = self.problem.cluster, self.problem.graph.ops.names

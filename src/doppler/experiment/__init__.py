@@ -36,7 +36,7 @@ _HOME = {
     "StageThree": "stage_three",
 }
 
-register_resolvers()
+register_resolvers()  # a configuration is composed, and shown, before anything runs
 
 
 def __getattr__(name: str) -> object:

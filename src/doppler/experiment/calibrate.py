@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from doppler.baselines import CPOP, ETF, HEFT, Annealing, CriticalPath
 from doppler.baselines.levels import b_level_priority
-from doppler.baselines.simple import random_devices
+from doppler.baselines.naive import random_devices
 from doppler.calibration import calibrate
 from doppler.costs import CostTable, load_costs, save_costs
 from doppler.errors import InputError, check_at_least, check_count

@@ -15,6 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.errors import InputError
+from doppler.experiment.log import LOG_FILE
 from doppler.graph.formats import write_atomically
 from doppler.problem import Placement
 from doppler.report.rows import SUMMARY_FILE
@@ -115,8 +116,8 @@ class RunDirectory:
             yield
 
     def _check_holder(self) -> None:
-        """A directory without results is free, whoever began there."""
-        if not self.path.is_dir() or not self._results():
+        """A directory without results is free, whoever began there; a log is no result."""
+        if not self.path.is_dir() or {path.name for path in self._results()} <= {LOG_FILE}:
             return
         file = self.path / IDENTITY_FILE
         holder = file.read_text().strip() if file.exists() else None

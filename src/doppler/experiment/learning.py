@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
-from pytorch_lightning.loggers import Logger
 
 from doppler.baselines import Annealing, Baseline, TaughtPlacement, Teacher
 from doppler.errors import InputError, check_at_least, check_count
@@ -74,16 +73,10 @@ def train(run: Run, module: EpisodeTraining) -> None:
         directory,
         checkpoint_every_s=every_s,
         settings=settings,
-        loggers=make_loggers(run),
+        loggers=run.loggers.begin(),
         console=run.console,
         say=run.say,
     )
-
-
-def make_loggers(run: Run) -> list[Logger]:
-    """The configured loggers of Lightning, writing into the run's directory."""
-    chosen = run.spec.cfg.get("logger") or {}
-    return [instantiate(conf, save_dir=str(run.directory.path)) for conf in chosen.values()]
 
 
 def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:

@@ -21,7 +21,6 @@ from omegaconf import DictConfig
 
 from doppler.errors import InputError
 from doppler.experiment import failures
-from doppler.experiment.resolvers import register_resolvers
 from doppler.resources import resource
 
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -55,7 +54,6 @@ def main(cfg: DictConfig) -> float | None:
     A run of a sweep that fails returns NaN to Hydra's own sweeper, which would begin no other
     batch of runs after an error; others get the error, which they count as a failed trial.
     """
-    register_resolvers()
     job = HydraConfig.get()
     overrides = list(job.overrides.task)
     searches = job.mode == RunMode.MULTIRUN and job.sweeper["_target_"] != _BASIC_SWEEPER

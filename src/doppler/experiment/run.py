@@ -14,6 +14,8 @@ from rich.console import Console
 
 from doppler.errors import InputError
 from doppler.experiment.directory import RunDirectory, Summary
+from doppler.experiment.log import logged
+from doppler.experiment.publishing import Loggers, check_packages
 from doppler.experiment.specification import Specification, plain
 from doppler.report.rows import RESULTS_FILE, print_results, read_results
 from doppler.system import Session
@@ -80,6 +82,12 @@ class Run:
         return RunDirectory(
             Path(str(cfg.output_dir), *map(str, parts), f"seed={cfg.seed}-{identity}"), identity
         )
+
+    @cached_property
+    def loggers(self) -> Loggers:
+        """The configured ones, which write into the run's directory."""
+        chosen, settings = self.spec.cfg.get("logger") or {}, self.spec.settings()
+        return Loggers(chosen, settings, self.directory.path, is_step=self.is_step)
 
     def say(self, text: str) -> None:
         """One line for the person who watches; numbers are not coloured in."""
@@ -161,13 +169,18 @@ def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summ
         InputError: one line about what is wrong with the configuration or its files.
     """
     run = make_run(cfg, console)
+    check_packages(list(cfg.get("logger") or ()))
     for each in _in_order(run):
         told = overrides if each is run else ()
         with each.directory.claimed(each.spec.cfg, told, wait=each.is_step):
             already = each.directory.is_finished
-            if not already:
-                each.introduce()
-                each.stage.run(each)
+            with each.loggers.closed():
+                if not already:
+                    with logged(each.directory.path, each.console):
+                        each.introduce()
+                        each.stage.run(each)
+                if not each.is_step:
+                    each.loggers.publish(retell=already)
         if already and not each.is_step:
             each.say(f"{each.directory.path} is finished already (overwrite=true runs it again)")
             each.stage.show(each)

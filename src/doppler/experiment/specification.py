@@ -105,6 +105,10 @@ class Specification:
         Args:
             unused: keys, dotted ones too, on which the results do not depend.
         """
+        return short_hash([self.settings(unused), self.problem.hash])
+
+    def settings(self, unused: Sequence[str] = ()) -> dict[str, Any]:
+        """The configuration without what says where and how to run, and without these keys."""
         resolved = plain(self.cfg)
         for key in (*_NOT_HASHED, *unused):
             *parents, last = key.split(".")
@@ -112,7 +116,7 @@ class Specification:
             for parent in parents:
                 node = node.get(parent) or {}
             node.pop(last, None)
-        return short_hash([resolved, self.problem.hash])
+        return resolved
 
     def check(self) -> None:
         """Build what the configuration describes: what is wrong with it ends before any claim.

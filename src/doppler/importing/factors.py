@@ -26,7 +26,7 @@ class Same(NamedTuple):
     other: Dim
 
 
-class Part(NamedTuple):
+class Slice(NamedTuple):
     """Element i of one dimension is element ``start + step * i`` of another."""
 
     whole: Dim
@@ -43,7 +43,7 @@ class Reshape(NamedTuple):
     after: tuple[Dim, ...]
 
 
-Tie: TypeAlias = Same | Part | Reshape
+Tie: TypeAlias = Same | Slice | Reshape
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Factors:
             assert own.size == size, f"{name} has {size} elements along {dim}, not {own.size}"
         self.refused: set[str] = set()
         for tie in ties:
-            if isinstance(tie, Part):
+            if isinstance(tie, Slice):
                 part = _Part(self._of(tie.whole), self._of(tie.part), tie.start, tie.step)
                 self._spread(part)
         for tie in ties:

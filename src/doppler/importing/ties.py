@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from doppler.importing.calls import shared_dims
-from doppler.importing.factors import Dim, Part, Reshape, Same, Tie
+from doppler.importing.factors import Dim, Reshape, Same, Slice, Tie
 
 aten = torch.ops.aten
 
@@ -100,7 +100,7 @@ def _slice(node: fx.Node) -> Iterator[Tie]:
     dim, start, step, num = slice_range(node)
     yield from _others(read, node, dim)
     if num > 1:
-        yield Part((read.name, dim), (node.name, dim), start, step)
+        yield Slice((read.name, dim), (node.name, dim), start, step)
 
 
 def _others(read: Any, node: fx.Node, but: int) -> Iterator[Same]:
@@ -117,7 +117,7 @@ def _cat(node: fx.Node) -> Iterator[Tie]:
         yield from _others(part, node, dim)
         size = shape_of(part)[dim]
         if size > 1:
-            yield Part((node.name, dim), (part.name, dim), start, 1)
+            yield Slice((node.name, dim), (part.name, dim), start, 1)
         start += size
 
 
@@ -185,7 +185,7 @@ def _getitem(node: fx.Node) -> Iterator[Tie]:
         read, dim, start = split_part(source, place)
         yield from _others(read, node, dim)
         if shape_of(node)[dim] > 1:
-            yield Part((read.name, dim), (node.name, dim), start, 1)
+            yield Slice((read.name, dim), (node.name, dim), start, 1)
     elif shape_of(node) == shape_of(source):
         for dim in range(len(shape_of(node))):
             yield from _same(source, dim, node, dim)

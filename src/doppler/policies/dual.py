@@ -38,8 +38,8 @@ from doppler.policies.dual_rollout import (
     SAMPLE,
     HeadWeights,
     Record,
+    make_head_buffers,
     make_record,
-    make_scratch,
     play_batch,
     record_of,
 )
@@ -295,7 +295,7 @@ class DualPolicy(nn.Module):
                 view.arrays,
                 weights,
                 make_episode(arrays, view.arrays),
-                make_scratch(weights, view.problem.num_devices),
+                make_head_buffers(weights, view.problem.num_devices),
                 float(explore),
                 seeds_B[mine],
                 is_forced,

@@ -16,7 +16,7 @@ from doppler.episode import View, make_episode
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual import DualPolicy, StaticParts
 from doppler.policies.dual_replay import SelRows, plc_choices, sel_choices
-from doppler.policies.dual_rollout import Record, begin, make_scratch, step
+from doppler.policies.dual_rollout import Record, begin, make_head_buffers, step
 from doppler.policies.encoder import GraphEncoder
 
 # Ops of all states that are encoded in one pass; more only take more memory.
@@ -101,7 +101,7 @@ class StepwiseDualPolicy(DualPolicy):
             parts, placed_BDP = self._encode(view, device_BV)
             for b in range(num):
                 weights = self._head_weights(StaticParts(*(part[b] for part in parts)))
-                scratch = make_scratch(weights, view.problem.num_devices)
+                scratch = make_head_buffers(weights, view.problem.num_devices)
                 scratch.placed[:] = placed_BDP[b].numpy()
                 rows_B[b] = step(
                     arrays,

@@ -67,7 +67,7 @@ class Record(NamedTuple):
     device_mask: NDArray[np.int64]  # [B, V, D]
 
 
-class Scratch(NamedTuple):
+class HeadBuffers(NamedTuple):
     """Small buffers of one thread."""
 
     logits: NDArray[np.float64]  # [max(V, D)]
@@ -77,12 +77,12 @@ class Scratch(NamedTuple):
     placed: Float32  # [D, P] sum of plc_placed over the ops on a device
 
 
-def make_scratch(weights: HeadWeights, num_devices: int) -> Scratch:
+def make_head_buffers(weights: HeadWeights, num_devices: int) -> HeadBuffers:
     """Buffers for one thread."""
     num_ops, sel_hidden = weights.sel_op.shape
     plc_hidden = weights.plc_op.shape[1]
     longest = max(num_ops, num_devices)
-    return Scratch(
+    return HeadBuffers(
         logits=np.zeros(longest),
         allowed=np.ones(longest, np.int64),
         hidden=np.zeros(max(sel_hidden, plc_hidden), np.float32),

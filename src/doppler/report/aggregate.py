@@ -7,18 +7,28 @@ seconds, queues and problems never meet. Means are over rows that agree in all o
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from doppler.errors import InputError
-from doppler.report.finished import FinishedRun
+from doppler.report.finished import FinishedRun, find_runs
 from doppler.report.rows import format_seconds, gap_over, order_of
 
 COMPARABLE = ["system_kind", "system", "rules", "queue"]
 COMPARABLE += ["workload", "cluster", "num_devices", "problem"]
 SETTINGS = [*COMPARABLE, "method", "variant", "uses_order", "evaluations"]
 _NAMED = 4  # problems that a verdict on many names
+
+
+def collect(folders: Iterable[Path]) -> pd.DataFrame:
+    """All result rows of the readable runs below some folders, a column per field of `ResultRow`.
+
+    Raises:
+        InputError: a folder that does not exist, or no readable run in any of them.
+    """
+    return frame_of(find_runs(folders)[0])
 
 
 def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:

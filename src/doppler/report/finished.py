@@ -14,9 +14,7 @@ from yaml import YAMLError
 
 from doppler.errors import InputError
 from doppler.report.paired import PAIRED_FILE, PairedRatio, read_paired
-from doppler.report.rows import RESULTS_FILE, SUMMARY_FILE, ResultRow, read_results
-
-METRICS_FILE = "metrics.csv"
+from doppler.report.rows import METRICS_FILE, RESULTS_FILE, SUMMARY_FILE, ResultRow, read_results
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -79,7 +77,7 @@ def read_run(directory: Path) -> FinishedRun:
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a configuration"
         raise InputError(f"{path}: {reason}") from None
-    if not isinstance(config, dict) or (rows and not config):
+    if not isinstance(config, dict) or "workload" not in config:
         raise InputError(f"{path}: not a configuration")
     turns = directory / PAIRED_FILE
     paired = read_paired(turns) if turns.exists() else []

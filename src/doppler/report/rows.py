@@ -16,6 +16,7 @@ from doppler.errors import InputError
 from doppler.graph.formats import write_atomically
 
 RESULTS_FILE = "results.csv"
+METRICS_FILE = "metrics.csv"  # of training
 SUMMARY_FILE = "summary.json"  # written last: the run is finished
 PLACEMENTS = "placements"  # a folder: <method>.json of every row
 TRACES = "traces"  # a folder: <method>.json of methods to show beside the run's own trace.json

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytorch_lightning.loggers import Logger
 
-METRICS_FILE = "metrics.csv"
+from doppler.report.rows import METRICS_FILE
 
 
 class CsvMetrics(Logger):

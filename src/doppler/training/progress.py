@@ -24,7 +24,11 @@ class Progressing(Protocol):
 
 
 class TrainingProgress(Callback):
-    """A progress bar on a terminal; a line every few seconds elsewhere."""
+    """A progress bar on a terminal; a line every few seconds elsewhere.
+
+    Lightning's own bars count batches, of which an endless stream has no total, know no episodes
+    and say nothing where output goes to a file.
+    """
 
     def __init__(self, *, console: Console, seconds_between_lines: float = 10.0) -> None:
         self._console = console

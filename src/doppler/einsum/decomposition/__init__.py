@@ -1,6 +1,6 @@
 """Into how many parts each node of a program is split."""
 
 from doppler.einsum.decomposition.auto import Auto
-from doppler.einsum.decomposition.published import Published
+from doppler.einsum.decomposition.fewest_elements import FewestElements
 
-__all__ = ["Auto", "Published"]
+__all__ = ["Auto", "FewestElements"]

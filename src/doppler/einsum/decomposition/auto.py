@@ -12,12 +12,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
 from doppler.cluster import Cluster
-from doppler.einsum.decomposition.published import Published
+from doppler.einsum.decomposition.fewest_elements import FewestElements
 from doppler.einsum.decomposition.search import CutTensor, FloatArray, IntArray, Search
 from doppler.einsum.lowering import lower
 from doppler.einsum.program import Einsum, Input, Node, Program, Splits
@@ -31,24 +30,16 @@ _SAME = 0.01
 _FINE_GRAINS = (2, 4, 8, 16, 32)
 
 
-class Judge(Protocol):
-    """What tells how good a problem's placements can be."""
-
-    def __call__(self, problem: Problem) -> float:
-        """Seconds of a good placement; inf where none fits in memory."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Auto:
     """The best, by a judge, of the published splits and of time-aware ones of several grains.
 
-    cluster: where it will run. judge: what tells how good a decomposition is. grains: blocks of a
-    contraction per device that are tried.
+    cluster: where it will run. judge: seconds of a good placement of a problem, inf where none fits
+    in memory. grains: blocks of a contraction per device that are tried.
     """
 
     cluster: Cluster
-    judge: Judge
+    judge: Callable[[Problem], float]
     grains: Sequence[int]
 
     def splits(self, program: Program, parts: int) -> Splits:
@@ -83,7 +74,7 @@ class Auto:
         objectives = [_Seconds(program, self.cluster, total) for total in totals]
         return [
             *(Search(program, objective).run for objective in objectives),
-            partial(Published().splits, program, parts),
+            partial(FewestElements().splits, program, parts),
         ]
 
     def _fine_proposals(self, program: Program) -> list[Callable[[], Splits]]:

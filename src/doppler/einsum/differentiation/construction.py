@@ -19,7 +19,7 @@ class Space(NamedTuple):
     parts: tuple[int, ...] | None = None
 
 
-class View(NamedTuple):
+class Broadcast(NamedTuple):
     """The tensor of a node, in a space.
 
     dims: per dimension of the tensor the one of the space that it runs along. Along the others it
@@ -31,7 +31,7 @@ class View(NamedTuple):
 
 
 # A tensor in a space; a constant is repeated along every dimension.
-Value: TypeAlias = View | Number
+Value: TypeAlias = Broadcast | Number
 
 
 def every_dim(node: Node) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ def every_dim(node: Node) -> tuple[int, ...]:
     return tuple(range(len(node.shape)))
 
 
-def as_scalar(value: Value, views: list[View]) -> Scalar:
+def as_scalar(value: Value, views: list[Broadcast]) -> Scalar:
     """A constant itself, or the element of a tensor that is put behind the other views."""
     if isinstance(value, Number):
         return value
@@ -76,7 +76,7 @@ class Construction:
             return self.append(formation_of(node, number))
         return number
 
-    def dtypes(self, views: Sequence[View]) -> list[str]:
+    def dtypes(self, views: Sequence[Broadcast]) -> list[str]:
         """The dtype of every view."""
         return [self.nodes[view.node].dtype for view in views]
 
@@ -107,7 +107,7 @@ class Construction:
         name: str,
         space: Space,
         scalar: Scalar,
-        views: Sequence[View],
+        views: Sequence[Broadcast],
         onto: tuple[int, ...],
         dtype: str,
     ) -> Value:
@@ -137,21 +137,21 @@ class Construction:
             return scalar
         if isinstance(scalar, Element) and not summed:
             view = views[scalar.operand]
-            return View(view.node, tuple(onto.index(dim) for dim in view.dims))
+            return Broadcast(view.node, tuple(onto.index(dim) for dim in view.dims))
         if summed and isinstance(scalar, Apply):
             if scalar.function in DTYPES:
                 # Cast the sum and not the addends: the op's own dtype does.
                 (scalar,) = scalar.arguments
             scalar, views = self._without_conjugates(name, space, scalar, views)
         number = self.append_einsum(name, space, scalar, views, kept, summed, dtype)
-        return View(number, tuple(onto.index(dim) for dim in kept))
+        return Broadcast(number, tuple(onto.index(dim) for dim in kept))
 
     def append_einsum(
         self,
         name: str,
         space: Space,
         scalar: Scalar,
-        views: Sequence[View],
+        views: Sequence[Broadcast],
         kept: tuple[int, ...],
         aggregated: tuple[int, ...],
         dtype: str,
@@ -183,8 +183,8 @@ class Construction:
         return self.append(node, space.parts and tuple(space.parts[dim] for dim in dims))
 
     def _without_conjugates(
-        self, name: str, space: Space, scalar: Scalar, views: Sequence[View]
-    ) -> tuple[Scalar, Sequence[View]]:
+        self, name: str, space: Space, scalar: Scalar, views: Sequence[Broadcast]
+    ) -> tuple[Scalar, Sequence[Broadcast]]:
         """Conjugated factors of a product as tensors of their own: a contraction has no others."""
         if not (isinstance(scalar, Apply) and scalar.function == "mul"):
             return scalar, views
@@ -196,7 +196,7 @@ class Construction:
                     number = self.append_einsum(
                         f"{name}.conj", space, factor, views, dims, (), "c64"
                     )
-                    factors[place] = as_scalar(View(number, dims), views)
+                    factors[place] = as_scalar(Broadcast(number, dims), views)
         return Apply("mul", tuple(factors)), views
 
     def store(self, name: str, value: Value, number: int) -> int:

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from doppler.einsum.differentiation.construction import (
+    Broadcast,
     Construction,
     Value,
-    View,
     as_scalar,
     every_dim,
 )
@@ -119,7 +119,7 @@ def _total(construction: Construction, number: int, name: str, addends: Sequence
     while len(addends) > 1:
         sums = []
         for pair in zip(addends[::2], addends[1::2], strict=False):
-            views: list[View] = []
+            views: list[Broadcast] = []
             one, other = (as_scalar(addend, views) for addend in pair)
             sums.append(
                 construction.sum_out(
@@ -138,7 +138,7 @@ def _total(construction: Construction, number: int, name: str, addends: Sequence
 
 def _update(construction: Construction, weight: int, gradient: Value, learning_rate: float) -> None:
     node = construction.program.nodes[weight]
-    views = [View(weight, every_dim(node))]
+    views = [Broadcast(weight, every_dim(node))]
     step = mul(Number(learning_rate), as_scalar(gradient, views))
     construction.append_einsum(
         f"{node.name}.new",

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from doppler.einsum.differentiation.construction import (
+    Broadcast,
     Construction,
     Value,
-    View,
     as_scalar,
     every_dim,
 )
@@ -26,7 +26,7 @@ class GradientRules:
         self.nodes = construction.program.nodes
         self.gradients: dict[int, Value] = {}  # per node, in the space of its tensor
         # Per op that takes a maximum or minimum, what it aggregates and the result, in its space.
-        self.extremes: dict[int, tuple[View, View]] = {}
+        self.extremes: dict[int, tuple[Broadcast, Broadcast]] = {}
 
     def received(self, consumer: int, k: int, name: str) -> list[Value]:
         """What an operand receives through a consumer whose gradient is known: the addends of it.
@@ -54,7 +54,7 @@ class GradientRules:
         views = self._operand_views(node)
         u = as_scalar(self.gradients[number], views)
         finished = number if node.aggregation is None else self.construction.consumers[number][0]
-        y = as_scalar(View(finished, every_dim(node)), views)
+        y = as_scalar(Broadcast(finished, every_dim(node)), views)
         if number in self.extremes:
             joined, extreme = (as_scalar(one, views) for one in self.extremes[number])
             u = mul(u, Apply("equal", (joined, extreme)))
@@ -81,9 +81,9 @@ class GradientRules:
         every, views = every_dim(node), []
         u = as_scalar(gradient, views)
         if node.aggregation == "mul":
-            name, factor = "product", mul(u, as_scalar(View(number, every), views))
+            name, factor = "product", mul(u, as_scalar(Broadcast(number, every), views))
         else:
-            self.extremes[op_number] = self._joined_and_extreme(op, View(number, every))
+            self.extremes[op_number] = self._joined_and_extreme(op, Broadcast(number, every))
             ties = self.construction.sum_out(
                 f"d_{op.name}.ties",
                 self.construction.space_of_op(op),
@@ -102,7 +102,7 @@ class GradientRules:
             dtype=node.dtype,
         )
 
-    def _joined_and_extreme(self, op: Einsum, extreme: View) -> tuple[View, View]:
+    def _joined_and_extreme(self, op: Einsum, extreme: Broadcast) -> tuple[Broadcast, Broadcast]:
         """What an op aggregates, and the maximum or minimum of it, in the op's join space."""
         space, views = self.construction.space_of_op(op), self._operand_views(op)
         if op.join == Element(0) and op.operand_dtypes[0] == op.dtype:
@@ -110,7 +110,7 @@ class GradientRules:
         # Computed again, in blocks of another shape or in another dtype, an element need not equal
         # the extreme to the last bit. Stored, one does.
         dims = tuple(sorted({dim for view in views for dim in view.dims}))
-        joined = View(
+        joined = Broadcast(
             self.construction.append_einsum(
                 f"d_{op.name}.joined", space, op.join, views, dims, (), op.dtype
             ),
@@ -128,7 +128,7 @@ class GradientRules:
             op.dtype,
             aggregation=op.aggregation,
         )
-        return joined, View(again, kept)
+        return joined, Broadcast(again, kept)
 
     def _through_complexer(self, number: int, node: Complexer, name: str) -> Value:
         operand = self.nodes[node.operands[0]]
@@ -151,7 +151,7 @@ class GradientRules:
         dims = [back.get(into) for into in gradient.dims]
         kept = tuple(dim for dim in dims if dim is not None)
         if len(kept) == len(dims):
-            return View(gradient.node, kept)
+            return Broadcast(gradient.node, kept)
         operand = self.nodes[node.operands[0]]
         inverse = Squeezer(
             name=name,
@@ -161,7 +161,7 @@ class GradientRules:
             operand_dtypes=(node.dtype,),
             dims=tuple(None if dim is None else kept.index(dim) for dim in dims),
         )
-        return View(self.construction.append(inverse), kept)
+        return Broadcast(self.construction.append(inverse), kept)
 
     def _through_select(self, number: int, node: Select, k: int, name: str) -> list[Value]:
         operand, source = self.nodes[node.operands[k]], self._stored(number)
@@ -189,18 +189,18 @@ class GradientRules:
             for place, pieces in enumerate([back] if is_disjoint else [[one] for one in back])
         ]
 
-    def _view_of(self, node: Node) -> View:
-        return View(self.construction.append(node), every_dim(node))
+    def _view_of(self, node: Node) -> Broadcast:
+        return Broadcast(self.construction.append(node), every_dim(node))
 
     def _stored(self, number: int) -> int:
         """The number of a node that has all elements of a node's gradient."""
         node, gradient = self.nodes[number], self.gradients[number]
         stored = self.construction.store(f"d_{node.name}.whole", gradient, number)
-        self.gradients[number] = View(stored, every_dim(node))
+        self.gradients[number] = Broadcast(stored, every_dim(node))
         return stored
 
-    def _operand_views(self, op: Einsum) -> list[View]:
-        return [View(*one) for one in zip(op.operands, op.operand_dims, strict=True)]
+    def _operand_views(self, op: Einsum) -> list[Broadcast]:
+        return [Broadcast(*one) for one in zip(op.operands, op.operand_dims, strict=True)]
 
 
 def depends(node: Node, k: int) -> bool:

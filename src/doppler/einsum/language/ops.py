@@ -4,7 +4,13 @@ from typing import NamedTuple
 
 from lark import Token
 
-from doppler.einsum.language.parser import Aggregation, Expression, Function, OpStatement, Tensor
+from doppler.einsum.language.parser import (
+    Aggregation,
+    Expression,
+    Function,
+    OpStatement,
+    TensorAccess,
+)
 from doppler.einsum.language.scope import Extents, Scope, check_letters, listed
 from doppler.einsum.program import Einsum
 from doppler.graph.scalar import COMPLEX_FLOPS, DTYPES, Apply, Element, Number, Scalar
@@ -67,7 +73,7 @@ class _Operands:
         self.functions: list[Function] = []
 
     def resolve(self, expression: Expression) -> _Value:
-        if isinstance(expression, Tensor):
+        if isinstance(expression, TensorAccess):
             return self._element(expression)
         if not isinstance(expression, Function):
             return _Value(Number(float(self.scope.constants.value(expression))), None)
@@ -81,7 +87,7 @@ class _Operands:
         scalar = Apply(expression.name, tuple(one.scalar for one in arguments))
         return _Value(scalar, self._joined_dtype(expression, arguments))
 
-    def _element(self, tensor: Tensor) -> _Value:
+    def _element(self, tensor: TensorAccess) -> _Value:
         number = self.scope.find(tensor)
         node = self.scope.nodes[number]
         # Read the same way twice, as in X[i] * X[i], a tensor is one operand.

@@ -84,7 +84,7 @@ class ParameterStatement(NamedTuple):
     presets: list[Setting] | None
 
 
-class Tensor(NamedTuple):
+class TensorAccess(NamedTuple):
     """``NAME[index, ...]``."""
 
     name: Token
@@ -100,7 +100,7 @@ class Function(NamedTuple):
 
 
 # A token is a number or the name of a constant.
-Expression: TypeAlias = Token | Tensor | Function
+Expression: TypeAlias = Token | TensorAccess | Function
 
 
 class InputStatement(NamedTuple):
@@ -152,7 +152,7 @@ class Viewed(NamedTuple):
     """``WORD tensor, ...``: index, that of ``concat``; ranges, those of ``select``."""
 
     word: str
-    tensors: list[Tensor]
+    tensors: list[TensorAccess]
     index: Token | None = None
     ranges: Sequence[Range] = ()
 
@@ -270,18 +270,18 @@ class _ToStatements(Transformer):
         extents = {index: extent for index, extent in axes or () if extent is not None}
         return Output(name, [index for index, _ in axes or ()], extents)
 
-    def tensor(self, name: Token, indices: list[Token] | None) -> Tensor:
-        return Tensor(name, indices or [])
+    def tensor(self, name: Token, indices: list[Token] | None) -> TensorAccess:
+        return TensorAccess(name, indices or [])
 
-    def plain_view(self, word: Token, *tensors: Tensor) -> Viewed:
+    def plain_view(self, word: Token, *tensors: TensorAccess) -> Viewed:
         return Viewed(str(word), list(tensors))
 
-    def concat(self, index: Token, *tensors: Tensor) -> Viewed:
+    def concat(self, index: Token, *tensors: TensorAccess) -> Viewed:
         return Viewed("concat", list(tensors), index=index)
 
     def select(self, name: Token, slices: list[tuple[Token, Expression, Expression]]) -> Viewed:
         ranges = [one for one in slices if one[1] is not None]
-        return Viewed("select", [Tensor(name, [one[0] for one in slices])], ranges=ranges)
+        return Viewed("select", [TensorAccess(name, [one[0] for one in slices])], ranges=ranges)
 
     def binary(self, left: Expression, operator: Token, right: Expression) -> Function:
         return Function(_FUNCTIONS[operator], [left, right], operator)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from lark import Token
 
-from doppler.einsum.language.parser import Expression, Function, Setting, Source, Tensor
+from doppler.einsum.language.parser import Expression, Function, Setting, Source, TensorAccess
 from doppler.einsum.program import Node
 from doppler.graph.scalar import DTYPES, FUNCTIONS
 
@@ -72,7 +72,7 @@ class Constants:
         Raises:
             InputError: it reads a tensor, or something unknown.
         """
-        if isinstance(expression, Tensor):
+        if isinstance(expression, TensorAccess):
             raise self.source.fault(
                 expression.name, f"'{expression.name}' is a tensor, where a constant must be"
             )
@@ -147,7 +147,7 @@ class Scope:
         self.numbers[node.name] = len(self.nodes)
         self.nodes.append(node)
 
-    def find(self, tensor: Tensor) -> int:
+    def find(self, tensor: TensorAccess) -> int:
         """The number of the node that a tensor is read from, whose dimensions it must have."""
         name = tensor.name
         if name not in self.numbers:
@@ -190,7 +190,7 @@ class Extents:
         self.of: dict[str, int] = {}
         self._given_by: dict[str, str] = {}  # the tensor that an extent is from
 
-    def bind(self, tensor: Tensor, shape: Sequence[int]) -> None:
+    def bind(self, tensor: TensorAccess, shape: Sequence[int]) -> None:
         """The indices of a tensor have the extents of its dimensions."""
         for index, extent in zip(tensor.indices, shape, strict=True):
             if self.of.setdefault(index, extent) != extent:
@@ -207,4 +207,4 @@ def _first(expression: Expression) -> Token:
     while isinstance(expression, Function):
         operand = expression.arguments[0]
         expression = expression.place if len(expression.arguments) == 1 else operand
-    return expression.name if isinstance(expression, Tensor) else expression
+    return expression.name if isinstance(expression, TensorAccess) else expression

@@ -5,7 +5,7 @@ from typing import Any
 
 from lark import Token
 
-from doppler.einsum.language.parser import Output, Tensor, Viewed, ViewStatement
+from doppler.einsum.language.parser import Output, TensorAccess, Viewed, ViewStatement
 from doppler.einsum.language.scope import Extents, Scope, check_letters
 from doppler.einsum.opaque import Opaque
 from doppler.einsum.program import Complexer, Node, Piece, Select, Squeezer
@@ -33,7 +33,7 @@ class _View:
         self.source = scope.source
         self.output = output
         self.word = viewed.word
-        self.tensors: list[Tensor] = viewed.tensors
+        self.tensors: list[TensorAccess] = viewed.tensors
         self.index = viewed.index
         self.ranges = viewed.ranges
         self.numbers = [scope.find(tensor) for tensor in viewed.tensors]
@@ -57,7 +57,7 @@ class _View:
                 )
         return self.operands[0].dtype
 
-    def same_indices(self, tensor: Tensor, count: int | None = None) -> None:
+    def same_indices(self, tensor: TensorAccess, count: int | None = None) -> None:
         """The first indices of a tensor, or all, are those of the output."""
         if len(tensor.indices) != len(self.output.indices):
             raise self.source.fault(
@@ -154,7 +154,7 @@ def _concat(view: _View) -> Node:
     others = Extents(view.source)
     for tensor, operand in zip(view.tensors, view.operands, strict=True):
         others.bind(
-            Tensor(tensor.name, tensor.indices[:dim] + tensor.indices[dim + 1 :]),
+            TensorAccess(tensor.name, tensor.indices[:dim] + tensor.indices[dim + 1 :]),
             operand.shape[:dim] + operand.shape[dim + 1 :],
         )
     boxes = [tuple((0, extent) for extent in operand.shape) for operand in view.operands]

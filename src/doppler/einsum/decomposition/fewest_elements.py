@@ -16,7 +16,7 @@ from doppler.einsum.program import Einsum, Node, Program, Splits
 from doppler.errors import InputError
 
 
-class Published:
+class FewestElements:
     """Splits that move the fewest elements, into powers of two."""
 
     def splits(self, program: Program, parts: int) -> Splits:

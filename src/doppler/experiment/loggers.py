@@ -1,0 +1,138 @@
+"""W&B and MLflow with one run per run directory, and what each kind of logger shows of results."""
+
+from functools import singledispatch
+from pathlib import Path
+from typing import Any
+
+from matplotlib.image import imread
+from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+
+from doppler.errors import InputError
+from doppler.experiment.directory import IDENTITY_FILE, PLACEMENT_FILE
+from doppler.report.finished import FinishedRun
+from doppler.report.rows import RESULTS_FILE
+
+SCHEDULE_FILE = "schedule.png"
+
+
+class WandbRun(WandbLogger):
+    """A W&B run of the run directory: another process that goes on there goes on in it.
+
+    save_dir: the run directory. offline: whether it is kept on disk, for ``wandb sync``, or sent to
+    the server while it runs. settings: of `WandbLogger`, and of ``wandb.init``.
+    """
+
+    def __init__(self, *, save_dir: str, offline: bool, **settings: Any) -> None:
+        # Lightning's own `offline` sets an environment variable for all runs to come.
+        super().__init__(
+            save_dir=save_dir,
+            id=_identity(save_dir),
+            mode="offline" if offline else "online",
+            settings={"console": "off", "silent": offline},
+            **settings,
+        )
+
+    @property
+    def experiment(self) -> Any:
+        """The ``wandb.Run``, begun when it is first asked for.
+
+        Raises:
+            InputError: a setting that W&B does not take, nobody is logged in, no server is reached.
+        """
+        import wandb
+
+        try:
+            return super().experiment
+        except (wandb.errors.Error, TypeError, ValueError) as error:
+            raise InputError(f"logger=wandb: {str(error).splitlines()[0]}") from None
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Rows count by their update; W&B keeps the first of each."""
+        self.experiment.log({**metrics, "trainer/global_step": step}, step=step)
+
+    def end_run(self, *, failed: bool) -> None:
+        """End the run, or the next run of a sweep would go on in it."""
+        if self._experiment is not None:
+            self._experiment.finish(exit_code=int(failed))
+
+
+class MlflowRun(MLFlowLogger):
+    """An MLflow run of the run directory: another process that goes on there goes on in it.
+
+    save_dir: the run directory. experiment_name, tracking_uri, settings: of `MLFlowLogger`.
+    """
+
+    def __init__(
+        self, *, save_dir: str, experiment_name: str, tracking_uri: str, **settings: Any
+    ) -> None:
+        from mlflow.tracking import MlflowClient
+
+        client, tags = MlflowClient(tracking_uri), {"run_hash": _identity(save_dir)}
+        known, found = client.get_experiment_by_name(experiment_name), []
+        if known is not None:
+            which = f"tags.run_hash = '{tags['run_hash']}'"
+            found = client.search_runs([known.experiment_id], which, max_results=1)
+        super().__init__(
+            experiment_name=experiment_name,
+            tracking_uri=tracking_uri,
+            tags=tags,
+            run_id=found[0].info.run_id if found else None,
+            **settings,
+        )
+
+
+def _identity(directory: str) -> str:
+    return Path(directory, IDENTITY_FILE).read_text().strip()
+
+
+@singledispatch
+def show(logger: Logger, settings: dict[str, Any], run: FinishedRun) -> None:
+    """Tell a logger what a finished run has found.
+
+    Args:
+        logger: of a kind that has no function of its own here: it is told the numbers.
+        settings: what was run.
+        run: what came of it.
+    """
+    logger.log_hyperparams(settings)
+    logger.log_metrics(_numbers(run))
+
+
+@show.register
+def _(logger: TensorBoardLogger, settings: dict[str, Any], run: FinishedRun) -> None:
+    logger.log_hyperparams(settings, _numbers(run))
+    picture = imread(run.directory / SCHEDULE_FILE)
+    logger.experiment.add_image("schedule", picture, dataformats="HWC")
+
+
+@show.register
+def _(logger: MLFlowLogger, settings: dict[str, Any], run: FinishedRun) -> None:
+    logger.log_hyperparams(settings)
+    logger.log_metrics(_numbers(run))
+    for name in (RESULTS_FILE, PLACEMENT_FILE, SCHEDULE_FILE):
+        logger.experiment.log_artifact(logger.run_id, str(run.directory / name))
+
+
+@show.register
+def _(logger: WandbLogger, settings: dict[str, Any], run: FinishedRun) -> None:
+    import wandb
+
+    logger.log_hyperparams(settings)
+    experiment, row = logger.experiment, run.rows[0]
+    experiment.tags = [*(experiment.tags or ()), row.method, row.system_kind]
+    columns: list[Any] = list(vars(row))
+    table: list[Any] = [list(vars(each).values()) for each in run.rows]
+    experiment.log(
+        {
+            "results": wandb.Table(columns=columns, data=table),
+            "schedule": wandb.Image(str(run.directory / SCHEDULE_FILE)),
+        }
+    )
+    experiment.summary.update(_numbers(run))
+    artifact = wandb.Artifact(f"placement-{experiment.id}", type="placement")
+    artifact.add_file(str(run.directory / PLACEMENT_FILE))
+    experiment.log_artifact(artifact)
+
+
+def _numbers(run: FinishedRun) -> dict[str, float]:
+    return {key: each for key, each in run.summary.items() if isinstance(each, int | float)}

@@ -1,0 +1,111 @@
+"""Loggers of a run: made, told what it is and what it has found, closed.
+
+They are Lightning's, named by ``_target_`` in conf/logger/. What they import is imported when a run
+has something to tell them: a baseline whose results stay on disk needs no Lightning.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from doppler.errors import InputError
+from doppler.graph.formats import write_atomically
+
+if TYPE_CHECKING:
+    from pytorch_lightning.loggers import Logger
+
+PUBLISHED_FILE = "published"
+# What a logger needs, any one of these; its name is that of the extra which installs them.
+_PACKAGES = {
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "mlflow": ("mlflow",),
+    "wandb": ("wandb",),
+}
+# Tells nobody: what it keeps is in the run directory, as the results are.
+_CSV = "csv"
+
+
+def check_packages(names: Sequence[str]) -> None:
+    """Raise an InputError if a logger's package is not installed."""
+    for name in names:
+        packages = _PACKAGES.get(name, ())
+        if packages and not any(map(find_spec, packages)):
+            raise InputError(
+                f"logger={name}: {packages[0]} is not installed (pip install 'doppler[{name}]')"
+            )
+
+
+class Loggers:
+    """The loggers of one run.
+
+    chosen: their part of the configuration, by name.
+    settings: what is run, as plain values.
+    directory: of the run.
+    is_step: the run serves another one, which is what is told of: this one keeps its metrics.csv.
+    """
+
+    def __init__(
+        self, chosen: DictConfig, settings: dict[str, Any], directory: Path, *, is_step: bool
+    ) -> None:
+        self._chosen = {str(name): conf for name, conf in chosen.items()}
+        if is_step:
+            self._chosen = {name: conf for name, conf in self._chosen.items() if name == _CSV}
+        self._settings = settings
+        self._directory = directory
+        self._made: dict[str, Logger] = {}
+
+    def begin(self) -> "list[Logger]":
+        """All of them, told what is run."""
+        loggers = [self._make(name) for name in self._chosen]
+        for logger in loggers:
+            logger.log_hyperparams(self._settings)
+        return loggers
+
+    def _make(self, name: str) -> "Logger":
+        if name not in self._made:
+            self._made[name] = instantiate(self._chosen[name], save_dir=str(self._directory))
+        return self._made[name]
+
+    def publish(self, *, retell: bool) -> None:
+        """Tell what the finished run has found; each logger once, in whichever process.
+
+        Args:
+            retell: the learning curve too: the run was finished before this process began.
+        """
+        marker = self._directory / PUBLISHED_FILE
+        told = marker.read_text().split() if marker.exists() else []
+        names = [name for name in self._chosen if name not in (_CSV, *told)]
+        if not names:
+            return
+        from doppler.experiment.loggers import show
+        from doppler.report.finished import read_run
+
+        run = read_run(self._directory)
+        if not run.rows:
+            return
+        for name in names:
+            logger = self._make(name)
+            if retell:
+                for step, row in run.metrics.iterrows():
+                    logger.log_metrics(row.dropna().to_dict(), step=int(str(step)))
+            show(logger, self._settings, run)
+            told.append(name)
+            write_atomically(marker, "".join(f"{name}\n" for name in told))
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Close them when the context ends, however it does."""
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            for logger in self._made.values():
+                logger.finalize("failed" if failed else "success")
+                if hasattr(logger, "end_run"):  # finalize comes after every training too
+                    logger.end_run(failed=failed)
