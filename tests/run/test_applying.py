@@ -32,7 +32,7 @@ def test_a_policy_places_another_problem_at_once_by_samples_and_polished(run, tm
     rows = {row.method: row for row in read_results(directory / "results.csv")}
     names = ["doppler at once", "doppler samples", "doppler"]
     assert set(rows) == {*names, "critical_path"}
-    assert [rows[name].evaluations for name in names] == [1, 64, 100]
+    assert [rows[name].evaluations for name in names] == [1, 1 + 20, 100], "a fifth is sampled"
     seconds = [rows[name].makespan_s for name in names]
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[2] < seconds[0]

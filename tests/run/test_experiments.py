@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
-from doppler.stages.run import Run
-from doppler.stages.settling import settled
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from doppler.report.finished import find_runs
+from doppler.experiment.run import make_run
+from doppler.report.aggregate import collect
 
 PROJECT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = sorted((PROJECT / "conf/experiment").glob("*.yaml"))
@@ -37,8 +36,8 @@ def test_every_choice_of_an_experiment_composes_and_builds(file, configure):
                 assert instantiate(cfg.simulator) is not None
                 assert all(instantiate(one) is not None for one in cfg.get("baseline", {}).values())
             if "cluster" in key or "workload" in key:
-                run = Run(settled(cfg, Console(quiet=True)), "any", Console(quiet=True))
-                assert run.problem.num_ops > 0
+                run = make_run(cfg, Console(quiet=True))
+                assert run.spec.problem.num_ops > 0
     composed = configure(f"experiment={file.stem}")
     raw = OmegaConf.load(file)
     assert raw.output_dir == f"outputs/{file.stem}", "runs of an experiment lie together"
@@ -51,14 +50,14 @@ def test_a_budget_of_the_command_line_reaches_the_cells_of_an_experiment(configu
         cfg = configure("experiment=main_4dev", "method=baselines", f"budget={budget}")
         assert cfg.baseline.annealing.evaluations == evaluations
         cfg = configure("experiment=main_4dev", "method=doppler", f"budget={budget}")
-        assert cfg.algorithm.reinforcement.evaluations == evaluations
+        assert cfg.budget.evaluations == evaluations
 
 
 def test_no_two_methods_share_a_name_in_the_table(configure):
     named = {}
     for file in METHODS:
         cfg = configure("workload=chainmm", f"method={file.stem}")
-        if cfg.stage.name != "evaluate":
+        if cfg.stage._target_ != "doppler.experiment.Evaluate":
             assert not cfg.get("baseline"), (
                 f"{file.stem}: baselines are evaluated once, by themselves"
             )
@@ -76,15 +75,14 @@ def test_weights_travel_from_one_workload_to_another(run, tmp_path):
     assert "trained/ffnn/seed=0" in said
     assert zero["method"] == "doppler_zero_shot"
     assert zero["evaluations"] <= 100
-    few, _ = run("method=doppler_few_shot", *chainmm, "algorithm.reinforcement.evaluations=64")
+    few, _ = run("method=doppler_few_shot", *chainmm, "budget.evaluations=64")
     # Those of the training that the weights come from count.
     assert 64 < few["evaluations"] <= trained["evaluations"] + 64
     run("method=doppler_source", *ffnn, "seed=1")
     run("method=doppler_zero_shot", *chainmm, "seed=1")
     variants = {
         row.variant
-        for each in find_runs([tmp_path])[0]
-        for row in each.rows
+        for row in collect([tmp_path]).itertuples()
         if row.method == "doppler_zero_shot"
     }
     assert len(variants) == 1, "seeds of one method are averaged"

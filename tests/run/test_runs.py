@@ -216,7 +216,7 @@ def test_report_keeps_different_problems_systems_and_settings_apart(run, tmp_pat
     base = ("stage=evaluate", "baseline=critical_path")
     run(*base)
     run(*base, "workload.params.n=128")
-    run(*base, "simulator.streams=2")
+    run(*base, "+simulator.streams=2")
     run(*base, "baseline.critical_path.runs=1")
     run(*base, "seed=1")
     table = summarise(collect([tmp_path])).itertuples()
@@ -247,10 +247,8 @@ def tight(directory: Path, output_bytes: list[int], edges: list[dict[str, int]])
 def test_stage_two_begins_where_stage_one_does_not_fit(run, tmp_path):
     # Four of five ops fill a device each. Without learning, stage I does not know that.
     edges = [{"src": 0, "dst": dst, "bytes": 3} for dst in range(1, 5)]
-    close = (
-        *tight(tmp_path, [3, 6, 6, 6, 6], edges),
-        "algorithm.imitation.learning_rate=[1e-12,1e-12]",
-    )
+    still = "algorithm.imitation.learning_rate=[1e-12,1e-12]"
+    close = (*tight(tmp_path, [3, 6, 6, 6, 6], edges), still)
     summary, text = run(*close, "stage=pipeline", "baseline=[]")
     assert "stage=imitation is needed first" in text
     assert 0 < summary["makespan_s"] < 100
