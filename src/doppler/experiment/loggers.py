@@ -44,11 +44,12 @@ class WandbRun(WandbLogger):
             InputError: a setting that W&B does not take, nobody is logged in, no server is reached.
         """
         import wandb
+        from wandb.errors import Error
 
         if self._run is None:
             try:
                 self._run = wandb.init(**self._settings)
-            except (wandb.errors.Error, TypeError, ValueError) as error:
+            except (Error, TypeError, ValueError) as error:
                 raise InputError(f"logger=wandb: {str(error).splitlines()[0]}") from None
             self._run.define_metric("*", step_metric="episodes")
         return self._run
@@ -72,7 +73,7 @@ class MlflowRun(MLFlowLogger):
     def __init__(
         self, *, save_dir: str, experiment_name: str, tracking_uri: str, **settings: Any
     ) -> None:
-        from mlflow.tracking import MlflowClient
+        from mlflow.tracking import MlflowClient  # pyright: ignore[reportMissingImports]
 
         client, tags = MlflowClient(tracking_uri), {"run_hash": _identity(save_dir)}
         known, found = client.get_experiment_by_name(experiment_name), []
