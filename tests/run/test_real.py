@@ -25,7 +25,6 @@ REAL = (
 # from itself, and it is not what the search believes.
 STAND_IN = (
     *("executor._target_=doppler.simulator.WorkConserving", "+executor.contention=none"),
-    "~executor.verify",
 )
 
 
