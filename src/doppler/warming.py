@@ -58,7 +58,8 @@ def warm_up(system: System, baselines: Sequence[Any] = (), policy: Policy | None
         found = session.measure(np.zeros((1, problem.num_ops), np.int64), rng=rng)
         assert found.feasible.all(), "the tiny problem fits on one device"
         session.trace(Placement.make(problem, np.zeros(problem.num_ops, np.int64)))
-        for baseline in baselines:
+        ours = [one for one in baselines if type(one).__module__.startswith("doppler.")]
+        for baseline in ours:  # who wrote another expects it to be called when it is asked for
             with suppress(InputError):  # it needs what a tiny problem lacks, such as nodes
                 _with_few_evaluations(baseline).place(session, rng)
     lower_bound(problem, streams=system.streams)

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from doppler.report.report import collect, summarise
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from problems import random_placement, random_problem
 
-from doppler.baselines import HEFT, Annealing, Clustering
+from doppler.baselines import Annealing, Clustering
 from doppler.episode import make_view, merged_at_random
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
@@ -19,10 +19,8 @@ from doppler.search import (
     Budget,
     GreedyEpisode,
     PlaceAgain,
-    PlaceOnce,
     SampleEpisodes,
     search,
-    warm_up,
 )
 from doppler.simulator import WorkConserving
 
@@ -204,21 +202,6 @@ def test_within_seconds_annealing_walks_on_every_core(monkeypatch):
         search([ANNEAL], best_of(session), Budget(evaluations=50), generator())
     assert {one.starts for one in made[:-1]} == {3} and made[-1].starts == 1
     assert made[-1].evaluations == 50
-
-
-def test_compiling_counts_as_nothing_and_changes_nothing():
-    steps = [samples(4, 0.5, 0.2), replace(CLUSTER, share=0.2), PlaceOnce(baseline=HEFT(runs=3))]
-    steps.append(ANNEAL)
-    found = []
-    for warm in (False, True):
-        with WorkConserving(noise=0.1).open(PROBLEM) as session:
-            if warm:
-                warm_up(steps, session)
-            assert session.evaluations == 0
-            best = best_of(session, confirmations=2)
-            search(steps, best, Budget(evaluations=100), generator())
-            found.append((best.seconds, best.evaluations, session.evaluations))
-    assert found[0] == found[1]
 
 
 # --- Budgets and shares ---------------------------------------------------------------------------

@@ -24,22 +24,29 @@ from doppler.policies.weights import PRETRAINED
 from doppler.problem import Problem, build
 from doppler.resources import resource
 from doppler.search import (
+    AnnealFromBest,
     BestSoFar,
     Budget,
+    Combined,
+    GreedyEpisode,
+    PlaceAgain,
     PlaceOnce,
+    SampleEpisodes,
     SearchStep,
     load_policy,
     policy_steps,
     search,
     search_settings,
     steps_of,
-    warm_up,
 )
 from doppler.simulator import WorkConserving
 from doppler.system import System
+from doppler.warming import warm_up
 
 # Of search, unless evaluations are given.
 _SECONDS = 60.0
+# What a step needs to run all of its code once.
+_WARM_UP = 64
 _Method = str | Baseline | Sequence[SearchStep]
 
 
@@ -100,9 +107,9 @@ def place(
         whole = lower(source.program, {})
         graph = _split(source, whole, machine, decomposition)
     problem = build(graph, machine)
+    steps, confirmations = make_steps(problem), search_settings().confirmations
+    _warm_up(executing, steps)
     with executing.open(problem) as session:
-        steps, confirmations = make_steps(problem), search_settings().confirmations
-        warm_up(steps, session)
         best = BestSoFar(session=session, confirmations=confirmations, seed=seed)
         effort = search(steps, best, budget, np.random.default_rng(seed))
     if best.placement is None:
@@ -152,6 +159,16 @@ def _name(method: _Method) -> str:
     if isinstance(method, Sequence):
         return ", ".join(type(step).__name__ for step in method)
     return type(method).__name__
+
+
+def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
+    """Compile what the steps run, so that no second of the search goes there."""
+    policies = [step.policy for step in steps if isinstance(step, GreedyEpisode | SampleEpisodes)]
+    baselines: list[Any] = [step.baseline for step in steps if isinstance(step, PlaceOnce)]
+    others = [step for step in steps if isinstance(step, PlaceAgain | AnnealFromBest)]
+    if others:
+        baselines.append(Combined(evaluations=_WARM_UP, confirmations=0, steps=others))
+    warm_up(system, baselines, policies[0] if policies else None)
 
 
 def _split(

@@ -10,7 +10,7 @@ from doppler.search.configured import (
     steps_of,
 )
 from doppler.search.effort import NO_EFFORT, Effort, seeded_generator
-from doppler.search.engine import Budget, SearchStep, search, warm_up
+from doppler.search.engine import Budget, SearchStep, search
 from doppler.search.steps import (
     AnnealFromBest,
     GreedyEpisode,
@@ -40,5 +40,4 @@ __all__ = [
     "search_settings",
     "seeded_generator",
     "steps_of",
-    "warm_up",
 ]

@@ -11,13 +11,10 @@ import numpy as np
 from doppler.errors import InputError, check_at_least, check_count
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.effort import Effort
-from doppler.system import Session
 
 # Within seconds: evaluations of a step's first, timed, turn; the share of its time left that the
 # next turn gets; and the share of its time below which another turn is not worth it.
 _FIRST, _PART, _REST = 64, 0.7, 0.03
-# What a step needs to run all of its code once.
-_WARM_UP = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,12 +131,3 @@ def _repeat(step: SearchStep, best: BestSoFar, seconds: float, rng: np.random.Ge
         if left_s < _REST * seconds or left_s * _PART < each_s:
             return
         num = max(1, int(left_s * _PART / each_s))
-
-
-def warm_up(steps: Sequence[SearchStep], session: Session) -> None:
-    """Compile what the steps run, so that no clock of a search holds it; counts no evaluations."""
-    evaluations, scratch = session.evaluations, BestSoFar(session=session, confirmations=0, seed=0)
-    for step in steps:
-        if step.repeats:
-            step.search(scratch, _WARM_UP, np.random.default_rng(0))
-    session.evaluations = evaluations
