@@ -25,13 +25,13 @@ from rich.table import Table
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "src"))
 
-from doppler.experiment.problem_set import problems_of  # noqa: E402
 from hydra import compose, initialize_config_dir  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
 from doppler.baselines import ETF, HEFT, Annealing, Baseline, Clustering, CriticalPath  # noqa: E402
 from doppler.episode import make_view  # noqa: E402
+from doppler.experiment.problem_set import problems_of  # noqa: E402
 from doppler.policies import DualPolicy  # noqa: E402
 from doppler.policies.weights import PRETRAINED, load_policy_weights  # noqa: E402
 from doppler.search import BestSoFar, Budget, SearchStep, policy_steps, search  # noqa: E402

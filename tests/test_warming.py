@@ -10,7 +10,7 @@ from problems import random_problem
 from doppler.baselines import CPOP, ETF, HEFT, Annealing, Clustering, CriticalPath, lower_bound
 from doppler.cluster import preset
 from doppler.compiled.decorator import Compiled
-from doppler.episode import estimated_makespans, heavy_merged, make_view, merged_at_random
+from doppler.episode import heavy_merged, make_view, merged_at_random
 from doppler.graph import synthetic
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, build
@@ -81,7 +81,6 @@ def test_after_warming_nothing_compiles(warmed, make):
     for seen in (view, heavy_merged(view), merged_at_random(view, rng)):
         for explore in (None, 0, 0.5):
             played = policy.rollout(seen, 3, explore, rng)
-        estimated_makespans(problem, played.op, played.device)
         again = policy.follow(seen, np.asfortranarray(played.op), played.device[::1])
         policy.log_prob(seen, played, again)[0].sum().backward()
     new = {name for name, kinds in machine_code().items() if kinds != warmed.get(name, [])}

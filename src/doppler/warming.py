@@ -27,7 +27,7 @@ from doppler.baselines import (
 )
 from doppler.cluster import preset
 from doppler.compiled import compilations
-from doppler.episode import View, estimated_makespans, heavy_merged, make_view
+from doppler.episode import View, heavy_merged, make_view
 from doppler.errors import InputError
 from doppler.graph import synthetic
 from doppler.policies import DualPolicy, Policy, StepwiseDualPolicy
@@ -128,11 +128,10 @@ def _with_few_evaluations(baseline: Any) -> Any:
 
 
 def _learn(policy: Policy, view: View, rng: np.random.Generator) -> None:
-    """Episodes, their estimated ends, the same decisions followed, and a gradient of them."""
+    """Episodes, the same decisions followed, and a gradient of them."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more would wait for each other longer than they work
     played = policy.rollout(view, 2, None, rng)
-    estimated_makespans(view.problem, played.op, played.device)
     followed = policy.follow(view, played.op, played.device)
     with torch.enable_grad():
         log_prob_B, entropy_B = policy.log_prob(view, followed)

@@ -113,6 +113,10 @@ def test_the_same_text_at_another_time_is_the_same_code(project):
     assert run(project) == "12.0 []"
 
 
+def test_who_asks_for_checks_of_bounds_gets_them(project):
+    assert run(project, NUMBA_BOUNDSCHECK="1").startswith("12.0 ['inner")
+
+
 def test_a_named_tuple_that_is_gone_does_no_harm(project):
     edit(project / "layouts.py", "class Pair", "class Two")
     assert run(project, MAIN.replace("layouts.Pair", "layouts.Two")).startswith("12.0 ['inner")

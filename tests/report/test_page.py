@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from doppler.stages import execute
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
@@ -18,7 +19,6 @@ from doppler.report.finished import find_runs
 from doppler.report.page import main, write_report
 from doppler.report.rows import TRACES
 from doppler.report.schedules import gantt_figure, read_timeline
-from doppler.stages import execute
 
 PROJECT = Path(__file__).resolve().parents[2]
 VOID = ("meta", "link", "img", "br")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from doppler.report.aggregate import collect, summarise
+from doppler.report.report import collect, summarise
 
 PROJECT = Path(__file__).resolve().parents[2]
 SWEEP = ("stage=evaluate", "baseline=[annealing,round_robin]", "workload.params.n=64")
@@ -31,7 +31,7 @@ def table(out: Path):
     """What a report says, but for seconds."""
     return [
         (row.method, row.seeds, row.makespan_s, row.spread_s, row.jitter_p95_s, row.evaluations)
-        for row in summarise(collect([out])).itertuples()
+        for row in summarise(collect([out]))
     ]
 
 
@@ -54,7 +54,7 @@ def test_a_killed_sweep_goes_on_and_a_failed_run_does_not_end_it(run, tmp_path):
     assert "finished already" in said
     assert "1 of the sweep's runs failed:\n" in complained
     (line,) = [line for line in complained.splitlines() if line.startswith("  ")]
-    assert "seed=-1" in line and line.endswith("seed: must be a whole number from 0 on, got -1")
+    assert "seed=-1" in line and line.endswith("seed: must be a whole number of at least 0, got -1")
     assert "Traceback" not in complained
     after = finished(out)
     assert len(after) == 3

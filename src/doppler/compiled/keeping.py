@@ -20,6 +20,7 @@ import numpy as np
 from doppler.compiled.sources import describe, describe_type
 
 try:
+    from numba.core import config
     from numba.core.caching import CompileResultCacheImpl, NullCache
     from numba.core.serialize import dumps
 except ImportError as error:
@@ -28,7 +29,12 @@ except ImportError as error:
     ) from error
 
 _DIGEST_SIZE = hashlib.sha256().digest_size
-_VERSIONS = f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, numpy {np.__version__}"
+_CONFIG: Any = config
+# How any code is compiled, whatever it is.
+_COMPILER = (
+    f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, numpy {np.__version__}, "
+    f"optimised {_CONFIG.OPT}, checked {_CONFIG.BOUNDSCHECK}"
+)
 
 # What this process compiled because it was not kept: a name for each kind of arguments.
 compilations: list[str] = []
@@ -97,7 +103,7 @@ class _KeptCode:
 
     def _stamp(self, sig: Any) -> bytes:
         """Digest of all that the machine code for these arguments is compiled from."""
-        return _digest(f"{_VERSIONS} {self._options} {describe(self._function, sig)}".encode())
+        return _digest(f"{_COMPILER} {self._options} {describe(self._function, sig)}".encode())
 
 
 def _digest(data: bytes) -> bytes:

@@ -38,7 +38,7 @@ def describe_type(of: Any, functions: list[Callable]) -> str:
     """A type of numba, the fields of named tuples included; adds what may be called of it."""
     if isinstance(of, types.Dispatcher):
         functions.append(of.dispatcher.py_func)
-        return _name(of.dispatcher.py_func)
+        return f"{_name(of.dispatcher.py_func)} {sorted(of.dispatcher.targetoptions.items())}"
     if not isinstance(of, types.BaseTuple):
         return str(of)
     named = getattr(of, "instance_class", tuple)
@@ -86,7 +86,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 def _describe_value(value: Any, functions: list[Callable]) -> str:
     """What compiled code may know of a global; adds what it may call.
 
-    What is of none of these kinds it cannot use: a name is then by chance that of an attribute.
+    What is of none of these kinds it cannot use (extensions of numba aside, and we have none): the
+    name is by chance that of an attribute.
     """
     kind = type(value)
     known_to_numba = getattr(value, "_numba_type_", None)

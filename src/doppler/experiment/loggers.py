@@ -19,41 +19,49 @@ class WandbRun(WandbLogger):
     """A W&B run of the run directory: another process that goes on there goes on in it.
 
     save_dir: the run directory. offline: whether it is kept on disk, for ``wandb sync``, or sent to
-    the server while it runs. settings: of `WandbLogger`, and of ``wandb.init``.
+    the server while it runs. settings: of ``wandb.init``.
     """
 
     def __init__(self, *, save_dir: str, offline: bool, **settings: Any) -> None:
-        # Lightning's own `offline` sets an environment variable for all runs to come.
-        super().__init__(
-            save_dir=save_dir,
-            id=_identity(save_dir),
-            mode="offline" if offline else "online",
-            settings={"console": "off", "silent": offline},
-            **settings,
-        )
+        super().__init__(save_dir=save_dir)
+        self._settings = settings | {
+            "dir": save_dir,
+            "id": _identity(save_dir),
+            "resume": "allow",
+            "mode": "offline" if offline else "online",
+            "settings": {"console": "off", "silent": offline},
+        }
+        self._run: Any = None
 
     @property
     def experiment(self) -> Any:
         """The ``wandb.Run``, begun when it is first asked for.
 
+        Lightning would begin it with a setting that W&B warns of, and decide by an environment
+        variable, which stays, that all runs to come are offline too.
+
         Raises:
             InputError: a setting that W&B does not take, nobody is logged in, no server is reached.
         """
         import wandb
+        from wandb.errors import Error
 
-        try:
-            return super().experiment
-        except (wandb.errors.Error, TypeError, ValueError) as error:
-            raise InputError(f"logger=wandb: {str(error).splitlines()[0]}") from None
+        if self._run is None:
+            try:
+                self._run = wandb.init(**self._settings)
+            except (Error, TypeError, ValueError) as error:
+                raise InputError(f"logger=wandb: {str(error).splitlines()[0]}") from None
+            self._run.define_metric("*", step_metric="episodes")
+        return self._run
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Rows count by their update; W&B keeps the first of each."""
-        self.experiment.log({**metrics, "trainer/global_step": step}, step=step)
+        self.experiment.log(metrics, step=step)
 
     def end_run(self, *, failed: bool) -> None:
-        """End the run, or the next run of a sweep would go on in it."""
-        if self._experiment is not None:
-            self._experiment.finish(exit_code=int(failed))
+        """Or the next run of a sweep would go on in this one."""
+        if self._run is not None:
+            self._run.finish(exit_code=int(failed))
 
 
 class MlflowRun(MLFlowLogger):
@@ -65,7 +73,7 @@ class MlflowRun(MLFlowLogger):
     def __init__(
         self, *, save_dir: str, experiment_name: str, tracking_uri: str, **settings: Any
     ) -> None:
-        from mlflow.tracking import MlflowClient
+        from mlflow.tracking import MlflowClient  # pyright: ignore[reportMissingImports]
 
         client, tags = MlflowClient(tracking_uri), {"run_hash": _identity(save_dir)}
         known, found = client.get_experiment_by_name(experiment_name), []

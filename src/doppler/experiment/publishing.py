@@ -4,14 +4,13 @@ They are Lightning's, named by ``_target_`` in conf/logger/. What they import is
 has something to tell them: a baseline whose results stay on disk needs no Lightning.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig
 
 from doppler.errors import InputError
 from doppler.graph.formats import write_atomically
@@ -50,7 +49,7 @@ class Loggers:
     """
 
     def __init__(
-        self, chosen: DictConfig, settings: dict[str, Any], directory: Path, *, is_step: bool
+        self, chosen: Mapping[Any, Any], settings: dict[str, Any], directory: Path, *, is_step: bool
     ) -> None:
         self._chosen = {str(name): conf for name, conf in chosen.items()}
         if is_step:
@@ -92,7 +91,8 @@ class Loggers:
             logger = self._make(name)
             if retell:
                 for step, row in run.metrics.iterrows():
-                    logger.log_metrics(row.dropna().to_dict(), step=int(str(step)))
+                    told_then = {str(key): float(value) for key, value in row.dropna().items()}
+                    logger.log_metrics(told_then, step=int(str(step)))
             show(logger, self._settings, run)
             told.append(name)
             write_atomically(marker, "".join(f"{name}\n" for name in told))
@@ -107,5 +107,6 @@ class Loggers:
         finally:
             for logger in self._made.values():
                 logger.finalize("failed" if failed else "success")
-                if hasattr(logger, "end_run"):  # finalize comes after every training too
-                    logger.end_run(failed=failed)
+                end_run = getattr(logger, "end_run", None)  # finalize ends every training too
+                if end_run is not None:
+                    end_run(failed=failed)

@@ -34,13 +34,7 @@ def save_curves(
     Returns:
         False, and no file, where none was trained.
     """
-    keys = zip(table["method"], table["variant"], table["evaluations"], strict=True)
-    labels = dict(zip(keys, method_labels(table), strict=True))
-    curves: dict[str, list[pd.DataFrame]] = defaultdict(list)
-    for run in runs:
-        needed, row = ["episodes", *_PANELS], run.rows[0]
-        if set(needed) <= set(run.metrics) and len(curve := run.metrics.dropna(subset=needed)):
-            curves[labels[row.method, row.variant, row.evaluations]].append(curve)
+    curves = _curves(runs, table)
     if not curves:
         return False
     lowest_s = min(one["best_s"].min() for of_method in curves.values() for one in of_method)
@@ -64,6 +58,18 @@ def save_curves(
         axes.set_title(name, fontsize=10, color=_INK, loc="left")
     _finish(figure, figure.axes[0], title, path)
     return True
+
+
+def _curves(runs: Sequence[FinishedRun], table: pd.DataFrame) -> dict[str, list[pd.DataFrame]]:
+    """Learning curves over episodes, by what the methods are called in tables."""
+    keys = zip(table["method"], table["variant"], table["evaluations"], strict=True)
+    labels = dict(zip(keys, method_labels(table), strict=True))
+    curves: dict[str, list[pd.DataFrame]] = defaultdict(list)
+    for run in runs:
+        needed, row = ["episodes", *_PANELS], run.rows[0]
+        if set(needed) <= set(run.metrics) and len(curve := run.metrics.dropna(subset=needed)):
+            curves[labels[row.method, row.variant, row.evaluations]].append(curve)
+    return curves
 
 
 def band(curves: Sequence[pd.DataFrame], column: str) -> pd.DataFrame:

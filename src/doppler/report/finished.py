@@ -16,6 +16,13 @@ from doppler.errors import InputError
 from doppler.report.paired import PAIRED_FILE, PairedRatio, read_paired
 from doppler.report.rows import METRICS_FILE, RESULTS_FILE, SUMMARY_FILE, ResultRow, read_results
 
+_NEEDED = {"stage": str, "seed": int}
+_NUMBERS = (int, float)
+_ENTRIES = {
+    **{"versions": dict, "host": dict, "fidelity": dict, "num_ops": int},
+    **{"episodes_per_s": _NUMBERS, "peak_memory_bytes": _NUMBERS},
+}
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FinishedRun:
@@ -66,8 +73,13 @@ def read_run(directory: Path) -> FinishedRun:
         summary = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: {error}") from None
-    if not isinstance(summary, dict) or not {"stage", "seed"} <= summary.keys():
+    if not isinstance(summary, dict) or not _NEEDED.keys() <= summary.keys():
         raise InputError(f"{path}: not the summary of a run")
+    for key, kind in (_NEEDED | _ENTRIES).items():
+        if key in summary and not isinstance(summary[key], kind):
+            raise InputError(f"{path}: {key} is {str(summary[key])[:40]!r}")
+    if not all(isinstance(one, dict) for one in summary.get("fidelity", {}).values()):
+        raise InputError(f"{path}: fidelity has no figures")
     # Calibrations, descriptions and steps whose placement does not fit compare nothing.
     results = directory / RESULTS_FILE
     rows = read_results(results) if results.exists() or "makespan_s" in summary else []

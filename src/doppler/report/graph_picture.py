@@ -27,7 +27,7 @@ _MAX_BOXES = 150
 _MAX_LEVELS, _PER_BAND = 180, 9
 _BOX_IN, _PITCH_IN, _TALL_IN, _ROW_IN, _BAND_IN = 1.22, 1.52, 0.42, 0.62, 0.3
 _TOP_IN, _BOTTOM_IN, _SIDE_IN = 0.5, 0.5, 0.2
-_LIFT_IN = 0.41
+_LIFT_IN, _STRIP_IN = 0.41, 0.055
 _SOFT = "#5d6675"
 _SWEEPS = 8  # of ordering levels by their neighbours
 
@@ -128,11 +128,7 @@ def group_ops(graph: DataflowGraph) -> _Groups:
 
 
 def _lay_out(graph: DataflowGraph, keys: Sequence[str]) -> _Groups | None:
-    """Boxes by their names, in columns and rows; None where they wait for each other.
-
-    Source: the barycentre heuristic of Sugiyama, Tagawa and Toda, IEEE Transactions on Systems,
-    Man and Cybernetics 1981.
-    """
+    """Boxes by their names, in columns and rows; None where they wait for each other."""
     index = {key: g for g, key in enumerate(dict.fromkeys(keys))}
     of_V = np.array([index[key] for key in keys], dtype=np.int64)
     bytes_of: dict[tuple[int, int], float] = defaultdict(float)
@@ -150,6 +146,26 @@ def _lay_out(graph: DataflowGraph, keys: Sequence[str]) -> _Groups | None:
     np.minimum.at(earliest_G, src, level_G[dst])
     is_source_G = (level_G == 0) & (earliest_G < num)
     level_G = np.where(is_source_G, earliest_G - 1, level_G)
+    return _Groups(
+        names=[key.split(" @")[0] for key in index],
+        of_V=of_V,
+        src=src,
+        dst=dst,
+        bytes=np.array(list(bytes_of.values())),
+        level_G=level_G,
+        place_G=_order(src, dst, level_G),
+    )
+
+
+def _order(
+    src: NDArray[np.int64], dst: NDArray[np.int64], level_G: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Rows of boxes within their levels [G], around 0, such that neighbours are close.
+
+    Source: the barycentre heuristic of Sugiyama, Tagawa and Toda, IEEE Transactions on Systems,
+    Man and Cybernetics 1981.
+    """
+    num = len(level_G)
     members = [np.flatnonzero(level_G == level) for level in range(level_G.max() + 1)]
     place_G = np.zeros(num)
     for boxes in members:
@@ -162,15 +178,7 @@ def _lay_out(graph: DataflowGraph, keys: Sequence[str]) -> _Groups | None:
         centre_G = np.where(degree_G > 0, pull_G / np.maximum(degree_G, 1), place_G)
         for boxes in members:
             place_G[boxes[np.argsort(centre_G[boxes], kind="stable")]] = _centred(len(boxes))
-    return _Groups(
-        names=[key.split(" @")[0] for key in index],
-        of_V=of_V,
-        src=src,
-        dst=dst,
-        bytes=np.array(list(bytes_of.values())),
-        level_G=level_G,
-        place_G=place_G,
-    )
+    return place_G
 
 
 def _centred(count: int) -> NDArray[np.float64]:
@@ -227,10 +235,10 @@ def _draw_shares(
     axes: Axes, corner: tuple[float, float], num_ops: Counter[str], colour: dict[str, str]
 ) -> None:
     """A strip at the foot of a box: which share of its ops runs on which device."""
-    x, y = corner[0], corner[1] + _TALL_IN - 0.07
+    x, y = corner[0], corner[1] + _TALL_IN - _STRIP_IN
     for name in sorted(num_ops):
         width = _BOX_IN * num_ops[name] / num_ops.total()
-        axes.add_patch(Rectangle((x, y), width, 0.07, facecolor=colour[name], lw=0, zorder=3))
+        axes.add_patch(Rectangle((x, y), width, _STRIP_IN, facecolor=colour[name], lw=0, zorder=3))
         x += width
 
 

@@ -10,10 +10,10 @@
     const figure = JSON.parse(box.querySelector("script").textContent);
     const area = document.createElement("div");
     box.replaceChildren(area);
-    const rows = Math.ceil(figure.data.length * 185 / box.clientWidth);  // of the legend
-    figure.layout.height += 21 * rows;
+    const columns = Math.max(1, Math.floor((box.clientWidth - 130) / 175));
+    figure.layout.height += 10 + 20 * Math.ceil(figure.data.length / columns);  // of the legend
     Plotly.newPlot(area, figure.data, figure.layout,
-      {responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"]});
+      {responsive: true, displaylogo: false, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d"]]});
   };
   const seen = new IntersectionObserver((entries) => {
     for (const entry of entries.filter((one) => one.isIntersecting)) {

@@ -93,12 +93,7 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
     if training:
         sections.append(Section(title="Cost of training", tables=training))
     if fidelity:
-        pictures = [
-            (path, f"{run.summary['workload']} on {run.summary['cluster']}")
-            for run in found
-            if (path := run.directory / "fidelity.png").exists()
-        ]
-        sections.append(Section(title="Fidelity", tables=fidelity, pictures=pictures))
+        sections.append(Section(title="Fidelity", tables=fidelity, pictures=_fidelity(found)))
     tables = [*results, *training, *fidelity]
     name = ", ".join(dict.fromkeys(folder.resolve().name for folder in folders))
     markdown = to_markdown(first, tables, damaged)
@@ -111,6 +106,15 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
     ):
         write_atomically(out / file, text)
     return markdown, damaged
+
+
+def _fidelity(runs: Sequence[FinishedRun]) -> list[tuple[Path, str]]:
+    pictures = [
+        (run.directory / "fidelity.png", f"{run.summary['workload']} on {run.summary['cluster']}")
+        for run in runs
+        if "fidelity" in run.summary
+    ]
+    return [(path, caption) for path, caption in pictures if path.exists()]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

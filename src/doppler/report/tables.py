@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -62,10 +63,7 @@ def result_tables(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTa
         for (cluster, num_devices), group in rows.groupby(["cluster", "num_devices"], sort=False):
             if group["problem"].nunique() > 1:
                 where = f"{cluster}, {num_devices} devices, {section}"
-                found += [
-                    _overview(where, group, labels),
-                    *_against_the_paper(where, group, labels),
-                ]
+                found.append(_overview(where, group, labels))
         for problem, group in rows.groupby("problem", sort=False):
             found.append(_details(f"{labels[str(problem)]}, {section}", group))
     return [*found, *_synchronous(table, labels)]
@@ -143,57 +141,27 @@ def _overview(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> Text
     )
 
 
-def _against_the_paper(
-    where: str, rows: pd.DataFrame, labels: Mapping[str, str]
-) -> list[TextTable]:
-    """Ratios over the reference method, the paper's beside; none where the paper tells none."""
-    rows = rows.assign(paper=[paper_ratio(row) for row in rows.itertuples()], label=rows["method"])
-    reference = rows[rows["method"] == REFERENCE].groupby("problem")["makespan_s"].first()
-    told = rows[rows["paper"] != ""]["method"].unique()
-    if reference.empty or set(told) <= {REFERENCE}:
-        return []
-    names = [name for name in _by_gap(rows) if name in told]
-    columns: dict[str, list[str]] = {"method": names}
-    problems = rows["problem"].unique()
-    for problem, short in zip(problems, _short(problems, labels), strict=True):
-        of_problem = rows[rows["problem"] == problem].drop_duplicates("method").set_index("method")
-        over_s = reference.get(problem)
-        ratios = of_problem["makespan_s"].map(lambda one, over_s=over_s: _ratio(one, over_s))
-        columns[short] = ratios.reindex(names).fillna("-").tolist()
-        papers = of_problem["paper"].reindex(names).fillna("-")
-        columns[f"{short}, paper"] = papers.replace("", "-").tolist()
-    return [
-        TextTable(
-            title=f"Makespan over that of {REFERENCE}, and the paper's: {where}",
-            note="the paper's: measured milliseconds on 4 P100 over those of DOPPLER-SIM",
-            cells=pd.DataFrame(columns),
-        )
-    ]
-
-
 def _synchronous(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
     """Bulk-synchronous over work-conserving, for methods that ran on both."""
     same = ["problem", "method", "variant"]
     simulated = table[table["system_kind"] == "simulated"].drop_duplicates([*same, "system"])
-    of_system = {name: simulated[simulated["system"] == name] for name in set(simulated["system"])}
-    if not {"bulk_synchronous", "work_conserving"} <= of_system.keys():
-        return []
-    slow, fast = of_system["bulk_synchronous"], of_system["work_conserving"]
-    both = slow.reset_index().merge(fast.reset_index(), on=same, suffixes=("_slow", "_fast"))
     rows = []
-    for pair in both.itertuples():
-        one, other = table.loc[pair.index_slow], table.loc[pair.index_fast]  # pyright: ignore
-        told = _PAPER_SYNCHRONOUS_MS.get(other.workload)
-        is_papers = told and other.method == "enumerative" and _is_papers_machine(other)
-        rows.append(
-            {
-                **{"problem": labels[other.problem], "method": other.method},
-                "synchronous": makespan_text(one),
-                "work-conserving": makespan_text(other),
-                "ratio": _ratio(one.makespan_s, other.makespan_s),
-                "paper": f"{told[0] / told[1]:.2f}" if told and is_papers else "-",
-            }
-        )
+    for _, group in simulated.groupby(same, sort=False):
+        of_system = {row.system: row for row in group.itertuples()}
+        if {"bulk_synchronous", "work_conserving"} <= of_system.keys():
+            slow: Any = of_system["bulk_synchronous"]
+            fast: Any = of_system["work_conserving"]
+            told = _PAPER_SYNCHRONOUS_MS.get(fast.workload, ())
+            known = told and fast.method == "enumerative" and _is_papers_machine(fast)
+            rows.append(
+                {
+                    **{"problem": labels[fast.problem], "method": fast.method},
+                    "synchronous": makespan_text(slow),
+                    "work-conserving": makespan_text(fast),
+                    "ratio": _ratio(slow.makespan_s, fast.makespan_s),
+                    "paper": _ratio(*told) if known else "-",
+                }
+            )
     note = "each method searches for each system; the paper's placements are EnumOpt's"
     return _table_of("Bulk-synchronous over work-conserving execution", note, rows)
 

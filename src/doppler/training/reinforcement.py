@@ -82,7 +82,7 @@ class Reinforcement(EpisodeTraining):
     seed: of everything random here.
     title: what the training is called where progress is told.
     on_best: called while the weights are those of the best trial so far.
-    inherited: what it took to make the weights that training begins with; effort goes on from there.
+    inherited: what it took to make the weights that training begins with; effort goes on there.
 
     trained: what training alone has found on its first task, set once it has ended.
 
