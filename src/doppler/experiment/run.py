@@ -89,6 +89,11 @@ class Run:
         chosen, settings = self.spec.cfg.get("logger") or {}, self.spec.settings()
         return Loggers(chosen, settings, self.directory.path, is_step=self.is_step)
 
+    @property
+    def is_finished(self) -> bool:
+        """Its results are there, and shall stay."""
+        return self.directory.is_finished and not self.spec.cfg.overwrite
+
     def say(self, text: str) -> None:
         """One line for the person who watches; numbers are not coloured in."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -191,8 +196,8 @@ def _in_order(run: Run) -> Iterator[Run]:
     """The runs that it needs, what these need before them, and last the run itself."""
     run.stage.check(run.spec)
     for needed in run.stage.needed(run):
-        if needed.spec.cfg.overwrite or not needed.directory.is_finished:
+        if not needed.is_finished:
             run.say(f"stage={needed.stage.name} is needed first: {needed.directory.path}")
-        yield from _in_order(needed)
+            yield from _in_order(needed)
     run.spec.check()
     yield run

@@ -92,9 +92,11 @@ class StageThree(Stage):
         cfg, path = run.spec.cfg, costs_path(run.spec.cfg)
         if is_calibrated(path, replace(run.spec, costs=None).problem):
             run.say(f"measured costs: {path}")
-        else:  # if it is finished, what it measured is gone
-            yield run.step(plain(cfg.stage.calibration), seed=0, overwrite=True)
-        if self.init_from == AUTO:
+        else:
+            settings = plain(cfg.stage.calibration)
+            gone = run.step(settings, seed=0).is_finished  # what it measured is
+            yield run.step(settings, seed=0, overwrite=gone)
+        if self.init_from == AUTO and not run.is_finished:
             yield _stage_two(run)
 
     def run(self, run: Run) -> Summary:

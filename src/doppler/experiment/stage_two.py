@@ -24,6 +24,8 @@ from doppler.training import LAST, Reinforcement, peak_bytes
 
 # In place of a path: the checkpoint of the stage before, made first if there is none.
 AUTO = "auto"
+# On these depends no weight and no placement.
+_UNUSED = ("executor", "budget.measured_evaluations", "trainer.checkpoint_every_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ class StageTwo(Stage):
     held_out: Sequence[str] = ()
     updates: int = 0
     name: ClassVar[str] = "rl_sim"
-    unused: ClassVar[tuple[str, ...]] = ("executor", "baseline")
+    unused: ClassVar[tuple[str, ...]] = (*_UNUSED, "baseline")
 
     def check(self, spec: Specification) -> None:
         """See Stage."""
@@ -57,7 +59,7 @@ class StageTwo(Stage):
 
     def needed(self, run: Run) -> Iterator[Run]:
         """Stage I, if its weights are asked for."""
-        if self.init_from == AUTO and not self.problems:
+        if self.init_from == AUTO and not self.problems and not run.is_finished:
             yield imitation_step(run)
 
     def run(self, run: Run) -> Summary:
@@ -120,7 +122,7 @@ class Pipeline(StageTwo):
     """Stages I and II, the baselines beside."""
 
     name: ClassVar[str] = "pipeline"
-    unused: ClassVar[tuple[str, ...]] = ("executor",)
+    unused: ClassVar[tuple[str, ...]] = _UNUSED
 
     def check(self, spec: Specification) -> None:
         """See Stage."""
