@@ -11,7 +11,8 @@ from doppler.cluster import Cluster, Device, Link, connected
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
-from doppler.problem import Placement, Problem, build, op_cost_s
+from doppler.pricing import op_cost_s
+from doppler.problem import Placement, Problem, build
 
 DEVICE = Device(
     name="box",

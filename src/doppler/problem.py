@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.cluster import Cluster, Device
+from doppler.cluster import Cluster
 from doppler.costs import CostTable
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.graph.formats import write_atomically
 from doppler.graph.levels import longest_paths, topological_order
+from doppler.pricing import Prices, given_prices, measured_seconds, modelled_prices
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -87,7 +88,7 @@ class Problem:
         able_VD = np.isfinite(self.arrays.op_seconds)
         if self.costs is None or self.has_given_costs:
             return np.zeros_like(able_VD)
-        return able_VD & np.isfinite(_measured_seconds(self.graph, self.costs))
+        return able_VD & np.isfinite(measured_seconds(self.graph, self.costs))
 
     @cached_property
     def hash(self) -> str:
@@ -127,36 +128,6 @@ class Problem:
         return max(work_V.sum() / self.num_devices, path_V.max()) or 1.0
 
 
-# What runs at the rate of another dtype, unless the device says otherwise.
-_RATE_LIKE = {"c64": "f32", "bf16": "f16", "i64": "f32", "bool": "f32"}
-
-
-def op_cost_s(
-    *, flops: FloatArray, moved_bytes: FloatArray, dtypes: tuple[str, ...], device: Device
-) -> FloatArray:
-    """Roofline seconds [V]: launch + max(flops / peak of the dtype, bytes / memory bandwidth).
-
-    Source: Williams, Waterman, Patterson, "Roofline", CACM 2009; the launch overhead is added.
-
-    Raises:
-        InputError: the device has no rate for a dtype that occurs.
-    """
-    rate = dict(device.flop_per_s)
-    for dtype, like in _RATE_LIKE.items():
-        if like in rate:
-            rate.setdefault(dtype, rate[like])
-    missing = sorted(set(dtypes) - rate.keys())
-    if missing:
-        raise InputError(
-            f"device {device.name!r}: no flop_per_s for dtype {missing[0]!r}, "
-            f"only {', '.join(device.flop_per_s)}"
-        )
-    rate_V = np.array([rate[dtype] for dtype in dtypes])
-    return device.launch_overhead_s + np.maximum(
-        flops / rate_V, moved_bytes / device.memory_bytes_per_s
-    )
-
-
 def build(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None = None) -> Problem:
     """Price a graph on a cluster.
 
@@ -170,34 +141,19 @@ def build(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None = None
         raise InputError(
             f"cluster {cluster.name!r}: costs measured on {', '.join(costs.devices)} are not its"
         )
-    ops, edges, regions, inputs = graph.ops, graph.edges, graph.regions, graph.inputs
-    num_devices = cluster.num_devices
-    given = graph.given_costs
-    if given is not None:
-        op_seconds = np.repeat(given.op_seconds[:, None], num_devices, axis=1)
-        size = np.zeros(len(regions))
-        size[regions.of_edge] = given.transfer_seconds
-        latency_s = np.zeros((num_devices, num_devices))
-        seconds_per_size = np.ones((num_devices, num_devices))
-        memory_bytes = np.full(num_devices, np.inf)
+    if graph.given_costs is not None:
+        prices = given_prices(graph, graph.given_costs, cluster.num_devices)
     else:
-        moved = ops.read_bytes + ops.output_bytes
-        op_seconds = np.stack(
-            [
-                op_cost_s(flops=ops.flops, moved_bytes=moved, dtypes=ops.dtypes, device=device)
-                for device in cluster.devices
-            ],
-            axis=1,
-        )
-        size = regions.bytes.copy()
-        latency_s = cluster.latency_s.copy()
-        seconds_per_size = 1.0 / cluster.bytes_per_s
-        memory_bytes = np.array([float(device.memory_bytes) for device in cluster.devices])
-        if costs is not None:
-            op_seconds = _replaced(op_seconds, _measured_seconds(graph, costs))
-            latency_s = _replaced(latency_s, costs.latency_s)
-            seconds_per_size = _replaced(seconds_per_size, costs.seconds_per_byte)
-    kinds = np.array(ops.kinds)
+        prices = modelled_prices(graph, cluster, costs)
+    _forbid_unsupported(graph, cluster, prices.op_seconds)
+    arrays = _arrays(graph, prices)
+    _check_memory(graph, arrays)
+    return Problem(graph=graph, cluster=cluster, arrays=arrays, costs=costs)
+
+
+def _forbid_unsupported(graph: DataflowGraph, cluster: Cluster, op_seconds: FloatArray) -> None:
+    """Set the seconds [V, D] of ops on devices that do not run their kind to inf."""
+    ops, kinds = graph.ops, np.array(graph.ops.kinds)
     for d, device in enumerate(cluster.devices):
         op_seconds[np.isin(kinds, list(device.unsupported_kinds)), d] = np.inf
     homeless = np.flatnonzero(~np.isfinite(op_seconds).any(axis=1))
@@ -207,12 +163,17 @@ def build(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None = None
             f"cluster {cluster.name!r}: no device runs op {v} ({ops.names[v]!r}) "
             f"of kind {ops.kinds[v]!r}"
         )
+
+
+def _arrays(graph: DataflowGraph, prices: Prices) -> ProblemArrays:
+    """Writable and contiguous copies of all that compiled code reads."""
+    edges, regions, inputs = graph.edges, graph.regions, graph.inputs
     read_edge_E = np.lexsort((regions.of_edge, edges.dst))
-    arrays = ProblemArrays(
-        op_seconds=np.ascontiguousarray(op_seconds),
-        size=size,
-        latency_s=latency_s,
-        seconds_per_size=np.ascontiguousarray(seconds_per_size),
+    return ProblemArrays(
+        op_seconds=np.ascontiguousarray(prices.op_seconds),
+        size=prices.size,
+        latency_s=prices.latency_s,
+        seconds_per_size=np.ascontiguousarray(prices.seconds_per_size),
         region_src=regions.src.copy(),
         region_ptr=regions.op_ptr.copy(),
         consumer_ptr=regions.consumer_ptr.copy(),
@@ -220,26 +181,14 @@ def build(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None = None
         read_ptr=np.searchsorted(edges.dst[read_edge_E], np.arange(graph.num_ops + 1)),
         reads=regions.of_edge[read_edge_E],
         region_bytes=regions.bytes.copy(),
-        sink_bytes=np.where(np.diff(regions.op_ptr) == 0, ops.output_bytes, 0.0),
+        sink_bytes=np.where(np.diff(regions.op_ptr) == 0, graph.ops.output_bytes, 0.0),
         input_ptr=np.cumsum([0, *(len(ops) for ops in inputs.consumers)]).astype(np.int64),
         input_consumers=np.array(
             [v for consumers in inputs.consumers for v in consumers], dtype=np.int64
         ),
         input_bytes=inputs.bytes.copy(),
-        memory_bytes=memory_bytes,
+        memory_bytes=prices.memory_bytes,
     )
-    _check_memory(graph, arrays)
-    return Problem(graph=graph, cluster=cluster, arrays=arrays, costs=costs)
-
-
-def _measured_seconds(graph: DataflowGraph, costs: CostTable) -> FloatArray:
-    """Seconds of each op's kernel [V, D], NaN where none are measured."""
-    kernels = graph.ops.kernels or (None,) * graph.num_ops
-    return np.stack([costs.seconds(kernel) for kernel in kernels])
-
-
-def _replaced(modelled: FloatArray, measured: FloatArray) -> FloatArray:
-    return np.where(np.isfinite(measured), measured, modelled)
 
 
 def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:

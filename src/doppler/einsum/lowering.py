@@ -176,8 +176,6 @@ class _Blocks:
 
     def graph(self, name: str) -> DataflowGraph:
         ops, inputs, ends = self.ops, self.inputs, list(self.edge_bytes)
-        outputs = set(self.program.outputs)
-        names = self._names_of_results(outputs)
         return DataflowGraph(
             name=name,
             ops=Ops.make(
@@ -207,15 +205,20 @@ class _Blocks:
                 consumers=[list(block.consumers) for block in inputs],
                 boxes=[block.box for block in inputs],
             ),
-            tensors=tuple(
-                Tensor(
-                    name=names.get(number, node.name),
-                    shape=node.shape,
-                    dtype=node.dtype,
-                    is_output=number in outputs,
-                )
-                for number, node in enumerate(self.program.nodes)
-            ),
+            tensors=self._tensors(),
+        )
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        outputs = set(self.program.outputs)
+        names = self._names_of_results(outputs)
+        return tuple(
+            Tensor(
+                name=names.get(number, node.name),
+                shape=node.shape,
+                dtype=node.dtype,
+                is_output=number in outputs,
+            )
+            for number, node in enumerate(self.program.nodes)
         )
 
 

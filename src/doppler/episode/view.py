@@ -89,80 +89,106 @@ class View:
         return len(self.arrays.members) > 0
 
 
+class _Levels(NamedTuple):
+    """Longest paths, transfers included, and levels, all [V]."""
+
+    b_level: FloatArray  # seconds to a sink, the op's own included
+    t_level: FloatArray  # seconds from a source, the op's own not included
+    depth: IntArray
+    to_sink: IntArray
+    to_source: IntArray
+
+
 def make_view(problem: Problem) -> View:
     """Compute a problem's static features.
 
     Source: DOPPLER (Yao et al., ICLR 2026), static features; scaling, the further features and the
     affinity kernels are ours (PAPER notes: look-ahead features decide what is learned).
     """
-    graph = problem.graph
-    edges, regions = graph.edges, graph.regions
-    num_ops = graph.num_ops
-    work_V = problem.mean_op_seconds
-    transfer_R = problem.mean_transfer_seconds
-    transfer_E = transfer_R[regions.of_edge]
+    transfer_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
+    levels = _levels(problem, transfer_E)
+    edge_features_E1 = (transfer_E / _transfer_scale_s(problem))[:, None]
+    return View(
+        problem=problem,
+        op_features=_op_features(problem, levels, transfer_E),
+        edge_features=edge_features_E1.astype(np.float32),
+        to_sink=levels.to_sink,
+        to_source=levels.to_source,
+        arrays=_arrays(problem, levels, transfer_E),
+    )
+
+
+def _transfer_scale_s(problem: Problem) -> float:
+    return float(problem.mean_transfer_seconds.max(initial=0.0)) or 1.0
+
+
+def _levels(problem: Problem, transfer_E: FloatArray) -> _Levels:
+    num_ops, edges, work_V = problem.num_ops, problem.graph.edges, problem.mean_op_seconds
     b_level_V, to_sink = longest_paths(num_ops, edges.src, edges.dst, work_V, transfer_E)
     up_V, to_source = longest_paths(num_ops, edges.dst, edges.src, work_V, transfer_E)
-    t_level_V = up_V - work_V
     depth_V = depth(num_ops, edges.src, edges.dst)
-    incoming_V = np.bincount(edges.dst, transfer_E, num_ops).astype(np.float64)
-    outgoing_V = np.bincount(regions.src, transfer_R, num_ops)
+    return _Levels(b_level_V, up_V - work_V, depth_V, to_sink, to_source)
+
+
+def _op_features(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> NDArray[np.float32]:
+    """Columns OP_FEATURES [V, F]."""
+    edges, num_ops, work_V = problem.graph.edges, problem.num_ops, problem.mean_op_seconds
     largest_in_V, largest_out_V = np.zeros(num_ops), np.zeros(num_ops)
     np.maximum.at(largest_in_V, edges.dst, transfer_E)
     np.maximum.at(largest_out_V, edges.src, transfer_E)
     fan_in_V = np.bincount(edges.dst, minlength=num_ops)
     fan_out_V = np.bincount(edges.src, minlength=num_ops)
-    scale = problem.scale_s
-    transfer_scale = float(transfer_R.max(initial=0.0)) or 1.0
-    path = float(b_level_V.max()) or 1.0
+    incoming_V = np.bincount(edges.dst, transfer_E, num_ops)
+    regions_src = problem.graph.regions.src
+    outgoing_V = np.bincount(regions_src, problem.mean_transfer_seconds, num_ops)
+    transfer_scale = _transfer_scale_s(problem)
+    path = float(levels.b_level.max()) or 1.0
     columns = {
-        "compute": work_V / scale,
-        "b_level": b_level_V / path,
-        "t_level": t_level_V / path,
-        "criticality": (b_level_V + t_level_V) / path,
+        "compute": work_V / problem.scale_s,
+        "b_level": levels.b_level / path,
+        "t_level": levels.t_level / path,
+        "criticality": (levels.b_level + levels.t_level) / path,
         "incoming": incoming_V / transfer_scale,
         "outgoing": outgoing_V / transfer_scale,
         "largest_incoming": largest_in_V / transfer_scale,
         "largest_outgoing": largest_out_V / transfer_scale,
         "fan_in": np.log1p(fan_in_V),
         "fan_out": np.log1p(fan_out_V),
-        "depth": depth_V / max(1, depth_V.max()),
+        "depth": levels.depth / max(1, levels.depth.max()),
         "relative_compute": work_V / (work_V.max() or 1.0),
         "is_source": fan_in_V == 0,
         "is_sink": fan_out_V == 0,
     }
     features_VF = np.stack([columns[name] for name in OP_FEATURES], axis=1)
+    return np.clip(features_VF, 0.0, 4.0).astype(np.float32)
+
+
+def _arrays(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> ViewArrays:
+    edges, num_ops = problem.graph.edges, problem.num_ops
+    incoming_V = np.bincount(edges.dst, transfer_E, num_ops).astype(np.float64)
     _, pair_E = np.unique(edges.src * num_ops + edges.dst, return_inverse=True)
     own_E = np.bincount(pair_E, transfer_E)[pair_E]  # all that dst reads of src
     sibling_E = transfer_E * np.maximum(incoming_V[edges.dst] - own_E, 0.0)
-    kernels = _diffusion_kernels(problem, transfer_E)
-    arrays = ViewArrays(
-        depth=depth_V,
-        b_level=b_level_V,
-        level_work=np.bincount(depth_V, work_V).astype(np.float64),
-        transfer=transfer_R,
+    kernel_ptr, kernel_col, kernel = _diffusion_kernels(problem, transfer_E)
+    return ViewArrays(
+        depth=levels.depth,
+        b_level=levels.b_level,
+        level_work=np.bincount(levels.depth, problem.mean_op_seconds).astype(np.float64),
+        transfer=problem.mean_transfer_seconds,
         incoming=incoming_V,
         siblings=np.bincount(edges.src, sibling_E, num_ops).astype(np.float64),
-        kernel_ptr=kernels[0],
-        kernel_col=kernels[1],
-        kernel=kernels[2],
+        kernel_ptr=kernel_ptr,
+        kernel_col=kernel_col,
+        kernel=kernel,
         group=np.arange(num_ops),
         group_rest=np.zeros(num_ops),
         member_ptr=np.zeros(0, np.int64),
         members=np.zeros(0, np.int64),
         able=np.isfinite(problem.arrays.op_seconds),
         device_class=device_classes(problem),
-        scale_s=scale,
-        transfer_scale_s=transfer_scale,
-        tie_s=tie_seconds(b_level_V),
-    )
-    return View(
-        problem=problem,
-        op_features=np.clip(features_VF, 0.0, 4.0).astype(np.float32),
-        edge_features=(transfer_E / transfer_scale).astype(np.float32)[:, None],
-        to_sink=to_sink,
-        to_source=to_source,
-        arrays=arrays,
+        scale_s=problem.scale_s,
+        transfer_scale_s=_transfer_scale_s(problem),
+        tie_s=tie_seconds(levels.b_level),
     )
 
 

@@ -64,13 +64,6 @@ def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGrap
     region = {key: number for number, key in enumerate(dict.fromkeys(key for *_, key, _ in edges))}
     if all(isinstance(key, int) for key in region):
         region = {key: key for key in region}
-    given = None
-    timed = [*nodes, *(data for *_, data in edges)]
-    if all("given_seconds" in data for data in timed):
-        given = GivenCosts.make(
-            op_seconds=[data["given_seconds"] for data in nodes],
-            transfer_seconds=[data["given_seconds"] for *_, data in edges],
-        )
     return DataflowGraph(
         name=name or graph.graph.get("name") or "networkx",
         ops=Ops.make(
@@ -93,8 +86,17 @@ def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGrap
             bytes=np.array([data.get("bytes", 0.0) for *_, data in edges]),
         ),
         inputs=graph.graph.get("inputs") or Inputs.make(),
-        given_costs=given,
+        given_costs=_given_costs(nodes, [data for *_, data in edges]),
         tensors=graph.graph.get("tensors", ()),
+    )
+
+
+def _given_costs(nodes: list[dict], edges: list[dict]) -> GivenCosts | None:
+    if not all("given_seconds" in data for data in [*nodes, *edges]):
+        return None
+    return GivenCosts.make(
+        op_seconds=[data["given_seconds"] for data in nodes],
+        transfer_seconds=[data["given_seconds"] for data in edges],
     )
 
 

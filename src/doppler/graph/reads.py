@@ -171,14 +171,18 @@ def _check_reads(graph: "DataflowGraph") -> None:
                 pieces[read.operand].append(_target(read))
             if fault:
                 raise InputError(f"graph {graph.name!r}: {_op(graph, v)} reads {fault}")
-        for operand, targets in enumerate(pieces):
-            if len(targets) > 1 and (key := tuple(targets)) not in known:
-                if any(_overlap(one, other) for one, other in combinations(targets, 2)):
-                    raise InputError(
-                        f"graph {graph.name!r}: {_op(graph, v)} reads pieces of operand {operand} "
-                        "that overlap"
-                    )
-                known.add(key)
+        fault = _overlap_fault(pieces, known)
+        if fault:
+            raise InputError(f"graph {graph.name!r}: {_op(graph, v)} reads {fault}")
+
+
+def _overlap_fault(pieces: list[list[Box]], known: set[tuple]) -> str | None:
+    for operand, targets in enumerate(pieces):
+        if len(targets) > 1 and (key := tuple(targets)) not in known:
+            if any(_overlap(one, other) for one, other in combinations(targets, 2)):
+                return f"pieces of operand {operand} that overlap"
+            known.add(key)
+    return None
 
 
 def _kind(read: Read) -> str:

@@ -4,11 +4,14 @@ Line 1 the number of blocks, inputs included; line 2 the ids of the input blocks
 sources and destinations, inputs removed and ids compacted; then one line ``comp,comm[,kind]`` per
 op. The file gives ``comp * 1e-10`` seconds per op and ``comm * 1e-10`` per transfer (Yao et al.,
 ICLR 2026, released graphs).
+
+Shape suffixes: V ops, E edges.
 """
 
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from doppler.errors import InputError
 from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops
@@ -88,6 +91,33 @@ def parse_text(text: str, path: Path) -> DataflowGraph:
             f"{path}:{len(lines) + 1}: file ends early: a published graph has the number of "
             "blocks, the input ids, edge sources, edge destinations, then one line per op"
         )
+    num_blocks, input_ids = _blocks(lines, path)
+    src, dst = _integers(lines[2], path, 3), _integers(lines[3], path, 4)
+    if len(src) != len(dst):
+        raise InputError(f"{path}:4: {len(dst)} edge destinations for {len(src)} sources")
+    num_ops = num_blocks - len(input_ids)
+    if len(lines) != 4 + num_ops:
+        raise InputError(
+            f"{path}:{min(len(lines), 4 + num_ops) + 1}: {len(lines) - 4} op lines for "
+            f"{num_ops} ops ({num_blocks} blocks less {len(input_ids)} inputs)"
+        )
+    costs_V2, kinds = _costs_and_kinds(lines[4:], path)
+    for number, ids in ((3, src), (4, dst)):
+        for v in ids:
+            if not 0 <= v < num_ops:
+                raise InputError(
+                    f"{path}:{number}: edge to unknown op {v}: the ops are 0 to {num_ops - 1}"
+                )
+    taken = set(input_ids)
+    op_ids = [i for i in range(num_blocks) if i not in taken]
+    try:
+        return _graph(path.stem, costs_V2, kinds, op_ids, input_ids, (src, dst))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _blocks(lines: list[str], path: Path) -> tuple[int, list[int]]:
+    """The number of blocks, and the ids of the inputs among them."""
     count = _integers(lines[0], path, 1)
     if len(count) != 1 or count[0] < 1:
         raise InputError(f"{path}:1: expected the number of blocks, found {lines[0]!r}")
@@ -99,56 +129,53 @@ def parse_text(text: str, path: Path) -> DataflowGraph:
             f"{path}:2: input ids must be distinct and below {num_blocks}"
             + (f", found {bad[0]}" if bad else "")
         )
-    src, dst = _integers(lines[2], path, 3), _integers(lines[3], path, 4)
-    if len(src) != len(dst):
-        raise InputError(f"{path}:4: {len(dst)} edge destinations for {len(src)} sources")
-    num_ops = num_blocks - len(input_ids)
-    if len(lines) != 4 + num_ops:
-        raise InputError(
-            f"{path}:{min(len(lines), 4 + num_ops) + 1}: {len(lines) - 4} op lines for "
-            f"{num_ops} ops ({num_blocks} blocks less {len(input_ids)} inputs)"
-        )
-    comp, comm, kinds = np.empty(num_ops), np.empty(num_ops), []
-    for v, line in enumerate(lines[4:]):
+    return num_blocks, input_ids
+
+
+def _costs_and_kinds(lines: list[str], path: Path) -> tuple[NDArray[np.float64], list[str]]:
+    """``comp`` and ``comm`` [V, 2] of the ops, and their kinds."""
+    costs_V2, kinds = np.empty((len(lines), 2)), []
+    for v, line in enumerate(lines):
         fields = [field.strip() for field in line.split(",")]
         try:
             if len(fields) not in (2, 3):
                 raise ValueError
-            comp[v], comm[v] = float(fields[0]), float(fields[1])
+            costs_V2[v] = float(fields[0]), float(fields[1])
         except ValueError:
             raise InputError(f"{path}:{v + 5}: expected comp,comm[,kind], found {line!r}") from None
-        for value in (comp[v], comm[v]):
+        for value in costs_V2[v]:
             if not (np.isfinite(value) and value >= 0):
                 raise InputError(
                     f"{path}:{v + 5}: op {v} has cost {value:g}: must be finite and not negative"
                 )
         kinds.append(fields[2] if len(fields) == 3 else "op")
-    for number, ids in ((3, src), (4, dst)):
-        for v in ids:
-            if not 0 <= v < num_ops:
-                raise InputError(
-                    f"{path}:{number}: edge to unknown op {v}: the ops are 0 to {num_ops - 1}"
-                )
-    taken = set(input_ids)
-    op_ids = [i for i in range(num_blocks) if i not in taken]
-    comm_E = comm[np.array(src, dtype=np.int64)]
-    try:
-        return DataflowGraph(
-            name=path.stem,
-            # The file does not say which blocks belong together: node -1, and as block the id
-            # that the file counts by, so that `save_text` puts inputs back where they were.
-            ops=Ops.make(flops=comp, output_bytes=comm, kinds=kinds, block=op_ids),
-            edges=Edges.make(src=src, dst=dst, bytes=comm_E),
-            inputs=Inputs.make(
-                names=[f"input{i}" for i in input_ids],
-                block=input_ids,
-                bytes=np.zeros(len(input_ids)),
-                consumers=[()] * len(input_ids),
-            ),
-            given_costs=GivenCosts.make(
-                op_seconds=comp * PUBLISHED_SECONDS_PER_COST,
-                transfer_seconds=comm_E * PUBLISHED_SECONDS_PER_COST,
-            ),
-        )
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    return costs_V2, kinds
+
+
+def _graph(
+    name: str,
+    costs_V2: NDArray[np.float64],
+    kinds: list[str],
+    op_ids: list[int],
+    input_ids: list[int],
+    ends: tuple[list[int], list[int]],
+) -> DataflowGraph:
+    comp_V, comm_V = costs_V2.T
+    comm_E = comm_V[np.array(ends[0], dtype=np.int64)]
+    return DataflowGraph(
+        name=name,
+        # The file does not say which blocks belong together: node -1, and as block the id
+        # that the file counts by, so that `save_text` puts inputs back where they were.
+        ops=Ops.make(flops=comp_V, output_bytes=comm_V, kinds=kinds, block=op_ids),
+        edges=Edges.make(src=ends[0], dst=ends[1], bytes=comm_E),
+        inputs=Inputs.make(
+            names=[f"input{i}" for i in input_ids],
+            block=input_ids,
+            bytes=np.zeros(len(input_ids)),
+            consumers=[()] * len(input_ids),
+        ),
+        given_costs=GivenCosts.make(
+            op_seconds=comp_V * PUBLISHED_SECONDS_PER_COST,
+            transfer_seconds=comm_E * PUBLISHED_SECONDS_PER_COST,
+        ),
+    )

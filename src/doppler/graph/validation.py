@@ -3,6 +3,7 @@
 Shape suffixes: V ops, E edges.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from doppler.graph.levels import find_cycle
 from doppler.graph.reads import check_blocks, regions_of_reads
 
 if TYPE_CHECKING:
-    from doppler.graph.dataflow import DataflowGraph, Inputs
+    from doppler.graph.dataflow import DataflowGraph
 
 
 def validate(graph: "DataflowGraph") -> None:
@@ -22,9 +23,31 @@ def validate(graph: "DataflowGraph") -> None:
     Raises:
         InputError: names the op, edge or input at fault.
     """
-    ops, edges, inputs = graph.ops, graph.edges, graph.inputs
-    where = f"graph {graph.name!r}"
-    num = len(ops)
+    _check_ops(graph)
+    _check_edges(graph)
+    _check_inputs(graph)
+    if graph.given_costs is not None:
+        _check_given_costs(graph)
+    _check_acyclic(graph)
+    check_blocks(graph)
+    if graph.ops.reads:
+        regions_of_reads(graph)  # compares them with the edges
+
+
+def _where(graph: "DataflowGraph") -> str:
+    return f"graph {graph.name!r}"
+
+
+def _op(graph: "DataflowGraph", v: int) -> str:
+    return f"op {v} ({graph.ops.names[v]!r})"
+
+
+def _edge(graph: "DataflowGraph", e: int) -> str:
+    return f"edge {e} ({graph.edges.src[e]} -> {graph.edges.dst[e]})"
+
+
+def _check_ops(graph: "DataflowGraph") -> None:
+    ops, where, num = graph.ops, _where(graph), len(graph.ops)
     if num == 0:
         raise InputError(f"{where}: has no ops")
     for column in ("names", "kinds", "dtypes", "read_bytes", "output_bytes", "node", "block"):
@@ -34,51 +57,55 @@ def validate(graph: "DataflowGraph") -> None:
         if len(getattr(ops, column)) not in (0, num):
             raise InputError(f"{where}: {len(getattr(ops, column))} {column} for {num} ops")
     for column in ("flops", "read_bytes", "output_bytes"):
-        _check_cost(getattr(ops, column), where, column, lambda v: f"op {v} ({ops.names[v]!r})")
+        _check_cost(getattr(ops, column), where, column, partial(_op, graph))
 
+
+def _check_edges(graph: "DataflowGraph") -> None:
+    edges, where, num = graph.edges, _where(graph), len(graph.ops)
     for column in ("dst", "region", "bytes"):
         if len(getattr(edges, column)) != len(edges):
             raise InputError(
                 f"{where}: {len(edges)} edge src, {len(getattr(edges, column))} {column}"
             )
-
-    def edge_name(e: int) -> str:
-        return f"edge {e} ({edges.src[e]} -> {edges.dst[e]})"
-
     for end in (edges.src, edges.dst):
         bad = np.flatnonzero((end < 0) | (end >= num))
         if len(bad):
             raise InputError(
-                f"{where}: {edge_name(bad[0])} names op {end[bad[0]]}, "
+                f"{where}: {_edge(graph, bad[0])} names op {end[bad[0]]}, "
                 f"but the ops are 0 to {num - 1}"
             )
     bad = np.flatnonzero(edges.src == edges.dst)
     if len(bad):
-        raise InputError(f"{where}: {edge_name(bad[0])} makes an op feed itself")
-    _check_cost(edges.bytes, where, "bytes", edge_name)
-    _check_regions(graph, where, edge_name, edges.bytes, "bytes")
-    _check_inputs(inputs, num, where)
-    if graph.given_costs is not None:
-        given = graph.given_costs
-        if len(given.op_seconds) != num or len(given.transfer_seconds) != len(edges):
-            raise InputError(
-                f"{where}: given costs for {len(given.op_seconds)} ops and "
-                f"{len(given.transfer_seconds)} edges, but it has {num} and {len(edges)}"
-            )
-        _check_cost(
-            given.op_seconds, where, "given seconds", lambda v: f"op {v} ({ops.names[v]!r})"
+        raise InputError(f"{where}: {_edge(graph, bad[0])} makes an op feed itself")
+    _check_cost(edges.bytes, where, "bytes", partial(_edge, graph))
+    _check_regions(graph, edges.bytes, "bytes")
+
+
+def _check_given_costs(graph: "DataflowGraph") -> None:
+    given, where, num, num_edges = (
+        graph.given_costs,
+        _where(graph),
+        len(graph.ops),
+        len(graph.edges),
+    )
+    assert given is not None
+    if len(given.op_seconds) != num or len(given.transfer_seconds) != num_edges:
+        raise InputError(
+            f"{where}: given costs for {len(given.op_seconds)} ops and "
+            f"{len(given.transfer_seconds)} edges, but it has {num} and {num_edges}"
         )
-        _check_cost(given.transfer_seconds, where, "given seconds", edge_name)
-        _check_regions(graph, where, edge_name, given.transfer_seconds, "given seconds")
-    cycle = find_cycle(num, edges.src, edges.dst)
+    _check_cost(given.op_seconds, where, "given seconds", partial(_op, graph))
+    _check_cost(given.transfer_seconds, where, "given seconds", partial(_edge, graph))
+    _check_regions(graph, given.transfer_seconds, "given seconds")
+
+
+def _check_acyclic(graph: "DataflowGraph") -> None:
+    cycle = find_cycle(len(graph.ops), graph.edges.src, graph.edges.dst)
     if cycle:
         shown = " -> ".join(str(v) for v in [*cycle[:6], *(["..."] if len(cycle) > 6 else [])])
         raise InputError(
-            f"{where}: cycle through op {cycle[0]} ({ops.names[cycle[0]]!r}): {shown} -> {cycle[0]}"
+            f"{_where(graph)}: cycle through {_op(graph, cycle[0])}: {shown} -> {cycle[0]}"
         )
-    check_blocks(graph)
-    if ops.reads:
-        regions_of_reads(graph)  # compares them with the edges
 
 
 def _check_cost(values: NDArray[np.float64], where: str, column: str, name) -> None:
@@ -90,27 +117,26 @@ def _check_cost(values: NDArray[np.float64], where: str, column: str, name) -> N
         )
 
 
-def _check_regions(
-    graph: "DataflowGraph", where: str, edge_name, values_E: NDArray[np.float64], column: str
-) -> None:
-    edges = graph.edges
+def _check_regions(graph: "DataflowGraph", values_E: NDArray[np.float64], column: str) -> None:
+    edges, where = graph.edges, _where(graph)
     order_E = np.lexsort((edges.dst, edges.region, edges.src))
     src_E, region_E, dst_E = edges.src[order_E], edges.region[order_E], edges.dst[order_E]
     same_E = (src_E[1:] == src_E[:-1]) & (region_E[1:] == region_E[:-1])
     bad = np.flatnonzero(same_E & (dst_E[1:] == dst_E[:-1]))
     if len(bad):
-        raise InputError(f"{where}: {edge_name(order_E[bad[0] + 1])} is there twice")
+        raise InputError(f"{where}: {_edge(graph, order_E[bad[0] + 1])} is there twice")
     sorted_E = values_E[order_E]
     bad = np.flatnonzero(same_E & (sorted_E[1:] != sorted_E[:-1]))
     if len(bad):
         one, other = order_E[bad[0]], order_E[bad[0] + 1]
         raise InputError(
-            f"{where}: {edge_name(one)} and {edge_name(other)} carry the same region with "
+            f"{where}: {_edge(graph, one)} and {_edge(graph, other)} carry the same region with "
             f"{column} {values_E[one]:g} and {values_E[other]:g}"
         )
 
 
-def _check_inputs(inputs: "Inputs", num_ops: int, where: str) -> None:
+def _check_inputs(graph: "DataflowGraph") -> None:
+    inputs, num_ops, where = graph.inputs, len(graph.ops), _where(graph)
     for column in ("node", "block", "bytes", "consumers"):
         if len(getattr(inputs, column)) != len(inputs):
             raise InputError(

@@ -155,12 +155,7 @@ class Conversion:
         for read in reads:
             own = self.builder.whole(self.value(read), f"{name}.operand")
             numbers.append(own.operands[0].node)
-            into: list[int | None] = [None] * len(own.extents)
-            for dim, result_dim in shared.get(read, {}).items():
-                if own.shape[dim] == shape[result_dim]:
-                    for place, one in zip(own.places(dim), result.places(result_dim), strict=True):
-                        into[place] = one
-            dims.append(tuple(into))
+            dims.append(_places_in(result, own, shared.get(read, {})))
         if not any(one is not None for each in dims for one in each):
             is_reshape = source.name in self.factors.refused
             reason = "no common factors" if is_reshape else "no rule says how to split it"
@@ -254,3 +249,16 @@ def _count_flops(node: fx.Node, num_elements: int) -> int:
     ]
     options: Mapping[str, Any] = {key: meta(value) for key, value in node.kwargs.items()}
     return int(formula(*arguments, **options, out_val=node.meta["val"]))
+
+
+def _places_in(result: Value, read: Value, shared: Mapping[int, int]) -> tuple[int | None, ...]:
+    """Of every factor of a tensor the one of the result that it is split with, None for none.
+
+    shared: dimensions of the result by those of the tensor.
+    """
+    into: list[int | None] = [None] * len(read.extents)
+    for dim, result_dim in shared.items():
+        if read.shape[dim] == result.shape[result_dim]:
+            for place, one in zip(read.places(dim), result.places(result_dim), strict=True):
+                into[place] = one
+    return tuple(into)

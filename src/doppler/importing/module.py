@@ -125,19 +125,10 @@ def import_module(
         if node.users and isinstance(node.meta.get("val"), torch.Tensor):
             sources[conversion.add_input(node, parameters.get(node.name, node.name))] = node
     conversion.run()
-    returned = {node.name: node for node in _returned(exported)}
-    tensors: list[fx.Node] = []
-    for spec in exported.graph_signature.output_specs:
-        if spec.kind in _MUTATIONS:
-            raise InputError(
-                f"{type(module).__name__}: its forward changes {str(spec.target)!r}, as norms do "
-                "in training; call .eval(), or keep what changes out of the module"
-            )
-        if isinstance(spec.arg, TensorArgument):
-            tensors.append(returned[spec.arg.name])
-    numbers = conversion.results(tensors)
+    name = type(module).__name__
+    numbers = conversion.results(_result_tensors(exported, name))
     program = Program(
-        name=type(module).__name__,
+        name=name,
         parameters={},
         nodes=tuple(conversion.builder.nodes),
         given_splits={},
@@ -152,6 +143,21 @@ def import_module(
         sources={**sources, **conversion.folded},
         results=tuple(conversion.result_name(number) for number in numbers),
     )
+
+
+def _result_tensors(exported: ExportedProgram, name: str) -> list[fx.Node]:
+    """What the module of this name returns; no op may change what it was given."""
+    returned = {node.name: node for node in _returned(exported)}
+    tensors: list[fx.Node] = []
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind in _MUTATIONS:
+            raise InputError(
+                f"{name}: its forward changes {str(spec.target)!r}, as norms do "
+                "in training; call .eval(), or keep what changes out of the module"
+            )
+        if isinstance(spec.arg, TensorArgument):
+            tensors.append(returned[spec.arg.name])
+    return tensors
 
 
 def _trained(

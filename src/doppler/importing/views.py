@@ -7,6 +7,7 @@ from typing import Any
 from torch import fx
 
 from doppler.einsum.program import Piece, Select, Squeezer
+from doppler.graph import Box
 from doppler.graph.scalar import Element
 from doppler.importing.ties import cat_dim, shape_of, split_part
 from doppler.importing.values import Builder, Operand, Shape, Value
@@ -94,21 +95,26 @@ def cut_of(
         span_at.get(place, (0, extent)) for place, extent in zip(at, source.shape, strict=True)
     )
     if box != tuple((0, extent) for extent in source.shape):
-        number = builder.append(
-            Select(
-                name=name,
-                shape=tuple(high - low for low, high in box),
-                dtype=source.dtype,
-                operands=(number,),
-                operand_dtypes=(source.dtype,),
-                parts=(Piece(0, box, (0,) * len(box)),),
-            )
-        )
+        number = _selected(builder, number, box, name)
     kept = [place for place in at if place in into]
     if len(kept) < len(at):
         number = _squeezed(builder, number, [place in into for place in at], name)
     operand = Operand(number, tuple(into[place] for place in kept))
     return Value(shape, Element(0), (operand,), value.dtype)
+
+
+def _selected(builder: Builder, number: int, box: Box, name: str) -> int:
+    source = builder.nodes[number]
+    return builder.append(
+        Select(
+            name=name,
+            shape=tuple(high - low for low, high in box),
+            dtype=source.dtype,
+            operands=(number,),
+            operand_dtypes=(source.dtype,),
+            parts=(Piece(0, box, (0,) * len(box)),),
+        )
+    )
 
 
 def _squeezed(builder: Builder, number: int, stays: Sequence[bool], name: str) -> int:

@@ -28,6 +28,7 @@ from doppler.policies.dual_ablations import (
     PUBLISHED_DEVICE_FEATURES,
     PUBLISHED_OP_FEATURES,
     blind,
+    check_arguments,
     make_even,
 )
 from doppler.policies.dual_replay import SelRows, placed_before, plc_choices, sel_choices
@@ -114,20 +115,14 @@ class DualPolicy(nn.Module):
         look_ahead: bool = True,
     ) -> None:
         super().__init__()
-        sizes = {"hidden": hidden, "sel_hidden": sel_hidden, "plc_hidden": plc_hidden}
-        for key, size in {**sizes, "rounds": rounds}.items():
-            least = 0 if key == "rounds" else 1
-            if size < least:
-                raise InputError(f"policy.build.{key}: at least {least}, got {size}")
-        for key, choice, choices in (
-            ("encoder", encoder, ("gated", "none")),
-            ("sel", sel, ("learned", "b_level")),
-            ("plc", plc, ("learned", "earliest_start")),
-            ("look_ahead", look_ahead, (True, False)),
-        ):
-            if choice not in choices:
-                listed = ", ".join(map(str, choices))
-                raise InputError(f"policy.build.{key}: {choice!r} is not one of {listed}")
+        check_arguments(
+            sizes={"hidden": hidden, "sel_hidden": sel_hidden, "plc_hidden": plc_hidden},
+            rounds=rounds,
+            encoder=encoder,
+            sel=sel,
+            plc=plc,
+            look_ahead=look_ahead,
+        )
         seen = OP_FEATURES if look_ahead else PUBLISHED_OP_FEATURES
         self._seen_F = [OP_FEATURES.index(name) for name in seen]
         num_static = len(seen)
@@ -135,6 +130,19 @@ class DualPolicy(nn.Module):
             self.encoder, width = self._make_encoder(num_static, hidden, rounds), hidden
         else:
             self.encoder, width = NoEncoder(), NoEncoder.width
+        self._make_heads(num_static, width, sel_hidden, plc_hidden)
+        self._sel_learned, self._plc_learned = sel == "learned", plc == "learned"
+        if not self._sel_learned:
+            make_even(self.sel_out)
+        if not self._plc_learned:
+            make_even(self.plc_out)
+        if not look_ahead:
+            self._blind()
+        self._tensors: dict[str, ViewTensors] = {}
+        self._played_with: tuple[str, tuple[int, ...], HeadWeights] | None = None
+        self._num_threads = len(os.sched_getaffinity(0))
+
+    def _make_heads(self, num_static: int, width: int, sel_hidden: int, plc_hidden: int) -> None:
         self.sel_static = nn.Linear(num_static + 3 * width, sel_hidden)
         self.sel_dynamic = nn.Linear(len(SEL_FEATURES), sel_hidden, bias=False)
         self.sel_out = nn.Linear(sel_hidden, 1, bias=False)
@@ -149,19 +157,12 @@ class DualPolicy(nn.Module):
         # Groups mean nothing until a training places some.
         self.sel_group = _zeros(len(SEL_GROUP_FEATURES), sel_hidden)
         self.plc_group = _zeros(len(DEVICE_GROUP_FEATURES), plc_hidden)
-        self._sel_learned, self._plc_learned = sel == "learned", plc == "learned"
-        if not self._sel_learned:
-            make_even(self.sel_out)
-        if not self._plc_learned:
-            make_even(self.plc_out)
-        if not look_ahead:
-            blind(self.sel_dynamic, SEL_FEATURES, ())
-            blind(self.plc_dynamic, DEVICE_FEATURES, PUBLISHED_DEVICE_FEATURES)
-            blind(self.sel_group, SEL_GROUP_FEATURES, ())
-            blind(self.plc_group, DEVICE_GROUP_FEATURES, ())
-        self._tensors: dict[str, ViewTensors] = {}
-        self._played_with: tuple[str, tuple[int, ...], HeadWeights] | None = None
-        self._num_threads = len(os.sched_getaffinity(0))
+
+    def _blind(self) -> None:
+        blind(self.sel_dynamic, SEL_FEATURES, ())
+        blind(self.plc_dynamic, DEVICE_FEATURES, PUBLISHED_DEVICE_FEATURES)
+        blind(self.sel_group, SEL_GROUP_FEATURES, ())
+        blind(self.plc_group, DEVICE_GROUP_FEATURES, ())
 
     def _make_encoder(self, num_features: int, hidden: int, rounds: int) -> nn.Module:
         return GraphEncoder(num_features=num_features, hidden=hidden, rounds=rounds)

@@ -29,36 +29,19 @@ COSTS_PER_SECOND = 1e10
 @compiled
 def simulate(p, rules, seed, s):
     """Run a placement that published.simulate has opened; result as there."""
-    tasks, resources, events, hops = s.tasks, s.resources, s.events, s.hops
-    num_ops, num_devices = p.op_seconds.shape
-    for d in range(num_devices):
-        resources[d].queue = NONE
-        resources[d].free = rules.streams
-        s.devices[d].busy = 0
-    head, tail = 0, 0  # the events of this instant are hops[head:tail]
-    for v in range(num_ops):
-        if tasks[v].pending == 0:
-            tail = _hop(hops, tail, REQUEST, v)
+    tasks, events, hops = s.tasks, s.events, s.hops
+    num_ops = len(p.op_seconds)
+    head, tail = 0, _open(rules, s, num_ops)  # the events of this instant are hops[head:tail]
     num_scheduled, num_events, num_requests, num_done = 0, 0, 0, 0
     now, makespan = 0.0, 0.0
     while head < tail or num_events > 0:
         if head == tail:
-            head, tail = 0, 0
             now = events[0].key
-            while num_events > 0 and events[0].key == now:
-                event = heap_pop(events, 0, num_events) % EVENTS
-                num_events -= 1
-                if event % KINDS == END:
-                    tail = _end(s, tail, event // KINDS)
-                else:
-                    tail = _hop(hops, tail, ARRIVE, event // KINDS)
+            head, tail, num_events = 0, *_next_instant(s, num_events)
         kind, x = hops[head] % KINDS, hops[head] // KINDS
         head += 1
         if kind == ARRIVE or kind == JOIN:
-            v = p.consumers[x]
-            tasks[v].pending -= 1
-            if tasks[v].pending == 0:
-                tail = _hop(hops, tail, REQUEST, v)
+            tail = _arrive(s, tail, p.consumers[x])
         elif kind == LOCAL:
             tail = _hop(hops, tail, JOIN, x)
         elif kind == END:
@@ -66,29 +49,13 @@ def simulate(p, rules, seed, s):
         elif kind == FINISH:
             num_done += 1
             makespan = now
-            src = tasks[x].resource
-            tail = _grant(s, tail, src)
-            for r in range(p.region_ptr[x], p.region_ptr[x + 1]):
-                for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-                    dst = tasks[p.consumers[e]].resource
-                    at = now
-                    if dst != src:
-                        seconds = transfer_seconds(p, rules, seed, r, src, dst)
-                        at += np.rint(seconds * COSTS_PER_SECOND)
-                    if at == now:
-                        tail = _hop(hops, tail, LOCAL, e)
-                    else:
-                        event = ARRIVE + e * KINDS + num_scheduled * EVENTS
-                        heap_push(events, 0, num_events, at, event)
-                        num_events += 1
-                        num_scheduled += 1
+            tail = _grant(s, tail, tasks[x].resource)
+            tail, num_new = _send(p, rules, seed, s, now, x, tail, num_events, num_scheduled)
+            num_events += num_new
+            num_scheduled += num_new
         elif kind == REQUEST:
-            if rules.queue == QUEUE_FIFO:
-                tasks[x].key = num_requests
-                num_requests += 1
-            d = tasks[x].resource
-            resources[d].queue = insert(tasks, resources[d].queue, np.uint32(x), NONE, by_key)
-            tail = _grant(s, tail, d)
+            tail = _request(rules, s, tail, x, num_requests)
+            num_requests += 1
         else:
             tasks[x].start = now
             tasks[x].finish += now
@@ -103,9 +70,74 @@ def simulate(p, rules, seed, s):
 
 
 @compiled
+def _open(rules, s, num_ops):
+    """Every device is free, ops without producers ask for theirs; returns the number of hops."""
+    for d in range(len(s.devices)):
+        s.resources[d].queue = NONE
+        s.resources[d].free = rules.streams
+        s.devices[d].busy = 0
+    tail = 0
+    for v in range(num_ops):
+        if s.tasks[v].pending == 0:
+            tail = _hop(s.hops, tail, REQUEST, v)
+    return tail
+
+
+@compiled
+def _next_instant(s, num_events):
+    """The timed events of the next instant become hops; returns how many, and how many are left."""
+    now, tail = s.events[0].key, 0
+    while num_events > 0 and s.events[0].key == now:
+        event = heap_pop(s.events, 0, num_events) % EVENTS
+        num_events -= 1
+        if event % KINDS == END:
+            tail = _end(s, tail, event // KINDS)
+        else:
+            tail = _hop(s.hops, tail, ARRIVE, event // KINDS)
+    return tail, num_events
+
+
+@compiled
+def _send(p, rules, seed, s, now, v, tail, num_events, num_scheduled):
+    """What op v made goes to its readers; returns the hops, and how many timed events are new."""
+    src, num_new = s.tasks[v].resource, 0
+    for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
+        for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
+            dst = s.tasks[p.consumers[e]].resource
+            at = now
+            if dst != src:
+                seconds = transfer_seconds(p, rules, seed, r, src, dst)
+                at += np.rint(seconds * COSTS_PER_SECOND)
+            if at == now:
+                tail = _hop(s.hops, tail, LOCAL, e)
+            else:
+                event = ARRIVE + e * KINDS + (num_scheduled + num_new) * EVENTS
+                heap_push(s.events, 0, num_events + num_new, at, event)
+                num_new += 1
+    return tail, num_new
+
+
+@compiled
 def _hop(hops, tail, kind, x):
     hops[tail] = kind + x * KINDS
     return tail + 1
+
+
+@compiled
+def _arrive(s, tail, v):
+    """Op v waits for one region less; after the last one it asks for its device."""
+    s.tasks[v].pending -= 1
+    return _hop(s.hops, tail, REQUEST, v) if s.tasks[v].pending == 0 else tail
+
+
+@compiled
+def _request(rules, s, tail, v, number):
+    """Op v enters the queue of its device; ``number``: of the requests so far."""
+    if rules.queue == QUEUE_FIFO:
+        s.tasks[v].key = number
+    d = s.tasks[v].resource
+    s.resources[d].queue = insert(s.tasks, s.resources[d].queue, np.uint32(v), NONE, by_key)
+    return _grant(s, tail, d)
 
 
 @compiled

@@ -40,8 +40,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
     Returns the makespan in seconds; inf if an op cannot run where it is placed, or if a strict
     order waits for itself.
     """
-    tasks, resources, devices = s.tasks, s.resources, s.devices
-    num_ops = len(device_V)
+    tasks, num_ops = s.tasks, len(device_V)
     _open(p, rules, device_V, priority_V, seed, s)
     num_touched, running, num_done = 0, NONE, 0
     now, makespan = 0.0, 0.0
@@ -53,26 +52,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
             task, num_touched = _take(rules, s, num_touched)
             if task == NONE:
                 break
-            c = tasks[task].resource
-            resources[c].free -= 1
-            if task < num_ops:
-                seconds = tasks[task].finish
-                tasks[task].stream = take_stream(devices, c)
-                allocate(devices, c, output_bytes(p, task))
-                if rules.queue == QUEUE_STRICT and tasks[task].next != NONE:
-                    after = tasks[task].next
-                    tasks[after].pending -= 1
-                    if tasks[after].pending == 0:
-                        num_touched = _enqueue(rules, s, now, after, num_touched)
-            else:
-                r, src, dst = tasks[task].number, tasks[task].source, tasks[task].destination
-                seconds = transfer_seconds(p, rules, seed, r, src, dst)
-                tasks[task].stream = 0
-                devices[src].sending += 1
-                devices[dst].receiving += 1
-                allocate(devices, dst, p.region_bytes[r])
-            tasks[task].start = now
-            tasks[task].finish = now + seconds
+            num_touched = _start(p, rules, s, seed, now, task, num_touched)
             running = insert(tasks, running, task, NONE, _ends_before)
         if running == NONE:
             return makespan if num_done == num_ops else np.inf
@@ -81,33 +61,73 @@ def simulate(p, rules, device_V, priority_V, seed, s):
             task = running
             running = remove(tasks, running, NONE, _ends_before)
             c = tasks[task].resource
-            resources[c].free += 1
-            if resources[c].queue != NONE:
+            s.resources[c].free += 1
+            if s.resources[c].queue != NONE:
                 num_touched = _touch(s, c, num_touched)
             if task < num_ops:
                 num_done += 1
                 makespan = now
-                devices[c].busy &= ~(1 << tasks[task].stream)
-                free_reads(p, s, task)
-                for r in range(p.region_ptr[task], p.region_ptr[task + 1]):
-                    begin = num_ops + s.num_transfers[0]
-                    list_transfers(p, r, s)
-                    end = num_ops + s.num_transfers[0]
-                    for k in range(begin, end):
-                        if rules.queue == QUEUE_RANDOM:
-                            draw = transfer_draw(p, r, tasks[k].destination)
-                            tasks[k].key = uniform(seed, -2 - draw)
-                        num_touched = _enqueue(rules, s, now, np.uint32(k), num_touched)
-                    if s.uses[r] > end - begin:
-                        num_touched = _deliver(p, rules, s, now, r, c, num_touched)
+                num_touched = _end_op(p, rules, s, seed, now, task, num_touched)
             else:
-                r, src, dst = tasks[task].number, tasks[task].source, tasks[task].destination
-                devices[src].sending -= 1
-                devices[dst].receiving -= 1
-                s.uses[r] -= 1
-                if s.uses[r] == 0:
-                    devices[src].memory -= p.region_bytes[r]
-                num_touched = _deliver(p, rules, s, now, r, dst, num_touched)
+                num_touched = _end_transfer(p, rules, s, now, task, num_touched)
+
+
+@compiled
+def _start(p, rules, s, seed, now, task, num_touched):
+    """A task starts on its resource, which is free; a strict order then lets the next op follow."""
+    tasks, devices, c = s.tasks, s.devices, s.tasks[task].resource
+    s.resources[c].free -= 1
+    if task < len(p.op_seconds):
+        seconds = tasks[task].finish
+        tasks[task].stream = take_stream(devices, c)
+        allocate(devices, c, output_bytes(p, task))
+        if rules.queue == QUEUE_STRICT and tasks[task].next != NONE:
+            after = tasks[task].next
+            tasks[after].pending -= 1
+            if tasks[after].pending == 0:
+                num_touched = _enqueue(rules, s, now, after, num_touched)
+    else:
+        r, src, dst = tasks[task].number, tasks[task].source, tasks[task].destination
+        seconds = transfer_seconds(p, rules, seed, r, src, dst)
+        tasks[task].stream = 0
+        devices[src].sending += 1
+        devices[dst].receiving += 1
+        allocate(devices, dst, p.region_bytes[r])
+    tasks[task].start = now
+    tasks[task].finish = now + seconds
+    return num_touched
+
+
+@compiled
+def _end_op(p, rules, s, seed, now, v, num_touched):
+    """Op v has ended: its regions are sent to the devices that read them, and are read here."""
+    num_ops, d = len(p.op_seconds), s.tasks[v].resource
+    s.devices[d].busy &= ~(1 << s.tasks[v].stream)
+    free_reads(p, s, v)
+    for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
+        begin = num_ops + s.num_transfers[0]
+        list_transfers(p, r, s)
+        end = num_ops + s.num_transfers[0]
+        for k in range(begin, end):
+            if rules.queue == QUEUE_RANDOM:
+                draw = transfer_draw(p, r, s.tasks[k].destination)
+                s.tasks[k].key = uniform(seed, -2 - draw)
+            num_touched = _enqueue(rules, s, now, np.uint32(k), num_touched)
+        if s.uses[r] > end - begin:
+            num_touched = _deliver(p, rules, s, now, r, d, num_touched)
+    return num_touched
+
+
+@compiled
+def _end_transfer(p, rules, s, now, task, num_touched):
+    """A region has arrived; its source may forget it."""
+    r, src, dst = s.tasks[task].number, s.tasks[task].source, s.tasks[task].destination
+    s.devices[src].sending -= 1
+    s.devices[dst].receiving -= 1
+    s.uses[r] -= 1
+    if s.uses[r] == 0:
+        s.devices[src].memory -= p.region_bytes[r]
+    return _deliver(p, rules, s, now, r, dst, num_touched)
 
 
 @compiled

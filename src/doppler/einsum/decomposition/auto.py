@@ -22,7 +22,8 @@ from doppler.einsum.lowering import lower
 from doppler.einsum.program import Einsum, Input, Node, Program, Splits
 from doppler.errors import InputError
 from doppler.graph.scalar import DTYPES
-from doppler.problem import Problem, build, op_cost_s
+from doppler.pricing import op_cost_s
+from doppler.problem import Problem, build
 
 # A judge's makespans that differ by less are the same: then fewer ops are easier to place well.
 _SAME = 0.01
