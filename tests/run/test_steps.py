@@ -73,6 +73,7 @@ def test_a_run_executes_once_and_changes_no_configuration(overrides, configure, 
 def test_a_run_of_three_stages_makes_what_it_needs_once(run, tmp_path):
     _, text = run(*REAL)
     assert needed(text) == ["calibrate", "rl_sim", "imitation"]
+    assert "workload.preset: small" in text, "CPUs execute"
     assert folders(tmp_path) == {"calibrate", "rl_sim", "imitation", "rl_real"}
     _, text = run(*REAL)
     assert needed(text) == [] and "finished already" in text
