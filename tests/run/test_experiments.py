@@ -81,9 +81,7 @@ def test_weights_travel_from_one_workload_to_another(run, tmp_path):
     run("method=doppler_source", *ffnn, "seed=1")
     run("method=doppler_zero_shot", *chainmm, "seed=1")
     variants = {
-        row.variant
-        for row in collect([tmp_path]).itertuples()
-        if row.method == "doppler_zero_shot"
+        row.variant for row in collect([tmp_path]).itertuples() if row.method == "doppler_zero_shot"
     }
     assert len(variants) == 1, "seeds of one method are averaged"
 

@@ -23,9 +23,7 @@ REAL = (
 )
 # A simulator of other rules than the one that is searched stands for the machine: it never differs
 # from itself, and it is not what the search believes.
-STAND_IN = (
-    *("executor._target_=doppler.simulator.WorkConserving", "+executor.contention=none"),
-)
+STAND_IN = ("executor._target_=doppler.simulator.WorkConserving", "+executor.contention=none")
 
 
 def only(paths) -> Path:

@@ -44,7 +44,7 @@ def kill_in_mid_training(output_dir: Path) -> tuple[Path, int, float]:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     directory = run_directory(output_dir)
-    checkpoint = torch.load(directory / "checkpoints/last.ckpt", weights_only=False)
+    checkpoint = torch.load(directory / "checkpoints/last.ckpt", weights_only=True)
     return directory, checkpoint["global_step"], checkpoint["doppler"]["best"]["seconds"]
 
 
@@ -70,7 +70,7 @@ def test_a_killed_run_continues_to_the_same_result(tmp_path):
         assert (directory / name).read_bytes() == (whole / name).read_bytes(), name
     for name in ("last.ckpt", "best.ckpt"):
         one, other = (
-            torch.load(folder / "checkpoints" / name, weights_only=False)
+            torch.load(folder / "checkpoints" / name, weights_only=True)
             for folder in (directory, whole)
         )
         assert one["state_dict"].keys() == other["state_dict"].keys()

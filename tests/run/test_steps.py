@@ -18,10 +18,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 QUIET = Console(quiet=True)
 SMALL = ("workload.params.n=64", "budget.imitation_episodes=16", "budget.evaluations=60")
 # A simulator stands for the machine.
-STAND_IN = (
-    *("executor._target_=doppler.simulator.WorkConserving", "+executor.contention=none"),
-    "~executor.verify",
-)
+STAND_IN = ("executor._target_=doppler.simulator.WorkConserving", "+executor.contention=none")
 REAL = (
     *("stage=rl_real", *STAND_IN, *SMALL, "budget.measured_evaluations=40", "baseline=[]"),
     *("stage.choosing=2", "stage.repeats=2", "stage.calibration.runs=2"),
@@ -76,6 +73,7 @@ def test_a_run_executes_once_and_changes_no_configuration(overrides, configure, 
 def test_a_run_of_three_stages_makes_what_it_needs_once(run, tmp_path):
     _, text = run(*REAL)
     assert needed(text) == ["calibrate", "rl_sim", "imitation"]
+    assert "workload.preset: small" in text, "CPUs execute"
     assert folders(tmp_path) == {"calibrate", "rl_sim", "imitation", "rl_real"}
     _, text = run(*REAL)
     assert needed(text) == [] and "finished already" in text

@@ -1,5 +1,7 @@
 """Options of the policy gradient: what they cost, what longer training makes of them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -54,6 +56,14 @@ def test_longer_training_learns_slower_and_explores_more(tuned_updates, rate, en
     tuned = given.tuned_for(100)
     assert tuned.learning_rate == pytest.approx((rate, 0.1 * rate))
     assert tuned.entropy == pytest.approx(entropy)
+
+
+def test_a_policy_that_knows_no_groups_has_more_updates_instead():
+    given = learning(beside=4, grouped=0.5, entropy=0.5)
+    suited = given.suited_to(SimpleNamespace(keeps_groups=False))  # type: ignore[arg-type]
+    assert (suited.beside, suited.grouped, suited.entropy) == (0, 0.0, 0.5)
+    assert suited.updates_within(241, 0) == 14 and given.updates_within(241, 0) == 9
+    assert given.suited_to(SimpleNamespace(keeps_groups=True)) == given  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class ImitationStage(Stage):
     unused: ClassVar[tuple[str, ...]] = (
         *("executor", "baseline", "search", "budget.evaluations", "budget.measured_evaluations"),
         *("algorithm.reinforcement", "algorithm.search_share"),
-        *("training_set", "trainer.checkpoint_every_s"),
+        "trainer.checkpoint_every_s",
     )
 
     def run(self, run: Run) -> Summary:
