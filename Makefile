@@ -47,7 +47,7 @@ layers: $(VENV)/installed
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# torch is pinned here: an unpinned one is a different, much larger install (README: your own torch).
+# torch is pinned here: an unpinned one is a different, much larger install (CONTRIBUTING.md: your own torch).
 $(VENV)/installed: pyproject.toml setup.py
 	@test -n "$(PYTHON)" || { echo "make needs Python 3.11 or later on the PATH"; exit 1; }
 	@echo "building $(VENV) with $(PYTHON) ($$($(PYTHON) --version)): a few minutes, once"

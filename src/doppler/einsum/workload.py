@@ -45,8 +45,7 @@ def load_program(
 
     Args:
         path: of the file, from where the process runs, else one that comes with the package.
-        preset: which of the declared values the parameters take; a run resolves ``auto`` by what
-            executes it, else it is ``paper``.
+        preset: which of the declared values the parameters take; ``auto`` is ``paper``.
         params: values by parameter name; they win over the preset, None leaves it.
         training: with the statements of the training section, up to the loss.
 
