@@ -55,8 +55,8 @@ def report(arguments: list[str]) -> int:
 PLACE_USAGE = """\
 doppler place FILE.py:FUNCTION OPTION=VALUE ...
 
-FUNCTION returns a torch module and the tuple of its example inputs, and a dictionary of keyword
-inputs if there are any; it is called on the meta device. save=DIRECTORY says where the placement
+FUNCTION returns a torch module and the tuple of its example inputs; it is called on the meta
+device. save=DIRECTORY says where the placement
 is written. Options are those of doppler.place:"""
 
 
@@ -78,7 +78,7 @@ def place(arguments: list[str]) -> int:
     save = options.pop("save", None)
     module, inputs, keywords = make_module(words[0], "place")
     if keywords:
-        options["example_kwargs"] = keywords
+        raise InputError(f"place: {words[0]} returned inputs by keyword, which are no tuple")
     placed = place(module, inputs, **options)
     print(placed)
     problem = placed.problem

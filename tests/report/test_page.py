@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from doppler.stages import execute
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
 from doppler.errors import InputError
+from doppler.experiment import execute
 from doppler.report.finished import find_runs
 from doppler.report.page import main, write_report
 from doppler.report.rows import TRACES

@@ -45,7 +45,7 @@ def load_program(
 
     Args:
         path: of the file, from where the process runs, else one that comes with the package.
-        preset: which of the declared values the parameters take; ``auto`` is ``paper``.
+        preset: which of the declared values the parameters take.
         params: values by parameter name; they win over the preset, None leaves it.
         training: with the statements of the training section, up to the loss.
 
@@ -61,7 +61,6 @@ def load_program(
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise InputError(f"{path}: cannot read the program: {reason}") from None
     given = {key: value for key, value in (params or {}).items() if value is not None}
-    preset = "paper" if preset == "auto" else preset
     return parse_program(text, file=path, preset=preset, params=given, training=training)
 
 
