@@ -153,7 +153,7 @@ class _ToldSession:
     """A session of a simulator that methods cannot tell from one of an executor."""
 
     def __init__(self, session: Session) -> None:
-        self.problem, self.honours_order = session.problem, True
+        self.problem, self.honours_order, self.is_random = session.problem, True, True
         self._session = session
 
     @property

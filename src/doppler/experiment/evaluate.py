@@ -16,7 +16,9 @@ class Evaluate(Stage):
     """What needs no training; the run is about the best of it."""
 
     name: ClassVar[str] = "evaluate"
-    unused: ClassVar[tuple[str, ...]] = ("executor", "policy", "algorithm", "search", "trainer")
+    unused: ClassVar[tuple[str, ...]] = (
+        *("executor", "policy", "algorithm", "search", "trainer", "budget"),
+    )
 
     def method(self, spec: Specification) -> str:
         """One baseline by its name, several by what they are."""

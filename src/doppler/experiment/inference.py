@@ -9,7 +9,7 @@ from doppler.errors import InputError
 from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learning import best_so_far, make_policy
+from doppler.experiment.learning import best_so_far, make_policy, polish_of
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
@@ -29,7 +29,10 @@ class Inference(Stage):
 
     init_from: str
     name: ClassVar[str] = "inference"
-    unused: ClassVar[tuple[str, ...]] = ("executor",)
+    unused: ClassVar[tuple[str, ...]] = (
+        *("executor", "algorithm", "trainer"),
+        *("budget.imitation_episodes", "budget.measured_evaluations"),
+    )
 
     def check(self, spec: Specification) -> None:
         """See Stage."""
@@ -38,13 +41,18 @@ class Inference(Stage):
 
     def run(self, run: Run) -> Summary:
         """See Stage."""
-        return apply_policy(run, self.init_from)
+        return apply_policy(run, self.init_from, compare_baselines(run.spec, run.say))
 
 
-def apply_policy(run: Run, path: str | Path) -> Summary:
+def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
     """Place with a trained policy: at once, by samples, and with all evaluations of the budget.
 
     Its training, on this problem or on others, is told apart and not counted.
+
+    Args:
+        run: whose problem and policy these are.
+        path: of the checkpoint.
+        others: what stands beside.
     """
     spec = run.spec
     evaluations = int(spec.cfg.budget.evaluations)
@@ -55,7 +63,7 @@ def apply_policy(run: Run, path: str | Path) -> Summary:
     name, rng = spec.policy_name, seeded_generator(spec.seed, "inference")
     settings = [plain(spec.cfg.policy), plain(spec.cfg.search), spec.origin]
     methods: list[Method] = []
-    warm_up(spec.system, list(spec.baselines.values()), policy)
+    warm_up(spec.system, [polish_of(run)], policy)
     begin = time.perf_counter()
     labels = iter((f"{name} at once", f"{name} samples", name))
 
@@ -80,5 +88,5 @@ def apply_policy(run: Run, path: str | Path) -> Summary:
         search(steps, best, Budget(evaluations=evaluations), rng, after=keep)
     if not methods:
         raise InputError(f"{name}: no placement of {best.evaluations} fits in memory")
-    others = [*methods[-2::-1], *compare_baselines(spec, run.say)]
-    return finish(run, methods[-1], others, {"trained": asdict(effort)})
+    beside = [*methods[-2::-1], *others]
+    return finish(run, methods[-1], beside, {"trained": asdict(effort)})

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from doppler.baselines import Annealing, Baseline, TaughtPlacement, Teacher
+from doppler.baselines import Annealing, Baseline, Clustering, TaughtPlacement, Teacher
 from doppler.errors import InputError, check_at_least, check_count
 from doppler.experiment.comparing import is_pointless, search_with
 from doppler.experiment.run import Run
@@ -55,16 +56,22 @@ def make_policy(run: Run, weights: str | Path | None = None) -> Policy:
     return policy
 
 
-def train(run: Run, module: EpisodeTraining) -> None:
-    """Fit a module in the run's directory; what is compiled is compiled before its clock starts."""
+def polish_of(run: Run) -> Annealing:
+    """What ends every search, to be compiled before a clock starts."""
+    order, options = honours_order(run.spec.system.queue), run.spec.cfg.search.anneal
+    return Annealing(evaluations=1, order=order, hot=options.hot, cold=options.cold)
+
+
+def train(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] = ()) -> None:
+    """Fit a module in the run's directory; what is compiled is compiled before its clock starts.
+
+    Args:
+        run: whose directory it is.
+        module: what is trained.
+        teachers: what it asks for decisions.
+    """
     cfg, directory, system = run.spec.cfg, run.directory.path, run.spec.system
-    polish = Annealing(
-        evaluations=1,
-        order=honours_order(system.queue),
-        hot=cfg.search.anneal.hot,
-        cold=cfg.search.anneal.cold,
-    )
-    warm_up(system, [polish], module.policy)
+    warm_up(system, [polish_of(run), Clustering(evaluations=1), *teachers], module.policy)
     settings = dict(cfg.trainer)
     every_s = settings.pop("checkpoint_every_s")
     check_at_least("trainer.checkpoint_every_s", every_s, 0.0)
@@ -132,6 +139,7 @@ class Learner:
     title: what the training is called where progress is told.
     algorithm: its part of the configuration.
     evaluations: of training and search together.
+    budget: the option that says so.
     init_from: a checkpoint; None: random weights.
     is_one_budget: whether what stage I used is of these evaluations.
     """
@@ -139,6 +147,7 @@ class Learner:
     title: str
     algorithm: DictConfig
     evaluations: int
+    budget: str
     init_from: str | Path | None
     is_one_budget: bool
 
@@ -161,7 +170,7 @@ class Learner:
         check_at_least("algorithm.search_share", share, 0.0)
         learning = instantiate(self.algorithm.reinforcement).suited_to(policy)
         for_training = evaluations - int(share * evaluations)
-        num_updates = learning.updates_within(for_training, best.confirmations)
+        num_updates = learning.updates_within(for_training, best.confirmations, self.budget)
         task = Task(spec.view, best)
         module: Reinforcement = Reinforcement(
             policy=policy,
@@ -193,7 +202,7 @@ class Learner:
         if left < 1:
             raise InputError(
                 f"stage.teacher: {used:,} evaluations are used, which leaves none of "
-                f"{self.evaluations:,} to train with"
+                f"{self.budget}={self.evaluations:,} to train with"
             )
         return left
 

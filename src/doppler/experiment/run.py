@@ -147,11 +147,14 @@ def make_run(cfg: DictConfig, console: Console, *, is_step: bool = False) -> Run
     Raises:
         InputError: or Hydra's own error, in one line.
     """
-    if isinstance(cfg.stage.get("teacher"), str):
-        raise InputError(
-            f"stage.teacher: a baseline's settings, not its name; outside the command line "
-            f"baseline@stage.teacher={cfg.stage.teacher} chooses it"
-        )
+    for key in ("teacher", "measured", "synchronous"):
+        if isinstance(name := cfg.stage.get(key), str):
+            raise InputError(
+                f"stage.{key}: a baseline's settings, not its name; outside the command line "
+                f"baseline@stage.{key}={name} chooses it"
+            )
+    if "problems" in cfg.stage and "init_from" not in cfg.stage:
+        raise InputError("stage.problems: only stage=rl_sim trains on a set")
     stage = instantiate(cfg.stage)
     if not isinstance(stage, Stage):
         raise InputError(f"stage._target_: {cfg.stage.get('_target_')!r} is no stage")
@@ -188,7 +191,11 @@ def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summ
                     each.loggers.publish(retell=already)
         if already and not each.is_step:
             each.say(f"{each.directory.path} is finished already (overwrite=true runs it again)")
-            each.stage.show(each)
+            try:
+                each.stage.show(each)
+            except (OSError, KeyError) as error:
+                what = f"{each.directory.path}: damaged ({error})"
+                raise InputError(f"{what}: overwrite=true runs it again") from None
     return run.directory.summary()
 
 

@@ -48,7 +48,7 @@ class ImitationStage(Stage):
             inherited=effort,
             found=found,
         )
-        train(run, module)
+        train(run, module, [self.teacher])
         method = _greedy(run, module)
         own_s = module.elapsed_s - module.inherited.seconds
         fits = bool(np.isfinite(method.makespan_s))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Baseline
 from doppler.errors import InputError, check_count
@@ -55,7 +55,7 @@ class StageThree(Stage):
     init_from: auto: the checkpoint of stage II for this problem, policy and seed; None: random
         weights; else the path of a checkpoint, or ``pretrained``.
     calibration: the stage that measures costs where they are not known.
-    algorithm: as the key ``algorithm``, which is that of stages I and II.
+    algorithm: what differs from the key ``algorithm``, which is that of stages I and II.
     measured: settings of the baseline that searches on the real system.
     synchronous: searches for a placement that suits levels and barriers, in their simulator.
     choosing: executions of stage III's best and greedy placements and of stage II's that choose of
@@ -79,6 +79,7 @@ class StageThree(Stage):
         for key in ("choosing", "repeats"):
             check_count(f"stage.{key}", getattr(self, key), 2)
         check_weights(self.init_from)
+        check_queue(spec)
         modelled = replace(spec, costs=None)  # the measured ones need not be there yet
         modelled.check()
         self.calibration.check(modelled)
@@ -165,7 +166,8 @@ class StageThree(Stage):
         spec = run.spec
         learner = Learner(
             title="stage III, measured",
-            algorithm=spec.cfg.stage.algorithm,
+            algorithm=OmegaConf.merge(spec.cfg.algorithm, spec.cfg.stage.algorithm),  # pyright: ignore[reportArgumentType]
+            budget="budget.measured_evaluations",
             evaluations=spec.cfg.budget.measured_evaluations,
             init_from=init_from,
             is_one_budget=False,
@@ -207,6 +209,16 @@ class StageThree(Stage):
         own = found_by(spec.on(BulkSynchronous()), self.synchronous, name, settings)
         same = replace(final, name="synchronous, same placement", uses_order=False)
         return [Contender(synchronous, method) for method in (same, own)]
+
+
+def check_queue(spec: Specification) -> None:
+    """Raise an InputError if the simulator orders ready ops unlike the executor."""
+    queue, simulator = spec.system.queue, spec.simulator
+    if "queue" in spec.cfg.simulator and simulator.queue != queue:
+        raise InputError(
+            f"simulator.queue: {simulator.queue} where executor.queue is {queue}: what it says "
+            f"would be of another system (simulator.queue={queue})"
+        )
 
 
 def _stage_two(run: Run) -> Run:

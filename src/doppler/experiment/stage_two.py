@@ -56,6 +56,8 @@ class StageTwo(Stage):
             raise InputError("stage.problems, stage.held_out: training on a set needs both")
         if self.problems:
             check_count("stage.updates", self.updates, 1)
+            if "batch_problems" not in spec.cfg.algorithm.reinforcement:
+                raise InputError("stage.problems: training on many takes algorithm=problem_set")
 
     def needed(self, run: Run) -> Iterator[Run]:
         """Stage I, if its weights are asked for."""
@@ -67,7 +69,7 @@ class StageTwo(Stage):
         if self.problems:
             weights = None if self.init_from == AUTO else self.init_from
             path = train_on_set(run, self.problems, self.held_out, self.updates, weights)
-            return apply_policy(run, path)
+            return apply_policy(run, path, [])
         return self.learn_and_compare(run)
 
     def learn_and_compare(self, run: Run) -> Summary:
@@ -76,6 +78,7 @@ class StageTwo(Stage):
         learner = Learner(
             title="stage II, simulated",
             algorithm=spec.cfg.algorithm,
+            budget="budget.evaluations",
             evaluations=spec.cfg.budget.evaluations,
             init_from=init_from,
             is_one_budget=self.init_from == AUTO,

@@ -59,7 +59,7 @@ def steps_of(name: str, budget: Budget) -> list[SearchStep]:
                 method[key] = min(method[key], budget.evaluations)
         return [PlaceOnce(baseline=instantiate(method))]
     del method.evaluations
-    if get_class(method._target_) is Annealing and method.get("draws", 1) == 1:
+    if get_class(method._target_) is Annealing and method.order and method.get("draws", 1) == 1:
         return [instantiate(cfg.search.anneal)]
     return [PlaceAgain(make=instantiate(method, _partial_=True))]
 

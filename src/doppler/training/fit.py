@@ -12,6 +12,7 @@ from pytorch_lightning.loggers import Logger
 from rich.console import Console
 from torch.utils.data import DataLoader
 
+from doppler.errors import InputError
 from doppler.policies.weights import load_checkpoint
 from doppler.training.checkpoints import LAST, LastCheckpoint
 from doppler.training.memory import reset_peak
@@ -60,16 +61,19 @@ def fit(
     Raises:
         InputError: last.ckpt is damaged.
     """
-    trainer = pl.Trainer(
-        **{**_FIXED, **settings},
-        max_steps=module.num_updates,
-        default_root_dir=directory,
-        logger=loggers,
-        callbacks=[
+    ours: dict[str, Any] = {
+        "max_steps": module.num_updates,
+        "default_root_dir": directory,
+        "logger": loggers,
+        "callbacks": [
             LastCheckpoint(directory=directory, every_s=checkpoint_every_s),
             TrainingProgress(console=console),
         ],
-    )
+    }
+    try:
+        trainer = pl.Trainer(**_FIXED | dict(settings), **ours)
+    except (TypeError, ValueError) as error:  # also what stands in both
+        raise InputError(f"trainer: {str(error).splitlines()[0]}") from None
     # The tensors of an update are small: a second thread of torch gains a tenth on an idle machine
     # and costs a factor of ten where something else computes. Rollouts use all cores.
     torch.set_num_threads(1)

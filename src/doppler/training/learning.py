@@ -63,6 +63,8 @@ class Learning:
             check_at_least(f"{_WHERE}.exploration", self.exploration, 0.0)
         if self.tuned_updates is not None:
             check_count(f"{_WHERE}.tuned_updates", self.tuned_updates, 1)
+        if self.advantage == "batch" and self.batch_episodes < 2:
+            raise InputError(f"{_WHERE}.batch_episodes: advantage=batch needs two, got 1")
         if self.advantage not in ADVANTAGES:
             listed = ", ".join(ADVANTAGES)
             raise InputError(f"{_WHERE}.advantage: {self.advantage!r} is not one of {listed}")
@@ -97,8 +99,15 @@ class Learning:
             + trials * max(1, confirmations)
         )
 
-    def updates_within(self, evaluations: int, confirmations: int) -> int:
+    def updates_within(
+        self, evaluations: int, confirmations: int, budget: str = "budget.evaluations"
+    ) -> int:
         """How many updates on one problem so many executions are enough for.
+
+        Args:
+            evaluations: the executions.
+            confirmations: see `evaluations`.
+            budget: the option that they are of.
 
         Raises:
             InputError: for none.
@@ -108,7 +117,7 @@ class Learning:
             num_updates -= 1
         if num_updates < 1:
             raise InputError(
-                f"budget.evaluations: what is left to train with, {evaluations}, is less than one "
+                f"{budget}: what is left to train with, {evaluations}, is less than one "
                 f"batch of {self.batch_episodes} takes, confirmations included"
             )
         return num_updates

@@ -1,12 +1,14 @@
 """metrics.csv: one row per update, complete across interruptions."""
 
 import csv
+import io
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.loggers import Logger
 
+from doppler.graph.formats import write_atomically
 from doppler.report.rows import METRICS_FILE
 
 
@@ -56,10 +58,11 @@ class CsvMetrics(Logger):
         if self._path.exists():
             with self._path.open(newline="") as file:
                 rows = [row for row in csv.DictReader(file) if _is_before(row, step)]
-        with self._path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self._columns, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
+        file = io.StringIO(newline="")
+        writer = csv.DictWriter(file, self._columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(self._path, file.getvalue())
 
 
 def _is_before(row: dict[str, str], step: int) -> bool:
