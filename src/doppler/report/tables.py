@@ -70,7 +70,7 @@ def result_tables(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTa
 
 
 def method_labels(rows: pd.DataFrame) -> list[str]:
-    """Names; what differs under one name is told apart by its evaluations, or a hash of settings."""
+    """Names; what differs under one name is told apart by evaluations, or a hash of settings."""
     settings = rows.groupby("method", sort=False)
     variants, budgets = settings["variant"].nunique(), settings["evaluations"].nunique()
     pairs = rows.drop_duplicates(["method", "variant", "evaluations"])["method"].value_counts()
