@@ -142,6 +142,7 @@ def test_a_method_that_a_run_left_a_trace_of_is_shown_before_it(outputs, tmp_pat
         one for one in find_runs([tmp_path / "runs"])[0] if one.rows[0].method == "doppler"
     ]
     for run in find_runs([tmp_path / "runs"])[0]:
+        shutil.rmtree(run.directory / TRACES, ignore_errors=True)
         (run.directory / TRACES).mkdir()
         shutil.copy(best.directory / "trace.json", run.directory / TRACES / "critical_path.json")
     write_report([tmp_path / "runs"], tmp_path / "report")

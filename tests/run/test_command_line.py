@@ -83,8 +83,14 @@ BAD_OVERRIDES = {
     "one rate": (["algorithm.imitation.learning_rate=1e-3"], "learning_rate: must be two numbers"),
     "no imitation": (["budget.imitation_episodes=0"], "budget.imitation_episodes: must be"),
     "no runs": (["baseline.critical_path.runs=0"], "baseline.critical_path.runs: at least 1"),
-    "no samples": (["baseline.random.samples=0"], "baseline.random.samples: at least 1"),
-    "no heat": (["baseline.annealing.hot=0"], "baseline.annealing: needs 0 < cold <= hot"),
+    "no samples": (
+        ["baseline=[random]", "baseline.random.samples=0"],
+        "baseline.random.samples: at least 1",
+    ),
+    "no heat": (
+        ["baseline=[annealing]", "baseline.annealing.hot=0"],
+        "baseline.annealing: needs 0 < cold <= hot",
+    ),
     "no width": (["policy.build.hidden=0"], "policy.build.hidden: at least 1"),
     "no yes or no": (["overwrite=maybe"], "overwrite: must be true or false"),
     "a name that leads away": (["workload.name=../evil"], "workload.name: '../evil' is no name"),

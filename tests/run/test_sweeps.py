@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from doppler.report.report import collect, summarise
+
+from doppler.report.aggregate import collect, summarise
 
 PROJECT = Path(__file__).resolve().parents[2]
 SWEEP = ("stage=evaluate", "baseline=[annealing,round_robin]", "workload.params.n=64")
@@ -30,7 +31,7 @@ def table(out: Path):
     """What a report says, but for seconds."""
     return [
         (row.method, row.seeds, row.makespan_s, row.spread_s, row.jitter_p95_s, row.evaluations)
-        for row in summarise(collect([out]))
+        for row in summarise(collect([out])).itertuples()
     ]
 
 

@@ -1,6 +1,7 @@
 """stage=rl_real: stage III learns from measured seconds; at its end all methods run in turns."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -80,6 +81,7 @@ class StageThree(Stage):
             check_count(f"stage.{key}", getattr(self, key), 2)
         check_weights(self.init_from)
         check_queue(spec)
+        _algorithm(spec.cfg)
         modelled = replace(spec, costs=None)  # the measured ones need not be there yet
         modelled.check()
         self.calibration.check(modelled)
@@ -166,7 +168,7 @@ class StageThree(Stage):
         spec = run.spec
         learner = Learner(
             title="stage III, measured",
-            algorithm=OmegaConf.merge(spec.cfg.algorithm, spec.cfg.stage.algorithm),  # pyright: ignore[reportArgumentType]
+            algorithm=_algorithm(spec.cfg),
             budget="budget.measured_evaluations",
             evaluations=spec.cfg.budget.measured_evaluations,
             init_from=init_from,
@@ -210,6 +212,18 @@ class StageThree(Stage):
         own = found_by(simulated, self.synchronous, name, settings)
         same = replace(final, name="synchronous, same placement", uses_order=False)
         return [Contender(synchronous, method) for method in (same, own)]
+
+
+def _algorithm(cfg: DictConfig) -> DictConfig:
+    """The settings of stages I and II, and where stage III's are others.
+
+    Raises:
+        OmegaConfBaseException: one that is none, in one line.
+    """
+    known = deepcopy(cfg.algorithm)
+    OmegaConf.set_struct(known, True)
+    known.merge_with(cfg.stage.algorithm)
+    return known
 
 
 def check_queue(spec: Specification) -> None:
