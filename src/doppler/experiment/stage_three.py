@@ -203,10 +203,11 @@ class StageThree(Stage):
         system = spec.system
         if not isinstance(system, Threads | Cuda):
             return []
-        synchronous = spec.on(system.synchronous())
+        barriers: tuple[Any, Any] = system.synchronous(), BulkSynchronous()
+        synchronous, simulated = map(spec.on, barriers)
         settings = plain(spec.cfg.stage.synchronous)
         name = "synchronous, its own placement"
-        own = found_by(spec.on(BulkSynchronous()), self.synchronous, name, settings)
+        own = found_by(simulated, self.synchronous, name, settings)
         same = replace(final, name="synchronous, same placement", uses_order=False)
         return [Contender(synchronous, method) for method in (same, own)]
 

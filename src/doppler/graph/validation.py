@@ -124,11 +124,11 @@ def _check_regions(graph: "DataflowGraph", values_E: NDArray[np.float64], column
     same_E = (src_E[1:] == src_E[:-1]) & (region_E[1:] == region_E[:-1])
     bad = np.flatnonzero(same_E & (dst_E[1:] == dst_E[:-1]))
     if len(bad):
-        raise InputError(f"{where}: {_edge(graph, order_E[bad[0] + 1])} is there twice")
+        raise InputError(f"{where}: {_edge(graph, int(order_E[bad[0] + 1]))} is there twice")
     sorted_E = values_E[order_E]
     bad = np.flatnonzero(same_E & (sorted_E[1:] != sorted_E[:-1]))
     if len(bad):
-        one, other = order_E[bad[0]], order_E[bad[0] + 1]
+        one, other = int(order_E[bad[0]]), int(order_E[bad[0] + 1])
         raise InputError(
             f"{where}: {_edge(graph, one)} and {_edge(graph, other)} carry the same region with "
             f"{column} {values_E[one]:g} and {values_E[other]:g}"

@@ -70,13 +70,13 @@ def result_tables(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTa
 
 
 def method_labels(rows: pd.DataFrame) -> list[str]:
-    """Names; settings that differ under one name are told apart by their evaluations, or a hash."""
+    """Names; what differs under one name is told apart by evaluations, or a hash of settings."""
     settings = rows.groupby("method", sort=False)
     variants, budgets = settings["variant"].nunique(), settings["evaluations"].nunique()
     pairs = rows.drop_duplicates(["method", "variant", "evaluations"])["method"].value_counts()
 
     def label(row) -> str:
-        if variants[row.method] == 1:
+        if variants[row.method] == budgets[row.method] == 1:
             return row.method
         is_told = budgets[row.method] == pairs[row.method]
         return f"{row.method}, {row.evaluations:,}" if is_told else f"{row.method} #{row.variant}"
