@@ -36,7 +36,8 @@ def test_the_budget_is_kept_and_used_up_to_less_than_one_more_update(
         return num_updates * batch_episodes + confirmed + grouped + greedy * max(1, confirmations)
 
     options = learning(
-        batch_episodes=batch_episodes, try_every=try_every, tuned_updates=7, beside=beside
+        **{"batch_episodes": batch_episodes, "try_every": try_every, "beside": beside},
+        **{"advantage": "running_mean", "tuned_updates": 7},
     )
     if used(1) > evaluations:
         with pytest.raises(InputError, match=r"^budget\.evaluations: .* less than one batch"):
@@ -75,6 +76,7 @@ def test_a_policy_that_knows_no_groups_has_more_updates_instead():
         ("batch_problems", 0, "must be a whole number of at least 1"),
         ("beside", -1, "must be a whole number of at least 0"),
         ("beside", 1.5, "must be a whole number of at least 0, got 1.5"),
+        ("batch_episodes", 1, "advantage=batch needs two, got 1"),
         ("batch_episodes", True, "must be a whole number of at least 1, got True"),
         ("grouped", -1, "must be a number of at least 0"),
         ("imitate_best", float("nan"), "must be a number of at least 0"),

@@ -221,6 +221,7 @@ def test_exploration_falls_linearly_to_nothing_and_the_greedy_placement_knows_no
             session,
             policy=rollouts.policy,
             **{"batch_episodes": 1, "evaluations": 7, "try_every": 5, "exploration": 0.2},
+            advantage="running_mean",
         )
         assert module.num_updates == 5
         fit(module, tmp_path)
