@@ -40,6 +40,7 @@ from doppler.training import (
     fit,
     found_of,
     save_checkpoint,
+    updates_done,
 )
 from doppler.training.updates import EpisodeTraining
 from doppler.warming import warm_up
@@ -80,7 +81,7 @@ def train(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] = ()) 
         directory,
         checkpoint_every_s=every_s,
         settings=settings,
-        loggers=run.loggers.begin(),
+        loggers=run.loggers.begin(updates_done(directory)),
         console=run.console,
         say=run.say,
     )

@@ -55,8 +55,9 @@ class WandbRun(WandbLogger):
         return self._run
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Rows count by their update; W&B keeps the first of each."""
-        self.experiment.log(metrics, step=step)
+        """Rows count by their update; what the server has already it would not take again."""
+        if step is None or step >= self.experiment.step:
+            self.experiment.log(metrics, step=step)
 
     def end_run(self, *, failed: bool) -> None:
         """Or the next run of a sweep would go on in this one."""

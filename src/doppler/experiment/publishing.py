@@ -4,6 +4,7 @@ They are Lightning's, named by ``_target_`` in conf/logger/. What they import is
 has something to tell them: a baseline whose results stay on disk needs no Lightning.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -58,12 +59,29 @@ class Loggers:
         self._directory = directory
         self._made: dict[str, Logger] = {}
 
-    def begin(self) -> "list[Logger]":
-        """All of them, told what is run."""
-        loggers = [self._make(name) for name in self._chosen]
-        for logger in loggers:
-            logger.log_hyperparams(self._settings)
-        return loggers
+    def begin(self, num_updates: int) -> "list[Logger]":
+        """All of them, told what is run.
+
+        Args:
+            num_updates: after which training goes on. Whoever keeps rows in memory for a while has
+                lost some if the run was killed: they are told again what metrics.csv has of them.
+        """
+        for name in self._chosen:
+            self._make(name).log_hyperparams(self._settings)
+            if num_updates:
+                self._retell(name, num_updates)
+        return list(self._made.values())
+
+    def _retell(self, name: str, num_updates: float = math.inf) -> None:
+        if name == _CSV:
+            return
+        from doppler.report.finished import read_metrics
+
+        for step, row in read_metrics(self._directory).iterrows():
+            number = int(str(step))
+            if number < num_updates:
+                values = {str(key): float(value) for key, value in row.dropna().items()}
+                self._made[name].log_metrics(values, step=number)
 
     def _make(self, name: str) -> "Logger":
         if name not in self._made:
@@ -90,9 +108,7 @@ class Loggers:
         for name in names:
             logger = self._make(name)
             if retell:
-                for step, row in run.metrics.iterrows():
-                    told_then = {str(key): float(value) for key, value in row.dropna().items()}
-                    logger.log_metrics(told_then, step=int(str(step)))
+                self._retell(name)
             show(logger, self._settings, run)
             told.append(name)
             write_atomically(marker, "".join(f"{name}\n" for name in told))

@@ -46,20 +46,25 @@ class FinishedRun:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Its learning curve, a row per update by `step`; empty where nothing was trained.
+        """See `read_metrics`."""
+        return read_metrics(self.directory)
 
-        Rows that a kill cut short are left out; what is logged of one step in several rows, blanks
-        between, becomes one.
-        """
-        paths = sorted(self.directory.rglob(METRICS_FILE))
-        try:
-            parts = [pd.read_csv(path, on_bad_lines="skip") for path in paths]
-        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError):
-            return pd.DataFrame()
-        if not parts or not all("step" in part for part in parts):
-            return pd.DataFrame()
-        table = pd.concat(parts).apply(pd.to_numeric, errors="coerce").dropna(subset="step")
-        return table.groupby("step").last()
+
+def read_metrics(directory: Path) -> pd.DataFrame:
+    """The learning curve of a run, a row per update by `step`; empty where nothing was trained.
+
+    Rows that a kill cut short are left out; what is logged of one step in several rows, blanks
+    between, becomes one.
+    """
+    paths = sorted(directory.rglob(METRICS_FILE))
+    try:
+        parts = [pd.read_csv(path, on_bad_lines="skip") for path in paths]
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError):
+        return pd.DataFrame()
+    if not parts or not all("step" in part for part in parts):
+        return pd.DataFrame()
+    table = pd.concat(parts).apply(pd.to_numeric, errors="coerce").dropna(subset="step")
+    return table.groupby("step").last()
 
 
 def read_run(directory: Path) -> FinishedRun:

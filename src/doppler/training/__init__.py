@@ -1,6 +1,13 @@
 """Stages I to III as Lightning modules, on a list of problems."""
 
-from doppler.training.checkpoints import BEST, LAST, effort_of, found_of, save_checkpoint
+from doppler.training.checkpoints import (
+    BEST,
+    LAST,
+    effort_of,
+    found_of,
+    save_checkpoint,
+    updates_done,
+)
 from doppler.training.fit import fit
 from doppler.training.imitation import Imitation
 from doppler.training.learning import Learning
@@ -19,4 +26,5 @@ __all__ = [
     "found_of",
     "peak_bytes",
     "save_checkpoint",
+    "updates_done",
 ]

@@ -25,6 +25,16 @@ def save_checkpoint(trainer: Trainer, path: Path) -> None:
     os.replace(partial, path)
 
 
+def updates_done(directory: Path) -> int:
+    """After how many updates a training goes on in a run's directory; 0 where it begins.
+
+    Raises:
+        InputError: last.ckpt is damaged.
+    """
+    last = directory / LAST
+    return load_checkpoint(last)["global_step"] if last.exists() else 0
+
+
 def effort_of(path: str | Path) -> Effort:
     """What it took to make the weights of a checkpoint."""
     kept = load_checkpoint(path).get("doppler", {})
