@@ -48,6 +48,10 @@ class StageTwo(Stage):
     name: ClassVar[str] = "rl_sim"
     unused: ClassVar[tuple[str, ...]] = (*_UNUSED, "baseline")
 
+    def __post_init__(self) -> None:
+        if self.problems:  # baselines stand beside what is placed in the end
+            object.__setattr__(self, "unused", _UNUSED)
+
     def check(self, spec: Specification) -> None:
         """See Stage."""
         super().check(spec)
@@ -69,7 +73,7 @@ class StageTwo(Stage):
         if self.problems:
             weights = None if self.init_from == AUTO else self.init_from
             path = train_on_set(run, self.problems, self.held_out, self.updates, weights)
-            return apply_policy(run, path, [])
+            return apply_policy(run, path, compare_baselines(run.spec, run.say))
         return self.learn_and_compare(run)
 
     def learn_and_compare(self, run: Run) -> Summary:

@@ -63,6 +63,8 @@ class Learning:
             check_at_least(f"{_WHERE}.exploration", self.exploration, 0.0)
         if self.tuned_updates is not None:
             check_count(f"{_WHERE}.tuned_updates", self.tuned_updates, 1)
+        if self.advantage == "batch" and self.batch_episodes < 2:
+            raise InputError(f"{_WHERE}.batch_episodes: advantage=batch needs two, got 1")
         if self.advantage not in ADVANTAGES:
             listed = ", ".join(ADVANTAGES)
             raise InputError(f"{_WHERE}.advantage: {self.advantage!r} is not one of {listed}")
