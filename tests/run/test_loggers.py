@@ -94,7 +94,7 @@ def test_curves_are_live_and_a_killed_run_goes_on_in_them(stranger, tmp_path):
     assert files[0].name == f"run-{identity}.wandb"
 
     curve, (begun, ended) = curve_of(directory), map(stored, files)
-    assert ended.curve("best_s") == pytest.approx(curve), "whole, also what the kill left in no file"
+    assert ended.curve("best_s") == pytest.approx(curve), "whole, in spite of the kill"
     assert len(begun.curve("best_s")) >= later
     assert board_curve(directory) == pytest.approx(curve)
 
