@@ -7,7 +7,16 @@ import pytest
 import torch
 from problems import random_problem
 
-from doppler.baselines import CPOP, ETF, HEFT, Annealing, Clustering, CriticalPath, lower_bound
+from doppler.baselines import (
+    CPOP,
+    CPSAT,
+    ETF,
+    HEFT,
+    Annealing,
+    Clustering,
+    CriticalPath,
+    lower_bound,
+)
 from doppler.cluster import preset
 from doppler.compiled.decorator import Compiled
 from doppler.episode import heavy_merged, make_view, merged_at_random
@@ -120,3 +129,17 @@ def test_a_measured_system_is_left_alone():
             raise AssertionError("devices are busy for nothing")
 
     warm_up(Executor(), [annealing(order=True), HEFT(runs=3)])
+
+
+def test_a_solver_is_not_warmed_up_for_as_long_as_it_may_solve(monkeypatch):
+    pytest.importorskip("ortools.sat.python.cp_model")
+    effort = []
+    place = CPSAT.place
+
+    def spied(self, session, rng):
+        effort.append(self.deterministic_time)
+        return place(self, session, rng)
+
+    monkeypatch.setattr(CPSAT, "place", spied)
+    warm_up(WorkConserving(), [CPSAT(deterministic_time=20, seconds=300, workers=1)])
+    assert len(effort) == 1 and effort[0] <= 0.1

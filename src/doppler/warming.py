@@ -38,6 +38,8 @@ from doppler.trace import Trace
 
 # More executions than these of the tiny problem compile nothing more.
 _EVALUATIONS = 64
+# Effort of CP-SAT, whose own code is compiled already.
+_SOLVING = 0.01
 # Kinds of policies that this process has warmed up.
 _LEARNED: set[type] = set()
 _POLICY = {"hidden": 4, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
@@ -118,12 +120,14 @@ def _with_few_evaluations(baseline: Any) -> Any:
     if not is_dataclass(baseline) or isinstance(baseline, type):
         return baseline
     walks = getattr(baseline, "starts", 1) * getattr(baseline, "draws", 1)
+    few: dict[str, float] = dict.fromkeys(("evaluations", "runs", "samples"), _EVALUATIONS * walks)
+    few["deterministic_time"] = _SOLVING
     return replace(
         baseline,
         **{
-            field.name: min(getattr(baseline, field.name), _EVALUATIONS * walks)
+            field.name: min(getattr(baseline, field.name), few[field.name])
             for field in fields(baseline)
-            if field.name in ("evaluations", "runs", "samples")
+            if field.name in few
         },
     )
 
