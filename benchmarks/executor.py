@@ -48,10 +48,12 @@ NUM_OPS, TURNS, PLACEMENTS = 2000, 21, 30
 GOALS = {"wide": 1.5, "chain": 3.0}  # hand-offs per op
 
 
-def in_turns(contestants: Mapping[str, Callable[[], float]]) -> dict[str, float]:
+def in_turns(
+    contestants: Mapping[str, Callable[[], float]], turns: int = TURNS
+) -> dict[str, float]:
     """Median seconds of each contestant."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(TURNS):
+    for _ in range(turns):
         for name, contestant in contestants.items():
             seconds[name].append(contestant())
     return {name: statistics.median(values) for name, values in seconds.items()}

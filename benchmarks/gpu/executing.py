@@ -39,7 +39,7 @@ from doppler.system import System
 
 # Sums in another order; clocks of several GPUs, and what an event takes to be noticed.
 ERROR_FACTOR, CLOCKS_S = 10.0, 50e-6
-TIMED_RUNS = {False: 20, True: 3}  # by whether it is to be small
+TIMED_RUNS, TURNS = {False: 20, True: 3}, {False: 9, True: 3}  # by whether it is to be small
 USE_S = 2.0
 
 Findings = Iterator[Figure | Fault]
@@ -107,7 +107,7 @@ def overhead(settings: Settings) -> Findings:
             contestants[kind, "issued ahead, all told"] = partial(_all_told_s, tasks, actions)
     contestants["one at a time", "dispatched"] = partial(_alone_s, devices, numbers[0])
     contestants["hand-off of threads", "dispatched"] = hand_off_s
-    for (kind, mode), seconds in in_turns(contestants).items():
+    for (kind, mode), seconds in in_turns(contestants, TURNS[settings.small]).items():
         yield Figure(kind, mode, seconds * 1e6)
     workers.close()
 

@@ -40,7 +40,7 @@ def page(facts: Mapping[str, str], outcomes: Sequence[Outcome], seconds: float) 
 
 
 def _words(outcome: Outcome) -> str:
-    words = [f"{outcome.part.name}:"]
+    words = [f"{outcome.part.name} ({outcome.seconds:.0f} s):"]
     if outcome.problem:
         words.append(f"**{outcome.problem}**.")
     words += [f"Wrong: {line}." for line in outcome.faults]

@@ -156,11 +156,11 @@ PARTS = (
     Part(
         "results",
         "results against plain torch, over what is tolerated",
-        140,
+        110,
         ("executing", "results"),
         _results,
     ),
-    Part("overhead", "microseconds per op", 25, ("executing", "overhead"), _overhead),
+    Part("overhead", "microseconds per op", 55, ("executing", "overhead"), _overhead),
     Part("whole_runs", "milliseconds per run", 30, ("executing", "whole_runs"), _whole_runs),
     Part("machine", "what a device can do", 20, ("executing", "machine"), _machine),
     Part(

@@ -166,7 +166,6 @@ def test_cells_are_as_people_read_them():
 @pytest.fixture
 def gpu(made_up, monkeypatch):  # noqa: F811
     made_up(1)
-    monkeypatch.setattr(benchmarks.executor, "TURNS", 2)
     monkeypatch.setattr(benchmarks.executor, "NUM_OPS", 20)
     monkeypatch.setattr(executing, "USE_S", 0.1)
     monkeypatch.setattr(torch.cuda, "utilization", lambda gpu: 50)

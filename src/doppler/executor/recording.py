@@ -151,7 +151,8 @@ def _out_variant(func: Any) -> Any:
     wanted = _signature(func, without=_OF_NEW_TENSORS)
     for name in func.overloadpacket.overloads():
         variant = getattr(func.overloadpacket, name)
-        is_real = torch.Tag.out in variant.tags and torch.Tag.generated not in variant.tags
+        writes = any(argument.is_out for argument in variant._schema.arguments)
+        is_real = writes and torch.Tag.generated not in variant.tags
         if is_real and _signature(variant, without=_OF_NEW_TENSORS) == wanted:
             return variant
     return None

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from doppler import __version__
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, judged_row, largest_bound
 from doppler.experiment.run import Run
@@ -88,7 +89,7 @@ def _strongest_other(methods: list[Method], rows: list[ResultRow]) -> Method | N
 def identity(run: Run) -> Summary:
     """What was run, and by what: the head of every summary."""
     spec, graph = run.spec, run.spec.problem.graph
-    packages = ("doppler", "torch", "numba", "numpy", "pytorch-lightning")
+    packages = ("torch", "numba", "numpy", "pytorch-lightning")
     return {
         "workload": str(spec.cfg.workload.name),
         "num_ops": graph.num_ops,
@@ -98,8 +99,11 @@ def identity(run: Run) -> Summary:
         "num_devices": spec.problem.num_devices,
         "stage": run.stage.name,
         "seed": spec.seed,
-        "versions": {name: version(name) for name in packages}
-        | {"python": platform.python_version()},
+        "versions": {
+            "doppler": __version__,
+            **{name: version(name) for name in packages},
+            "python": platform.python_version(),
+        },
         "git_commit": _git_commit(),
         "host": {"name": platform.node(), "cpus": len(os.sched_getaffinity(0))},
     }
