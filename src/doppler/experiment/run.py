@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from doppler.errors import InputError
+from doppler.experiment.configuration import check_configuration
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.log import logged
 from doppler.experiment.publishing import Loggers, check_packages
@@ -147,17 +148,8 @@ def make_run(cfg: DictConfig, console: Console, *, is_step: bool = False) -> Run
     Raises:
         InputError: or Hydra's own error, in one line.
     """
-    for key in ("teacher", "measured", "synchronous"):
-        if isinstance(name := cfg.stage.get(key), str):
-            raise InputError(
-                f"stage.{key}: a baseline's settings, not its name; outside the command line "
-                f"baseline@stage.{key}={name} chooses it"
-            )
-    if "problems" in cfg.stage and "init_from" not in cfg.stage:
-        raise InputError("stage.problems: only stage=rl_sim trains on a set")
+    check_configuration(cfg)
     stage = instantiate(cfg.stage)
-    if not isinstance(stage, Stage):
-        raise InputError(f"stage._target_: {cfg.stage.get('_target_')!r} is no stage")
     spec = Specification(cfg, executes=stage.executes, costs=stage.costs(cfg))
     return Run(spec, stage, console, is_step)
 

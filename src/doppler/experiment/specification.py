@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from doppler.baselines import Baseline, LowerBound, lower_bound
 from doppler.costs import load_costs
 from doppler.episode import View, make_view
-from doppler.errors import InputError, check_count
 from doppler.problem import Problem, build
 from doppler.system import System
 
@@ -124,15 +123,6 @@ class Specification:
         Raises:
             InputError: or Hydra's own error, in one line.
         """
-        cfg = self.cfg
-        check_count("seed", cfg.seed, 0)
-        for key, value in cfg.budget.items():
-            check_count(f"budget.{key}", value, 1)
-        if type(cfg.overwrite) is not bool:
-            raise InputError(f"overwrite: must be true or false, got {cfg.overwrite!r}")
-        for key in ("workload", "cluster", "policy"):
-            if "/" in str(cfg[key].name) or str(cfg[key].name).startswith("."):
-                raise InputError(f"{key}.name: {cfg[key].name!r} is no name for a directory")
         _ = self.problem, self.system, self.baselines, self.bound
 
 
