@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from hydra.utils import get_object
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import GrammarParseError, InterpolationKeyError, OmegaConfBaseException
 
 from doppler.errors import InputError
 from doppler.options import Parameters, arms, check, fault, is_plain, parameters, shown
@@ -20,6 +20,8 @@ from doppler.options import Parameters, arms, check, fault, is_plain, parameters
 _HYDRAS = ("_target_", "_partial_", "_convert_", "_recursive_", "_args_")
 # What is known only when a part is made: a logger's directory.
 _GIVEN = ("save_dir",)
+# What to do with a path that has such characters.
+LITERAL = r"a ${ that refers to nothing is written \${"
 # Of names in a message.
 _LISTED = 12
 
@@ -164,9 +166,11 @@ def _resolved(where: str, value: Any) -> Any:
         raise InputError(f"{where}: {_first_line(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def _first_line(error: OmegaConfBaseException) -> str:
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if isinstance(error, InterpolationKeyError | GrammarParseError):
+        return f"{line}: {LITERAL}"
+    return line
 
 
 def _joined(where: str, key: Any) -> str:

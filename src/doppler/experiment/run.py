@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -17,7 +16,7 @@ from doppler.experiment.configuration import check_configuration
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.log import logged
 from doppler.experiment.publishing import Loggers, check_packages
-from doppler.experiment.specification import Specification, plain
+from doppler.experiment.specification import Specification, literal, made, plain
 from doppler.report.rows import RESULTS_FILE, print_results, read_results
 from doppler.system import Session
 
@@ -112,7 +111,7 @@ class Run:
         """
         # Resolved: what depends on the stage, as the size of a workload does, is of this run.
         settings = {**plain(self.spec.cfg), "run_dir": None, "overwrite": False, **changes}
-        cfg = OmegaConf.create({**settings, "stage": stage})
+        cfg = OmegaConf.create(literal({**settings, "stage": stage}))
         return make_run(cfg, self.console, is_step=True)
 
     def introduce(self) -> None:
@@ -149,7 +148,7 @@ def make_run(cfg: DictConfig, console: Console, *, is_step: bool = False) -> Run
         InputError: or Hydra's own error, in one line.
     """
     check_configuration(cfg)
-    stage = instantiate(cfg.stage)
+    stage = made(cfg.stage)
     spec = Specification(cfg, executes=stage.executes, costs=stage.costs(cfg))
     return Run(spec, stage, console, is_step)
 

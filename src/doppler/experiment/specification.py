@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -40,7 +41,7 @@ class Specification:
     @cached_property
     def problem(self) -> Problem:
         """The workload on the cluster."""
-        graph, cluster = instantiate(self.cfg.workload), instantiate(self.cfg.cluster)
+        graph, cluster = made(self.cfg.workload), made(self.cfg.cluster)
         costs = None
         if self.costs is not None:
             costs = load_costs(self.costs, tuple(device.name for device in cluster.devices))
@@ -129,6 +130,25 @@ class Specification:
 def plain(cfg: DictConfig) -> Any:
     """A part of the configuration as dictionaries and lists."""
     return OmegaConf.to_container(cfg, resolve=True)
+
+
+def literal(settings: Any) -> Any:
+    """Plain settings from which a configuration can be made: no text refers to anything."""
+    if isinstance(settings, dict):
+        return {key: literal(value) for key, value in settings.items()}
+    if isinstance(settings, list):
+        return [literal(value) for value in settings]
+    if isinstance(settings, str):
+        return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", settings)
+    return settings
+
+
+def made(part: DictConfig) -> Any:
+    """What a part of the configuration names, made.
+
+    Hydra reads a text twice, so that one that had a ``${`` in it would refer to something.
+    """
+    return instantiate(literal(literal(plain(part))))
 
 
 def short_hash(settings: Any) -> str:
