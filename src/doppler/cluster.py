@@ -115,7 +115,6 @@ def connected(*, name: str, devices: Sequence[Device], link: Callable[[int, int]
     return Cluster(name=name, devices=tuple(devices), bytes_per_s=bytes_per_s, latency_s=latency_s)
 
 
-@checked
 def custom(
     *,
     name: Name,

@@ -54,7 +54,9 @@ def at_least(least: int) -> Rule:
 def within(least: float, most: float) -> Rule:
     """Of numbers, whole ones if these are; both ends included."""
     kind = "whole number" if isinstance(least, int) else "number"
-    return Rule(f"a {kind} from {least:g} to {most:g}", lambda value: least <= value <= most)
+    return Rule(
+        f"a {kind} from {least:,.10g} to {most:,.10g}", lambda value: least <= value <= most
+    )
 
 
 def one_of(choices: Sequence[str] | Mapping[str, Any]) -> Rule:
