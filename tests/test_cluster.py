@@ -86,7 +86,7 @@ def test_an_unknown_preset_lists_the_choices():
     with pytest.raises(InputError) as error:
         preset(name="p100")
     assert str(error.value) == (
-        "cluster 'p100': unknown, choose from p100x4, v100x8, a100x8, h100x8, mixed"
+        "preset.name: must be one of p100x4, v100x8, a100x8, h100x8, mixed, got 'p100'"
     )
 
 
@@ -95,7 +95,7 @@ def test_a_preset_without_devices_is_refused(num_devices):
     with pytest.raises(InputError) as error:
         preset(name="p100x4", num_devices=num_devices)
     assert str(error.value) == (
-        f"cluster 'p100x4': num_devices must be at least 1, got {num_devices}"
+        f"preset.num_devices: must be a whole number of at least 1 or null, got {num_devices}"
     )
 
 

@@ -6,12 +6,13 @@ Shape suffix: D devices.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.errors import InputError
+from doppler.options import Amount, Devices, Name, checked, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +117,11 @@ def connected(*, name: str, devices: Sequence[Device], link: Callable[[int, int]
 
 def custom(
     *,
-    name: str,
+    name: Name,
     devices: Sequence[Mapping],
     bytes_per_s: float | Sequence[Sequence[float]],
     latency_s: float | Sequence[Sequence[float]],
-    num_devices: int | None = None,
+    num_devices: Devices | None = None,
 ) -> Cluster:
     """A cluster written out in a configuration file: one mapping of Device fields per device.
 
@@ -226,20 +227,20 @@ PRESETS: Mapping[str, _Preset] = {
 }
 
 
+@checked
 def preset(
-    *, name: str, num_devices: int | None = None, memory_bytes: float | None = None
+    *,
+    name: Annotated[str, one_of(PRESETS)],
+    num_devices: Devices | None = None,
+    memory_bytes: Amount | None = None,
 ) -> Cluster:
     """A known machine, with another number of devices or memory per device if given.
 
     Raises:
         InputError: unknown name (the choices are listed) or fewer than one device.
     """
-    if name not in PRESETS:
-        raise InputError(f"cluster {name!r}: unknown, choose from {', '.join(PRESETS)}")
     known = PRESETS[name]
     num = known.num_devices if num_devices is None else num_devices
-    if num < 1:
-        raise InputError(f"cluster {name!r}: num_devices must be at least 1, got {num}")
     devices = [replace(known.device(d), name=f"{known.device(d).name}:{d}") for d in range(num)]
     if memory_bytes is not None:
         devices = [replace(device, memory_bytes=memory_bytes) for device in devices]
@@ -258,8 +259,9 @@ CORE = Device(
 THREAD_TO_THREAD = Link(bytes_per_s=4e9, latency_s=30e-6)
 
 
+@checked
 def host(
-    *, name: str = "host", device_type: Literal["cpu", "cuda"] = "cpu", num_devices: int
+    *, name: Name = "host", device_type: Literal["cpu", "cuda"] = "cpu", num_devices: Devices
 ) -> Cluster:
     """The machine this runs on, divided equally among its devices; speeds are guesses.
 
@@ -269,15 +271,11 @@ def host(
     Raises:
         InputError: fewer than one device, another device type, or no GPU where there should be one.
     """
-    if num_devices < 1:
-        raise InputError(f"cluster {name!r}: num_devices must be at least 1, got {num_devices}")
     if device_type == "cuda":
         device, link = _gpu(name, num_devices)
-    elif device_type == "cpu":
+    else:
         memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / num_devices
         device, link = replace(CORE, memory_bytes=memory_bytes), lambda s, d: THREAD_TO_THREAD
-    else:
-        raise InputError(f"cluster {name!r}: device_type {device_type!r} is not one of cpu, cuda")
     devices = [replace(device, name=f"{device_type}:{d}") for d in range(num_devices)]
     return connected(name=name, devices=devices, link=link)
 

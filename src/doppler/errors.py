@@ -1,6 +1,4 @@
-"""The one exception that means "the user's input is at fault", and checks that raise it."""
-
-import math
+"""The one exception that means "the user's input is at fault"."""
 
 
 class InputError(ValueError):
@@ -9,24 +7,3 @@ class InputError(ValueError):
     The command line prints the message and exits with code 1. Any other exception is a defect of
     ours and keeps its traceback.
     """
-
-
-def check_at_least(key: str, value: float, least: float) -> None:
-    """Refuse a number that is too small or infinite, or what is no number.
-
-    Raises:
-        InputError: names the key.
-    """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and least <= value < math.inf):
-        raise InputError(f"{key}: must be a number of at least {least:g}, got {value!r}")
-
-
-def check_count(key: str, value: int, least: int) -> None:
-    """Refuse what is no whole number, or one that is too small.
-
-    Raises:
-        InputError: names the key.
-    """
-    if type(value) is not int or value < least:
-        raise InputError(f"{key}: must be a whole number of at least {least}, got {value!r}")

@@ -231,7 +231,9 @@ def test_free_ops_and_free_transfers_are_no_trouble():
 def test_less_than_one_evaluation_is_refused():
     with pytest.raises(InputError) as error:
         Clustering(evaluations=0)
-    assert str(error.value) == "baseline.clustering.evaluations: at least 1, got 0"
+    assert str(error.value) == (
+        "Clustering.evaluations: must be a whole number of at least 1, got 0"
+    )
 
 
 def test_ten_thousand_ops_are_grouped():

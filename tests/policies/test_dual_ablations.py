@@ -233,7 +233,7 @@ def test_of_several_decisions_all_episodes_are_replayed_in_a_row(per_step):
     [("encoder", "nnconv"), ("sel", "earliest_start"), ("plc", "b_level"), ("look_ahead", "no")],
 )
 def test_what_is_no_choice_is_refused_by_name(key, value):
-    with pytest.raises(InputError, match=rf"^policy\.build\.{key}: '{value}' is not one of "):
+    with pytest.raises(InputError, match=rf"^DualPolicy\.{key}: must be .*, got '{value}'$"):
         make_policy(**{key: value})
 
 

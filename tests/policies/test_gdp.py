@@ -111,7 +111,9 @@ def test_more_devices_than_outputs_are_refused():
 
 @pytest.mark.parametrize("key", sorted(SIZES))
 def test_sizes_below_one_are_refused(key):
-    with pytest.raises(InputError, match=rf"policy.build.{key}: at least 1, got 0"):
+    with pytest.raises(
+        InputError, match=rf"^GDP.{key}: must be a whole number of at least 1, got 0"
+    ):
         make_policy(**{key: 0})
 
 

@@ -188,5 +188,7 @@ def test_chunks_of_episodes_change_neither_decisions_nor_gradients(monkeypatch):
 @pytest.mark.parametrize("key", ["hidden", "rounds"])
 def test_sizes_below_one_are_refused(key):
     sizes = {"hidden": 8, "rounds": 2, key: 0}
-    with pytest.raises(InputError, match=rf"policy.build.{key}: at least 1, got 0"):
+    with pytest.raises(
+        InputError, match=rf"^Placeto.{key}: must be a whole number of at least 1, got 0"
+    ):
         Placeto(**sizes)

@@ -89,10 +89,9 @@ def test_the_control_of_a_problem_that_fits_nowhere_is_infeasible():
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"evaluations": 0}, "baseline.evaluations: must be a whole number of at least 1, got 0"),
-        ({"confirmations": None}, "baseline.confirmations: must be a whole number"),
+        ({"evaluations": 0}, "Combined.evaluations: must be a whole number of at least 1, got 0"),
+        ({"confirmations": None}, "Combined.confirmations: must be a whole number"),
         ({"steps": []}, "baseline.steps: there is none"),
-        ({"steps": [AnnealFromBest(hot=1, cold=1, share=1.5)]}, "share: of one budget, got 1.5"),
     ],
 )
 def test_a_combination_that_makes_no_sense_is_refused(changes, line):

@@ -214,9 +214,9 @@ def test_within_seconds_annealing_walks_on_every_core(monkeypatch):
         ({"evaluations": 5, "seconds": 1.0}, "evaluations, seconds: a search has one of them"),
         ({"evaluations": 1.5}, "evaluations: must be a whole number of at least 0, got 1.5"),
         ({"evaluations": -1}, "evaluations: must be a whole number of at least 0, got -1"),
-        ({"seconds": 0}, "seconds: must be positive, got 0"),
-        ({"seconds": float("inf")}, "seconds: must be a number of at least 0, got inf"),
-        ({"seconds": float("nan")}, "seconds: must be a number of at least 0, got nan"),
+        ({"seconds": 0}, "seconds: must be a number above 0, got 0"),
+        ({"seconds": float("inf")}, "seconds: must be a number above 0, got inf"),
+        ({"seconds": float("nan")}, "seconds: must be a number above 0, got nan"),
     ],
 )
 def test_a_budget_is_one_number_that_makes_sense(arguments, line):
@@ -317,9 +317,9 @@ def test_under_jitter_what_is_found_is_confirmed_before_it_counts():
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"at_most": -1}, "search.sample.at_most: must be a whole number"),
-        ({"merged": -0.1}, "search.sample.merged: must be a number of at least 0"),
-        ({"merged": 1.1}, "search.sample.merged: a share, got 1.1"),
+        ({"at_most": -1}, "SampleEpisodes.at_most: must be a whole number"),
+        ({"merged": -0.1}, "SampleEpisodes.merged: must be a number from 0 to 1, got -0.1"),
+        ({"merged": 1.1}, "SampleEpisodes.merged: must be a number from 0 to 1, got 1.1"),
     ],
 )
 def test_numbers_of_samples_must_make_sense(changes, line):

@@ -165,10 +165,18 @@ def test_measure_placements(problem):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"queue": "lifo"}, "simulator.queue: 'lifo' is not one of fifo, priority"),
-        ({"contention": "some"}, "simulator.contention: 'some' is not one of none, fifo, engines"),
-        ({"streams": 0}, "simulator.streams: 1 to 60, got 0"),
-        ({"noise": -0.1}, "simulator.noise: 0 to 10, got -0.1"),
+        (
+            {"queue": "lifo"},
+            "WorkConserving.queue: must be one of priority, fifo, random, strict, got 'lifo'",
+        ),
+        (
+            {"contention": "some"},
+            "WorkConserving.contention: must be one of none, fifo, engines, got 'some'",
+        ),
+        ({"streams": 0}, "WorkConserving.streams: must be a whole number from 1 to 60, got 0"),
+        ({"noise": -0.1}, "noise: must be a number of at least 0 and below 10, got -0.1"),
+        ({"noise": 10}, "noise: must be a number of at least 0 and below 10, got 10"),
+        ({"streams": 1.5}, "streams: must be a whole number from 1 to 60, got 1.5"),
     ],
 )
 def test_bad_rules_are_named(arguments, message):
@@ -178,6 +186,6 @@ def test_bad_rules_are_named(arguments, message):
 
 def test_the_published_system_refuses_what_it_has_not():
     with pytest.raises(
-        InputError, match=r"simulator\.queue: 'strict' is not one of fifo, priority"
+        InputError, match=r"Published\.queue: must be one of fifo, priority, got 'strict'"
     ):
         Published(queue="strict")

@@ -10,7 +10,6 @@ from trainings import LEARNING
 
 from doppler.errors import InputError
 from doppler.training import Learning
-from doppler.training.updates import first_and_last
 
 
 def learning(**changes) -> Learning:
@@ -70,28 +69,29 @@ def test_a_policy_that_knows_no_groups_has_more_updates_instead():
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("exploration", -0.1, "must be a number of at least 0"),
-        ("tuned_updates", 0, "must be a whole number of at least 1"),
-        ("try_every", 0, "must be a whole number of at least 1"),
+        ("exploration", -0.1, "must be a number from 0 to 1 or null, got -0.1"),
+        ("tuned_updates", 0, "must be a whole number of at least 1 or null, got 0"),
+        ("try_every", 0, "must be a whole number of at least 1, got 0"),
         ("batch_problems", 0, "must be a whole number of at least 1"),
         ("beside", -1, "must be a whole number of at least 0"),
         ("beside", 1.5, "must be a whole number of at least 0, got 1.5"),
-        ("batch_episodes", 1, "advantage=batch needs two, got 1"),
         ("batch_episodes", True, "must be a whole number of at least 1, got True"),
-        ("grouped", -1, "must be a number of at least 0"),
-        ("imitate_best", float("nan"), "must be a number of at least 0"),
-        ("entropy", "much", "must be a number of at least 0"),
-        ("learning_rate", [1e-3, 0], "must be a number"),
-        ("learning_rate", 1e-3, r"must be two numbers, \[first, last\], got 0.001"),
-        ("learning_rate", [1e-3], "must be two numbers"),
-        ("learning_rate", "ab", "must be two numbers"),
-        ("advantage", "median", "'median' is not one of batch, running_mean"),
+        ("batch_episodes", 10**7, "must be at most 1,000,000, got 10000000"),
+        ("grouped", -1, "must be a number from 0 to 1"),
+        ("imitate_best", float("nan"), "must be a number of at least 0, got nan"),
+        ("entropy", "much", "must be a number of at least 0, got 'much'"),
+        ("learning_rate", [1e-3, 0], r"must be two numbers above 0, \[first, last\], got"),
+        ("learning_rate", 1e-3, r"must be two numbers above 0, \[first, last\], got 0.001"),
+        ("learning_rate", [1e-3], "must be two numbers above 0"),
+        ("learning_rate", "ab", "must be two numbers above 0"),
+        ("advantage", "median", "must be one of batch, running_mean, got 'median'"),
     ],
 )
 def test_what_training_cannot_do_is_refused_by_name(key, value, message):
-    with pytest.raises(InputError, match=rf"^algorithm\.reinforcement\.{key}: {message}"):
+    with pytest.raises(InputError, match=rf"^Learning\.{key}: {message}"):
         learning(**{key: value})
 
 
-def test_rates_may_be_any_sequence_of_two():
-    assert first_and_last("key", (2.0, 1.0)) == first_and_last("key", [2.0, 1.0]) == (2.0, 1.0)
+def test_a_batch_of_one_has_no_advantage():
+    with pytest.raises(InputError, match=r"batch_episodes: advantage=batch needs two, got 1$"):
+        learning(batch_episodes=1)

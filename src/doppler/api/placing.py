@@ -16,7 +16,7 @@ from doppler.baselines import Baseline, Clustering, Judge, SingleDevice, lower_b
 from doppler.cluster import PRESETS, Cluster, host, preset
 from doppler.einsum import Auto, Decomposition, FewestElements, lower
 from doppler.episode import make_view
-from doppler.errors import InputError, check_count
+from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.importing import TorchProgram, check_memory, import_module
 from doppler.policies import Policy
@@ -90,9 +90,7 @@ def place(
     Raises:
         InputError: one line about the model, the machine or the method, and what can be done.
     """
-    if evaluations is not None:
-        check_count("evaluations", evaluations, 1)
-    elif seconds is None:
+    if evaluations is None and seconds is None:
         seconds = _SECONDS
     budget = Budget(evaluations=evaluations, seconds=seconds)
     machine, make_steps = resolve_cluster(cluster), _chosen(method, policy, budget)

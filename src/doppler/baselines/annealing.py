@@ -17,6 +17,7 @@ from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
 from doppler.baselines.naive import random_devices
 from doppler.errors import InputError
+from doppler.options import Batch, Count, Positive, checked
 from doppler.problem import Placement
 from doppler.simulator import SimulatorSession
 from doppler.simulator.state import State
@@ -30,6 +31,7 @@ POLISHING = 0.1
 _STRETCH = 2_000_000
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Annealing:
     """Move a group of ops, or one op's priority; keep what is worse at times, ever less often.
@@ -49,27 +51,22 @@ class Annealing:
     shop scheduling by simulated annealing", Operations Research 1992.
     """
 
-    evaluations: int
+    evaluations: Count
     order: bool
-    starts: int = 1
-    draws: int = 1
-    hot: float
-    cold: float
+    starts: Batch = 1
+    draws: Batch = 1
+    hot: Positive
+    cold: Positive
 
     def __post_init__(self) -> None:
-        for name in ("starts", "draws"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"baseline.annealing.{name}: at least 1, got {getattr(self, name)}"
-                )
         if self.evaluations < self.starts * self.draws:
             raise InputError(
                 f"baseline.annealing.evaluations: at least {self.starts * self.draws}, one for "
                 f"each of {self.draws} draws of {self.starts} starts, got {self.evaluations}"
             )
-        if not 0 < self.cold <= self.hot:
+        if not self.cold <= self.hot:
             raise InputError(
-                f"baseline.annealing: needs 0 < cold <= hot, got {self.cold} and {self.hot}"
+                f"baseline.annealing: needs cold <= hot, got {self.cold} and {self.hot}"
             )
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.contract import SearchResult
-from doppler.errors import InputError
+from doppler.options import Batch
 from doppler.problem import Placement, Problem
 from doppler.system import Session
 
@@ -79,14 +79,10 @@ def execute_best(
 class BestOfRuns(ABC):
     """A list scheduler. runs: schedules, each executed once."""
 
-    runs: int
+    runs: Batch
     name: ClassVar[str]
     uses_order: ClassVar[bool] = True
     needs_order: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.runs < 1:
-            raise InputError(f"baseline.{self.name}.runs: at least 1, got {self.runs}")
 
     @abstractmethod
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:

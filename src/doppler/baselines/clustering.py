@@ -27,7 +27,7 @@ from doppler.baselines.list_scheduling import (
 from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
 from doppler.compiled.heap import heap_pop
-from doppler.errors import InputError
+from doppler.options import Count, checked
 from doppler.problem import Problem
 from doppler.system import Session
 
@@ -40,6 +40,7 @@ _ORDER_NOISE = 1.0
 _BATCH = 64
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Clustering:
     """Merge groups along edges of falling transfer seconds, place whole groups, keep the best.
@@ -56,13 +57,9 @@ class Clustering:
     the search are ours.
     """
 
-    evaluations: int
+    evaluations: Count
     uses_order: ClassVar[bool] = True
     needs_order: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.evaluations < 1:
-            raise InputError(f"baseline.clustering.evaluations: at least 1, got {self.evaluations}")
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
         """See contract.Baseline."""

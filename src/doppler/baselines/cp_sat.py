@@ -5,7 +5,7 @@ Shape suffixes: V ops.
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from doppler.baselines.clustering import Clustering
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.cp_sat_program import ConstraintProgram, Solution
 from doppler.errors import InputError
+from doppler.options import Positive, checked, within
 from doppler.problem import Placement, Problem, topological_priority
 from doppler.system import Session, measure_placements
 
@@ -20,6 +21,7 @@ from doppler.system import Session, measure_placements
 _START_EVALUATIONS = 64
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class CPSAT:
     """The best placement and order that OR-tools' CP-SAT finds, from a good clustering on.
@@ -35,9 +37,9 @@ class CPSAT:
     Source: Perron, Didier, Gay, "The CP-SAT-LP solver", CP 2023.
     """
 
-    deterministic_time: float
-    seconds: float
-    workers: int
+    deterministic_time: Positive
+    seconds: Positive
+    workers: Annotated[int, within(1, 1000)]
     uses_order: ClassVar[bool] = True
     needs_order: ClassVar[bool] = False
 
@@ -46,9 +48,6 @@ class CPSAT:
             raise InputError(
                 "baseline.cp_sat: OR-tools is not installed (pip install 'ortools>=9.12,<10')"
             )
-        for key in ("deterministic_time", "seconds", "workers"):
-            if not getattr(self, key) > 0:
-                raise InputError(f"baseline.cp_sat.{key}: above 0, got {getattr(self, key)}")
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
         """See contract.Baseline."""

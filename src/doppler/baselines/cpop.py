@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from doppler.baselines.best_of_runs import BestOfRuns, ListDecisions, in_order_of_start
 from doppler.baselines.levels import b_levels, t_levels
 from doppler.baselines.list_scheduling import schedule_ops, tie_seconds
+from doppler.options import checked
 from doppler.problem import Problem
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class CPOP(BestOfRuns):
     """Keep one critical path on the device that runs it fastest; all else goes where it ends first.

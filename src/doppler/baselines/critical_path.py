@@ -8,9 +8,11 @@ import numpy as np
 from doppler.baselines.best_of_runs import BestOfRuns, ListDecisions
 from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import schedule_ops
+from doppler.options import checked
 from doppler.problem import Problem
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class CriticalPath(BestOfRuns):
     """Take the candidate with the largest b_level, to the device on which it can start earliest.

@@ -21,9 +21,11 @@ from doppler.baselines.list_scheduling import (
 )
 from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
+from doppler.options import checked
 from doppler.problem import Problem
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class ETF(BestOfRuns):
     """Of all candidates on all devices, schedule the pair that can start earliest.

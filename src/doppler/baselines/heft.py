@@ -8,9 +8,11 @@ import numpy as np
 from doppler.baselines.best_of_runs import BestOfRuns, ListDecisions, in_order_of_start
 from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import schedule_ops
+from doppler.options import checked
 from doppler.problem import Problem
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class HEFT(BestOfRuns):
     """Take ops by falling upward rank, each to the device and the gap in which it ends first.

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
-from doppler.errors import InputError
 from doppler.graph.levels import topological_order
+from doppler.options import Batch, checked
 from doppler.problem import Placement, Problem
 from doppler.system import Session, measure_placements
 
@@ -36,17 +36,14 @@ def best_of(
     )
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Random:
     """The best of ``samples`` uniformly random placements, ops in order of b_level."""
 
-    samples: int
+    samples: Batch
     uses_order: ClassVar[bool] = False
     needs_order: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise InputError(f"baseline.random.samples: at least 1, got {self.samples}")
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
         """See contract.Baseline."""

@@ -11,6 +11,7 @@ from doppler.einsum.program import Program, Splits
 from doppler.einsum.published_costs import with_published_costs
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
+from doppler.options import Count, FilePath, checked
 from doppler.resources import resource
 
 
@@ -64,14 +65,15 @@ def load_program(
     return parse_program(text, file=path, preset=preset, params=given, training=training)
 
 
+@checked
 def load_workload(
     *,
-    program: str,
+    program: FilePath,
     decomposition: Decomposition | None = None,
-    parts: int = 1,
+    parts: Count = 1,
     name: str | None = None,
     preset: str = "paper",
-    params: Mapping[str, int | None] | None = None,
+    params: Mapping[str, Count | None] | None = None,
     costs: Literal["roofline", "published"] = "roofline",
     training: bool = False,
     learning_rate: float = 1e-3,
@@ -92,8 +94,6 @@ def load_workload(
     Raises:
         InputError: as `load_program`, the decomposition and `training_program` do.
     """
-    if costs not in ("roofline", "published"):
-        raise InputError(f"workload.costs: {costs!r} is not one of roofline, published")
     whole = load_program(program, preset=preset, params=params, training=training)
     if training:
         whole = training_program(whole, learning_rate=learning_rate)

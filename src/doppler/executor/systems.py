@@ -1,10 +1,9 @@
 """The executors by name, as configurations choose them, and what they make of this machine."""
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 
@@ -12,11 +11,13 @@ from doppler.errors import InputError
 from doppler.executor.devices import Cores, Devices
 from doppler.executor.gpus import Gpus
 from doppler.executor.session import ExecutorSession
+from doppler.options import Natural, Rule, Seconds, checked
 from doppler.problem import Problem
 from doppler.system import SystemKind
 from doppler.trace import ExecutionRules, Queue
 
-QUEUES = ("priority", "fifo", "strict")
+_Queue = Literal["priority", "fifo", "strict"]
+_Timeout = Annotated[Seconds, Rule("a number above 0", lambda value: value > 0)]
 SYNCHRONOUS = ExecutionRules(contention="engines", queue="fifo", barriers=True)
 MIN_CORES = 2  # one device would leave nothing to place
 
@@ -32,25 +33,10 @@ class _Executor:
     """
 
     verify: bool = False
-    timeout_s: float = 60.0
-    warm_up: int = 3
+    timeout_s: _Timeout = 60.0
+    warm_up: Natural = 3
     kind: ClassVar[SystemKind] = "measured"
     streams: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        queue = getattr(self, "queue", QUEUES[0])
-        if queue not in QUEUES:
-            raise InputError(f"executor.queue: {queue!r} is not one of {', '.join(QUEUES)}")
-        if type(self.verify) is not bool:
-            raise InputError(f"executor.verify: must be true or false, got {self.verify!r}")
-        if not (isinstance(self.timeout_s, int | float) and 0 < self.timeout_s < math.inf):
-            raise InputError(
-                f"executor.timeout_s: must be a positive number, got {self.timeout_s!r}"
-            )
-        if type(self.warm_up) is not int or self.warm_up < 0:
-            raise InputError(
-                f"executor.warm_up: must be a whole number from 0 on, got {self.warm_up!r}"
-            )
 
     def with_noise(self, noise: float) -> Self:
         """See system.System: what is measured has noise of its own."""
@@ -82,6 +68,7 @@ class _Executor:
         )
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Threads(_Executor):
     """The work-conserving system of simulator/work_conserving.py, on cores of this machine.
@@ -90,7 +77,7 @@ class Threads(_Executor):
     may be more than cores: then they share them. queue: which ready task goes first.
     """
 
-    queue: Queue = "priority"
+    queue: _Queue = "priority"
     name: ClassVar[str] = "threads"
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
@@ -106,6 +93,7 @@ class Threads(_Executor):
         return self._open(problem, rules, Cores(problem.num_devices), inputs)
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class SynchronousThreads(_Executor):
     """The bulk-synchronous system of simulator/bulk_synchronous.py, on the same devices.
@@ -121,6 +109,7 @@ class SynchronousThreads(_Executor):
         return self._open(problem, SYNCHRONOUS, Cores(problem.num_devices), inputs)
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Cuda(_Executor):
     """As Threads, on GPUs; where there are fewer than devices, on several streams of each.
@@ -129,7 +118,7 @@ class Cuda(_Executor):
     one. Run on one GPU, not yet on several.
     """
 
-    queue: Queue = "priority"
+    queue: _Queue = "priority"
     name: ClassVar[str] = "cuda"
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
@@ -147,6 +136,7 @@ class Cuda(_Executor):
         )
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class SynchronousCuda(_Executor):
     """As SynchronousThreads, on the devices of Cuda."""
@@ -165,12 +155,13 @@ def _gpus(problem: Problem) -> Gpus:
     return Gpus(problem.num_devices)
 
 
+@checked
 def automatic(
     *,
-    queue: Queue = "priority",
+    queue: _Queue = "priority",
     verify: bool = False,
-    timeout_s: float = 60.0,
-    warm_up: int = 3,
+    timeout_s: _Timeout = 60.0,
+    warm_up: Natural = 3,
 ) -> Threads | Cuda:
     """The executor for this machine: GPUs if there are any. Its name says what was picked."""
     executor = Cuda if torch.cuda.is_available() else Threads

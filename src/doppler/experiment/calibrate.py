@@ -6,7 +6,7 @@ Shape suffixes: B placements, R rounds, V ops.
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from omegaconf import DictConfig
@@ -16,12 +16,13 @@ from doppler.baselines.levels import b_level_priority
 from doppler.baselines.naive import random_devices
 from doppler.calibration import calibrate
 from doppler.costs import CostTable, load_costs, save_costs
-from doppler.errors import InputError, check_at_least, check_count
+from doppler.errors import InputError
 from doppler.executor import ExecutorSession
 from doppler.experiment.directory import Summary
 from doppler.experiment.results import identity
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification
+from doppler.options import Batch, Count, Seconds, at_least
 from doppler.problem import Placement, Problem, build
 from doppler.report.fidelity import Fidelity, fidelity_table, write_fidelity
 from doppler.search import seeded_generator
@@ -61,22 +62,15 @@ class Calibrate(Stage):
     repeats: rounds of these, each in an order of its own.
     """
 
-    runs: int
-    seconds: float
-    placements: int
-    repeats: int
+    runs: Count
+    seconds: Seconds
+    placements: Annotated[Batch, at_least(_LEAST_PLACEMENTS)]
+    repeats: Count
     name: ClassVar[str] = "calibrate"
     executes: ClassVar[bool] = True
     unused: ClassVar[tuple[str, ...]] = (
         *("policy", "algorithm", "search", "trainer", "baseline", "budget"),
     )
-
-    def check(self, spec: Specification) -> None:
-        """See Stage."""
-        for key, least in (("runs", 1), ("placements", _LEAST_PLACEMENTS), ("repeats", 1)):
-            check_count(f"stage.{key}", getattr(self, key), least)
-        check_at_least("stage.seconds", self.seconds, 0.0)
-        super().check(spec)
 
     def costs(self, cfg: DictConfig) -> None:
         """None: they are about to be measured."""

@@ -5,6 +5,7 @@ process that a launcher starts inherits; a run that fails leaves its line there.
 """
 
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -12,10 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hydra.errors import HydraException, InstantiationException, MissingConfigException
-from omegaconf.errors import OmegaConfBaseException
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    InstantiationException,
+    MissingConfigException,
+)
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    GrammarParseError,
+    OmegaConfBaseException,
+)
 
 from doppler.errors import InputError
+from doppler.experiment.checking import LITERAL, unknown
 
 _FOLDER = "DOPPLER_FAILURES"
 
@@ -54,6 +66,8 @@ def one_line(error: BaseException) -> str:
     """What went wrong, without line breaks and without what only maintainers of Hydra need."""
     if isinstance(error, MissingConfigException) and error.options is not None:
         return f"{error.missing_cfg_file!r} does not exist, choose from {', '.join(error.options)}"
+    if isinstance(error, ConfigCompositionException) and (line := _of_override(error)):
+        return line
     lines = [part.strip() for part in str(error).splitlines() if part.strip()]
     if isinstance(error, InstantiationException):
         return "; ".join(lines)
@@ -61,13 +75,41 @@ def one_line(error: BaseException) -> str:
 
 
 def users_cause(error: BaseException) -> BaseException | None:
-    """What the user can mend of an error; None for a defect of ours."""
+    """What the user can mend of an error; None for a defect of ours.
+
+    What a part of the configuration raised when it was made is told by Hydra or OmegaConf; only if
+    it is an InputError it is the user's: options have been checked by then.
+    """
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, InputError):
-        cause = cause.__cause__ or cause.__context__
-    if cause is None and isinstance(error, HydraException | OmegaConfBaseException):
-        return error
-    return cause
+    while isinstance(cause, HydraException | OmegaConfBaseException):
+        within = cause.__cause__ or cause.__context__
+        if within is None:
+            break
+        cause = within
+    if isinstance(cause, InputError):
+        return cause
+    is_told = isinstance(error, HydraException | OmegaConfBaseException)
+    return error if is_told and not isinstance(error, InstantiationException) else None
+
+
+def _of_override(error: ConfigCompositionException) -> str | None:
+    """A line of ours on an override that Hydra does not take."""
+    within = error.__cause__
+    if isinstance(within, ConfigAttributeError | ConfigKeyError):
+        key, part = str(within.full_key), within.parent_node
+        known = [str(each) for each in part or () if each != "hydra"]
+        return f"{unknown(key, known)} (+{key}=VALUE adds what conf/ does not list)"
+    if isinstance(within, GrammarParseError):
+        return f"{str(error).splitlines()[0]}: {LITERAL}"
+    found = re.match("Ambiguous value for argument '(.*)'$", str(error).splitlines()[0])
+    if found:
+        key, _, value = found[1].partition("=")
+        value = ",".join(one.strip("'") for one in value.split(","))
+        return (
+            f"{key}={value}: a comma separates the values of a sweep (-m); "
+            f"one value that has a comma is quoted: \"{key}='{value}'\""
+        )
+    return None
 
 
 def tell(error: BaseException) -> str:

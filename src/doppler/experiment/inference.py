@@ -13,6 +13,7 @@ from doppler.experiment.learning import best_so_far, make_policy, polish_of
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
+from doppler.options import FilePath
 from doppler.policies.weights import load_checkpoint
 from doppler.report.rows import format_seconds
 from doppler.search import Budget, SearchStep, policy_steps, search, seeded_generator
@@ -27,7 +28,7 @@ class Inference(Stage):
     init_from: path of the checkpoint, or ``pretrained``.
     """
 
-    init_from: str
+    init_from: FilePath
     name: ClassVar[str] = "inference"
     unused: ClassVar[tuple[str, ...]] = (
         *("executor", "algorithm", "trainer"),

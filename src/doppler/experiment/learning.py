@@ -12,7 +12,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from doppler.baselines import Annealing, Baseline, Clustering, TaughtPlacement, Teacher
-from doppler.errors import InputError, check_at_least, check_count
+from doppler.errors import InputError
 from doppler.experiment.comparing import is_pointless, search_with
 from doppler.experiment.run import Run
 from doppler.policies import Policy
@@ -75,7 +75,6 @@ def train(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] = ()) 
     warm_up(system, [polish_of(run), Clustering(evaluations=1), *teachers], module.policy)
     settings = dict(cfg.trainer)
     every_s = settings.pop("checkpoint_every_s")
-    check_at_least("trainer.checkpoint_every_s", every_s, 0.0)
     fit(
         module,
         directory,
@@ -120,7 +119,6 @@ def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
 def best_so_far(run: Run, session: Session) -> BestSoFar:
     """Executes on the run's system; keeps the best placement, on disk too."""
     confirmations, kind = run.spec.cfg.search.confirmations, run.spec.system.kind
-    check_count("search.confirmations", confirmations, 0)
 
     def keep(placement: Placement, seconds: float) -> None:
         run.directory.keep_best(placement, seconds, kind)
@@ -168,7 +166,6 @@ class Learner:
             best.confirm(found.placement)
         evaluations = self._left(best.evaluations, inherited.evaluations)
         share = self.algorithm.search_share
-        check_at_least("algorithm.search_share", share, 0.0)
         learning = instantiate(self.algorithm.reinforcement).suited_to(policy)
         for_training = evaluations - int(share * evaluations)
         num_updates = learning.updates_within(for_training, best.confirmations, self.budget)

@@ -17,10 +17,11 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from doppler.errors import InputError
 from doppler.experiment import failures
+from doppler.experiment.overrides import hydra_arguments
 from doppler.resources import resource
 
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -29,12 +30,12 @@ _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 def run(arguments: list[str]) -> int:
     """Run what a command line says, one configuration or a sweep; return the exit code."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composition through, to be told here
-    sys.argv[1:] = hydra_arguments(arguments)
     conf = str(resource("conf"))
     entry = hydra.main(version_base="1.3", config_path=conf, config_name="config")(main)
     failed, elsewhere = False, []
     with failures.collected() as lines:
         try:
+            sys.argv[1:] = hydra_arguments(arguments)
             entry()
         except failures.RunError as error:  # kept in `lines`, but where no folder is shared
             failed, elsewhere = True, [str(error)]
@@ -55,7 +56,7 @@ def main(cfg: DictConfig) -> float | None:
     batch of runs after an error; others get the error, which they count as a failed trial.
     """
     job = HydraConfig.get()
-    overrides = list(job.overrides.task)
+    overrides = [str(one) for one in OmegaConf.to_container(job.overrides.task) or ()]
     searches = job.mode == RunMode.MULTIRUN and job.sweeper["_target_"] != _BASIC_SWEEPER
     try:
         from doppler.experiment import execute
@@ -85,25 +86,3 @@ def metric(summary: Mapping[str, Any], name: str, *, required: bool) -> float | 
         return None
     numbers = ", ".join(key for key, each in summary.items() if isinstance(each, int | float))
     raise InputError(f"optimized_metric: the run has no number {name!r}, choose from {numbers}")
-
-
-def hydra_arguments(arguments: list[str]) -> list[str]:
-    """The command line in a form that Hydra 1.3 takes.
-
-    ``-m`` goes first: Hydra rejects overrides that stand behind it (its issue 3053). Values with
-    an equals sign are quoted: our run directories have one (``stage.init_from=.../seed=0-...``).
-    ``stage.teacher=NAME`` chooses from a group: Hydra says ``baseline@stage.teacher=NAME``.
-    """
-    flags = [argument for argument in arguments if argument in ("-m", "--multirun")]
-    overrides = [
-        f"baseline@{argument}" if argument.startswith("stage.teacher=") else argument
-        for argument in arguments
-        if argument not in flags
-    ]
-    return flags[:1] + [_quoted(override) for override in overrides]
-
-
-def _quoted(argument: str) -> str:
-    key, _, value = argument.partition("=")
-    plain = not argument.startswith("-") and not set(value) & set("'\"{}[]()$,")
-    return f"{key}='{value}'" if plain and "=" in value else argument

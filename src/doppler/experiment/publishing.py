@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from doppler.errors import InputError
@@ -85,7 +86,12 @@ class Loggers:
 
     def _make(self, name: str) -> "Logger":
         if name not in self._made:
-            self._made[name] = instantiate(self._chosen[name], save_dir=str(self._directory))
+            try:
+                made = instantiate(self._chosen[name], save_dir=str(self._directory))
+            except InstantiationException as error:  # settings of packages that are not ours
+                line = str(error.__cause__ or error).strip().splitlines()[0]
+                raise InputError(f"logger.{name}: {line}") from error
+            self._made[name] = made
         return self._made[name]
 
     def publish(self, *, retell: bool) -> None:

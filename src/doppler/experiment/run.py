@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from doppler.errors import InputError
+from doppler.experiment.configuration import check_configuration
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.log import logged
 from doppler.experiment.publishing import Loggers, check_packages
-from doppler.experiment.specification import Specification, plain
+from doppler.experiment.specification import Specification, literal, made, plain
 from doppler.report.rows import RESULTS_FILE, print_results, read_results
 from doppler.system import Session
 
@@ -111,7 +111,7 @@ class Run:
         """
         # Resolved: what depends on the stage, as the size of a workload does, is of this run.
         settings = {**plain(self.spec.cfg), "run_dir": None, "overwrite": False, **changes}
-        cfg = OmegaConf.create({**settings, "stage": stage})
+        cfg = OmegaConf.create(literal({**settings, "stage": stage}))
         return make_run(cfg, self.console, is_step=True)
 
     def introduce(self) -> None:
@@ -147,17 +147,8 @@ def make_run(cfg: DictConfig, console: Console, *, is_step: bool = False) -> Run
     Raises:
         InputError: or Hydra's own error, in one line.
     """
-    for key in ("teacher", "measured", "synchronous"):
-        if isinstance(name := cfg.stage.get(key), str):
-            raise InputError(
-                f"stage.{key}: a baseline's settings, not its name; outside the command line "
-                f"baseline@stage.{key}={name} chooses it"
-            )
-    if "problems" in cfg.stage and "init_from" not in cfg.stage:
-        raise InputError("stage.problems: only stage=rl_sim trains on a set")
-    stage = instantiate(cfg.stage)
-    if not isinstance(stage, Stage):
-        raise InputError(f"stage._target_: {cfg.stage.get('_target_')!r} is no stage")
+    check_configuration(cfg)
+    stage = made(cfg.stage)
     spec = Specification(cfg, executes=stage.executes, costs=stage.costs(cfg))
     return Run(spec, stage, console, is_step)
 

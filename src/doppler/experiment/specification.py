@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 from doppler.baselines import Baseline, LowerBound, lower_bound
 from doppler.costs import load_costs
 from doppler.episode import View, make_view
-from doppler.errors import InputError, check_count
 from doppler.problem import Problem, build
 from doppler.system import System
 
@@ -41,7 +41,7 @@ class Specification:
     @cached_property
     def problem(self) -> Problem:
         """The workload on the cluster."""
-        graph, cluster = instantiate(self.cfg.workload), instantiate(self.cfg.cluster)
+        graph, cluster = made(self.cfg.workload), made(self.cfg.cluster)
         costs = None
         if self.costs is not None:
             costs = load_costs(self.costs, tuple(device.name for device in cluster.devices))
@@ -124,21 +124,31 @@ class Specification:
         Raises:
             InputError: or Hydra's own error, in one line.
         """
-        cfg = self.cfg
-        check_count("seed", cfg.seed, 0)
-        for key, value in cfg.budget.items():
-            check_count(f"budget.{key}", value, 1)
-        if type(cfg.overwrite) is not bool:
-            raise InputError(f"overwrite: must be true or false, got {cfg.overwrite!r}")
-        for key in ("workload", "cluster", "policy"):
-            if "/" in str(cfg[key].name) or str(cfg[key].name).startswith("."):
-                raise InputError(f"{key}.name: {cfg[key].name!r} is no name for a directory")
         _ = self.problem, self.system, self.baselines, self.bound
 
 
 def plain(cfg: DictConfig) -> Any:
     """A part of the configuration as dictionaries and lists."""
     return OmegaConf.to_container(cfg, resolve=True)
+
+
+def literal(settings: Any) -> Any:
+    """Plain settings from which a configuration can be made: no text refers to anything."""
+    if isinstance(settings, dict):
+        return {key: literal(value) for key, value in settings.items()}
+    if isinstance(settings, list):
+        return [literal(value) for value in settings]
+    if isinstance(settings, str):
+        return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", settings)
+    return settings
+
+
+def made(part: DictConfig) -> Any:
+    """What a part of the configuration names, made.
+
+    Hydra reads a text twice, so that one that had a ``${`` in it would refer to something.
+    """
+    return instantiate(literal(literal(plain(part))))
 
 
 def short_hash(settings: Any) -> str:

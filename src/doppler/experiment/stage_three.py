@@ -1,20 +1,22 @@
 """stage=rl_real: stage III learns from measured seconds; at its end all methods run in turns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Baseline
-from doppler.errors import InputError, check_count
+from doppler.errors import InputError
 from doppler.executor import Cuda, ExecutorSession, Threads
 from doppler.experiment.calibrate import Calibrate, costs_path, is_calibrated
+from doppler.experiment.checking import check_part
 from doppler.experiment.comparing import compare_baselines, found_by, is_pointless
+from doppler.experiment.configuration import Algorithm
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method
 from doppler.experiment.learning import Learner
@@ -23,6 +25,7 @@ from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
 from doppler.experiment.stage_two import AUTO, check_weights, training_speed
 from doppler.experiment.turns import Contender, leave_measured, measure_in_turns, show_beside
+from doppler.options import Batch, FilePath, at_least
 from doppler.problem import Placement
 from doppler.search import seeded_generator
 from doppler.simulator import BulkSynchronous
@@ -66,19 +69,17 @@ class StageThree(Stage):
 
     teacher: Baseline
     calibration: Calibrate
-    algorithm: Any
-    measured: Any
+    algorithm: Mapping[str, Any]
+    measured: Baseline
     synchronous: Baseline
-    choosing: int
-    repeats: int
-    init_from: str | None = AUTO
+    choosing: Annotated[Batch, at_least(2)]
+    repeats: Annotated[Batch, at_least(2)]
+    init_from: FilePath | None = AUTO
     name: ClassVar[str] = "rl_real"
     executes: ClassVar[bool] = True
 
     def check(self, spec: Specification) -> None:
         """See Stage."""
-        for key in ("choosing", "repeats"):
-            check_count(f"stage.{key}", getattr(self, key), 2)
         check_weights(self.init_from)
         check_queue(spec)
         _algorithm(spec.cfg)
@@ -218,11 +219,12 @@ def _algorithm(cfg: DictConfig) -> DictConfig:
     """The settings of stages I and II, and where stage III's are others.
 
     Raises:
-        OmegaConfBaseException: one that is none, in one line.
+        InputError: one that is none, in one line.
     """
     known = deepcopy(cfg.algorithm)
-    OmegaConf.set_struct(known, True)
+    OmegaConf.set_struct(known, False)
     known.merge_with(cfg.stage.algorithm)
+    check_part("stage.algorithm", Algorithm, known)
     return known
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from doppler.baselines import Baseline
-from doppler.errors import InputError, check_count
+from doppler.errors import InputError
 from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import Summary
 from doppler.experiment.inference import apply_policy
@@ -18,6 +18,7 @@ from doppler.experiment.problem_set import train_on_set
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
+from doppler.options import Count, FilePath, Natural, check
 from doppler.policies.weights import load_checkpoint
 from doppler.problem import Placement
 from doppler.training import LAST, Reinforcement, peak_bytes
@@ -41,10 +42,10 @@ class StageTwo(Stage):
     """
 
     teacher: Baseline
-    init_from: str | None = AUTO
+    init_from: FilePath | None = AUTO
     problems: Sequence[str] = ()
     held_out: Sequence[str] = ()
-    updates: int = 0
+    updates: Natural = 0
     name: ClassVar[str] = "rl_sim"
     unused: ClassVar[tuple[str, ...]] = (*_UNUSED, "baseline")
 
@@ -59,7 +60,7 @@ class StageTwo(Stage):
         if bool(self.problems) != bool(self.held_out):
             raise InputError("stage.problems, stage.held_out: training on a set needs both")
         if self.problems:
-            check_count("stage.updates", self.updates, 1)
+            check("stage.updates", Count, self.updates)
             if "batch_problems" not in spec.cfg.algorithm.reinforcement:
                 raise InputError("stage.problems: training on many takes algorithm=problem_set")
 

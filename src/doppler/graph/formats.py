@@ -8,9 +8,10 @@ from doppler.errors import InputError
 from doppler.graph.dataflow import DataflowGraph
 from doppler.graph.json_format import parse_json, render_json
 from doppler.graph.text_format import parse_text, render_text
+from doppler.options import FilePath
 
 
-def load_graph(path: str | Path, *, name: str | None = None) -> DataflowGraph:
+def load_graph(path: FilePath | Path, *, name: str | None = None) -> DataflowGraph:
     """Read a graph; the suffix ``.json`` means JSON, anything else the published text format.
 
     name: of the graph, instead of the one in the file or the file's own.

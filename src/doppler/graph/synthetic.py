@@ -5,25 +5,38 @@ Shape suffixes: V ops, E edges.
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.errors import InputError
 from doppler.graph.dataflow import DataflowGraph, Edges, Inputs, Ops
+from doppler.options import Seed, checked, within
 
+FamilyName = Literal[
+    "layered",
+    "random",
+    "fork_join",
+    "tree",
+    "stencil",
+    "products",
+    "elimination",
+    "butterfly",
+    "map_reduce",
+]
 Pairs = list[tuple[int, int]]
 # What costs are drawn around: an op of a millisecond on ten Tflop/s, and so many bytes as a link of
 # 12 GB/s moves in that time.
 FLOPS, BYTES = 1e10, 1.2e7
 
 
+@checked
 def synthetic(
     *,
-    family: str,
-    num_ops: int,
-    transfer_ratio: float,
-    seed: int,
+    family: FamilyName,
+    num_ops: Annotated[int, within(30, 1_000_000)],
+    transfer_ratio: Annotated[float, within(0.0, 1e9)],
+    seed: Seed,
     name: str | None = None,
 ) -> DataflowGraph:
     """A graph of a family, with costs that are alike within its layers and differ between them.
@@ -42,12 +55,6 @@ def synthetic(
     Source: families as in the literature on list scheduling (Topcuoglu, Hariri, Wu, "HEFT", TPDS
     2002: random layers, Gaussian elimination, fast Fourier transform) and of sharded programs.
     """
-    if family not in FAMILIES:
-        raise InputError(f"workload.family: {family!r} is not one of {', '.join(FAMILIES)}")
-    if not num_ops >= 30:
-        raise InputError(f"workload.num_ops: at least 30, got {num_ops}")
-    if not transfer_ratio >= 0:
-        raise InputError(f"workload.transfer_ratio: must not be negative, got {transfer_ratio}")
     rng = np.random.default_rng([seed, num_ops])
     pairs, layer_of = FAMILIES[family](num_ops, rng)
     src_E, dst_E = np.array(sorted(set(pairs)), dtype=np.int64).T
@@ -252,7 +259,7 @@ def _map_reduce(num_ops: int, rng: np.random.Generator) -> tuple[Pairs, list[int
     return pairs, layer_of
 
 
-FAMILIES: Mapping[str, Family] = {
+FAMILIES: Mapping[FamilyName, Family] = {
     "layered": _layered,
     "random": _random,
     "fork_join": _fork_join,

@@ -21,14 +21,16 @@ from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.graph.scalar import DTYPES
 from doppler.importing.module import import_module
+from doppler.options import Count, FilePath, checked
 
 
+@checked
 def load_module(
     *,
-    module: str,
+    module: FilePath,
     cluster: Cluster,
     decomposition: Decomposition,
-    parts: int,
+    parts: Count,
     name: str | None = None,
     training: bool = False,
     learning_rate: float = 1e-3,

@@ -23,12 +23,12 @@ from doppler.episode import (
     make_episode,
 )
 from doppler.errors import InputError
+from doppler.options import DepthOrNone, Width, checked
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import (
     PUBLISHED_DEVICE_FEATURES,
     PUBLISHED_OP_FEATURES,
     blind,
-    check_arguments,
     make_even,
 )
 from doppler.policies.dual_replay import SelRows, placed_before, plc_choices, sel_choices
@@ -82,6 +82,7 @@ def _with_groups(dynamic: nn.Linear, groups: nn.Linear, num_features: int) -> Te
     return torch.cat([dynamic.weight, groups.weight], dim=1)
 
 
+@checked
 class DualPolicy(nn.Module):
     """DOPPLER's two policies.
 
@@ -106,23 +107,15 @@ class DualPolicy(nn.Module):
         self,
         *,
         encoder: Literal["gated", "none"] = "gated",
-        hidden: int,
-        rounds: int,
-        sel_hidden: int = 16,
-        plc_hidden: int = 32,
+        hidden: Width,
+        rounds: DepthOrNone,
+        sel_hidden: Width = 16,
+        plc_hidden: Width = 32,
         sel: Literal["learned", "b_level"] = "learned",
         plc: Literal["learned", "earliest_start"] = "learned",
         look_ahead: bool = True,
     ) -> None:
         super().__init__()
-        check_arguments(
-            sizes={"hidden": hidden, "sel_hidden": sel_hidden, "plc_hidden": plc_hidden},
-            rounds=rounds,
-            encoder=encoder,
-            sel=sel,
-            plc=plc,
-            look_ahead=look_ahead,
-        )
         seen = OP_FEATURES if look_ahead else PUBLISHED_OP_FEATURES
         self._seen_F = [OP_FEATURES.index(name) for name in seen]
         num_static = len(seen)

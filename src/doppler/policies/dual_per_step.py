@@ -4,7 +4,7 @@ Shape suffixes: B episodes, V ops and steps, E edges, D devices, C states (an ep
 its steps), N candidates in these states, F features, H hidden of the encoder, P hidden of PLC.
 """
 
-from typing import Any
+from typing import Literal, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from doppler.episode import View, make_episode
+from doppler.options import DepthOrNone, Width, checked
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual import DualPolicy, StaticParts
 from doppler.policies.dual_replay import SelRows, plc_choices, sel_choices
@@ -23,6 +24,19 @@ from doppler.policies.encoder import GraphEncoder
 _OPS_AT_ONCE = 1 << 14
 
 
+class _Options(TypedDict):
+    """Those of DualPolicy that make sense here."""
+
+    hidden: Width
+    rounds: DepthOrNone
+    sel_hidden: NotRequired[Width]
+    plc_hidden: NotRequired[Width]
+    sel: NotRequired[Literal["learned", "b_level"]]
+    plc: NotRequired[Literal["learned", "earliest_start"]]
+    look_ahead: NotRequired[bool]
+
+
+@checked
 class StepwiseDualPolicy(DualPolicy):
     """DualPolicy whose encoder sees the placement so far, and runs before every step.
 
@@ -34,8 +48,8 @@ class StepwiseDualPolicy(DualPolicy):
     step; Placeto (Addanki et al. 2019) encodes at every step.
     """
 
-    def __init__(self, *, hidden: int, rounds: int, **options: Any) -> None:
-        super().__init__(encoder="gated", hidden=hidden, rounds=rounds, **options)
+    def __init__(self, **options: Unpack[_Options]) -> None:
+        super().__init__(**options)
 
     def _make_encoder(self, num_features: int, hidden: int, rounds: int) -> nn.Module:
         return GraphEncoder(

@@ -14,6 +14,7 @@ from torch_geometric.nn import SAGEConv
 
 from doppler.episode import OP_FEATURES, View
 from doppler.errors import InputError
+from doppler.options import Count, Depth, Devices, Width, checked
 from doppler.policies.contract import Decisions
 from doppler.policies.encoder import LEAKINESS
 from doppler.policies.fixed_order import (
@@ -100,6 +101,7 @@ def _standardised(h_VH: Tensor) -> Tensor:
     return centred_VH * torch.rsqrt(centred_VH.square().mean(dim=0) + 1e-4)
 
 
+@checked
 class GDP(FixedOrderPolicy):
     """GDP's policy: one pass gives every op its distribution over devices, independent of others.
 
@@ -121,26 +123,15 @@ class GDP(FixedOrderPolicy):
     def __init__(
         self,
         *,
-        hidden: int,
-        rounds: int,
-        layers: int,
-        heads: int,
-        segment: int,
+        hidden: Width,
+        rounds: Depth,
+        layers: Depth,
+        heads: Width,
+        segment: Count,
         positions: bool,
-        max_devices: int,
+        max_devices: Devices,
     ) -> None:
         super().__init__()
-        sizes = {
-            "hidden": hidden,
-            "rounds": rounds,
-            "layers": layers,
-            "heads": heads,
-            "segment": segment,
-            "max_devices": max_devices,
-        }
-        for key, size in sizes.items():
-            if size < 1:
-                raise InputError(f"policy.build.{key}: at least 1, got {size}")
         if hidden % (2 * heads) != 0:
             raise InputError(f"policy.build.hidden: {hidden} is not divisible by 2 x {heads} heads")
         self.segment, self.positions = segment, positions

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from doppler.episode import OP_FEATURES, View
-from doppler.errors import InputError
+from doppler.options import Depth, Width, checked
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.encoder import LEAKINESS
 from doppler.policies.fixed_order import (
@@ -99,6 +99,7 @@ class _Sweep(nn.Module):
         return tape.put(self, before, steps, h_NCH)
 
 
+@checked
 class Placeto(FixedOrderPolicy):
     """Placeto's placement policy, in the order of b_level.
 
@@ -118,11 +119,8 @@ class Placeto(FixedOrderPolicy):
     large graphs in range; ops not placed yet are on no device instead of an initial one.
     """
 
-    def __init__(self, *, hidden: int, rounds: int) -> None:
+    def __init__(self, *, hidden: Width, rounds: Depth) -> None:
         super().__init__()
-        for key, value, least in (("hidden", hidden, 1), ("rounds", rounds, 1)):
-            if value < least:
-                raise InputError(f"policy.build.{key}: at least {least}, got {value}")
         self.hidden, self.rounds = hidden, rounds
         self.embed_op = nn.Linear(len(OP_FEATURES) + 1, hidden)
         self.embed_state = nn.Linear(NUM_STATE_FEATURES, hidden, bias=False)

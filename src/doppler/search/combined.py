@@ -7,13 +7,15 @@ from typing import ClassVar
 import numpy as np
 
 from doppler.baselines import SearchResult
-from doppler.errors import InputError, check_count
+from doppler.errors import InputError
+from doppler.options import BatchOrNone, Count, checked
 from doppler.problem import Placement
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import Budget, SearchStep, check_shares, search
 from doppler.system import Session
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Combined:
     """Steps that share the evaluations of one baseline.
@@ -21,15 +23,13 @@ class Combined:
     evaluations: in all. confirmations: see BestSoFar. steps: one after another.
     """
 
-    evaluations: int
-    confirmations: int
+    evaluations: Count
+    confirmations: BatchOrNone
     steps: Sequence[SearchStep]
     uses_order: ClassVar[bool] = True
     needs_order: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_count("baseline.evaluations", self.evaluations, 1)
-        check_count("baseline.confirmations", self.confirmations, 0)
         if not self.steps:
             raise InputError("baseline.steps: there is none")
         check_shares(self.steps)

@@ -8,7 +8,8 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from doppler.errors import InputError, check_at_least, check_count
+from doppler.errors import InputError
+from doppler.options import Natural, Positive, Share, check
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.effort import Effort
 
@@ -31,11 +32,9 @@ class Budget:
                 f"got {self.evaluations} and {self.seconds}"
             )
         if self.evaluations is not None:
-            check_count("evaluations", self.evaluations, 0)
+            check("evaluations", Natural, self.evaluations)
         if self.seconds is not None:
-            check_at_least("seconds", self.seconds, 0.0)
-            if self.seconds == 0:
-                raise InputError(f"seconds: must be positive, got {self.seconds}")
+            check("seconds", Positive, self.seconds)
 
 
 class SearchStep(Protocol):
@@ -69,7 +68,7 @@ def check_shares(steps: Sequence[SearchStep]) -> None:
     """
     shares = [step.share for step in steps if step.share is not None]
     for share in shares:
-        check_at_least("share", share, 0.0)
+        check("share", Share, share)
     if sum(shares) > 1 + 1e-9:
         raise InputError(f"share: of one budget, got {' + '.join(map(str, shares))}")
 

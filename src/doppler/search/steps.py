@@ -11,18 +11,19 @@ import numpy as np
 
 from doppler.baselines import Annealing, Baseline
 from doppler.episode import View, merged_at_random
-from doppler.errors import InputError, check_at_least, check_count
+from doppler.options import BatchOrNone, Positive, Share, checked
 from doppler.policies import Policy
 from doppler.problem import Placement
 from doppler.search.best_so_far import BestSoFar
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class PlaceOnce:
     """A baseline as it is: it takes as many evaluations as it takes."""
 
     baseline: Baseline
-    share: float | None = None
+    share: Share | None = None
     repeats: ClassVar[bool] = False
 
     def search(
@@ -32,6 +33,7 @@ class PlaceOnce:
         best.add(self.baseline.place(best.session, rng))
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class PlaceAgain:
     """A baseline with as many evaluations as there are.
@@ -40,7 +42,7 @@ class PlaceAgain:
     """
 
     make: Callable[..., Baseline]
-    share: float | None = None
+    share: Share | None = None
     repeats: ClassVar[bool] = True
 
     def search(
@@ -52,6 +54,7 @@ class PlaceAgain:
             best.add(self.make(evaluations=num).place(best.session, rng))
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class AnnealFromBest:
     """Annealing from the best placement so far, with order where the system honours it.
@@ -60,9 +63,9 @@ class AnnealFromBest:
     see baselines.Annealing.
     """
 
-    hot: float
-    cold: float
-    share: float | None = None
+    hot: Positive
+    cold: Positive
+    share: Share | None = None
     repeats: ClassVar[bool] = True
 
     def search(
@@ -83,13 +86,14 @@ class AnnealFromBest:
         best.add(annealing.place(best.session, rng, initial=best.placement))
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GreedyEpisode:
     """What a policy decides where it does not draw."""
 
     policy: Policy
     view: View
-    share: float | None = None
+    share: Share | None = None
     repeats: ClassVar[bool] = False
 
     def search(
@@ -101,6 +105,7 @@ class GreedyEpisode:
             best.confirm(Placement.make(self.view.problem, device_BV[0], priority_BV[0]))
 
 
+@checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SampleEpisodes:
     """A policy's samples, executed all at once.
@@ -111,16 +116,10 @@ class SampleEpisodes:
 
     policy: Policy
     view: View
-    at_most: int
-    merged: float
-    share: float | None = None
+    at_most: BatchOrNone
+    merged: Share
+    share: Share | None = None
     repeats: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_count("search.sample.at_most", self.at_most, 0)
-        check_at_least("search.sample.merged", self.merged, 0.0)
-        if self.merged > 1:
-            raise InputError(f"search.sample.merged: a share, got {self.merged}")
 
     def search(
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1

@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
 from doppler.errors import InputError
+from doppler.options import Rule, checked, within
 from doppler.problem import Placement, Problem, topological_priority
 from doppler.simulator import bulk_synchronous, published, work_conserving
 from doppler.simulator.state import (
@@ -43,10 +44,13 @@ CONTENTIONS = {
     "engines": CONTENTION_ENGINES,
 }
 MAX_STREAMS = 60
+_Streams = Annotated[int, within(1, MAX_STREAMS)]
+_Noise = Annotated[float, Rule("a number of at least 0 and below 10", lambda x: 0 <= x < 10)]
 # Below this many executed ops a batch is done before a second thread has begun.
 _WORTH_A_THREAD = 2_000
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class WorkConserving:
     """The work-conserving system: no barriers, nothing idle while work for it is ready.
@@ -58,15 +62,10 @@ class WorkConserving:
 
     queue: Queue = "priority"
     contention: Contention = "fifo"
-    streams: int = 1
-    noise: float = 0.0
+    streams: _Streams = 1
+    noise: _Noise = 0.0
     name: ClassVar[str] = "work_conserving"
     kind: ClassVar[SystemKind] = "simulated"
-
-    def __post_init__(self) -> None:
-        _check_choice("simulator.queue", self.queue, QUEUES)
-        _check_choice("simulator.contention", self.contention, CONTENTIONS)
-        _check_numbers(self.streams, self.noise)
 
     def with_noise(self, noise: float) -> Self:
         """See system.System."""
@@ -85,6 +84,7 @@ class WorkConserving:
         )
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Published:
     """The semantics of the published simulator: no contention, its order of simultaneous events.
@@ -93,15 +93,11 @@ class Published:
     knows no memory: peak_bytes are NaN, and nothing is infeasible for lack of it.
     """
 
-    queue: Queue = "fifo"
-    streams: int = 1
-    noise: float = 0.0
+    queue: Literal["fifo", "priority"] = "fifo"
+    streams: _Streams = 1
+    noise: _Noise = 0.0
     name: ClassVar[str] = "published"
     kind: ClassVar[SystemKind] = "simulated"
-
-    def __post_init__(self) -> None:
-        _check_choice("simulator.queue", self.queue, ("fifo", "priority"))
-        _check_numbers(self.streams, self.noise)
 
     def with_noise(self, noise: float) -> Self:
         """See system.System."""
@@ -120,6 +116,7 @@ class Published:
         )
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class BulkSynchronous:
     """The bulk-synchronous system: level by level, a collective exchange and a barrier before each.
@@ -127,14 +124,11 @@ class BulkSynchronous:
     A device runs one op at a time, in any order: priorities are not used. noise: as WorkConserving.
     """
 
-    noise: float = 0.0
+    noise: _Noise = 0.0
     name: ClassVar[str] = "bulk_synchronous"
     kind: ClassVar[SystemKind] = "simulated"
     queue: ClassVar[Queue] = "fifo"
     streams: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        _check_numbers(self.streams, self.noise)
 
     def with_noise(self, noise: float) -> Self:
         """See system.System."""
@@ -149,18 +143,6 @@ class BulkSynchronous:
             execution=ExecutionRules(contention="engines", queue="fifo", barriers=True),
             noise=self.noise,
         )
-
-
-def _check_choice(key: str, value: str, choices) -> None:
-    if value not in choices:
-        raise InputError(f"{key}: {value!r} is not one of {', '.join(choices)}")
-
-
-def _check_numbers(streams: int, noise: float) -> None:
-    if not 1 <= streams <= MAX_STREAMS:
-        raise InputError(f"simulator.streams: 1 to {MAX_STREAMS}, got {streams}")
-    if not 0 <= noise < 10:
-        raise InputError(f"simulator.noise: 0 to 10, got {noise}")
 
 
 def _own(rows: NDArray[np.int64]) -> NDArray[np.int64]:

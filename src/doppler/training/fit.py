@@ -9,10 +9,12 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 from torch.utils.data import DataLoader
 
 from doppler.errors import InputError
+from doppler.options import Parameters, Seconds, parameters
 from doppler.policies.weights import load_checkpoint
 from doppler.training.checkpoints import LAST, LastCheckpoint
 from doppler.training.memory import reset_peak
@@ -35,6 +37,34 @@ _FIXED: dict[str, Any] = {
     "enable_model_summary": False,
     "enable_progress_bar": False,
 }
+# What a run decides: its own length, directory, loggers and checkpoints.
+_OURS = ("max_steps", "default_root_dir", "logger", "callbacks")
+_LIGHTNINGS = parameters(pl.Trainer)
+# What conf/trainer may say.
+TRAINER_OPTIONS = Parameters(
+    known={
+        **{key: kind for key, kind in _LIGHTNINGS.known.items() if key not in _OURS},
+        "checkpoint_every_s": Seconds,
+    },
+    required=frozenset({"checkpoint_every_s"}),
+    takes_any=False,
+)
+
+
+def make_trainer(settings: Mapping[str, Any], **ours: Any) -> pl.Trainer:
+    """Lightning's trainer.
+
+    Args:
+        settings: of conf/trainer, but for those of our own.
+        ours: what a run decides.
+
+    Raises:
+        InputError: settings that Lightning does not take together, or on this machine.
+    """
+    try:
+        return pl.Trainer(**_FIXED | dict(settings), **ours)
+    except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
+        raise InputError(f"trainer: {str(error).splitlines()[0]}") from None
 
 
 def fit(
@@ -61,19 +91,16 @@ def fit(
     Raises:
         InputError: last.ckpt is damaged.
     """
-    ours: dict[str, Any] = {
-        "max_steps": module.num_updates,
-        "default_root_dir": directory,
-        "logger": loggers,
-        "callbacks": [
+    trainer = make_trainer(
+        settings,
+        max_steps=module.num_updates,
+        default_root_dir=directory,
+        logger=loggers,
+        callbacks=[
             LastCheckpoint(directory=directory, every_s=checkpoint_every_s),
             TrainingProgress(console=console),
         ],
-    }
-    try:
-        trainer = pl.Trainer(**_FIXED | dict(settings), **ours)
-    except (TypeError, ValueError) as error:  # also what stands in both
-        raise InputError(f"trainer: {str(error).splitlines()[0]}") from None
+    )
     # The tensors of an update are small: a second thread of torch gains a tenth on an idle machine
     # and costs a factor of ten where something else computes. Rollouts use all cores.
     torch.set_num_threads(1)

@@ -3,19 +3,19 @@
 Shape suffixes: B episodes, V ops.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from doppler.baselines import Teacher
 from doppler.episode import View
-from doppler.errors import check_at_least, check_count
+from doppler.options import Amount, Batch, Count, Rates, Seed, checked
 from doppler.policies import Policy
 from doppler.search import NO_EFFORT, NOTHING, Effort, Found, seeded_generator
-from doppler.training.updates import EpisodeTraining, first_and_last
+from doppler.training.updates import EpisodeTraining
 
 
+@checked
 class Imitation(EpisodeTraining):
     """Maximise the log-likelihood of a teacher's decisions at the states that the teacher visits.
 
@@ -42,24 +42,21 @@ class Imitation(EpisodeTraining):
         policy: Policy,
         view: View,
         teacher: Teacher,
-        episodes: int,
-        batch_episodes: int,
-        learning_rate: Sequence[float],
-        entropy: float,
-        seed: int,
+        episodes: Count,
+        batch_episodes: Batch,
+        learning_rate: Rates,
+        entropy: Amount,
+        seed: Seed,
         inherited: Effort = NO_EFFORT,
         found: Found = NOTHING,
     ) -> None:
         super().__init__()
-        check_count("algorithm.imitation.batch_episodes", batch_episodes, 1)
-        check_at_least("algorithm.imitation.entropy", entropy, 0.0)
-        check_count("budget.imitation_episodes", episodes, 1)
         self.policy = policy
         self.view = view
         self.teacher = teacher
         self.batch_episodes = batch_episodes
         self.num_updates = max(1, episodes // batch_episodes)
-        self.learning_rate = first_and_last("algorithm.imitation.learning_rate", learning_rate)
+        self.learning_rate = learning_rate[0], learning_rate[1]
         self.entropy = entropy
         self.inherited = inherited
         self.elapsed_s = inherited.seconds

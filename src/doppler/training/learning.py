@@ -1,19 +1,18 @@
 """How stages II and III learn: the options of the policy gradient, and what they cost."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Annotated, Self
 
-from doppler.errors import InputError, check_at_least, check_count
+from doppler.errors import InputError
+from doppler.options import Amount, Batch, BatchOrNone, Count, Rates, Share, checked, one_of
 from doppler.policies import Policy
 from doppler.training.advantage import ADVANTAGES
-from doppler.training.updates import first_and_last
 
 # How much more than ``entropy`` long training has, at most.
 _MOST_ENTROPY = 3.0
-_WHERE = "algorithm.reinforcement"
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Learning:
     """Options of REINFORCE on one problem or many.
@@ -40,34 +39,23 @@ class Learning:
     Source: see `Reinforcement`.
     """
 
-    batch_episodes: int
-    try_every: int
-    exploration: float | None
-    advantage: str
-    learning_rate: Sequence[float]
-    entropy: float
-    tuned_updates: int | None
-    beside: int
-    imitate_best: float
-    grouped: float = 0.0
-    batch_problems: int = 1
+    batch_episodes: Batch
+    try_every: Count
+    exploration: Share | None
+    advantage: Annotated[str, one_of(ADVANTAGES)]
+    learning_rate: Rates
+    entropy: Amount
+    tuned_updates: Count | None
+    beside: BatchOrNone
+    imitate_best: Amount
+    grouped: Share = 0.0
+    batch_problems: Batch = 1
 
     def __post_init__(self) -> None:
-        for key in ("batch_episodes", "try_every", "batch_problems"):
-            check_count(f"{_WHERE}.{key}", getattr(self, key), 1)
-        check_count(f"{_WHERE}.beside", self.beside, 0)
-        for key in ("entropy", "imitate_best", "grouped"):
-            check_at_least(f"{_WHERE}.{key}", getattr(self, key), 0.0)
-        first_and_last(f"{_WHERE}.learning_rate", self.learning_rate)
-        if self.exploration is not None:
-            check_at_least(f"{_WHERE}.exploration", self.exploration, 0.0)
-        if self.tuned_updates is not None:
-            check_count(f"{_WHERE}.tuned_updates", self.tuned_updates, 1)
         if self.advantage == "batch" and self.batch_episodes < 2:
-            raise InputError(f"{_WHERE}.batch_episodes: advantage=batch needs two, got 1")
-        if self.advantage not in ADVANTAGES:
-            listed = ", ".join(ADVANTAGES)
-            raise InputError(f"{_WHERE}.advantage: {self.advantage!r} is not one of {listed}")
+            raise InputError(
+                "algorithm.reinforcement.batch_episodes: advantage=batch needs two, got 1"
+            )
 
     def num_tuned(self, num_updates: int) -> int:
         """Updates that rates and entropy are for, the first; only these execute others beside."""

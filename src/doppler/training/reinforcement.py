@@ -15,13 +15,14 @@ from torch import Tensor
 
 from doppler.baselines import TaughtPlacement, draw_clusterings, lower_bound
 from doppler.episode import View, merged_at_random
-from doppler.errors import InputError, check_count
+from doppler.errors import InputError
+from doppler.options import Count, check
 from doppler.policies import Decisions, Policy
 from doppler.problem import Placement
 from doppler.search import NO_EFFORT, NOTHING, BestSoFar, Effort, Found, seeded_generator
 from doppler.training.advantage import ADVANTAGES, NO_PAST, Past
 from doppler.training.learning import Learning
-from doppler.training.updates import EpisodeTraining, first_and_last
+from doppler.training.updates import EpisodeTraining
 
 
 @dataclass(eq=False)
@@ -110,7 +111,7 @@ class Reinforcement(EpisodeTraining):
         inherited: Effort = NO_EFFORT,
     ) -> None:
         super().__init__()
-        check_count("updates", num_updates, 1)
+        check("updates", Count, num_updates)
         if not tasks or not trials:
             raise InputError("problems and held_out: at least one problem each")
         self.title = title
@@ -118,7 +119,8 @@ class Reinforcement(EpisodeTraining):
         self.tasks, self.trials = list(tasks), list(trials)
         self.num_updates = num_updates
         self.learning = learning.suited_to(policy).tuned_for(num_updates)
-        self.learning_rate = first_and_last("learning_rate", self.learning.learning_rate)
+        first, last = self.learning.learning_rate
+        self.learning_rate = first, last
         self.batch_problems = min(len(self.tasks), learning.batch_problems)
         self.batch_episodes = self.batch_problems * learning.batch_episodes
         self.inherited = inherited

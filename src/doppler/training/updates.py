@@ -2,14 +2,13 @@
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from torch.utils.data import IterableDataset
 
-from doppler.errors import InputError, check_at_least
 from doppler.policies import Policy
 
 
@@ -77,19 +76,6 @@ class EpisodeTraining(pl.LightningModule):
         """
         for logger in self.loggers:
             logger.log_metrics(metrics, step=self.global_step)
-
-
-def first_and_last(key: str, rates: Sequence[float]) -> tuple[float, float]:
-    """The two learning rates of an option.
-
-    Raises:
-        InputError: they are not two positive numbers.
-    """
-    if isinstance(rates, str) or not isinstance(rates, Sequence) or len(rates) != 2:
-        raise InputError(f"{key}: must be two numbers, [first, last], got {rates!r}")
-    for rate in rates:
-        check_at_least(key, rate, 1e-12)
-    return rates[0], rates[1]
 
 
 class Updates(IterableDataset):

@@ -22,6 +22,7 @@ from doppler.einsum.lowering import lower
 from doppler.einsum.program import Einsum, Input, Node, Program, Splits
 from doppler.errors import InputError
 from doppler.graph.scalar import DTYPES
+from doppler.options import Devices
 from doppler.pricing import op_cost_s
 from doppler.problem import Problem, build
 
@@ -41,7 +42,7 @@ class Auto:
 
     cluster: Cluster
     judge: Callable[[Problem], float]
-    grains: Sequence[int]
+    grains: Sequence[Devices]
 
     def splits(self, program: Program, parts: int) -> Splits:
         """See workload.Decomposition; ``parts`` is what the published splits are made for."""

@@ -1,0 +1,110 @@
+"""All keys of a configuration, checked before anything runs."""
+
+from collections.abc import Mapping
+from typing import Any, NotRequired, Protocol, TypedDict
+
+from omegaconf import DictConfig
+
+from doppler.baselines import Baseline
+from doppler.cluster import Cluster
+from doppler.einsum import Decomposition
+from doppler.experiment.checking import check_keys, check_names, check_part, target_of, value_of
+from doppler.graph import DataflowGraph
+from doppler.options import BatchOrNone, Count, FilePath, Name, Seed, Share, check, parameters
+from doppler.policies import Policy
+from doppler.search import SearchStep
+from doppler.system import System
+
+
+class _Stage(Protocol):
+    def run(self, run: Any) -> Any: ...
+
+
+class _Logger(Protocol):
+    def log_metrics(self, metrics: dict[str, float]) -> None: ...
+
+
+class _Training(Protocol):
+    """Stages I and II differ in what they make."""
+
+
+class Budgets(TypedDict):
+    """conf/budget."""
+
+    imitation_episodes: Count
+    evaluations: Count
+    measured_evaluations: Count
+
+
+class SearchSettings(TypedDict):
+    """conf/search."""
+
+    confirmations: BatchOrNone
+    sample: SearchStep
+    anneal: SearchStep
+
+
+class Algorithm(TypedDict):
+    """conf/algorithm."""
+
+    imitation: _Training
+    reinforcement: _Training
+    search_share: Share
+
+
+class Learned(TypedDict):
+    """conf/policy."""
+
+    name: Name
+    build: Policy
+
+
+class Configuration(TypedDict):
+    """All keys; what others are taken from stands before them, to be named first."""
+
+    seed: Seed
+    output_dir: FilePath
+    run_dir: FilePath | None
+    costs: FilePath | None
+    overwrite: bool
+    optimized_metric: str
+    source_of: NotRequired[Mapping[str, str]]
+    budget: Budgets
+    search: SearchSettings
+    executor: System
+    stage: _Stage
+    simulator: System
+    cluster: Cluster
+    decomposition: Decomposition
+    workload: DataflowGraph
+    policy: Learned
+    baseline: NotRequired[Mapping[str, Baseline]]
+    logger: NotRequired[Mapping[str, _Logger]]
+    algorithm: Algorithm
+    trainer: Mapping[str, Any]
+
+
+# Lightning is imported to check these, which takes a second that who does not train can spare.
+_OF_TRAINING = ("algorithm", "trainer")
+
+
+def check_configuration(cfg: DictConfig) -> None:
+    """Refuse a configuration that cannot be run.
+
+    Raises:
+        InputError: names the key, and what is wrong with it.
+    """
+    keys = parameters(Configuration)
+    check_names("", keys, cfg)
+    check_part("stage", keys.known["stage"], value_of(cfg, "stage"))
+    unused = getattr(target_of(cfg.stage, "stage"), "unused", ())
+    present = set(cfg)
+    for key, kind in keys.known.items():
+        if key in present and not (key in _OF_TRAINING and key in unused):
+            check_part(key, kind, value_of(cfg, key))
+    for key in ("workload", "cluster"):
+        check(f"{key}.name", Name, cfg[key].get("name"))
+    if "trainer" not in unused:
+        from doppler.training.fit import TRAINER_OPTIONS
+
+        check_keys("trainer", TRAINER_OPTIONS, cfg.trainer)

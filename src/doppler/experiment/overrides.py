@@ -1,0 +1,93 @@
+"""Words of the command line in the form that Hydra 1.3 takes: any path is a path."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from doppler.errors import InputError
+from doppler.resources import resource
+
+# Options that hold a path, or a word in its place: `[a]` or 1e3 is a name too. A test holds them
+# against the annotations.
+PATHS = (
+    *("output_dir", "run_dir", "costs", "stage.init_from"),
+    *("workload.path", "workload.program", "workload.module"),
+)
+# Flags whose value is a word of its own, which is no override.
+_WITH_VALUE = (
+    *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
+    *("--package", "-p", "--cfg", "-c", "--info", "-i"),
+)
+_NO_PATHS = ("null", "???", "")
+
+
+def hydra_arguments(arguments: Sequence[str]) -> list[str]:
+    """The command line in a form that Hydra takes.
+
+    ``-m`` goes first: Hydra rejects overrides that stand behind it (its issue 3053). Values that
+    are no words of its grammar are quoted, those of `PATHS` always: a path may have any character,
+    but a comma, which separates the values of a sweep, and ``${`` mean something unless they are
+    quoted. ``stage.teacher=NAME`` chooses from a group: Hydra says ``baseline@stage.teacher=NAME``.
+
+    Raises:
+        InputError: a group is chosen by what is no name.
+    """
+    flags = [argument for argument in arguments if argument in ("-m", "--multirun")]
+    words = [argument for argument in arguments if argument not in flags]
+    taken, before = flags[:1], ""
+    for word in words:
+        is_override = "=" in word and not word.startswith("-") and before not in _WITH_VALUE
+        taken.append(_override(word) if is_override else word)
+        before = word
+    return taken
+
+
+def _override(word: str) -> str:
+    if word.startswith("stage.teacher="):
+        word = f"baseline@{word}"
+    key, _, value = word.partition("=")
+    parsed = _parsed(word)
+    if key.lstrip("+") in PATHS:
+        return word if _is_quoted(value, parsed) else f"{key}={_path(value)}"
+    if parsed is None:
+        return f"{key}={_literal(value)}"
+    _check_group(key.lstrip("+").partition("@")[0], parsed)
+    return word
+
+
+def _parsed(word: str) -> Override | None:
+    try:
+        return OverridesParser.create().parse_override(word)
+    except HydraException:
+        return None
+
+
+def _is_quoted(value: str, parsed: Override | None) -> bool:
+    """Whether quotes, or a function of Hydra's over several values, say how it is meant."""
+    return parsed is not None and (value[:1] in ("'", '"') or ("," in value and "(" in value))
+
+
+def _path(value: str) -> str:
+    return ",".join(one if one in _NO_PATHS else _literal(one) for one in value.split(","))
+
+
+def _literal(text: str) -> str:
+    """In quotes, before which, and at the end, backslashes are doubled."""
+    text = re.sub(r"(\\*)'", lambda found: found[1] * 2 + "\\'", text)
+    text = re.sub(r"\\+$", lambda found: found[0] * 2, text)
+    return f"'{text}'"
+
+
+def _check_group(group: str, override: Override) -> None:
+    """Hydra says of a value that is no name neither which one nor whose."""
+    folder = resource("conf") / group
+    value: Any = None if override.is_sweep_override() else override.value()
+    if override.is_sweep_override() or isinstance(value, str | list) or not folder.is_dir():
+        return
+    given = str(override.input_line).partition("=")[2]
+    choices = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
+    raise InputError(f"{group}: must be one of {choices}, got {given}")
