@@ -12,6 +12,7 @@ from doppler.baselines import Teacher
 from doppler.episode import View
 from doppler.errors import check_at_least, check_count
 from doppler.policies import Policy
+from doppler.policies.weights import VERSION
 from doppler.search import NO_EFFORT, NOTHING, Effort, Found, seeded_generator
 from doppler.training.updates import EpisodeTraining, first_and_last
 
@@ -91,6 +92,7 @@ class Imitation(EpisodeTraining):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the random state."""
         checkpoint["doppler"] = {
+            "version": VERSION,
             "rng": self.rng.bit_generator.state,
             "elapsed_s": self.elapsed_s,
             "evaluations": self.inherited.evaluations,
