@@ -18,13 +18,13 @@ LIMIT_VARIABLE = "DOPPLER_MAX_FILE_MB"
 _MAX_MB = 256.0
 _MEGABYTE = 2**20
 # More than any number has; readers of values say where one of more than 64 bits stands.
-_MAX_DIGITS = 300
+_MAX_DIGITS = 4000
 # Halves of characters, which no text can be written with.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_size(path: str | Path, *, max_mb: float = _MAX_MB) -> None:
-    """Refuse what is no regular file, or is larger than the limit.
+    """Refuse what Is no regular file, or is larger than the limit.
 
     Args:
         path: of the file.
@@ -130,9 +130,9 @@ def _limit_mb(max_mb: float) -> float:
 
 def _check(path: str | Path, status: os.stat_result, limit_mb: float) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise InputError(f"{path}: is a directory")
+        raise InputError(f"{path}: Is a directory")
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path}: is no regular file")
+        raise InputError(f"{path}: Is no regular file")
     if status.st_size > limit_mb * _MEGABYTE:
         raise _too_large(path, status.st_size, limit_mb)
 

@@ -31,7 +31,7 @@ _INSIDE = re.compile(
 
 
 def find_operator(name: str) -> Any:
-    """torch's operator of the name ``namespace.packet.overload``, which has to be a function.
+    """Torch's operator of the name ``namespace.packet.overload``, which has to be a function.
 
     Raises:
         ValueError: torch has none of this name, or it changes what it is given, draws random

@@ -57,6 +57,8 @@ def _fidelity(value: object, where: str) -> None:
             is_number = isinstance(figure, int | float) and not isinstance(figure, bool)
             if not is_number and (figure is not None or key in ("mean_error", "median_ratio")):
                 raise fault(f"{where}.{label}.{key}", "a number", figure)
+            if isinstance(figure, int):
+                read_integer(figure, f"{where}.{label}.{key}")
 
 
 _NEEDED = {"stage", "seed"}

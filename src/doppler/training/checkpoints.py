@@ -69,7 +69,9 @@ def effort_of(path: str | Path) -> Effort:
     """
     kept = load_checkpoint(path).get("doppler", {})
     evaluations = read_integer(kept.get("evaluations", 0), f"{path}: doppler.evaluations")
-    return Effort(evaluations, read_number(kept.get("elapsed_s", 0.0), f"{path}: doppler.elapsed_s"))
+    return Effort(
+        evaluations, read_number(kept.get("elapsed_s", 0.0), f"{path}: doppler.elapsed_s")
+    )
 
 
 def found_of(path: str | Path, problem: Problem) -> Found:
