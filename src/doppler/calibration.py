@@ -19,6 +19,7 @@ from scipy.optimize import nnls
 from doppler.costs import CostTable, kernel_key
 from doppler.einsum import Given, lower
 from doppler.einsum.language.resolver import parse_program
+from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.problem import Placement, Problem, build
 from doppler.system import System
@@ -28,6 +29,9 @@ FloatArray = NDArray[np.float64]
 
 # Bytes that the probe of the links moves: from what a handful of numbers takes to a large block.
 _PROBED_BYTES = (256, 4096, 16384, 65536, 262144, 1048576, 2097152)
+
+# Their pairs are measured within a minute or two.
+_MAX_DEVICES = 64
 
 
 def occupied_s(trace: Trace) -> tuple[FloatArray, FloatArray]:
@@ -95,7 +99,16 @@ def calibrate(
 
     runs: placements of the problem, and as many of the probe of the links. seconds: for how long at
     least each of the two is executed, over and over.
+
+    Raises:
+        InputError: so many devices that measuring them would not end.
     """
+    num = problem.num_devices
+    if num > _MAX_DEVICES:
+        raise InputError(
+            f"cluster.num_devices: calibration measures every pair of devices, {num * (num - 1):,} "
+            f"of {num}: use at most {_MAX_DEVICES}"
+        )
     op_samples = defaultdict(list)
     for trace in run_all(system, problem, covering_placements(problem, runs, rng), seconds):
         op_V, _ = occupied_s(trace)

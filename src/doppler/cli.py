@@ -52,17 +52,20 @@ def report(arguments: list[str]) -> int:
     return main(arguments)
 
 
+# Files of others may name code of theirs.
+TRUST = "--trust"
+
 PLACE_USAGE = """\
 doppler place FILE.py:FUNCTION OPTION=VALUE ...
 
 FUNCTION returns a torch module and the tuple of its example inputs; it is called on the meta
 device. save=DIRECTORY says where the placement
-is written. Options are those of doppler.place:"""
+is written; --trust lets the file of cluster= execute code. Options are those of doppler.place:"""
 
 
 def place(arguments: list[str]) -> int:
     """Place the module that a function of a file makes, print what is known of it, save it."""
-    words = [word for word in arguments if "=" not in word]
+    words = [word for word in arguments if "=" not in word and word != TRUST]
     options = dict(_option(word) for word in arguments if "=" in word)
     if len(words) != 1 or words[0].startswith("-"):
         asked = bool(words) and words[0] in ("-h", "--help")
@@ -79,7 +82,7 @@ def place(arguments: list[str]) -> int:
     module, inputs, keywords = make_module(words[0], "place")
     if keywords:
         raise InputError(f"place: {words[0]} returned inputs by keyword, which are no tuple")
-    placed = place(module, inputs, **options)
+    placed = place(module, inputs, trust=TRUST in arguments, **options)
     print(placed)
     problem = placed.problem
     default = Path("outputs", "place", f"{problem.graph.name}-{problem.cluster.name}")
@@ -102,7 +105,7 @@ def _place_options() -> list[str]:
     """What doppler.place takes that can be said in a word."""
     from doppler.api import place
 
-    objects = ("model", "example_inputs", "example_kwargs", "system")
+    objects = ("model", "example_inputs", "example_kwargs", "system", "trust")
     return [name for name in inspect.signature(place).parameters if name not in objects]
 
 

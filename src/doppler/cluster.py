@@ -5,13 +5,15 @@ Shape suffix: D devices.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.errors import InputError
+from doppler.files.values import fault, unknown_key
 from doppler.options import Amount, Devices, Name, checked, one_of
 
 
@@ -33,17 +35,24 @@ class Device:
     unsupported_kinds: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        where = f"device {self.name!r}"
+        if not isinstance(self.flop_per_s, Mapping) or not self.flop_per_s:
+            raise InputError(f"{where}: flop_per_s names no dtype")
+        if isinstance(self.unsupported_kinds, str):
+            raise InputError(f"{where}: unsupported_kinds must be a list of kinds")
         rates = {f"flop_per_s[{dtype}]": rate for dtype, rate in self.flop_per_s.items()}
         rates["memory_bytes_per_s"] = self.memory_bytes_per_s
         for label, rate in rates.items():
-            if not rate > 0:
-                raise InputError(f"device {self.name!r}: {label} must be positive, got {rate}")
-        if not rates.keys() - {"memory_bytes_per_s"}:
-            raise InputError(f"device {self.name!r}: flop_per_s names no dtype")
-        if not (self.launch_overhead_s >= 0 and self.memory_bytes >= 0):
-            raise InputError(
-                f"device {self.name!r}: launch_overhead_s and memory_bytes must not be negative"
-            )
+            if not (_is_number(rate) and rate > 0):
+                raise InputError(f"{where}: {label} must be positive, got {rate!r}")
+        for label in ("launch_overhead_s", "memory_bytes"):
+            value = getattr(self, label)
+            if not (_is_number(value) and value >= 0):
+                raise InputError(f"{where}: {label} must not be negative, got {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +142,7 @@ def custom(
     num = len(devices)
     if num_devices not in (None, num):
         raise InputError(f"cluster {name!r}: num_devices is {num_devices}, but it has {num}")
-    try:
-        built = [Device(**{"name": f"device{i}", **spec}) for i, spec in enumerate(devices)]
-    except TypeError as error:
-        raise InputError(f"cluster {name!r}: a device: {error}") from None
+    built = [_device(name, i, spec) for i, spec in enumerate(devices)]
     matrices = {}
     for column, value in (("bytes_per_s", bytes_per_s), ("latency_s", latency_s)):
         try:
@@ -145,8 +151,29 @@ def custom(
             raise InputError(
                 f"cluster {name!r}: {column} is neither a number nor a matrix: {value!r}"
             ) from None
+        if np.isinf(matrix).any():
+            raise InputError(f"cluster {name!r}: {column} must be finite")
         matrices[column] = np.full((num, num), matrix) if matrix.ndim == 0 else matrix
     return Cluster(name=name, devices=tuple(built), **matrices)
+
+
+def _device(cluster: str, number: int, spec: Mapping) -> Device:
+    """One device of a configuration file."""
+    where = f"devices[{number}]"
+    if not isinstance(spec, Mapping):
+        raise fault(f"cluster {cluster!r}: {where}", "a mapping", spec)
+    known = [one.name for one in fields(Device)]
+    for key in spec:
+        if key not in known:
+            raise InputError(f"cluster {cluster!r}: {unknown_key(where, key, known)}")
+    for key in known[1:-1]:
+        if key not in spec:
+            raise InputError(f"cluster {cluster!r}: {where}: {key!r} is missing")
+    device = Device(**{"name": f"device{number}", **spec})
+    numbers = (device.memory_bytes_per_s, device.launch_overhead_s, device.memory_bytes)
+    if not np.isfinite([*numbers, *device.flop_per_s.values()]).all():
+        raise InputError(f"cluster {cluster!r}: {where}: every number must be finite")
+    return device
 
 
 # Peak rates and memory of the vendor's data sheets: NVIDIA Tesla P100 (SXM2), Tesla V100 (SXM2,

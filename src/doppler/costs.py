@@ -8,6 +8,7 @@ Shape suffix: D devices.
 
 import fcntl
 import json
+import math
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,12 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.errors import InputError
+from doppler.files import read_json
+from doppler.files.values import (
+    check_version,
+    fault,
+    read_list,
+    read_number,
+    read_object,
+    read_text,
+)
 from doppler.graph import KernelSpec
 from doppler.graph.formats import write_atomically
 
 FloatArray = NDArray[np.float64]
 
 _FORMAT, _VERSION = "doppler-costs", 1
+
+# Thirty years: of all ops and transfers of a problem together, so that a schedule can be counted in
+# nanoseconds of 64 bits.
+MAX_SECONDS = 1e9
 
 
 def kernel_key(kernel: KernelSpec) -> str:
@@ -106,13 +120,19 @@ def load_costs(path: str | Path, devices: tuple[str, ...]) -> CostTable:
 
 def load_all(path: str | Path) -> dict[tuple[str, ...], CostTable]:
     """The tables of a file by their devices; see `load_costs`."""
-    path = Path(path)
+    data = read_json(path)
     try:
-        return _parse(path.read_text())
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not a file of cost tables ({error})") from None
+        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+            raise InputError(f"not a file of cost tables (no 'format': '{_FORMAT}')")
+        check_version(data, _VERSION)
+        read_object(data, "", ("format", "version", "tables"), ("host",))
+        tables = read_list(data["tables"], "tables", _table)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    found = {table.devices: table for table in tables}
+    if len(found) < len(tables):
+        raise InputError(f"{path}: tables: two of the same devices")
+    return found
 
 
 def save_costs(path: str | Path, table: CostTable, *, replace: bool) -> CostTable:
@@ -152,27 +172,41 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _parse(text: str) -> dict[tuple[str, ...], CostTable]:
-    data = json.loads(text)
-    if data["format"] != _FORMAT or data["version"] != _VERSION:
-        raise ValueError(f"format {data['format']!r}, version {data['version']!r}")
-    tables = {}
-    for entry in data["tables"]:
-        devices = tuple(entry["devices"])
-        kernels = {key: np.array(row, dtype=np.float64) for key, row in entry["kernels"].items()}
-        links = [
-            np.array(entry[column], dtype=np.float64)
-            for column in ("latency_s", "seconds_per_byte")
-        ]
-        shapes = {row.shape for row in kernels.values()} | {(len(devices),)}
-        if shapes != {(len(devices),)} or any(m.shape != (len(devices),) * 2 for m in links):
-            raise ValueError(f"a row that does not fit {len(devices)} devices")
-        if any((array < 0).any() for array in (*kernels.values(), *links)):
-            raise ValueError("negative seconds")
-        tables[devices] = CostTable(
-            devices=devices, kernels=kernels, latency_s=links[0], seconds_per_byte=links[1]
-        )
-    return tables
+def _table(value: object, where: str) -> CostTable:
+    row = read_object(value, where, ("devices", "latency_s", "seconds_per_byte", "kernels"))
+    devices = read_list(row["devices"], f"{where}.devices", read_text)
+    if not isinstance(row["kernels"], dict):
+        raise fault(f"{where}.kernels", "an object", row["kernels"])
+    num = len(devices)
+
+    def seconds(value: object, where: str) -> FloatArray:
+        numbers = read_list(value, where, _seconds)
+        if len(numbers) != num:
+            raise InputError(f"{where}: {len(numbers)} numbers for {num} devices")
+        return np.array(numbers, dtype=np.float64)
+
+    def links(key: str) -> FloatArray:
+        rows = read_list(row[key], f"{where}.{key}", seconds)
+        if len(rows) != num:
+            raise InputError(f"{where}.{key}: {len(rows)} rows for {num} devices")
+        return np.array(rows, dtype=np.float64).reshape(num, num)
+
+    return CostTable(
+        devices=devices,
+        kernels={
+            key: seconds(one, f"{where}.kernels[{key!r}]") for key, one in row["kernels"].items()
+        },
+        latency_s=links("latency_s"),
+        seconds_per_byte=links("seconds_per_byte"),
+    )
+
+
+def _seconds(value: object, where: str) -> float:
+    """NaN where nothing was measured."""
+    seconds = math.nan if value is None else read_number(value, where)
+    if seconds < 0 or seconds > MAX_SECONDS:
+        raise InputError(f"{where}: must be from 0 to {MAX_SECONDS:g} s, got {seconds:g}")
+    return seconds
 
 
 def _render(table: CostTable) -> dict[str, Any]:

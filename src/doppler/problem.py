@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from doppler.cluster import Cluster
-from doppler.costs import CostTable
+from doppler.costs import MAX_SECONDS, CostTable
 from doppler.errors import InputError
+from doppler.files import read_json
+from doppler.files.values import read_integers, read_object
 from doppler.graph import DataflowGraph
 from doppler.graph.formats import write_atomically
 from doppler.graph.levels import longest_paths, topological_order
@@ -24,6 +26,9 @@ from doppler.pricing import Prices, given_prices, measured_seconds, modelled_pri
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+# What writers of placements add for their own readers.
+_EXTRA = ("makespan_s", "system_kind", "evaluations", "seconds")
 
 
 class ProblemArrays(NamedTuple):
@@ -135,7 +140,7 @@ def build(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None = None
 
     Raises:
         InputError: an op whose kind no device runs, an op whose data fits on no device, costs of
-            other devices.
+            other devices, or ops and transfers of more than `MAX_SECONDS` together.
     """
     if costs is not None and costs.devices != tuple(device.name for device in cluster.devices):
         raise InputError(
@@ -147,6 +152,7 @@ def build(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None = None
         prices = modelled_prices(graph, cluster, costs)
     _forbid_unsupported(graph, cluster, prices.op_seconds)
     arrays = _arrays(graph, prices)
+    _check_seconds(graph, arrays)
     _check_memory(graph, arrays)
     return Problem(graph=graph, cluster=cluster, arrays=arrays, costs=costs)
 
@@ -191,6 +197,24 @@ def _arrays(graph: DataflowGraph, prices: Prices) -> ProblemArrays:
     )
 
 
+def _check_seconds(graph: DataflowGraph, arrays: ProblemArrays) -> None:
+    """Refuse what no schedule could be written down of, every op and transfer at its slowest."""
+    seconds_V = np.where(np.isfinite(arrays.op_seconds), arrays.op_seconds, 0.0).max(axis=1)
+    slowest = arrays.latency_s.max() + arrays.size * arrays.seconds_per_size.max()
+    seconds_R = slowest * np.diff(arrays.consumer_ptr)
+    if seconds_V.sum() + seconds_R.sum() <= MAX_SECONDS:
+        return
+    v = int(seconds_V.argmax())
+    what, longest = f"op {v} ({graph.ops.names[v]!r})", seconds_V[v]
+    if len(seconds_R) and seconds_R.max() > longest:
+        v, longest = int(arrays.region_src[seconds_R.argmax()]), seconds_R.max()
+        what = f"moving the output of op {v} ({graph.ops.names[v]!r})"
+    raise InputError(
+        f"graph {graph.name!r}: all ops and transfers must take at most {MAX_SECONDS:g} s "
+        f"together; {what} takes {longest:.3g} s"
+    )
+
+
 def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
     """An op needs its inputs, what it reads and what it writes on one device at one time."""
     need_V = arrays.sink_bytes.copy()
@@ -206,6 +230,17 @@ def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
             f"graph {graph.name!r}: op {v} ({graph.ops.names[v]!r}) needs {need_V[v]:.3g} bytes at "
             f"once, the largest device that runs it has {room_V[v]:.3g}"
         )
+
+
+def _integers(values: ArrayLike, name: str) -> IntArray:
+    """A copy; numbers with a fraction are not cut off."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.array(None)
+    if array.size and array.dtype.kind not in "iu":
+        raise InputError(f"placement: {name} are not all integers")
+    return np.array(array, dtype=np.int64)
 
 
 def topological_priority(problem: Problem) -> IntArray:
@@ -231,19 +266,19 @@ class Placement:
 
     @classmethod
     def make(
-        cls, problem: Problem, device: IntArray, priority: IntArray | None = None
+        cls, problem: Problem, device: ArrayLike, priority: ArrayLike | None = None
     ) -> "Placement":
         """Check against the problem; without priorities, ops rank in topological order.
 
         Raises:
             InputError: wrong number of ops, a device that does not exist, priorities that are no
-                ranking, an op on a device that cannot run it.
+                ranking, an op on a device that cannot run it, numbers that are no integers.
         """
-        device = np.array(device, dtype=np.int64)
+        device = _integers(device, "devices")
         num = problem.num_ops
         if priority is None:
             priority = topological_priority(problem)
-        priority = np.array(priority, dtype=np.int64)
+        priority = _integers(priority, "priorities")
         if device.shape != (num,) or priority.shape != (num,):
             raise InputError(
                 f"placement: {device.size} devices and {priority.size} priorities for {num} ops"
@@ -287,17 +322,13 @@ class Placement:
         Raises:
             InputError: unreadable file, or a placement for another problem.
         """
+        data = read_json(path)
         try:
-            data = json.loads(Path(path).read_text())
-            device = np.array(data["device"], dtype=np.int64)
-            priority = np.array(data["priority"], dtype=np.int64)
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise InputError(f"{path}: not a placement file ({error})") from None
-        if data.get("problem_hash") != problem.hash:
-            raise InputError(
-                f"{path}: made for problem {data.get('problem_hash')}, this one is {problem.hash}"
-            )
-        try:
-            return cls.make(problem, device, priority)
+            row = read_object(data, "", ("problem_hash", "device", "priority"), _EXTRA)
+            device, priority = (read_integers(row[key], key) for key in ("device", "priority"))
+            if row["problem_hash"] != problem.hash:
+                made_for = str(row["problem_hash"])[:40]
+                raise InputError(f"made for problem {made_for}, this one is {problem.hash}")
+            return cls.make(problem, np.array(device, np.int64), np.array(priority, np.int64))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None

@@ -40,7 +40,7 @@ def test_a_run_that_cannot_be_read_is_named_and_the_others_are_shown(tmp_path, f
     if content is not None:
         damaged.write_bytes(content)
     markdown, unread = write_report([tmp_path / "runs"], tmp_path / "report")
-    assert [line for line in unread if line.startswith(f"{damaged}: ")], unread
+    assert [line for line in unread if line.startswith(f"{damaged}:")], unread
     assert "- not read: " in markdown and "| doppler |" in markdown
     assert damaged.name in (tmp_path / "report/report.html").read_text()
     with pytest.raises(InputError, match=f"no run that can be read: {damaged}"):
@@ -157,5 +157,5 @@ def test_an_op_of_no_time_and_one_called_like_markup(tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"traceEvents": [{"ph": "X"}]}', "\x00"])
 def test_a_damaged_trace_is_named(tmp_path, text):
     (tmp_path / "trace.json").write_text(text)
-    with pytest.raises(InputError, match=r"trace.json: "):
+    with pytest.raises(InputError, match=r"trace.json:"):
         read_timeline(tmp_path / "trace.json")

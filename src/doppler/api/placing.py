@@ -1,19 +1,18 @@
 """place(): from a torch module, or a graph, and the name of a machine to a placement."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import nn
 
+from doppler.api.clusters import resolve_cluster
 from doppler.api.placed import Placed
 from doppler.baselines import Baseline, Clustering, Judge, SingleDevice, lower_bound
-from doppler.cluster import PRESETS, Cluster, host, preset
+from doppler.cluster import Cluster
 from doppler.einsum import Auto, Decomposition, FewestElements, lower
 from doppler.episode import make_view
 from doppler.errors import InputError
@@ -64,6 +63,7 @@ def place(
     training: bool = False,
     learning_rate: float = 1e-3,
     seed: int = 0,
+    trust: bool = False,
 ) -> Placed:
     """Place a torch module, or a dataflow graph, on a machine.
 
@@ -86,6 +86,8 @@ def place(
         training: the module returns its loss; backward and a step of gradient descent are added.
         learning_rate: of that step.
         seed: of all random choices.
+        trust: a file that describes the machine may name classes of your own: their code is
+            executed.
 
     Raises:
         InputError: one line about the model, the machine or the method, and what can be done.
@@ -93,7 +95,7 @@ def place(
     if evaluations is None and seconds is None:
         seconds = _SECONDS
     budget = Budget(evaluations=evaluations, seconds=seconds)
-    machine, make_steps = resolve_cluster(cluster), _chosen(method, policy, budget)
+    machine, make_steps = resolve_cluster(cluster, trust=trust), _chosen(method, policy, budget)
     executing: Any = WorkConserving() if system is None else system
     if isinstance(model, DataflowGraph):
         graph, whole, source = model, model, None
@@ -207,30 +209,3 @@ def _single_device_s(graph: DataflowGraph, cluster: Cluster, system: System) -> 
         return np.inf
     with system.open(problem) as session:
         return SingleDevice().place(session, np.random.default_rng(0)).makespan_s
-
-
-def resolve_cluster(cluster: str | Path | Cluster) -> Cluster:
-    """A machine by name or file.
-
-    Raises:
-        InputError: no such preset or file, or a file that describes none.
-    """
-    if isinstance(cluster, Cluster):
-        return cluster
-    if cluster == "host":
-        return host(num_devices=max(2, len(os.sched_getaffinity(0))))
-    if isinstance(cluster, str) and not cluster.endswith((".yaml", ".yml")):
-        if cluster not in PRESETS:
-            choices = ", ".join([*PRESETS, "host"])
-            raise InputError(f"cluster {cluster!r}: unknown, choose from {choices} or a .yaml file")
-        return preset(name=cluster)
-    try:
-        described: Any = OmegaConf.load(cluster)
-        if not OmegaConf.is_dict(described) or "_target_" not in described:
-            raise InputError(f"{cluster}: describes no cluster: it has no _target_")
-        return instantiate(described)
-    except InputError:
-        raise
-    except Exception as error:
-        cause = error.__cause__ if isinstance(error.__cause__, InputError) else error
-        raise InputError(f"{cluster}: {str(cause).splitlines()[0]}") from None

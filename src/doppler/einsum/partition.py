@@ -10,6 +10,9 @@ from doppler.einsum.program import Cuts, Formation, Input, Node, Program, Splits
 from doppler.errors import InputError
 from doppler.graph.kernel import Box
 
+# Of one node: what a graph can have in all.
+_MAX_BLOCKS = 200_000
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -61,7 +64,8 @@ def partition_nodes(program: Program, splits: Splits) -> list[Partition]:
             split; a node that is not named stays whole.
 
     Raises:
-        InputError: names the node whose splits are impossible, or that is none of the program's.
+        InputError: names the node whose splits are impossible or too many, or that is none of the
+            program's.
     """
     unknown = sorted(set(splits) - {node.name for node in program.nodes})
     if unknown:
@@ -110,4 +114,8 @@ def _checked_splits(node: Node, splits: Splits) -> tuple[int, ...]:
         fault = node.split_fault(dim, count)
         if fault:
             raise InputError(f"op {node.name!r}: {fault}")
+    if math.prod(parts) > _MAX_BLOCKS:
+        raise InputError(
+            f"op {node.name!r}: split into {math.prod(parts):,} blocks, more than {_MAX_BLOCKS:,}"
+        )
     return parts

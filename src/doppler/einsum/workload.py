@@ -9,10 +9,13 @@ from doppler.einsum.language.resolver import parse_program
 from doppler.einsum.lowering import lower
 from doppler.einsum.program import Program, Splits
 from doppler.einsum.published_costs import with_published_costs
-from doppler.errors import InputError
+from doppler.files import read_text
 from doppler.graph import DataflowGraph
 from doppler.options import Count, FilePath, checked
 from doppler.resources import resource
+
+# Of a program: a person writes kilobytes.
+_MAX_MB = 1.0
 
 
 class Decomposition(Protocol):
@@ -56,11 +59,7 @@ def load_program(
     where = Path(path)
     if not where.is_absolute() and not where.exists():
         where = resource("workloads").parent / path
-    try:
-        text = where.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-        raise InputError(f"{path}: cannot read the program: {reason}") from None
+    text = read_text(where, max_mb=_MAX_MB)
     given = {key: value for key, value in (params or {}).items() if value is not None}
     return parse_program(text, file=path, preset=preset, params=given, training=training)
 

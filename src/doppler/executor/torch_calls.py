@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from doppler.graph import KernelSpec
+from doppler.graph.torch_operators import find_operator
 
 
 def compile_call(spec: KernelSpec, text: str) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
@@ -17,16 +18,17 @@ def compile_call(spec: KernelSpec, text: str) -> Callable[[Sequence[torch.Tensor
     each dimension, and are handed over without.
 
     Raises:
-        ValueError: it is no call of an operator that torch has.
+        ValueError: it is no call of an operator that torch has, or of one that is no function.
     """
     name, _, arguments = text.partition(":")
+    operator = find_operator(name)
     try:
-        namespace, packet, overload = name.split(".")
-        operator = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
         call = json.loads(arguments)
         args, kwargs, output = call["args"], call["kwargs"], call.get("output")
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise ValueError(f"{name!r} is no operator of torch, or is not called like one") from None
+        if not (isinstance(args, list) and isinstance(kwargs, dict)):
+            raise TypeError
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise ValueError(f"{name!r} is not called like an operator of torch") from None
 
     def compute(operands: Sequence[torch.Tensor]) -> torch.Tensor:
         result = operator(

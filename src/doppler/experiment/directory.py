@@ -16,6 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from doppler.errors import InputError
 from doppler.experiment.log import LOG_FILE
+from doppler.files import read_json
+from doppler.files.values import read_number
 from doppler.graph.formats import write_atomically
 from doppler.problem import Placement
 from doppler.report.rows import SUMMARY_FILE
@@ -76,9 +78,8 @@ class RunDirectory:
 
     def _kept_s(self) -> float:
         try:
-            kept = json.loads((self.path / PLACEMENT_FILE).read_text())
-            return float(kept["makespan_s"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return read_number(read_json(self.path / PLACEMENT_FILE)["makespan_s"], "makespan_s")
+        except (InputError, KeyError, TypeError):
             return float("inf")
 
     @contextmanager

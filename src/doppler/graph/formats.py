@@ -4,9 +4,9 @@ import dataclasses
 import os
 from pathlib import Path
 
-from doppler.errors import InputError
+from doppler.files import read_text
 from doppler.graph.dataflow import DataflowGraph
-from doppler.graph.json_format import parse_json, render_json
+from doppler.graph.json_format import parse_graph, render_json
 from doppler.graph.text_format import parse_text, render_text
 from doppler.options import FilePath
 
@@ -20,12 +20,8 @@ def load_graph(path: FilePath | Path, *, name: str | None = None) -> DataflowGra
         InputError: names the file, and the line, op or edge at fault.
     """
     path = Path(path)
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise InputError(f"{path}: {reason}") from error
-    graph = parse_json(text, path) if path.suffix == ".json" else parse_text(text, path)
+    text = read_text(path)
+    graph = parse_graph(text, path) if path.suffix == ".json" else parse_text(text, path)
     return graph if name is None else dataclasses.replace(graph, name=name)
 
 

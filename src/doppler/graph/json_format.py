@@ -8,20 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from doppler.errors import InputError
-from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops
-from doppler.graph.json_values import (
+from doppler.files import parse_json
+from doppler.files.values import (
     Table,
+    check_version,
     fault,
-    read_box,
     read_integer,
     read_integers,
     read_list,
     read_object,
+    read_shape,
     read_text,
 )
-from doppler.graph.kernel import KernelSpec, Read, Tensor
+from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops
+from doppler.graph.kernel import Box, KernelSpec, Read, Tensor
+from doppler.graph.torch_operators import check_file_kernel
 
 FORMAT, VERSION = "doppler-graph", 1
+
+_OP_KEYS = (
+    *("name", "kind", "dtype", "flops", "read_bytes", "output_bytes", "node", "block"),
+    *("box", "kernel", "reads", "given_seconds"),
+)
+_EDGE_KEYS = ("src", "dst", "bytes", "region", "given_seconds")
+_INPUT_KEYS = ("name", "node", "block", "bytes", "consumers", "box")
+_KERNEL_KEYS = ("expression", "operand_shapes", "operand_dtypes", "output_shape", "dtype")
 
 # --- Writing --------------------------------------------------------------------------------------
 
@@ -116,24 +127,20 @@ def _tensor_row(tensor: Tensor) -> dict[str, Any]:
 # --- Reading --------------------------------------------------------------------------------------
 
 
-def parse_json(text: str, path: Path) -> DataflowGraph:
+def parse_graph(text: str, path: Path) -> DataflowGraph:
     """Read the content of a file.
 
     Raises:
         InputError: names the file, and the row or the line at fault.
     """
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}:{error.colno}: {error.msg}") from None
-    except (ValueError, RecursionError) as error:  # numbers too long, brackets too deep
-        raise InputError(f"{path}: {error}") from None
+    data = parse_json(text, path)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{path}: not a {FORMAT} file (no 'format': '{FORMAT}')")
-    if data.get("version") != VERSION:
-        raise InputError(f"{path}: version {data.get('version')!r}, this program reads {VERSION}")
     try:
-        ops, edges, inputs = (Table(data, key) for key in ("ops", "edges", "inputs"))
+        check_version(data, VERSION)
+        read_object(data, "", ("format", "version", "ops"), ("name", "edges", "inputs", "tensors"))
+        ops = Table(data, "ops", _OP_KEYS)
+        edges = Table(data, "edges", _EDGE_KEYS)
         given = None
         if ops.has("given_seconds") or edges.has("given_seconds"):
             given = GivenCosts.make(
@@ -141,7 +148,7 @@ def parse_json(text: str, path: Path) -> DataflowGraph:
                 transfer_seconds=edges.numbers("given_seconds"),
             )
         return DataflowGraph(
-            name=str(data.get("name", path.stem)),
+            name=read_text(data.get("name", path.stem), "name"),
             ops=_ops(ops),
             edges=Edges.make(
                 src=edges.integers("src"),
@@ -149,7 +156,7 @@ def parse_json(text: str, path: Path) -> DataflowGraph:
                 region=edges.integers("region", 0),
                 bytes=edges.numbers("bytes", 0.0),
             ),
-            inputs=_inputs(inputs),
+            inputs=_inputs(Table(data, "inputs", _INPUT_KEYS)),
             given_costs=given,
             tensors=read_list(data.get("tensors", []), "tensors", _tensor),
         )
@@ -159,9 +166,9 @@ def parse_json(text: str, path: Path) -> DataflowGraph:
 
 def _ops(table: Table) -> Ops:
     return Ops.make(
-        names=[str(row.get("name", f"op{v}")) for v, row in enumerate(table.rows)],
-        kinds=[str(row.get("kind", "op")) for row in table.rows],
-        dtypes=[str(row.get("dtype", "f32")) for row in table.rows],
+        names=table.texts("name", lambda v: f"op{v}"),
+        kinds=table.texts("kind", lambda v: "op"),
+        dtypes=table.texts("dtype", lambda v: "f32"),
         flops=table.numbers("flops", 0.0),
         read_bytes=table.numbers("read_bytes", 0.0),
         output_bytes=table.numbers("output_bytes", 0.0),
@@ -169,31 +176,45 @@ def _ops(table: Table) -> Ops:
         block=table.blocks(),
         kernels=table.values("kernel", _kernel) if table.has("kernel") else (),
         reads=table.values("reads", _reads, default=[]) if table.has("reads") else (),
-        boxes=table.values("box", read_box) if table.has("box") else (),
+        boxes=table.values("box", _box) if table.has("box") else (),
     )
 
 
 def _inputs(table: Table) -> Inputs:
     return Inputs.make(
-        names=[str(row.get("name", f"input{i}")) for i, row in enumerate(table.rows)],
+        names=table.texts("name", lambda i: f"input{i}"),
         node=table.integers("node", -1),
         block=table.blocks(),
         bytes=table.numbers("bytes", 0.0),
         consumers=table.values("consumers", read_integers, default=[]),
-        boxes=table.values("box", read_box) if table.has("box") else (),
+        boxes=table.values("box", _box) if table.has("box") else (),
     )
+
+
+def _box(value: object, where: str) -> Box:
+    """A list of [start, stop]."""
+    if not isinstance(value, list):
+        raise fault(where, "a list of [start, stop]", value)
+    spans = []
+    for one in value:
+        span = read_integers(one, where)
+        if len(span) != 2:
+            raise fault(where, "[start, stop]", one)
+        spans.append((span[0], span[1]))
+    return tuple(spans)
 
 
 def _kernel(value: object, where: str) -> KernelSpec | None:
     if value is None:
         return None
-    fields = ("expression", "operand_shapes", "operand_dtypes", "output_shape", "dtype")
-    row = read_object(value, where, fields)
+    row = read_object(value, where, _KERNEL_KEYS)
+    expression = read_text(row["expression"], f"{where}.expression")
+    check_file_kernel(expression, f"{where}.expression")
     return KernelSpec(
-        expression=read_text(row["expression"], f"{where}.expression"),
-        operand_shapes=read_list(row["operand_shapes"], f"{where}.operand_shapes", read_integers),
+        expression=expression,
+        operand_shapes=read_list(row["operand_shapes"], f"{where}.operand_shapes", read_shape),
         operand_dtypes=read_list(row["operand_dtypes"], f"{where}.operand_dtypes", read_text),
-        output_shape=read_integers(row["output_shape"], f"{where}.output_shape"),
+        output_shape=read_shape(row["output_shape"], f"{where}.output_shape"),
         dtype=read_text(row["dtype"], f"{where}.dtype"),
     )
 
@@ -203,11 +224,11 @@ def _reads(value: object, where: str) -> tuple[Read, ...]:
 
 
 def _read(value: object, where: str) -> Read:
-    row = read_object(value, where, ("operand", "box"))
+    row = read_object(value, where, ("operand", "box"), ("op", "input", "start"))
     if ("op" in row) == ("input" in row):
         raise InputError(f"{where}: expected either 'op' or 'input'")
     source = "input" if "input" in row else "op"
-    box = read_box(row["box"], f"{where}.box")
+    box = _box(row["box"], f"{where}.box")
     return Read(
         operand=read_integer(row["operand"], f"{where}.operand"),
         source=read_integer(row[source], f"{where}.{source}"),
@@ -217,14 +238,14 @@ def _read(value: object, where: str) -> Read:
     )
 
 
-def _tensor(row: dict, where: str) -> Tensor:
-    row = read_object(row, where, ("name", "shape", "dtype"))
+def _tensor(row: object, where: str) -> Tensor:
+    row = read_object(row, where, ("name", "shape", "dtype"), ("is_output",))
     is_output = row.get("is_output", False)
     if not isinstance(is_output, bool):
         raise fault(f"{where}.is_output", "true or false", is_output)
     return Tensor(
         name=read_text(row["name"], f"{where}.name"),
-        shape=read_integers(row["shape"], f"{where}.shape"),
+        shape=read_shape(row["shape"], f"{where}.shape"),
         dtype=read_text(row["dtype"], f"{where}.dtype"),
         is_output=is_output,
     )

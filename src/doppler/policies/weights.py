@@ -1,5 +1,6 @@
 """Weights of policies: read from a checkpoint of any stage, which never executes code."""
 
+import io
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +9,11 @@ from typing import Any
 import torch
 
 from doppler.errors import InputError
+from doppler.files import read_bytes
+from doppler.files.values import check_version, fault
 
+# Of what we keep in a checkpoint beside the weights.
+VERSION = 1
 # In place of a path: the weights that come with the package, trained on many problems.
 PRETRAINED = "pretrained"
 _PRETRAINED_PATH = Path(__file__).resolve().parents[1] / "pretrained" / "doppler.ckpt"
@@ -17,6 +22,10 @@ _PRETRAINED_PATH = Path(__file__).resolve().parents[1] / "pretrained" / "doppler
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint, or the one that comes with the package.
 
+    Returns:
+        ``state_dict``: tensors by name; ``doppler``: what we keep beside them, where it is there;
+        and what Lightning keeps.
+
     Raises:
         InputError: no such file, or not a checkpoint of this program.
     """
@@ -24,10 +33,9 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         raise InputError(f"stage.init_from: must be auto, null or a path, got {path!r}")
     if str(path) == PRETRAINED:
         path = _PRETRAINED_PATH
+    content = io.BytesIO(read_bytes(path))
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
+        checkpoint = torch.load(content, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:  # torch's own message tells how to execute what is in it
         raise InputError(f"{path}: unreadable checkpoint (damaged, or not plain data)") from None
     except Exception as error:  # a file of any content can raise anything
@@ -36,6 +44,16 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     weights = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
     if not isinstance(weights, Mapping):
         raise InputError(f"{path}: not a checkpoint (no weights in it)")
+    for name, weight in weights.items():
+        if not (isinstance(name, str) and isinstance(weight, torch.Tensor)):
+            raise InputError(f"{path}: state_dict: {str(name)[:60]!r} is no tensor with a name")
+    kept = checkpoint.get("doppler", {})
+    if not isinstance(kept, dict):
+        raise fault(f"{path}: doppler", "a dictionary", kept)
+    try:
+        check_version(kept, VERSION, default=VERSION)
+    except InputError as error:
+        raise InputError(f"{path}: doppler: {error}") from None
     return checkpoint
 
 
@@ -47,9 +65,7 @@ def load_policy_weights(policy: torch.nn.Module, path: str | Path) -> None:
     """
     state = load_checkpoint(path)["state_dict"]
     prefix = "policy."
-    weights = {
-        key[len(prefix) :]: value for key, value in state.items() if str(key).startswith(prefix)
-    }
+    weights = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
     try:
         policy.load_state_dict(weights)
     except RuntimeError as error:

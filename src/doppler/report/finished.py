@@ -1,6 +1,6 @@
 """Finished runs as they lie on disk: summary, rows, configuration, metrics."""
 
-import json
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,20 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from doppler.errors import InputError
+from doppler.files import read_text, read_yaml
 from doppler.report.paired import PAIRED_FILE, PairedRatio, read_paired
 from doppler.report.rows import METRICS_FILE, RESULTS_FILE, SUMMARY_FILE, ResultRow, read_results
-
-_NEEDED = {"stage": str, "seed": int}
-_NUMBERS = (int, float)
-_ENTRIES = {
-    **{"versions": dict, "host": dict, "fidelity": dict, "num_ops": int},
-    **{"episodes_per_s": _NUMBERS, "peak_memory_bytes": _NUMBERS},
-}
+from doppler.report.summaries import read_summary
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -58,8 +50,8 @@ def read_metrics(directory: Path) -> pd.DataFrame:
     """
     paths = sorted(directory.rglob(METRICS_FILE))
     try:
-        parts = [pd.read_csv(path, on_bad_lines="skip") for path in paths]
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError):
+        parts = [pd.read_csv(io.StringIO(read_text(path)), on_bad_lines="skip") for path in paths]
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, InputError):
         return pd.DataFrame()
     if not parts or not all("step" in part for part in parts):
         return pd.DataFrame()
@@ -73,27 +65,12 @@ def read_run(directory: Path) -> FinishedRun:
     Raises:
         InputError: names the file that no run left so.
     """
-    path = directory / SUMMARY_FILE
-    try:
-        summary = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: {error}") from None
-    if not isinstance(summary, dict) or not _NEEDED.keys() <= summary.keys():
-        raise InputError(f"{path}: not the summary of a run")
-    for key, kind in (_NEEDED | _ENTRIES).items():
-        if key in summary and not isinstance(summary[key], kind):
-            raise InputError(f"{path}: {key} is {str(summary[key])[:40]!r}")
-    if not all(isinstance(one, dict) for one in summary.get("fidelity", {}).values()):
-        raise InputError(f"{path}: fidelity has no figures")
+    summary = read_summary(directory)
     # Calibrations, descriptions and steps whose placement does not fit compare nothing.
     results = directory / RESULTS_FILE
     rows = read_results(results) if results.exists() or "makespan_s" in summary else []
     path = directory / ".hydra/config.yaml"
-    try:
-        config = OmegaConf.to_container(OmegaConf.load(path))
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a configuration"
-        raise InputError(f"{path}: {reason}") from None
+    config = read_yaml(path)
     if not isinstance(config, dict) or "workload" not in config:
         raise InputError(f"{path}: not a configuration")
     turns = directory / PAIRED_FILE

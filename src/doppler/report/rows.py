@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from doppler.errors import InputError
+from doppler.files import read_text
 from doppler.graph.formats import write_atomically
 
 RESULTS_FILE = "results.csv"
@@ -106,11 +107,9 @@ def read_csv(path: str | Path, kind: type[Record]) -> list[Record]:
     """
     columns: dict[str, Any] = {field.name: field.type for field in fields(kind)}  # pyright: ignore[reportArgumentType]
     try:
-        with Path(path).open(newline="") as file:
-            lines = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a table of text"
-        raise InputError(f"{path}: {reason}") from None
+        lines = list(csv.DictReader(io.StringIO(read_text(path))))
+    except csv.Error as error:
+        raise InputError(f"{path}: {error}") from None
     if not lines:
         raise InputError(f"{path}: empty")
     if missing := columns.keys() - lines[0].keys():

@@ -4,7 +4,6 @@ What is drawn is what runs left in their traces: nothing is executed again.
 """
 
 import html
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ import numpy as np
 import pandas as pd
 
 from doppler.errors import InputError
+from doppler.files import read_json
+from doppler.files.values import read_integer, read_number
 from doppler.graph import load_graph
 from doppler.report.finished import FinishedRun
 from doppler.report.graph_picture import save_graph_picture
@@ -98,23 +99,16 @@ def read_timeline(path: Path) -> pd.DataFrame:
     Raises:
         InputError: no such trace.
     """
+    data = read_json(path)
     try:
-        events = json.loads(path.read_text())["traceEvents"]
-        tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+        events = data["traceEvents"]
+        tracks = {e["tid"]: str(e["args"]["name"]) for e in events if e["name"] == "thread_name"}
         rows = [
-            {
-                "track": re.sub(r"^device \d+: ", "", tracks[event["tid"]]),
-                "is_op": event["pid"] == DEVICES,
-                "id": event["args"]["op" if event["pid"] == DEVICES else "transfer"],
-                "name": str(event["name"]),
-                **{name: event["args"][name] for name in ("kind", "node", "critical")},
-                "start_s": event["ts"] / 1e6,
-                "seconds": event["dur"] / 1e6,
-            }
+            _task(event, tracks)
             for event in events
             if event["ph"] == "X" and event["pid"] in (DEVICES, LINKS)
         ]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a trace ({type(error).__name__})") from None
     if not rows:
         raise InputError(f"{path}: no op in it")
@@ -122,6 +116,24 @@ def read_timeline(path: Path) -> pd.DataFrame:
     return table.assign(
         group=op_groups(*(table[name].tolist() for name in ("name", "kind", "node")))
     )
+
+
+def _task(event: dict[str, Any], tracks: dict[Any, str]) -> dict[str, Any]:
+    args, is_op = event["args"], event["pid"] == DEVICES
+    start_s, seconds = (read_number(event[key], key) / 1e6 for key in ("ts", "dur"))
+    if start_s < 0 or seconds < 0:
+        raise ValueError("negative seconds")
+    return {
+        "track": re.sub(r"^device \d+: ", "", tracks[event["tid"]]),
+        "is_op": is_op,
+        "id": read_integer(args["op" if is_op else "transfer"], "id"),
+        "name": str(event["name"]),
+        "kind": str(args["kind"]),
+        "node": read_integer(args["node"], "node"),
+        "critical": bool(args["critical"]),
+        "start_s": start_s,
+        "seconds": seconds,
+    }
 
 
 def gantt_figure(timeline: pd.DataFrame, end_s: float) -> dict[str, Any]:

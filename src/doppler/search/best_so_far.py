@@ -37,7 +37,7 @@ class Found(NamedTuple):
         if plain["problem_hash"] != problem.hash:
             return NOTHING
         placement = Placement.make(problem, plain["device"], plain["priority"])
-        return cls(placement, plain["seconds"])
+        return cls(placement, float(plain["seconds"]))
 
 
 NOTHING = Found(None, float("inf"))

@@ -10,11 +10,15 @@ from pathlib import Path
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
+from doppler.errors import InputError
+from doppler.files.values import read_integer, read_number
 from doppler.policies.weights import load_checkpoint
 from doppler.problem import Problem
 from doppler.search import NOTHING, Effort, Found
 
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
+# What Lightning goes on from, beside the weights.
+_LIGHTNING = ("epoch", "global_step", "loops", "optimizer_states", "lr_schedulers")
 
 
 def save_checkpoint(trainer: Trainer, path: Path) -> None:
@@ -32,19 +36,58 @@ def updates_done(directory: Path) -> int:
         InputError: last.ckpt is damaged.
     """
     last = directory / LAST
-    return load_checkpoint(last)["global_step"] if last.exists() else 0
+    if not last.exists():
+        return 0
+    return read_integer(load_checkpoint(last).get("global_step"), f"{last}: global_step")
+
+
+def check_resumable(path: Path, module: LightningModule) -> None:
+    """Refuse a checkpoint from which a training could not go on, before it begins.
+
+    Raises:
+        InputError: names what it lacks, or what is not as this training needs it.
+    """
+    checkpoint = load_checkpoint(path)
+    for key in _LIGHTNING:
+        if key not in checkpoint:
+            raise InputError(f"{path}: {key!r} is missing: no training can go on from it")
+    try:
+        module.load_state_dict(checkpoint["state_dict"])
+        module.on_load_checkpoint(checkpoint)  # Lightning will do both again
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{path}: of another training, or damaged ({reason})") from None
 
 
 def effort_of(path: str | Path) -> Effort:
-    """What it took to make the weights of a checkpoint."""
+    """What it took to make the weights of a checkpoint.
+
+    Raises:
+        InputError: it does not say so in numbers.
+    """
     kept = load_checkpoint(path).get("doppler", {})
-    return Effort(int(kept.get("evaluations", 0)), float(kept.get("elapsed_s", 0.0)))
+    evaluations = read_integer(kept.get("evaluations", 0), f"{path}: doppler.evaluations")
+    return Effort(
+        evaluations, read_number(kept.get("elapsed_s", 0.0), f"{path}: doppler.elapsed_s")
+    )
 
 
 def found_of(path: str | Path, problem: Problem) -> Found:
-    """The best placement for this problem that was found in making the weights."""
+    """The best placement for this problem that was found in making the weights.
+
+    Raises:
+        InputError: what is kept of it is no placement.
+    """
     kept = load_checkpoint(path).get("doppler", {})
-    return Found.restored(kept["best"], problem) if "best" in kept else NOTHING
+    if "best" not in kept:
+        return NOTHING
+    try:
+        return Found.restored(kept["best"], problem)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:  # InputError is a ValueError
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise InputError(f"{path}: doppler.best: {reason}") from None
 
 
 class LastCheckpoint(Callback):

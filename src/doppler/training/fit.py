@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader
 
 from doppler.errors import InputError
 from doppler.options import Parameters, Seconds, parameters
-from doppler.policies.weights import load_checkpoint
-from doppler.training.checkpoints import LAST, LastCheckpoint
+from doppler.training.checkpoints import LAST, LastCheckpoint, check_resumable
 from doppler.training.memory import reset_peak
 from doppler.training.progress import TrainingProgress
 from doppler.training.updates import EpisodeTraining, Updates
@@ -106,7 +105,7 @@ def fit(
     torch.set_num_threads(1)
     last = directory / LAST
     if last.exists():
-        load_checkpoint(last)  # a damaged file is named before training begins
+        check_resumable(last, module)  # a damaged file is named before training begins
         say(f"resuming from {last}")
     batches = DataLoader(Updates(), batch_size=None)
     reset_peak()

@@ -11,6 +11,7 @@ from doppler.baselines import Teacher
 from doppler.episode import View
 from doppler.options import Amount, Batch, Count, Rates, Seed, checked
 from doppler.policies import Policy
+from doppler.policies.weights import VERSION
 from doppler.search import NO_EFFORT, NOTHING, Effort, Found, seeded_generator
 from doppler.training.updates import EpisodeTraining
 
@@ -88,6 +89,7 @@ class Imitation(EpisodeTraining):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the random state."""
         checkpoint["doppler"] = {
+            "version": VERSION,
             "rng": self.rng.bit_generator.state,
             "elapsed_s": self.elapsed_s,
             "evaluations": self.inherited.evaluations,

@@ -18,6 +18,7 @@ from doppler.episode import View, merged_at_random
 from doppler.errors import InputError
 from doppler.options import Count, check
 from doppler.policies import Decisions, Policy
+from doppler.policies.weights import VERSION
 from doppler.problem import Placement
 from doppler.search import NO_EFFORT, NOTHING, BestSoFar, Effort, Found, seeded_generator
 from doppler.training.advantage import ADVANTAGES, NO_PAST, Past
@@ -257,6 +258,7 @@ class Reinforcement(EpisodeTraining):
         """Keep the random state and the best so far."""
         found, effort = self.trained or (NOTHING, None)
         checkpoint["doppler"] = {
+            "version": VERSION,
             "rng": self.rng.bit_generator.state,
             "best": self.task.best.state(),
             "tasks": [task.state() for task in self.tasks],

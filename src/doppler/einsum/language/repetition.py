@@ -6,6 +6,9 @@ from doppler.einsum.language.parser import RepeatStatement
 from doppler.einsum.language.scope import Scope, listed
 from doppler.einsum.program import Input, Node
 
+# Of a program; the largest models have some ten thousand.
+_MAX_NODES = 200_000
+
 
 def repeat_layers(scope: Scope, statement: RepeatStatement) -> None:
     """Append further layers to a scope: an input of each is a tensor of the one before.
@@ -15,7 +18,8 @@ def repeat_layers(scope: Scope, statement: RepeatStatement) -> None:
     number stands for the last layer's.
 
     Raises:
-        InputError: the names are none of an input and of a tensor like it.
+        InputError: the names are none of an input and of a tensor like it, or there would be too
+            many nodes.
     """
     fault = scope.source.fault
     for name in (statement.into, statement.out):
@@ -30,10 +34,15 @@ def repeat_layers(scope: Scope, statement: RepeatStatement) -> None:
             statement.out,
             f"'{statement.out}' is {_spoken(giver)}, but '{statement.into}' is {_spoken(taker)}",
         )
-    layer = list(enumerate(scope.nodes))
+    layer, times = list(enumerate(scope.nodes)), scope.constants.extent(statement.times)
+    if times * len(layer) > _MAX_NODES:
+        raise fault(
+            statement.into,
+            f"{times:,} times {len(layer)} nodes are more than {_MAX_NODES:,}",
+        )
     read = {operand for node in scope.nodes for operand in node.operands}
     last: dict[int, int] = {}
-    for copy in range(2, scope.constants.extent(statement.times) + 1):
+    for copy in range(2, times + 1):
         own = {into: last.get(out, out)}  # what this layer has in the place of the first one's
         for number, node in layer:
             is_weight = isinstance(node, Input) and node.is_weight and number in read

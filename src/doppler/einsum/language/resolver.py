@@ -46,10 +46,16 @@ def parse_program(
             ``params`` or ``training`` has no place in the text: its message starts with ``file:``
             alone.
     """
-    syntax = parse(text, file)
+    try:
+        return _program(parse(text, file), preset, params or {}, training)
+    except RecursionError:
+        raise InputError(f"{file}: an expression is nested too deeply") from None
+
+
+def _program(syntax: Syntax, preset: str, params: Mapping[str, int], training: bool) -> Program:
     source, statements = syntax.source, _chosen(syntax, training)
     declared = [one for one in statements if isinstance(one, ParameterStatement)]
-    values = _parameter_values(source, declared, preset, params or {})
+    values = _parameter_values(source, declared, preset, params)
     scope = Scope(source, Constants(source, values))
     for statement in statements:
         _add(scope, statement)

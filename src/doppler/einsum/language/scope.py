@@ -44,7 +44,7 @@ def positive_integers(source: Source, settings: Iterable[Setting] | None) -> dic
     for name, number in settings or ():
         if name in numbers:
             raise source.fault(name, f"'{name}' is set twice")
-        if not number.isdigit() or int(number) < 1:
+        if not number.isdigit() or len(number) > _MAX_DIGITS or int(number) < 1:
             raise source.fault(number, f"'{name}' is {number}, not a positive integer")
         numbers[str(name)] = int(number)
     return numbers
@@ -57,6 +57,11 @@ def check_letters(source: Source, indices: Sequence[Token]) -> None:
             raise source.fault(index, f"index '{index}' must be one letter")
         if index in indices[:place]:
             raise source.fault(index, f"index '{index}' is here twice")
+
+
+_MAX_DIGITS = 30
+# Of a dimension: bytes and operations of four of them are still numbers.
+_MAX_EXTENT = 2**40
 
 
 class Constants:
@@ -80,6 +85,8 @@ class Constants:
             self.check(expression)
             return self.apply(expression, [self.value(one) for one in expression.arguments])
         if expression.type == "NUMBER":
+            if len(expression) > _MAX_DIGITS:
+                raise self.source.fault(expression, "the number has too many digits")
             return int(expression) if expression.isdigit() else float(expression)
         if expression == "inf":
             return math.inf
@@ -118,6 +125,8 @@ class Constants:
         """A whole number of elements."""
         value = self.value(expression)
         if float(value).is_integer() and value >= least:
+            if value > _MAX_EXTENT:
+                raise self.source.fault(_first(expression), f"{value:.3g} are too many elements")
             return int(value)
         raise self.source.fault(
             _first(expression),

@@ -1,0 +1,38 @@
+"""Machines by name, or by a file that describes one."""
+
+import os
+from pathlib import Path
+
+from doppler.cluster import PRESETS, Cluster, custom, host, preset
+from doppler.errors import InputError
+from doppler.files.described import build_described
+
+# What a file may name without being trusted.
+_MAKERS = {f"doppler.cluster.{make.__name__}": make for make in (custom, preset, host)}
+
+
+def resolve_cluster(cluster: str | Path | Cluster, *, trust: bool = False) -> Cluster:
+    """A machine by name or file.
+
+    Args:
+        cluster: a preset, ``host``, or a file as in conf/cluster.
+        trust: the file may name classes of your own, whose code is executed.
+
+    Raises:
+        InputError: no such preset or file, or a file that describes none.
+    """
+    if isinstance(cluster, Cluster):
+        return cluster
+    if not isinstance(cluster, str | Path):
+        raise InputError(f"cluster: must be a name, a file or a Cluster, got {cluster!r}")
+    if cluster == "host":
+        return host(num_devices=max(2, len(os.sched_getaffinity(0))))
+    if isinstance(cluster, str) and not cluster.endswith((".yaml", ".yml")):
+        if cluster not in PRESETS:
+            choices = ", ".join([*PRESETS, "host"])
+            raise InputError(f"cluster {cluster!r}: unknown, choose from {choices} or a .yaml file")
+        return preset(name=cluster)
+    made = build_described(cluster, "cluster", _MAKERS, trust=trust)
+    if not isinstance(made, Cluster):
+        raise InputError(f"{cluster}: describes a {type(made).__name__}, no cluster")
+    return made

@@ -1,0 +1,84 @@
+"""Which of torch's operators a kernel may call, and which of these a file may name.
+
+A kernel is repeated, on other threads and on what earlier executions left in memory: its operator
+has to be a function. And a graph is data, whoever wrote it: of the operators of a file nothing but
+tensors may depend. torch is imported for kernels that name it alone.
+"""
+
+import re
+from typing import Any
+
+from doppler.errors import InputError
+
+_NAMESPACES = ("aten", "prims")
+# Public operators that are none of a file's business: results that are memory as it was, or a file;
+# statistics updated although the signature denies it; layouts (packed, sparse, nested, a vendor's
+# own) that are read from bytes which are only said to have them.
+_REFUSED = re.compile(
+    r"from_file|(new_)?empty|resize|set($|_)|data$|get_gradients|pin_memory|device_put"
+    r"|(native_)?batch_norm($|_(update|gather))|instance_norm"
+    r"|fbgemm|quantized|q_per|int_repr|(to_)?mkldnn|cudnn|miopen|(lstm_)?mps|convolution_\w*overrideable"
+    r"|(to_)?sparse|copy_sparse|nested|to_padded|values|indices|crow_|ccol_|col_ind|row_ind|lift"
+)
+# Operators of torch's inside that exported modules are made of.
+_INSIDE = re.compile(
+    r"_(adaptive_avg_pool|aminmax|batch_norm_(no_update|with_update_functional)|cdist|conj"
+    r"|conv_depthwise|ctc_loss|embedding_bag(_forward_only)?$|euclidean_dist|fft|fused_rms_norm"
+    r"|grouped_mm|int_mm|linalg|log_softmax|logcumsumexp|native_batch_norm|neg_view|pdist|prelu"
+    r"|reshape_copy|safe_softmax|scaled_dot_product|scaled_mm|softmax|stack|thnn_fused|to_copy"
+    r"|trilinear|unique|unsafe_index|unsafe_masked_index|unsafe_view|upsample|weight_norm)"
+)
+
+
+def find_operator(name: str) -> Any:
+    """Torch's operator of the name ``namespace.packet.overload``, which has to be a function.
+
+    Raises:
+        ValueError: torch has none of this name, or it changes what it is given, draws random
+            numbers, or returns something else than tensors.
+    """
+    import torch
+
+    parts = name.split(".")
+    operator: Any = torch.ops
+    for part in parts if len(parts) == 3 else ():
+        operator = getattr(operator, part, None) if part.isidentifier() else None
+    if not isinstance(operator, torch._ops.OpOverload):
+        raise ValueError(f"{name!r} is no operator of torch, or is not called like one")
+    schema = operator._schema
+    if schema.is_mutable or any(a.alias_info and a.alias_info.is_write for a in schema.arguments):
+        raise ValueError(f"{name!r} changes what it is given: it is no function")
+    if torch.Tag.nondeterministic_seeded in operator.tags:
+        raise ValueError(f"{name!r} draws random numbers: it is no function")
+    if not schema.returns or not all("Tensor" in str(one.type) for one in schema.returns):
+        raise ValueError(f"{name!r} returns something else than tensors")
+    return operator
+
+
+def check_file_kernel(expression: str, where: str) -> None:
+    """Refuse a kernel of a file that calls an operator which is not known to be harmless.
+
+    Raises:
+        InputError: names the operator.
+    """
+    word, _, call = expression.partition(":")
+    if word != "torch":
+        return
+    name = call.partition(":")[0]
+    namespace, *rest = name.split(".")
+    if namespace not in _NAMESPACES:  # to look further might import something
+        raise InputError(f"{where}: {name!r} is no operator of {' or '.join(_NAMESPACES)}")
+    try:
+        operator = find_operator(name)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
+    packet = rest[0]
+    listed = _INSIDE if packet.startswith("_") else _REFUSED
+    if bool(listed.match(packet)) != packet.startswith("_") or _takes_objects(operator):
+        raise InputError(f"{where}: {name!r} is none of the operators that a file may name")
+
+
+def _takes_objects(operator: Any) -> bool:
+    """Whether it takes what is no tensor, number or text."""
+    types = [str(argument.type) for argument in operator._schema.arguments]
+    return any("__torch__" in one or "Storage" in one or "Generator" in one for one in types)
