@@ -2,6 +2,8 @@
 
 import math
 
+_NO_MEMORY = ("allocate memory", "not enough memory", "out of memory", "start new thread")
+
 
 class InputError(ValueError):
     """Bad input: its message is one line that names what is wrong and where.
@@ -30,3 +32,16 @@ def check_count(key: str, value: int, least: int) -> None:
     """
     if type(value) is not int or value < least:
         raise InputError(f"{key}: must be a whole number of at least {least}, got {value!r}")
+
+
+def fault_of_machine(error: BaseException | None) -> str | None:
+    """What the machine did not do, in one line: a full disk, no memory; None for other errors."""
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error) or type(error).__name__
+        return reason if error.filename is None else f"{error.filename}: {reason}"
+    text = str(error).partition("\n")[0]
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({text})" if text else "not enough memory"
+    if isinstance(error, RuntimeError) and any(sign in text for sign in _NO_MEMORY):
+        return f"not enough memory ({text})"  # torch says so, and Python of threads
+    return None

@@ -15,7 +15,7 @@ from pathlib import Path
 from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 
-from doppler.errors import InputError
+from doppler.errors import InputError, fault_of_machine
 
 _FOLDER = "DOPPLER_FAILURES"
 
@@ -60,21 +60,23 @@ def one_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def users_cause(error: BaseException) -> BaseException | None:
-    """What the user can mend of an error; None for a defect of ours."""
+def users_cause(error: BaseException) -> str | None:
+    """What the user can mend of an error, in one line; None for a defect of ours."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, InputError):
+    while cause is not None:
+        if isinstance(cause, InputError):
+            return one_line(cause)
+        if line := fault_of_machine(cause):
+            return line
         cause = cause.__cause__ or cause.__context__
-    if cause is None and isinstance(error, HydraException | OmegaConfBaseException):
-        return error
-    return cause
+    return one_line(error) if isinstance(error, HydraException | OmegaConfBaseException) else None
 
 
 def tell(error: BaseException) -> str:
     """Print one line, a defect of ours with its traceback; return the line."""
-    cause = users_cause(error)
-    if cause is None:
+    line = users_cause(error)
+    if line is None:
         traceback.print_exception(error)
-    line = one_line(cause) if cause else str(error) or repr(error)
+        line = str(error) or repr(error)
     print(f"error: {line}", file=sys.stderr)
     return line
