@@ -1,15 +1,19 @@
 """The command ``doppler``: run, report, place, warm."""
 
+import atexit
 import inspect
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from doppler import __version__
 from doppler.errors import InputError, fault_of_machine
 from doppler.stopping import Stopped, stoppable
 
+_SIGNALLED = 128  # exit codes above this one say by which signal
 USAGE = """\
 doppler run OPTION=VALUE ...          place a workload, compare methods; doppler run --help lists
                                       the options; -m runs all combinations of OPTION=A,B,C
@@ -51,6 +55,20 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         print(f"error: {line}", file=sys.stderr)
         return 1
+
+
+def program(arguments: list[str] | None = None) -> NoReturn:
+    """The command line of the process; after a signal nothing but exit handlers is waited for.
+
+    Taking down an interpreter that has loaded torch takes a second.
+    """
+    code = main(arguments)
+    if code > _SIGNALLED:
+        atexit._run_exitfuncs()
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
