@@ -1,14 +1,19 @@
 """The command ``doppler``: run, report, place, warm."""
 
+import atexit
 import inspect
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from doppler import __version__
-from doppler.errors import InputError
+from doppler.errors import InputError, fault_of_machine
+from doppler.stopping import Stopped, stoppable
 
+_SIGNALLED = 128  # exit codes above this one say by which signal
 USAGE = """\
 doppler run OPTION=VALUE ...          place a workload, compare methods; doppler run --help lists
                                       the options; -m runs all combinations of OPTION=A,B,C
@@ -19,7 +24,12 @@ doppler --version"""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Carry out a command line; return the exit code: 0, 1 if it fails, 2 if it is empty."""
+    """Carry out a command line.
+
+    Returns:
+        The exit code: 0, 1 if it fails, 2 if it is empty, 128 and the number of a signal that ended
+        it.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] in ("-h", "--help"):
         print(USAGE, file=sys.stdout if words else sys.stderr)
@@ -32,10 +42,33 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: no command {words[0]!r}\n{USAGE}", file=sys.stderr)
         return 1
     try:
-        return command(words[1:])
-    except (InputError, OSError) as error:  # OSError: a file that is missing, or not ours to write
+        with stoppable():
+            return command(words[1:])
+    except Stopped as stopped:
+        print(stopped.line, file=sys.stderr)
+        return stopped.exit_code
+    except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except Exception as error:
+        if (line := fault_of_machine(error)) is None:
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        return 1
+
+
+def program(arguments: list[str] | None = None) -> NoReturn:
+    """The command line of the process; after a signal nothing but exit handlers is waited for.
+
+    Taking down an interpreter that has loaded torch takes a second.
+    """
+    code = main(arguments)
+    if code > _SIGNALLED:
+        atexit._run_exitfuncs()
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:

@@ -1,5 +1,7 @@
 """The one exception that means "the user's input is at fault"."""
 
+_NO_MEMORY = ("allocate memory", "not enough memory", "out of memory", "start new thread")
+
 
 class InputError(ValueError):
     """Bad input: its message is one line that names what is wrong and where.
@@ -7,3 +9,16 @@ class InputError(ValueError):
     The command line prints the message and exits with code 1. Any other exception is a defect of
     ours and keeps its traceback.
     """
+
+
+def fault_of_machine(error: BaseException | None) -> str | None:
+    """What the machine did not do, in one line: a full disk, no memory; None for other errors."""
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error) or type(error).__name__
+        return reason if error.filename is None else f"{error.filename}: {reason}"
+    text = str(error).partition("\n")[0]
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({text})" if text else "not enough memory"
+    if isinstance(error, RuntimeError) and any(sign in text for sign in _NO_MEMORY):
+        return f"not enough memory ({text})"  # torch says so, and Python of threads
+    return None

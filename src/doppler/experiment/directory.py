@@ -18,7 +18,7 @@ from doppler.errors import InputError
 from doppler.experiment.log import LOG_FILE
 from doppler.files import read_json
 from doppler.files.values import read_number
-from doppler.graph.formats import write_atomically
+from doppler.graph.formats import held, write_atomically
 from doppler.problem import Placement
 from doppler.report.rows import SUMMARY_FILE
 from doppler.system import SystemKind
@@ -28,6 +28,7 @@ OVERRIDES_FILE = ".hydra/overrides.yaml"
 IDENTITY_FILE = ".hydra/run_hash"
 LOCK_FILE = ".lock"
 PLACEMENT_FILE = "placement.json"
+CHECKPOINTS = "checkpoints"
 
 Summary = dict[str, Any]
 
@@ -56,11 +57,17 @@ class RunDirectory:
         path = self.path / SUMMARY_FILE
         try:
             summary = json.loads(path.read_text())
-        except ValueError:
+        except (ValueError, RecursionError):
             summary = None
-        if not isinstance(summary, dict) or not summary:
-            raise InputError(f"{path}: damaged (overwrite=true runs it again)")
+        if not isinstance(summary, dict) or not {"stage", "seed"} <= summary.keys():
+            raise InputError(f"{path}: damaged")
         return summary
+
+    def going_on(self) -> str:
+        """How a run that is interrupted goes on, as a part of a line."""
+        begun = (self.path / CHECKPOINTS).is_dir()
+        how = f"goes on from {self.path}" if begun else f"runs it again ({self.path})"
+        return f"the same command {how}"
 
     def write_summary(self, summary: Summary) -> None:
         """Mark the run as finished."""
@@ -114,15 +121,29 @@ class RunDirectory:
             write_atomically(self.path / CONFIG_FILE, OmegaConf.to_yaml(cfg, resolve=True))
             listed = "".join(f"- {override}\n" for override in overrides)
             write_atomically(self.path / OVERRIDES_FILE, listed or "[]\n")
-            yield
+            try:
+                with held(self.path):
+                    yield
+            except OSError as error:
+                if self.path.is_dir():
+                    raise
+                raise InputError(
+                    f"{self.path}: deleted while the run wrote there; the same command begins anew"
+                ) from error
 
     def _check_holder(self) -> None:
         """A directory without results is free, whoever began there; a log is no result."""
         if not self.path.is_dir() or {path.name for path in self._results()} <= {LOG_FILE}:
             return
         file = self.path / IDENTITY_FILE
-        holder = file.read_text().strip() if file.exists() else None
-        if holder is None:
+        holder = file.read_text(errors="replace").strip() if file.exists() else ""
+        if not holder.isalnum():
+            if self.path.name.endswith(f"-{self.identity}"):
+                return  # nothing else would lie in a directory of this name
+            if file.exists():
+                raise InputError(
+                    f"{file}: damaged; if this run lies there: echo {self.identity} > {file}"
+                )
             raise InputError(f"{self.path}: is not empty and holds no run")
         if holder != self.identity:
             raise InputError(

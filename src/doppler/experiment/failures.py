@@ -26,7 +26,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from doppler.errors import InputError
+from doppler.errors import InputError, fault_of_machine
 from doppler.experiment.checking import LITERAL, unknown
 
 _FOLDER = "DOPPLER_FAILURES"
@@ -74,22 +74,23 @@ def one_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def users_cause(error: BaseException) -> BaseException | None:
-    """What the user can mend of an error; None for a defect of ours.
+def users_cause(error: BaseException) -> str | None:
+    """What the user can mend of an error, in one line; None for a defect of ours.
 
     What a part of the configuration raised when it was made is told by Hydra or OmegaConf; only if
     it is an InputError it is the user's: options have been checked by then.
     """
-    cause: BaseException | None = error
-    while isinstance(cause, HydraException | OmegaConfBaseException):
-        within = cause.__cause__ or cause.__context__
-        if within is None:
-            break
-        cause = within
+    chain = [error]
+    while (within := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(within)
+    told_by = (HydraException, OmegaConfBaseException)
+    cause = next((each for each in chain if not isinstance(each, told_by)), None)
     if isinstance(cause, InputError):
-        return cause
-    is_told = isinstance(error, HydraException | OmegaConfBaseException)
-    return error if is_told and not isinstance(error, InstantiationException) else None
+        return one_line(cause)
+    if line := next(filter(None, map(fault_of_machine, chain)), None):
+        return line
+    is_told = isinstance(error, told_by) and not isinstance(error, InstantiationException)
+    return one_line(error) if is_told else None
 
 
 def _of_override(error: ConfigCompositionException) -> str | None:
@@ -114,9 +115,9 @@ def _of_override(error: ConfigCompositionException) -> str | None:
 
 def tell(error: BaseException) -> str:
     """Print one line, a defect of ours with its traceback; return the line."""
-    cause = users_cause(error)
-    if cause is None:
+    line = users_cause(error)
+    if line is None:
         traceback.print_exception(error)
-    line = one_line(cause) if cause else str(error) or repr(error)
+        line = str(error) or repr(error)
     print(f"error: {line}", file=sys.stderr)
     return line

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +15,10 @@ from omegaconf import DictConfig
 from doppler.baselines import Annealing, Baseline, Clustering, TaughtPlacement, Teacher
 from doppler.errors import InputError
 from doppler.experiment.comparing import is_pointless, search_with
+from doppler.experiment.directory import RunDirectory
 from doppler.experiment.run import Run
 from doppler.policies import Policy
-from doppler.policies.weights import load_policy_weights
+from doppler.policies.weights import load_checkpoint, load_policy_weights
 from doppler.problem import Placement
 from doppler.report.rows import format_seconds
 from doppler.search import (
@@ -106,7 +108,7 @@ def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
             raise InputError(f"stage.teacher: {name} found no placement that fits in memory")
         result.placement.save(path, {"makespan_s": result.makespan_s, **asdict(effort)})
     placement = Placement.load(path, run.spec.problem)
-    kept = json.loads(path.read_text())
+    kept = _read_teacher(path)
     effort = Effort(kept["evaluations"], kept["seconds"])
     run.say(
         f"{name} teaches a placement of {format_seconds(kept['makespan_s'])}, found in "
@@ -114,6 +116,25 @@ def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
     )
     found = Found(placement, kept["makespan_s"])
     return TaughtPlacement.of(run.spec.problem, placement), effort, found
+
+
+def check_training_left(directory: RunDirectory) -> None:
+    """Raise an InputError if a training cannot go on from there, nor another begin with it."""
+    last, teacher = directory.path / LAST, directory.path / TEACHER_FILE
+    if directory.is_finished or last.exists():
+        load_checkpoint(last)
+    elif teacher.exists():
+        _read_teacher(teacher)
+
+
+def _read_teacher(path: Path) -> dict[str, Any]:
+    try:
+        kept = json.loads(path.read_text())
+        if {"evaluations", "seconds", "makespan_s"} <= kept.keys():
+            return kept
+    except (OSError, ValueError, RecursionError, AttributeError):
+        pass
+    raise InputError(f"{path}: damaged")
 
 
 def best_so_far(run: Run, session: Session) -> BestSoFar:

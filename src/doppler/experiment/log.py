@@ -4,7 +4,7 @@ import logging
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.control import Control
 
 from doppler.errors import InputError
+from doppler.stopping import Stopped
 
 LOG_FILE = "run.log"
 _WIDTH = 140  # of tables, as where output goes to a pipe
@@ -27,8 +28,27 @@ class _Copies(RenderHook):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         shown = [each for each in renderables if not isinstance(each, Control)]
         if shown:
-            self.console.print(*shown, soft_wrap=True)
+            with suppress(OSError):  # the disk is full: who writes results there says so
+                self.console.print(*shown, soft_wrap=True)
         return renderables
+
+
+@contextmanager
+def _log(path: Path) -> Iterator[TextIO]:
+    file = path.open("a", encoding="utf-8", buffering=1)
+    try:
+        with suppress(OSError):
+            file.write(f"-- {datetime.now().astimezone().isoformat(timespec='seconds')}\n")
+        yield file
+    finally:
+        with suppress(OSError):
+            file.close()
+
+
+def _last_words(error: BaseException) -> str:
+    if isinstance(error, Stopped):
+        return f"{error.line}\n"
+    return f"error: {error}\n" if isinstance(error, InputError) else traceback.format_exc()
 
 
 @contextmanager
@@ -39,26 +59,24 @@ def logged(directory: Path, console: Console) -> Iterator[None]:
         directory: of the run; it exists.
         console: what the run prints on. An error that ends the run is written down too.
     """
-    with (directory / LOG_FILE).open("a", encoding="utf-8", buffering=1) as file:
-        file.write(f"-- {datetime.now().astimezone().isoformat(timespec='seconds')}\n")
+    with _log(directory / LOG_FILE) as file:
         handler = logging.StreamHandler(file)
         handler.setLevel(logging.WARNING)
         logging.getLogger().addHandler(handler)
         show = warnings.showwarning
 
         def copy_warning(message: Any, category: Any, filename: str, lineno: int, *rest: Any):
-            file.write(warnings.formatwarning(message, category, filename, lineno))
+            with suppress(OSError):
+                file.write(warnings.formatwarning(message, category, filename, lineno))
             show(message, category, filename, lineno, *rest)
 
         console.push_render_hook(_Copies(file))
         warnings.showwarning = copy_warning
         try:
             yield
-        except InputError as error:
-            file.write(f"error: {error}\n")
-            raise
-        except BaseException:
-            file.write(traceback.format_exc())
+        except BaseException as error:
+            with suppress(OSError):
+                file.write(_last_words(error))
             raise
         finally:
             warnings.showwarning = show

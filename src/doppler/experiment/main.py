@@ -11,7 +11,8 @@ it. Started again, a sweep runs what is not finished.
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import hydra
@@ -23,6 +24,7 @@ from doppler.errors import InputError
 from doppler.experiment import failures
 from doppler.experiment.overrides import hydra_arguments
 from doppler.resources import resource
+from doppler.stopping import ending_children, going_on, stoppable
 
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
@@ -33,7 +35,8 @@ def run(arguments: list[str]) -> int:
     conf = str(resource("conf"))
     entry = hydra.main(version_base="1.3", config_path=conf, config_name="config")(main)
     failed, elsewhere = False, []
-    with failures.collected() as lines:
+    is_sweep = "-m" in sys.argv or "--multirun" in sys.argv
+    with failures.collected() as lines, _sweep() if is_sweep else nullcontext():
         try:
             sys.argv[1:] = hydra_arguments(arguments)
             entry()
@@ -49,6 +52,13 @@ def run(arguments: list[str]) -> int:
     return 1 if failed or shown else 0
 
 
+@contextmanager
+def _sweep() -> Iterator[None]:
+    """A signal ends all runs of a sweep, wherever on this machine its launcher runs them."""
+    with going_on(lambda: "the sweep ends, and runs what is not finished"), ending_children():
+        yield
+
+
 def main(cfg: DictConfig) -> float | None:
     """Run one configuration; return what ``optimized_metric`` names of its summary.
 
@@ -62,9 +72,12 @@ def main(cfg: DictConfig) -> float | None:
         from doppler.experiment import execute
         from doppler.report.rows import make_console
 
-        summary = execute(cfg, overrides, make_console())
+        with stoppable():  # in a process that a launcher has started, too
+            summary = execute(cfg, overrides, make_console())
         return metric(summary, str(cfg.optimized_metric), required=searches)
-    except Exception as error:  # told here: Hydra would add lines of its own
+    except (Exception, SystemExit) as error:  # told here: Hydra would add lines of its own
+        if isinstance(error, SystemExit):
+            error = InputError(f"code that the run calls called sys.exit({error.code!r})")
         line = f"{' '.join(overrides)}: {failures.tell(error)}"
         if job.mode != RunMode.MULTIRUN:
             sys.exit(1)

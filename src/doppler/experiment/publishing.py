@@ -16,6 +16,7 @@ from hydra.utils import instantiate
 
 from doppler.errors import InputError
 from doppler.graph.formats import write_atomically
+from doppler.stopping import unhurried
 
 if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger
@@ -127,8 +128,9 @@ class Loggers:
             yield
             failed = False
         finally:
-            for logger in self._made.values():
-                logger.finalize("failed" if failed else "success")
-                end_run = getattr(logger, "end_run", None)  # finalize ends every training too
-                if end_run is not None:
-                    end_run(failed=failed)
+            with unhurried():
+                for logger in self._made.values():
+                    logger.finalize("failed" if failed else "success")
+                    end_run = getattr(logger, "end_run", None)  # finalize ends every training too
+                    if end_run is not None:
+                        end_run(failed=failed)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from doppler.experiment.log import logged
 from doppler.experiment.publishing import Loggers, check_packages
 from doppler.experiment.specification import Specification, literal, made, plain
 from doppler.report.rows import RESULTS_FILE, print_results, read_results
+from doppler.stopping import going_on
 from doppler.system import Session
 
 
@@ -52,6 +54,11 @@ class Stage(ABC):
     def method(self, spec: Specification) -> str:
         """The method that the run is about, as its directory is called."""
         return spec.policy_name
+
+    def check_left(self, directory: RunDirectory) -> None:
+        """Raise an InputError if what this run goes on from, or another begins with, is damaged."""
+        if directory.is_finished:
+            directory.summary()
 
     def show(self, run: "Run") -> None:
         """Print what a finished run has to tell."""
@@ -114,6 +121,11 @@ class Run:
         cfg = OmegaConf.create(literal({**settings, "stage": stage}))
         return make_run(cfg, self.console, is_step=True)
 
+    def anew(self) -> "Run":
+        """The same, whatever its directory has."""
+        cfg = OmegaConf.create({**plain(self.spec.cfg), "overwrite": True})
+        return make_run(cfg, self.console, is_step=self.is_step)
+
     def introduce(self) -> None:
         """Say what is run on what."""
         problem, cfg = self.spec.problem, self.spec.cfg
@@ -139,6 +151,15 @@ class Run:
                 f"{'all' if problem.costs.has_links else 'not all'} links; "
                 f"{num_modelled} ops are modelled"
             )
+
+
+@contextmanager
+def mendable() -> Iterator[None]:
+    """An InputError of files that a run has left says how they are made anew."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{error} (overwrite=true runs it again)") from None
 
 
 def make_run(cfg: DictConfig, console: Console, *, is_step: bool = False) -> Run:
@@ -169,33 +190,54 @@ def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summ
     """
     run = make_run(cfg, console)
     check_packages(list(cfg.get("logger") or ()))
-    for each in _in_order(run):
+    for each in _in_order(run, mends=bool(cfg.overwrite)):
         told = overrides if each is run else ()
-        with each.directory.claimed(each.spec.cfg, told, wait=each.is_step):
-            already = each.directory.is_finished
+        directory = each.directory
+        with (
+            directory.claimed(each.spec.cfg, told, wait=each.is_step),
+            going_on(directory.going_on),
+        ):
+            already = directory.is_finished
+            with mendable():
+                if already:
+                    directory.summary()
+                else:
+                    each.stage.check_left(directory)
             with each.loggers.closed():
                 if not already:
-                    with logged(each.directory.path, each.console):
+                    with logged(directory.path, each.console):
                         each.introduce()
                         each.stage.run(each)
                 if not each.is_step:
                     each.loggers.publish(retell=already)
         if already and not each.is_step:
-            each.say(f"{each.directory.path} is finished already (overwrite=true runs it again)")
-            try:
-                each.stage.show(each)
-            except (OSError, KeyError) as error:
-                what = f"{each.directory.path}: damaged ({error})"
-                raise InputError(f"{what}: overwrite=true runs it again") from None
+            each.say(f"{directory.path} is finished already (overwrite=true runs it again)")
+            with mendable():
+                try:
+                    each.stage.show(each)
+                except (KeyError, TypeError, ValueError) as error:
+                    what = str(error) if isinstance(error, InputError) else repr(error)
+                    raise InputError(f"{directory.path}: damaged ({what})") from None
     return run.directory.summary()
 
 
-def _in_order(run: Run) -> Iterator[Run]:
-    """The runs that it needs, what these need before them, and last the run itself."""
+def _in_order(run: Run, *, mends: bool) -> Iterator[Run]:
+    """The runs that it needs, what these need before them, and last the run itself.
+
+    mends: a run that it needs is made anew where its files are damaged.
+    """
     run.stage.check(run.spec)
     for needed in run.stage.needed(run):
+        try:
+            with mendable():
+                needed.stage.check_left(needed.directory)
+        except InputError as error:
+            if not mends:
+                raise
+            run.say(f"made anew: {error}")
+            needed = needed.anew()
         if not needed.is_finished:
             run.say(f"stage={needed.stage.name} is needed first: {needed.directory.path}")
-            yield from _in_order(needed)
+            yield from _in_order(needed, mends=mends)
     run.spec.check()
     yield run

@@ -8,9 +8,9 @@ from hydra.utils import instantiate
 
 from doppler.baselines import Baseline
 from doppler.errors import InputError
-from doppler.experiment.directory import Summary
+from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learning import make_policy, make_teacher, train
+from doppler.experiment.learning import check_training_left, make_policy, make_teacher, train
 from doppler.experiment.results import finish, identity
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import plain
@@ -34,6 +34,11 @@ class ImitationStage(Stage):
         *("algorithm.reinforcement", "algorithm.search_share"),
         "trainer.checkpoint_every_s",
     )
+
+    def check_left(self, directory: RunDirectory) -> None:
+        """See Stage."""
+        super().check_left(directory)
+        check_training_left(directory)
 
     def run(self, run: Run) -> Summary:
         """Train; leaves last.ckpt."""

@@ -17,9 +17,9 @@ from doppler.experiment.calibrate import Calibrate, costs_path, is_calibrated
 from doppler.experiment.checking import check_part
 from doppler.experiment.comparing import compare_baselines, found_by, is_pointless
 from doppler.experiment.configuration import Algorithm
-from doppler.experiment.directory import Summary
+from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.judging import Method
-from doppler.experiment.learning import Learner
+from doppler.experiment.learning import Learner, check_training_left
 from doppler.experiment.results import leave
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
@@ -102,6 +102,11 @@ class StageThree(Stage):
             yield run.step(settings, seed=0, overwrite=gone)
         if self.init_from == AUTO and not run.is_finished:
             yield _stage_two(run)
+
+    def check_left(self, directory: RunDirectory) -> None:
+        """See Stage."""
+        super().check_left(directory)
+        check_training_left(directory)
 
     def run(self, run: Run) -> Summary:
         """See Stage."""

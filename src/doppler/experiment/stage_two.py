@@ -10,10 +10,10 @@ import numpy as np
 from doppler.baselines import Baseline
 from doppler.errors import InputError
 from doppler.experiment.comparing import compare_baselines
-from doppler.experiment.directory import Summary
+from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.inference import apply_policy
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learning import Learner
+from doppler.experiment.learning import Learner, check_training_left
 from doppler.experiment.problem_set import train_on_set
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
@@ -68,6 +68,11 @@ class StageTwo(Stage):
         """Stage I, if its weights are asked for."""
         if self.init_from == AUTO and not self.problems and not run.is_finished:
             yield imitation_step(run)
+
+    def check_left(self, directory: RunDirectory) -> None:
+        """See Stage."""
+        super().check_left(directory)
+        check_training_left(directory)
 
     def run(self, run: Run) -> Summary:
         """Train on the problem, or on many."""

@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from doppler.files import read_text
@@ -26,16 +28,59 @@ def load_graph(path: FilePath | Path, *, name: str | None = None) -> DataflowGra
 
 
 def write_atomically(path: str | Path, text: str) -> None:
-    """Write a file so that a reader, or a kill at any moment, finds the old or the new content."""
+    """Write a file so that a reader, or a kill at any moment, finds the old or the new content.
+
+    Raises:
+        OSError: names the file.
+    """
+    with replaced(path) as partial:
+        partial.write_text(text)
+
+
+@contextmanager
+def replaced(path: str | Path) -> Iterator[Path]:
+    """Where to write what replaces a file when the context ends well, atomically.
+
+    Folders that are missing are made, but those that are `held` must be there.
+
+    Raises:
+        OSError: names the file, whatever could not be done.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text)
-        os.replace(partial, path)
+        with naming(path):
+            for folder in _held & set(path.absolute().parents):
+                folder.stat()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield partial
+            os.replace(partial, path)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """An OSError of what is done here names the file: a full disk names none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+_held: set[Path] = set()
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """A folder that others may delete meanwhile: then nothing makes it again, writing fails."""
+    _held.add(folder.absolute())
+    try:
+        yield
+    finally:
+        _held.discard(folder.absolute())
 
 
 def save_json(graph: DataflowGraph, path: str | Path) -> None:

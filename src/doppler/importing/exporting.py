@@ -41,7 +41,7 @@ def export(module: nn.Module, example_inputs: Sequence[Any]) -> ExportedProgram:
                 f"{_where(module, path)}: a branch depends on the values of a tensor{_line(error)};"
                 " compute both sides and choose by torch.where, or decide before the call"
             ) from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = str(error).strip().split("\n")[0]
             raise InputError(
                 f"{_where(module, path)}: torch.export fails: {type(error).__name__}: {reason}"

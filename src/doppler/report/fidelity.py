@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 from scipy.stats import rankdata
 
-from doppler.graph.formats import write_atomically
+from doppler.graph.formats import replaced, write_atomically
 from doppler.report.rows import plain_table
 
 FIDELITY_FILE = "fidelity.csv"
@@ -179,4 +179,5 @@ def _draw(path: Path, compared: Sequence[Fidelity], groups: list[str]) -> None:
             title=f"{one.label}: Spearman {one.spearman:.2f}, error {100 * one.mean_error:.0f}%",
         )
         axes.legend(fontsize="small")
-    figure.savefig(path)
+    with replaced(path) as partial:
+        figure.savefig(partial, format=path.suffix[1:])

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from doppler.graph.formats import replaced
 from doppler.report.finished import FinishedRun
 from doppler.report.tables import method_labels
 from doppler.trace.explain import time_unit
@@ -158,5 +159,5 @@ def _finish(figure: Figure, legend_of: Axes, title: str, path: Path) -> None:
     handles, names = legend_of.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
     figure.suptitle(title, fontsize=11, parse_math=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with replaced(path) as partial:
+        figure.savefig(partial, format=path.suffix[1:])

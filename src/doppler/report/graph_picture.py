@@ -19,6 +19,7 @@ from matplotlib.path import Path as Outline
 from numpy.typing import NDArray
 
 from doppler.graph import DataflowGraph, depth
+from doppler.graph.formats import replaced
 from doppler.graph.levels import find_cycle
 from doppler.report.description import quantity
 from doppler.trace.gantt import GREY, INK, PALETTE, shorten
@@ -88,7 +89,8 @@ def save_graph_picture(
     axes.text(_SIDE_IN, 0.24, title, fontsize=10, color=INK, va="center", parse_math=False)
     handles = [Patch(facecolor=colour[name], label=shorten(name, 24)) for name in names[:24]]
     figure.legend(handles=handles, loc="lower left", ncols=8, fontsize=9, frameon=False)
-    figure.savefig(Path(path))
+    with replaced(path) as partial:
+        figure.savefig(partial, format=Path(path).suffix[1:])
 
 
 def _places(

@@ -52,16 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     and clusters are kept apart.
 
     argv: arguments; those of the command line by default. Returns the exit code.
+
+    Raises:
+        InputError, OSError: as `write_report`; a file that cannot be written.
     """
     parser = argparse.ArgumentParser(prog="report", description=str(main.__doc__).splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run directories, or folders of them")
     parser.add_argument("--out", type=Path, default=Path("outputs/report"), help="where to write")
     arguments = parser.parse_args(argv)
-    try:
-        markdown, damaged = write_report(arguments.runs, arguments.out)
-    except (InputError, OSError) as error:  # a file that is missing, or may not be written
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    markdown, damaged = write_report(arguments.runs, arguments.out)
     console = Console(markup=False, emoji=False)
     console.print(Markdown(markdown) if console.is_terminal else markdown, soft_wrap=True)
     for line in damaged:

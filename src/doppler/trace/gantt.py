@@ -3,7 +3,6 @@
 Shape suffixes: V ops, T transfers, N boxes of one layer; C 4 corners or colour channels.
 """
 
-import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from doppler.graph.formats import replaced
 from doppler.trace.events import Trace
 from doppler.trace.explain import Explanation, LinkUse, busy_seconds, explain, time_text, time_unit
 
@@ -87,12 +87,9 @@ def save_gantt(trace: Trace, path: str | Path, *, title: str | None = None) -> N
     that is unknown; transfers are grey; each row's utilisation stands at its right end. Of many
     links the busiest are shown.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure = _draw(trace, title)
-    partial = path.with_name(f".{path.name}.partial")
-    figure.savefig(partial, format="png", metadata={"Software": None})
-    os.replace(partial, path)
+    with replaced(path) as partial:
+        figure.savefig(partial, format="png", metadata={"Software": None})
 
 
 def _draw(trace: Trace, title: str | None) -> Figure:

@@ -4,17 +4,19 @@ A kill leaves either the old or the new checkpoint; resumed training repeats, dr
 came after it.
 """
 
-import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
 from doppler.errors import InputError
 from doppler.files.values import read_integer, read_number
+from doppler.graph.formats import replaced
 from doppler.policies.weights import load_checkpoint
 from doppler.problem import Problem
 from doppler.search import NOTHING, Effort, Found
+from doppler.stopping import deferred, unhurried
 
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
 # What Lightning goes on from, beside the weights.
@@ -22,11 +24,9 @@ _LIGHTNING = ("epoch", "global_step", "loops", "optimizer_states", "lr_scheduler
 
 
 def save_checkpoint(trainer: Trainer, path: Path) -> None:
-    """Write the whole training state, atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    trainer.save_checkpoint(partial)
-    os.replace(partial, path)
+    """Write the whole training state, atomically, also after a signal."""
+    with unhurried(), replaced(path) as partial:
+        trainer.save_checkpoint(partial)
 
 
 def updates_done(directory: Path) -> int:
@@ -93,6 +93,8 @@ def found_of(path: str | Path, problem: Problem) -> Found:
 class LastCheckpoint(Callback):
     """Keeps checkpoints/last.ckpt, from which an interrupted run goes on.
 
+    A signal ends the training after an update, whose state is kept.
+
     directory: of the run. every_s: seconds between two writes of last.ckpt. Lightning's own
     ModelCheckpoint writes into the file that is there: a kill in between would damage it.
     """
@@ -101,13 +103,26 @@ class LastCheckpoint(Callback):
         self._directory = directory
         self._every_s = every_s
         self._written = time.perf_counter()
+        self._stack = ExitStack()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._is_stopped = self._stack.enter_context(deferred())
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs, batch, batch_idx: int
     ) -> None:
-        if time.perf_counter() - self._written >= self._every_s:
+        stops = self._is_stopped()
+        if stops or time.perf_counter() - self._written >= self._every_s:
             save_checkpoint(trainer, self._directory / LAST)
             self._written = time.perf_counter()
+        if stops:
+            self._stack.close()  # raises what has come
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         save_checkpoint(trainer, self._directory / LAST)
+        self._stack.close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self._stack.__exit__(type(exception), exception, exception.__traceback__)

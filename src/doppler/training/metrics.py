@@ -8,7 +8,7 @@ from typing import Any
 
 from pytorch_lightning.loggers import Logger
 
-from doppler.graph.formats import write_atomically
+from doppler.graph.formats import naming, write_atomically
 from doppler.report.rows import METRICS_FILE
 
 
@@ -50,14 +50,16 @@ class CsvMetrics(Logger):
         if not self._columns:
             self._columns = list(row)
             self._keep_rows_before(step or 0)
-        with self._path.open("a", newline="") as file:
+        with naming(self._path), self._path.open("a", newline="") as file:
             csv.DictWriter(file, self._columns).writerow(row)
 
     def _keep_rows_before(self, step: int) -> None:
         rows = []
         if self._path.exists():
-            with self._path.open(newline="") as file:
-                rows = [row for row in csv.DictReader(file) if _is_before(row, step)]
+            # A kill may have cut the last line short; what else is no whole row is dropped too.
+            text = self._path.read_text(errors="replace").replace("\0", "")
+            whole = text[: text.rfind("\n") + 1]
+            rows = [row for row in csv.DictReader(io.StringIO(whole)) if _is_before(row, step)]
         file = io.StringIO(newline="")
         writer = csv.DictWriter(file, self._columns, extrasaction="ignore")
         writer.writeheader()
@@ -65,6 +67,7 @@ class CsvMetrics(Logger):
         write_atomically(self._path, file.getvalue())
 
 
-def _is_before(row: dict[str, str], step: int) -> bool:
-    # A kill may have cut the last row short.
-    return (row.get("step") or "").isdigit() and int(row["step"]) < step
+def _is_before(row: dict[str, Any], step: int) -> bool:
+    number = row.get("step") or ""
+    is_whole = None not in row and None not in row.values()
+    return is_whole and number.isascii() and number.isdigit() and int(number) < step
