@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.mutations.changes import Mutation, mutations
-from benchmarks.mutations.trial import Trial, try_tests
+from benchmarks.mutations.trial import try_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build/mutations"
@@ -102,7 +103,7 @@ def try_all(package: str, chosen: list[Mutation], seed: int, results: Path) -> N
         text = mutation.apply(source.read_text())
         source.unlink()  # the copy is a link
         source.write_text(text)
-        ordered = sorted(files, key=lambda f: (not named_like(f, mutation), unchanged.seconds(f)))
+        ordered = sorted(files, key=lambda f: (-named_like(f, mutation), unchanged.seconds(f)))
         trial = try_tests(tree, ordered, limits=unchanged.tests)
         said = {**asdict(mutation), "seed": seed, "outcome": trial.outcome, "why": trial.why}
         with results.open("a") as file:
@@ -139,10 +140,10 @@ def test_files(path: Path) -> Iterator[Path]:
         yield file.relative_to(root)
 
 
-def named_like(test: str, mutation: Mutation) -> bool:
-    """Whether a file of tests is, by its name, for the file that is changed."""
-    words = set(Path(test).stem.removeprefix("test_").split("_"))
-    return bool(words & set(Path(mutation.path).stem.split("_")))
+def named_like(test: str, mutation: Mutation) -> int:
+    """How many words of the changed file's path and name are in the name of a file of tests."""
+    words = set(re.split("[_/]", mutation.path.removesuffix(".py")))
+    return len(words & set(Path(test).stem.split("_")))
 
 
 def read(results: Path) -> dict[Mutation, dict]:
