@@ -28,15 +28,15 @@ from benchmarks.mutations.trial import try_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build/mutations"
-# What tests each part of src/doppler; `make test` runs all of it.
+# What tests each part of src/doppler; tests of what is built on it may notice more.
 TESTS = {
     "simulator": ["simulator"],
     "episode": ["episode", "policies"],
-    "policies": ["policies", "training"],
-    "training": ["training", "search", "run/test_runs.py", "run/test_resume.py"],
+    "policies": ["policies"],
+    "training": ["training"],
     "experiment": ["experiment", "run"],
     "baselines": ["baselines"],
-    "search": ["search", "training"],
+    "search": ["search"],
     "einsum/decomposition": ["einsum"],
     "einsum/differentiation": ["einsum", "executor/test_training.py"],
     "executor": ["executor"],
