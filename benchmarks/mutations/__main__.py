@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.mutations.changes import Mutation, mutations
-from benchmarks.mutations.trial import try_tests
+from benchmarks.mutations.trial import prepare, try_tests
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build/mutations"
@@ -59,6 +59,7 @@ def main() -> None:
     if options.table:
         print(table(known))
         return
+    prepare()
     for package in options.packages.split(","):
         if options.again:
             chosen = [m for m, one in known.items() if survived(one) and package_of(m) == package]

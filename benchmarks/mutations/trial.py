@@ -1,8 +1,4 @@
-"""Tests run on one copy of the repository, in a process forked off this one.
-
-This one has imported the libraries, but nothing of the package: that saves most of what a run of
-pytest costs before its first test.
-"""
+"""Tests run on one copy of the repository, in a process forked off this one."""
 
 import json
 import os
@@ -40,10 +36,14 @@ class Trial:
         return sum(s for name, s in self.tests.items() if name.partition("::")[0] == file)
 
 
-def try_tests(tree: Path, files: Sequence[str], limits: Mapping[str, float]) -> Trial:
-    """Run the tests of a tree until one fails; with ``limits`` each has a time to be done in."""
+def prepare() -> None:
+    """Import the libraries, but nothing of the package: most of what pytest costs at first."""
     for name in _LIBRARIES:
         import_module(name)
+
+
+def try_tests(tree: Path, files: Sequence[str], limits: Mapping[str, float]) -> Trial:
+    """Run the tests of a tree until one fails; with ``limits`` each has a time to be done in."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         output, noted = Path(folder) / "output", Path(folder) / "noted"
