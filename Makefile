@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 
 help:
 	@echo "make demo       train on a real workload and compare: table, placement, trace, picture"
-	@echo "make test       all tests but the slow ones and those that need a GPU"
+	@echo "make test       all tests but 7 slow ones and 4 that need a GPU (CONTRIBUTING.md names them)"
 	@echo "make test-slow  the slow tests"
 	@echo "make gpu        all that needs a GPU, with python3 or PYTHON=..., which has torch with CUDA"
 	@echo "make check      what CI runs: lint, types, layers, docs, tests"

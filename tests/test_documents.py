@@ -43,6 +43,20 @@ def test_readme_is_for_people_who_have_two_minutes():
     assert len(re.findall(r"(?<![\w.])\d[\d,.]*", prose)) <= 40
 
 
+@pytest.mark.parametrize("mark", ["slow", "gpu"])
+def test_what_make_test_leaves_out_is_named(mark):
+    help_text = (PROJECT / "Makefile").read_text().split("make test-slow")[0]
+    table = (PROJECT / "CONTRIBUTING.md").read_text()
+    (number, files) = re.findall(rf"^\| `{mark}` \| (\d+) \|(.*)\|", table, re.MULTILINE)[0]
+    marked = {}
+    for file in (PROJECT / "tests").rglob("test_*.py"):
+        if count := len(re.findall(rf"^@pytest\.mark\.{mark}\b", file.read_text(), re.MULTILINE)):
+            marked[file.relative_to(PROJECT / "tests").as_posix()] = count
+    assert set(re.findall(r"`(\w+/\w+\.py)`", files)) == marked.keys()
+    assert int(number) == sum(marked.values())
+    assert re.search(rf"\b{number} .*{'GPU' if mark == 'gpu' else mark}", help_text)
+
+
 def shown_commands() -> list[str]:
     lines = re.findall(
         r"^    (?:doppler run|python src/run\.py)(.*)$", README + OPTIONS + REAL, re.MULTILINE

@@ -2,14 +2,17 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
+from problems import cluster_of, optimum
 
 from doppler.baselines import Judge
 from doppler.baselines.clustering import Clustering
 from doppler.cluster import preset
 from doppler.einsum import Auto, FewestElements, load_program, lower, parse_program
+from doppler.einsum.program import Formation, Input
 from doppler.errors import InputError
 from doppler.problem import build
 from doppler.simulator import WorkConserving
@@ -21,11 +24,72 @@ def auto(cluster, judge=JUDGE, grains=(1, 2)):
     return Auto(cluster=cluster, judge=judge, grains=grains)
 
 
+# Of the second, the published splits add up partial results where rows need nothing.
+PRODUCT = """program p
+input X[16, 16] f32
+input Y[16, 16] f32
+C[i, k] = sum(j) X[i, j] * Y[j, k]
+D[i, k] = exp(C[k, i])
+"""
+LONG_SUMS = """program p
+input X[4, 64] f32
+input Y[64, 4] f32
+C[i, k] = sum(j) X[i, j] * Y[j, k]
+D[i, k] = exp(C[i, k])
+"""
+SQUARE = """program p
+input X[4, 16] f32
+A[i, j] = exp(X[i, j])
+C[i, k] = sum(j) A[i, j] * A[k, j]
+"""
+
+
+def least_s(program, splits, cluster) -> float:
+    """Seconds of the best of all placements."""
+    problem = build(lower(program, splits), cluster)
+    return optimum(problem, WorkConserving(), orders=False)
+
+
+def all_splits(program, most):
+    """Every way to cut every op into at most so many blocks."""
+    ops = [one for one in program.nodes if not isinstance(one, Input | Formation)]
+    ways = [
+        [one for one in product(range(1, most + 1), repeat=len(op.space)) if math.prod(one) <= most]
+        for op in ops
+    ]
+    for chosen in product(*ways):
+        yield {op.name: one for op, one in zip(ops, chosen, strict=True)}
+
+
 @pytest.mark.parametrize(
-    ("name", "parts", "at_most"),
-    [("chainmm", 16, 1.0), ("ffnn", 16, 1.0), ("llama_block", 4, 0.85), ("llama_layer", 4, 0.9)],
+    ("text", "speed", "bytes_per_s", "at_most", "published"),
+    [
+        (PRODUCT, 1.0, 16.0, 1.0, 1.0),
+        (LONG_SUMS, 1.0, 1.0, 1.0, 1.08),
+        (SQUARE, 1.0, 64.0, 1.01, 1.05),
+        # Links this slow ask for blocks that read one half of A twice: the model of one node at a
+        # time sees no difference between them and blocks that read both halves.
+        (SQUARE, 1.0, 1.0, 1.28, 1.27),
+        # A third of the rows for the slow device would be best: blocks are halves or quarters.
+        (LONG_SUMS, 0.5, 64.0, 1.09, 1.46),
+    ],
 )
-def test_it_is_never_worse_than_the_published_one(name, parts, at_most):
+def test_of_all_splits_and_placements_hardly_any_are_faster(
+    text, speed, bytes_per_s, at_most, published
+):
+    """The judge is another here: it tries everything. Two devices, at most four blocks an op."""
+    program, cluster = parse_program(text), cluster_of([1.0, speed], bytes_per_s=bytes_per_s)
+    best_s = min(least_s(program, splits, cluster) for splits in all_splits(program, 4))
+    ours = auto(cluster).splits(program, 2)
+    assert best_s <= least_s(program, ours, cluster) <= at_most * best_s
+    theirs = FewestElements().splits(program, 2)
+    assert least_s(program, theirs, cluster) >= published * best_s
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "at_most"), [("llama_block", 4, 0.85), ("llama_layer", 4, 0.9)]
+)
+def test_it_is_faster_than_the_published_one_where_that_moves_too_much(name, parts, at_most):
     program, cluster = (
         load_program(f"workloads/{name}.einsum"),
         preset(name="p100x4", num_devices=4),
@@ -34,6 +98,23 @@ def test_it_is_never_worse_than_the_published_one(name, parts, at_most):
     theirs = FewestElements().splits(program, parts)
     seconds = [JUDGE(build(lower(program, splits), cluster)) for splits in (ours, theirs)]
     assert seconds[0] <= at_most * seconds[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (lambda ops: 1.0, 3),
+        (lambda ops: 1.0 - 0.0001 * ops, 3),  # within what a judge can tell apart
+        (lambda ops: 1.0 / ops, 12),
+        (lambda ops: 1.0 if ops > 3 else 1.02, 6),
+    ],
+)
+def test_of_equally_good_splits_the_ones_with_the_fewest_ops_are_taken(seconds, expected):
+    program = parse_program(PRODUCT)
+    cluster = cluster_of([1.0, 1.0], bytes_per_s=16.0)
+    judge = lambda problem: seconds(problem.num_ops)  # noqa: E731
+    splits = auto(cluster, judge).splits(program, 1)
+    assert lower(program, splits).num_ops == expected
 
 
 def test_splits_follow_the_number_of_devices():
@@ -76,14 +157,3 @@ def test_finer_splits_are_taken_where_coarse_ones_do_not_fit():
     assert sizes[0] < sizes[1]
     with pytest.raises(InputError, match="no splits of 'p' that were tried fit in the memory of"):
         auto(cluster(0.1 * whole), grains=(1, 2)).splits(program, 1)
-
-
-def test_slow_devices_are_counted_in():
-    program = load_program("workloads/ffnn.einsum")
-    cluster = preset(name="mixed", num_devices=4)
-    splits = auto(cluster, grains=(1, 2)).splits(program, 16)
-    ours, theirs = (
-        JUDGE(build(lower(program, one), cluster))
-        for one in (splits, FewestElements().splits(program, 16))
-    )
-    assert ours <= theirs

@@ -184,6 +184,14 @@ def test_a_slow_system_is_executed_as_often_as_the_first_turn_and_no_step_begins
     assert effort.evaluations == 64
 
 
+def test_no_turn_begins_that_has_no_time_for_one_execution(slow):
+    slow.each_s = 10.0
+    step = Noting(uses=8)
+    with WorkConserving().open(PROBLEM) as session:
+        effort = search([step], best_of(session), Budget(seconds=90.0), generator())
+    assert len(step.given) == 1 and effort.seconds == 80
+
+
 def test_a_step_that_finds_nothing_to_do_is_not_asked_for_ever():
     steps = [Noting(uses=0)]
     with WorkConserving().open(PROBLEM) as session:

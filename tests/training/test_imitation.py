@@ -1,5 +1,7 @@
 """Stage I learns what its teacher decides, and keeps what the teacher used and found."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from problems import cluster_of, graph_of, problem_without_ties
@@ -77,6 +79,25 @@ def test_imitation_of_one_placement_makes_it_the_greedy_one(tmp_path):
     played = policy.rollout(module.view, 1, 0.0, rng)
     assert played.op.tolist() == [[0, 2, 4, 1, 3, 6, 5, 7]]
     assert played.placements()[0].tolist() == [placement.device.tolist()]
+
+
+def test_entropy_is_worth_less_and_less(tmp_path):
+    problem = problem_without_ties()
+    losses, changes = [], {"episodes": 96, "learning_rate": [1e-3, 1e-3]}
+    for entropy, steps in product((0.0, 2.0), (0, 3)):
+        module = imitation(problem, entropy=0.0, **changes)
+        if steps:
+            fit(module, tmp_path, steps=steps)
+        module.entropy = entropy
+        losses.append(module.training_step(0, 0).item())
+        taught = module.policy.follow(module.view, *module.teacher.decide(problem, 1, module.rng))
+        log_prob_B, entropy_B = module.policy.log_prob(module.view, taught)
+        if entropy == 0:
+            assert losses[-1] == pytest.approx(-log_prob_B.item() / problem.num_ops)
+        else:
+            bonus = 2.0 * (0.5 if steps else 1.0) * entropy_B.item() / problem.num_ops
+            assert bonus > 0.01
+            assert losses[-1] == pytest.approx(losses[-3] - bonus)
 
 
 def test_what_the_teacher_used_is_counted_and_survives_the_checkpoint(tmp_path):

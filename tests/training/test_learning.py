@@ -1,6 +1,7 @@
 """Learning is real: what the policy decides, without drawing, is optimal after training only.
 
-Twenty problems of 10 to 14 ops whose optimum CP-SAT proves; none is left out for any other reason.
+Problems of 10 to 14 ops whose optimum CP-SAT proves, none left out for any other reason: twenty in
+the slow test, the first three with a tenth of the budget in `make test`.
 """
 
 from pathlib import Path
@@ -8,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytorch_lightning as pl
-import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
+from omegaconf import OmegaConf
 from problems import random_problem
 from trainings import fit, task_of
 
@@ -35,10 +36,10 @@ def cfg():
         return compose("config", ["budget.evaluations=8000"])
 
 
-def proven() -> list[tuple[Problem, float]]:
-    """Problems and their optimal makespans."""
+def proven(number: int) -> list[tuple[Problem, float]]:
+    """So many problems and their optimal makespans."""
     found, seed = [], 0
-    while len(found) < NUM_PROBLEMS:
+    while len(found) < number:
         problem = random_problem(
             seed, num_ops=10 + seed % 5, num_devices=2 + seed % 2, costs="distinct"
         )
@@ -78,17 +79,28 @@ def trained_greedy_s(policy, cfg, problem: Problem, directory: Path, seed: int) 
     return task.greedy.seconds
 
 
+def num_optimal(problems, cfg, directory: Path, seed: int) -> tuple[int, int]:
+    """On how many problems the greedy placement is optimal, before training and after."""
+    before = after = 0
+    for problem, optimum_s in problems:
+        pl.seed_everything(seed, verbose=False)
+        policy = instantiate(cfg.policy.build)
+        enough_s = optimum_s * (1 + 1e-5)
+        before += greedy_s(policy, problem) <= enough_s
+        after += trained_greedy_s(policy, cfg, problem, directory, seed) <= enough_s
+    return before, after
+
+
+def test_the_greedy_placement_of_small_problems_is_optimal_after_little_training(cfg, tmp_path):
+    little = OmegaConf.merge(cfg, {"budget": {"evaluations": 800}})
+    before, after = num_optimal(proven(3), little, tmp_path, seed=0)
+    assert before == 0 and after >= 2, (before, after)
+
+
 @pytest.mark.slow
 def test_the_greedy_placement_is_optimal_after_training_and_rarely_before(cfg, tmp_path):
-    torch.set_num_threads(1)
-    problems = proven()
-    before, after = np.zeros((2, NUM_SEEDS))
-    for seed in range(NUM_SEEDS):
-        for problem, optimum_s in problems:
-            pl.seed_everything(seed, verbose=False)
-            policy = instantiate(cfg.policy.build)
-            before[seed] += greedy_s(policy, problem) <= optimum_s * (1 + 1e-5)
-            trained_s = trained_greedy_s(policy, cfg, problem, tmp_path, seed)
-            after[seed] += trained_s <= optimum_s * (1 + 1e-5)
-    assert np.median(after) >= 16, after
-    assert np.median(before) <= 5, before
+    problems = proven(NUM_PROBLEMS)
+    counts = [num_optimal(problems, cfg, tmp_path, seed) for seed in range(NUM_SEEDS)]
+    before, after = np.median(counts, axis=0)
+    assert after >= 16, counts
+    assert before <= 5, counts

@@ -73,7 +73,7 @@ class Auto:
 
     def _proposals(self, program: Program, parts: int) -> list[Callable[[], Splits]]:
         totals = [grain * self.cluster.num_devices for grain in self.grains]
-        objectives = [_Seconds(program, self.cluster, total) for total in totals]
+        objectives = [NodeSeconds(program, self.cluster, total) for total in totals]
         return [
             *(Search(program, objective).run for objective in objectives),
             partial(FewestElements().splits, program, parts),
@@ -82,11 +82,11 @@ class Auto:
     def _fine_proposals(self, program: Program) -> list[Callable[[], Splits]]:
         """Finer ones, of every node: for problems that fit in memory only piece by piece."""
         totals = [grain * self.cluster.num_devices for grain in _FINE_GRAINS]
-        objectives = [_Seconds(program, self.cluster, total, all_fine=True) for total in totals]
+        objectives = [NodeSeconds(program, self.cluster, total, all_fine=True) for total in totals]
         return [Search(program, objective).run for objective in objectives]
 
 
-class _Seconds:
+class NodeSeconds:
     """The objective: seconds of computing and moving, node by node (search.Objective).
 
     total: blocks of a contraction; other nodes have at most as many, or, ``all_fine``, as many too.
@@ -136,12 +136,12 @@ class _Seconds:
                     size = math.prod(producer.shape) * DTYPES[producer.dtype]
                     readers = max(1.0, num * piece_bytes / size)
                     moved_bytes += size * (min(readers, self.cluster.num_devices) - 1)
-        seconds = self._spread(node.flops(box), read_bytes + block_bytes, node.dtype, num)
+        seconds = self.spread_s(node.flops(box), read_bytes + block_bytes, node.dtype, num)
         if isinstance(node, Einsum) and node.aggregation is not None:
             num_out = math.prod(parts[: len(node.shape)])
             partials = num // num_out
             elements = math.prod(stop for _, stop in box[: len(node.shape)])
-            seconds += self._spread(
+            seconds += self.spread_s(
                 (partials - 1) * elements, (partials + 1) * block_bytes, node.dtype, num_out
             )
             copies = min(partials, self.cluster.num_devices) - 1
@@ -163,7 +163,7 @@ class _Seconds:
             total = total + (1 - local)
         return total * math.prod(node.shape) * DTYPES[node.dtype] * self.s_per_byte
 
-    def _spread(self, flops: float, moved_bytes: float, dtype: str, num: int) -> float:
+    def spread_s(self, flops: float, moved_bytes: float, dtype: str, num: int) -> float:
         """Seconds until the last of several equal blocks is done, each where it ends first."""
         each = [
             float(

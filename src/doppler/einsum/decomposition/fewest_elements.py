@@ -33,10 +33,10 @@ class FewestElements:
             raise InputError(
                 f"workload.parts: decomposition=published needs a power of two, got {parts}"
             )
-        return Search(program, _Elements(parts.bit_length() - 1)).run()
+        return Search(program, ElementsMoved(parts.bit_length() - 1)).run()
 
 
-class _Elements:
+class ElementsMoved:
     """The objective: elements that blocks read, exchange and repartition (search.Objective)."""
 
     def __init__(self, total: int) -> None:
