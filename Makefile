@@ -7,12 +7,13 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
 
-.PHONY: help demo test test-slow gpu check lint types layers docs
+.PHONY: help demo test test-slow fuzz gpu check lint types layers docs
 
 help:
 	@echo "make demo       train on a real workload and compare: table, placement, trace, picture"
 	@echo "make test       all tests but 7 slow ones and 4 that need a GPU (CONTRIBUTING.md names them)"
 	@echo "make test-slow  the slow tests"
+	@echo "make fuzz       7,000 damaged files, command lines and calls; CASES=600 of each kind, SEED=..."
 	@echo "make gpu        all that needs a GPU, with python3 or PYTHON=..., which has torch with CUDA"
 	@echo "make check      what CI runs: lint, types, layers, docs, tests"
 	@echo "make docs       the site of docs/, in build/site"
@@ -25,6 +26,13 @@ test: $(VENV)/installed
 
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow
+
+# What it finds is kept as @example of its property.
+CASES ?= 600
+SEED ?= $(shell date +%s)
+fuzz: $(VENV)/installed
+	@echo "SEED=$(SEED)"
+	FUZZ_CASES=$(CASES) $(BIN)/python -m pytest tests/fuzz -m "slow or not slow" --hypothesis-seed=$(SEED)
 
 # Not from .venv, whose torch may know no GPU, and nothing is installed: benchmarks/gpu.
 gpu:
