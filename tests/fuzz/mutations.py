@@ -9,9 +9,35 @@ from hypothesis import strategies as st
 
 # What a hurried or hostile hand puts in the place of a value.
 JUNK = (
-    None, True, False, -1, 0, 1, 0.5, -0.5, 1e308, 2**63, 10**400, "", "abc", "1", "-", "[/b]", "<b>",
-    "ü\u202e", "a" * 300, "../../x", "${oc.env:HOME}", "$(touch witness)", [], [[]], [-1], [0.5], {}, {"a": 1},
-)  # fmt: skip
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    0.5,
+    -0.5,
+    1e308,
+    2**63,
+    10**400,
+    "",
+    "abc",
+    "1",
+    "-",
+    "[/b]",
+    "<b>",
+    "ü\u202e",
+    "a" * 300,
+    "../../x",
+    "${oc.env:HOME}",
+    "$(touch witness)",
+    [],
+    [[]],
+    [-1],
+    [0.5],
+    {},
+    {"a": 1},
+)
 junk = st.sampled_from(JUNK) | st.floats(allow_nan=True) | st.integers() | st.text(max_size=20)
 Path = tuple[str | int, ...]
 Check = Callable[[Any], bool]
@@ -51,7 +77,9 @@ def damaged(draw: st.DrawFn, documents: list[Any], right: Mapping[str, Check]) -
             pattern any value may; keys beside those of `documents` never may.
     """
     document = copy.deepcopy(draw(st.sampled_from(documents)))
-    how = draw(st.sampled_from(["value", "value", "value", "gone", "key", "twice", "bytes", "deep"]))
+    how = draw(
+        st.sampled_from(["value", "value", "value", "gone", "key", "twice", "bytes", "deep"])
+    )
     text = json.dumps(document)
     if how == "bytes":
         begin = draw(st.integers(0, len(text)))

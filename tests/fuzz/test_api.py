@@ -13,10 +13,48 @@ from doppler.graph import DataflowGraph, Edges, Inputs, Ops, synthetic
 GRAPH = synthetic(family="layered", num_ops=30, transfer_ratio=1.0, seed=0)
 MODULE = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
 ODD = st.sampled_from(
-    [None, True, -1, 0, 1.5, float("nan"), float("inf"), 2**70, "", "abc", "h100x8", "policy", "annealing", "cp_sat", b"x", [], {}, (), object(),
-     torch.zeros(2, 4), torch.zeros(0), np.zeros(3), GRAPH, MODULE, print, "none.yaml", "/dev/null"]
-)  # fmt: skip
-OPTIONS = ("cluster", "seconds", "evaluations", "method", "policy", "decomposition", "system", "training", "learning_rate", "seed")
+    [
+        None,
+        True,
+        -1,
+        0,
+        1.5,
+        float("nan"),
+        float("inf"),
+        2**70,
+        "",
+        "abc",
+        "h100x8",
+        "policy",
+        "annealing",
+        "cp_sat",
+        b"x",
+        [],
+        {},
+        (),
+        object(),
+        torch.zeros(2, 4),
+        torch.zeros(0),
+        np.zeros(3),
+        GRAPH,
+        MODULE,
+        print,
+        "none.yaml",
+        "/dev/null",
+    ]
+)
+OPTIONS = (
+    "cluster",
+    "seconds",
+    "evaluations",
+    "method",
+    "policy",
+    "decomposition",
+    "system",
+    "training",
+    "learning_rate",
+    "seed",
+)
 
 
 @FUZZ
@@ -32,18 +70,26 @@ def test_place(model, inputs, options):
     outcome("place", lambda: doppler.place(model, inputs, **budget, **options))
 
 
-COLUMN = st.lists(st.sampled_from([0, 1, 2, -1, 0.5, 1e9, float("nan"), float("inf"), 1e308]), min_size=2, max_size=4)
+COLUMN = st.lists(
+    st.sampled_from([0, 1, 2, -1, 0.5, 1e9, float("nan"), float("inf"), 1e308]),
+    min_size=2,
+    max_size=4,
+)
 
 
 @FUZZ
-@given(COLUMN, COLUMN, st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 4)), max_size=4), COLUMN)
+@given(
+    COLUMN, COLUMN, st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 4)), max_size=4), COLUMN
+)
 def test_graphs_made_by_hand(flops, output_bytes, pairs, edge_bytes):
     def make() -> DataflowGraph:
         src, dst = (np.array([pair[i] for pair in pairs], dtype=np.int64) for i in range(2))
         return DataflowGraph(
             name="mine",
             ops=Ops.make(flops=np.array(flops), output_bytes=np.array(output_bytes)),
-            edges=Edges.make(src=src, dst=dst, bytes=np.resize(np.array(edge_bytes, dtype=float), len(pairs))),
+            edges=Edges.make(
+                src=src, dst=dst, bytes=np.resize(np.array(edge_bytes, dtype=float), len(pairs))
+            ),
             inputs=Inputs.make(),
         )
 

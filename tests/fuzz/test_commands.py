@@ -8,23 +8,77 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 from fuzz.outcomes import CASES, FUZZ, LIMIT_S, limited, said_in_one_line
+from hydra import compose, initialize_config_dir
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from doppler.cli import main
 from doppler.resources import resource
 
-STAGES = ("evaluate", "describe", "imitation", "rl_sim", "pipeline", "inference", "calibrate", "rl_real")
+STAGES = (
+    "evaluate",
+    "describe",
+    "imitation",
+    "rl_sim",
+    "pipeline",
+    "inference",
+    "calibrate",
+    "rl_real",
+)
 SMALL = (
-    "workload=chainmm", "workload.params.n=64", "budget.imitation_episodes=4", "budget.evaluations=12", "baseline=[critical_path]",
-)  # fmt: skip
+    "workload=chainmm",
+    "workload.params.n=64",
+    "budget.imitation_episodes=4",
+    "budget.evaluations=12",
+    "baseline=[critical_path]",
+)
 VALUES = (
-    "", "null", "true", "-1", "0", "1", "1.5", "1e9", "inf", "nan", "abc", "'1'", "[]", "[1,2]", "{}", "{a:1}", "99999999999999999999",
-    "2**64", "ü", "a b", "a=b", "a(b", "a]b", "[/b]", "a{b", "a'b", 'a"b', "a&b", "a#b", "a+b", "a;b", "a%b", "~/x", "a,b", "${seed}", "${oc.env:HOME}",
-    "../..", "/dev/null", "/proc/self/mem", "a" * 300, "\\", "$", "@", "???",
-)  # fmt: skip
+    "",
+    "null",
+    "true",
+    "-1",
+    "0",
+    "1",
+    "1.5",
+    "1e9",
+    "inf",
+    "nan",
+    "abc",
+    "'1'",
+    "[]",
+    "[1,2]",
+    "{}",
+    "{a:1}",
+    "99999999999999999999",
+    "2**64",
+    "ü",
+    "a b",
+    "a=b",
+    "a(b",
+    "a]b",
+    "[/b]",
+    "a{b",
+    "a'b",
+    'a"b',
+    "a&b",
+    "a#b",
+    "a+b",
+    "a;b",
+    "a%b",
+    "~/x",
+    "a,b",
+    "${seed}",
+    "${oc.env:HOME}",
+    "../..",
+    "/dev/null",
+    "/proc/self/mem",
+    "a" * 300,
+    "\\",
+    "$",
+    "@",
+    "???",
+)
 
 
 def keys_of(cfg: object, at: str = "") -> list[str]:
@@ -48,9 +102,21 @@ def _keys() -> list[str]:
 
 
 KEYS = _keys()
-overrides = st.builds("{}={}".format, st.sampled_from(KEYS), st.sampled_from(VALUES) | st.text(max_size=5))
-unknown = st.builds("{}{}{}={}".format, st.sampled_from(["", "+", "++", "~"]), st.sampled_from(KEYS), st.sampled_from(["z", ".z", ""]), st.sampled_from(VALUES))  # fmt: skip
-noise = st.sampled_from(VALUES) | st.text(max_size=8) | st.sampled_from(["-m", "--help", "--cfg", "-p", "--version", "run"])
+overrides = st.builds(
+    "{}={}".format, st.sampled_from(KEYS), st.sampled_from(VALUES) | st.text(max_size=5)
+)
+unknown = st.builds(
+    "{}{}{}={}".format,
+    st.sampled_from(["", "+", "++", "~"]),
+    st.sampled_from(KEYS),
+    st.sampled_from(["z", ".z", ""]),
+    st.sampled_from(VALUES),
+)
+noise = (
+    st.sampled_from(VALUES)
+    | st.text(max_size=8)
+    | st.sampled_from(["-m", "--help", "--cfg", "-p", "--version", "run"])
+)
 words = st.lists(overrides | overrides | overrides | unknown | noise, min_size=1, max_size=3)
 
 
@@ -80,8 +146,21 @@ def test_run(folder, stage, more):
     ends(["run", f"stage={stage}", *SMALL, *more], "command run")
 
 
-OPTIONS = ("cluster", "seconds", "evaluations", "method", "policy", "decomposition", "training", "learning_rate", "seed", "save")
-place_options = st.builds("{}={}".format, st.sampled_from((*OPTIONS, "nosuch")), st.sampled_from(VALUES))
+OPTIONS = (
+    "cluster",
+    "seconds",
+    "evaluations",
+    "method",
+    "policy",
+    "decomposition",
+    "training",
+    "learning_rate",
+    "seed",
+    "save",
+)
+place_options = st.builds(
+    "{}={}".format, st.sampled_from((*OPTIONS, "nosuch")), st.sampled_from(VALUES)
+)
 FILES = {
     "model.py": "import torch\n\ndef factory():\n    return torch.nn.Linear(4, 4), (torch.zeros(2, 4),)\n",
     "exits.py": "import sys\n\ndef factory():\n    sys.exit(3)\n",
@@ -91,7 +170,12 @@ FILES = {
 
 
 @FUZZ
-@given(st.sampled_from([f"{name}:factory" for name in FILES] + ["model.py:none", "model.py", ":", "none.py:f"]), st.lists(place_options, max_size=2))  # fmt: skip
+@given(
+    st.sampled_from(
+        [f"{name}:factory" for name in FILES] + ["model.py:none", "model.py", ":", "none.py:f"]
+    ),
+    st.lists(place_options, max_size=2),
+)
 def test_place(folder, factory, options):
     for name, text in FILES.items():
         (folder / name).write_text(text)
@@ -99,7 +183,9 @@ def test_place(folder, factory, options):
 
 
 @FUZZ
-@given(st.lists(st.sampled_from(VALUES) | st.sampled_from(["--out", "--overwrite", "."]), max_size=3))
+@given(
+    st.lists(st.sampled_from(VALUES) | st.sampled_from(["--out", "--overwrite", "."]), max_size=3)
+)
 def test_report(folder, words):
     ends(["report", *words], "command report")
 
@@ -119,6 +205,10 @@ def test_as_commands(folder, command, more):
     first = ["stage=evaluate", *SMALL] if command == "run" else []
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, command, *first, *map(spoken, more)],
-        cwd=folder, capture_output=True, text=True, errors="replace", timeout=3 * LIMIT_S,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=3 * LIMIT_S,
+    )
     said_in_one_line("as a command", done.returncode, done.stderr)

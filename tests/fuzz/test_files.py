@@ -159,14 +159,24 @@ CLUSTERS = [
         "_target_": "doppler.cluster.custom",
         "name": "mine",
         "devices": [
-            {"name": "d0", "flop_per_s": {"f32": 1e12}, "memory_bytes_per_s": 1e11, "memory_bytes": 8e9},
-            {"name": "d1", "flop_per_s": {"f32": 2e12}, "memory_bytes_per_s": 1e11, "memory_bytes": 8e9},
+            {
+                "name": "d0",
+                "flop_per_s": {"f32": 1e12},
+                "memory_bytes_per_s": 1e11,
+                "memory_bytes": 8e9,
+            },
+            {
+                "name": "d1",
+                "flop_per_s": {"f32": 2e12},
+                "memory_bytes_per_s": 1e11,
+                "memory_bytes": 8e9,
+            },
         ],
         "bytes_per_s": [[1e9, 1e9], [1e9, 1e9]],
         "latency_s": 1e-5,
     },
     {"_target_": "doppler.cluster.preset", "name": "h100x8", "num_devices": 4},
-]  # fmt: skip
+]
 
 
 def _speed(value: object) -> bool:
@@ -203,12 +213,47 @@ def test_clusters(tmp_path, case, is_json):
 
 # --- Programs -------------------------------------------------------------------------------------
 
-PROGRAMS = {path.name: path.read_text() for path in sorted((PROJECT / "workloads").glob("*.einsum"))}
+PROGRAMS = {
+    path.name: path.read_text() for path in sorted((PROJECT / "workloads").glob("*.einsum"))
+}
 PIECES = (
-    "sum(i)", "max(j)", "[", "]", "(", ")", "=", "*", "-", "/", "repeat 2", "repeat 1000000000", "split", "i=0", "i=99999999",
-    "param n: paper=0", "param n: small=1e9", "input A[n] f32", "output Y", "loss", "call torch", "exp", "where", "i+1", "n*n", "0",
-    "10**9", "1e400", "\x00", "#", "\n\n", "  ", "program program", "∑", "'", '"',
-)  # fmt: skip
+    "sum(i)",
+    "max(j)",
+    "[",
+    "]",
+    "(",
+    ")",
+    "=",
+    "*",
+    "-",
+    "/",
+    "repeat 2",
+    "repeat 1000000000",
+    "split",
+    "i=0",
+    "i=99999999",
+    "param n: paper=0",
+    "param n: small=1e9",
+    "input A[n] f32",
+    "output Y",
+    "loss",
+    "call torch",
+    "exp",
+    "where",
+    "i+1",
+    "n*n",
+    "0",
+    "10**9",
+    "1e400",
+    "\x00",
+    "#",
+    "\n\n",
+    "  ",
+    "program program",
+    "∑",
+    "'",
+    '"',
+)
 
 
 @st.composite
@@ -251,7 +296,9 @@ PRETRAINED = (PROJECT / "src/doppler/pretrained/doppler.ckpt").read_bytes()
 TENSORS = st.sampled_from([torch.zeros(2), torch.full((3, 3), torch.nan), torch.zeros(0)])
 STATES = st.recursive(
     st.sampled_from(JUNK) | TENSORS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -288,7 +335,14 @@ def finished(tmp_path_factory):
     return folder / "run"
 
 
-FILES = ("summary.json", "results.csv", "metrics.csv", ".hydra/config.yaml", "trace.json", "run_hash")
+FILES = (
+    "summary.json",
+    "results.csv",
+    "metrics.csv",
+    ".hydra/config.yaml",
+    "trace.json",
+    "run_hash",
+)
 
 
 @FUZZ
