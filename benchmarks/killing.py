@@ -2,7 +2,7 @@
 
     python benchmarks/killing.py [--kills 100] [--signals 20] [--disks 10] [--seed N] [--only NAME]
 
-Each subject (pipeline, sweep, calibrate, rl_real, report) runs once undisturbed: so long
+Each subject (pipeline, sweep, calibrate, rl_real, report) runs once undisturbed, to know how long
 it takes and what it leaves. Then it is begun anew and disturbed, at a moment drawn from that time,
 and run again to its end: no file may be half, and in simulation all must be the same bits. A full
 disk is a limit on the size of files, drawn from the sizes that the undisturbed run left. The exit

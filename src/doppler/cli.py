@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from doppler import __version__
 from doppler.errors import InputError, fault_of_machine
 from doppler.stopping import Stopped, stoppable
+from doppler.version import __version__
 
 _SIGNALLED = 128  # exit codes above this one say by which signal
 USAGE = """\

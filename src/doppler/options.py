@@ -143,7 +143,7 @@ def checked(target: _Callable) -> _Callable:
 
     if inspect.isclass(target):
         target.__init__ = wrapper  # pyright: ignore[reportAttributeAccessIssue]
-        return target
+        return target  # pyright: ignore[reportReturnType]
     return wrapper  # pyright: ignore[reportReturnType]
 
 
