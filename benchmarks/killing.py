@@ -10,21 +10,31 @@ code is 1 if anything differs; every line of the output names what it takes to r
 """
 
 import argparse
+import csv
+import hashlib
 import json
 import os
 import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
+
+import doppler.api
+import doppler.experiment.main
+import doppler.report.page  # noqa: F401
+from doppler.cli import program
+from doppler.warming import warm
 
 PROJECT = Path(__file__).resolve().parents[1]
 SMALL = (
@@ -70,30 +80,51 @@ SUBJECTS = {
 }
 
 
-def command(arguments: Sequence[str], out: Path) -> list[str]:
-    """The words of a process."""
-    words = [word.replace("OUT", str(out)) for word in arguments]
-    if words[0] == "run":
-        words.append(f"output_dir={out}")
-    return [sys.executable, "-c", "from doppler.cli import program; program()", *words]
+class Process:
+    """A command in a process of its own, forked off this one: nothing has to be imported again."""
 
+    def __init__(self, arguments: Sequence[str], out: Path, file_bytes: int | None = None) -> None:
+        words = [word.replace("OUT", str(out)) for word in arguments]
+        words += [f"output_dir={out}"] if words[0] == "run" else []
+        self._error = out.with_name(f"{out.name}.stderr")
+        self.returncode: int | None = None
+        out.parent.mkdir(parents=True, exist_ok=True)
+        self.id = os.fork()
+        if self.id == 0:
+            self._become(words, file_bytes)
 
-def start(arguments: Sequence[str], out: Path, file_bytes: int | None = None) -> subprocess.Popen:
-    """Begin a command; file_bytes: how large a file may become."""
-    limit = partial(_limit_files, file_bytes) if file_bytes is not None else None
-    return subprocess.Popen(
-        command(arguments, out),
-        cwd=PROJECT,
-        env=os.environ | {"PYTHONPATH": str(PROJECT / "src")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=limit,
-    )
+    def _become(self, words: list[str], file_bytes: int | None) -> None:
+        """What the child does; file_bytes: how large a file may become."""
+        os.setpgid(0, 0)
+        os.chdir(PROJECT)
+        for number, path in ((1, "/dev/null"), (2, str(self._error))):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        if file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+        try:
+            program(words)
+        except SystemExit as ends:
+            os._exit(ends.code if isinstance(ends.code, int) else 1)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(99)
 
+    def send(self, number: int) -> None:
+        """Send a signal."""
+        os.kill(self.id, number)
 
-def _limit_files(file_bytes: int) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    def wait(self, seconds: float = 600.0) -> str | None:
+        """What it has written to stderr when it has ended; None if it still runs."""
+        until_s = time.monotonic() + seconds
+        while self.returncode is None:
+            ended, status = os.waitpid(self.id, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > until_s:
+                return None
+            else:
+                time.sleep(0.005)
+        return self._error.read_text()
 
 
 def left(out: Path) -> dict[str, Any]:
@@ -123,8 +154,6 @@ def _timeless(value: Any) -> Any:
 
 
 def _columns(path: Path) -> list[list[str]]:
-    import csv
-
     text = path.read_text()
     assert text.endswith("\n"), f"{path} is half"
     header, *rows = csv.reader(text.splitlines())
@@ -134,10 +163,6 @@ def _columns(path: Path) -> list[list[str]]:
 
 
 def _weights(path: Path) -> str:
-    import hashlib
-
-    import torch
-
     state = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
     bits = b"".join(value.numpy().tobytes() for _, value in sorted(state.items()))
     return hashlib.sha256(bits).hexdigest()
@@ -145,8 +170,9 @@ def _weights(path: Path) -> str:
 
 def differences(one: dict[str, Any], other: dict[str, Any], root: Path, other_root: Path) -> str:
     """Names of what differs, but for the folders' own names."""
-    same = json.dumps(one).replace(str(root), "OUT"), json.dumps(other).replace(
-        str(other_root), "OUT"
+    same = (
+        json.dumps(one).replace(str(root), "OUT"),
+        json.dumps(other).replace(str(other_root), "OUT"),
     )
     if same[0] == same[1]:
         return ""
@@ -165,24 +191,22 @@ def disturbed(
     at_s, limit = moment * whole.seconds, None
     if how == "disk":
         limit = max(1, whole.sizes[int(moment * len(whole.sizes))] - 1)
-    process = start(subject.arguments, out, limit)
+    process = Process(subject.arguments, out, limit)
     expected = {0, 1}
     if how != "disk":
         number = signal.Signals[how]
-        expected = {0, -number if how == "SIGKILL" else 128 + number, -number}
-        try:
-            process.wait(at_s)
-        except subprocess.TimeoutExpired:
-            process.send_signal(number)
+        expected = {0, -number if how == "SIGKILL" else 128 + number}
+        if process.wait(at_s) is None:
+            process.send(number)
     sent_s = time.monotonic()
-    error = process.communicate()[1]
+    error = process.wait() or "it hangs"
     ended_s, code = time.monotonic() - sent_s, process.returncode
     what = f"at {at_s:.1f} s" if limit is None else f"files of at most {limit} bytes"
     what += f", code {code}, ended in {ended_s:.2f} s" if limit is None else f", code {code}"
     if "Traceback" in error or code not in expected:
         return what, f"code {code}: {error[-600:]}"
-    again = start(subject.arguments, out)
-    error = again.communicate()[1]
+    again = Process(subject.arguments, out)
+    error = again.wait() or "it hangs"
     if again.returncode != 0:
         return what, f"again: code {again.returncode}: {error[-600:]}"
     try:
@@ -211,15 +235,15 @@ def undisturbed(subject: Subject, folder: Path) -> Whole:
     """Run a command as it is, and what it needs."""
     out, before = folder / "whole", folder / "before"
     if subject.needs:
-        assert start(subject.needs, before).wait() == 0
+        assert not Process(subject.needs, before).wait()
         shutil.copytree(before, out)
     warm = folder / "warm"
     if subject.needs:
         shutil.copytree(before, warm)
     for each in (warm, out):  # the first may compile
         begin_s = time.monotonic()
-        process = start(subject.arguments, each)
-        error = process.communicate()[1]
+        process = Process(subject.arguments, each)
+        error = process.wait()
         assert process.returncode == 0, error
         seconds = time.monotonic() - begin_s
     shutil.rmtree(warm)
@@ -240,9 +264,12 @@ def main() -> int:
     draw = random.Random(arguments.seed)
     plan = ["SIGKILL"] * arguments.kills + ["disk"] * arguments.disks
     plan += [("SIGTERM", "SIGINT")[i % 2] for i in range(arguments.signals)]
+    torch.set_num_threads(1)  # threads are not forked
+    warm(print)
     print(f"seed {arguments.seed}: {len(plan)} disturbances of {', '.join(names)}", flush=True)
     failures = 0
-    with tempfile.TemporaryDirectory(prefix="killing-") as folder:
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="killing-") as folder:
+        warnings.simplefilter("ignore")  # of forking
         wholes: dict[str, Whole] = {}
         for number, how in enumerate(plan):
             name = names[number % len(names)]

@@ -48,7 +48,7 @@ def test_a_signal_ends_a_command_with_its_code_and_closes_what_is_open(number, c
     done = stopped(
         number,
         """
-        with going_on(lambda: "the same command goes on"):
+        with going_on(lambda inner: "the same command goes on"):
             try:
                 print("begun", flush=True)
                 time.sleep(50)
@@ -133,7 +133,7 @@ def test_handlers_are_those_of_before_when_nothing_has_come():
 
 
 def test_a_signal_passes_what_handles_errors():
-    with pytest.raises(Stopped, match="goes on"), stoppable(), going_on(lambda: "goes on"):
+    with pytest.raises(Stopped, match="goes on"), stoppable(), going_on(lambda inner: "goes on"):
         try:
             os.kill(os.getpid(), signal.SIGTERM)
         except Exception:

@@ -49,7 +49,7 @@ class _Listener:
     def __init__(self) -> None:
         self.received: int | None = None
         self.deferred = self.closing = 0
-        self.going_on: list[Callable[[], str]] = []
+        self.going_on: list[Callable[[str], str]] = []
         self.ends_children = False
         # Python writes the number of each signal there, also while the main thread runs other code.
         self._heard, self._told = socket.socketpair()
@@ -74,7 +74,9 @@ class _Listener:
 
     def line(self, number: int) -> str:
         """What is told of the end."""
-        how = "; ".join(tell() for tell in reversed(self.going_on))
+        how = ""
+        for tell in reversed(self.going_on):
+            how = tell(how)
         return f"stopped by {signal.Signals(number).name}{how and '; '}{how}"
 
     def stop(self) -> None:
@@ -101,7 +103,7 @@ class _Listener:
                 with suppress(OSError):
                     os.write(2, f"{self.line(number)}\n".encode())
                 if self.ends_children:
-                    end_children(number, wait_s=0.0)
+                    end_children(wait_s=0.0)
                 os._exit(128 + number)
 
     def _next(self, timeout_s: float | None) -> int | None:
@@ -138,10 +140,11 @@ def stoppable() -> Iterator[None]:
 
 
 @contextmanager
-def going_on(tell: Callable[[], str]) -> Iterator[None]:
+def going_on(tell: Callable[[str], str]) -> Iterator[None]:
     """Who interrupts what runs here is told how it goes on.
 
-    tell: is called when a signal has come; one part of a line.
+    tell: is called when a signal has come, with what is told of the work inside of this; '' if none
+    is. Returns the end of a line.
     """
     if (listener := _listener) is None:
         yield
@@ -187,7 +190,7 @@ def unhurried() -> Iterator[None]:
 
 @contextmanager
 def ending_children() -> Iterator[None]:
-    """Processes that are started here, and theirs, get the signal that ends this one."""
+    """Processes that are started here, and theirs, end when a signal ends this one."""
     if (listener := _listener) is None:
         yield
         return
@@ -196,17 +199,17 @@ def ending_children() -> Iterator[None]:
         yield
     except Stopped as stopped:
         with unhurried():
-            end_children(stopped.number, wait_s=PATIENCE_S[stopped.number] + 1.0)
+            end_children(wait_s=PATIENCE_S[stopped.number])
         raise
 
 
-def end_children(number: int, wait_s: float) -> None:
-    """Send a signal to the children of this process, and kill what is left of them and of theirs.
+def end_children(wait_s: float) -> None:
+    """Terminate the children of this process, and kill what is left of them and of theirs.
 
-    wait_s: how long they have to end.
+    wait_s: how long they have to end. Who ignores signals is left alone: it ends with its parent.
     """
     for child in _children(os.getpid()):
-        _send(child, number)
+        _send(child, signal.SIGTERM)
     until_s = time.monotonic() + wait_s
     while (left := _descendants(os.getpid())) and time.monotonic() < until_s:
         time.sleep(0.02)
@@ -224,11 +227,12 @@ def _descendants(process: int) -> list[int]:
 
 
 def _children(process: int) -> list[int]:
-    """Those that still run."""
+    """Those that still run and do not ignore SIGTERM."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent, *_ = path.read_text().rpartition(")")[2].split()
-            if int(parent) == process and state != "Z":
+    for path in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError, KeyError):  # it has ended meanwhile
+            says = dict(line.split(":\t", 1) for line in path.read_text().splitlines())
+            ignores = int(says["SigIgn"], 16) >> (signal.SIGTERM - 1) & 1
+            if int(says["PPid"]) == process and says["State"][0] != "Z" and not ignores:
                 found.append(int(path.parent.name))
     return found

@@ -63,8 +63,8 @@ class RunDirectory:
             raise InputError(f"{path}: damaged")
         return summary
 
-    def going_on(self) -> str:
-        """How a run that is interrupted goes on, as a part of a line."""
+    def going_on(self, inner: str) -> str:
+        """See stopping.going_on; there is nothing inside of a run."""
         begun = (self.path / CHECKPOINTS).is_dir()
         how = f"goes on from {self.path}" if begun else f"runs it again ({self.path})"
         return f"the same command {how}"

@@ -55,7 +55,8 @@ def run(arguments: list[str]) -> int:
 @contextmanager
 def _sweep() -> Iterator[None]:
     """A signal ends all runs of a sweep, wherever on this machine its launcher runs them."""
-    with going_on(lambda: "the sweep ends, and runs what is not finished"), ending_children():
+    rest = "the same command runs what is not finished"
+    with going_on(lambda inner: f"the sweep ends; {inner or rest}"), ending_children():
         yield
 
 
