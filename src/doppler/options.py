@@ -279,8 +279,8 @@ def _words(kind: Any, value: Any) -> str:
         return f"one of {', '.join(map(str, args))}" if len(args) > 1 else str(args[0])
     if inspect.isclass(origin) and issubclass(origin, Mapping):
         return f"keys and values, each {_words(args[1], value)}"
-    if inspect.isclass(origin) and issubclass(origin, Sequence) and args:
-        return f"a list, each {_words(args[0], None)}"
+    if inspect.isclass(origin) and issubclass(origin, Sequence):
+        return f"a list, each {' or '.join(_words(one, None) for one in args[:1])}"
     return _PLAIN_WORDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"
 
 

@@ -118,7 +118,7 @@ class Run:
         """
         # Resolved: what depends on the stage, as the size of a workload does, is of this run.
         settings = {**plain(self.spec.cfg), "run_dir": None, "overwrite": False, **changes}
-        cfg = OmegaConf.create(literal({**settings, "stage": stage}))
+        cfg: Any = OmegaConf.create(literal({**settings, "stage": stage}))
         return make_run(cfg, self.console, is_step=True)
 
     def anew(self) -> "Run":
