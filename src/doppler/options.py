@@ -66,7 +66,7 @@ def one_of(choices: Sequence[str] | Mapping[str, Any]) -> Rule:
 
 _NOT_TOO_MANY = Rule("at most 2**62", lambda value: value <= MOST)
 _FOR_A_FILE = Rule(
-    "a name that a directory can have",
+    f"a name for a directory, without / and of at most {_LONGEST_NAME} bytes",
     lambda name: (
         0 < len(name.encode(errors="replace")) <= _LONGEST_NAME
         and name.isprintable()
@@ -141,10 +141,11 @@ def checked(target: _Callable) -> _Callable:
                 check(f"{target.__name__}.{key}", kinds.known[key], value)
         return function(*args, **kwargs)
 
+    made: Any = wrapper
     if inspect.isclass(target):
-        target.__init__ = wrapper  # pyright: ignore[reportAttributeAccessIssue]
-        return target
-    return wrapper  # pyright: ignore[reportReturnType]
+        made = target
+        made.__init__ = wrapper
+    return made
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,8 @@ _PLAIN_WORDS = {
 
 def _words(kind: Any, value: Any) -> str:
     """What a value of a kind is, or what this one lacks."""
-    origin, args = get_origin(kind), get_args(kind)
+    origin: Any = get_origin(kind)
+    args: Sequence[Any] = get_args(kind)
     if origin is Annotated:
         rules = [rule for rule in args[1:] if isinstance(rule, Rule)]
         if rules and _fits(args[0], value):

@@ -7,9 +7,9 @@ the annotation of its key (doppler.options).
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from pkgutil import resolve_name
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
-from hydra.utils import get_object
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationKeyError, OmegaConfBaseException
 
@@ -112,12 +112,10 @@ def target_of(part: DictConfig, where: str) -> Callable[..., Any]:
     """
     name = value_of(part, "_target_", where)
     try:
-        target = get_object(name) if isinstance(name, str) and name else None
+        target = resolve_name(name) if isinstance(name, str) else None
     except Exception as error:  # whatever a module raises when it is imported
-        reason = (str(error).strip() or type(error).__name__).splitlines()
-        raise InputError(
-            f"{where}._target_: {name!r} cannot be imported: {reason[-1].strip()}"
-        ) from None
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"{where}._target_: {name!r} cannot be imported: {reason}") from None
     if not callable(target):
         raise InputError(f"{where}._target_: {shown(name)} is no class or function")
     return target

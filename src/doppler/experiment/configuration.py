@@ -105,6 +105,7 @@ def check_configuration(cfg: DictConfig) -> None:
     for key in ("workload", "cluster"):
         check(f"{key}.name", Name, cfg[key].get("name"))
     if "trainer" not in unused:
-        from doppler.training.fit import TRAINER_OPTIONS
+        from doppler.training.fit import TRAINER_OPTIONS, make_trainer
 
         check_keys("trainer", TRAINER_OPTIONS, cfg.trainer)
+        make_trainer(cfg.trainer, logger=False)

@@ -13,7 +13,7 @@ from doppler.experiment.judging import Method, nominal_s
 from doppler.experiment.learning import make_policy, make_teacher, train
 from doppler.experiment.results import finish, identity
 from doppler.experiment.run import Run, Stage
-from doppler.experiment.specification import plain
+from doppler.experiment.specification import Specification, plain
 from doppler.problem import Placement
 from doppler.search import seeded_generator
 from doppler.training import Imitation, peak_bytes
@@ -34,6 +34,11 @@ class ImitationStage(Stage):
         *("algorithm.reinforcement", "algorithm.search_share"),
         "trainer.checkpoint_every_s",
     )
+
+    def check(self, spec: Specification) -> None:
+        """See Stage."""
+        super().check(spec)
+        instantiate(spec.cfg.policy.build)
 
     def run(self, run: Run) -> Summary:
         """Train; leaves last.ckpt."""

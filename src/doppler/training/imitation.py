@@ -12,7 +12,7 @@ from doppler.episode import View
 from doppler.options import Amount, Batch, Count, Rates, Seed, checked
 from doppler.policies import Policy
 from doppler.search import NO_EFFORT, NOTHING, Effort, Found, seeded_generator
-from doppler.training.updates import EpisodeTraining
+from doppler.training.updates import EpisodeTraining, finite
 
 
 @checked
@@ -35,6 +35,7 @@ class Imitation(EpisodeTraining):
     """
 
     title = "stage I, imitation"
+    options = "algorithm.imitation"
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Imitation(EpisodeTraining):
                 "entropy": entropy.item(),
             }
         )
-        return -log_likelihood - self.entropy * self.remaining * entropy
+        return finite(-log_likelihood - self.entropy * self.remaining * entropy)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the random state."""
