@@ -278,7 +278,7 @@ def _words(kind: Any, value: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(_words(one, value) for one in args))
     if origin is Literal:
-        return f"one of {', '.join(map(str, args))}" if len(args) > 1 else str(args[0])
+        return f"one of {', '.join(map(str, args))}" if len(args) > 1 else str(*args)
     if inspect.isclass(origin) and issubclass(origin, Mapping):
         return f"keys and values, each {_words(args[1], value)}"
     if inspect.isclass(origin) and issubclass(origin, Sequence) and args:
