@@ -93,7 +93,7 @@ BAD_OVERRIDES = {
     "seed that is no number": (["seed=true"], "seed: must be a whole number"),
     "no batch": (["algorithm.reinforcement.batch_episodes=0"], "batch_episodes: must be"),
     "no greedy": (["algorithm.reinforcement.try_every=0"], "try_every: must be"),
-    "no rate": (["algorithm.reinforcement.learning_rate=[0,0]"], "learning_rate: must be"),
+    "no rate": (["algorithm.reinforcement.learning_rate=[0,0]"], "learning_rate[0]: must be"),
     "one rate": (["algorithm.imitation.learning_rate=1e-3"], "learning_rate: must be two numbers"),
     "no imitation": (["budget.imitation_episodes=0"], "budget.imitation_episodes: must be"),
     "no runs": (["baseline.critical_path.runs=0"], "baseline.critical_path.runs: must be"),
@@ -141,7 +141,7 @@ def test_a_bad_override_ends_in_one_line_that_names_it(case, command):
 
 PATHS = [
     *("ü 日本", "a(b)", "[a]", "{a:b}", "a=b", "a'b", 'a"b', "a&b#c+d;e%f", "~a", "a\\b", "a\\'b"),
-    *("a\\", "1e3", "null.txt", "sort(a)", "[/b]"),
+    *("a\\", "1e3", "null.txt", "sort(a)", "[b]:smile:"),
 ]
 
 

@@ -65,7 +65,10 @@ def check_part(where: str, kind: Any, value: Any) -> None:
                 return
     plain = _resolved(where, value)
     if made and fault(kind, plain):
-        raise InputError(f"{where}: must be settings with a _target_, got {shown(plain)}")
+        line = f"{where}: must be settings with a _target_, got {shown(plain)}"
+        if isinstance(plain, str) and inspect.isclass(made[0]):
+            line += f"; {made[0].__name__.strip('_').lower()}@{where}={plain} chooses it"
+        raise InputError(line)
     check(where, kind, plain)
 
 
