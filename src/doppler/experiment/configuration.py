@@ -52,7 +52,7 @@ class Algorithm(TypedDict):
     search_share: Share
 
 
-class Learned(TypedDict):
+class PolicySettings(TypedDict):
     """conf/policy."""
 
     name: Name
@@ -77,7 +77,7 @@ class Configuration(TypedDict):
     cluster: Cluster
     decomposition: Decomposition
     workload: DataflowGraph
-    policy: Learned
+    policy: PolicySettings
     baseline: NotRequired[Mapping[str, Baseline]]
     logger: NotRequired[Mapping[str, _Logger]]
     algorithm: Algorithm
