@@ -107,10 +107,14 @@ def place(arguments: list[str]) -> int:
         return 0 if asked else 1
     from doppler.api import place
     from doppler.importing.workload import make_module
+    from doppler.options import FilePath, check, parameters
 
     known = _place_options()
     for name in options.keys() - {"save", *known}:
         raise InputError(f"place: no option {name!r}, choose from {', '.join(known)}, save")
+    kinds = {**parameters(place).known, "save": FilePath}
+    for name, value in options.items():
+        check(f"place: {name}", kinds[name], value)
     save = options.pop("save", None)
     module, inputs, keywords = make_module(words[0], "place")
     if keywords:

@@ -66,7 +66,7 @@ def one_of(choices: Sequence[str] | Mapping[str, Any]) -> Rule:
 
 _NOT_TOO_MANY = Rule("at most 2**62", lambda value: value <= MOST)
 _FOR_A_FILE = Rule(
-    "a name that a directory can have",
+    f"a name for a directory, without / and of at most {_LONGEST_NAME} bytes",
     lambda name: (
         0 < len(name.encode(errors="replace")) <= _LONGEST_NAME
         and name.isprintable()
@@ -141,10 +141,11 @@ def checked(target: _Callable) -> _Callable:
                 check(f"{target.__name__}.{key}", kinds.known[key], value)
         return function(*args, **kwargs)
 
+    made: Any = wrapper
     if inspect.isclass(target):
-        target.__init__ = wrapper  # pyright: ignore[reportAttributeAccessIssue]
-        return target  # pyright: ignore[reportReturnType]
-    return wrapper  # pyright: ignore[reportReturnType]
+        made = target
+        made.__init__ = wrapper
+    return made
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,8 @@ _PLAIN_WORDS = {
 
 def _words(kind: Any, value: Any) -> str:
     """What a value of a kind is, or what this one lacks."""
-    origin, args = get_origin(kind), get_args(kind)
+    origin: Any = get_origin(kind)
+    args: Sequence[Any] = get_args(kind)
     if origin is Annotated:
         rules = [rule for rule in args[1:] if isinstance(rule, Rule)]
         if rules and _fits(args[0], value):
@@ -276,7 +278,7 @@ def _words(kind: Any, value: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(_words(one, value) for one in args))
     if origin is Literal:
-        return f"one of {', '.join(map(str, args))}" if len(args) > 1 else str(args[0])
+        return f"one of {', '.join(map(str, args))}" if len(args) > 1 else str(*args)
     if inspect.isclass(origin) and issubclass(origin, Mapping):
         return f"keys and values, each {_words(args[1], value)}"
     if inspect.isclass(origin) and issubclass(origin, Sequence):

@@ -254,12 +254,21 @@ def test_a_training_step_runs_too():
         ({"method": "magic"}, "method: 'magic' is not one of policy, auto, annealing, "),
         ({"method": "policy", "policy": "no.ckpt"}, "no.ckpt: No such file or directory"),
         ({"method": []}, "method: not a list of steps (doppler.search): []"),
-        ({"method": [3]}, "method: not a list of steps (doppler.search): [3]"),
+        (
+            {"method": [3]},
+            "place.method: must be a text or a Baseline or a list, each a SearchStep, got [3]",
+        ),
         ({"policy": "no.ckpt"}, 'policy: is for method="policy" alone'),
-        ({"seconds": 0}, "seconds: must be positive, got 0"),
+        ({"seconds": 0}, "place.seconds: must be a number above 0 or null, got 0"),
         ({"evaluations": 5}, "evaluations, seconds: a search has one of them, got 5 and 0.1"),
-        ({"evaluations": 0, "seconds": None}, "evaluations: must be a whole number of at least 1"),
-        ({"decomposition": "fine"}, "decomposition: 'fine' is not one of auto, published"),
+        (
+            {"evaluations": 0, "seconds": None},
+            "place.evaluations: must be a whole number of at least 1",
+        ),
+        (
+            {"decomposition": "fine"},
+            "place.decomposition: must be one of auto, published or a Decomposition, got 'fine'",
+        ),
         ({"example_inputs": None}, "place: a module needs example_inputs"),
     ],
 )

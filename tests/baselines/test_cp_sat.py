@@ -262,5 +262,5 @@ def test_without_or_tools_it_says_what_to_install(monkeypatch):
 def test_settings_that_mean_nothing_are_refused(key):
     with pytest.raises(InputError) as error:
         CPSAT(**{"deterministic_time": 1, "seconds": 1, "workers": 1, key: 0})
-    kind = "whole number from 1 to 1000" if key == "workers" else "number above 0"
+    kind = "whole number from 1 to 1,000" if key == "workers" else "number above 0"
     assert str(error.value) == f"CPSAT.{key}: must be a {kind}, got 0"

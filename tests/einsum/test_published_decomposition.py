@@ -140,5 +140,5 @@ def test_parts_are_a_power_of_two(parts):
 
 
 def test_unknown_costs_are_named():
-    with pytest.raises(InputError, match=r"workload\.costs: 'true' is not one of"):
+    with pytest.raises(InputError, match=r"costs: must be one of roofline, published, got 'true'"):
         load_workload(program="workloads/chainmm.einsum", costs="true")

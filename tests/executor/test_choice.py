@@ -62,7 +62,9 @@ def test_the_devices_of_the_host_share_its_memory():
     assert one.devices[0].memory_bytes == total
     assert sum(device.memory_bytes for device in four.devices) == total
     assert [device.name for device in four.devices] == ["cpu:0", "cpu:1", "cpu:2", "cpu:3"]
-    with pytest.raises(InputError, match="cluster 'host': num_devices must be at least 1, got 0"):
+    with pytest.raises(
+        InputError, match=r"host\.num_devices: must be a whole number of at least 1, got 0"
+    ):
         host(num_devices=0)
 
 
@@ -75,7 +77,7 @@ def test_devices_of_one_gpu_share_its_memory(gpus):
     gpus()
     with pytest.raises(InputError, match="cluster 'host': there is no GPU"):
         host(device_type="cuda", num_devices=1)
-    with pytest.raises(InputError, match="'host': device_type 'gpu' is not one of cpu, cuda"):
+    with pytest.raises(InputError, match=r"host\.device_type: must be one of cpu, cuda, got 'gpu'"):
         host(device_type="gpu", num_devices=1)  # type: ignore[arg-type]
 
 

@@ -384,13 +384,19 @@ def test_graphs_that_do_not_say_what_they_compute_are_refused():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"queue": "random"}, "executor.queue: 'random' is not one of priority, fifo, strict"),
-        ({"verify": "maybe"}, "executor.verify: must be true or false, got 'maybe'"),
-        ({"timeout_s": 0}, "executor.timeout_s: must be a positive number, got 0"),
-        ({"timeout_s": np.inf}, "executor.timeout_s: must be a positive number, got inf"),
-        ({"timeout_s": "long"}, "executor.timeout_s: must be a positive number, got 'long'"),
-        ({"warm_up": -1}, "executor.warm_up: must be a whole number from 0 on, got -1"),
-        ({"warm_up": 1.5}, "executor.warm_up: must be a whole number from 0 on, got 1.5"),
+        ({"queue": "random"}, "Threads.queue: must be one of priority, fifo, strict, got 'random'"),
+        ({"verify": "maybe"}, "Threads.verify: must be true or false, got 'maybe'"),
+        ({"timeout_s": 0}, "Threads.timeout_s: must be a number above 0, at most 1e9, got 0"),
+        (
+            {"timeout_s": np.inf},
+            "Threads.timeout_s: must be a number above 0, at most 1e9, got inf",
+        ),
+        (
+            {"timeout_s": "long"},
+            "Threads.timeout_s: must be a number above 0, at most 1e9, got 'long'",
+        ),
+        ({"warm_up": -1}, "Threads.warm_up: must be a whole number of at least 0, got -1"),
+        ({"warm_up": 1.5}, "Threads.warm_up: must be a whole number of at least 0, got 1.5"),
     ],
 )
 def test_settings_out_of_range_are_refused(fields, message):

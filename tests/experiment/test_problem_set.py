@@ -32,7 +32,7 @@ def test_lines_are_swept_over_their_values(no_hydra):
     [
         ("workload=nothing", "Could not find 'workload/nothing'|nothing"),
         ("workload=chainmm seed=3", "seed is not of workload, decomposition, cluster"),
-        ("workload=synthetic workload.family=ladder", "'ladder' is not one of"),
+        ("workload=synthetic workload.family=ladder", "got 'ladder'"),
         ("workload=chainmm workload.n=4", "workload.n"),
         ("workload=", "workload"),
     ],

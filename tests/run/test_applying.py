@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from omegaconf.errors import MissingMandatoryValue
 
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
@@ -57,7 +56,7 @@ def test_a_share_of_stage_two_is_left_to_searching_and_counts_with_it(run, tmp_p
 
 
 def test_inference_needs_a_checkpoint(run, tmp_path):
-    with pytest.raises(MissingMandatoryValue, match=r"stage\.init_from"):
+    with pytest.raises(InputError, match=r"stage\.init_from: is missing"):
         run("stage=inference")
     with pytest.raises(InputError, match="No such file"):
         run("stage=inference", f"stage.init_from={tmp_path}/none.ckpt")

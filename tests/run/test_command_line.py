@@ -69,32 +69,46 @@ BAD_OVERRIDES = {
         ["cluster=nope"],
         "choose from a100x8, h100x8, host, mixed, p100x4, v100x8",
     ),
-    "mistyped key": (["baseline.annealing.evaluatons=5"], "baseline.annealing.evaluatons"),
-    "mistyped policy key": (["policy.build.hiden=3"], "policy.build.hiden"),
-    "zero devices": (["cluster.num_devices=0"], "num_devices must be at least 1, got 0"),
+    "mistyped key": (
+        ["baseline.annealing_order.evaluatons=5"],
+        "baseline.annealing_order.evaluatons: no such option, did you mean evaluations?",
+    ),
+    "mistyped policy key": (["policy.build.hiden=3"], "did you mean hidden?"),
+    "no such key": (["+nosuchkey=1"], "nosuchkey: no such option"),
+    "no cluster": (["cluster=null"], "cluster: must be one of a100x8"),
+    "a cluster that is no name": (["cluster=1"], "cluster: must be one of a100x8"),
+    "a comma": (["workload.path=a,b"], "\"workload.path='a,b'\""),
+    "a reference to nothing": (["run_dir=a${b}"], r"that refers to nothing is written \${"),
+    "half a reference": (["run_dir=a${b"], r"that refers to nothing is written \${"),
+    "too few evaluations": (["budget.evaluations=5"], "is less than one batch of 16 takes"),
+    "heads that do not divide": (
+        ["policy=gdp", "policy.build.hidden=7"],
+        "policy.build.hidden: 7 is not divisible by 2 x 4 heads",
+    ),
+    "zero devices": (["cluster.num_devices=0"], "num_devices: must be a whole number of at least"),
     "bad seed": (["seed=one"], "seed: must be a whole number"),
-    "bad queue": (["simulator.queue=lifo"], "'lifo' is not one of fifo, priority, random, strict"),
+    "bad queue": (["simulator.queue=lifo"], "got 'lifo'"),
     "bad preset": (["workload.preset=huge"], "huge"),
     "missing checkpoint": (["stage.init_from=/no/such.ckpt"], "/no/such.ckpt: No such file"),
     "seed that is no number": (["seed=true"], "seed: must be a whole number"),
     "no batch": (["algorithm.reinforcement.batch_episodes=0"], "batch_episodes: must be"),
     "no greedy": (["algorithm.reinforcement.try_every=0"], "try_every: must be"),
-    "no rate": (["algorithm.reinforcement.learning_rate=[0,0]"], "learning_rate: must be"),
+    "no rate": (["algorithm.reinforcement.learning_rate=[0,0]"], "learning_rate[0]: must be"),
     "one rate": (["algorithm.imitation.learning_rate=1e-3"], "learning_rate: must be two numbers"),
     "no imitation": (["budget.imitation_episodes=0"], "budget.imitation_episodes: must be"),
-    "no runs": (["baseline.critical_path.runs=0"], "baseline.critical_path.runs: at least 1"),
+    "no runs": (["baseline.critical_path.runs=0"], "baseline.critical_path.runs: must be"),
     "no samples": (
         ["baseline=[random]", "baseline.random.samples=0"],
-        "baseline.random.samples: at least 1",
+        "baseline.random.samples: must be",
     ),
     "no heat": (
         ["baseline=[annealing]", "baseline.annealing.hot=0"],
-        "baseline.annealing: needs 0 < cold <= hot",
+        "baseline.annealing.hot: must be a number above 0, got 0",
     ),
-    "no width": (["policy.build.hidden=0"], "policy.build.hidden: at least 1"),
+    "no width": (["policy.build.hidden=0"], "policy.build.hidden: must be"),
     "no yes or no": (["overwrite=maybe"], "overwrite: must be true or false"),
-    "a name that leads away": (["workload.name=../evil"], "workload.name: '../evil' is no name"),
-    "a checkpoint that is no path": (["stage.init_from=5"], "stage.init_from: must be"),
+    "a name that leads away": (["workload.name=../evil"], "workload.name: must be a name"),
+    "a checkpoint that is no path": (["stage.init_from=5"], "5: No such file"),
     "no baseline": (["stage=evaluate", "baseline=[]"], "baseline: none"),
     "a directory that is a file": (["run_dir=README.md"], "README.md: File exists"),
     "unknown teacher": (
@@ -123,6 +137,52 @@ def test_a_bad_override_ends_in_one_line_that_names_it(case, command):
     assert code == 1
     assert error.count("\n") == 1 and error.startswith("error: ")
     assert expected in error
+
+
+PATHS = [
+    *("ü 日本", "a(b)", "[a]", "{a:b}", "a=b", "a'b", 'a"b', "a&b#c+d;e%f", "~a", "a\\b", "a\\'b"),
+    *("a\\", "1e3", "null.txt", "sort(a)", "[b]:smile:"),
+]
+
+
+@pytest.mark.parametrize("option", PATHS)
+def test_any_path_is_one_and_is_printed_as_it_is(option, command, tmp_path):
+    graph = graph_file(tmp_path, GRAPH, option)
+    run_dir = tmp_path / "runs" / option
+    code, out, error = command(
+        *("stage=evaluate", "baseline=round_robin", "workload=file", graph, "workload.name=any"),
+        f"run_dir={run_dir}",
+    )
+    assert (code, error) == (0, "")
+    assert (run_dir / "summary.json").exists()
+    assert f"-> {run_dir}\n" in out
+
+
+def test_a_comma_and_a_reference_are_paths_in_quotes(command, tmp_path):
+    graph_file(tmp_path, GRAPH, "a,${b}.txt")
+    code, _, _ = command(
+        *("stage=evaluate", "baseline=round_robin", "workload=file", "workload.name=any"),
+        rf"workload.path='{tmp_path}/a,\${{b}}.txt'",
+    )
+    assert code == 0
+
+
+def test_a_training_that_diverges_says_so(command):
+    code, _, error = command(
+        *("stage=imitation", "workload.params.n=64", "budget.imitation_episodes=32"),
+        "algorithm.imitation.learning_rate=[1e30,1e30]",
+    )
+    assert code == 1 and error.count("\n") == 1
+    assert "not finite at update 1: lower algorithm.imitation.learning_rate" in error
+
+
+def test_a_defect_of_ours_is_no_fault_of_the_user(command, monkeypatch):
+    def broken(*args, **kwargs):
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr("doppler.cluster.connected", broken)
+    code, _, error = command("stage=evaluate", "baseline=round_robin")
+    assert code == 1 and "Traceback" in error
 
 
 def test_an_unreadable_checkpoint_ends_in_one_line(command, tmp_path):

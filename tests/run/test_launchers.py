@@ -34,7 +34,9 @@ def test_a_run_that_fails_ends_no_other_and_is_named_with_every_launcher(
     assert done.returncode == 1
     heading, line = done.stderr.splitlines()[-2:]
     assert heading == "1 of the sweep's runs failed:"
-    assert "seed=-1" in line and line.endswith("seed: must be a whole number of at least 0, got -1")
+    assert "seed=-1" in line and line.endswith(
+        "seed: must be a whole number from 0 to 2**63 - 1, got -1"
+    )
     assert "Traceback" not in done.stderr
     assert len(list(tmp_path.rglob("summary.json"))) == 1, "seed 0 has run"
 

@@ -77,8 +77,8 @@ def test_costs_stay_what_they_are_until_they_are_measured_anew(run, tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     {
-        "stage.seconds=inf": "stage.seconds: must be a number of at least 0, got inf",
-        "stage.seconds=-1": "stage.seconds: must be a number of at least 0, got -1",
+        "stage.seconds=inf": "stage.seconds: must be a number from 0 to 1,000,000,000, got inf",
+        "stage.seconds=-1": "stage.seconds: must be a number from 0 to 1,000,000,000, got -1",
     }.items(),
 )
 def test_what_cannot_be_calibrated_is_refused_by_name(run, override, message):

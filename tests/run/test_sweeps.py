@@ -54,7 +54,8 @@ def test_a_killed_sweep_goes_on_and_a_failed_run_does_not_end_it(run, tmp_path):
     assert "finished already" in said
     assert "1 of the sweep's runs failed:\n" in complained
     (line,) = [line for line in complained.splitlines() if line.startswith("  ")]
-    assert "seed=-1" in line and line.endswith("seed: must be a whole number of at least 0, got -1")
+    assert "seed=-1" in line
+    assert line.endswith("seed: must be a whole number from 0 to 2**63 - 1, got -1")
     assert "Traceback" not in complained
     after = finished(out)
     assert len(after) == 3

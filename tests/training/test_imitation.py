@@ -131,5 +131,5 @@ def test_imitation_counts_whole_batches():
     ],
 )
 def test_what_imitation_cannot_do_is_refused_by_name(key, value, message):
-    with pytest.raises(InputError, match=rf"^algorithm\.imitation\.{key}: {message}"):
+    with pytest.raises(InputError, match=rf"^Imitation\.{key}: {message}"):
         imitation(two_chains(), **{key: value})

@@ -18,6 +18,7 @@ from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.importing import TorchProgram, check_memory, import_module
+from doppler.options import Count, Positive, Seed, checked
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED
 from doppler.problem import Problem, build
@@ -49,20 +50,21 @@ _WARM_UP = 64
 _Method = str | Baseline | Sequence[SearchStep]
 
 
+@checked
 def place(
     model: nn.Module | DataflowGraph,
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
     cluster: str | Path | Cluster = "h100x8",
-    seconds: float | None = None,
+    seconds: Positive | None = None,
     *,
-    evaluations: int | None = None,
+    evaluations: Count | None = None,
     method: str | Baseline | Sequence[SearchStep] = "auto",
     policy: Policy | str | Path | None = None,
     decomposition: Literal["auto", "published"] | Decomposition = "auto",
     system: System | None = None,
     training: bool = False,
     learning_rate: float = 1e-3,
-    seed: int = 0,
+    seed: Seed = 0,
     trust: bool = False,
 ) -> Placed:
     """Place a torch module, or a dataflow graph, on a machine.
@@ -180,8 +182,6 @@ def _split(
     program = source.program
     check_memory(program, cluster)
     if isinstance(decomposition, str):
-        if decomposition not in ("auto", "published"):
-            raise InputError(f"decomposition: {decomposition!r} is not one of auto, published")
         settings: Any = OmegaConf.load(resource("conf") / "decomposition" / "auto.yaml")
         baseline: Any = Clustering(evaluations=settings.judge.baseline.evaluations)
         simulator: Any = WorkConserving()

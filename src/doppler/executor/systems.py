@@ -11,13 +11,13 @@ from doppler.errors import InputError
 from doppler.executor.devices import Cores, Devices
 from doppler.executor.gpus import Gpus
 from doppler.executor.session import ExecutorSession
-from doppler.options import Natural, Rule, Seconds, checked
+from doppler.options import Natural, Rule, checked
 from doppler.problem import Problem
 from doppler.system import SystemKind
 from doppler.trace import ExecutionRules, Queue
 
 _Queue = Literal["priority", "fifo", "strict"]
-_Timeout = Annotated[Seconds, Rule("a number above 0", lambda value: value > 0)]
+_Timeout = Annotated[float, Rule("a number above 0, at most 1e9", lambda s: 0 < s <= 1e9)]
 SYNCHRONOUS = ExecutionRules(contention="engines", queue="fifo", barriers=True)
 MIN_CORES = 2  # one device would leave nothing to place
 

@@ -7,17 +7,22 @@ the annotation of its key (doppler.options).
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+from importlib import import_module
+from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
-from hydra.utils import get_object
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationKeyError, OmegaConfBaseException
 
 from doppler.errors import InputError
 from doppler.options import Parameters, arms, check, fault, is_plain, parameters, shown
 
-# What Hydra understands beside ``_target_``.
-_HYDRAS = ("_target_", "_partial_", "_convert_", "_recursive_", "_args_")
+# What Hydra understands in a part that has a ``_target_``.
+_HYDRAS: Mapping[str, Any] = {
+    "_target_": Any,
+    "_partial_": bool,
+    "_recursive_": bool,
+    "_convert_": Literal["none", "partial", "object", "all"],
+}
 # What is known only when a part is made: a logger's directory.
 _GIVEN = ("save_dir",)
 # What to do with a path that has such characters.
@@ -60,7 +65,10 @@ def check_part(where: str, kind: Any, value: Any) -> None:
                 return
     plain = _resolved(where, value)
     if made and fault(kind, plain):
-        raise InputError(f"{where}: must be settings with a _target_, got {shown(plain)}")
+        line = f"{where}: must be settings with a _target_, got {shown(plain)}"
+        if isinstance(plain, str) and inspect.isclass(made[0]):
+            line += f"; {made[0].__name__.strip('_').lower()}@{where}={plain} chooses it"
+        raise InputError(line)
     check(where, kind, plain)
 
 
@@ -112,12 +120,10 @@ def target_of(part: DictConfig, where: str) -> Callable[..., Any]:
     """
     name = value_of(part, "_target_", where)
     try:
-        target = get_object(name) if isinstance(name, str) and name else None
+        target = _named(name) if isinstance(name, str) else None
     except Exception as error:  # whatever a module raises when it is imported
-        reason = (str(error).strip() or type(error).__name__).splitlines()
-        raise InputError(
-            f"{where}._target_: {name!r} cannot be imported: {reason[-1].strip()}"
-        ) from None
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"{where}._target_: {name!r} cannot be imported: {reason}") from None
     if not callable(target):
         raise InputError(f"{where}._target_: {shown(name)} is no class or function")
     return target
@@ -140,7 +146,21 @@ def _check_call(where: str, kinds: Sequence[Any], part: DictConfig) -> None:
     if not part.get("_partial_") and not any(_makes(target, kind) for kind in kinds):
         names = " or ".join(getattr(kind, "__name__", str(kind)).strip("_") for kind in kinds)
         raise InputError(f"{where}._target_: {part._target_!r} is no {names}")
+    for key in set(part).intersection(_HYDRAS):
+        check(_joined(where, key), _HYDRAS[str(key)], value_of(part, key, where))
     check_keys(where, parameters(target), part)
+
+
+def _named(name: str) -> Any:
+    """What stands under a dotted name; a class or function before a module of its name."""
+    path, *rest = name.split(".")
+    found: Any = import_module(path)
+    for each in rest:
+        path = f"{path}.{each}"
+        if inspect.ismodule(found) and not hasattr(found, each):
+            import_module(path)
+        found = getattr(found, each)
+    return found
 
 
 def _makes(target: Callable[..., Any], kind: Any) -> bool:

@@ -52,7 +52,7 @@ class Algorithm(TypedDict):
     search_share: Share
 
 
-class Learned(TypedDict):
+class PolicySettings(TypedDict):
     """conf/policy."""
 
     name: Name
@@ -77,7 +77,7 @@ class Configuration(TypedDict):
     cluster: Cluster
     decomposition: Decomposition
     workload: DataflowGraph
-    policy: Learned
+    policy: PolicySettings
     baseline: NotRequired[Mapping[str, Baseline]]
     logger: NotRequired[Mapping[str, _Logger]]
     algorithm: Algorithm
@@ -105,6 +105,7 @@ def check_configuration(cfg: DictConfig) -> None:
     for key in ("workload", "cluster"):
         check(f"{key}.name", Name, cfg[key].get("name"))
     if "trainer" not in unused:
-        from doppler.training.fit import TRAINER_OPTIONS
+        from doppler.training.fit import TRAINER_OPTIONS, make_trainer
 
         check_keys("trainer", TRAINER_OPTIONS, cfg.trainer)
+        make_trainer(cfg.trainer, logger=False)

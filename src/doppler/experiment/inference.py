@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from hydra.utils import instantiate
+
 from doppler.errors import InputError
 from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import Summary
@@ -38,6 +40,7 @@ class Inference(Stage):
     def check(self, spec: Specification) -> None:
         """See Stage."""
         super().check(spec)
+        instantiate(spec.cfg.policy.build)
         load_checkpoint(self.init_from)
 
     def run(self, run: Run) -> Summary:

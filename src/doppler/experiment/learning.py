@@ -17,6 +17,7 @@ from doppler.errors import InputError
 from doppler.experiment.comparing import is_pointless, search_with
 from doppler.experiment.directory import RunDirectory
 from doppler.experiment.run import Run
+from doppler.experiment.specification import Specification
 from doppler.policies import Policy
 from doppler.policies.weights import load_checkpoint, load_policy_weights
 from doppler.problem import Placement
@@ -59,6 +60,24 @@ def make_policy(run: Run, weights: str | Path | None = None) -> Policy:
     return policy
 
 
+def check_learning(
+    spec: Specification, algorithm: DictConfig, budget: str, evaluations: int
+) -> None:
+    """Refuse options of learning that do not go together, and a budget of not one update.
+
+    Args:
+        spec: whose policy it is.
+        algorithm: its part of the configuration.
+        budget: the option that says how many evaluations there are.
+        evaluations: for training and search.
+
+    Raises:
+        InputError: names the option.
+    """
+    learning = instantiate(algorithm.reinforcement).suited_to(instantiate(spec.cfg.policy.build))
+    learning.updates_within(evaluations - int(algorithm.search_share * evaluations), 0, budget)
+
+
 def polish_of(run: Run) -> Annealing:
     """What ends every search, to be compiled before a clock starts."""
     order, options = honours_order(run.spec.system.queue), run.spec.cfg.search.anneal
@@ -75,13 +94,10 @@ def train(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] = ()) 
     """
     cfg, directory, system = run.spec.cfg, run.directory.path, run.spec.system
     warm_up(system, [polish_of(run), Clustering(evaluations=1), *teachers], module.policy)
-    settings = dict(cfg.trainer)
-    every_s = settings.pop("checkpoint_every_s")
     fit(
         module,
         directory,
-        checkpoint_every_s=every_s,
-        settings=settings,
+        settings=cfg.trainer,
         loggers=run.loggers.begin(updates_done(directory)),
         console=run.console,
         say=run.say,

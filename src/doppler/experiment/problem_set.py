@@ -14,14 +14,15 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from hydra.utils import instantiate
-from omegaconf.errors import OmegaConfBaseException
 
 from doppler.episode import heavy_merged, make_view
 from doppler.errors import InputError
+from doppler.experiment.configuration import check_configuration
+from doppler.experiment.failures import one_line, users_cause
 from doppler.experiment.learning import make_policy, train
 from doppler.experiment.run import Run
+from doppler.experiment.specification import made
 from doppler.problem import Problem, build
 from doppler.resources import resource
 from doppler.search import NO_EFFORT, BestSoFar
@@ -93,11 +94,13 @@ def problems_of(lines: Iterable[str], key: str) -> Iterator[Problem]:
             for overrides in _swept(str(line)):
                 with _hydra():
                     cfg = compose("config", overrides=overrides)
-                yield build(instantiate(cfg.workload), instantiate(cfg.cluster))
-        except (InputError, HydraException, OmegaConfBaseException) as error:
-            known = error.__cause__ if isinstance(error.__cause__, InputError) else error
-            reason = str(known).strip().splitlines()[0]
-            raise InputError(f"{key}[{number}]: {line}: {reason}") from None
+                check_configuration(cfg)
+                yield build(made(cfg.workload), made(cfg.cluster))
+        except Exception as error:
+            cause = users_cause(error)
+            if cause is None:
+                raise
+            raise InputError(f"{key}[{number}]: {line}: {one_line(cause)}") from None
 
 
 def _hydra() -> AbstractContextManager[object]:

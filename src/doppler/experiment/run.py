@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from doppler.errors import InputError
@@ -118,7 +118,7 @@ class Run:
         """
         # Resolved: what depends on the stage, as the size of a workload does, is of this run.
         settings = {**plain(self.spec.cfg), "run_dir": None, "overwrite": False, **changes}
-        cfg: Any = OmegaConf.create(literal({**settings, "stage": stage}))
+        cfg = DictConfig(literal({**settings, "stage": stage}))
         return make_run(cfg, self.console, is_step=True)
 
     def anew(self) -> "Run":

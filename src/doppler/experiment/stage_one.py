@@ -13,7 +13,7 @@ from doppler.experiment.judging import Method, nominal_s
 from doppler.experiment.learning import check_training_left, make_policy, make_teacher, train
 from doppler.experiment.results import finish, identity
 from doppler.experiment.run import Run, Stage
-from doppler.experiment.specification import plain
+from doppler.experiment.specification import Specification, plain
 from doppler.problem import Placement
 from doppler.search import seeded_generator
 from doppler.training import Imitation, peak_bytes
@@ -39,6 +39,11 @@ class ImitationStage(Stage):
         """See Stage."""
         super().check_left(directory)
         check_training_left(directory)
+
+    def check(self, spec: Specification) -> None:
+        """See Stage."""
+        super().check(spec)
+        instantiate(spec.cfg.policy.build)
 
     def run(self, run: Run) -> Summary:
         """Train; leaves last.ckpt."""

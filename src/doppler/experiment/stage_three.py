@@ -19,7 +19,7 @@ from doppler.experiment.comparing import compare_baselines, found_by, is_pointle
 from doppler.experiment.configuration import Algorithm
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.judging import Method
-from doppler.experiment.learning import Learner, check_training_left
+from doppler.experiment.learning import Learner, check_learning, check_training_left
 from doppler.experiment.results import leave
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
@@ -82,7 +82,8 @@ class StageThree(Stage):
         """See Stage."""
         check_weights(self.init_from)
         check_queue(spec)
-        _algorithm(spec.cfg)
+        algorithm, budget = _algorithm(spec.cfg), "budget.measured_evaluations"
+        check_learning(spec, algorithm, budget, spec.cfg.budget.measured_evaluations)
         modelled = replace(spec, costs=None)  # the measured ones need not be there yet
         modelled.check()
         self.calibration.check(modelled)

@@ -13,7 +13,7 @@ from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.inference import apply_policy
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learning import Learner, check_training_left
+from doppler.experiment.learning import Learner, check_learning, check_training_left
 from doppler.experiment.problem_set import train_on_set
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
@@ -63,6 +63,9 @@ class StageTwo(Stage):
             check("stage.updates", Count, self.updates)
             if "batch_problems" not in spec.cfg.algorithm.reinforcement:
                 raise InputError("stage.problems: training on many takes algorithm=problem_set")
+        else:
+            cfg, budget = spec.cfg, "budget.evaluations"
+            check_learning(spec, cfg.algorithm, budget, cfg.budget.evaluations)
 
     def needed(self, run: Run) -> Iterator[Run]:
         """Stage I, if its weights are asked for."""

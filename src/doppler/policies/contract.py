@@ -13,6 +13,11 @@ from numpy.typing import NDArray
 
 from doppler.baselines import placements_of_steps
 from doppler.episode import View
+from doppler.errors import InputError
+
+
+class DivergedError(InputError):
+    """A policy that decides nothing any more: its training has diverged."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -22,12 +27,19 @@ class Decisions:
     op: [B, V] the op placed at each step. device: [B, V] the device it went to. log_prob: [B]
     log-probability of the whole episode as the rollout computed it. record: what the policy needs
     to recompute it with gradients; its own business.
+
+    Raises:
+        DivergedError: the policy's probabilities are no numbers.
     """
 
     op: NDArray[np.int64]
     device: NDArray[np.int64]
     log_prob: NDArray[np.float64]
     record: Any
+
+    def __post_init__(self) -> None:
+        if np.isnan(self.log_prob).any() or (self.op < 0).any() or (self.device < 0).any():
+            raise DivergedError("the policy's probabilities are not finite")
 
     def placements(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Device and priority per op, [B, V] each; the priority is the order of decisions."""

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from doppler.errors import InputError
 from doppler.options import Parameters, Seconds, parameters
+from doppler.policies import DivergedError
 from doppler.training.checkpoints import LAST, LastCheckpoint, check_resumable
 from doppler.training.memory import reset_peak
 from doppler.training.progress import TrainingProgress
@@ -54,14 +55,15 @@ def make_trainer(settings: Mapping[str, Any], **ours: Any) -> pl.Trainer:
     """Lightning's trainer.
 
     Args:
-        settings: of conf/trainer, but for those of our own.
+        settings: of conf/trainer.
         ours: what a run decides.
 
     Raises:
         InputError: settings that Lightning does not take together, or on this machine.
     """
+    lightnings = {key: value for key, value in settings.items() if key in _LIGHTNINGS.known}
     try:
-        return pl.Trainer(**_FIXED | dict(settings), **ours)
+        return pl.Trainer(**_FIXED | lightnings, **ours)
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise InputError(f"trainer: {str(error).splitlines()[0]}") from None
 
@@ -70,7 +72,6 @@ def fit(
     module: EpisodeTraining,
     directory: Path,
     *,
-    checkpoint_every_s: float,
     settings: Mapping[str, Any],
     loggers: list[Logger],
     console: Console,
@@ -81,14 +82,13 @@ def fit(
     Args:
         module: what is trained; it plays its own episodes.
         directory: of the run.
-        checkpoint_every_s: seconds between two checkpoints.
-        settings: of Lightning's Trainer, beside what is fixed here.
+        settings: of conf/trainer.
         loggers: are told of every update.
         console: where progress is shown.
         say: one line for the person who watches.
 
     Raises:
-        InputError: last.ckpt is damaged.
+        InputError: last.ckpt is damaged, or the training diverges.
     """
     trainer = make_trainer(
         settings,
@@ -96,7 +96,7 @@ def fit(
         default_root_dir=directory,
         logger=loggers,
         callbacks=[
-            LastCheckpoint(directory=directory, every_s=checkpoint_every_s),
+            LastCheckpoint(directory=directory, every_s=settings["checkpoint_every_s"]),
             TrainingProgress(console=console),
         ],
     )
@@ -109,4 +109,10 @@ def fit(
         say(f"resuming from {last}")
     batches = DataLoader(Updates(), batch_size=None)
     reset_peak()
-    trainer.fit(module, batches, ckpt_path=last if last.exists() else None, weights_only=True)
+    try:
+        trainer.fit(module, batches, ckpt_path=last if last.exists() else None, weights_only=True)
+    except DivergedError as error:
+        raise InputError(
+            f"{module.title}: {error} at update {module.global_step}: lower "
+            f"{module.options}.learning_rate"
+        ) from None

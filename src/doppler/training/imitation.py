@@ -13,7 +13,7 @@ from doppler.options import Amount, Batch, Count, Rates, Seed, checked
 from doppler.policies import Policy
 from doppler.policies.weights import VERSION
 from doppler.search import NO_EFFORT, NOTHING, Effort, Found, seeded_generator
-from doppler.training.updates import EpisodeTraining
+from doppler.training.updates import EpisodeTraining, finite
 
 
 @checked
@@ -36,6 +36,7 @@ class Imitation(EpisodeTraining):
     """
 
     title = "stage I, imitation"
+    options = "algorithm.imitation"
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Imitation(EpisodeTraining):
                 "entropy": entropy.item(),
             }
         )
-        return -log_likelihood - self.entropy * self.remaining * entropy
+        return finite(-log_likelihood - self.entropy * self.remaining * entropy)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the random state."""

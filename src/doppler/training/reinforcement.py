@@ -23,7 +23,7 @@ from doppler.problem import Placement
 from doppler.search import NO_EFFORT, NOTHING, BestSoFar, Effort, Found, seeded_generator
 from doppler.training.advantage import ADVANTAGES, NO_PAST, Past
 from doppler.training.learning import Learning
-from doppler.training.updates import EpisodeTraining
+from doppler.training.updates import EpisodeTraining, finite
 
 
 @dataclass(eq=False)
@@ -98,6 +98,8 @@ class Reinforcement(EpisodeTraining):
     exploring ones included (as in the released code).
     """
 
+    options = "algorithm.reinforcement"
+
     def __init__(
         self,
         *,
@@ -159,7 +161,7 @@ class Reinforcement(EpisodeTraining):
         else:
             chosen = self.rng.integers(len(self.tasks), size=self.batch_problems)
             drawn = [self.tasks[i] for i in chosen]
-        return torch.stack([self._loss(task) for task in drawn]).mean()
+        return finite(torch.stack([self._loss(task) for task in drawn]).mean())
 
     def _loss(self, task: Task) -> Tensor:
         learning, remaining, view = self.learning, self.remaining, task.view

@@ -7,21 +7,24 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from doppler.policies import Policy
+from doppler.policies import DivergedError, Policy
 
 
 class EpisodeTraining(pl.LightningModule):
     """What all trainings are: updates on batches of episodes, a rate that falls, a clock.
 
-    policy: what is trained. title: its training, where progress is told. num_updates: in all.
+    policy: what is trained. title: its training, where progress is told. options: where its
+    learning rate is told. num_updates: in all.
     batch_episodes: of each.
     learning_rate: first and last of Adam, falling linearly. elapsed_s: of whole updates (episodes,
     execution, gradients, bookkeeping), over interruptions too.
     """
 
     title: str
+    options: str
     num_updates: int
     batch_episodes: int
     learning_rate: tuple[float, float]
@@ -76,6 +79,17 @@ class EpisodeTraining(pl.LightningModule):
         """
         for logger in self.loggers:
             logger.log_metrics(metrics, step=self.global_step)
+
+
+def finite(loss: Tensor) -> Tensor:
+    """The loss.
+
+    Raises:
+        DivergedError: it is no number.
+    """
+    if not loss.isfinite():
+        raise DivergedError("the loss is not finite")
+    return loss
 
 
 class Updates(IterableDataset):

@@ -1,0 +1,183 @@
+"""Every option has a description: what is no value of it ends in one line, before anything runs."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from doppler.errors import InputError
+from doppler.experiment.checking import check_part, target_of, value_of
+from doppler.experiment.configuration import Configuration, check_configuration
+from doppler.experiment.failures import users_cause
+from doppler.experiment.overrides import PATHS, hydra_arguments
+from doppler.experiment.specification import made
+from doppler.options import FilePath, parameters
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+@pytest.fixture(autouse=True)
+def hydra():
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        yield
+
+
+REFUSED = {
+    # A number of another kind or size.
+    "budget.evaluations=1e9": "budget.evaluations: must be a whole number of at least 1, got 1000",
+    "budget.evaluations=1.5": "budget.evaluations: must be a whole number of at least 1, got 1.5",
+    "budget.evaluations=inf": "budget.evaluations: must be a whole number of at least 1, got inf",
+    "budget.evaluations=abc": "budget.evaluations: must be a whole number of at least 1, got 'abc'",
+    "budget.evaluations=null": "budget.evaluations: must be a whole number of at least 1, got null",
+    "budget.evaluations=99999999999999999999": "budget.evaluations: must be at most 2**62, got 9",
+    "budget.measured_evaluations=abc": "budget.measured_evaluations: must be a whole number",
+    "seed=18446744073709551616": "seed: must be a whole number from 0 to 2**63 - 1, got 1844",
+    "seed=true": "seed: must be a whole number from 0 to 2**63 - 1, got True",
+    "simulator.noise=10": "simulator.noise: must be a number of at least 0 and below 10, got 10",
+    "simulator.noise=nan": "simulator.noise: must be a number of at least 0 and below 10, got nan",
+    "+simulator.streams=1.5": "simulator.streams: must be a whole number from 1 to 60, got 1.5",
+    "simulator.queue=lifo": "simulator.queue: must be one of priority, fifo, random, strict, got '",
+    "cluster.num_devices=0": "cluster.num_devices: must be a whole number of at least 1 or null",
+    "cluster.num_devices=5000": "cluster.num_devices: must be at most 1,024",
+    "stage=rl_real stage.repeats=1.5": "stage.repeats: must be a whole number of at least 1, got 1",
+    "stage=rl_real stage.repeats=1": "stage.repeats: must be a whole number of at least 2, got 1",
+    "stage=calibrate stage.placements=2": "stage.placements: must be a whole number of at least 3",
+    "workload.parts=0": "workload.parts: must be a whole number of at least 1, got 0",
+    "workload.params.n=abc": "workload.params.n: must be a whole number of at least 1 or null, got",
+    "workload.costs=free": "workload.costs: must be one of roofline, published, got 'free'",
+    "policy.build.hidden=0": "policy.build.hidden: must be a whole number of at least 1, got 0",
+    "overwrite=maybe": "overwrite: must be true or false, got 'maybe'",
+    "algorithm.imitation.entropy=nan": "algorithm.imitation.entropy: must be a number of at least",
+    "algorithm.search_share=1.5": "algorithm.search_share: must be a number from 0 to 1, got 1.5",
+    "algorithm.imitation.learning_rate=1e-3": "algorithm.imitation.learning_rate: must be two numb",
+    "trainer.checkpoint_every_s=abc": "trainer.checkpoint_every_s: must be a number from 0 to 1,00",
+    "+trainer.accelerator=foo": "trainer: You selected an invalid accelerator name",
+    "+trainer.devices=0": "trainer: `Trainer(devices=0)` value is not a valid input",
+    # Nothing, where something is needed.
+    "output_dir=null": "output_dir: must be a path, got null",
+    "~seed": "seed: is missing",
+    "workload=file": "workload.path: is missing",
+    "stage=inference": "stage.init_from: is missing",
+    "stage=inference stage.init_from=null": "stage.init_from: must be a path, got null",
+    "stage=rl_real stage.calibration=null": "stage.calibration: must be settings with a _target_",
+    "stage=rl_real stage.algorithm=null": "stage.algorithm: must be keys and values",
+    "cluster=[]": "cluster: is missing",
+    # Names that are no names of directories.
+    "workload.name=''": "workload.name: must be a name for a directory",
+    "workload.name=null": "workload.name: must be a name for a directory",
+    "workload.name=../evil": "workload.name: must be a name for a directory",
+    f"cluster=host cluster.name={'x' * 300}": "cluster.name: must be a name for a directory",
+    "policy.name=a/b": "policy.name: must be a name for a directory",
+    # Keys that are none.
+    "+nosuchkey=1": "nosuchkey: no such option, there are algorithm, baseline",
+    "+overwrit=true": "overwrit: no such option, did you mean overwrite?",
+    "+executor.verfy=true": "executor.verfy: no such option, did you mean verify?",
+    "+policy.build.sell=learned": "policy.build.sell: no such option, did you mean sel?",
+    "policy=doppler_per_step +policy.build.encoder=none": "policy.build.encoder: no such option",
+    "+trainer.build.accelerator=foo": "trainer.build: no such option",
+    "+trainer.max_steps=5": "trainer.max_steps: no such option",
+    # What a _target_ is not.
+    "cluster._target_=no.such": "cluster._target_: 'no.such' cannot be imported: No module named",
+    "cluster._target_=os.sep": "cluster._target_: 'os.sep' is no class or function",
+    "cluster._target_=os.getcwd": "cluster._target_: 'os.getcwd' is no Cluster",
+    "simulator._target_=doppler.baselines.HEFT": "simulator._target_: 'doppler.baselines.HEFT' is",
+    "stage._target_=5": "stage._target_: 5 is no class or function",
+    # What refers to nothing.
+    "workload.name=${no.such}": "workload.name: Interpolation key 'no.such' not found",
+}
+
+
+@pytest.mark.parametrize("overrides", REFUSED)
+def test_what_is_no_option_is_refused_in_one_line(overrides):
+    with pytest.raises(InputError) as error:
+        check_configuration(compose("config", hydra_arguments(overrides.split())))
+    assert str(error.value).startswith(REFUSED[overrides])
+    assert "\n" not in str(error.value)
+
+
+# --- Every key of every file of conf/ ------------------------------------------------------------
+
+VALUES = (None, -1, 1.5, "abc", [], {}, float("nan"), 2**70, True)
+NEEDED = {
+    **{"workload/file": ["workload.path=x.txt"], "workload/torch": ["workload.module=x.py:f"]},
+    **{"stage/inference": ["stage.init_from=pretrained"]},
+    **{"training_set/families": ["stage=rl_sim"]},
+}
+FILES = [file for file in sorted(CONF.glob("*/*.yaml")) if file.parent.name != "experiment"]
+KINDS = parameters(Configuration).known
+# What others are made of, and what of a file's own group is made at no cost.
+_CHEAP = ("cluster", "simulator", "executor", "stage", "decomposition")
+
+
+def composed(file: Path) -> DictConfig:
+    choice = f"{file.parent.name}/{file.stem}"
+    return compose("config", [choice.replace("/", "="), *NEEDED.get(choice, ())])
+
+
+def leaves(part):
+    """(part, key) of every value in a part, and of the parts in it."""
+    for key in range(len(part)) if isinstance(part, ListConfig) else list(part):
+        yield part, key
+        inner = part._get_node(key)
+        if isinstance(inner, DictConfig | ListConfig) and not OmegaConf.is_interpolation(part, key):
+            yield from leaves(inner)
+
+
+def run_or_refuse(cfg: DictConfig, group: str) -> bool:
+    """Whether it is accepted; anything but a line for the user is a defect."""
+    try:
+        if group == "trainer":
+            check_configuration(cfg)
+        elif group in cfg:
+            check_part(group, KINDS[group], value_of(cfg, group))
+        if group in _CHEAP:
+            made(cfg[group])
+        if group == "policy":
+            instantiate(cfg.policy.build)
+        if group == "baseline":
+            for one in cfg.baseline.values():
+                instantiate(one)
+    except (InputError, InstantiationException) as error:
+        cause = users_cause(error)
+        assert cause is not None, error
+        assert "\n" not in str(cause)
+        return False
+    return True
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_any_value_of_any_key_is_accepted_or_refused_in_one_line(file):
+    group, cfg = file.parent.name, composed(file)
+    OmegaConf.set_struct(cfg, False)
+    check_configuration(cfg)
+    num_refused = 0
+    for part, key in list(leaves(cfg.get(group, {}))):
+        nodes = part._content
+        before = nodes[key]
+        for value in VALUES:
+            nodes[key] = OmegaConf.create([value])._get_node(0)
+            nodes[key]._set_parent(part)
+            num_refused += not run_or_refuse(cfg, group)
+        nodes[key] = before
+    assert num_refused > 0 or group not in cfg
+    assert run_or_refuse(cfg, group), "all is as it was"
+
+
+def test_the_command_line_knows_which_options_are_paths():
+    """Their values are quoted before anything is imported."""
+    found = {key for key, kind in parameters(Configuration).known.items() if holds_path(kind)}
+    for file in FILES:
+        group = file.parent.name
+        if group in ("stage", "workload", "cluster", "executor", "decomposition"):
+            known = parameters(target_of(composed(file)[group], group)).known
+            found |= {f"{group}.{key}" for key, kind in known.items() if holds_path(kind)}
+    assert found == set(PATHS)
+
+
+def holds_path(kind) -> bool:
+    return FilePath in (kind, *getattr(kind, "__args__", ()))
