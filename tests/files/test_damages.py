@@ -120,7 +120,7 @@ DAMAGES = [
     ("placement.json", ("device",), [0, 2], "op 1 is on device 2"),
     ("placement.json", ("devise",), [0, 0], f"devise: {NO_KEY} 'device'?"),
     ("placement.json", ("priority",), [True, 0], "priority: expected an integer, found True"),
-    ("placement.json", ("problem_hash",), None, "made for problem None"),
+    ("placement.json", ("problem_hash",), None, "problem_hash: expected text, found None"),
     ("summary.json", ("seed",), "0", "seed: expected an integer, found '0'"),
     ("summary.json", ("fidelity",), {"a": {}}, "'workload' is missing"),
     ("summary.json", ("episodes_per_s",), -1.0, "expected a number of at least 0"),
