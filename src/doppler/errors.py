@@ -10,6 +10,11 @@ class InputError(ValueError):
     ours and keeps its traceback.
     """
 
+    def __str__(self) -> str:
+        """The line: names from files may hold line breaks, and what terminals obey."""
+        text = super().__str__()
+        return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
 
 def check_at_least(key: str, value: float, least: float) -> None:
     """Refuse a number that is too small or infinite, or what is no number.

@@ -178,6 +178,14 @@ def test_yaml_is_data_and_no_more_of_it_than_it_shows(tmp_path):
         assert why in message(read_yaml, path)
 
 
+def test_names_of_files_stay_in_one_line(tmp_path):
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(changed(READERS["graph.json"][1], ("name",), "a\n\x1b[2J")))
+    told = message_of_build(tmp_path, changed(json.loads(path.read_text()), ("edges", 0, "src"), 9))
+    assert "graph 'a\\n\\x1b[2J'" in told and told.isprintable()
+    assert str(InputError("a\nb\ud800")) == "a\\nb\\ud800"
+
+
 def test_a_key_that_is_there_twice_is_named():
     with pytest.raises(InputError, match=r"^x\.json: the key 'flops' is twice in one object$"):
         parse_json('{"ops": [{"flops": 1, "name": "a", "flops": 2}]}', "x.json")
