@@ -314,9 +314,7 @@ def test_a_placement_for_another_problem_is_refused_with_both_hashes(tmp_path, p
     Placement.make(problem, np.array([0, 1, 0])).save(path)
     with pytest.raises(InputError) as error:
         Placement.load(path, other)
-    assert str(error.value) == (
-        f"{path}: made for problem {problem.hash}, this one is {other.hash}"
-    )
+    assert str(error.value) == (f"{path}: made for problem {problem.hash!r}, not {other.hash!r}")
 
 
 @pytest.mark.parametrize(

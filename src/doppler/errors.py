@@ -10,6 +10,11 @@ class InputError(ValueError):
     ours and keeps its traceback.
     """
 
+    def __str__(self) -> str:
+        """The line: names from files may hold line breaks, and what terminals obey."""
+        text = super().__str__()
+        return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
 
 def fault_of_machine(error: BaseException | None) -> str | None:
     """What the machine did not do, in one line: a full disk, no memory; None for other errors."""

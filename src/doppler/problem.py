@@ -18,7 +18,7 @@ from doppler.cluster import Cluster
 from doppler.costs import MAX_SECONDS, CostTable
 from doppler.errors import InputError
 from doppler.files import read_json
-from doppler.files.values import read_integers, read_object
+from doppler.files.values import read_integers, read_object, read_text
 from doppler.graph import DataflowGraph
 from doppler.graph.formats import write_atomically
 from doppler.graph.levels import longest_paths, topological_order
@@ -326,9 +326,9 @@ class Placement:
         try:
             row = read_object(data, "", ("problem_hash", "device", "priority"), _EXTRA)
             device, priority = (read_integers(row[key], key) for key in ("device", "priority"))
-            if row["problem_hash"] != problem.hash:
-                made_for = str(row["problem_hash"])[:40]
-                raise InputError(f"made for problem {made_for}, this one is {problem.hash}")
+            made_for = read_text(row["problem_hash"], "problem_hash")
+            if made_for != problem.hash:
+                raise InputError(f"made for problem {made_for[:40]!r}, not {problem.hash!r}")
             return cls.make(problem, np.array(device, np.int64), np.array(priority, np.int64))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None

@@ -4,18 +4,22 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from problems import cluster_of
+from problems import cluster_of, graph_of
+from pytorch_lightning import LightningModule
 from right_files import PLACEMENT, PROBLEM, READERS, changed, message
 
-from doppler.einsum import load_program
+from doppler.calibration import calibrate
+from doppler.einsum import load_program, lower
 from doppler.errors import InputError
 from doppler.files import LIMIT_VARIABLE, parse_json, read_text, read_yaml
 from doppler.graph import load_graph
 from doppler.policies.weights import load_checkpoint
 from doppler.problem import Placement, build
-from doppler.training.checkpoints import effort_of, found_of
+from doppler.simulator import WorkConserving
+from doppler.training.checkpoints import check_resumable, effort_of, found_of
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -120,7 +124,7 @@ DAMAGES = [
     ("placement.json", ("device",), [0, 2], "op 1 is on device 2"),
     ("placement.json", ("devise",), [0, 0], f"devise: {NO_KEY} 'device'?"),
     ("placement.json", ("priority",), [True, 0], "priority: expected an integer, found True"),
-    ("placement.json", ("problem_hash",), None, "made for problem None"),
+    ("placement.json", ("problem_hash",), None, "problem_hash: expected text, found None"),
     ("summary.json", ("seed",), "0", "seed: expected an integer, found '0'"),
     ("summary.json", ("fidelity",), {"a": {}}, "'workload' is missing"),
     ("summary.json", ("episodes_per_s",), -1.0, "expected a number of at least 0"),
@@ -178,6 +182,14 @@ def test_yaml_is_data_and_no_more_of_it_than_it_shows(tmp_path):
         assert why in message(read_yaml, path)
 
 
+def test_names_of_files_stay_in_one_line(tmp_path):
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(changed(READERS["graph.json"][1], ("name",), "a\n\x1b[2J")))
+    told = message_of_build(tmp_path, changed(json.loads(path.read_text()), ("edges", 0, "src"), 9))
+    assert "graph 'a\\n\\x1b[2J'" in told and told.isprintable()
+    assert str(InputError("a\nb\ud800")) == "a\\nb\\ud800"
+
+
 def test_a_key_that_is_there_twice_is_named():
     with pytest.raises(InputError, match=r"^x\.json: the key 'flops' is twice in one object$"):
         parse_json('{"ops": [{"flops": 1, "name": "a", "flops": 2}]}', "x.json")
@@ -222,3 +234,77 @@ def test_a_checkpoint_that_holds_something_else_ends_in_one_line(tmp_path, conte
     assert why in message(read, path)
     path.write_bytes(path.read_bytes()[:200])
     assert "unreadable checkpoint" in message(read, path)
+
+
+class Resumed(LightningModule):
+    """Needs what a training of ours needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        checkpoint["doppler"]["rng"]["state"]
+
+
+LIGHTNING = {
+    **{"epoch": 0, "global_step": 3, "loops": {}, "optimizer_states": [], "lr_schedulers": []},
+    "state_dict": Resumed().state_dict(),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"loops": None}, "'loops' is missing: no training can go on from it"),
+        ({"state_dict": {}}, "of another training, or damaged (Error(s) in loading"),
+        ({"doppler": {}}, "of another training, or damaged ('rng')"),
+        ({"doppler": {"rng": 3}}, "of another training, or damaged ('int' object"),
+    ],
+)
+def test_a_checkpoint_that_no_training_can_go_on_from_is_named_before_it_begins(
+    tmp_path, changes, why
+):
+    path = tmp_path / "last.ckpt"
+    whole = {**LIGHTNING, "doppler": {"rng": {"state": 1}}}
+    torch.save(whole, path)
+    check_resumable(path, Resumed())
+    torch.save({k: v for k, v in (whole | changes).items() if v is not None}, path)
+    assert why in message(lambda path: check_resumable(path, Resumed()), path)
+
+
+# --- Programs, and what would not end -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("repeat 1000000000: x = y", ":4:20: 1,000,000,000 times 2 nodes are more than 200,000"),
+        ("input z[4e18] f32", ":4:9: 4e+18 are too many elements"),
+        (f"input z[{'9' * 5000}] f32", ":4:9: the number has too many digits"),
+        (f"param n: paper={'9' * 5000}", ":4:16: 'paper' is 99999"),
+        ("z[i,j] = " + 5000 * "relu(" + "y[i,j]" + 5000 * ")", "nested too deeply"),
+        ("z[i,j] = relu(y[i,j]) split i=4000 j=4000", "split into 16,000,000 blocks, more than"),
+    ],
+)
+def test_a_program_that_would_not_end_is_refused_at_once(tmp_path, text, why):
+    path = tmp_path / "program.txt"
+    path.write_text(f"program p\ninput x[4000,4000] f32\ny[i,j] = relu(x[i,j])\n{text}\n")
+    with pytest.raises(InputError) as error:
+        program = load_program(str(path))
+        lower(program, program.given_splits)
+    told = str(error.value)
+    assert why in told and told.isprintable() and len(told) < 900
+
+
+def test_calibration_of_more_devices_than_can_be_paired_begins_nothing():
+    problem = build(graph_of([1.0]), cluster_of([1.0] * 300))
+    with pytest.raises(InputError, match=r"every pair of devices, 89,700 of 300: use at most 64"):
+        calibrate(WorkConserving(), problem, runs=1, rng=np.random.default_rng(0), links=True)
+
+
+def test_seconds_that_no_schedule_could_count_are_refused_and_named():
+    with pytest.raises(InputError, match=r"op 1 \('op1'\) takes 2e\+09 s"):
+        build(graph_of([1.0, 2e9]), cluster_of([1.0]))
+    with pytest.raises(InputError, match=r"moving the output of op 0 \('op0'\) takes 3e\+09 s"):
+        build(graph_of([1.0, 1.0], [(0, 1, 3e9)]), cluster_of([1.0, 1.0]))

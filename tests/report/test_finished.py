@@ -57,6 +57,12 @@ def test_seconds_that_are_none_are_damaged(tmp_path, text, why):
         read_results(path)
 
 
+def test_rows_of_two_problems_are_no_run(tmp_path):
+    rows = [ROW, *seeds([0.1], problem="p1")]
+    with pytest.raises(InputError, match=r"results\.csv: rows of several problems or systems"):
+        read_run(leave_run(tmp_path / "run", rows, {}))
+
+
 def test_what_compares_nothing_is_left_out_and_not_named(tmp_path):
     leave_run(tmp_path / "run", [ROW], {})
     directory = leave_run(tmp_path / "describe", [ROW], {})

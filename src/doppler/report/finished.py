@@ -69,6 +69,8 @@ def read_run(directory: Path) -> FinishedRun:
     # Calibrations, descriptions and steps whose placement does not fit compare nothing.
     results = directory / RESULTS_FILE
     rows = read_results(results) if results.exists() or "makespan_s" in summary else []
+    if len({(row.problem, row.system_kind, row.rules) for row in rows}) > 1:
+        raise InputError(f"{results}: rows of several problems or systems")
     path = directory / ".hydra/config.yaml"
     config = read_yaml(path)
     if not isinstance(config, dict) or "workload" not in config:

@@ -113,7 +113,7 @@ def _fidelity(runs: Sequence[FinishedRun]) -> list[tuple[Path, str]]:
         for run in runs
         if "fidelity" in run.summary
     ]
-    return [(path, caption) for path, caption in pictures if path.exists()]
+    return [(path, caption) for path, caption in pictures if path.is_file()]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -160,7 +160,7 @@ def _pictures(problem: _Compared, folder: Path, number: int, damaged: list[str])
     except InputError as error:
         damaged.append(str(error))
     still = best.directory / "schedule.png"
-    if still.exists():
+    if still.is_file():
         shutil.copyfile(still, folder / f"{name}-schedule.png")
     schedules, unread = best_schedules(problem.runs)
     damaged += [line for line in unread if line not in damaged]

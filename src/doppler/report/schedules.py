@@ -59,7 +59,7 @@ def best_schedules(runs: Sequence[FinishedRun]) -> tuple[list[Schedule], list[st
             figure=gantt_figure(timeline, end_s),
             caption=f"Schedule of {caption}: {time_text(_end_s(timeline))}. "
             "Drag to zoom, double click to go back.",
-            still=still if path.parent == still.parent and still.exists() else None,
+            still=still if path.parent == still.parent and still.is_file() else None,
         )
         for (caption, path), timeline in zip(paths.items(), timelines.values(), strict=False)
     ]

@@ -45,6 +45,13 @@ def _object(value: object, where: str) -> None:
         raise fault(where, "an object", value)
 
 
+def _texts(value: object, where: str) -> None:
+    _object(value, where)
+    assert isinstance(value, dict)
+    for key, one in value.items():
+        read_text(one, f"{where}.{key}")
+
+
 def _fidelity(value: object, where: str) -> None:
     _object(value, where)
     assert isinstance(value, dict)
@@ -67,5 +74,5 @@ _ENTRIES: dict[str, Callable[[object, str], object]] = {
     **{"stage": read_text, "workload": read_text, "cluster": read_text},
     **{"seed": _count, "num_ops": _count, "num_devices": _count},
     **{"episodes_per_s": _amount, "peak_memory_bytes": _amount},
-    **{"versions": _object, "host": _object, "fidelity": _fidelity},
+    **{"versions": _texts, "host": _object, "fidelity": _fidelity},
 }

@@ -71,7 +71,7 @@ _SPOKEN |= {
     "_NL": "the end of the line",
     "$END": "the end of the file",
 }
-_QUOTED = 200  # characters of a line
+_LONGEST = 400  # characters of a line that is quoted, or of what is said of it
 _AGGREGATIONS = "sum, max, min and prod"
 _FUNCTIONS = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 
@@ -223,7 +223,9 @@ class Source:
 
     def _fault_at(self, line: int, column: int, message: str) -> InputError:
         quoted = self._lines[line - 1].strip()
-        quoted = quoted if len(quoted) <= _QUOTED else f"{quoted[:_QUOTED]}..."
+        message, quoted = (
+            one if len(one) <= _LONGEST else f"{one[:_LONGEST]}..." for one in (message, quoted)
+        )
         return InputError(f"{self.file}:{line}:{column}: {message}, in {quoted!r}")
 
 
