@@ -2,8 +2,8 @@
 
     python benchmarks/killing.py [--kills 100] [--signals 20] [--disks 10] [--seed N] [--only NAME]
 
-Each subject (pipeline, sweep, calibrate, rl_real, report) runs once undisturbed, which says how long
-it takes and what it leaves. Then it is begun anew and disturbed, at a moment drawn from that time,
+Each subject (pipeline, sweep, calibrate, rl_real, report) runs undisturbed, which says how long it
+takes and what it leaves. Then it is begun anew and disturbed, at a moment drawn from that time,
 and run again to its end: no file may be half, and in simulation all must be the same bits. A full
 disk is a limit on the size of files, drawn from the sizes that the undisturbed run left. The exit
 code is 1 if anything differs; every line of the output names what it takes to repeat it.
@@ -13,6 +13,7 @@ import argparse
 import csv
 import hashlib
 import json
+import math
 import os
 import random
 import resource
@@ -37,6 +38,7 @@ from doppler.cli import program
 from doppler.warming import warm
 
 PROJECT = Path(__file__).resolve().parents[1]
+HANGS_S = 300.0
 SMALL = (
     *("workload=chainmm", "workload.params.n=64", "trainer.checkpoint_every_s=0"),
     *("budget.imitation_episodes=64", "budget.evaluations=160"),
@@ -71,7 +73,7 @@ SUBJECTS = {
     "rl_real": Subject(
         (
             *("run", *MEASURED, "stage=rl_real", "baseline=[heft]", "stage.choosing=2"),
-            *("budget.measured_evaluations=40", "stage.repeats=2"),
+            *("budget.measured_evaluations=80", "stage.repeats=2"),
             *(f"stage.calibration.{each}" for each in CALIBRATION),
         ),
         simulated=False,
@@ -89,6 +91,7 @@ class Process:
         self._error = out.with_name(f"{out.name}.stderr")
         self.returncode: int | None = None
         out.parent.mkdir(parents=True, exist_ok=True)
+        self._error.touch()
         self.id = os.fork()
         if self.id == 0:
             self._become(words, file_bytes)
@@ -96,6 +99,7 @@ class Process:
     def _become(self, words: list[str], file_bytes: int | None) -> None:
         """What the child does; file_bytes: how large a file may become."""
         os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as SIGTERM, until the command takes over
         os.chdir(PROJECT)
         for number, path in ((1, "/dev/null"), (2, str(self._error))):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
@@ -113,17 +117,24 @@ class Process:
         """Send a signal."""
         os.kill(self.id, number)
 
-    def wait(self, seconds: float = 600.0) -> str | None:
-        """What it has written to stderr when it has ended; None if it still runs."""
+    def ends_within(self, seconds: float) -> bool:
+        """Wait so long for its end."""
         until_s = time.monotonic() + seconds
         while self.returncode is None:
             ended, status = os.waitpid(self.id, os.WNOHANG)
             if ended:
                 self.returncode = os.waitstatus_to_exitcode(status)
             elif time.monotonic() > until_s:
-                return None
+                return False
             else:
                 time.sleep(0.005)
+        return True
+
+    def finish(self) -> str:
+        """What it has written to stderr, when it has ended."""
+        if not self.ends_within(HANGS_S):
+            self.send(signal.SIGKILL)
+            raise TimeoutError(f"process {self.id} hangs")
         return self._error.read_text()
 
 
@@ -195,18 +206,18 @@ def disturbed(
     expected = {0, 1}
     if how != "disk":
         number = signal.Signals[how]
-        expected = {0, -number if how == "SIGKILL" else 128 + number}
-        if process.wait(at_s) is None:
+        expected = {0, -number} if how == "SIGKILL" else {0, -number, 128 + number}
+        if not process.ends_within(at_s):
             process.send(number)
     sent_s = time.monotonic()
-    error = process.wait() or "it hangs"
+    error = process.finish()
     ended_s, code = time.monotonic() - sent_s, process.returncode
     what = f"at {at_s:.1f} s" if limit is None else f"files of at most {limit} bytes"
     what += f", code {code}, ended in {ended_s:.2f} s" if limit is None else f", code {code}"
     if "Traceback" in error or code not in expected:
         return what, f"code {code}: {error[-600:]}"
     again = Process(subject.arguments, out)
-    error = again.wait() or "it hangs"
+    error = again.finish()
     if again.returncode != 0:
         return what, f"again: code {again.returncode}: {error[-600:]}"
     try:
@@ -235,17 +246,18 @@ def undisturbed(subject: Subject, folder: Path) -> Whole:
     """Run a command as it is, and what it needs."""
     out, before = folder / "whole", folder / "before"
     if subject.needs:
-        assert not Process(subject.needs, before).wait()
+        assert not Process(subject.needs, before).finish()
         shutil.copytree(before, out)
     warm = folder / "warm"
     if subject.needs:
         shutil.copytree(before, warm)
-    for each in (warm, out):  # the first may compile
+    seconds = math.inf
+    for each in (warm, out):
         begin_s = time.monotonic()
         process = Process(subject.arguments, each)
-        error = process.wait()
+        error = process.finish()
         assert process.returncode == 0, error
-        seconds = time.monotonic() - begin_s
+        seconds = min(seconds, time.monotonic() - begin_s)
     shutil.rmtree(warm)
     sizes = sorted({path.stat().st_size for path in out.rglob("*") if path.is_file()} - {0})
     return Whole(out, before, seconds, left(out), sizes)

@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from doppler import __version__
 from doppler.errors import InputError, fault_of_machine
 from doppler.stopping import Stopped, stoppable
+from doppler.waiting import waiting
 
 _SIGNALLED = 128  # exit codes above this one say by which signal
 USAGE = """\
@@ -112,7 +114,8 @@ def place(arguments: list[str]) -> int:
     module, inputs, keywords = make_module(words[0], "place")
     if keywords:
         raise InputError(f"place: {words[0]} returned inputs by keyword, which are no tuple")
-    placed = place(module, inputs, **options)
+    with waiting(partial(print, flush=True), "placing"):
+        placed = place(module, inputs, **options)
     print(placed)
     problem = placed.problem
     default = Path("outputs", "place", f"{problem.graph.name}-{problem.cluster.name}")

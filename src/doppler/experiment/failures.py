@@ -66,7 +66,7 @@ def users_cause(error: BaseException) -> str | None:
     while cause is not None:
         if isinstance(cause, InputError):
             return one_line(cause)
-        if line := fault_of_machine(cause):
+        if not isinstance(cause, HydraException) and (line := fault_of_machine(cause)):
             return line
         cause = cause.__cause__ or cause.__context__
     return one_line(error) if isinstance(error, HydraException | OmegaConfBaseException) else None

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -31,6 +32,7 @@ from doppler.report.tables import (
     training_tables,
     turns_tables,
 )
+from doppler.waiting import waiting
 
 FIGURES = "figures"
 
@@ -60,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", nargs="+", type=Path, help="run directories, or folders of them")
     parser.add_argument("--out", type=Path, default=Path("outputs/report"), help="where to write")
     arguments = parser.parse_args(argv)
-    markdown, damaged = write_report(arguments.runs, arguments.out)
+    with waiting(partial(print, file=sys.stderr, flush=True), "reading and drawing"):
+        markdown, damaged = write_report(arguments.runs, arguments.out)
     console = Console(markup=False, emoji=False)
     console.print(Markdown(markdown) if console.is_terminal else markdown, soft_wrap=True)
     for line in damaged:
