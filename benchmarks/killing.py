@@ -92,14 +92,18 @@ class Process:
         self.returncode: int | None = None
         out.parent.mkdir(parents=True, exist_ok=True)
         self._error.touch()
+        both = {signal.SIGINT, signal.SIGTERM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, both)  # Python's own handlers are not the child's
         self.id = os.fork()
+        if self.id == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
         if self.id == 0:
             self._become(words, file_bytes)
 
     def _become(self, words: list[str], file_bytes: int | None) -> None:
         """What the child does; file_bytes: how large a file may become."""
         os.setpgid(0, 0)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as SIGTERM, until the command takes over
         os.chdir(PROJECT)
         for number, path in ((1, "/dev/null"), (2, str(self._error))):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)

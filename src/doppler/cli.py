@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from doppler import __version__
 from doppler.errors import InputError, fault_of_machine
 from doppler.stopping import Stopped, stoppable
+from doppler.version import __version__
 from doppler.waiting import waiting
 
 _SIGNALLED = 128  # exit codes above this one say by which signal
