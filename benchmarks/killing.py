@@ -284,19 +284,22 @@ def main() -> int:
     warm(print)
     draw.shuffle(plan)
     print(f"seed {arguments.seed}: {len(plan)} disturbances of {', '.join(names)}", flush=True)
-    failures = 0
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="killing-") as folder:
-        warnings.simplefilter("ignore")  # of forking
-        wholes: dict[str, Whole] = {}
+    failures, wholes = 0, {}
+    warnings.simplefilter("ignore")  # of forking
+    # Not a TemporaryDirectory: a child that ends by its exit handlers would delete it.
+    folder = Path(tempfile.mkdtemp(prefix="killing-"))
+    try:
         for number, how in enumerate(plan):
             name = names[number % len(names)]
             if name not in wholes:
-                wholes[name] = undisturbed(SUBJECTS[name], Path(folder, name))
-            out = Path(folder, name, str(number))
+                wholes[name] = undisturbed(SUBJECTS[name], folder / name)
+            out = folder / name / str(number)
             what, wrong = disturbed(SUBJECTS[name], how, draw.random(), wholes[name], out)
             failures += bool(wrong)
             print(f"{number}: {name}, {how} {what}: {wrong or 'the same'}", flush=True)
             shutil.rmtree(out, ignore_errors=True)
+    finally:
+        shutil.rmtree(folder)
     print(f"{len(plan) - failures} of {len(plan)} ended as if undisturbed (seed {arguments.seed})")
     return int(failures > 0)
 
