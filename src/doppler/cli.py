@@ -6,14 +6,13 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from doppler.errors import InputError, fault_of_machine
 from doppler.stopping import Stopped, stoppable
 from doppler.version import __version__
-from doppler.waiting import waiting
+from doppler.waiting import on_terminal, waiting
 
 _SIGNALLED = 128  # exit codes above this one say by which signal
 USAGE = """\
@@ -114,7 +113,7 @@ def place(arguments: list[str]) -> int:
     module, inputs, keywords = make_module(words[0], "place")
     if keywords:
         raise InputError(f"place: {words[0]} returned inputs by keyword, which are no tuple")
-    with waiting(partial(print, flush=True), "placing"):
+    with waiting(on_terminal, "placing"):
         placed = place(module, inputs, **options)
     print(placed)
     problem = placed.problem

@@ -1,5 +1,6 @@
 """Whoever waits for more than two seconds is told what for."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -7,6 +8,12 @@ from contextlib import contextmanager
 
 # Seconds until the first line, and from each line to the next.
 FIRST_S, NEXT_S = 2.0, 30.0
+
+
+def on_terminal(line: str) -> None:
+    """Say it to the person who watches, if there is one: it is no output of the command."""
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
