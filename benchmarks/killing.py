@@ -46,7 +46,15 @@ SMALL = (
 MEASURED = (*SMALL, "cluster=host", "cluster.num_devices=2")
 CALIBRATION = ("runs=1", "seconds=0", "placements=3", "repeats=1")
 # What may differ from run to run: times, and what is measured.
-TIMES = {"wall_s", "episodes_per_s", "elapsed_s", "peak_memory_bytes", "host", "seconds"}
+TIMES = {
+    "git_commit",
+    "wall_s",
+    "episodes_per_s",
+    "elapsed_s",
+    "peak_memory_bytes",
+    "host",
+    "seconds",
+}
 
 
 @dataclass(frozen=True)
