@@ -2,8 +2,8 @@
 
     python benchmarks/killing.py [--kills 100] [--signals 20] [--disks 10] [--seed N] [--only NAME]
 
-Each subject (pipeline, sweep, calibrate, rl_real, report) runs once undisturbed, to know how long
-it takes and what it leaves. Then it is begun anew and disturbed, at a moment drawn from that time,
+Each subject (pipeline, sweep, calibrate, rl_real, report) runs undisturbed, which says how long it
+takes and what it leaves. Then it is begun anew and disturbed, at a moment drawn from that time,
 and run again to its end: no file may be half, and in simulation all must be the same bits. A full
 disk is a limit on the size of files, drawn from the sizes that the undisturbed run left. The exit
 code is 1 if anything differs; every line of the output names what it takes to repeat it.
@@ -13,6 +13,7 @@ import argparse
 import csv
 import hashlib
 import json
+import math
 import os
 import random
 import resource
@@ -37,14 +38,23 @@ from doppler.cli import program
 from doppler.warming import warm
 
 PROJECT = Path(__file__).resolve().parents[1]
+HANGS_S = 300.0
 SMALL = (
     *("workload=chainmm", "workload.params.n=64", "trainer.checkpoint_every_s=0"),
-    *("budget.imitation_episodes=64", "budget.evaluations=160"),
+    *("budget.imitation_episodes=32", "budget.evaluations=96"),
 )
 MEASURED = (*SMALL, "cluster=host", "cluster.num_devices=2")
 CALIBRATION = ("runs=1", "seconds=0", "placements=3", "repeats=1")
 # What may differ from run to run: times, and what is measured.
-TIMES = {"wall_s", "episodes_per_s", "elapsed_s", "peak_memory_bytes", "host", "seconds"}
+TIMES = {
+    "git_commit",
+    "wall_s",
+    "episodes_per_s",
+    "elapsed_s",
+    "peak_memory_bytes",
+    "host",
+    "seconds",
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,7 @@ class Subject:
     needs: Sequence[str] = ()
 
 
-SWEEP = ("run", "-m", *SMALL, "stage=evaluate", "baseline=[random,heft]", "seed=0,1,2")
+SWEEP = ("run", "-m", *SMALL, "stage=evaluate", "baseline=[heft]", "seed=0,1")
 SUBJECTS = {
     "pipeline": Subject(("run", *SMALL, "stage=pipeline", "baseline=[heft]"), simulated=True),
     "sweep": Subject(SWEEP, simulated=True),
@@ -71,7 +81,7 @@ SUBJECTS = {
     "rl_real": Subject(
         (
             *("run", *MEASURED, "stage=rl_real", "baseline=[heft]", "stage.choosing=2"),
-            *("budget.measured_evaluations=40", "stage.repeats=2"),
+            *("budget.measured_evaluations=80", "stage.repeats=2"),
             *(f"stage.calibration.{each}" for each in CALIBRATION),
         ),
         simulated=False,
@@ -89,7 +99,13 @@ class Process:
         self._error = out.with_name(f"{out.name}.stderr")
         self.returncode: int | None = None
         out.parent.mkdir(parents=True, exist_ok=True)
+        self._error.touch()
+        both = {signal.SIGINT, signal.SIGTERM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, both)  # Python's own handlers are not the child's
         self.id = os.fork()
+        if self.id == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
         if self.id == 0:
             self._become(words, file_bytes)
 
@@ -113,17 +129,24 @@ class Process:
         """Send a signal."""
         os.kill(self.id, number)
 
-    def wait(self, seconds: float = 600.0) -> str | None:
-        """What it has written to stderr when it has ended; None if it still runs."""
+    def ends_within(self, seconds: float) -> bool:
+        """Wait so long for its end."""
         until_s = time.monotonic() + seconds
         while self.returncode is None:
             ended, status = os.waitpid(self.id, os.WNOHANG)
             if ended:
                 self.returncode = os.waitstatus_to_exitcode(status)
             elif time.monotonic() > until_s:
-                return None
+                return False
             else:
                 time.sleep(0.005)
+        return True
+
+    def finish(self) -> str:
+        """What it has written to stderr, when it has ended."""
+        if not self.ends_within(HANGS_S):
+            self.send(signal.SIGKILL)
+            raise TimeoutError(f"process {self.id} hangs")
         return self._error.read_text()
 
 
@@ -195,18 +218,18 @@ def disturbed(
     expected = {0, 1}
     if how != "disk":
         number = signal.Signals[how]
-        expected = {0, -number if how == "SIGKILL" else 128 + number}
-        if process.wait(at_s) is None:
+        expected = {0, -number} if how == "SIGKILL" else {0, -number, 128 + number}
+        if not process.ends_within(at_s):
             process.send(number)
     sent_s = time.monotonic()
-    error = process.wait() or "it hangs"
+    error = process.finish()
     ended_s, code = time.monotonic() - sent_s, process.returncode
     what = f"at {at_s:.1f} s" if limit is None else f"files of at most {limit} bytes"
     what += f", code {code}, ended in {ended_s:.2f} s" if limit is None else f", code {code}"
     if "Traceback" in error or code not in expected:
         return what, f"code {code}: {error[-600:]}"
     again = Process(subject.arguments, out)
-    error = again.wait() or "it hangs"
+    error = again.finish()
     if again.returncode != 0:
         return what, f"again: code {again.returncode}: {error[-600:]}"
     try:
@@ -235,17 +258,18 @@ def undisturbed(subject: Subject, folder: Path) -> Whole:
     """Run a command as it is, and what it needs."""
     out, before = folder / "whole", folder / "before"
     if subject.needs:
-        assert not Process(subject.needs, before).wait()
+        assert not Process(subject.needs, before).finish()
         shutil.copytree(before, out)
     warm = folder / "warm"
     if subject.needs:
         shutil.copytree(before, warm)
-    for each in (warm, out):  # the first may compile
+    seconds = math.inf
+    for each in (warm, out):
         begin_s = time.monotonic()
         process = Process(subject.arguments, each)
-        error = process.wait()
+        error = process.finish()
         assert process.returncode == 0, error
-        seconds = time.monotonic() - begin_s
+        seconds = min(seconds, time.monotonic() - begin_s)
     shutil.rmtree(warm)
     sizes = sorted({path.stat().st_size for path in out.rglob("*") if path.is_file()} - {0})
     return Whole(out, before, seconds, left(out), sizes)
@@ -266,20 +290,24 @@ def main() -> int:
     plan += [("SIGTERM", "SIGINT")[i % 2] for i in range(arguments.signals)]
     torch.set_num_threads(1)  # threads are not forked
     warm(print)
+    draw.shuffle(plan)
     print(f"seed {arguments.seed}: {len(plan)} disturbances of {', '.join(names)}", flush=True)
-    failures = 0
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="killing-") as folder:
-        warnings.simplefilter("ignore")  # of forking
-        wholes: dict[str, Whole] = {}
+    failures, wholes = 0, {}
+    warnings.simplefilter("ignore")  # of forking
+    # Not a TemporaryDirectory: a child that ends by its exit handlers would delete it.
+    folder = Path(tempfile.mkdtemp(prefix="killing-"))
+    try:
         for number, how in enumerate(plan):
             name = names[number % len(names)]
             if name not in wholes:
-                wholes[name] = undisturbed(SUBJECTS[name], Path(folder, name))
-            out = Path(folder, name, str(number))
+                wholes[name] = undisturbed(SUBJECTS[name], folder / name)
+            out = folder / name / str(number)
             what, wrong = disturbed(SUBJECTS[name], how, draw.random(), wholes[name], out)
             failures += bool(wrong)
             print(f"{number}: {name}, {how} {what}: {wrong or 'the same'}", flush=True)
             shutil.rmtree(out, ignore_errors=True)
+    finally:
+        shutil.rmtree(folder)
     print(f"{len(plan) - failures} of {len(plan)} ended as if undisturbed (seed {arguments.seed})")
     return int(failures > 0)
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from doppler.cli import main
+from doppler.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main(["report", *sys.argv[1:]]))
+    program(["report", *sys.argv[1:]])

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from doppler.errors import InputError, fault_of_machine
 from doppler.stopping import Stopped, stoppable
 from doppler.version import __version__
+from doppler.waiting import on_terminal, waiting
 
 _SIGNALLED = 128  # exit codes above this one say by which signal
 USAGE = """\
@@ -119,7 +120,8 @@ def place(arguments: list[str]) -> int:
     module, inputs, keywords = make_module(words[0], "place")
     if keywords:
         raise InputError(f"place: {words[0]} returned inputs by keyword, which are no tuple")
-    placed = place(module, inputs, trust=TRUST in arguments, **options)
+    with waiting(on_terminal, "placing"):
+        placed = place(module, inputs, trust=TRUST in arguments, **options)
     print(placed)
     problem = placed.problem
     default = Path("outputs", "place", f"{problem.graph.name}-{problem.cluster.name}")

@@ -35,6 +35,7 @@ from doppler.problem import Placement, Problem, build
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.system import Measurement, Session, System
 from doppler.trace import Trace
+from doppler.waiting import waiting
 
 # More executions than these of the tiny problem compile nothing more.
 _EVALUATIONS = 64
@@ -82,7 +83,8 @@ def warm(say: Callable[[str], None]) -> float:
     begin = time.perf_counter()
     for name, part in _parts().items():
         part_begin, before = time.perf_counter(), len(compilations)
-        part()
+        with waiting(say, f"{name}: compiling"):
+            part()
         took_s, num = time.perf_counter() - part_begin, len(compilations) - before
         say(f"{name}: {num or 'nothing'} to compile, {took_s:.1f} s")
     return time.perf_counter() - begin

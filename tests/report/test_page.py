@@ -13,10 +13,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
+from doppler.cli import main
 from doppler.errors import InputError
 from doppler.experiment import execute
 from doppler.report.finished import find_runs
-from doppler.report.page import main, write_report
+from doppler.report.page import write_report
 from doppler.report.rows import TRACES
 from doppler.report.schedules import gantt_figure, read_timeline
 
@@ -177,10 +178,10 @@ def test_the_command_writes_names_what_it_cannot_read_and_ends_well(outputs, tmp
     shutil.copytree(outputs, tmp_path / "runs")
     broken = next((tmp_path / "runs").rglob("results.csv"))
     broken.write_text("")
-    assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "report")]) == 0
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "report")]) == 0
     told = capsys.readouterr()
     assert told.err == f"not read: {broken}: empty\n"
     assert "| annealing |" in told.out
     assert f"not read: {broken}: empty" in (tmp_path / "report/report.html").read_text()
-    assert main([str(tmp_path / "nowhere")]) == 1
+    assert main(["report", str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such directory\n"

@@ -204,6 +204,25 @@ def test_a_damaged_checkpoint_of_the_run_itself_is_named(command, tmp_path):
     assert "last.ckpt: unreadable checkpoint" in error
 
 
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(28, "No space left on device", "/full/x.json"), "/full/x.json: No space left"),
+        (MemoryError("Unable to allocate 36.9 GiB"), "not enough memory (Unable to allocate 36.9"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: x"), "not enough memory (Def"),
+        (SystemExit(3), "code that the run calls called sys.exit(3)"),
+    ],
+)
+def test_what_the_machine_lacks_ends_in_one_line(error, line, command, monkeypatch):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr("doppler.experiment.evaluate.compare_baselines", fail)
+    code, _, text = command("stage=evaluate", "workload.params.n=64")
+    assert code == 1
+    assert text.startswith(f"error: {line}") and text.count("\n") == 1
+
+
 def test_the_teacher_is_chosen_by_name_and_has_settings(command, tmp_path):
     code, out, _ = command(
         *("stage=imitation", "stage.teacher=random", "workload.params.n=64"),

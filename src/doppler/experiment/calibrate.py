@@ -27,6 +27,7 @@ from doppler.problem import Placement, Problem, build
 from doppler.report.fidelity import Fidelity, fidelity_table, write_fidelity
 from doppler.search import seeded_generator
 from doppler.system import System
+from doppler.waiting import waiting
 
 MODELLED, CALIBRATED = "modelled costs", "measured costs"
 _LEAST_PLACEMENTS = 3  # for correlations
@@ -87,21 +88,23 @@ class Calibrate(Stage):
         known = CostTable.empty(_devices(problem))
         if path.exists() and not anew:
             known = load_costs(path, known.devices)
-        measured = calibrate(
-            run.spec.system,
-            problem,
-            runs=self.runs,
-            seconds=self.seconds,
-            rng=rng,
-            links=not known.has_links,
-        )
+        with waiting(run.say, f"measuring {problem.graph.num_ops} ops and the links"):
+            measured = calibrate(
+                run.spec.system,
+                problem,
+                runs=self.runs,
+                seconds=self.seconds,
+                rng=rng,
+                links=not known.has_links,
+            )
         table = save_costs(path, measured, replace=anew)
         run.say(
             f"{len(measured.kernels)} kernels of {problem.graph.num_ops} ops measured on "
             f"{problem.num_devices} devices; {path} has {len(table.kernels)}"
         )
         calibrated = build(problem.graph, problem.cluster, table)
-        figures = self._fidelity(run, calibrated, rng)
+        with waiting(run.say, f"executing {self.placements} placements {self.repeats} times"):
+            figures = self._fidelity(run, calibrated, rng)
         summary = {
             **identity(run),
             "method": "calibration",

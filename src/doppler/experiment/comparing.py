@@ -12,6 +12,7 @@ from doppler.experiment.judging import Method, nominal_s
 from doppler.experiment.specification import Specification, plain
 from doppler.search import Effort, seeded_generator
 from doppler.system import honours_order
+from doppler.waiting import waiting
 from doppler.warming import warm_up
 
 
@@ -57,7 +58,8 @@ def compare_baselines(spec: Specification, say: Callable[[str], None]) -> list[M
         if is_pointless(spec, baseline):
             say(f"{name} is left out: it searches for an order, and this system keeps none")
             continue
-        method = found_by(spec, baseline, name, plain(spec.cfg.baseline[name]))
+        with waiting(say, f"{name} searches"):
+            method = found_by(spec, baseline, name, plain(spec.cfg.baseline[name]))
         nominal = nominal_s(spec, method.placement)
         if not np.isfinite(nominal):
             say(f"{name} is left out: it found no placement that fits in memory")

@@ -87,7 +87,9 @@ def users_cause(error: BaseException) -> str | None:
     cause = next((each for each in chain if not isinstance(each, told_by)), None)
     if isinstance(cause, InputError):
         return one_line(cause)
-    if line := next(filter(None, map(fault_of_machine, chain)), None):
+    # Of Hydra's own errors one is an OSError, which is about no file of the user's.
+    others = (each for each in chain if not isinstance(each, HydraException))
+    if line := next(filter(None, map(fault_of_machine, others)), None):
         return line
     is_told = isinstance(error, told_by) and not isinstance(error, InstantiationException)
     return one_line(error) if is_told else None

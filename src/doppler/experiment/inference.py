@@ -20,6 +20,7 @@ from doppler.policies.weights import load_checkpoint
 from doppler.report.rows import format_seconds
 from doppler.search import Budget, SearchStep, policy_steps, search, seeded_generator
 from doppler.training import effort_of
+from doppler.waiting import waiting
 from doppler.warming import warm_up
 
 
@@ -67,7 +68,8 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
     name, rng = spec.policy_name, seeded_generator(spec.seed, "inference")
     settings = [plain(spec.cfg.policy), plain(spec.cfg.search), spec.origin]
     methods: list[Method] = []
-    warm_up(spec.system, [polish_of(run)], policy)
+    with waiting(run.say, "compiling"):
+        warm_up(spec.system, [polish_of(run)], policy)
     begin = time.perf_counter()
     labels = iter((f"{name} at once", f"{name} samples", name))
 
@@ -86,7 +88,7 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
                 )
             )
 
-    with run.open() as session:
+    with waiting(run.say, f"{name} searches, {evaluations:,} evaluations"), run.open() as session:
         best = best_so_far(run, session)
         steps = policy_steps(spec.cfg.search, policy, spec.view, trained=False)
         search(steps, best, Budget(evaluations=evaluations), rng, after=keep)

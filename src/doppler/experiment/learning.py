@@ -46,6 +46,7 @@ from doppler.training import (
     updates_done,
 )
 from doppler.training.updates import EpisodeTraining
+from doppler.waiting import waiting
 from doppler.warming import warm_up
 
 TEACHER_FILE = "teacher.json"
@@ -93,7 +94,8 @@ def train(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] = ()) 
         teachers: what it asks for decisions.
     """
     cfg, directory, system = run.spec.cfg, run.directory.path, run.spec.system
-    warm_up(system, [polish_of(run), Clustering(evaluations=1), *teachers], module.policy)
+    with waiting(run.say, "compiling"):
+        warm_up(system, [polish_of(run), Clustering(evaluations=1), *teachers], module.policy)
     fit(
         module,
         directory,
@@ -119,7 +121,8 @@ def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
     if is_pointless(run.spec, baseline):
         raise InputError(f"stage.teacher: {name} searches for an order, this system keeps none")
     if not path.exists():
-        result, effort = search_with(run.spec, baseline, "teacher")
+        with waiting(run.say, f"{name} searches for what to teach"):
+            result, effort = search_with(run.spec, baseline, "teacher")
         if not np.isfinite(result.makespan_s):
             raise InputError(f"stage.teacher: {name} found no placement that fits in memory")
         result.placement.save(path, {"makespan_s": result.makespan_s, **asdict(effort)})
@@ -244,4 +247,5 @@ class Learner:
     def _search(self, run: Run, policy: Policy, best: BestSoFar, evaluations: int) -> None:
         steps = policy_steps(run.spec.cfg.search, policy, run.spec.view, trained=True)
         rng = seeded_generator(run.spec.seed, "inference")
-        search(steps, best, Budget(evaluations=evaluations), rng)
+        with waiting(run.say, f"searching from there, {evaluations:,} evaluations"):
+            search(steps, best, Budget(evaluations=evaluations), rng)

@@ -23,6 +23,7 @@ from doppler.report.rows import (
 )
 from doppler.trace import explain, save_gantt, save_perfetto
 from doppler.version import __version__
+from doppler.waiting import waiting
 
 
 def finish(run: Run, method: Method, others: list[Method], extra: Summary) -> Summary:
@@ -36,7 +37,9 @@ def finish(run: Run, method: Method, others: list[Method], extra: Summary) -> Su
     """
     methods = [method, *others]
     bound = largest_bound(run.spec, methods)
-    return leave(run, methods, [judged_row(run.spec, each, bound) for each in methods], extra)
+    with waiting(run.say, f"judging {len(methods)} placements"):
+        rows = [judged_row(run.spec, each, bound) for each in methods]
+    return leave(run, methods, rows, extra)
 
 
 def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary) -> Summary:

@@ -21,6 +21,7 @@ from doppler.experiment.specification import Specification, literal, made, plain
 from doppler.report.rows import RESULTS_FILE, print_results, read_results
 from doppler.stopping import going_on
 from doppler.system import Session
+from doppler.waiting import waiting
 
 
 class Stage(ABC):
@@ -226,7 +227,8 @@ def _in_order(run: Run, *, mends: bool) -> Iterator[Run]:
 
     mends: a run that it needs is made anew where its files are damaged.
     """
-    run.stage.check(run.spec)
+    with waiting(run.say, "building the problem"):
+        run.stage.check(run.spec)
     for needed in run.stage.needed(run):
         try:
             with mendable():
@@ -239,5 +241,6 @@ def _in_order(run: Run, *, mends: bool) -> Iterator[Run]:
         if not needed.is_finished:
             run.say(f"stage={needed.stage.name} is needed first: {needed.directory.path}")
             yield from _in_order(needed, mends=mends)
-    run.spec.check()
+    with waiting(run.say, "building the problem"):
+        run.spec.check()
     yield run

@@ -30,6 +30,7 @@ from doppler.problem import Placement
 from doppler.search import seeded_generator
 from doppler.simulator import BulkSynchronous
 from doppler.training import LAST, Reinforcement, found_of
+from doppler.waiting import waiting
 
 # Executing until it is known what GPUs are busy with: drivers say so of up to the last second.
 USE_S = 2.0
@@ -121,7 +122,8 @@ class StageThree(Stage):
             *(Contender(spec, method) for method in [*methods, *others]),
             *self._synchronous(spec, methods[0]),
         ]
-        seconds_MR = measure_in_turns(contenders, self.repeats, rng)
+        with waiting(run.say, f"executing {len(contenders)} placements {self.repeats} times"):
+            seconds_MR = measure_in_turns(contenders, self.repeats, rng)
         fits_M = np.asarray(np.isfinite(seconds_MR).all(axis=1))
         if not fits_M[0]:
             raise InputError(f"{methods[0].name}: its placement does not fit in memory")
@@ -202,7 +204,8 @@ class StageThree(Stage):
             run.say(f"{name} is left out: it searches for an order, and this system keeps none")
             return []
         run.say(f"{name}: {learned.evaluations:,} executions")
-        return [found_by(run.spec, baseline, name, conf)]
+        with waiting(run.say, f"{name} searches"):
+            return [found_by(run.spec, baseline, name, conf)]
 
     def _synchronous(self, spec: Specification, final: Method) -> list[Contender]:
         """The synchronous alternative on the same devices, where the executor has one.

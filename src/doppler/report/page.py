@@ -31,6 +31,7 @@ from doppler.report.tables import (
     training_tables,
     turns_tables,
 )
+from doppler.waiting import on_terminal, waiting
 
 FIGURES = "figures"
 
@@ -60,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", nargs="+", type=Path, help="run directories, or folders of them")
     parser.add_argument("--out", type=Path, default=Path("outputs/report"), help="where to write")
     arguments = parser.parse_args(argv)
-    markdown, damaged = write_report(arguments.runs, arguments.out)
+    with waiting(on_terminal, "reading and drawing"):
+        markdown, damaged = write_report(arguments.runs, arguments.out)
     console = Console(markup=False, emoji=False)
     console.print(Markdown(markdown) if console.is_terminal else markdown, soft_wrap=True)
     for line in damaged:
