@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from benchmarks.gpu.parts import EXECUTING, PROJECT, Part
+from benchmarks.gpu.parts import EXECUTING, NUM_DEVICES, PROJECT, Part
 
 LEAST_TORCH = (2, 11)
+SHARED = (
+    f"{NUM_DEVICES}, several of them streams of one GPU, which they share: costs measured one "
+    "device at a time say little of that, so simulated and measured seconds do not agree"
+)
 DISTRIBUTIONS = {
     "antlr4": "antlr4-python3-runtime",
     "hydra": "hydra-core",
@@ -64,10 +68,12 @@ def facts(executor: str) -> dict[str, str]:
             versions.append(f"{distribution} {version(distribution)}")
         except PackageNotFoundError:  # ours is found by its folder
             continue
+    shared = {"devices": SHARED} if 0 < len(names) < NUM_DEVICES else {}
     return {
         "machine": ", ".join([*counted, cores]),
         "versions": ", ".join(versions),
         "commit": _commit(),
+        **shared,
     }
 
 

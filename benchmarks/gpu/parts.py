@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROJECT = Path(__file__).resolve().parents[2]
+NUM_DEVICES = 4
 
 
 class Settings(NamedTuple):
@@ -18,7 +19,7 @@ class Settings(NamedTuple):
     @property
     def num_devices(self) -> int:
         """Devices of a problem, on however many GPUs."""
-        return 2 if self.small else 4
+        return 2 if self.small else NUM_DEVICES
 
 
 class Figure(NamedTuple):

@@ -60,7 +60,7 @@ def test_what_is_missing_is_named_and_the_other_parts_are_run(tmp_path, monkeypa
         "hydra-core is missing: without it no calibrate",
         "rich is missing: without it no calibrate",
     ]
-    assert "- calibrate: **left out: hydra-core, rich missing**." in text
+    assert "- calibrate (0 s): **left out: hydra-core, rich missing**." in text
     assert "f32 product" in text
     assert err.splitlines()[-1] == "make gpu: failed: calibrate"
     assert machine.missing([BY_NAME["use"]], "cuda") == {"nvidia-ml-py": ["use"]}
@@ -140,7 +140,7 @@ def test_what_a_part_finds_is_on_disk_before_it_fails(tmp_path, monkeypatch, cap
     found = [Figure(*rows[0]), Fault(*rows[1]), Fault(*rows[2])]
     outcome = Outcome(BY_NAME["overhead"], found, "failed (exit code 1)", 1.0)
     text = page({"machine": "one"}, [outcome], 1.0)
-    assert f"- overhead: **failed (exit code 1)**. Wrong: one thing. Wrong: {last}. " in text
+    assert f"- overhead (1 s): **failed (exit code 1)**. Wrong: one thing. Wrong: {last}. " in text
     assert "| wide | 3 |" in text
 
 

@@ -4,8 +4,6 @@ Each device computes on one stream and each channel copies on one, in the order 
 task waits for a task of another stream, its stream waits for an event. So no Python runs while the
 GPUs do, and a task costs no round trip to the host: for kernels that take less than that. Tasks
 that start when they are ready, in whichever order that is, are those of workers.py.
-
-Not yet run on a GPU, see gpus.py.
 """
 
 import time

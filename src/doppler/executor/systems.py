@@ -126,7 +126,7 @@ class Cuda(_Executor):
     """As Threads, on GPUs; where there are fewer than devices, on several streams of each.
 
     queue: strict ones are issued ahead (issuing.py), for kernels too short to be dispatched one by
-    one. Not yet run on a GPU, see gpus.py.
+    one. Run on one GPU, not yet on several.
     """
 
     queue: Queue = "priority"
