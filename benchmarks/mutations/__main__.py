@@ -101,7 +101,11 @@ def try_all(package: str, chosen: list[Mutation], seed: int, results: Path) -> N
         shutil.rmtree(tree, ignore_errors=True)
         shutil.copytree(base, tree, copy_function=os.link)
         source = tree / "src/doppler" / mutation.path
-        text = mutation.apply(source.read_text())
+        text = source.read_text()
+        if (here := found_again(mutation, text)) is None:
+            print(f"no longer possible: {told(mutation)}")
+            continue
+        text = here.apply(text)
         source.unlink()  # the copy is a link
         source.write_text(text)
         likely = [file for file in files if named_like(file, mutation)]
@@ -110,6 +114,16 @@ def try_all(package: str, chosen: list[Mutation], seed: int, results: Path) -> N
         with results.open("a") as file:
             file.write(json.dumps(said) + "\n")
         print(f"{trial.outcome:9} {trial.total_s:6.1f} s  {told(mutation)}", flush=True)
+
+
+def found_again(mutation: Mutation, source: str) -> Mutation | None:
+    """The same change of a file that may have changed since, where it is nearest."""
+    same = [
+        one
+        for one in mutations(mutation.path, source)
+        if (one.kind, one.old, one.new) == (mutation.kind, mutation.old, mutation.new)
+    ]
+    return min(same, key=lambda one: abs(one.begin - mutation.begin), default=None)
 
 
 def copy_of_the_repository() -> Path:

@@ -51,8 +51,10 @@ def try_tests(
         output, noted = Path(folder) / "output", Path(folder) / "noted"
         if (child := os.fork()) == 0:
             _run(tree, files, _Watch(usual, likely, noted), output)
-        _, status = os.waitpid(child, 0)
-        _end_group(child)
+        try:
+            _, status = os.waitpid(child, 0)
+        finally:  # whether it has ended, or Ctrl-C ends this
+            _end_group(child)
         tests = json.loads(noted.read_text()) if noted.exists() else {}
         text = output.read_text(errors="replace")
     total_s = time.monotonic() - begin

@@ -296,8 +296,8 @@ def test_an_op_that_rounds_its_result():
     assert described(trained)["d_W"] == "i->i:f64(x0) of d_Y"
 
 
-def test_a_select_that_reads_elements_twice_and_pads():
-    """Nothing in the language makes such a node; the model allows it."""
+def program_with_a_select(parts: tuple[Piece, ...]) -> Program:
+    """The sum of exp of what is selected, nine elements, of four; no text says such a select."""
     weight = Input(name="W", shape=(4,), dtype="f64", is_weight=True)
     spread = Select(
         name="S",
@@ -305,11 +305,7 @@ def test_a_select_that_reads_elements_twice_and_pads():
         dtype="f64",
         operands=(0,),
         operand_dtypes=("f64",),
-        parts=(
-            Piece(0, ((0, 3),), (1,)),
-            Piece(0, ((2, 4),), (5,)),
-            Piece(0, ((1, 3),), (7,)),
-        ),
+        parts=parts,
     )
     powers = Einsum(
         name="Y",
@@ -325,7 +321,19 @@ def test_a_select_that_reads_elements_twice_and_pads():
     fields = {"name": "loss", "shape": (), "operands": (2,), "indices": "i", "extents": (9,)}
     loss = replace(powers, **fields, join=Element(0), aggregation="add")
     nodes, finished = insert_formations([weight, spread, powers, loss])
-    program = Program(name="test", parameters={}, nodes=nodes, given_splits={}, loss=finished[-1])
+    return Program(name="test", parameters={}, nodes=nodes, given_splits={}, loss=finished[-1])
+
+
+def test_a_select_that_reads_elements_once_has_one_gradient():
+    parts = Piece(0, ((0, 2),), (1,)), Piece(0, ((2, 4),), (5,))
+    program = program_with_a_select(parts)
+    trained = check_training(program, draw_inputs(program), splits=[{}, {"d_W": (3,)}])
+    assert [name for name in described(trained) if name.startswith("d_W")] == ["d_W"]
+
+
+def test_a_select_that_reads_elements_twice_and_pads():
+    parts = Piece(0, ((0, 3),), (1,)), Piece(0, ((2, 4),), (5,)), Piece(0, ((1, 3),), (7,))
+    program = program_with_a_select(parts)
     trained = check_training(program, draw_inputs(program), splits=[{}, {"d_W.part1": (3,)}])
     kernels = described(trained)
     assert "d_W.sum0" in kernels

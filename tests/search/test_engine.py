@@ -1,5 +1,6 @@
 """The engine: within its budget, counted, each step from the best so far on."""
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -199,15 +200,24 @@ def test_a_step_that_finds_nothing_to_do_is_not_asked_for_ever():
     assert len(steps[0].given) == 1 and effort.seconds < 50
 
 
-def test_within_seconds_annealing_walks_on_every_core(monkeypatch):
+class Ticking:
+    """A clock that advances by a second whenever it is read."""
+
+    def __init__(self) -> None:
+        self.perf_counter = itertools.count().__next__
+
+
+def test_within_seconds_annealing_walks_on_every_core_again_and_again(monkeypatch):
+    monkeypatch.setattr("doppler.search.engine.time", Ticking())
     monkeypatch.setattr("doppler.search.engine.os.sched_getaffinity", lambda _: {0, 1, 2})
     made, place = [], Annealing.place
     monkeypatch.setattr(
         Annealing, "place", lambda self, *a, **k: (made.append(self), place(self, *a, **k))[1]
     )
     with WorkConserving().open(PROBLEM) as session:
-        search([ANNEAL], best_of(session), Budget(seconds=0.05), generator())
+        search([ANNEAL], best_of(session), Budget(seconds=10.0), generator())
         search([ANNEAL], best_of(session), Budget(evaluations=50), generator())
+    assert len(made) > 3
     assert {one.starts for one in made[:-1]} == {3} and made[-1].starts == 1
     assert made[-1].evaluations == 50
 

@@ -129,4 +129,4 @@ def _repeat(step: SearchStep, best: BestSoFar, seconds: float, rng: np.random.Ge
         each_s, left_s = (now_s - begin_s) / used, until_s - now_s
         if left_s < _REST * seconds or left_s * _PART < each_s:
             return
-        num = max(1, int(left_s * _PART / each_s))
+        num = int(left_s * _PART / each_s)
