@@ -162,7 +162,7 @@ place_options = st.builds(
     "{}={}".format, st.sampled_from((*OPTIONS, "nosuch")), st.sampled_from(VALUES)
 )
 FILES = {
-    "model.py": "import torch\n\ndef factory():\n    return torch.nn.Linear(4, 4), (torch.zeros(2, 4),)\n",
+    "model.py": "from torch import nn, ones\ndef factory():\n    return nn.ReLU(), (ones(2, 4),)\n",
     "exits.py": "import sys\n\ndef factory():\n    sys.exit(3)\n",
     "broken.py": "def factory(:\n",
     "nothing.py": "def factory():\n    return None\n",

@@ -124,7 +124,7 @@ class Run:
 
     def anew(self) -> "Run":
         """The same, whatever its directory has."""
-        cfg = OmegaConf.create({**plain(self.spec.cfg), "overwrite": True})
+        cfg = DictConfig(literal({**plain(self.spec.cfg), "overwrite": True}))
         return make_run(cfg, self.console, is_step=self.is_step)
 
     def introduce(self) -> None:
