@@ -104,8 +104,8 @@ FilePath = Annotated[str, Rule("a path", lambda path: path != "" and "\0" not in
 def fault(kind: Any, value: Any) -> str | None:
     """Why a value is not of a kind: "must be ..., got ..."; None if it is.
 
-    Whole numbers are numbers, true and false are not; infinity and NaN are none. Of a class or
-    protocol only what is no plain value (a number, a text, a list, a mapping) can be.
+    Whole numbers are numbers, true and false are not; infinity and NaN are none. What has all that
+    a protocol names is of it.
 
     Args:
         kind: an annotation: int, float, bool, str, None, a union, Literal, Sequence, tuple,
@@ -249,8 +249,12 @@ def _is_of(kind: Any, value: Any) -> bool:
         return isinstance(value, str | Path)
     if kind in _CONTAINERS:
         return isinstance(value, kind)
-    is_plain = isinstance(value, str | Real | Mapping | list) or type(value) is tuple
-    return value is not None and not is_plain
+    if not inspect.isclass(kind):
+        is_plain = isinstance(value, str | Real | Mapping | list) or type(value) is tuple
+        return value is not None and not is_plain
+    if getattr(kind, "_is_protocol", False):
+        return all(hasattr(value, name) for name in vars(kind) if not name.startswith("_"))
+    return isinstance(value, kind)
 
 
 def _is_finite(value: Real) -> bool:

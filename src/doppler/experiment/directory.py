@@ -56,9 +56,9 @@ class RunDirectory:
         """
         path = self.path / SUMMARY_FILE
         try:
-            summary = json.loads(path.read_text())
-        except (ValueError, RecursionError):
-            summary = None
+            summary = read_json(path)
+        except InputError:
+            raise InputError(f"{path}: damaged") from None
         if not isinstance(summary, dict) or not {"stage", "seed"} <= summary.keys():
             raise InputError(f"{path}: damaged")
         return summary

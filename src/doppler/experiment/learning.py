@@ -1,6 +1,5 @@
 """What stages I to III share: policies, teachers, trainings in a run's directory."""
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from doppler.experiment.comparing import is_pointless, search_with
 from doppler.experiment.directory import RunDirectory
 from doppler.experiment.run import Run
 from doppler.experiment.specification import Specification
+from doppler.files import read_json
 from doppler.policies import Policy
 from doppler.policies.weights import load_checkpoint, load_policy_weights
 from doppler.problem import Placement
@@ -148,11 +148,11 @@ def check_training_left(directory: RunDirectory) -> None:
 
 def _read_teacher(path: Path) -> dict[str, Any]:
     try:
-        kept = json.loads(path.read_text())
-        if {"evaluations", "seconds", "makespan_s"} <= kept.keys():
-            return kept
-    except (OSError, ValueError, RecursionError, AttributeError):
-        pass
+        kept = read_json(path)
+    except InputError:
+        kept = None
+    if isinstance(kept, dict) and {"evaluations", "seconds", "makespan_s"} <= kept.keys():
+        return kept
     raise InputError(f"{path}: damaged")
 
 

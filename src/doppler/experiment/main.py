@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> int:
     conf = str(resource("conf"))
     entry = hydra.main(version_base="1.3", config_path=conf, config_name="config")(main)
     failed, elsewhere = False, []
-    is_sweep = "-m" in sys.argv or "--multirun" in sys.argv
+    is_sweep = "-m" in arguments or "--multirun" in arguments
     with failures.collected() as lines, _sweep() if is_sweep else nullcontext():
         try:
             sys.argv[1:] = hydra_arguments(arguments)

@@ -34,8 +34,11 @@ def hydra_arguments(arguments: Sequence[str]) -> list[str]:
     quoted. ``stage.teacher=NAME`` chooses from a group: Hydra says ``baseline@stage.teacher=NAME``.
 
     Raises:
-        InputError: a group is chosen by what is no name.
+        InputError: a group is chosen by what is no name; a run is to be loaded from a pickle, which
+            would execute what is in it.
     """
+    if any(word.startswith("--e") for word in arguments):
+        raise InputError("--experimental-rerun: no such option; the same command goes on")
     flags = [argument for argument in arguments if argument in ("-m", "--multirun")]
     words = [argument for argument in arguments if argument not in flags]
     taken, before = flags[:1], ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import NoReturn
 
 import pandas as pd
 from rich.console import Console
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         InputError, OSError: as `write_report`; a file that cannot be written.
     """
-    parser = argparse.ArgumentParser(prog="report", description=str(main.__doc__).splitlines()[0])
+    parser = _Parser(prog="report", description=str(main.__doc__).splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run directories, or folders of them")
     parser.add_argument("--out", type=Path, default=Path("outputs/report"), help="where to write")
     arguments = parser.parse_args(argv)
@@ -69,6 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"not read: {line}", file=sys.stderr)
     print(f"written: {arguments.out}/report.html, table.md, table.csv, table.tex, figures")
     return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses as everything else does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"report: {message}")
 
 
 def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
