@@ -13,6 +13,7 @@ from doppler.baselines.etf import ETF
 from doppler.baselines.heft import HEFT
 from doppler.baselines.judging import Judge
 from doppler.baselines.naive import Random, RoundRobin, SingleDevice
+from doppler.baselines.peft import PEFT
 from doppler.baselines.teaching import TaughtPlacement
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "CPSAT",
     "ETF",
     "HEFT",
+    "PEFT",
     "Annealing",
     "Baseline",
     "Clustering",
