@@ -231,7 +231,7 @@ def test_free_ops_and_free_transfers_are_no_trouble():
 def test_less_than_one_evaluation_is_refused():
     with pytest.raises(InputError) as error:
         Clustering(evaluations=0)
-    assert str(error.value) == "baseline.clustering.evaluations: at least 1, got 0"
+    assert str(error.value).startswith("baseline.clustering.evaluations: must be")
 
 
 def test_ten_thousand_ops_are_grouped():
@@ -244,7 +244,7 @@ def test_ten_thousand_ops_are_grouped():
     problem = build(graph_of(flops, edges), cluster_of([1.0, 1.0, 2.0]))
     with WorkConserving().open(problem) as session:
         found = Clustering(evaluations=10).place(session, rng).makespan_s
-        listed = CriticalPath(runs=10).place(session, rng).makespan_s
+        listed = CriticalPath(evaluations=10).place(session, rng).makespan_s
     assert found < listed
 
 
