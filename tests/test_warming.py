@@ -16,6 +16,7 @@ from doppler.baselines import (
     Annealing,
     Clustering,
     CriticalPath,
+    NearETF,
     lower_bound,
 )
 from doppler.cluster import preset
@@ -71,8 +72,7 @@ def warmed():
 @pytest.mark.parametrize("make", [large_problem, given_problem])
 def test_after_warming_nothing_compiles(warmed, make):
     problem, rng = make(), np.random.default_rng(0)
-    methods = [method(evaluations=2) for method in (CriticalPath, HEFT, CPOP, PEFT, ETF)]
-    methods += [ETF(evaluations=2, near=True)]
+    methods = [method(evaluations=2) for method in (CriticalPath, HEFT, CPOP, PEFT, ETF, NearETF)]
     methods += [Clustering(evaluations=3), annealing(order=False), annealing(order=True)]
     methods += [annealing(order=True, draws=2)]
     for system in SIMULATORS:

@@ -1,7 +1,6 @@
 """HEFT, CPOP, ETF and what they share, against the papers' example, plain Python and anrg-saga."""
 
 from collections import Counter
-from functools import partial
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -16,7 +15,7 @@ from plain_schedule import (
 )
 from problems import cluster_of, graph_of, published_graph, random_device, random_problem
 
-from doppler.baselines import CPOP, ETF, HEFT, PEFT, CriticalPath
+from doppler.baselines import CPOP, ETF, HEFT, PEFT, CriticalPath, NearETF
 from doppler.baselines.best_of_runs import in_order_of_start
 from doppler.baselines.levels import b_levels, static_levels, t_levels
 from doppler.baselines.list_scheduling import schedule_ops
@@ -27,8 +26,8 @@ from doppler.problem import Placement, Problem, build
 from doppler.simulator import Published, WorkConserving
 
 METHODS = {
-    **{"critical_path": CriticalPath, "heft": HEFT, "cpop": CPOP, "peft": PEFT, "etf": ETF},
-    "etf near": partial(ETF, near=True),
+    **{"critical_path": CriticalPath, "heft": HEFT, "cpop": CPOP, "peft": PEFT},
+    **{"etf": ETF, "etf_near": NearETF},
 }
 PUBLISHED = [
     f"{prefix}{name}.txt"
@@ -147,13 +146,12 @@ def test_each_op_goes_home_or_to_the_best_device_that_has_room(insertion, with_h
     assert all(seen[what] > 20 for what in wanted), seen
 
 
-@pytest.mark.parametrize("near", [False, True])
-def test_etf_takes_the_earliest_pair_and_among_ties_the_largest_static_level(near):
+@pytest.mark.parametrize("method", [ETF, NearETF])
+def test_etf_takes_the_earliest_pair_and_among_ties_the_largest_static_level(method):
     seen = Counter()
     for seed, problem in problems(60):
         level_V = static_levels(problem)
-        method = ETF(evaluations=1, near=near)
-        decisions = method.schedule(problem, 2, np.random.default_rng(seed))
+        decisions = method(evaluations=1).schedule(problem, 2, np.random.default_rng(seed))
         for run, rows in enumerate(steps(decisions)):
             plain = PlainSchedule(problem, regions_stay=run == 0)
             for v, d, start in rows:
@@ -165,7 +163,7 @@ def test_etf_takes_the_earliest_pair_and_among_ties_the_largest_static_level(nea
                 least = min(over for over, _ in pairs.values())
                 first = min(time for over, time in pairs.values() if over == least)
                 tied = {
-                    pair: plain.incoming_s(*pair) if near else 0.0
+                    pair: plain.incoming_s(*pair) if method is NearETF else 0.0
                     for pair, (over, time) in pairs.items()
                     if over == least and time <= first + plain.tie_s
                 }
@@ -179,7 +177,7 @@ def test_etf_takes_the_earliest_pair_and_among_ties_the_largest_static_level(nea
                 seen["overflows"] += least > 0
                 plain.place(v, d, start)
     assert min(seen["by level"], seen["overflows"]) > 20
-    assert (seen["by transfers"] > 20) == near
+    assert (seen["by transfers"] > 20) == (method is NearETF)
 
 
 def test_etf_draws_ties_evenly():
@@ -310,7 +308,7 @@ def test_the_same_seed_gives_the_same_runs_and_runs_differ(method):
 def test_less_than_one_run_is_refused(name):
     with pytest.raises(InputError) as error:
         METHODS[name](evaluations=0)
-    assert str(error.value).startswith(f"baseline.{name.split()[0]}.evaluations: must be")
+    assert str(error.value).startswith(f"baseline.{name}.evaluations: must be")
 
 
 @pytest.mark.parametrize("method", METHODS.values())

@@ -235,6 +235,8 @@ def test_the_share_before_annealing_is_an_option(configured):
     cfg = compose("config", [f"baseline=[{names}]", "search.share=0.5"])
     for method in cfg.baseline.values():
         assert instantiate(method).steps[0].share == 0.5
+    steps = policy_steps(cfg.search, load_policy(), make_view(PROBLEM), trained=True)
+    assert steps[0].share == 0.5
 
 
 # --- By name: what doppler.place uses is what the command line composes ---------------------------

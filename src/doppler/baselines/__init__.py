@@ -9,7 +9,7 @@ from doppler.baselines.cp_sat import CPSAT
 from doppler.baselines.cpop import CPOP
 from doppler.baselines.critical_path import CriticalPath
 from doppler.baselines.enumerative import Enumerative
-from doppler.baselines.etf import ETF
+from doppler.baselines.etf import ETF, NearETF
 from doppler.baselines.heft import HEFT
 from doppler.baselines.judging import Judge
 from doppler.baselines.naive import Random, RoundRobin, SingleDevice
@@ -29,6 +29,7 @@ __all__ = [
     "Enumerative",
     "Judge",
     "LowerBound",
+    "NearETF",
     "Random",
     "RoundRobin",
     "SearchResult",

@@ -32,16 +32,13 @@ class ETF(ListScheduler):
     path to a sink, transfers not included. Further ties are broken at random; the best of
     ``evaluations`` runs on the system counts. The order in which ops were taken is their priority.
 
-    near: of pairs that can start together, those go first that cause the fewest seconds of
-    transfers, then comes the static level. A region that is on the device already moves no more.
-
     Source: Hwang, Chow, Anger, Lee, "Scheduling precedence graphs in systems with interprocessor
     communication times", SIAM Journal on Computing 1989; the static level as in Kwok and Ahmad,
-    ACM Computing Surveys 1999. ``near`` is ours.
+    ACM Computing Surveys 1999.
     """
 
-    near: bool = False
     name: ClassVar[str] = "etf"
+    near: ClassVar[bool] = False
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """See ListScheduler."""
@@ -55,6 +52,20 @@ class ETF(ListScheduler):
             decisions,
         )
         return decisions
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearETF(ETF):
+    """ETF, but of pairs that can start together, those that cause the fewest transfers go first.
+
+    Of transfers their seconds count; a region that is on the device already moves no more. Then
+    comes the static level, then chance.
+
+    Source: ETF's; this breaking of ties is ours.
+    """
+
+    name: ClassVar[str] = "etf_near"
+    near: ClassVar[bool] = True
 
 
 @compiled

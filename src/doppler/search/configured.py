@@ -82,7 +82,7 @@ def policy_steps(
             together (docs/pretrained.md).
     """
     seen = view if trained else heavy_merged(view)
-    sample = instantiate(settings.sample)(policy=policy, view=seen)
+    sample = instantiate(settings.sample)(policy=policy, view=seen, share=settings.share)
     steps = [sample, instantiate(settings.anneal)]
     return steps if trained else [GreedyEpisode(policy=policy, view=seen), *steps]
 
