@@ -62,9 +62,9 @@ REFERENCE, GREEDY = "annealing, 100,000", "policy, at once"
 def baselines(control: Baseline) -> dict[str, Baseline]:
     """What stands beside the policy."""
     return {
-        "critical path, 1": CriticalPath(runs=1),
-        "HEFT": HEFT(runs=1),
-        "ETF": ETF(runs=1),
+        "critical path, 1": CriticalPath(evaluations=1),
+        "HEFT": HEFT(evaluations=1),
+        "ETF": ETF(evaluations=1),
         "clustering, 64": Clustering(evaluations=64),
         "clustering, 1,000": Clustering(evaluations=1000),
         "clustering, 200, then annealing with 800": control,

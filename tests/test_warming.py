@@ -12,9 +12,11 @@ from doppler.baselines import (
     CPSAT,
     ETF,
     HEFT,
+    PEFT,
     Annealing,
     Clustering,
     CriticalPath,
+    NearETF,
     lower_bound,
 )
 from doppler.cluster import preset
@@ -70,7 +72,7 @@ def warmed():
 @pytest.mark.parametrize("make", [large_problem, given_problem])
 def test_after_warming_nothing_compiles(warmed, make):
     problem, rng = make(), np.random.default_rng(0)
-    methods = [CriticalPath(runs=2), HEFT(runs=2), CPOP(runs=2), ETF(runs=2)]
+    methods = [method(evaluations=2) for method in (CriticalPath, HEFT, CPOP, PEFT, ETF, NearETF)]
     methods += [Clustering(evaluations=3), annealing(order=False), annealing(order=True)]
     methods += [annealing(order=True, draws=2)]
     for system in SIMULATORS:
@@ -128,7 +130,7 @@ def test_a_measured_system_is_left_alone():
         def open(self, problem):
             raise AssertionError("devices are busy for nothing")
 
-    warm_up(Executor(), [annealing(order=True), HEFT(runs=3)])
+    warm_up(Executor(), [annealing(order=True), HEFT(evaluations=3)])
 
 
 def test_a_solver_is_not_warmed_up_for_as_long_as_it_may_solve(monkeypatch):

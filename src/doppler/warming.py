@@ -20,6 +20,7 @@ from doppler.baselines import (
     CPOP,
     ETF,
     HEFT,
+    PEFT,
     Annealing,
     Clustering,
     CriticalPath,
@@ -96,7 +97,7 @@ def _parts() -> dict[str, Callable[[], None]]:
     annealing = Annealing(
         evaluations=_EVALUATIONS, order=True, starts=1, draws=1, hot=0.1, cold=0.1
     )
-    schedulers = [method(runs=1) for method in (CriticalPath, HEFT, CPOP, ETF)]
+    schedulers = [method(evaluations=1) for method in (CriticalPath, HEFT, CPOP, ETF, PEFT)]
     dual = DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **_POLICY)
     stepwise = StepwiseDualPolicy(sel="learned", plc="learned", look_ahead=True, **_POLICY)
     plain, measured = simulators[0], cast(Any, _Measured())
@@ -122,8 +123,7 @@ def _with_few_evaluations(baseline: Any) -> Any:
     if not is_dataclass(baseline) or isinstance(baseline, type):
         return baseline
     walks = getattr(baseline, "starts", 1) * getattr(baseline, "draws", 1)
-    few: dict[str, float] = dict.fromkeys(("evaluations", "runs", "samples"), _EVALUATIONS * walks)
-    few["deterministic_time"] = _SOLVING
+    few: dict[str, float] = {"evaluations": _EVALUATIONS * walks, "deterministic_time": _SOLVING}
     return replace(
         baseline,
         **{

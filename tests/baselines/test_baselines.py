@@ -120,7 +120,9 @@ def test_critical_path_equals_plain_list_scheduling_where_nothing_is_tied():
         if tied:
             continue
         compared += 1
-        op_BV, device_BV = CriticalPath(runs=1).decide(problem, 3, np.random.default_rng(seed))
+        op_BV, device_BV = CriticalPath(evaluations=1).decide(
+            problem, 3, np.random.default_rng(seed)
+        )
         for op_V, device_V in zip(op_BV, device_BV, strict=True):
             assert list(zip(op_V.tolist(), device_V.tolist(), strict=True)) == expected
     assert compared >= 20
@@ -131,7 +133,9 @@ def test_every_decision_has_the_largest_b_level_and_the_earliest_start(costs):
     for seed in range(60):
         problem = random_problem(seed, num_ops=1 + seed % 25, costs=costs)
         plain = ListScheduling(problem)
-        op_BV, device_BV = CriticalPath(runs=1).decide(problem, 3, np.random.default_rng(seed))
+        op_BV, device_BV = CriticalPath(evaluations=1).decide(
+            problem, 3, np.random.default_rng(seed)
+        )
         for op_V, device_V in zip(op_BV.tolist(), device_BV.tolist(), strict=True):
             plain.begin()
             for v, d in zip(op_V, device_V, strict=True):
@@ -143,7 +147,7 @@ def test_every_decision_has_the_largest_b_level_and_the_earliest_start(costs):
 def test_ties_between_ops_and_between_devices_are_drawn_evenly():
     problem = build(graph_of([1, 1, 1]), cluster_of([1.0] * 4))
     num = 6000
-    op_BV, device_BV = CriticalPath(runs=1).decide(problem, num, np.random.default_rng(0))
+    op_BV, device_BV = CriticalPath(evaluations=1).decide(problem, num, np.random.default_rng(0))
     first = Counter(zip(op_BV[:, 0].tolist(), device_BV[:, 0].tolist(), strict=True))
     assert len(first) == 12
     for times in first.values():  # binomial: mean 500, standard deviation 21
@@ -156,9 +160,9 @@ def test_critical_path_keeps_the_best_of_its_runs_with_the_order_of_decisions_as
     for seed in range(10):
         problem = random_problem(seed, num_ops=20, num_devices=3)
         with WorkConserving().open(problem) as session:
-            result = CriticalPath(runs=20).place(session, np.random.default_rng(seed))
+            result = CriticalPath(evaluations=20).place(session, np.random.default_rng(seed))
             assert result.evaluations == session.evaluations == 20
-            op_BV, device_BV = CriticalPath(runs=20).decide(
+            op_BV, device_BV = CriticalPath(evaluations=20).decide(
                 problem, 20, np.random.default_rng(seed)
             )
             costs = []
@@ -238,10 +242,10 @@ def test_random_keeps_the_best_of_its_samples_and_draws_able_devices_evenly():
     drawn = Counter()
     with WorkConserving().open(problem) as session:
         for seed in range(600):
-            one = Random(samples=1).place(session, np.random.default_rng(seed))
+            one = Random(evaluations=1).place(session, np.random.default_rng(seed))
             drawn[int(one.placement.device[0])] += 1
         assert session.evaluations == 600
-        best = Random(samples=30).place(session, np.random.default_rng(0))
+        best = Random(evaluations=30).place(session, np.random.default_rng(0))
     assert drawn.keys() == {1, 2}
     assert abs(drawn[1] - 300) < 6 * 12.3  # binomial standard deviation
     assert best.makespan_s == 1.0

@@ -246,7 +246,7 @@ def test_ten_thousand_ops_are_grouped():
     problem = build(graph_of(flops, edges), cluster_of([1.0, 1.0, 2.0]))
     with WorkConserving().open(problem) as session:
         found = Clustering(evaluations=10).place(session, rng).makespan_s
-        listed = CriticalPath(runs=10).place(session, rng).makespan_s
+        listed = CriticalPath(evaluations=10).place(session, rng).makespan_s
     assert found < listed
 
 

@@ -1,15 +1,22 @@
 """HEFT, CPOP, ETF and what they share, against the papers' example, plain Python and anrg-saga."""
 
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
+from plain_schedule import (
+    PlainSchedule,
+    problems,
+    published_schedule,
+    steps,
+    with_arrays,
+    with_less_memory,
+)
 from problems import cluster_of, graph_of, published_graph, random_device, random_problem
 
-from doppler.baselines import CPOP, ETF, HEFT, CriticalPath
-from doppler.baselines.best_of_runs import ListDecisions, in_order_of_start
+from doppler.baselines import CPOP, ETF, HEFT, PEFT, CriticalPath, NearETF
+from doppler.baselines.best_of_runs import in_order_of_start
 from doppler.baselines.levels import b_levels, static_levels, t_levels
 from doppler.baselines.list_scheduling import schedule_ops
 from doppler.cluster import preset
@@ -18,28 +25,15 @@ from doppler.graph import load_graph
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import Published, WorkConserving
 
-METHODS = {"critical_path": CriticalPath, "heft": HEFT, "cpop": CPOP, "etf": ETF}
+METHODS = {
+    **{"critical_path": CriticalPath, "heft": HEFT, "cpop": CPOP, "peft": PEFT},
+    **{"etf": ETF, "etf_near": NearETF},
+}
 PUBLISHED = [
     f"{prefix}{name}.txt"
     for prefix in ("", "gdp_")
     for name in ("chain_mm_112nodes", "ffnn_192nodes", "transformer_block_215nodes")
 ]
-
-
-def with_arrays(problem: Problem, **arrays) -> Problem:
-    return replace(problem, arrays=problem.arrays._replace(**arrays))
-
-
-def with_less_memory(problem: Problem, share: float) -> Problem:
-    """Every device holds this share of all bytes, and at least what any one op needs."""
-    p, edges = problem.arrays, problem.graph.edges
-    need_V = p.sink_bytes.copy()
-    np.add.at(need_V, p.region_src, p.region_bytes)
-    np.add.at(need_V, edges.dst, edges.bytes)
-    np.add.at(need_V, p.input_consumers, np.repeat(p.input_bytes, np.diff(p.input_ptr)))
-    total = p.region_bytes.sum() + p.sink_bytes.sum() + p.input_bytes.sum()
-    room = max(need_V.max(), share * total)
-    return with_arrays(problem, memory_bytes=np.full(problem.num_devices, room))
 
 
 # --- The example of Topcuoglu, Hariri and Wu ------------------------------------------------------
@@ -62,15 +56,6 @@ def textbook_problem() -> Problem:
     return with_arrays(problem, op_seconds=np.array(COSTS, dtype=float))
 
 
-def published_schedule(problem: Problem, decisions: ListDecisions, run: int) -> dict:
-    """(start, finish) of each op by processor, counted from 1 as in the paper's figure."""
-    rows = {}
-    for op, device, start in zip(*(column[run].tolist() for column in decisions), strict=True):
-        finish = start + problem.arrays.op_seconds[op, device]
-        rows.setdefault(f"P{device + 1}", {})[op + 1] = (start, finish)
-    return rows
-
-
 def test_upward_and_downward_ranks_are_those_of_the_paper():
     upward = [108.0, 77.0, 80.0, 80.0, 69.0, 63.333, 42.667, 35.667, 44.333, 14.667]
     downward = [0.0, 31.0, 25.0, 22.0, 24.0, 27.0, 62.333, 66.667, 63.667, 93.333]
@@ -80,7 +65,7 @@ def test_upward_and_downward_ranks_are_those_of_the_paper():
 
 def test_heft_gives_the_schedule_of_the_paper():
     problem = textbook_problem()
-    decisions = HEFT(runs=1).schedule(problem, 100, np.random.default_rng(0))
+    decisions = HEFT(evaluations=1).schedule(problem, 100, np.random.default_rng(0))
     expected = {
         "P1": {2: (27, 40), 8: (57, 62)},
         "P2": {4: (18, 26), 6: (26, 42), 9: (56, 68), 10: (73, 80)},
@@ -100,7 +85,7 @@ def test_heft_gives_the_schedule_of_the_paper():
 
 def test_cpop_gives_the_makespan_of_the_paper_with_its_critical_path_on_the_second_processor():
     problem = textbook_problem()
-    decisions = CPOP(runs=1).schedule(problem, 20, np.random.default_rng(0))
+    decisions = CPOP(evaluations=1).schedule(problem, 20, np.random.default_rng(0))
     for run in range(20):
         schedule = published_schedule(problem, decisions, run)
         assert max(finish for rows in schedule.values() for _, finish in rows.values()) == 86
@@ -110,110 +95,11 @@ def test_cpop_gives_the_makespan_of_the_paper_with_its_critical_path_on_the_seco
 # --- Decisions against plain Python -----------------------------------------------------------
 
 
-class PlainSchedule:
-    """A list schedule in progress: gaps by trying every moment, memory by listing what is there."""
-
-    def __init__(self, problem: Problem, *, regions_stay: bool) -> None:
-        self.problem, self.regions_stay = problem, regions_stay
-        self.edges = list(
-            zip(
-                problem.graph.edges.src.tolist(),
-                problem.graph.edges.dst.tolist(),
-                problem.graph.regions.of_edge.tolist(),
-                strict=True,
-            )
-        )
-        self.device: dict[int, int] = {}
-        self.start: dict[int, float] = {}
-        self.finish: dict[int, float] = {}
-        self.held: list[dict[tuple, float]] = [{} for _ in range(problem.num_devices)]
-        self.tie_s = 1e-9 * b_levels(problem).max()
-
-    def candidates(self) -> list[int]:
-        waiting = {dst for src, dst, _ in self.edges if src not in self.device}
-        return [v for v in range(self.problem.num_ops) if v not in waiting | self.device.keys()]
-
-    def able(self, v: int) -> list[int]:
-        return np.flatnonzero(np.isfinite(self.problem.arrays.op_seconds[v])).tolist()
-
-    def ready_s(self, v: int, d: int) -> float:
-        p, ready = self.problem.arrays, 0.0
-        for src, dst, r in self.edges:
-            if dst == v:
-                s = self.device[src]
-                seconds = p.latency_s[s, d] + p.size[r] * p.seconds_per_size[s, d]
-                ready = max(ready, self.finish[src] + (seconds if s != d else 0.0))
-        return ready
-
-    def earliest_s(self, v: int, d: int, *, insertion: bool) -> float:
-        ready, seconds = self.ready_s(v, d), self.problem.arrays.op_seconds[v, d]
-        there = [u for u in self.device if self.device[u] == d]
-        if not insertion:
-            return max([ready, *(self.finish[u] for u in there)])
-        for moment in sorted([ready, *(self.finish[u] for u in there if self.finish[u] > ready)]):
-            if all(
-                self.finish[u] <= moment + self.tie_s
-                or self.start[u] + self.tie_s >= moment + seconds
-                for u in there
-            ):
-                return moment
-        raise AssertionError
-
-    def brought(self, v: int) -> dict[tuple, float]:
-        p, graph = self.problem.arrays, self.problem.graph
-        data = {("sink", v): p.sink_bytes[v]}
-        for src, dst, r in self.edges:
-            if v in (src, dst):
-                data["region", r] = p.region_bytes[r]
-        for i, consumers in enumerate(graph.inputs.consumers):
-            if v in consumers:
-                data["input", i] = p.input_bytes[i]
-        return data
-
-    def overflow(self, v: int, d: int) -> float:
-        total = sum({**self.held[d], **self.brought(v)}.values())
-        return max(0.0, total - self.problem.arrays.memory_bytes[d])
-
-    def devices(self, v: int, *, insertion: bool) -> dict[int, tuple[float, float]]:
-        """(overflow, start or finish) of every device that can run op v."""
-        return {
-            d: (
-                self.overflow(v, d),
-                self.earliest_s(v, d, insertion=insertion)
-                + (self.problem.arrays.op_seconds[v, d] if insertion else 0.0),
-            )
-            for d in self.able(v)
-        }
-
-    def place(self, v: int, d: int, start: float) -> None:
-        self.device[v], self.start[v] = d, start
-        self.finish[v] = start + self.problem.arrays.op_seconds[v, d]
-        self.held[d].update(self.brought(v))
-        if not self.regions_stay:
-            unread = {r for _, dst, r in self.edges if dst not in self.device}
-            read = {r for _, _, r in self.edges} - unread
-            for held in self.held:
-                for r in read:
-                    held.pop(("region", r), None)
-
-
-def problems(num: int):
-    """Problems of all kinds, three of four with too little memory for carefree placement."""
-    for seed in range(num):
-        costs = "tied" if seed % 2 else "distinct"
-        problem = random_problem(seed, num_ops=1 + seed % 23, costs=costs, given_costs=False)
-        yield seed, problem if seed % 4 == 0 else with_less_memory(problem, 0.15 * (1 + seed % 4))
-
-
-def steps(decisions: ListDecisions):
-    """Runs, each as a list of (op, device, start)."""
-    for run in zip(*(column.tolist() for column in decisions), strict=True):
-        yield list(zip(*run, strict=True))
-
-
-@pytest.mark.parametrize("insertion", [False, True])
-@pytest.mark.parametrize("with_homes", [False, True])
-def test_each_op_goes_home_or_to_the_best_device_that_has_room(insertion, with_homes):
+@pytest.mark.parametrize(
+    ("insertion", "with_homes", "looks_ahead"),
+    [(False, False, False), (False, True, False), (True, False, False), (True, True, True)],
+)
+def test_each_op_goes_home_or_to_the_best_device_that_has_room(insertion, with_homes, looks_ahead):
     seen = Counter()
     for seed, problem in problems(60):
         rng = np.random.default_rng(seed)
@@ -222,14 +108,21 @@ def test_each_op_goes_home_or_to_the_best_device_that_has_room(insertion, with_h
         if with_homes:
             drawn = rng.integers(-1, problem.num_devices, home_BV.shape)
             home_BV = np.where(np.isfinite(problem.arrays.op_seconds[:, 0]), drawn, -1)
-        decisions = schedule_ops(problem, level_V, 2, rng, insertion=insertion, home_BV=home_BV)
+        after_VD = np.zeros(problem.arrays.op_seconds.shape)
+        if looks_ahead:
+            after_VD = problem.scale_s * rng.random(after_VD.shape)
+        options = {"insertion": insertion, "home_BV": home_BV, "after_VD": after_VD}
+        decisions = schedule_ops(problem, level_V, 2, rng, **options)
         for run, rows in enumerate(steps(decisions)):
             plain = PlainSchedule(problem, regions_stay=run == 0)
             for v, d, start in rows:
                 highest = max(level_V[u] for u in plain.candidates())
                 assert v in plain.candidates()
                 assert level_V[v] >= highest - plain.tie_s
-                choices = plain.devices(v, insertion=insertion)
+                choices = {
+                    on: (over, time + after_VD[v, on])
+                    for on, (over, time) in plain.devices(v, insertion=insertion).items()
+                }
                 least = min(over for over, _ in choices.values())
                 earliest = min(time for over, time in choices.values() if over == least)
                 home = int(home_BV[run, v])
@@ -253,11 +146,12 @@ def test_each_op_goes_home_or_to_the_best_device_that_has_room(insertion, with_h
     assert all(seen[what] > 20 for what in wanted), seen
 
 
-def test_etf_takes_the_earliest_pair_and_among_ties_the_largest_static_level():
+@pytest.mark.parametrize("method", [ETF, NearETF])
+def test_etf_takes_the_earliest_pair_and_among_ties_the_largest_static_level(method):
     seen = Counter()
     for seed, problem in problems(60):
         level_V = static_levels(problem)
-        decisions = ETF(runs=1).schedule(problem, 2, np.random.default_rng(seed))
+        decisions = method(evaluations=1).schedule(problem, 2, np.random.default_rng(seed))
         for run, rows in enumerate(steps(decisions)):
             plain = PlainSchedule(problem, regions_stay=run == 0)
             for v, d, start in rows:
@@ -269,23 +163,26 @@ def test_etf_takes_the_earliest_pair_and_among_ties_the_largest_static_level():
                 least = min(over for over, _ in pairs.values())
                 first = min(time for over, time in pairs.values() if over == least)
                 tied = {
-                    u
-                    for (u, _), (over, time) in pairs.items()
+                    pair: plain.incoming_s(*pair) if method is NearETF else 0.0
+                    for pair, (over, time) in pairs.items()
                     if over == least and time <= first + plain.tie_s
                 }
                 assert pairs[v, d][0] == least
                 assert start == pairs[v, d][1] <= first + plain.tie_s
-                assert v in tied
+                seen["by transfers"] += max(tied.values()) > min(tied.values()) + plain.tie_s
+                assert tied[v, d] <= min(tied.values()) + plain.tie_s
+                tied = {u for (u, on) in tied if tied[u, on] <= tied[v, d] + plain.tie_s}
                 assert level_V[v] >= max(level_V[u] for u in tied) * (1 - 1e-8)
                 seen["by level"] += len({level_V[u] for u in tied}) > 1
                 seen["overflows"] += least > 0
                 plain.place(v, d, start)
     assert min(seen["by level"], seen["overflows"]) > 20
+    assert (seen["by transfers"] > 20) == (method is NearETF)
 
 
 def test_etf_draws_ties_evenly():
     problem = build(graph_of([1, 1, 1]), cluster_of([1.0] * 4))
-    decisions = ETF(runs=1).schedule(problem, 6000, np.random.default_rng(0))
+    decisions = ETF(evaluations=1).schedule(problem, 6000, np.random.default_rng(0))
     first = Counter(zip(decisions.op[:, 0].tolist(), decisions.device[:, 0].tolist(), strict=True))
     assert len(first) == 12
     for times in first.values():  # binomial: mean 500, standard deviation 21
@@ -319,7 +216,7 @@ def test_cpop_keeps_the_longest_path_on_the_device_that_runs_it_fastest():
         problem = random_problem(seed, num_ops=2 + seed % 12, costs="distinct")
         path = longest_path(problem)
         path_DP = problem.arrays.op_seconds[path].T
-        decisions = CPOP(runs=1).schedule(problem, 2, np.random.default_rng(seed))
+        decisions = CPOP(evaluations=1).schedule(problem, 2, np.random.default_rng(seed))
         for rows in steps(decisions):
             device = {v: d for v, d, _ in rows}
             able = [d for d in range(problem.num_devices) if np.isfinite(path_DP[d]).all()]
@@ -333,7 +230,7 @@ def test_cpop_keeps_the_longest_path_on_the_device_that_runs_it_fastest():
 def test_cpop_draws_among_critical_paths():
     problem = build(graph_of([8] * 4, [(0, 1, 9), (2, 3, 9)]), cluster_of([1.0, 1.5]))
     fast = Counter()
-    for rows in steps(CPOP(runs=1).schedule(problem, 200, np.random.default_rng(0))):
+    for rows in steps(CPOP(evaluations=1).schedule(problem, 200, np.random.default_rng(0))):
         fast[tuple(sorted(v for v, d, _ in rows if d == 1))] += 1
     # Where an op of the other chain is taken first, it may end first on the fast device too.
     assert fast.keys() == {(0, 1), (2, 3), (0, 1, 2, 3)}
@@ -346,7 +243,9 @@ def test_cpop_lends_out_what_the_device_of_its_path_cannot_run():
         [1.0, 8.0, 1.0], unsupported_kinds=[["b"], ["a"], ["a"]], bytes_per_s=1 / 64
     )
     graph = graph_of([8] * 3, [(0, 1, 1), (1, 2, 1)], kinds=["a", "b", "a"])
-    for rows in steps(CPOP(runs=1).schedule(build(graph, cluster), 20, np.random.default_rng(0))):
+    for rows in steps(
+        CPOP(evaluations=1).schedule(build(graph, cluster), 20, np.random.default_rng(0))
+    ):
         assert [(v, d) for v, d, _ in rows] == [(0, 0), (1, 1), (2, 0)]
 
 
@@ -354,7 +253,7 @@ def test_cpop_lends_out_what_the_device_of_its_path_cannot_run():
 def test_the_order_of_starts_keeps_producers_first(method):
     for seed in range(60):
         problem = random_problem(seed, num_ops=30, costs="tied")
-        for rows in steps(method(runs=1).schedule(problem, 3, np.random.default_rng(seed))):
+        for rows in steps(method(evaluations=1).schedule(problem, 3, np.random.default_rng(seed))):
             starts = [start for _, _, start in rows]
             assert starts == sorted(starts)
             position = {v: i for i, (v, _, _) in enumerate(rows)}
@@ -366,7 +265,7 @@ def test_the_order_of_starts_keeps_producers_first(method):
 def test_no_two_ops_of_a_device_overlap_in_the_schedule_of_heft():
     for seed in range(40):
         problem = random_problem(seed, num_ops=30, num_devices=2, costs="distinct")
-        for rows in steps(HEFT(runs=1).schedule(problem, 2, np.random.default_rng(seed))):
+        for rows in steps(HEFT(evaluations=1).schedule(problem, 2, np.random.default_rng(seed))):
             for (v, d, start), (_, other, later) in permutations(rows, 2):
                 if d == other and start < later:
                     finish = start + problem.arrays.op_seconds[v, d]
@@ -381,10 +280,12 @@ def test_the_best_of_the_runs_is_kept_with_its_order_as_priority(method):
     for seed in range(6):
         problem = random_problem(seed, num_ops=25, num_devices=3)
         with WorkConserving().open(problem) as session:
-            result = method(runs=20).place(session, np.random.default_rng(seed))
+            result = method(evaluations=20).place(session, np.random.default_rng(seed))
             assert result.evaluations == session.evaluations == 20
             costs = []
-            op_BV, device_BV = method(runs=1).decide(problem, 20, np.random.default_rng(seed))
+            op_BV, device_BV = method(evaluations=1).decide(
+                problem, 20, np.random.default_rng(seed)
+            )
             for op_V, device_V in zip(op_BV, device_BV, strict=True):
                 placement = Placement.make(problem, device_V[np.argsort(op_V)], np.argsort(op_V))
                 costs.append(session.trace(placement).op_finish_s.max())
@@ -396,7 +297,7 @@ def test_the_best_of_the_runs_is_kept_with_its_order_as_priority(method):
 def test_the_same_seed_gives_the_same_runs_and_runs_differ(method):
     problem = random_problem(3, num_ops=30, num_devices=3)
     first, again, other = (
-        [column.tolist() for column in method(runs=1).decide(problem, 5, rng)]
+        [column.tolist() for column in method(evaluations=1).decide(problem, 5, rng)]
         for rng in map(np.random.default_rng, (1, 1, 2))
     )
     assert first == again != other
@@ -406,8 +307,8 @@ def test_the_same_seed_gives_the_same_runs_and_runs_differ(method):
 @pytest.mark.parametrize("name", METHODS)
 def test_less_than_one_run_is_refused(name):
     with pytest.raises(InputError) as error:
-        METHODS[name](runs=0)
-    line = "runs: must be a whole number of at least 1, got 0"
+        METHODS[name](evaluations=0)
+    line = "evaluations: must be a whole number of at least 1, got 0"
     assert str(error.value) == f"{METHODS[name].__name__}.{line}"
 
 
@@ -419,11 +320,11 @@ def test_weights_that_fit_only_when_spread_are_spread(method):
     unlimited = build(graph, cluster_of([4.0, 1.0], latency_s=9.0))
     problem = with_arrays(unlimited, memory_bytes=np.full(2, 20.0))
     with WorkConserving().open(unlimited) as session:
-        result = method(runs=10).place(session, np.random.default_rng(0))
+        result = method(evaluations=10).place(session, np.random.default_rng(0))
         assert np.bincount(result.placement.device).max() == 4
     with WorkConserving().open(problem) as session:
         for seed in range(10):
-            result = method(runs=1).place(session, np.random.default_rng(seed))
+            result = method(evaluations=1).place(session, np.random.default_rng(seed))
             assert np.bincount(result.placement.device).tolist() == [2, 2]
             assert np.isfinite(result.makespan_s)
 
@@ -435,7 +336,7 @@ def test_what_fits_in_a_cautious_run_fits_on_the_system(method):
     for seed in range(60):
         problem = random_problem(seed, num_ops=25, num_devices=3, given_costs=False)
         problem = with_less_memory(problem, 0.6)
-        op_BV, device_BV = method(runs=1).decide(problem, 1, np.random.default_rng(seed))
+        op_BV, device_BV = method(evaluations=1).decide(problem, 1, np.random.default_rng(seed))
         plain = PlainSchedule(problem, regions_stay=True)
         for v, d in zip(op_BV[0].tolist(), device_BV[0].tolist(), strict=True):
             plain.held[d].update(plain.brought(v))
@@ -460,7 +361,7 @@ def test_every_method_is_far_below_the_mean_random_placement_on_the_published_gr
         device_BV = np.stack([random_device(problem, rng) for _ in range(50)])
         drawn = session.measure(device_BV).cost_s().mean()
         for method in METHODS.values():
-            assert method(runs=50).place(session, rng).makespan_s < 0.8 * drawn
+            assert method(evaluations=50).place(session, rng).makespan_s < 0.8 * drawn
 
 
 def saga_instance(problem: Problem, speed_D: np.ndarray, *, rank_only: bool = False):
@@ -505,7 +406,7 @@ def test_heft_equals_saga_where_costs_and_speeds_are_distinct(name, monkeypatch)
     monkeypatch.setattr(heft, "heft_rank_sort", lambda _, graph: sort(rank_network, graph))
     schedule = heft.HeftScheduler().schedule(network, graph)
     expected = {task.name: (node, task.start) for node, tasks in schedule.items() for task in tasks}
-    decisions = HEFT(runs=1).schedule(problem, 2, np.random.default_rng(1))
+    decisions = HEFT(evaluations=1).schedule(problem, 2, np.random.default_rng(1))
     for rows in steps(decisions):
         for v, d, start in rows:
             device, seconds = expected[f"op{v}"]
@@ -523,7 +424,7 @@ def test_every_decision_of_heft_is_one_that_saga_could_take(name):
     rank = cpop.upward_rank(saga_instance(problem, np.ones(4), rank_only=True)[0], graph)
     rng = np.random.default_rng(0)
     decisions = schedule_ops(problem, b_levels(problem), 1, rng, insertion=True)
-    again = HEFT(runs=1).schedule(problem, 1, np.random.default_rng(0))
+    again = HEFT(evaluations=1).schedule(problem, 1, np.random.default_rng(0))
     for ours, sorted_ours in zip(in_order_of_start(decisions), again, strict=True):
         assert np.array_equal(ours, sorted_ours)
     schedule = saga.Schedule(graph, network)

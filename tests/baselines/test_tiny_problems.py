@@ -28,7 +28,7 @@ SYSTEMS = (WorkConserving(contention="none"), WorkConserving())
 # Sums of the same seconds in another order; whole ticks of CP-SAT.
 ROUNDING, TICKS = 1e-12, 1e-5
 
-SMALL = {"deterministic_time": 2, "runs": 5, "samples": 20}
+SMALL = {"deterministic_time": 2}
 
 
 def tiny_problem(seed: int) -> Problem:

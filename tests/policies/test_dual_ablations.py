@@ -127,7 +127,7 @@ def test_the_replaced_heads_decide_as_the_critical_path_does(changes, explore):
 
 def test_with_both_heads_replaced_the_episode_is_that_of_the_critical_path():
     problem = problem_without_ties()
-    op_BV, device_BV = CriticalPath(runs=1).decide(problem, 8, generator())
+    op_BV, device_BV = CriticalPath(evaluations=1).decide(problem, 8, generator())
     for explore in (None, 0.0, 1.0):
         played = make_policy(**HEURISTIC).rollout(make_view(problem), 8, explore, generator())
         np.testing.assert_array_equal(played.op, op_BV)

@@ -96,10 +96,13 @@ BAD_OVERRIDES = {
     "no rate": (["algorithm.reinforcement.learning_rate=[0,0]"], "learning_rate[0]: must be"),
     "one rate": (["algorithm.imitation.learning_rate=1e-3"], "learning_rate: must be two numbers"),
     "no imitation": (["budget.imitation_episodes=0"], "budget.imitation_episodes: must be"),
-    "no runs": (["baseline.critical_path.runs=0"], "baseline.critical_path.runs: must be"),
+    "no runs": (
+        ["baseline.critical_path.evaluations=0"],
+        "baseline.critical_path.evaluations: must be",
+    ),
     "no samples": (
-        ["baseline=[random]", "baseline.random.samples=0"],
-        "baseline.random.samples: must be",
+        ["baseline=[random]", "baseline.random.evaluations=0"],
+        "baseline.random.evaluations: must be",
     ),
     "no heat": (
         ["baseline=[annealing]", "baseline.annealing.hot=0"],
@@ -226,7 +229,7 @@ def test_what_the_machine_lacks_ends_in_one_line(error, line, command, monkeypat
 def test_the_teacher_is_chosen_by_name_and_has_settings(command, tmp_path):
     code, out, _ = command(
         *("stage=imitation", "stage.teacher=random", "workload.params.n=64"),
-        *("budget.imitation_episodes=16", "stage.teacher.samples=5"),
+        *("budget.imitation_episodes=16", "stage.teacher.evaluations=5"),
     )
     assert code == 0
     assert "Random teaches a placement of" in out and "found in 5 evaluations" in out

@@ -45,11 +45,11 @@ def test_a_sweeper_searches_for_the_least_makespan(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
     done = sweep(
         *(tmp_path, "baseline=[random]", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=6"),
-        *("hydra.sweeper.n_jobs=1", "baseline.random.samples=choice(1,1000)"),
+        *("hydra.sweeper.n_jobs=1", "baseline.random.evaluations=choice(1,1000)"),
     )
     assert done.returncode == 0, done.stderr
     found = yaml.safe_load((tmp_path / "sweeps/optimization_results.yaml").read_text())
-    assert found["best_params"] == {"baseline.random.samples": 1000}
+    assert found["best_params"] == {"baseline.random.evaluations": 1000}
     assert f'"makespan_s": {found["best_value"]}' in next(
         path.read_text()
         for path in tmp_path.rglob("summary.json")
@@ -61,7 +61,7 @@ def test_a_metric_that_runs_do_not_have_is_named(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
     done = sweep(
         *(tmp_path, "baseline=[random]", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=1"),
-        *("optimized_metric=makespan", "baseline.random.samples=choice(1,2)"),
+        *("optimized_metric=makespan", "baseline.random.evaluations=choice(1,2)"),
     )
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]

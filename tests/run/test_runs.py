@@ -89,6 +89,8 @@ def test_stage_one_is_found_by_runs_that_need_it(run, tmp_path):
     _, second = run("stage=pipeline")
     assert "stage=imitation is needed first" not in second
     assert "initial weights" in second
+    _, longer = run("stage=rl_sim", "budget.evaluations=120")
+    assert "stage=imitation is needed first" not in longer
     assert len(list(tmp_path.glob("imitation/*/*/*/*"))) == 1
     _, other_seed = run("stage=rl_sim", "seed=1")
     assert "stage=imitation is needed first" in other_seed
@@ -217,7 +219,7 @@ def test_report_keeps_different_problems_systems_and_settings_apart(run, tmp_pat
     run(*base)
     run(*base, "workload.params.n=128")
     run(*base, "+simulator.streams=2")
-    run(*base, "baseline.critical_path.runs=1")
+    run(*base, "baseline.critical_path.evaluations=1")
     run(*base, "seed=1")
     table = summarise(collect([tmp_path])).itertuples()
     assert sorted(row.seeds for row in table) == [1, 1, 1, 2]

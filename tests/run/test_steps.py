@@ -157,6 +157,8 @@ def test_a_training_set_names_problems_and_held_out_ones(configure):
 def test_a_stage_is_a_stage(configure):
     with pytest.raises(InputError, match=r"^stage\._target_: 'doppler\.baselines\.HEFT' is no"):
         make_run(
-            configure("stage=describe", "stage._target_=doppler.baselines.HEFT", "+stage.runs=1"),
+            configure(
+                "stage=describe", "stage._target_=doppler.baselines.HEFT", "+stage.evaluations=1"
+            ),
             QUIET,
         )

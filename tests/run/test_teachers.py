@@ -58,7 +58,7 @@ def test_stage_two_counts_what_its_teacher_used(run, tmp_path):
     for name in ("critical_path", "annealing"):
         _, text = run(
             *("stage=pipeline", "baseline=[annealing]", f"baseline@stage.teacher={name}"),
-            "stage.teacher.runs=1" if name == "critical_path" else "stage.teacher.evaluations=50",
+            "stage.teacher.evaluations=50",
         )
         assert "stage=imitation is needed first" in text, "another teacher, other weights"
         (line,) = (line for line in text.splitlines() if "/pipeline/" in line and " -> " in line)

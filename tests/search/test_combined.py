@@ -1,6 +1,8 @@
 """Methods by name, and the control: clustering, then annealing from its best."""
 
 import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from doppler.search import (
     Budget,
     Combined,
     GreedyEpisode,
+    InParts,
     PlaceAgain,
     PlaceOnce,
     SampleEpisodes,
@@ -30,6 +33,19 @@ from doppler.search import (
     steps_of,
 )
 from doppler.simulator import BulkSynchronous, WorkConserving
+
+
+@dataclass(frozen=True)
+class Spied:
+    """A baseline whose results are noted."""
+
+    baseline: Any
+    results: list
+
+    def place(self, session, rng):
+        self.results.append(self.baseline.place(session, rng))
+        return self.results[-1]
+
 
 PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
 
@@ -101,6 +117,127 @@ def test_a_combination_that_makes_no_sense_is_refused(changes, line):
     assert str(error.value).startswith(line)
 
 
+# --- Parts, and portfolios of them ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Noting:
+    """A step that notes what it is given."""
+
+    share: float | None = None
+    given: list = field(default_factory=list)
+    repeats: ClassVar[bool] = True
+
+    def search(self, best, evaluations, rng, *, walks=1):
+        self.given.append((evaluations, int(rng.integers(2**62))))
+
+
+@pytest.mark.parametrize(
+    ("shares", "evaluations", "given"),
+    [
+        ([None, None], 10, [5, 5]),
+        ([None, None, None], 8, [3, 3, 2]),
+        ([0.5, None, None], 100, [50, 25, 25]),
+        ([None, 0.7], 10, [3, 7]),
+        ([0.2, 0.3], 10, [2, 3]),
+        ([None, None, None], 1, [1, 0, 0]),
+        ([None, None], 0, [0, 0]),
+    ],
+)
+def test_parts_are_shares_and_equal_parts_of_what_these_leave(shares, evaluations, given):
+    steps = [Noting(share) for share in shares]
+    nobody: Any = None
+    InParts(steps=steps).search(nobody, evaluations, np.random.default_rng(0))
+    assert [step.given[0][0] for step in steps] == given
+    assert len({step.given[0][1] for step in steps}) == len(steps), "streams of their own"
+
+
+@pytest.mark.parametrize(
+    ("steps", "line"),
+    [([], "steps: there is none"), ([Noting(0.6), Noting(0.7)], "share: of one budget")],
+)
+def test_parts_that_make_no_sense_are_refused(steps, line):
+    with pytest.raises(InputError, match=f"^{line}"):
+        InParts(steps=steps)
+
+
+def members(steps) -> list:
+    return [
+        one for step in steps for one in (members(step.steps) if hasattr(step, "steps") else [step])
+    ]
+
+
+@pytest.mark.parametrize("name", ["list_then_anneal", "portfolio"])
+@pytest.mark.parametrize("evaluations", [1, 7, 500])
+def test_a_portfolio_is_no_worse_than_any_member_with_its_evaluations(
+    configured, name, evaluations
+):
+    """Of each member, what it finds alone with the evaluations and the stream that it has there."""
+    method = replace(instantiate(configured.baseline[name]), evaluations=evaluations)
+    kinds, alone = set(), []
+
+    def noted(make):
+        def making(evaluations):
+            baseline = make(evaluations=evaluations)
+            return Spied(baseline, alone)
+
+        return making
+
+    for member in members(method.steps[:1]):
+        kinds.add(type(member.make(evaluations=1)).__name__)
+        object.__setattr__(member, "make", noted(member.make))
+    assert kinds >= {"ETF", "HEFT", "PEFT", "CPOP", "CriticalPath"}
+    assert ("Clustering" in kinds) == (name == "portfolio")
+    with WorkConserving(queue="priority").open(PROBLEM) as session:
+        found = method.place(session, np.random.default_rng(3))
+        assert found.evaluations == session.evaluations <= evaluations
+        assert sum(result.evaluations for result in alone) == max(1, evaluations // 5)
+        again = session.measure(found.placement.device[None], found.placement.priority[None])
+    assert found.makespan_s <= min(result.makespan_s for result in alone)
+    assert found.makespan_s == again.cost_s()[0]
+
+
+def test_what_a_member_finds_does_not_depend_on_the_others(configured):
+    lists = instantiate(configured.search.lists, _convert_="all")
+
+    def found(steps, place: int) -> list:
+        alone = []
+        make = steps[place].make
+        kept = [*steps]
+        kept[place] = PlaceAgain(
+            make=lambda evaluations: Spied(make(evaluations=evaluations), alone)
+        )
+        with WorkConserving().open(PROBLEM) as session:
+            best = BestSoFar(session=session, confirmations=0, seed=0)
+            InParts(steps=kept).search(best, 8 * len(kept), np.random.default_rng(5))
+        return [result.placement.device.tolist() for result in alone]
+
+    assert found(lists, 2) == found([lists[3], lists[0], lists[2]], 2) != []
+
+
+@pytest.mark.parametrize("name", ["list_then_anneal", "portfolio", "etf", "etf_near", "peft"])
+def test_equal_seeds_find_equal_placements(configured, name):
+    rows = []
+    for seed in (1, 1, 2):
+        with WorkConserving().open(PROBLEM) as session:
+            method = instantiate(configured.baseline[name])
+            found = method.place(session, np.random.default_rng(seed))
+            assert found.evaluations == session.evaluations == 500
+        rows.append(
+            (found.makespan_s, found.placement.device.tolist(), found.placement.priority.tolist())
+        )
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_the_share_before_annealing_is_an_option(configured):
+    names = "cluster_then_anneal,list_then_anneal,portfolio"
+    cfg = compose("config", [f"baseline=[{names}]", "search.share=0.5"])
+    for method in cfg.baseline.values():
+        assert instantiate(method).steps[0].share == 0.5
+    steps = policy_steps(cfg.search, load_policy(), make_view(PROBLEM), trained=True)
+    assert steps[0].share == 0.5
+
+
 # --- By name: what doppler.place uses is what the command line composes ---------------------------
 
 
@@ -129,10 +266,13 @@ def test_every_method_by_name_is_that_of_the_command_line(configured, budget):
     assert [type(step) for step in steps_of("auto", budget)] == [PlaceAgain, AnnealFromBest]
 
 
-def test_a_list_scheduler_runs_no_more_often_than_the_budget_allows():
-    for evaluations, runs in ((7, 7), (1000, 50)):
-        (step,) = steps_of("etf", Budget(evaluations=evaluations))
-        assert step.baseline.runs == runs
+def test_a_list_scheduler_runs_as_often_as_the_budget_allows():
+    for evaluations in (7, 150):
+        with WorkConserving().open(PROBLEM) as session:
+            best = BestSoFar(session=session, confirmations=0, seed=0)
+            budget = Budget(evaluations=evaluations)
+            search(steps_of("etf", budget), best, budget, np.random.default_rng(0))
+            assert best.evaluations == session.evaluations == evaluations
 
 
 def test_an_unknown_method_is_told_what_there_is():

@@ -21,7 +21,7 @@ def imitation(problem: Problem, **changes) -> Imitation:
     settings = {
         "policy": make_policy(0),
         "view": make_view(problem),
-        "teacher": CriticalPath(runs=1),
+        "teacher": CriticalPath(evaluations=1),
         "episodes": 960,
         "batch_episodes": 16,
         "learning_rate": [1e-2, 1e-3],
@@ -34,13 +34,13 @@ def imitation(problem: Problem, **changes) -> Imitation:
 def test_imitation_of_a_teacher_without_ties_ends_in_the_teachers_schedule(tmp_path):
     problem = problem_without_ties()
     rng = np.random.default_rng(0)
-    op_BV, device_BV = CriticalPath(runs=1).decide(problem, 8, rng)
+    op_BV, device_BV = CriticalPath(evaluations=1).decide(problem, 8, rng)
     assert (op_BV == op_BV[0]).all(), "the teacher has a choice"
     assert (device_BV == device_BV[0]).all(), "the teacher has a choice"
     assert len(np.unique(device_BV)) > 1, "all on one device shows nothing"
     module = imitation(problem)
     with WorkConserving().open(problem) as session:
-        teacher_s = CriticalPath(runs=1).place(session, rng).makespan_s
+        teacher_s = CriticalPath(evaluations=1).place(session, rng).makespan_s
     policy: DualPolicy = module.policy
     before = policy.follow(module.view, op_BV, device_BV).log_prob.mean()
     assert greedy_s(policy, problem) != teacher_s, "nothing is left to learn"

@@ -29,6 +29,7 @@ from doppler.search import (
     Budget,
     Combined,
     GreedyEpisode,
+    InParts,
     PlaceAgain,
     PlaceOnce,
     SampleEpisodes,
@@ -167,7 +168,7 @@ def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     """Compile what the steps run, so that no second of the search goes there."""
     policies = [step.policy for step in steps if isinstance(step, GreedyEpisode | SampleEpisodes)]
     baselines: list[Any] = [step.baseline for step in steps if isinstance(step, PlaceOnce)]
-    others = [step for step in steps if isinstance(step, PlaceAgain | AnnealFromBest)]
+    others = [step for step in steps if isinstance(step, PlaceAgain | InParts | AnnealFromBest)]
     if others:
         baselines.append(Combined(evaluations=_WARM_UP, confirmations=0, steps=others))
     warm_up(system, baselines, policies[0] if policies else None)

@@ -9,10 +9,11 @@ from doppler.baselines.cp_sat import CPSAT
 from doppler.baselines.cpop import CPOP
 from doppler.baselines.critical_path import CriticalPath
 from doppler.baselines.enumerative import Enumerative
-from doppler.baselines.etf import ETF
+from doppler.baselines.etf import ETF, NearETF
 from doppler.baselines.heft import HEFT
 from doppler.baselines.judging import Judge
 from doppler.baselines.naive import Random, RoundRobin, SingleDevice
+from doppler.baselines.peft import PEFT
 from doppler.baselines.teaching import TaughtPlacement
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "CPSAT",
     "ETF",
     "HEFT",
+    "PEFT",
     "Annealing",
     "Baseline",
     "Clustering",
@@ -27,6 +29,7 @@ __all__ = [
     "Enumerative",
     "Judge",
     "LowerBound",
+    "NearETF",
     "Random",
     "RoundRobin",
     "SearchResult",

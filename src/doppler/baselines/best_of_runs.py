@@ -1,19 +1,22 @@
-"""What list schedulers are as baselines: several runs with random ties, of which the best counts.
+"""Methods that draw placements, each executed once, of which the best counts: list schedulers.
 
 Shape suffixes: B runs, V ops.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.contract import SearchResult
-from doppler.options import Batch
+from doppler.options import Count
 from doppler.problem import Placement, Problem
 from doppler.system import Session
+
+# Placements of a batch: a batch of large graphs is to fit in memory. Even: see list_scheduling.
+_BATCH = 64
 
 
 class ListDecisions(NamedTuple):
@@ -62,10 +65,12 @@ def in_order_of_start(decisions: ListDecisions) -> ListDecisions:
 
 
 def execute_best(
-    session: Session, decisions: ListDecisions, rng: np.random.Generator
+    session: Session,
+    device_BV: NDArray[np.int64],
+    priority_BV: NDArray[np.int64],
+    rng: np.random.Generator,
 ) -> SearchResult:
-    """Execute every run once, the order of its steps as priorities; the best one counts."""
-    device_BV, priority_BV = decisions.placements()
+    """Execute every placement once; the best one counts."""
     cost_B = session.measure(device_BV, priority_BV, rng=rng).cost_s()
     best = int(cost_B.argmin())
     return SearchResult(
@@ -77,16 +82,43 @@ def execute_best(
 
 @dataclass(frozen=True, kw_only=True)
 class BestOfRuns(ABC):
-    """A list scheduler. runs: schedules, each executed once."""
+    """Draw placements and keep the best. evaluations: how many, each executed once."""
 
-    runs: Batch
+    evaluations: Count
     name: ClassVar[str]
     uses_order: ClassVar[bool] = True
     needs_order: ClassVar[bool] = False
 
     @abstractmethod
+    def draw(
+        self, problem: Problem, num: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Devices and priorities of ``num`` placements, [B, V] each."""
+
+    def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
+        """See contract.Baseline."""
+        best = None
+        for done in range(0, self.evaluations, _BATCH):
+            num = min(_BATCH, self.evaluations - done)
+            found = execute_best(session, *self.draw(session.problem, num, rng), rng)
+            if best is None or found.makespan_s < best.makespan_s:
+                best = found
+        assert best is not None
+        return replace(best, evaluations=self.evaluations)
+
+
+class ListScheduler(BestOfRuns):
+    """Runs that differ by how ties are broken; the order of a run's decisions is its priority."""
+
+    @abstractmethod
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """``num`` of the method's own schedules, ops in the order of priority."""
+
+    def draw(
+        self, problem: Problem, num: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See BestOfRuns."""
+        return self.schedule(problem, num, rng).placements()
 
     def decide(
         self, problem: Problem, num_episodes: int, rng: np.random.Generator
@@ -94,7 +126,3 @@ class BestOfRuns(ABC):
         """See contract.Teacher."""
         decisions = self.schedule(problem, num_episodes, rng)
         return decisions.op, decisions.device
-
-    def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline."""
-        return execute_best(session, self.schedule(session.problem, self.runs, rng), rng)

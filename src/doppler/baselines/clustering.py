@@ -9,8 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.baselines.best_of_runs import ListDecisions, execute_best, make_decisions
-from doppler.baselines.contract import SearchResult
+from doppler.baselines.best_of_runs import BestOfRuns, ListDecisions, make_decisions
 from doppler.baselines.groups import join_groups, make_groups, root_of
 from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import (
@@ -27,9 +26,8 @@ from doppler.baselines.list_scheduling import (
 from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
 from doppler.compiled.heap import heap_pop
-from doppler.options import Count, checked
+from doppler.options import checked
 from doppler.problem import Problem
-from doppler.system import Session
 
 # Loads up to which groups are merged, as shares of total work / devices. Measured: caps above 1
 # are needed (they let the threshold alone decide), caps below 0.1 bring nothing.
@@ -37,12 +35,11 @@ _LOAD_CAPS = (0.1, 4.0)
 # Largest standard deviation of the logarithm of the factors on b_levels. Measured: without other
 # orders than that of b_level a thousand candidates end 0.7% higher.
 _ORDER_NOISE = 1.0
-_BATCH = 64
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
-class Clustering:
+class Clustering(BestOfRuns):
     """Merge groups along edges of falling transfer seconds, place whole groups, keep the best.
 
     A candidate is three random numbers: the weight below which no edge merges its ends, the load
@@ -57,22 +54,13 @@ class Clustering:
     the search are ours.
     """
 
-    evaluations: Count
-    uses_order: ClassVar[bool] = True
-    needs_order: ClassVar[bool] = False
+    name: ClassVar[str] = "clustering"
 
-    def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline."""
-        best = None
-        for done in range(0, self.evaluations, _BATCH):
-            num = min(_BATCH, self.evaluations - done)
-            found = execute_best(session, draw_clusterings(session.problem, num, rng), rng)
-            if best is None or found.makespan_s < best.makespan_s:
-                best = found
-        assert best is not None
-        return SearchResult(
-            placement=best.placement, makespan_s=best.makespan_s, evaluations=self.evaluations
-        )
+    def draw(
+        self, problem: Problem, num: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See BestOfRuns."""
+        return draw_clusterings(problem, num, rng).placements()
 
 
 def draw_clusterings(problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:

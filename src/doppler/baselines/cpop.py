@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.baselines.best_of_runs import BestOfRuns, ListDecisions, in_order_of_start
+from doppler.baselines.best_of_runs import ListDecisions, ListScheduler, in_order_of_start
 from doppler.baselines.levels import b_levels, t_levels
 from doppler.baselines.list_scheduling import schedule_ops, tie_seconds
 from doppler.options import checked
@@ -18,14 +18,14 @@ from doppler.problem import Problem
 
 @checked
 @dataclass(frozen=True, kw_only=True)
-class CPOP(BestOfRuns):
+class CPOP(ListScheduler):
     """Keep one critical path on the device that runs it fastest; all else goes where it ends first.
 
     Candidates are taken by falling length of the longest path through them: upward rank plus
     downward rank. Ops go into gaps. Ties, the choice among several critical paths too, are broken
-    at random; the best of ``runs`` runs on the system counts. Priorities follow the starts in the
-    schedule. Where no device can run the whole path, the one that can run most of it counts, and
-    the rest of the path is free.
+    at random; the best of ``evaluations`` runs on the system counts. Priorities follow the starts
+    in the schedule. Where no device can run the whole path, the one that can run most of it counts,
+    and the rest of the path is free.
 
     Source: Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
     heterogeneous computing", IEEE TPDS 2002; mean transfers as in heft.py.
@@ -34,7 +34,7 @@ class CPOP(BestOfRuns):
     name: ClassVar[str] = "cpop"
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """See BestOfRuns."""
+        """See ListScheduler."""
         upward_V, downward_V = b_levels(problem), t_levels(problem)
         critical = _critical_ops(problem, upward_V, downward_V)
         home_BV = np.full((num, problem.num_ops), -1)

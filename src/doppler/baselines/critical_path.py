@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from doppler.baselines.best_of_runs import BestOfRuns, ListDecisions
+from doppler.baselines.best_of_runs import ListDecisions, ListScheduler
 from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import schedule_ops
 from doppler.options import checked
@@ -14,11 +14,11 @@ from doppler.problem import Problem
 
 @checked
 @dataclass(frozen=True, kw_only=True)
-class CriticalPath(BestOfRuns):
+class CriticalPath(ListScheduler):
     """Take the candidate with the largest b_level, to the device on which it can start earliest.
 
-    Ties are broken at random; the best of ``runs`` runs on the system counts. The order in which
-    ops were taken is their priority.
+    Ties are broken at random; the best of ``evaluations`` runs on the system counts. The order in
+    which ops were taken is their priority.
 
     Source: Kwok and Ahmad, ACM Computing Surveys 1999, as used by DOPPLER (Yao et al., ICLR 2026),
     whose released code draws ties from the wrong list and starts ops too early; this is the
@@ -28,5 +28,5 @@ class CriticalPath(BestOfRuns):
     name: ClassVar[str] = "critical_path"
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """See BestOfRuns."""
+        """See ListScheduler."""
         return schedule_ops(problem, b_levels(problem), num, rng, insertion=False)

@@ -14,9 +14,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.baselines.best_of_runs import execute_best
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
-from doppler.baselines.naive import best_of
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.graph.levels import find_cycle, ranked_order
@@ -87,7 +87,7 @@ def _attempt(session: Session, memory_bytes: FloatArray, rng: np.random.Generato
     assignment = _Assignment(problem, memory_bytes)
     for blocks in nodes_in_order(problem.graph):
         assignment.assign_node(blocks)
-    return best_of(session, assignment.device_V[None], b_level_priority(problem), rng)
+    return execute_best(session, assignment.device_V[None], b_level_priority(problem)[None], rng)
 
 
 def nodes_in_order(graph: DataflowGraph) -> list[list[int]]:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from doppler.baselines.best_of_runs import BestOfRuns, ListDecisions, in_order_of_start
+from doppler.baselines.best_of_runs import ListDecisions, ListScheduler, in_order_of_start
 from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import schedule_ops
 from doppler.options import checked
@@ -14,12 +14,12 @@ from doppler.problem import Problem
 
 @checked
 @dataclass(frozen=True, kw_only=True)
-class HEFT(BestOfRuns):
+class HEFT(ListScheduler):
     """Take ops by falling upward rank, each to the device and the gap in which it ends first.
 
-    The upward rank is the b_level with mean costs. Ties are broken at random; the best of ``runs``
-    runs on the system counts. Priorities follow the starts in the schedule, which measures a
-    little better than the order of ranks.
+    The upward rank is the b_level with mean costs. Ties are broken at random; the best of
+    ``evaluations`` runs on the system counts. Priorities follow the starts in the schedule, which
+    measures a little better than the order of ranks.
 
     Source: Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
     heterogeneous computing", IEEE TPDS 2002. There a mean transfer is data over mean bandwidth;
@@ -29,5 +29,5 @@ class HEFT(BestOfRuns):
     name: ClassVar[str] = "heft"
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """See BestOfRuns."""
+        """See ListScheduler."""
         return in_order_of_start(schedule_ops(problem, b_levels(problem), num, rng, insertion=True))

@@ -37,6 +37,7 @@ _OP = np.dtype(
         ("finish", np.float64),
         ("before", np.int32),  # the op before it on its device, -1 if there is none
         ("pending", np.int32),  # regions whose producer is not scheduled
+        ("device", np.int32),
     ]
 )
 _DEVICE = np.dtype(
@@ -61,10 +62,18 @@ class PartialSchedule(NamedTuple):
     input_ptr: NDArray[np.int64]  # [V + 1] op v needs inputs[input_ptr[v]:input_ptr[v + 1]]
     inputs: NDArray[np.int64]
     limited: bool  # whether anything can overflow at all
+    near: bool  # whether copies are asked for where nothing can overflow, too
     tie_s: float
+    after: NDArray[np.float64]  # [V, D] seconds that count beside the end of an op
 
 
-def make_schedule(problem: Problem, tie_s: float) -> PartialSchedule:
+def make_schedule(
+    problem: Problem,
+    tie_s: float,
+    *,
+    near: bool = False,
+    after_VD: NDArray[np.float64] | None = None,
+) -> PartialSchedule:
     """Buffers for schedules of one problem; times that differ by at most ``tie_s`` are tied."""
     p = problem.arrays
     num_ops, num_devices = p.op_seconds.shape
@@ -84,7 +93,9 @@ def make_schedule(problem: Problem, tie_s: float) -> PartialSchedule:
         input_ptr=np.searchsorted(needs[0], np.arange(num_ops + 1)),
         inputs=needs[1].copy(),
         limited=bool(everything > p.memory_bytes.min()),
+        near=near,
         tie_s=float(tie_s),
+        after=np.zeros((num_ops, num_devices)) if after_VD is None else after_VD,
     )
 
 
@@ -112,20 +123,21 @@ def schedule_ops(
     *,
     insertion: bool,
     home_BV: NDArray[np.int64] | None = None,
+    after_VD: NDArray[np.float64] | None = None,
 ) -> ListDecisions:
     """Take the candidate of the largest level to its best device, ties at random, ``num`` times.
 
     insertion: the best device is the one on which the op ends first, gaps between scheduled ops
     included; else the one on which it starts first, after all ops that are there already.
     home_BV: devices given beforehand, -1 where the op is free. An op leaves its home only where
-    it cannot run or does not fit.
+    it cannot run or does not fit. after_VD: seconds that count beside the end of an op on a device.
     """
     if home_BV is None:
         home_BV = np.full((num, problem.num_ops), -1)
     decisions = make_decisions(num, problem)
     _schedule_batch(
         problem.arrays,
-        make_schedule(problem, tie_seconds(level_V)),
+        make_schedule(problem, tie_seconds(level_V), after_VD=after_VD),
         queue_keys(level_V, num, rng),
         home_BV,
         insertion,
@@ -161,7 +173,7 @@ def begin(p, s, run):
         if s.ops[v].pending == 0:
             s.released[num_released] = v
             num_released += 1
-    if s.limited:
+    if s.limited or s.near:
         for r in range(len(s.unread)):
             s.unread[r] = p.consumer_ptr[r + 1] - p.consumer_ptr[r] + (run % 2 == 0)
         s.has_region[:] = False
@@ -227,7 +239,7 @@ def best_device(p, s, v, home, insertion, seed, step):
         over = overflow_bytes(p, s, v, d)
         t, _ = earliest(p, s, v, d, insertion)
         if insertion:
-            t += p.op_seconds[v, d]
+            t += p.op_seconds[v, d] + s.after[v, d]
         if over < least or (over == least and t < time - s.tie_s):
             best, tied, least, time = d, 1, over, t
         elif over == least and t <= time + s.tie_s:
@@ -253,13 +265,14 @@ def _commit(p, s, v, d, start, following):
     finish = start + p.op_seconds[v, d]
     s.ops[v].start = start
     s.ops[v].finish = finish
+    s.ops[v].device = d
     if following < 0:
         s.ops[v].before = s.devices[d].last
         s.devices[d].last = v
     else:
         s.ops[v].before = s.ops[following].before
         s.ops[following].before = v
-    if s.limited:
+    if s.limited or s.near:
         _keep(p, s, v, d)
     num_released = 0
     for r in range(p.region_ptr[v], p.region_ptr[v + 1]):

@@ -6,12 +6,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.baselines.best_of_runs import BestOfRuns, execute_best
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
 from doppler.graph.levels import topological_order
-from doppler.options import Batch, checked
-from doppler.problem import Placement, Problem
-from doppler.system import Session, measure_placements
+from doppler.options import checked
+from doppler.problem import Problem
+from doppler.system import Session
 
 
 def random_devices(problem: Problem, num: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -21,34 +22,19 @@ def random_devices(problem: Problem, num: int, rng: np.random.Generator) -> NDAr
     return np.where(able_VD, draw_BVD, -1.0).argmax(axis=2)
 
 
-def best_of(
-    session: Session,
-    devices_BV: NDArray[np.int64],
-    priority_V: NDArray[np.int64],
-    rng: np.random.Generator,
-) -> SearchResult:
-    """The best of several placements that share one order."""
-    placements = [Placement.make(session.problem, device, priority_V) for device in devices_BV]
-    cost_B = measure_placements(session, placements, rng)
-    best = int(cost_B.argmin())
-    return SearchResult(
-        placement=placements[best], makespan_s=float(cost_B[best]), evaluations=len(placements)
-    )
-
-
 @checked
 @dataclass(frozen=True, kw_only=True)
-class Random:
-    """The best of ``samples`` uniformly random placements, ops in order of b_level."""
+class Random(BestOfRuns):
+    """The best of uniformly random placements, ops in order of b_level."""
 
-    samples: Batch
+    name: ClassVar[str] = "random"
     uses_order: ClassVar[bool] = False
-    needs_order: ClassVar[bool] = False
 
-    def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline."""
-        devices_BV = random_devices(session.problem, self.samples, rng)
-        return best_of(session, devices_BV, b_level_priority(session.problem), rng)
+    def draw(
+        self, problem: Problem, num: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See BestOfRuns."""
+        return random_devices(problem, num, rng), np.tile(b_level_priority(problem), (num, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +49,13 @@ class SingleDevice:
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
         """See contract.Baseline."""
-        seconds_VD = session.problem.arrays.op_seconds
+        problem = session.problem
+        seconds_VD = problem.arrays.op_seconds
         able_D = np.isfinite(seconds_VD).sum(axis=0)
         total_D = np.where(np.isfinite(seconds_VD), seconds_VD, 0.0).sum(axis=0)
         best = np.lexsort((total_D, -able_D))[0]
         device_V = np.where(np.isfinite(seconds_VD[:, best]), best, seconds_VD.argmin(axis=1))
-        return best_of(session, device_V[None], b_level_priority(session.problem), rng)
+        return execute_best(session, device_V[None], b_level_priority(problem)[None], rng)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,4 +77,4 @@ class RoundRobin:
                 turn += 1
             device_V[v] = turn % num_devices
             turn += 1
-        return best_of(session, device_V[None], b_level_priority(problem), rng)
+        return execute_best(session, device_V[None], b_level_priority(problem)[None], rng)

@@ -213,7 +213,7 @@ def varied_placements(
                 )
                 chosen, group = search.place(session, rng).placement, "annealing"
             else:
-                heuristic = (HEFT, ETF, CriticalPath, CPOP)[i // 3 % 4](runs=1)
+                heuristic = (HEFT, ETF, CriticalPath, CPOP)[i // 3 % 4](evaluations=1)
                 found = heuristic.place(session, rng).placement
                 chosen, group = _moved(problem, found, degree, rng), "heuristic"
             placements.append(chosen)

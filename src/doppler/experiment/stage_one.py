@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from hydra.utils import instantiate
 
-from doppler.baselines import Baseline
+from doppler.baselines import Baseline, Teacher
 from doppler.errors import InputError
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.judging import Method, nominal_s
@@ -44,6 +44,10 @@ class ImitationStage(Stage):
         """See Stage."""
         super().check(spec)
         instantiate(spec.cfg.policy.build)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.teacher, Teacher):  # it executes nothing, however much it might
+            object.__setattr__(self, "unused", (*self.unused, "stage.teacher.evaluations"))
 
     def run(self, run: Run) -> Summary:
         """Train; leaves last.ckpt."""
@@ -87,7 +91,7 @@ def _greedy(run: Run, module: Imitation) -> Method:
         name=f"{spec.policy_name} imitation",
         settings=[
             *(plain(spec.cfg.policy), plain(spec.cfg.algorithm.imitation)),
-            plain(spec.cfg.stage.teacher),
+            spec.settings(run.stage.unused)["stage"]["teacher"],
         ],
         placement=placement,
         makespan_s=nominal_s(spec, placement),

@@ -14,6 +14,7 @@ from doppler.search.engine import Budget, SearchStep, search
 from doppler.search.steps import (
     AnnealFromBest,
     GreedyEpisode,
+    InParts,
     PlaceAgain,
     PlaceOnce,
     SampleEpisodes,
@@ -29,6 +30,7 @@ __all__ = [
     "Effort",
     "Found",
     "GreedyEpisode",
+    "InParts",
     "PlaceAgain",
     "PlaceOnce",
     "SampleEpisodes",

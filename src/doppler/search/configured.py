@@ -20,8 +20,6 @@ from doppler.search.steps import GreedyEpisode, PlaceAgain, PlaceOnce
 
 # What the method "auto" is: a file of conf/baseline.
 _AUTO = "cluster_then_anneal"
-# What list schedulers and random placement call their evaluations.
-_NUMBERS = ("runs", "samples")
 
 
 def search_settings() -> DictConfig:
@@ -40,8 +38,7 @@ def methods() -> list[str]:
 def steps_of(name: str, budget: Budget) -> list[SearchStep]:
     """The steps of a method by its name.
 
-    A list scheduler runs as often as its file says, or as the budget allows if that is less; a
-    search has the budget.
+    Whatever takes ``evaluations`` has the budget; the others take what they take.
 
     Raises:
         InputError: no such method.
@@ -54,9 +51,6 @@ def steps_of(name: str, budget: Budget) -> list[SearchStep]:
     if "steps" in method:
         return instantiate(method.steps, _convert_="all")
     if "evaluations" not in method:
-        for key in _NUMBERS:
-            if key in method and budget.evaluations is not None:
-                method[key] = min(method[key], budget.evaluations)
         return [PlaceOnce(baseline=instantiate(method))]
     del method.evaluations
     if get_class(method._target_) is Annealing and method.order and method.get("draws", 1) == 1:
@@ -88,7 +82,7 @@ def policy_steps(
             together (docs/pretrained.md).
     """
     seen = view if trained else heavy_merged(view)
-    sample = instantiate(settings.sample)(policy=policy, view=seen)
+    sample = instantiate(settings.sample)(policy=policy, view=seen, share=settings.share)
     steps = [sample, instantiate(settings.anneal)]
     return steps if trained else [GreedyEpisode(policy=policy, view=seen), *steps]
 

@@ -1,5 +1,6 @@
 """One search for all: steps that share a budget, each from the best placement so far on."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -40,8 +41,8 @@ class Budget:
 class SearchStep(Protocol):
     """A part of a search.
 
-    share: of the whole budget; None: all that is left. repeats: whether, within seconds, another
-    turn of it may find something better.
+    share: of the whole budget, one evaluation at least; None: all that is left. repeats: whether,
+    within seconds, another turn of it may find something better.
     """
 
     repeats: ClassVar[bool]
@@ -106,7 +107,8 @@ def search(
         share = 1.0 if step.share is None else step.share
         if budget.evaluations is not None:
             left = budget.evaluations - (best.evaluations - before)
-            step.search(best, min(left, int(share * budget.evaluations)), rng)
+            num = int(share * budget.evaluations)
+            step.search(best, min(left, max(num, math.ceil(share))), rng)
         elif budget.seconds is not None:
             left_s = budget.seconds - (time.perf_counter() - begin_s)
             if left_s > 0 or best.placement is None:

@@ -3,7 +3,7 @@
 Shape suffixes: B placements, V ops.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,10 +11,12 @@ import numpy as np
 
 from doppler.baselines import Annealing, Baseline
 from doppler.episode import View, merged_at_random
+from doppler.errors import InputError
 from doppler.options import BatchOrNone, Positive, Share, checked
 from doppler.policies import Policy
 from doppler.problem import Placement
 from doppler.search.best_so_far import BestSoFar
+from doppler.search.engine import SearchStep, check_shares
 
 
 @checked
@@ -52,6 +54,42 @@ class PlaceAgain:
         num = evaluations - best.confirmations
         if num > 0:
             best.add(self.make(evaluations=num).place(best.session, rng))
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class InParts:
+    """Steps that divide their evaluations, each with a random stream of its own.
+
+    So what one of them finds does not depend on which others there are. A step without a share
+    takes an equal part of what the shares leave; where evaluations are few, the first steps have
+    them.
+    """
+
+    steps: Sequence[SearchStep]
+    share: float | None = None
+    repeats: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise InputError("steps: there is none")
+        check_shares(self.steps)
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep."""
+        seeds = rng.integers(2**62, size=len(self.steps))
+        for step, num, seed in zip(self.steps, self._parts(evaluations), seeds, strict=True):
+            step.search(best, num, np.random.default_rng(seed), walks=walks)
+
+    def _parts(self, evaluations: int) -> list[int]:
+        shares = np.array([np.nan if step.share is None else step.share for step in self.steps])
+        free = np.isnan(shares)
+        shares[free] = (1.0 - shares[~free].sum()) / max(1, free.sum())
+        parts = np.round(shares * evaluations, 6).astype(int)
+        rest = round(shares.sum() * evaluations, 6) - parts.sum()
+        return (parts + (np.arange(len(parts)) < int(rest))).tolist()
 
 
 @checked
