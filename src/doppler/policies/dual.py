@@ -23,6 +23,7 @@ from doppler.episode import (
     make_episode,
 )
 from doppler.errors import InputError
+from doppler.policies.choosing import SAMPLE
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import (
     PUBLISHED_DEVICE_FEATURES,
@@ -36,7 +37,6 @@ from doppler.policies.dual_rollout import (
     MOST_CANDIDATES,
     NO_ROOM,
     NO_SUCH_CHOICE,
-    SAMPLE,
     HeadWeights,
     Record,
     make_head_buffers,
