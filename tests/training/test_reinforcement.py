@@ -104,19 +104,6 @@ def test_the_first_updates_also_place_groups_another_merging_each(tmp_path):
     assert len({groups_of(view) for view in rollouts.views_of(3)}) > 1
 
 
-def test_a_policy_that_knows_no_groups_is_not_asked_to_place_them(tmp_path):
-    policy = make_policy(0)
-    policy.keeps_groups = False
-    rollouts = NotedRollouts(policy)
-    with WorkConserving().open(two_chains()) as session:
-        module = reinforcement(session, policy=policy, beside=3, grouped=1.0)
-        fit(module, tmp_path)
-        executed = session.evaluations
-    assert set(rollouts.numbers) == {1, 16}
-    assert not any(view.is_merged for _, _, view in rollouts.noted)
-    assert executed == module.num_episodes + len(rollouts.noted) - module.num_updates
-
-
 def test_groups_may_be_the_best_so_far_but_no_gradient_comes_of_them(tmp_path):
     # The edges within a chain cost more than all work: merged, a chain is one decision.
     best_s, weights = [], []

@@ -169,7 +169,7 @@ class Learner:
         evaluations = self._left(best.evaluations, inherited.evaluations)
         share = self.algorithm.search_share
         check_at_least("algorithm.search_share", share, 0.0)
-        learning = instantiate(self.algorithm.reinforcement).suited_to(policy)
+        learning = instantiate(self.algorithm.reinforcement)
         for_training = evaluations - int(share * evaluations)
         num_updates = learning.updates_within(for_training, best.confirmations, self.budget)
         task = Task(spec.view, best)

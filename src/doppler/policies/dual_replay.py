@@ -21,10 +21,10 @@ class SelRows:
     """The recorded candidates of some episodes, one row each, as tensors.
 
     op: [N]. x: [N, F]. step: [N] step t of episode b is step b * V + t. chosen: [T] the row of the
-    choice. num_steps: T.
+    choice, or of what was advised in its place. num_steps: T.
     """
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, advised_op_BV: NDArray[np.int64] | None = None) -> None:
         rows_B = record.candidate_ptr[:, -1]
         first_B = np.concatenate([[0], np.cumsum(rows_B)[:-1]])
         self.num_steps = record.op.size
@@ -35,6 +35,10 @@ class SelRows:
             torch.from_numpy(np.diff(record.candidate_ptr, axis=1).ravel()),
         )
         self.chosen = torch.from_numpy((record.chosen + first_B[:, None]).ravel())
+        if advised_op_BV is not None:
+            advised_T = torch.from_numpy(advised_op_BV.ravel())
+            self.chosen = (self.op == advised_T[self.step]).nonzero()[:, 0]
+            assert len(self.chosen) == self.num_steps, "advice is to take a candidate"
 
 
 def _joined(rows: NDArray, num_B: NDArray[np.int64]) -> NDArray:

@@ -124,8 +124,6 @@ class PaperPolicy(nn.Module):
     code. Deviations: docs/paper.md.
     """
 
-    keeps_groups = True
-
     def __init__(self, *, hidden: int, rounds: int, head_hidden: int) -> None:
         super().__init__()
         for key, size in (("hidden", hidden), ("rounds", rounds), ("head_hidden", head_hidden)):
@@ -239,7 +237,8 @@ class PaperPolicy(nn.Module):
 
     def _replay(self, view: View, heads: _Heads, decisions: Decisions) -> tuple[Tensor, Tensor]:
         record: PaperRecord = decisions.record
-        op_N, step_N, chosen_T = candidates_of(view, decisions.op)
+        op_BV, device_BV = decisions.judged
+        op_N, step_N, chosen_T = candidates_of(view, decisions.op, op_BV)
         sel = among_candidates(heads.sel_logit_V.index_select(0, op_N), step_N, chosen_T)
         x_TDF = torch.from_numpy(record.device_x).flatten(0, 1)
         embedded_TDH = nn.functional.leaky_relu(self.plc_device(x_TDF), LEAKINESS)
@@ -247,7 +246,7 @@ class PaperPolicy(nn.Module):
         hidden_TDP = embedded_TDH @ self._plc_parts()[0].T + static_NP.view(*x_TDF.shape[:2], -1)
         logit_TD = self.plc_out(nn.functional.leaky_relu(hidden_TDP, LEAKINESS))[..., 0]
         closed_TD = torch.from_numpy(record.device_mask == 0).flatten(0, 1)
-        plc = among_devices(logit_TD, closed_TD, torch.from_numpy(record.device).flatten())
+        plc = among_devices(logit_TD, closed_TD, torch.from_numpy(device_BV).flatten())
         shape = record.op.shape
         log_prob_T, entropy_T = sel[0] + plc[0], sel[1] + plc[1]
         return log_prob_T.view(shape).sum(1), entropy_T.view(shape).sum(1)
@@ -262,12 +261,14 @@ def _layer(num_in: int, num_out: int, *, bias: bool = True) -> nn.Linear:
     return layer
 
 
-def candidates_of(view: View, op_BV: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
-    """The candidates of every step of episodes that take the ops in this order, as rows.
+def candidates_of(
+    view: View, op_BV: NDArray[np.int64], judged_BV: NDArray[np.int64]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The candidates of every step of episodes that take the ops ``op_BV`` in this order, as rows.
 
     Returns:
         op [N] and step [N] (step t of episode b is b * V + t) of each row, and the row [T] of the
-        op that was taken.
+        candidate ``judged_BV`` of each step.
     """
     edges, (num, num_ops) = view.problem.graph.edges, op_BV.shape
     taken_BV = np.argsort(op_BV, axis=1)
@@ -277,9 +278,12 @@ def candidates_of(view: View, op_BV: NDArray[np.int64]) -> tuple[Tensor, Tensor,
     count_Z = (taken_BV - ready_BV + 1).ravel()
     last_Z = count_Z.cumsum() - 1
     first_step_Z = (ready_BV + num_ops * np.arange(num)[:, None]).ravel()
-    row_N = np.arange(last_Z[-1] + 1) - np.repeat(last_Z - count_Z + 1, count_Z)
+    first_Z = last_Z - count_Z + 1
+    row_N = np.arange(last_Z[-1] + 1) - np.repeat(first_Z, count_Z)
+    row_at_0_BV = (first_Z - ready_BV.ravel()).reshape(num, num_ops)  # of step 0, if it had one
+    chosen_BV = np.take_along_axis(row_at_0_BV, judged_BV, axis=1) + np.arange(num_ops)
     return (
         torch.from_numpy(np.repeat(np.tile(np.arange(num_ops), num), count_Z)),
         torch.from_numpy(np.repeat(first_step_Z, count_Z) + row_N),
-        torch.from_numpy(np.take_along_axis(last_Z.reshape(num, num_ops), op_BV, axis=1).ravel()),
+        torch.from_numpy(chosen_BV.ravel()),
     )

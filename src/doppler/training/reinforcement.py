@@ -117,7 +117,7 @@ class Reinforcement(EpisodeTraining):
         self.policy = policy
         self.tasks, self.trials = list(tasks), list(trials)
         self.num_updates = num_updates
-        self.learning = learning.suited_to(policy).tuned_for(num_updates)
+        self.learning = learning.tuned_for(num_updates)
         self.learning_rate = first_and_last("learning_rate", self.learning.learning_rate)
         self.batch_problems = min(len(self.tasks), learning.batch_problems)
         self.batch_episodes = self.batch_problems * learning.batch_episodes
