@@ -1,6 +1,5 @@
 """Options of the policy gradient: what they cost, what longer training makes of them."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

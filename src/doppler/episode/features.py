@@ -98,6 +98,8 @@ DEVICE = DeviceFeatures(*range(NUM_DEVICE_FEATURES))
 DEVICE_GROUP = DeviceGroupFeatures(
     *(NUM_DEVICE_FEATURES + i for i in range(NUM_DEVICE_GROUP_FEATURES))
 )
+# The paper's device features are DEVICE.load and the four that come after it.
+FIRST_PUBLISHED = DEVICE.load
 # The most that a finish is late, in units of the scale: on devices that cannot run the op.
 _LATEST = 1e3
 
@@ -168,7 +170,7 @@ def device_features(p, w, e, v, out, mask):
 
 @compiled
 def possible_devices(w, e, v, mask):
-    """Mark in ``mask`` [D] where v may go: what can run it; where its group is already, only that."""
+    """Mark in ``mask`` [D] where v may go: what can run it; only where its group is already."""
     home = e.home[w.group[v]]
     for d in range(len(e.devices)):
         mask[d] = 1 if w.able[v, d] else 0
@@ -230,18 +232,18 @@ def _own_features(p, w, e, v, d, out):
     out[DEVICE.empty] = 1.0 if device.num_ops == 0 else 0.0
     out[DEVICE.last_device] = 1.0 if e.status[LAST_DEVICE] == d else 0.0
     out[DEVICE.progress] = e.status[STEP] / len(e.ops)
-    published_features(w, e, v, d, out[DEVICE.load :])
+    published_features(w, e, v, d, out[FIRST_PUBLISHED:])
 
 
 @compiled
 def published_features(w, e, v, d, out):
-    """Fill ``out`` with what the paper's PLC sees of a device for op v: DEVICE.load to .start."""
+    """Fill ``out`` [5] with what the paper's PLC sees of a device for op v: load to start."""
     on = e.on_device[v, d]
-    out[0] = min(e.devices[d].load / w.scale_s, 4.0)
-    out[1] = min(on.compute / w.scale_s, 2.0)
-    out[2] = min(on.first_start / w.scale_s, 4.0)
-    out[3] = min(max(on.last_end, 0.0) / w.scale_s, 4.0)
-    out[4] = min(earliest_start(e, v, d) / w.scale_s, 4.0)
+    out[DEVICE.load - FIRST_PUBLISHED] = min(e.devices[d].load / w.scale_s, 4.0)
+    out[DEVICE.producer_compute - FIRST_PUBLISHED] = min(on.compute / w.scale_s, 2.0)
+    out[DEVICE.producers_start - FIRST_PUBLISHED] = min(on.first_start / w.scale_s, 4.0)
+    out[DEVICE.producers_end - FIRST_PUBLISHED] = min(max(on.last_end, 0.0) / w.scale_s, 4.0)
+    out[DEVICE.start - FIRST_PUBLISHED] = min(earliest_start(e, v, d) / w.scale_s, 4.0)
 
 
 @compiled

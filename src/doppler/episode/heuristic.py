@@ -97,9 +97,10 @@ def advice(
     """
     draw_BV2, arrays = rng.random((*op_BV.shape, 2)), view.problem.arrays
     advised_op_BV, advised_device_BV = np.empty_like(op_BV), np.empty_like(device_BV)
-    mask_D, episode = np.zeros(view.problem.num_devices, np.int64), make_episode(arrays, view.arrays)
-    taken, advised = (op_BV, device_BV), (advised_op_BV, advised_device_BV)
-    _advise(arrays, view.arrays, episode, mask_D, draw_BV2, taken, advised)
+    advised = advised_op_BV, advised_device_BV
+    episode = make_episode(arrays, view.arrays)
+    mask_D = np.zeros(view.problem.num_devices, np.int64)
+    _advise(arrays, view.arrays, episode, mask_D, draw_BV2, (op_BV, device_BV), advised)
     return advised
 
 

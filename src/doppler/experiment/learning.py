@@ -113,7 +113,7 @@ def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
         f"{name} teaches a placement of {format_seconds(kept['makespan_s'])}, found in "
         f"{effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
     )
-    found = Found(placement, kept["makespan_s"])
+    found = Found(placement, kept["makespan_s"], f"teacher {name.lower()}")
     return TaughtPlacement.of(run.spec.problem, placement), effort, found
 
 
@@ -165,7 +165,7 @@ class Learner:
             found = found_of(self.init_from, spec.problem)
         best = best_so_far(run, session)
         if found.placement is not None:
-            best.confirm(found.placement)
+            best.confirm(found.placement, found.source)
         evaluations = self._left(best.evaluations, inherited.evaluations)
         share = self.algorithm.search_share
         check_at_least("algorithm.search_share", share, 0.0)

@@ -23,16 +23,13 @@ class Choices(NamedTuple):
     """What there is to choose in the episodes of a view.
 
     leader_V: the step that decides where the op of each step goes, the first of its group.
-    closed_VD: where a device cannot run the op of a step, or not all of its group.
+    decides_V: the steps that choose for themselves. closed_VD: where a device cannot run the op of
+    a step, or not all of its group.
     """
 
     leader_V: IntArray
+    decides_V: NDArray[np.bool_]
     closed_VD: Tensor
-
-    @property
-    def decides_V(self) -> NDArray[np.bool_]:
-        """The steps that choose for themselves."""
-        return self.leader_V == np.arange(len(self.leader_V))
 
 
 class FixedOrderPolicy(nn.Module):
@@ -58,7 +55,9 @@ class FixedOrderPolicy(nn.Module):
         _, first, group_V = np.unique(
             view.arrays.group[order_V], return_index=True, return_inverse=True
         )
-        return Choices(first[group_V], torch.from_numpy(~view.arrays.able[order_V]))
+        leader_V = first[group_V]
+        closed_VD = torch.from_numpy(~view.arrays.able[order_V])
+        return Choices(leader_V, leader_V == np.arange(len(order_V)), closed_VD)
 
     def decisions(
         self, view: View, device_BV: IntArray, log_prob_B: NDArray[np.float64]

@@ -55,7 +55,9 @@ class _Heads(NamedTuple):
 def _inputs(view: View) -> _Inputs:
     edges, num_ops = view.problem.graph.edges, view.problem.num_ops
     cost_E = view.edge_features[:, 0]
-    columns = {name: view.op_features[:, OP_FEATURES.index(name)] for name in PUBLISHED_OP_FEATURES}
+    columns: dict[str, NDArray] = {
+        name: view.op_features[:, OP_FEATURES.index(name)] for name in PUBLISHED_OP_FEATURES
+    }
     # Of all edges, and as large as they are: those of the view count what several ops read once.
     columns["incoming"] = np.bincount(edges.dst, cost_E, num_ops)
     columns["outgoing"] = np.bincount(edges.src, cost_E, num_ops)

@@ -95,7 +95,7 @@ def _plc_logit(weights, v, d, x, scratch):
 
 @compiled
 def _select(weights, e, scratch, explore, seed, forced, b, t, record):
-    """The place in the list of candidates of the op of step t; -1 if the forced one is not there."""
+    """The place of the op of step t among the candidates; -1 if the forced one is none."""
     count, index = e.status[NUM_CANDIDATES], -1
     for i in range(count):
         scratch.logits[i] = weights.sel_logit[e.candidates[i]]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from doppler.baselines import CriticalPath, Teacher
@@ -66,6 +67,8 @@ class Imitation(EpisodeTraining):
                     "algorithm.imitation.exploration: only stage.teacher=critical_path says what "
                     f"it would do in the policy's own episodes, not {type(teacher).__name__}"
                 )
+            unused = np.random.default_rng(0)  # compiled before the clock starts
+            advice(view, *teacher.decide(view.problem, 1, unused), unused)
         self.exploration = exploration
         self.policy = policy
         self.view = view

@@ -18,7 +18,17 @@ from doppler.episode import View, merged_at_random
 from doppler.errors import InputError, check_count
 from doppler.policies import Decisions, Policy
 from doppler.problem import Placement
-from doppler.search import NO_EFFORT, NOTHING, BestSoFar, Effort, Found, seeded_generator
+from doppler.search import (
+    EPISODE,
+    GREEDY,
+    MERGED_EPISODE,
+    NO_EFFORT,
+    NOTHING,
+    BestSoFar,
+    Effort,
+    Found,
+    seeded_generator,
+)
 from doppler.training.advantage import ADVANTAGES, NO_PAST, Past
 from doppler.training.learning import Learning
 from doppler.training.updates import EpisodeTraining, first_and_last
@@ -164,7 +174,8 @@ class Reinforcement(EpisodeTraining):
         if learning.grouped and self.rng.random() < learning.grouped:
             view = merged_at_random(view, self.rng)
         episodes = self.policy.rollout(view, learning.batch_episodes, explore, self.rng)
-        cost_B, lack_B = self._executed(task, episodes, explore)
+        source = MERGED_EPISODE if view.is_merged else EPISODE
+        cost_B, lack_B = self._executed(task, episodes, explore, source)
         best = self._episodes_of_best(task)
         log_prob_B, entropy_B = self.policy.log_prob(view, episodes, *best)
         advantage = ADVANTAGES[learning.advantage](cost_B, lack_B, task.past)
@@ -182,14 +193,16 @@ class Reinforcement(EpisodeTraining):
         return loss
 
     def _executed(
-        self, task: Task, episodes: Decisions, explore: float | None
+        self, task: Task, episodes: Decisions, explore: float | None, source: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Cost and lack of memory [B] of episodes; others may be executed beside them."""
-        placements = [episodes.placements()]
+        placements, sources = [episodes.placements()], [source] * len(episodes.op)
         if self.global_step < self.learning.num_tuned(self.num_updates):
             placements += self._beside(task, explore)
+            sources += [MERGED_EPISODE] * self.learning.beside
+            sources += ["clustering"] * self.learning.beside
         device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
-        measurement = task.best.measure(device_BV, priority_BV, self.rng)
+        measurement = task.best.measure(device_BV, priority_BV, self.rng, sources)
         own = slice(self.learning.batch_episodes)
         lack_B = measurement.lack(task.view.problem.arrays.memory_bytes)
         return measurement.cost_s()[own], lack_B[own]
@@ -246,9 +259,9 @@ class Reinforcement(EpisodeTraining):
     def _try(self, task: Task) -> float:
         device_BV, priority_BV = self.policy.rollout(task.view, 1, 0.0, self.rng).placements()
         placement = Placement.make(task.view.problem, device_BV[0], priority_BV[0])
-        seconds = task.best.confirm(placement)
+        seconds = task.best.confirm(placement, GREEDY)
         if task.greedy.placement is None or seconds < task.greedy.seconds:
-            task.greedy = Found(placement, seconds)
+            task.greedy = Found(placement, seconds, GREEDY)
         return seconds
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
