@@ -5,11 +5,12 @@
 
 from typing import TYPE_CHECKING
 
+from doppler.version import __version__
+
 if TYPE_CHECKING:
     from doppler.api import Placed, place, run
 
-__all__ = ["Placed", "place", "run"]
-__version__ = "0.1.0"
+__all__ = ["Placed", "__version__", "place", "run"]
 
 
 def __getattr__(name: str) -> object:

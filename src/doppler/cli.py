@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from doppler import __version__
 from doppler.errors import InputError
+from doppler.version import __version__
 
 USAGE = """\
 doppler run OPTION=VALUE ...          place a workload, compare methods; doppler run --help lists

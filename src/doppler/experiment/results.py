@@ -7,7 +7,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from doppler import __version__
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, judged_row, largest_bound
 from doppler.experiment.run import Run
@@ -23,6 +22,7 @@ from doppler.report.rows import (
     write_results,
 )
 from doppler.trace import explain, save_gantt, save_perfetto
+from doppler.version import __version__
 
 
 def finish(run: Run, method: Method, others: list[Method], extra: Summary) -> Summary:
