@@ -92,9 +92,10 @@ Amount = Annotated[float, Rule("a number of at least 0", lambda value: value >= 
 Positive = Annotated[float, Rule("a number above 0", lambda value: value > 0)]
 # A thread cannot wait longer than some 9e9 s.
 Seconds = Annotated[float, within(0.0, 1e9)]
-# First and last learning rate.
+# First and last learning rate; of 0 nothing is learned.
 Rates = Annotated[
-    Sequence[Positive], Rule("two numbers above 0, [first, last]", lambda rates: len(rates) == 2)
+    Sequence[Amount],
+    Rule("two numbers of at least 0, [first, last]", lambda rates: len(rates) == 2),
 ]
 Name = Annotated[str, _FOR_A_FILE]
 # Also what stands in place of a path, as `auto`. The command line takes it as it is (main.py).

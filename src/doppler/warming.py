@@ -28,10 +28,10 @@ from doppler.baselines import (
 )
 from doppler.cluster import preset
 from doppler.compiled import compilations
-from doppler.episode import View, heavy_merged, make_view
+from doppler.episode import View, advice, heavy_merged, make_view
 from doppler.errors import InputError
 from doppler.graph import synthetic
-from doppler.policies import DualPolicy, Policy, StepwiseDualPolicy
+from doppler.policies import DualPolicy, PaperPolicy, Policy, StepwiseDualPolicy
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.system import Measurement, Session, System
@@ -109,7 +109,15 @@ def _parts() -> dict[str, Callable[[], None]]:
         "annealing on executors": partial(warm_up, measured, [annealing]),
         "policies": partial(warm_up, plain, policy=dual),
         "policies that see every step": partial(warm_up, plain, policy=stepwise),
+        "the paper's policy": partial(_warm_up_paper, plain),
     }
+
+
+def _warm_up_paper(system: System) -> None:
+    """The paper's policy, and what its stage I is advised."""
+    warm_up(system, policy=PaperPolicy(hidden=4, rounds=1, head_hidden=4))
+    view, rng = make_view(_tiny_problem()), np.random.default_rng(0)
+    advice(view, *CriticalPath(runs=1).decide(view.problem, 1, rng), rng)
 
 
 @cache

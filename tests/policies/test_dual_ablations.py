@@ -1,5 +1,6 @@
 """The dual policy without one of its parts: what is left, and that the rest is as it was."""
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from problems import cluster_of, graph_of, problem_without_ties, random_problem
 
 from doppler.baselines import CriticalPath
 from doppler.baselines.levels import b_levels
-from doppler.episode import DEVICE_FEATURES, OP_FEATURES, View, make_view, merged
+from doppler.episode import DEVICE_FEATURES, OP_FEATURES, View, advice, make_view, merged
 from doppler.errors import InputError
 from doppler.policies import DualPolicy, StepwiseDualPolicy, dual_per_step
 from doppler.policies.dual_ablations import PUBLISHED_DEVICE_FEATURES, PUBLISHED_OP_FEATURES
@@ -135,6 +136,28 @@ def test_with_both_heads_replaced_the_episode_is_that_of_the_critical_path():
         assert played.log_prob.tolist() == [0.0] * 8
 
 
+def test_advice_is_what_the_critical_path_would_do_at_every_state():
+    others = Counter()
+    for seed in range(4):
+        problem = random_problem(seed, num_ops=25, num_devices=4)
+        view, level_V = make_view(problem), b_levels(problem)
+        played = make_policy(seed).rollout(view, 3, 1.0, generator(seed))
+        advised = advice(view, played.op, played.device, generator(seed))
+        for b, t in itertools.product(range(3), range(25)):
+            if t == 0:
+                schedule = Schedule(problem)
+            v, d = int(played.op[b, t]), int(played.device[b, t])
+            op, device = int(advised[0][b, t]), int(advised[1][b, t])
+            candidates = schedule.candidates()
+            assert op in candidates
+            assert level_V[op] == pytest.approx(max(level_V[u] for u in candidates))
+            starts = [schedule.start(v, other) for other in range(4)]
+            assert starts[device] == pytest.approx(min(starts))
+            others.update(op=op != v, device=device != d)
+            schedule.place(v, d)
+    assert min(others.values()) > 20, "the episodes went the heuristic's way"
+
+
 def test_ties_of_the_heuristic_are_even_whatever_the_weights_say():
     problem = build(graph_of([2, 2, 2, 1]), cluster_of([1.0, 2.0, 4.0]))
     decisions = make_policy(**HEURISTIC).rollout(make_view(problem), 6000, None, generator())
@@ -214,6 +237,23 @@ def test_the_replay_finds_the_log_probabilities_of_the_rollout(changes, explore,
         policy = make_policy(seed, per_step=per_step, **changes)
         decisions = policy.rollout(view, 3, explore, generator(seed))
         np.testing.assert_allclose(replayed(policy, view, decisions), decisions.log_prob, atol=1e-4)
+
+
+@pytest.mark.parametrize("per_step", [False, True])
+def test_what_the_heuristic_advises_is_judged_as_if_it_had_been_done(per_step):
+    problem = random_problem(6, num_ops=14, num_devices=3, costs="distinct")
+    view, policy = make_view(problem), make_policy(per_step=per_step)
+    played = policy.rollout(view, 3, 1.0, generator())
+    itself = replace(played, advised=(played.op, played.device))
+    np.testing.assert_allclose(replayed(policy, view, itself), played.log_prob, atol=1e-4)
+    advised = replace(played, advised=advice(view, played.op, played.device, generator()))
+    assert (replayed(policy, view, advised) < 0).all()
+    # Of the last step alone: an episode that ends as advised.
+    last = [each.copy() for each in (played.op, played.device)]
+    last[1][:, -1] = advised.advised[1][:, -1]
+    ended = policy.follow(view, played.op, last[1])
+    of_last = replace(played, advised=(played.op, last[1]))
+    np.testing.assert_allclose(replayed(policy, view, of_last), ended.log_prob, atol=1e-4)
 
 
 @pytest.mark.parametrize("per_step", [False, True])

@@ -3,6 +3,7 @@
 import io
 import itertools
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from scipy.stats import chi2
 
 from doppler.baselines.levels import b_levels
 from doppler.cluster import preset
-from doppler.episode import make_view
+from doppler.episode import make_view, merged
 from doppler.errors import InputError
 from doppler.experiment import execute
 from doppler.graph import DataflowGraph, save_json
@@ -261,6 +262,53 @@ def test_impossible_decisions_are_refused_with_the_episode_that_holds_them(kind,
     assert str(error.value) == (
         "decisions of episode 1: an op before its producers, or on a device that cannot run it"
     )
+
+
+@both
+@pytest.mark.parametrize("explore", [None, 0.0, 1.0])
+def test_episodes_of_a_merged_view_keep_groups_together_and_are_replayed(kind, explore):
+    problem = random_problem(1, num_ops=20, num_devices=4, costs="distinct")
+    view, policy = make_view(problem), make_policy(kind, sharpness=10.0)
+    seen = merged(view, least_weight_s=0.0, cap_s=problem.scale_s / 3)
+    group_V = seen.arrays.group
+    assert 1 < len(set(group_V.tolist())) < 20
+    together = policy.rollout(seen, 5, explore, generator())
+    assert_possible(problem, together)
+    device_BV, _ = together.placements()
+    np.testing.assert_array_equal(device_BV, device_BV[:, group_V])
+    np.testing.assert_allclose(replayed(policy, seen, together), together.log_prob, atol=1e-4)
+    _, entropy_B = policy.log_prob(seen, together)
+    assert (entropy_B <= len(set(group_V.tolist())) * np.log(4) + 1e-4).all()
+    apart, _ = policy.rollout(view, 5, 1.0, generator()).placements()
+    assert (apart != apart[:, group_V]).any(), "unmerged ones would have done the same"
+
+
+@both
+def test_decisions_that_split_a_group_are_none_and_the_others_sum_to_one(kind):
+    view, policy = make_view(tiny_problem()), make_policy(kind, sharpness=20.0)
+    whole = merged(view, least_weight_s=1.0, cap_s=100.0)
+    assert whole.arrays.group[0] == whole.arrays.group[2]
+    op_BV, device_BV = all_episodes()
+    fine = device_BV[:, 0] == device_BV[:, 2]
+    every = policy.follow(whole, op_BV[fine], device_BV[fine])
+    assert np.exp(every.log_prob).sum() == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(InputError, match="decisions of episode 0"):
+        policy.follow(whole, op_BV[~fine], device_BV[~fine])
+
+
+@both
+def test_of_advice_the_devices_are_judged_at_the_states_of_the_episode(kind):
+    # The last op is the same for both: what else the episode did is what it knows.
+    view, policy = make_view(tiny_problem()), make_policy(kind, sharpness=20.0)
+    played = policy.rollout(view, 1, 1.0, generator(3))
+    other = replace(played, device=np.array([[*played.device[0, :2], 1 - played.device[0, 2]]]))
+    advised = replace(played, advised=(played.op, other.device))
+    np.testing.assert_allclose(
+        replayed(policy, view, advised), replayed(policy, view, other), atol=1e-6
+    )
+    first = replace(played, advised=(played.op, np.array([[1, 1, 1]]) - played.device))
+    apart = [replayed(policy, view, one)[0] for one in (played, first)]
+    assert apart[0] != apart[1]
 
 
 # --- Learning -----------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def device_log_prob(policy: GDP, view) -> np.ndarray:
     decisions = policy.decisions(view, device_BV, np.zeros(num_devices))
     with torch.no_grad():
         together = policy.log_prob(view, decisions)[0].numpy()
-        log_prob_VD = policy._distributions(view)[0].numpy()
+        log_prob_VD = policy._distributions(view, policy.choices(view))[0].numpy()
     np.testing.assert_allclose(log_prob_VD.sum(axis=0), together, atol=1e-4)
     return log_prob_VD
 

@@ -93,7 +93,7 @@ BAD_OVERRIDES = {
     "seed that is no number": (["seed=true"], "seed: must be a whole number"),
     "no batch": (["algorithm.reinforcement.batch_episodes=0"], "batch_episodes: must be"),
     "no greedy": (["algorithm.reinforcement.try_every=0"], "try_every: must be"),
-    "no rate": (["algorithm.reinforcement.learning_rate=[0,0]"], "learning_rate[0]: must be"),
+    "no rate": (["algorithm.reinforcement.learning_rate=[-1,0]"], "learning_rate[0]: must be"),
     "one rate": (["algorithm.imitation.learning_rate=1e-3"], "learning_rate: must be two numbers"),
     "no imitation": (["budget.imitation_episodes=0"], "budget.imitation_episodes: must be"),
     "no runs": (

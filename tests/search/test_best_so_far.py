@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from problems import random_placement, random_problem
 
-from doppler.baselines import Clustering
-from doppler.search import NOTHING, BestSoFar, Found
+from doppler.baselines import Clustering, CriticalPath
+from doppler.search import NOTHING, AnnealFromBest, BestSoFar, Found, PlaceOnce
 from doppler.simulator import WorkConserving
 
 PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
@@ -46,8 +46,38 @@ def test_a_checkpoint_that_executes_no_code_holds_it(tmp_path):
         assert again.placement.priority.tolist() == best.placement.priority.tolist()
 
 
+def test_it_knows_what_found_the_best_placement_and_what_made_it_better():
+    rng = np.random.default_rng(0)
+    with WorkConserving(queue="priority").open(PROBLEM) as session:
+        best = BestSoFar(session=session, confirmations=0, seed=0)
+        placements = [random_placement(PROBLEM, seed) for seed in range(3)]
+        device_BV, priority_BV = (
+            np.stack([getattr(one, key) for one in placements]) for key in ("device", "priority")
+        )
+        seconds_B = best.measure(device_BV, priority_BV, rng, ["a", "b", "c"]).cost_s()
+        assert best.found.source == "abc"[int(seconds_B.argmin())]
+        worse = random_placement(PROBLEM, int(np.argmax(seconds_B)))
+        best.confirm(worse, "worse")
+        assert best.found.source in ("a", "b", "c")
+        first = best.found.source
+        anneal = AnnealFromBest(hot=0.1, cold=0.01)
+        for _ in range(2):  # once more changes nothing of what it is called
+            anneal.search(best, 300, rng)
+            assert best.found.source == f"{first}, annealing"
+        again = BestSoFar(session=session, confirmations=0, seed=0)
+        again.restore(best.state())
+        assert again.found.source == best.found.source
+        alone = BestSoFar(session=session, confirmations=0, seed=0)
+        anneal.search(alone, 20, rng)
+        assert alone.found.source == "annealing"
+        once = BestSoFar(session=session, confirmations=0, seed=0)
+        PlaceOnce(baseline=CriticalPath(runs=2)).search(once, 0, rng)
+        assert once.found.source == "criticalpath"
+
+
 def test_what_was_found_for_another_problem_is_nothing():
-    found = Found(random_placement(PROBLEM, 0), 1.0)
-    assert Found.restored(found.plain(), PROBLEM).seconds == 1.0
+    found = Found(random_placement(PROBLEM, 0), 1.0, "episode")
+    again = Found.restored(found.plain(), PROBLEM)
+    assert (again.seconds, again.source) == (1.0, "episode")
     other = random_problem(4, num_ops=30, num_devices=4)
     assert Found.restored(found.plain(), other) == NOTHING

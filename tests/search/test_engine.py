@@ -58,9 +58,9 @@ class Heard(BestSoFar):
         super().__init__(session=session, confirmations=0, seed=0)
         self.heard = []
 
-    def measure(self, device_BV, priority_BV, rng):
+    def measure(self, device_BV, priority_BV, rng, sources=None):
         self.heard.append((device_BV, priority_BV))
-        return super().measure(device_BV, priority_BV, rng)
+        return super().measure(device_BV, priority_BV, rng, sources)
 
 
 @dataclass

@@ -65,6 +65,39 @@ def test_imitation_learns_a_teacher_that_draws_among_equal_devices(tmp_path):
     assert len(set(played.device[0].tolist())) == 3
 
 
+def test_imitation_in_its_own_episodes_ends_in_the_teachers_schedule_too(tmp_path):
+    problem = problem_without_ties()
+    module = imitation(problem, exploration=1.0, episodes=960)
+    explored = NotedExploration(module.policy)
+    taught = module.teacher.decide(problem, 1, np.random.default_rng(0))
+    before = module.policy.follow(module.view, *taught).log_prob
+    fit(module, tmp_path)
+    after = module.policy.follow(module.view, *taught).log_prob
+    assert after > max(before + 3, np.log(0.5))
+    steps = np.arange(module.num_updates) / module.num_updates
+    assert explored.shares == pytest.approx(list(1.0 - steps)), "from 1 to 0"
+
+
+class NotedExploration:
+    """Notes how much the episodes of a policy explore."""
+
+    def __init__(self, policy: DualPolicy) -> None:
+        self.shares, play = [], policy.rollout
+
+        def rollout(view, num_episodes, explore, rng):
+            self.shares.append(explore)
+            return play(view, num_episodes, explore, rng)
+
+        policy.rollout = rollout
+
+
+def test_a_teacher_of_one_placement_cannot_advise_other_episodes():
+    problem = problem_without_ties()
+    placement = Placement.make(problem, [0, 1, 1, 2, 0, 2, 1, 0])
+    with pytest.raises(InputError, match=r"^algorithm\.imitation\.exploration: only .*not Taught"):
+        imitation(problem, exploration=1.0, teacher=TaughtPlacement.of(problem, placement))
+
+
 def test_imitation_of_one_placement_makes_it_the_greedy_one(tmp_path):
     problem = problem_without_ties()
     # The last op has the smallest priority: it waits for its producers all the same.
@@ -127,6 +160,7 @@ def test_imitation_counts_whole_batches():
     [
         ("batch_episodes", 0, "must be a whole number of at least 1"),
         ("entropy", -1.0, "must be a number of at least 0"),
+        ("exploration", -1.0, "must be a number of at least 0"),
         ("learning_rate", 1e-3, "must be two numbers"),
     ],
 )

@@ -169,8 +169,6 @@ def two_ops(memory_bytes: float) -> Task:
 class Fixed(torch.nn.Module):
     """A policy whose placements are given."""
 
-    keeps_groups = True
-
     def __init__(self, device_V: list[int]) -> None:
         super().__init__()
         self.device_BV = np.array([device_V])

@@ -104,17 +104,31 @@ def test_the_first_updates_also_place_groups_another_merging_each(tmp_path):
     assert len({groups_of(view) for view in rollouts.views_of(3)}) > 1
 
 
-def test_a_policy_that_knows_no_groups_is_not_asked_to_place_them(tmp_path):
-    policy = make_policy(0)
-    policy.keeps_groups = False
-    rollouts = NotedRollouts(policy)
+def test_at_a_rate_of_0_all_is_played_and_nothing_learned(tmp_path):
+    policy, rates = make_policy(0), {"learning_rate": [0.0, 0.0]}
+    before = torch.cat([p.detach().flatten() for p in policy.parameters()])
     with WorkConserving().open(two_chains()) as session:
-        module = reinforcement(session, policy=policy, beside=3, grouped=1.0)
+        module = reinforcement(session, policy=policy, beside=2, imitate_best=1.0, **rates)
         fit(module, tmp_path)
-        executed = session.evaluations
-    assert set(rollouts.numbers) == {1, 16}
-    assert not any(view.is_merged for _, _, view in rollouts.noted)
-    assert executed == module.num_episodes + len(rollouts.noted) - module.num_updates
+        assert session.evaluations == module.effort.evaluations > 50
+    assert torch.equal(weights_of(module), before)
+    learned = make_policy(0)
+    with WorkConserving().open(two_chains()) as session:
+        module = reinforcement(session, policy=learned, beside=2, imitate_best=1.0)
+        fit(module, tmp_path)
+    assert not torch.equal(weights_of(module), before)
+
+
+def test_the_best_so_far_says_whether_the_policy_placed_it_or_what_else(tmp_path):
+    sources = set()
+    for seed in range(8):
+        with WorkConserving().open(two_chains()) as session:
+            module = reinforcement(session, beside=8, evaluations=36, seed=seed)
+            fit(module, tmp_path)
+        sources.add(module.task.best.found.source)
+        assert module.task.greedy.source == "greedy episode"
+    assert sources <= {"episode", "greedy episode", "merged episode", "clustering"}
+    assert len(sources) > 1, sources
 
 
 def test_groups_may_be_the_best_so_far_but_no_gradient_comes_of_them(tmp_path):
@@ -277,14 +291,14 @@ def test_under_jitter_the_best_is_told_by_executions_of_its_own(tmp_path, confir
 def test_all_episodes_of_a_batch_are_executed_under_the_same_fresh_draw(tmp_path):
     measured = []
     # Without exploration and without learning all episodes are the same.
-    still = {"exploration": 0.0, "learning_rate": [1e-12, 1e-12]}
+    still = {"exploration": 0.0, "learning_rate": [0.0, 0.0]}
     with WorkConserving(noise=0.2).open(two_chains()) as session:
         module = reinforcement(session, confirmations=2, evaluations=100, **still)
         execute = module.task.best.measure
 
-        def executed(device_BV, priority_BV, rng):
+        def executed(device_BV, *rest):
             assert (device_BV == device_BV[0]).all()
-            measurement = execute(device_BV, priority_BV, rng)
+            measurement = execute(device_BV, *rest)
             measured.append(measurement.cost_s().tolist())
             return measurement
 

@@ -6,6 +6,7 @@ from doppler.episode.features import (
     SEL_FEATURES,
     SEL_GROUP_FEATURES,
 )
+from doppler.episode.heuristic import advice
 from doppler.episode.merging import heavy_merged, merged, merged_at_random
 from doppler.episode.process import Episode, make_episode
 from doppler.episode.view import OP_FEATURES, View, make_view
@@ -18,6 +19,7 @@ __all__ = [
     "SEL_GROUP_FEATURES",
     "Episode",
     "View",
+    "advice",
     "heavy_merged",
     "make_episode",
     "make_view",

@@ -98,6 +98,8 @@ DEVICE = DeviceFeatures(*range(NUM_DEVICE_FEATURES))
 DEVICE_GROUP = DeviceGroupFeatures(
     *(NUM_DEVICE_FEATURES + i for i in range(NUM_DEVICE_GROUP_FEATURES))
 )
+# The paper's device features are DEVICE.load and the four that come after it.
+FIRST_PUBLISHED = DEVICE.load
 # The most that a finish is late, in units of the scale: on devices that cannot run the op.
 _LATEST = 1e3
 
@@ -151,7 +153,7 @@ def device_features(p, w, e, v, out, mask):
     mask [D] becomes 1 where v may go: devices that can run it, and of the empty devices that
     nothing tells apart only the first; where its group is already, only there.
     """
-    _open_devices(w, e, v, mask)
+    open_devices(w, e, v, mask)
     _compared_features(p, w, e, v, out)
     for d in range(len(e.devices)):
         _own_features(p, w, e, v, d, out[d])
@@ -167,17 +169,26 @@ def device_features(p, w, e, v, out, mask):
 
 
 @compiled
-def _open_devices(w, e, v, mask):
-    """Fill the mask of `device_features`."""
+def possible_devices(w, e, v, mask):
+    """Mark in ``mask`` [D] where v may go: what can run it; only where its group is already."""
     home = e.home[w.group[v]]
     for d in range(len(e.devices)):
         mask[d] = 1 if w.able[v, d] else 0
+        if home >= 0:
+            mask[d] = 1 if d == home else 0
+
+
+@compiled
+def open_devices(w, e, v, mask):
+    """Fill the mask of `device_features`."""
+    possible_devices(w, e, v, mask)
+    if e.home[w.group[v]] >= 0:
+        return
+    for d in range(len(e.devices)):
         if e.devices[d].num_ops == 0:
             for other in range(d):
                 if w.device_class[other] == w.device_class[d] and e.devices[other].num_ops == 0:
                     mask[d] = 0
-        if home >= 0:
-            mask[d] = 1 if d == home else 0
 
 
 @compiled
@@ -221,11 +232,18 @@ def _own_features(p, w, e, v, d, out):
     out[DEVICE.empty] = 1.0 if device.num_ops == 0 else 0.0
     out[DEVICE.last_device] = 1.0 if e.status[LAST_DEVICE] == d else 0.0
     out[DEVICE.progress] = e.status[STEP] / len(e.ops)
-    out[DEVICE.load] = min(device.load / w.scale_s, 4.0)
-    out[DEVICE.producer_compute] = min(on.compute / w.scale_s, 2.0)
-    out[DEVICE.producers_start] = min(on.first_start / w.scale_s, 4.0)
-    out[DEVICE.producers_end] = min(max(on.last_end, 0.0) / w.scale_s, 4.0)
-    out[DEVICE.start] = min(earliest_start(e, v, d) / w.scale_s, 4.0)
+    published_features(w, e, v, d, out[FIRST_PUBLISHED:])
+
+
+@compiled
+def published_features(w, e, v, d, out):
+    """Fill ``out`` [5] with what the paper's PLC sees of a device for op v: load to start."""
+    on = e.on_device[v, d]
+    out[DEVICE.load - FIRST_PUBLISHED] = min(e.devices[d].load / w.scale_s, 4.0)
+    out[DEVICE.producer_compute - FIRST_PUBLISHED] = min(on.compute / w.scale_s, 2.0)
+    out[DEVICE.producers_start - FIRST_PUBLISHED] = min(on.first_start / w.scale_s, 4.0)
+    out[DEVICE.producers_end - FIRST_PUBLISHED] = min(max(on.last_end, 0.0) / w.scale_s, 4.0)
+    out[DEVICE.start - FIRST_PUBLISHED] = min(earliest_start(e, v, d) / w.scale_s, 4.0)
 
 
 @compiled

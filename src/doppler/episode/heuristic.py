@@ -5,9 +5,12 @@ the candidate with the largest b_level, the device on which it can start earlies
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from doppler.compiled import compiled
-from doppler.episode.process import NUM_CANDIDATES, earliest_start
+from doppler.episode.features import open_devices
+from doppler.episode.process import NUM_CANDIDATES, earliest_start, make_episode, place, reset
+from doppler.episode.view import View
 
 
 @compiled
@@ -75,3 +78,49 @@ def close_later_starts(w, e, v, taken, mask):
     for d in range(len(mask)):
         if earliest_start(e, v, d) > latest:
             mask[d] = 0
+
+
+def advice(
+    view: View, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64], rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What the heuristic would choose at every state of these episodes, ties at random.
+
+    Args:
+        view: of the problem.
+        op_BV: the op that each step took instead.
+        device_BV: the device that it went to.
+        rng: of the ties.
+
+    Returns:
+        The op of each step, and the device for the op that the step took, [B, V] both; of empty
+        devices that nothing tells apart the first.
+    """
+    draw_BV2, arrays = rng.random((*op_BV.shape, 2)), view.problem.arrays
+    advised_op_BV, advised_device_BV = np.empty_like(op_BV), np.empty_like(device_BV)
+    advised = advised_op_BV, advised_device_BV
+    episode = make_episode(arrays, view.arrays)
+    mask_D = np.zeros(view.problem.num_devices, np.int64)
+    _advise(arrays, view.arrays, episode, mask_D, draw_BV2, (op_BV, device_BV), advised)
+    return advised
+
+
+@compiled
+def _advise(p, w, e, mask, draw_BV2, taken, advised):
+    op_BV, device_BV = taken
+    for b in range(len(op_BV)):
+        reset(p, e)
+        for t in range(len(e.ops)):
+            tied = largest_b_levels_first(w, e)
+            advised[0][b, t] = e.candidates[int(draw_BV2[b, t, 0] * tied)]
+            v, index = op_BV[b, t], 0
+            while e.candidates[index] != v:
+                index += 1
+            open_devices(w, e, v, mask)
+            close_later_starts(w, e, v, -1, mask)
+            left = int(draw_BV2[b, t, 1] * mask.sum())
+            for d in range(len(mask)):
+                if mask[d] != 0:
+                    if left == 0:
+                        advised[1][b, t] = d
+                    left -= 1
+            place(p, w, e, index, device_BV[b, t])

@@ -95,4 +95,5 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
     if not methods:
         raise InputError(f"{name}: no placement of {best.evaluations} fits in memory")
     beside = [*methods[-2::-1], *others]
-    return finish(run, methods[-1], beside, {"trained": asdict(effort)})
+    extra = {"trained": asdict(effort), "source": best.found.source}
+    return finish(run, methods[-1], beside, extra)

@@ -75,7 +75,8 @@ def check_learning(
     Raises:
         InputError: names the option.
     """
-    learning = instantiate(algorithm.reinforcement).suited_to(instantiate(spec.cfg.policy.build))
+    instantiate(spec.cfg.policy.build)
+    learning = instantiate(algorithm.reinforcement)
     learning.updates_within(evaluations - int(algorithm.search_share * evaluations), 0, budget)
 
 
@@ -133,7 +134,7 @@ def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
         f"{name} teaches a placement of {format_seconds(kept['makespan_s'])}, found in "
         f"{effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
     )
-    found = Found(placement, kept["makespan_s"])
+    found = Found(placement, kept["makespan_s"], f"teacher {name.lower()}")
     return TaughtPlacement.of(run.spec.problem, placement), effort, found
 
 
@@ -203,10 +204,10 @@ class Learner:
             found = found_of(self.init_from, spec.problem)
         best = best_so_far(run, session)
         if found.placement is not None:
-            best.confirm(found.placement)
+            best.confirm(found.placement, found.source)
         evaluations = self._left(best.evaluations, inherited.evaluations)
         share = self.algorithm.search_share
-        learning = instantiate(self.algorithm.reinforcement).suited_to(policy)
+        learning = instantiate(self.algorithm.reinforcement)
         for_training = evaluations - int(share * evaluations)
         num_updates = learning.updates_within(for_training, best.confirmations, self.budget)
         task = Task(spec.view, best)

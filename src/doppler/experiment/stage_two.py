@@ -116,6 +116,7 @@ class StageTwo(Stage):
             {
                 "init_from": str(init_from) if init_from else None,
                 "greedy_makespan_s": greedy.makespan_s if greedy in fitting else None,
+                **sources_of(module),
                 **training_speed(module),
                 "peak_memory_bytes": peak_bytes(),
             },
@@ -172,6 +173,14 @@ def training_speed(module: Reinforcement) -> Summary:
         "episodes": module.num_episodes,
         "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
     }
+
+
+def sources_of(module: Reinforcement) -> Summary:
+    """What found the best placement of all, and that of training alone."""
+    assert module.trained is not None, "training has ended"
+    found, task = module.trained[0], module.task
+    best = task.best.found if task.best.placement else task.greedy
+    return {"source": best.source, "trained_source": found.source or best.source}
 
 
 def _learned_methods(run: Run, module: Reinforcement) -> list[Method]:

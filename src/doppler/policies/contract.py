@@ -26,7 +26,9 @@ class Decisions:
 
     op: [B, V] the op placed at each step. device: [B, V] the device it went to. log_prob: [B]
     log-probability of the whole episode as the rollout computed it. record: what the policy needs
-    to recompute it with gradients; its own business.
+    to recompute it with gradients; its own business. advised: op and device [B, V] that would have
+    been chosen instead at the states which these decisions lead to: of them `Policy.log_prob` then
+    tells.
 
     Raises:
         DivergedError: the policy's probabilities are no numbers.
@@ -36,6 +38,12 @@ class Decisions:
     device: NDArray[np.int64]
     log_prob: NDArray[np.float64]
     record: Any
+    advised: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    @property
+    def judged(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Op and device [B, V] whose log-probability is asked for."""
+        return (self.op, self.device) if self.advised is None else self.advised
 
     def __post_init__(self) -> None:
         if np.isnan(self.log_prob).any() or (self.op < 0).any() or (self.device < 0).any():
@@ -52,11 +60,8 @@ class Policy(Protocol):
     ``explore`` is None to sample from the policy's own distribution, else the probability of a
     uniformly random choice instead of the most likely one (0 is greedy).
 
-    keeps_groups: whether the episodes of a merged view (episode.merging) keep groups together;
-    to a policy that does not, it is the view that was merged.
+    The episodes of a merged view (episode.merging) keep groups of ops together.
     """
-
-    keeps_groups: bool
 
     def rollout(
         self, view: View, num_episodes: int, explore: float | None, rng: np.random.Generator

@@ -24,6 +24,7 @@ from doppler.episode import (
 )
 from doppler.errors import InputError
 from doppler.options import DepthOrNone, Width, checked
+from doppler.policies.choosing import SAMPLE
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import (
     PUBLISHED_DEVICE_FEATURES,
@@ -36,7 +37,6 @@ from doppler.policies.dual_rollout import (
     MOST_CANDIDATES,
     NO_ROOM,
     NO_SUCH_CHOICE,
-    SAMPLE,
     HeadWeights,
     Record,
     make_head_buffers,
@@ -100,8 +100,6 @@ class DualPolicy(nn.Module):
     Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy; the features that depend on
     the placement, and the sizes, are ours.
     """
-
-    keeps_groups = True
 
     def __init__(
         self,
@@ -307,24 +305,25 @@ class DualPolicy(nn.Module):
     def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
         parts = self._static_parts(view)
-        return in_a_row(self._replay(parts, each.record) for each in decisions)
+        return in_a_row(self._replay(parts, each) for each in decisions)
 
-    def _replay(self, parts: StaticParts, record: Record) -> tuple[Tensor, Tensor]:
-        sel_log_prob_T, sel_entropy_T = self._replay_sel(parts, record)
-        plc_log_prob_T, plc_entropy_T = self._replay_plc(parts, record)
-        shape = record.op.shape
+    def _replay(self, parts: StaticParts, decisions: Decisions) -> tuple[Tensor, Tensor]:
+        sel_log_prob_T, sel_entropy_T = self._replay_sel(parts, decisions)
+        plc_log_prob_T, plc_entropy_T = self._replay_plc(parts, decisions)
+        shape = decisions.op.shape
         return (
             sel_log_prob_T.view(shape).sum(1) + plc_log_prob_T.view(shape).sum(1),
             sel_entropy_T.view(shape).sum(1) + plc_entropy_T.view(shape).sum(1),
         )
 
-    def _replay_sel(self, parts: StaticParts, record: Record) -> tuple[Tensor, Tensor]:
-        rows = SelRows(record)
+    def _replay_sel(self, parts: StaticParts, decisions: Decisions) -> tuple[Tensor, Tensor]:
+        rows = SelRows(decisions.record, decisions.advised and decisions.advised[0])
         own_NS = parts.sel_op_VS.index_select(0, rows.op)
         hidden_NS = torch.addmm(own_NS, rows.x, self._sel_in(rows.x.shape[-1]).T)
         return sel_choices(hidden_NS, self.sel_out, rows.step, rows.chosen)
 
-    def _replay_plc(self, parts: StaticParts, record: Record) -> tuple[Tensor, Tensor]:
+    def _replay_plc(self, parts: StaticParts, decisions: Decisions) -> tuple[Tensor, Tensor]:
+        record: Record = decisions.record
         x_NF = torch.from_numpy(record.device_x).flatten(0, 2)  # a row for each step and device
         static_NP = placed_before(parts.plc_op_VP, parts.plc_placed_VP, record)
         hidden_NP = torch.addmm(static_NP, x_NF, self._plc_in(x_NF.shape[-1]).T)
@@ -334,5 +333,5 @@ class DualPolicy(nn.Module):
             self.plc_mid,
             self.plc_out,
             closed_TD,
-            torch.from_numpy(record.device).flatten(),
+            torch.from_numpy(decisions.judged[1]).flatten(),
         )

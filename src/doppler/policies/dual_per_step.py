@@ -144,7 +144,7 @@ class StepwiseDualPolicy(DualPolicy):
 
     def _replay_all(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
         num, num_ops = decisions.op.shape
-        rows = SelRows(decisions.record)
+        rows = SelRows(decisions.record, decisions.advised and decisions.advised[0])
         at_once = max(1, _OPS_AT_ONCE // num_ops)
         parts = [
             checkpoint(
@@ -189,6 +189,6 @@ class StepwiseDualPolicy(DualPolicy):
             self.plc_mid,
             self.plc_out,
             torch.from_numpy(record.device_mask).flatten(0, 1)[state_C] == 0,
-            torch.from_numpy(record.device).flatten()[state_C],
+            torch.from_numpy(decisions.judged[1]).flatten()[state_C],
         )
         return sel[0] + plc[0], sel[1] + plc[1]

@@ -4,7 +4,7 @@ Shape suffixes: B episodes, V ops, T steps of all episodes in a row, N candidate
 devices, F features, S hidden of SEL, P hidden of PLC.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,10 +21,10 @@ class SelRows:
     """The recorded candidates of some episodes, one row each, as tensors.
 
     op: [N]. x: [N, F]. step: [N] step t of episode b is step b * V + t. chosen: [T] the row of the
-    choice. num_steps: T.
+    choice, or of what was advised in its place. num_steps: T.
     """
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, advised_op_BV: NDArray[np.int64] | None = None) -> None:
         rows_B = record.candidate_ptr[:, -1]
         first_B = np.concatenate([[0], np.cumsum(rows_B)[:-1]])
         self.num_steps = record.op.size
@@ -35,6 +35,10 @@ class SelRows:
             torch.from_numpy(np.diff(record.candidate_ptr, axis=1).ravel()),
         )
         self.chosen = torch.from_numpy((record.chosen + first_B[:, None]).ravel())
+        if advised_op_BV is not None:
+            advised_T = torch.from_numpy(advised_op_BV.ravel())
+            self.chosen = (self.op == advised_T[self.step]).nonzero()[:, 0]
+            assert len(self.chosen) == self.num_steps, "advice is to take a candidate"
 
 
 def _joined(rows: NDArray, num_B: NDArray[np.int64]) -> NDArray:
@@ -46,6 +50,11 @@ def sel_choices(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy [T] of SEL's choices, from the sums of its first layer."""
     logit_N = out(nn.functional.leaky_relu(hidden_NS, LEAKINESS))[:, 0]
+    return among_candidates(logit_N, step_N, chosen_T)
+
+
+def among_candidates(logit_N: Tensor, step_N: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy [T] of the chosen rows, each among the rows of its step."""
     num_steps = len(chosen_T)
     top_T = scatter(logit_N.detach(), step_N, dim_size=num_steps, reduce="max")
     shifted_N = logit_N - top_T[step_N]
@@ -55,7 +64,18 @@ def sel_choices(
     return log_prob_N[chosen_T], entropy_T
 
 
-def placed_before(own_VP: Tensor, added_VP: Tensor, record: Record) -> Tensor:
+class Placed(Protocol):
+    """What `placed_before` reads of a record: op, device [B, V] and device_mask [B, V, D]."""
+
+    @property
+    def op(self) -> NDArray[np.int64]: ...
+    @property
+    def device(self) -> NDArray[np.int64]: ...
+    @property
+    def device_mask(self) -> NDArray[np.int64]: ...
+
+
+def placed_before(own_VP: Tensor, added_VP: Tensor, record: Placed) -> Tensor:
     """For each step and device [T * D, P]: of the step's op, plus the sum of what is there before.
 
     own_VP: of an op itself. added_VP: what it adds to its device for all later steps.
@@ -67,7 +87,7 @@ class _PlacedBefore(torch.autograd.Function):
     """Sums along episodes, compiled: torch would need a dozen passes over the result."""
 
     @staticmethod
-    def forward(ctx: Any, own_VP: Tensor, added_VP: Tensor, record: Record) -> Tensor:
+    def forward(ctx: Any, own_VP: Tensor, added_VP: Tensor, record: Placed) -> Tensor:
         ctx.record = record
         num_devices, width = record.device_mask.shape[-1], own_VP.shape[1]
         out_TDP = np.empty((record.op.size, num_devices, width), np.float32)
@@ -78,7 +98,7 @@ class _PlacedBefore(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        record: Record = ctx.record
+        record: Placed = ctx.record
         num_ops, num_devices = record.op.shape[1], record.device_mask.shape[-1]
         gradient_TDP = gradients[0].unflatten(0, (-1, num_devices)).contiguous().numpy()
         own_VP, added_VP = np.zeros((2, num_ops, gradient_TDP.shape[2]), np.float32)
@@ -122,6 +142,11 @@ def plc_choices(
     """Log-probability and entropy [T] of PLC's choices, from the sums of its first layer."""
     hidden_TDP = mid(nn.functional.leaky_relu(hidden_TDP, LEAKINESS))
     logit_TD = out(nn.functional.leaky_relu(hidden_TDP, LEAKINESS))[..., 0]
+    return among_devices(logit_TD, closed_TD, device_T)
+
+
+def among_devices(logit_TD: Tensor, closed_TD: Tensor, device_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy [T] of the chosen devices, each among those that are open."""
     log_prob_TD = logit_TD.masked_fill(closed_TD, -torch.inf).log_softmax(dim=-1)
     entropy_TD = -log_prob_TD.exp() * log_prob_TD.masked_fill(closed_TD, 0.0)
     return log_prob_TD.gather(1, device_T[:, None])[:, 0], entropy_TD.sum(1)

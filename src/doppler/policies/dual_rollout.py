@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
-from doppler.compiled.draws import uniform
 from doppler.episode.features import (
     NUM_DEVICE_FEATURES,
     NUM_DEVICE_GROUP_FEATURES,
@@ -26,10 +25,10 @@ from doppler.episode.heuristic import (
 )
 from doppler.episode.process import NUM_CANDIDATES, place, reset
 from doppler.episode.view import View
+from doppler.policies.choosing import choose, log_prob_of
 
 Float32 = NDArray[np.float32]
 LEAKINESS = np.float32(0.1)
-SAMPLE = -1.0
 # Results of an episode that was not played to its end.
 NO_ROOM, NO_SUCH_CHOICE = -1, -2
 # SEL looks at no more candidates than these, of the largest b_levels: where thousands of ops are
@@ -155,55 +154,6 @@ def _plc_logit(weights, v, d, x, scratch):
 
 
 @compiled
-def _choose(logits, allowed, count, explore, seed, draw):
-    """Index of the choice among the allowed of ``count`` logits; see contract.Policy.explore."""
-    best, num_allowed, top = -1, 0, -np.inf
-    for i in range(count):
-        if allowed[i] != 0:
-            num_allowed += 1
-            if logits[i] > top:
-                top = logits[i]
-                best = i
-    if explore == 0.0 or num_allowed == 1:
-        return best
-    if explore > 0.0:
-        if uniform(seed, 2 * draw) >= explore:
-            return best
-        left = int(uniform(seed, 2 * draw + 1) * num_allowed)
-        for i in range(count):
-            if allowed[i] != 0:
-                if left == 0:
-                    return i
-                left -= 1
-        return best
-    total = 0.0
-    for i in range(count):
-        if allowed[i] != 0:
-            total += np.exp(logits[i] - top)
-    left = uniform(seed, 2 * draw) * total
-    for i in range(count):
-        if allowed[i] != 0:
-            left -= np.exp(logits[i] - top)
-            best = i
-            if left < 0.0:
-                break
-    return best
-
-
-@compiled
-def _log_prob(logits, allowed, count, index):
-    top = -np.inf
-    for i in range(count):
-        if allowed[i] != 0 and logits[i] > top:
-            top = logits[i]
-    total = 0.0
-    for i in range(count):
-        if allowed[i] != 0:
-            total += np.exp(logits[i] - top)
-    return logits[index] - top - np.log(total)
-
-
-@compiled
 def _candidates(p, w, weights, e, scratch, forced, b, t, rows, record):
     """Record the open candidates from row ``rows`` on, their logits in scratch.
 
@@ -273,8 +223,8 @@ def step(p, w, weights, e, scratch, explore, seed, forced, b, t, record):
     if forced and index < 0:
         return NO_SUCH_CHOICE
     if not forced:
-        index = _choose(logits, scratch.allowed, count, explore, seed, 2 * t)
-    record.log_prob[b] += _log_prob(logits, scratch.allowed, count, index)
+        index = choose(logits, scratch.allowed, count, explore, seed, 2 * t)
+    record.log_prob[b] += log_prob_of(logits, scratch.allowed, count, index)
     v = e.candidates[index]
     record.op[b, t] = v
     record.chosen[b, t] = rows + index
@@ -287,8 +237,8 @@ def step(p, w, weights, e, scratch, explore, seed, forced, b, t, record):
     if forced and mask[d] == 0:
         return NO_SUCH_CHOICE
     if not forced:
-        d = _choose(logits, mask, num_devices, explore, seed, 2 * t + 1)
-    record.log_prob[b] += _log_prob(logits, mask, num_devices, d)
+        d = choose(logits, mask, num_devices, explore, seed, 2 * t + 1)
+    record.log_prob[b] += log_prob_of(logits, mask, num_devices, d)
     record.device[b, t] = d
     for j in range(weights.plc_op.shape[1]):
         scratch.placed[d, j] += weights.plc_placed[v, j]

@@ -56,13 +56,14 @@ class NoEncoder(nn.Module):
 
 
 class Paths:
-    """Averages over the ops of a path that begins at each op.
+    """Sums and averages over the ops of a path that begins at each op.
 
     next_V: the op after each op, -1 at the end; the path includes the op itself. Sums are doubled:
     that of 2 n ops is that of n and that of the n behind them, so that neither time nor memory
     grow with the lengths of the paths but by their logarithm.
 
-    Source: DOPPLER sums the embeddings along the path; we average, to keep deep graphs in range.
+    Source: DOPPLER sums the embeddings along the path (PaperPolicy); DualPolicy averages them, to
+    keep deep graphs in range.
     """
 
     def __init__(self, next_V: Tensor) -> None:
@@ -73,9 +74,10 @@ class Paths:
         while bool((ahead_V < num_ops).any()):
             self._ahead.append(ahead_V)
             ahead_V = ahead_V[ahead_V]
-        self._length_V1 = self._sum(torch.ones(num_ops, 1))
+        self._length_V1 = self.sum(torch.ones(num_ops, 1))
 
-    def _sum(self, h_VH: Tensor) -> Tensor:
+    def sum(self, h_VH: Tensor) -> Tensor:
+        """The sum [V, H] of h over each path."""
         sum_VH = torch.cat([h_VH, h_VH.new_zeros(1, h_VH.shape[1])])
         for ahead_V in self._ahead:
             sum_VH = sum_VH + sum_VH[ahead_V]
@@ -83,4 +85,4 @@ class Paths:
 
     def mean(self, h_VH: Tensor) -> Tensor:
         """The mean [V, H] of h over each path."""
-        return self._sum(h_VH) / self._length_V1
+        return self.sum(h_VH) / self._length_V1

@@ -4,6 +4,7 @@ Shape suffixes: B episodes, V ops and steps (step t places the t-th op of the or
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,13 +19,24 @@ from doppler.policies.contract import Decisions
 IntArray = NDArray[np.int64]
 
 
+class Choices(NamedTuple):
+    """What there is to choose in the episodes of a view.
+
+    leader_V: the step that decides where the op of each step goes, the first of its group.
+    decides_V: the steps that choose for themselves. closed_VD: where a device cannot run the op of
+    a step, or not all of its group.
+    """
+
+    leader_V: IntArray
+    decides_V: NDArray[np.bool_]
+    closed_VD: Tensor
+
+
 class FixedOrderPolicy(nn.Module):
     """Places the ops by falling b_level, ties in topological order: the placement's priority too.
 
     What follows another's decisions takes their devices; the order is not this policy's choice.
     """
-
-    keeps_groups = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,6 +48,16 @@ class FixedOrderPolicy(nn.Module):
         if key not in self._orders:
             self._orders[key] = np.argsort(b_level_priority(view.problem))
         return self._orders[key]
+
+    def choices(self, view: View) -> Choices:
+        """See Choices; where nothing is merged every step decides."""
+        order_V = self.order(view)
+        _, first, group_V = np.unique(
+            view.arrays.group[order_V], return_index=True, return_inverse=True
+        )
+        leader_V = first[group_V]
+        closed_VD = torch.from_numpy(~view.arrays.able[order_V])
+        return Choices(leader_V, leader_V == np.arange(len(order_V)), closed_VD)
 
     def decisions(
         self, view: View, device_BV: IntArray, log_prob_B: NDArray[np.float64]
@@ -72,7 +94,7 @@ def check_decisions(view: View, op_BV: IntArray, device_BV: IntArray) -> None:
     """
     problem = view.problem
     edges, num_ops = problem.graph.edges, problem.num_ops
-    able_VD = np.isfinite(problem.arrays.op_seconds)
+    able_VD, group_V = view.arrays.able, view.arrays.group
     for b, (op_V, device_V) in enumerate(zip(op_BV, device_BV, strict=True)):
         step_V = np.argsort(op_V)
         possible = (
@@ -80,17 +102,13 @@ def check_decisions(view: View, op_BV: IntArray, device_BV: IntArray) -> None:
             and (step_V[edges.src] < step_V[edges.dst]).all()
             and ((device_V >= 0) & (device_V < problem.num_devices)).all()
             and able_VD[op_V, device_V].all()
+            and (device_V[step_V] == device_V[step_V][group_V]).all()
         )
         if not possible:
             raise InputError(
                 f"decisions of episode {b}: an op before its producers, or on a device that "
                 "cannot run it"
             )
-
-
-def closed_devices(view: View, order_V: IntArray) -> Tensor:
-    """Where [V, D] a device cannot run the op of a step."""
-    return torch.from_numpy(np.isinf(view.problem.arrays.op_seconds[order_V]))
 
 
 def slowness(view: View, order_V: IntArray) -> NDArray[np.float32]:

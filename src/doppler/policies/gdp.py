@@ -18,9 +18,9 @@ from doppler.options import Count, Depth, Devices, Width, checked
 from doppler.policies.contract import Decisions
 from doppler.policies.encoder import LEAKINESS
 from doppler.policies.fixed_order import (
+    Choices,
     FixedOrderPolicy,
     choose,
-    closed_devices,
     distribution,
     slowness,
 )
@@ -32,7 +32,6 @@ class _Inputs(NamedTuple):
     x_VF: Tensor
     edge_index_2E: Tensor
     slowness_VD: Tensor
-    closed_VD: Tensor
 
 
 class _Sage(nn.Module):
@@ -156,11 +155,10 @@ class GDP(FixedOrderPolicy):
                 x_VF=torch.from_numpy(view.op_features[order_V]),
                 edge_index_2E=torch.from_numpy(name_V[np.stack([edges.src, edges.dst])]),
                 slowness_VD=torch.from_numpy(slowness(view, order_V)),
-                closed_VD=closed_devices(view, order_V),
             )
         return self._inputs[key]
 
-    def _distributions(self, view: View) -> tuple[Tensor, Tensor]:
+    def _distributions(self, view: View, choices: Choices) -> tuple[Tensor, Tensor]:
         """Log-probability [V, D] of each op's device, and entropy [V]."""
         inputs = self._inputs_of(view)
         most, num_devices = self.score.out_features, view.problem.num_devices
@@ -175,7 +173,7 @@ class GDP(FixedOrderPolicy):
             h_VH = _standardised(self._attend(graph_VH, graph_VH))
         slowness_VD = self.score_slowness(h_VH) * inputs.slowness_VD
         logit_VD = self.score(h_VH)[:, :num_devices] + slowness_VD
-        return distribution(logit_VD, inputs.closed_VD)
+        return distribution(logit_VD, choices.closed_VD)
 
     def _attend(self, h_VH: Tensor, graph_VH: Tensor) -> Tensor:
         for layer in self.attention:
@@ -192,13 +190,15 @@ class GDP(FixedOrderPolicy):
         self, view: View, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
         """See contract.Policy."""
+        choices = self.choices(view)
         with torch.no_grad():
-            log_prob_VD, _ = self._distributions(view)
+            log_prob_VD, _ = self._distributions(view, choices)
         num_ops, num_devices = log_prob_VD.shape
         draw_BV2 = rng.random((num_episodes, num_ops, 2))
         log_prob_BVD = log_prob_VD.expand(num_episodes, num_ops, num_devices)
-        device_BV = choose(log_prob_BVD, explore, draw_BV2)
+        device_BV = choose(log_prob_BVD, explore, draw_BV2)[:, choices.leader_V]
         chosen_BV = np.take_along_axis(log_prob_BVD.numpy(), device_BV[..., None], axis=2)[..., 0]
+        chosen_BV = chosen_BV[:, choices.decides_V]
         return self.decisions(view, device_BV, chosen_BV.sum(axis=1, dtype=np.float64))
 
     def named(self, view: View, device_BV: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -220,7 +220,9 @@ class GDP(FixedOrderPolicy):
 
     def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
-        log_prob_VD, entropy_V = self._distributions(view)
-        device_VB = torch.from_numpy(np.concatenate([each.device.T for each in decisions], axis=1))
-        num_episodes = device_VB.shape[1]
-        return log_prob_VD.gather(1, device_VB).sum(0), entropy_V.sum().expand(num_episodes)
+        choices = self.choices(view)
+        log_prob_VD, entropy_V = self._distributions(view, choices)
+        judged_BV = np.concatenate([each.judged[1] for each in decisions])
+        log_prob_VB = log_prob_VD.gather(1, torch.from_numpy(judged_BV.T))
+        decides_V = torch.from_numpy(choices.decides_V)
+        return log_prob_VB[decides_V].sum(0), entropy_V[decides_V].sum().expand(len(judged_BV))

@@ -5,6 +5,7 @@ H hidden.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,9 +18,9 @@ from doppler.options import Depth, Width, checked
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.encoder import LEAKINESS
 from doppler.policies.fixed_order import (
+    Choices,
     FixedOrderPolicy,
     choose,
-    closed_devices,
     distribution,
     slowness,
 )
@@ -36,7 +37,6 @@ class _Problem:
 
     def __init__(self, view: View, order_V: NDArray[np.int64], rounds: int) -> None:
         self.plan = make_plan(view.problem, order_V, rounds)
-        self.closed_VD = closed_devices(view, order_V)
         slowness_VD = slowness(view, order_V)
         x_VDF = np.empty((*slowness_VD.shape, len(OP_FEATURES) + 1), dtype=np.float32)
         x_VDF[:, :, :-1] = view.op_features[order_V][:, None, :]
@@ -184,18 +184,26 @@ class Placeto(FixedOrderPolicy):
         self, view: View, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
         """See contract.Policy."""
-        problem = self._problem(view)
+        problem, choices = self._problem(view), self.choices(view)
         draw_BV2 = rng.random((num_episodes, view.problem.num_ops, 2))
         device_BV = np.empty(draw_BV2.shape[:2], dtype=np.int64)
         log_prob_B = np.zeros(num_episodes)
         with torch.no_grad():
             for chunk in self._chunks(problem, num_episodes):
-                self._play(problem, explore, draw_BV2[chunk], device_BV[chunk], log_prob_B[chunk])
+                self._play(
+                    problem,
+                    choices,
+                    explore,
+                    draw_BV2[chunk],
+                    device_BV[chunk],
+                    log_prob_B[chunk],
+                )
         return self.decisions(view, device_BV, log_prob_B)
 
     def _play(
         self,
         problem: _Problem,
+        choices: Choices,
         explore: float | None,
         draw_BV2: NDArray[np.float64],
         device_BV: NDArray[np.int64],
@@ -206,34 +214,46 @@ class Placeto(FixedOrderPolicy):
         away_VBD, tape, every = torch.zeros_like(here_VBD), _Tape(), np.arange(num)
         for t in range(num_ops):
             logit_1BD = self._logits(problem, here_VBD, away_VBD, slice(t, t + 1), tape)
-            log_prob_BD, _ = distribution(logit_1BD[0], problem.closed_VD[t])
-            device_B = choose(log_prob_BD, explore, draw_BV2[:, t])
-            device_BV[:, t] = device_B
-            log_prob_B += log_prob_BD.numpy()[every, device_B]
+            if choices.leader_V[t] == t:
+                log_prob_BD, _ = distribution(logit_1BD[0], choices.closed_VD[t])
+                device_BV[:, t] = choose(log_prob_BD, explore, draw_BV2[:, t])
+                log_prob_B += log_prob_BD.numpy()[every, device_BV[:, t]]
+            else:
+                device_BV[:, t] = device_BV[:, choices.leader_V[t]]
+            device_B = device_BV[:, t]
             here_VBD[t, every, device_B] = 1.0
             away_VBD[t] = problem.away_DD[device_B]
 
     def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
-        problem = self._problem(view)
-        return in_a_row(self._replay_all(problem, each) for each in decisions)
+        problem, choices = self._problem(view), self.choices(view)
+        return in_a_row(self._replay_all(problem, choices, each) for each in decisions)
 
-    def _replay_all(self, problem: _Problem, decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def _replay_all(
+        self, problem: _Problem, choices: Choices, decisions: Decisions
+    ) -> tuple[Tensor, Tensor]:
         chunks = list(self._chunks(problem, len(decisions.device)))
         results = []
         for chunk in chunks:
-            device_VB = torch.from_numpy(decisions.device[chunk].T.copy())
+            device_VB, judged_VB = (
+                torch.from_numpy(device_BV[chunk].T.copy())
+                for device_BV in (decisions.device, decisions.judged[1])
+            )
+            replay = partial(self._replay, problem, choices, device_VB, judged_VB)
             if len(chunks) == 1 or not torch.is_grad_enabled():
-                results.append(self._replay(problem, device_VB))
+                results.append(replay())
             else:  # what a chunk needs for its gradients is computed again when they are wanted
-                results.append(checkpoint(self._replay, problem, device_VB, use_reentrant=False))
+                results.append(checkpoint(replay, use_reentrant=False))
         return in_a_row(results)
 
-    def _replay(self, problem: _Problem, device_VB: Tensor) -> tuple[Tensor, Tensor]:
-        num_ops, num_devices = problem.closed_VD.shape
+    def _replay(
+        self, problem: _Problem, choices: Choices, device_VB: Tensor, judged_VB: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        num_ops, num_devices = choices.closed_VD.shape
         here_VBD = nn.functional.one_hot(device_VB, num_devices).to(torch.float32)
         away_VBD = problem.away_DD[device_VB]
         logit_VBD = self._logits(problem, here_VBD, away_VBD, slice(0, num_ops), _Tape())
-        log_prob_VBD, entropy_VB = distribution(logit_VBD, problem.closed_VD[:, None])
-        chosen_VB = log_prob_VBD.gather(2, device_VB[..., None])[..., 0]
-        return chosen_VB.sum(0), entropy_VB.sum(0)
+        log_prob_VBD, entropy_VB = distribution(logit_VBD, choices.closed_VD[:, None])
+        judged_VB = log_prob_VBD.gather(2, judged_VB[..., None])[..., 0]
+        decides_V = torch.from_numpy(choices.decides_V)
+        return judged_VB[decides_V].sum(0), entropy_VB[decides_V].sum(0)

@@ -12,6 +12,9 @@ from doppler.search.configured import (
 from doppler.search.effort import NO_EFFORT, Effort, seeded_generator
 from doppler.search.engine import Budget, SearchStep, search
 from doppler.search.steps import (
+    EPISODE,
+    GREEDY,
+    MERGED_EPISODE,
     AnnealFromBest,
     GreedyEpisode,
     InParts,
@@ -21,6 +24,9 @@ from doppler.search.steps import (
 )
 
 __all__ = [
+    "EPISODE",
+    "GREEDY",
+    "MERGED_EPISODE",
     "NOTHING",
     "NO_EFFORT",
     "AnnealFromBest",

@@ -3,7 +3,7 @@
 Shape suffixes: B placements, V ops.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +16,14 @@ from doppler.system import Measurement, Session
 
 
 class Found(NamedTuple):
-    """A placement and its seconds, or that there is none."""
+    """A placement and its seconds, or that there is none.
+
+    source: what found it, as "episode" or "clustering"; behind a comma what made it better.
+    """
 
     placement: Placement | None
     seconds: float
+    source: str = ""
 
     def plain(self) -> dict[str, Any]:
         """As text, lists and numbers."""
@@ -29,6 +33,7 @@ class Found(NamedTuple):
             "device": None if placement is None else placement.device.tolist(),
             "priority": None if placement is None else placement.priority.tolist(),
             "seconds": self.seconds,
+            "source": self.source,
         }
 
     @classmethod
@@ -37,10 +42,11 @@ class Found(NamedTuple):
         if plain["problem_hash"] != problem.hash:
             return NOTHING
         placement = Placement.make(problem, plain["device"], plain["priority"])
-        return cls(placement, float(plain["seconds"]))
+        return cls(placement, float(plain["seconds"]), str(plain.get("source", "")))
 
 
 NOTHING = Found(None, float("inf"))
+GIVEN = "given"  # the source of what came from outside
 
 
 class BestSoFar:
@@ -73,14 +79,18 @@ class BestSoFar:
         device_BV: NDArray[np.int64],
         priority_BV: NDArray[np.int64],
         rng: np.random.Generator,
+        sources: Sequence[str] | None = None,
     ) -> Measurement:
-        """Execute placements, all under one draw; the best of them may be a new best."""
+        """Execute placements, all under one draw; the best of them may be a new best.
+
+        sources: [B] what found each.
+        """
         measurement = self.session.measure(device_BV, priority_BV, rng=rng)
         self.evaluations += len(device_BV)
         cost_B = measurement.cost_s()
         best = int(cost_B.argmin())
         placement = Placement.make(self.session.problem, device_BV[best], priority_BV[best])
-        self.offer(placement, float(cost_B[best]))
+        self.offer(placement, float(cost_B[best]), sources[best] if sources else GIVEN)
         return measurement
 
     @property
@@ -98,7 +108,7 @@ class BestSoFar:
         """Executions of `confirm`."""
         return max(1, self.confirmations)
 
-    def confirm(self, placement: Placement) -> float:
+    def confirm(self, placement: Placement, source: str = GIVEN) -> float:
         """Execute one placement as often as it takes to know what it counts; it may be the best."""
         measurement = self.session.measure(
             placement.device[None],
@@ -108,24 +118,24 @@ class BestSoFar:
         )
         self.evaluations += self.num_confirming
         seconds = float(measurement.cost_s()[0])
-        self._keep(placement, seconds)
+        self._keep(placement, seconds, source)
         return seconds
 
-    def offer(self, placement: Placement, seconds: float) -> None:
+    def offer(self, placement: Placement, seconds: float, source: str = GIVEN) -> None:
         """A placement that took ``seconds``: believed where two executions never differ."""
         if self.confirmations:
-            self.confirm(placement)
+            self.confirm(placement, source)
         else:
-            self._keep(placement, seconds)
+            self._keep(placement, seconds, source)
 
-    def add(self, result: SearchResult) -> None:
+    def add(self, result: SearchResult, source: str = GIVEN) -> None:
         """Count what a search executed by itself, and offer what it found."""
         self.evaluations += result.evaluations
-        self.offer(result.placement, result.makespan_s)
+        self.offer(result.placement, result.makespan_s, source)
 
-    def _keep(self, placement: Placement, seconds: float) -> None:
+    def _keep(self, placement: Placement, seconds: float, source: str) -> None:
         if seconds < self.seconds:
-            self.found = Found(placement, float(seconds))
+            self.found = Found(placement, float(seconds), source)
             if self._on_best is not None:
                 self._on_best(placement, seconds)
 

@@ -18,6 +18,10 @@ from doppler.problem import Placement
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep, check_shares
 
+# Sources of what a policy finds (best_so_far.Found), and of what annealing makes better.
+EPISODE, MERGED_EPISODE, GREEDY = "episode", "merged episode", "greedy episode"
+_ANNEALED = ", annealing"
+
 
 @checked
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,7 @@ class PlaceOnce:
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep; ``evaluations`` are not asked for."""
-        best.add(self.baseline.place(best.session, rng))
+        best.add(self.baseline.place(best.session, rng), type(self.baseline).__name__.lower())
 
 
 @checked
@@ -53,7 +57,8 @@ class PlaceAgain:
         """See engine.SearchStep."""
         num = evaluations - best.confirmations
         if num > 0:
-            best.add(self.make(evaluations=num).place(best.session, rng))
+            baseline = self.make(evaluations=num)
+            best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
 
 
 @checked
@@ -121,7 +126,9 @@ class AnnealFromBest:
             hot=self.hot,
             cold=self.cold,
         )
-        best.add(annealing.place(best.session, rng, initial=best.placement))
+        before = best.found.source.removesuffix(_ANNEALED)
+        result = annealing.place(best.session, rng, initial=best.placement)
+        best.add(result, f"{before}{_ANNEALED}" if best.placement else "annealing")
 
 
 @checked
@@ -140,7 +147,7 @@ class GreedyEpisode:
         """See engine.SearchStep."""
         if evaluations >= best.num_confirming:
             device_BV, priority_BV = self.policy.rollout(self.view, 1, 0.0, rng).placements()
-            best.confirm(Placement.make(self.view.problem, device_BV[0], priority_BV[0]))
+            best.confirm(Placement.make(self.view.problem, device_BV[0], priority_BV[0]), GREEDY)
 
 
 @checked
@@ -173,4 +180,5 @@ class SampleEpisodes:
             merged = merged_at_random(self.view, rng)
             placements.append(self.policy.rollout(merged, 1, None, rng).placements())
         device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
-        best.measure(device_BV, priority_BV, rng)
+        sources = [EPISODE] * num_plain + [MERGED_EPISODE] * (num - num_plain)
+        best.measure(device_BV, priority_BV, rng, sources)

@@ -3,14 +3,17 @@
 Shape suffixes: B episodes, V ops.
 """
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from doppler.baselines import Teacher
-from doppler.episode import View
-from doppler.options import Amount, Batch, Count, Rates, Seed, checked
-from doppler.policies import Policy
+from doppler.baselines import CriticalPath, Teacher
+from doppler.episode import View, advice
+from doppler.errors import InputError
+from doppler.options import Amount, Batch, Count, Rates, Seed, Share, checked
+from doppler.policies import Decisions, Policy
 from doppler.policies.weights import VERSION
 from doppler.search import NO_EFFORT, NOTHING, Effort, Found, seeded_generator
 from doppler.training.updates import EpisodeTraining, finite
@@ -18,7 +21,7 @@ from doppler.training.updates import EpisodeTraining, finite
 
 @checked
 class Imitation(EpisodeTraining):
-    """Maximise the log-likelihood of a teacher's decisions at the states that the teacher visits.
+    """Maximise the log-likelihood of a teacher's decisions, at its own states or the policy's.
 
     policy: an nn.Module that is a Policy.
     view: the problem.
@@ -27,12 +30,15 @@ class Imitation(EpisodeTraining):
     batch_episodes: per update.
     learning_rate: first and last of Adam, falling linearly.
     entropy: weight of the entropy bonus, falling to 0.
+    exploration: None: at the states that the teacher visits. Else at those of the policy's own
+        episodes, in which this share of the choices is uniform at first, falling to 0, and all
+        others are the most likely; only the critical path says what it would do there.
     seed: of everything random here.
     inherited: what it took the teacher to know what it teaches; elapsed_s goes on from there.
     found: by this; training goes on from there too.
 
-    Source: DOPPLER (Yao et al., ICLR 2026), stage I. There the policy's own epsilon-greedy
-    episodes choose the states; here the teacher's do, and of tied choices the drawn one counts.
+    Source: DOPPLER (Yao et al., ICLR 2026), stage I, with exploration from 1
+    (conf/algorithm/paper.yaml). Of tied choices the drawn one counts.
     """
 
     title = "stage I, imitation"
@@ -49,10 +55,20 @@ class Imitation(EpisodeTraining):
         learning_rate: Rates,
         entropy: Amount,
         seed: Seed,
+        exploration: Share | None = None,
         inherited: Effort = NO_EFFORT,
         found: Found = NOTHING,
     ) -> None:
         super().__init__()
+        if exploration is not None:
+            if not isinstance(teacher, CriticalPath):
+                raise InputError(
+                    "algorithm.imitation.exploration: only stage.teacher=critical_path says what "
+                    f"it would do in the policy's own episodes, not {type(teacher).__name__}"
+                )
+            unused = np.random.default_rng(0)  # compiled before the clock starts
+            advice(view, *teacher.decide(view.problem, 1, unused), unused)
+        self.exploration = exploration
         self.policy = policy
         self.view = view
         self.teacher = teacher
@@ -73,8 +89,7 @@ class Imitation(EpisodeTraining):
     def training_step(self, batch: int, batch_idx: int) -> Tensor:
         """One update on fresh decisions of the teacher."""
         problem = self.view.problem
-        op_BV, device_BV = self.teacher.decide(problem, self.batch_episodes, self.rng)
-        episodes = self.policy.follow(self.view, op_BV, device_BV)
+        episodes = self._episodes()
         log_prob_B, entropy_B = self.policy.log_prob(self.view, episodes)
         log_likelihood = log_prob_B.mean() / problem.num_ops
         entropy = entropy_B.mean() / problem.num_ops
@@ -86,6 +101,15 @@ class Imitation(EpisodeTraining):
             }
         )
         return finite(-log_likelihood - self.entropy * self.remaining * entropy)
+
+    def _episodes(self) -> Decisions:
+        """Those whose log-probability is the teacher's likelihood."""
+        if self.exploration is None:
+            taught = self.teacher.decide(self.view.problem, self.batch_episodes, self.rng)
+            return self.policy.follow(self.view, *taught)
+        explore = self.exploration * self.remaining
+        played = self.policy.rollout(self.view, self.batch_episodes, explore, self.rng)
+        return replace(played, advised=advice(self.view, played.op, played.device, self.rng))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the random state."""

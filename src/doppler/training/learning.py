@@ -5,7 +5,6 @@ from typing import Annotated, Self
 
 from doppler.errors import InputError
 from doppler.options import Amount, Batch, BatchOrNone, Count, Rates, Share, checked, one_of
-from doppler.policies import Policy
 from doppler.training.advantage import ADVANTAGES
 
 # How much more than ``entropy`` long training has, at most.
@@ -23,15 +22,15 @@ class Learning:
     exploration: None samples from the policy; else the first probability of a uniform choice in
         place of the most likely one, falling to 0.
     advantage: one of ADVANTAGES.
-    learning_rate: first and last of Adam, falling linearly.
+    learning_rate: first and last of Adam, falling linearly; of 0 nothing is learned.
     entropy: weight of the entropy bonus, falling to 0.
     tuned_updates: how many updates rates and entropy are for; None: any number. Longer training
         learns slower, by the root of how much longer, and has as much more entropy, up to
         threefold.
-    beside: of the first ``tuned_updates`` updates (None: of all), if the policy keeps groups of ops
-        together: so many episodes that place groups which heavy edges join, another merging for
-        each update, and as many candidates of the baseline Clustering. What they find may be the
-        best placement so far, the gradient is without them.
+    beside: of the first ``tuned_updates`` updates (None: of all): so many episodes that place
+        groups of ops which heavy edges join, another merging for each update, and as many
+        candidates of the baseline Clustering. What they find may be the best placement so far, the
+        gradient is without them.
     grouped: share of the updates of a problem whose own episodes place such groups.
     imitate_best: weight of imitating the best placement so far, rising from 0: what sampling has
         found the policy then decides without drawing.
@@ -60,10 +59,6 @@ class Learning:
     def num_tuned(self, num_updates: int) -> int:
         """Updates that rates and entropy are for, the first; only these execute others beside."""
         return min(num_updates, self.tuned_updates or num_updates)
-
-    def suited_to(self, policy: Policy) -> Self:
-        """The options without groups of ops, if the policy knows none."""
-        return self if policy.keeps_groups else replace(self, beside=0, grouped=0.0)
 
     def tuned_for(self, num_updates: int) -> Self:
         """The options with rates and entropy of a training of so many updates."""

@@ -20,7 +20,17 @@ from doppler.options import Count, check
 from doppler.policies import Decisions, Policy
 from doppler.policies.weights import VERSION
 from doppler.problem import Placement
-from doppler.search import NO_EFFORT, NOTHING, BestSoFar, Effort, Found, seeded_generator
+from doppler.search import (
+    EPISODE,
+    GREEDY,
+    MERGED_EPISODE,
+    NO_EFFORT,
+    NOTHING,
+    BestSoFar,
+    Effort,
+    Found,
+    seeded_generator,
+)
 from doppler.training.advantage import ADVANTAGES, NO_PAST, Past
 from doppler.training.learning import Learning
 from doppler.training.updates import EpisodeTraining, finite
@@ -121,7 +131,7 @@ class Reinforcement(EpisodeTraining):
         self.policy = policy
         self.tasks, self.trials = list(tasks), list(trials)
         self.num_updates = num_updates
-        self.learning = learning.suited_to(policy).tuned_for(num_updates)
+        self.learning = learning.tuned_for(num_updates)
         first, last = self.learning.learning_rate
         self.learning_rate = first, last
         self.batch_problems = min(len(self.tasks), learning.batch_problems)
@@ -169,7 +179,8 @@ class Reinforcement(EpisodeTraining):
         if learning.grouped and self.rng.random() < learning.grouped:
             view = merged_at_random(view, self.rng)
         episodes = self.policy.rollout(view, learning.batch_episodes, explore, self.rng)
-        cost_B, lack_B = self._executed(task, episodes, explore)
+        source = MERGED_EPISODE if view.is_merged else EPISODE
+        cost_B, lack_B = self._executed(task, episodes, explore, source)
         best = self._episodes_of_best(task)
         log_prob_B, entropy_B = self.policy.log_prob(view, episodes, *best)
         advantage = ADVANTAGES[learning.advantage](cost_B, lack_B, task.past)
@@ -187,14 +198,16 @@ class Reinforcement(EpisodeTraining):
         return loss
 
     def _executed(
-        self, task: Task, episodes: Decisions, explore: float | None
+        self, task: Task, episodes: Decisions, explore: float | None, source: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Cost and lack of memory [B] of episodes; others may be executed beside them."""
-        placements = [episodes.placements()]
+        placements, sources = [episodes.placements()], [source] * len(episodes.op)
         if self.global_step < self.learning.num_tuned(self.num_updates):
             placements += self._beside(task, explore)
+            sources += [MERGED_EPISODE] * self.learning.beside
+            sources += ["clustering"] * self.learning.beside
         device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
-        measurement = task.best.measure(device_BV, priority_BV, self.rng)
+        measurement = task.best.measure(device_BV, priority_BV, self.rng, sources)
         own = slice(self.learning.batch_episodes)
         lack_B = measurement.lack(task.view.problem.arrays.memory_bytes)
         return measurement.cost_s()[own], lack_B[own]
@@ -251,9 +264,9 @@ class Reinforcement(EpisodeTraining):
     def _try(self, task: Task) -> float:
         device_BV, priority_BV = self.policy.rollout(task.view, 1, 0.0, self.rng).placements()
         placement = Placement.make(task.view.problem, device_BV[0], priority_BV[0])
-        seconds = task.best.confirm(placement)
+        seconds = task.best.confirm(placement, GREEDY)
         if task.greedy.placement is None or seconds < task.greedy.seconds:
-            task.greedy = Found(placement, seconds)
+            task.greedy = Found(placement, seconds, GREEDY)
         return seconds
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

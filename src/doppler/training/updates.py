@@ -19,8 +19,8 @@ class EpisodeTraining(pl.LightningModule):
     policy: what is trained. title: its training, where progress is told. options: where its
     learning rate is told. num_updates: in all.
     batch_episodes: of each.
-    learning_rate: first and last of Adam, falling linearly. elapsed_s: of whole updates (episodes,
-    execution, gradients, bookkeeping), over interruptions too.
+    learning_rate: first and last of Adam, falling linearly; of 0 nothing is learned. elapsed_s: of
+    whole updates (episodes, execution, gradients, bookkeeping), over interruptions too.
     """
 
     title: str
@@ -52,9 +52,10 @@ class EpisodeTraining(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """Adam, as Lightning wants to be told."""
         first, last = self.learning_rate
+        kept = last / first if first else 0.0
         optimizer = torch.optim.Adam(self.parameters(), lr=first)
         schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: 1.0 - (1.0 - last / first) * min(1.0, step / self.num_updates)
+            optimizer, lambda step: 1.0 - (1.0 - kept) * min(1.0, step / self.num_updates)
         )
         return {
             "optimizer": optimizer,
