@@ -506,11 +506,11 @@ def test_four_of_the_cube_mesh_are_classes_by_their_links():
 def test_one_unequal_link_or_memory_size_tells_devices_apart():
     latency = np.ones((3, 3))
     latency[0, 1] = 2
-    assert classes_of(cluster_of([1.0] * 3, latency_s=latency)) == [0, 1, 2]
+    assert classes_of(cluster_of([1e3] * 3, latency_s=latency)) == [0, 1, 2]
     latency[1, 0] = 2  # both directions: 0 and 1 can be swapped again
-    assert classes_of(cluster_of([1.0] * 3, latency_s=latency)) == [0, 0, 2]
+    assert classes_of(cluster_of([1e3] * 3, latency_s=latency)) == [0, 0, 2]
     memory = [1e9, 2e9, 1e9]
-    assert classes_of(cluster_of([1.0] * 3, memory_bytes=memory)) == [0, 1, 0]
+    assert classes_of(cluster_of([1e3] * 3, memory_bytes=memory)) == [0, 1, 0]
 
 
 def test_a_kind_of_op_that_does_not_occur_tells_nothing_apart():
@@ -590,9 +590,9 @@ def times(problem: Problem, factor: float) -> Problem:
 
 @pytest.mark.parametrize("costs", ["tied", "distinct"])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_thousand_times_slower_problem_looks_the_same(seed, costs):
+def test_a_thousand_times_faster_problem_looks_the_same(seed, costs):
     problem = random_problem(seed, num_ops=20, num_devices=3, costs=costs, given_costs=False)
-    views = [make_view(problem), make_view(times(problem, 1000.0))]
+    views = [make_view(problem), make_view(times(problem, 2.0**-10))]
     np.testing.assert_allclose(views[0].op_features, views[1].op_features, atol=1e-6)
     np.testing.assert_allclose(views[0].edge_features, views[1].edge_features, atol=1e-6)
     policy = make_policy()

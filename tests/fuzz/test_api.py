@@ -43,6 +43,8 @@ ODD = st.sampled_from(
         "/dev/null",
     ]
 )
+# Compiled before a clock runs.
+doppler.place(GRAPH, evaluations=64)
 OPTIONS = (
     "cluster",
     "seconds",

@@ -131,6 +131,7 @@ def folder(tmp_path_factory):
 
 def ends(arguments: list[str], kind: str) -> None:
     """In this process."""
+    arguments = [spoken(word) for word in arguments]
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), limited():
         try:

@@ -142,5 +142,5 @@ def test_noise_is_drawn_and_checked():
         assert seconds.mean() == pytest.approx(
             session.measure(np.array([[0, 1]])).seconds[0, 0], rel=0.02
         )
-    with pytest.raises(InputError, match=r"simulator\.noise"):
+    with pytest.raises(InputError, match=r"BulkSynchronous\.noise"):
         BulkSynchronous(noise=-1)

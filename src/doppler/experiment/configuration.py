@@ -1,6 +1,6 @@
 """All keys of a configuration, checked before anything runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, Protocol, TypedDict
 
 from omegaconf import DictConfig
@@ -40,6 +40,8 @@ class SearchSettings(TypedDict):
     """conf/search."""
 
     confirmations: BatchOrNone
+    share: Share
+    lists: Sequence[SearchStep]
     sample: SearchStep
     anneal: SearchStep
 

@@ -26,6 +26,7 @@ from doppler.experiment.overrides import hydra_arguments
 from doppler.resources import resource
 from doppler.stopping import ending_children, going_on, stoppable
 
+_USAGE = 2
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -42,6 +43,10 @@ def run(arguments: list[str]) -> int:
             entry()
         except failures.RunError as error:  # kept in `lines`, but where no folder is shared
             failed, elsewhere = True, [str(error)]
+        except SystemExit as end:  # Hydra's parser of flags ends with 2
+            if end.code != _USAGE:
+                raise
+            failed = True
         except Exception as error:
             failed = True
             failures.tell(error)
