@@ -105,8 +105,8 @@ FilePath = Annotated[str, Rule("a path", lambda path: path != "" and "\0" not in
 def fault(kind: Any, value: Any) -> str | None:
     """Why a value is not of a kind: "must be ..., got ..."; None if it is.
 
-    Whole numbers are numbers, true and false are not; infinity and NaN are none. What has all that
-    a protocol names is of it.
+    Whole numbers are numbers, true and false are not; infinity and NaN are none. What has anything
+    that a protocol names is meant to be of it.
 
     Args:
         kind: an annotation: int, float, bool, str, None, a union, Literal, Sequence, tuple,
@@ -254,7 +254,7 @@ def _is_of(kind: Any, value: Any) -> bool:
         is_plain = isinstance(value, str | Real | Mapping | list) or type(value) is tuple
         return value is not None and not is_plain
     if getattr(kind, "_is_protocol", False):
-        return all(hasattr(value, name) for name in vars(kind) if not name.startswith("_"))
+        return any(hasattr(value, name) for name in vars(kind) if not name.startswith("_"))
     return isinstance(value, kind)
 
 

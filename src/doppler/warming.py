@@ -117,7 +117,7 @@ def _warm_up_paper(system: System) -> None:
     """The paper's policy, and what its stage I is advised."""
     warm_up(system, policy=PaperPolicy(hidden=4, rounds=1, head_hidden=4))
     view, rng = make_view(_tiny_problem()), np.random.default_rng(0)
-    advice(view, *CriticalPath(runs=1).decide(view.problem, 1, rng), rng)
+    advice(view, *CriticalPath(evaluations=1).decide(view.problem, 1, rng), rng)
 
 
 @cache

@@ -156,7 +156,7 @@ def test_equal_seeds_and_evaluations_place_equally(placed, method):
     ]
     assert np.array_equal(pair[0].placement.device, pair[1].placement.device)
     assert np.array_equal(pair[0].placement.priority, pair[1].placement.priority)
-    assert pair[0].evaluations == pair[1].evaluations == (50 if method == "heft" else 90)
+    assert pair[0].evaluations == pair[1].evaluations == 90
 
 
 def test_steps_of_ones_own(placed):

@@ -287,5 +287,5 @@ def test_advice_is_judged_at_the_states_of_the_episode_itself():
 @pytest.mark.parametrize("key", ["hidden", "rounds", "head_hidden"])
 def test_sizes_that_are_none_are_refused_by_name(key):
     sizes = {"hidden": 4, "rounds": 1, "head_hidden": 4, key: 0}
-    with pytest.raises(InputError, match=rf"^policy\.build\.{key}: "):
+    with pytest.raises(InputError, match=rf"^PaperPolicy\.{key}: "):
         PaperPolicy(**sizes)

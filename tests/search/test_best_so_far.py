@@ -71,7 +71,7 @@ def test_it_knows_what_found_the_best_placement_and_what_made_it_better():
         anneal.search(alone, 20, rng)
         assert alone.found.source == "annealing"
         once = BestSoFar(session=session, confirmations=0, seed=0)
-        PlaceOnce(baseline=CriticalPath(runs=2)).search(once, 0, rng)
+        PlaceOnce(baseline=CriticalPath(evaluations=2)).search(once, 0, rng)
         assert once.found.source == "criticalpath"
 
 

@@ -160,7 +160,7 @@ def test_imitation_counts_whole_batches():
     [
         ("batch_episodes", 0, "must be a whole number of at least 1"),
         ("entropy", -1.0, "must be a number of at least 0"),
-        ("exploration", -1.0, "must be a number of at least 0"),
+        ("exploration", -1.0, "must be a number from 0 to 1"),
         ("learning_rate", 1e-3, "must be two numbers"),
     ],
 )

@@ -98,7 +98,8 @@ def check_configuration(cfg: DictConfig) -> None:
     """
     keys = parameters(Configuration)
     check_names("", keys, cfg)
-    check_part("stage", keys.known["stage"], value_of(cfg, "stage"))
+    for key in ("budget", "stage"):  # the first, since others take their numbers from it
+        check_part(key, keys.known[key], value_of(cfg, key))
     unused = getattr(target_of(cfg.stage, "stage"), "unused", ())
     present = set(cfg)
     for key, kind in keys.known.items():
