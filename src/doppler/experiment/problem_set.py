@@ -19,7 +19,7 @@ from hydra.utils import instantiate
 from doppler.episode import heavy_merged, make_view
 from doppler.errors import InputError
 from doppler.experiment.configuration import check_configuration
-from doppler.experiment.failures import one_line, users_cause
+from doppler.experiment.failures import users_cause
 from doppler.experiment.learning import make_policy, train
 from doppler.experiment.run import Run
 from doppler.experiment.specification import made
@@ -97,10 +97,10 @@ def problems_of(lines: Iterable[str], key: str) -> Iterator[Problem]:
                 check_configuration(cfg)
                 yield build(made(cfg.workload), made(cfg.cluster))
         except Exception as error:
-            cause = users_cause(error)
-            if cause is None:
+            said = users_cause(error)
+            if said is None:
                 raise
-            raise InputError(f"{key}[{number}]: {line}: {one_line(cause)}") from None
+            raise InputError(f"{key}[{number}]: {line}: {said}") from None
 
 
 def _hydra() -> AbstractContextManager[object]:
