@@ -136,7 +136,7 @@ def test_entropy_is_worth_less_and_less(tmp_path):
 def test_what_the_teacher_used_is_counted_and_survives_the_checkpoint(tmp_path):
     problem = two_chains()
     found = Found(Placement.make(problem, [0, 1, 1, 0, 0, 0, 1, 1, 0]), 9.5)
-    module = imitation(problem, episodes=32, inherited=Effort(70, 1000.0), found=found)
+    module = imitation(problem, episodes=32, inherited=(Effort(70, 1000.0), found))
     trainer = fit(module, tmp_path)
     assert 1000 < module.elapsed_s < 2000
     save_checkpoint(trainer, tmp_path / "last.ckpt")

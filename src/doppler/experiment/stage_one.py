@@ -52,15 +52,14 @@ class ImitationStage(Stage):
     def run(self, run: Run) -> Summary:
         """Train; leaves last.ckpt."""
         spec = run.spec
-        teacher, effort, found = make_teacher(run, self.teacher)
+        teacher, *inherited = make_teacher(run, self.teacher)
         module: Imitation = instantiate(spec.cfg.algorithm.imitation)(
             policy=make_policy(run),
             view=spec.view,
             teacher=teacher,
             episodes=spec.cfg.budget.imitation_episodes,
             seed=spec.seed,
-            inherited=effort,
-            found=found,
+            inherited=tuple(inherited),
         )
         train(run, module, [self.teacher])
         method = _greedy(run, module)

@@ -153,11 +153,10 @@ def _check_reads(graph: "DataflowGraph") -> None:
     known: set[tuple] = set()
     for v, (kernel, reads) in enumerate(zip(ops.kernels, ops.reads, strict=True)):
         assert kernel is not None
-        if len(kernel.operand_dtypes) != len(kernel.operand_shapes):
-            raise InputError(
-                f"graph {graph.name!r}: the kernel of {_op(graph, v)} has "
-                f"{len(kernel.operand_shapes)} operands and {len(kernel.operand_dtypes)} dtypes"
-            )
+        num, num_dtypes = len(kernel.operand_shapes), len(kernel.operand_dtypes)
+        if num != num_dtypes:
+            said = f"{_op(graph, v)} has {num} operands and {num_dtypes} dtypes"
+            raise InputError(f"graph {graph.name!r}: the kernel of {said}")
         pieces: list[list[Box]] = [[] for _ in kernel.operand_shapes]
         for read in reads:
             holders = held_by_input if read.from_input else held_by_op

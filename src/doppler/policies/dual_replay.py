@@ -64,7 +64,7 @@ def among_candidates(logit_N: Tensor, step_N: Tensor, chosen_T: Tensor) -> tuple
     return log_prob_N[chosen_T], entropy_T
 
 
-class Placed(Protocol):
+class PlacedOps(Protocol):
     """What `placed_before` reads of a record: op, device [B, V] and device_mask [B, V, D]."""
 
     @property
@@ -75,7 +75,7 @@ class Placed(Protocol):
     def device_mask(self) -> NDArray[np.int64]: ...
 
 
-def placed_before(own_VP: Tensor, added_VP: Tensor, record: Placed) -> Tensor:
+def placed_before(own_VP: Tensor, added_VP: Tensor, record: PlacedOps) -> Tensor:
     """For each step and device [T * D, P]: of the step's op, plus the sum of what is there before.
 
     own_VP: of an op itself. added_VP: what it adds to its device for all later steps.
@@ -87,7 +87,7 @@ class _PlacedBefore(torch.autograd.Function):
     """Sums along episodes, compiled: torch would need a dozen passes over the result."""
 
     @staticmethod
-    def forward(ctx: Any, own_VP: Tensor, added_VP: Tensor, record: Placed) -> Tensor:
+    def forward(ctx: Any, own_VP: Tensor, added_VP: Tensor, record: PlacedOps) -> Tensor:
         ctx.record = record
         num_devices, width = record.device_mask.shape[-1], own_VP.shape[1]
         out_TDP = np.empty((record.op.size, num_devices, width), np.float32)
@@ -98,7 +98,7 @@ class _PlacedBefore(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        record: Placed = ctx.record
+        record: PlacedOps = ctx.record
         num_ops, num_devices = record.op.shape[1], record.device_mask.shape[-1]
         gradient_TDP = gradients[0].unflatten(0, (-1, num_devices)).contiguous().numpy()
         own_VP, added_VP = np.zeros((2, num_ops, gradient_TDP.shape[2]), np.float32)

@@ -24,7 +24,7 @@ from doppler.policies.paper_rollout import (
     PaperRecord,
     PaperWeights,
     make_record,
-    make_scratch,
+    make_workspace,
     play_paper,
 )
 
@@ -202,7 +202,7 @@ class PaperPolicy(nn.Module):
             view.arrays,
             weights,
             make_episode(problem.arrays, view.arrays),
-            make_scratch(problem.num_ops, problem.num_devices, weights.plc_op.shape[1]),
+            make_workspace(problem.num_ops, problem.num_devices, weights.plc_op.shape[1]),
             float(explore),
             seeds_B,
             forced is not None,

@@ -42,7 +42,7 @@ class PaperRecord(NamedTuple):
     is_possible: NDArray[np.bool_]  # [B] whether decisions that were to be followed are some
 
 
-class Scratch(NamedTuple):
+class Workspace(NamedTuple):
     """Small buffers."""
 
     logits: NDArray[np.float64]  # [max(V, D)]
@@ -64,10 +64,10 @@ def make_record(num_episodes: int, num_ops: int, num_devices: int) -> PaperRecor
     )
 
 
-def make_scratch(num_ops: int, num_devices: int, width: int) -> Scratch:
+def make_workspace(num_ops: int, num_devices: int, width: int) -> Workspace:
     """Buffers for heads of this width."""
     longest = max(num_ops, num_devices)
-    return Scratch(
+    return Workspace(
         logits=np.zeros(longest),
         allowed=np.ones(longest, np.int64),
         hidden=np.zeros(width, np.float32),
@@ -76,10 +76,10 @@ def make_scratch(num_ops: int, num_devices: int, width: int) -> Scratch:
 
 
 @compiled
-def _plc_logit(weights, v, d, x, scratch):
-    hidden, (num_embedded, width) = scratch.hidden, weights.device_out.shape
+def _plc_logit(weights, v, d, x, workspace):
+    hidden, (num_embedded, width) = workspace.hidden, weights.device_out.shape
     for j in range(width):
-        hidden[j] = weights.plc_op[v, j] + scratch.placed[d, j]
+        hidden[j] = weights.plc_op[v, j] + workspace.placed[d, j]
     for i in range(num_embedded):
         h = weights.device_bias[i]
         for f in range(NUM_FEATURES):
@@ -94,40 +94,40 @@ def _plc_logit(weights, v, d, x, scratch):
 
 
 @compiled
-def _select(weights, e, scratch, explore, seed, forced, b, t, record):
+def _select(weights, e, workspace, explore, seed, forced, b, t, record):
     """The place of the op of step t among the candidates; -1 if the forced one is none."""
     count, index = e.status[NUM_CANDIDATES], -1
     for i in range(count):
-        scratch.logits[i] = weights.sel_logit[e.candidates[i]]
+        workspace.logits[i] = weights.sel_logit[e.candidates[i]]
         if forced and e.candidates[i] == record.op[b, t]:
             index = i
     if not forced:
-        index = choose(scratch.logits, scratch.allowed, count, explore, seed, 2 * t)
+        index = choose(workspace.logits, workspace.allowed, count, explore, seed, 2 * t)
     if index >= 0:
-        record.log_prob[b] += log_prob_of(scratch.logits, scratch.allowed, count, index)
+        record.log_prob[b] += log_prob_of(workspace.logits, workspace.allowed, count, index)
     return index
 
 
 @compiled
-def _assign(w, weights, e, scratch, explore, seed, forced, v, b, t, record):
+def _assign(w, weights, e, workspace, explore, seed, forced, v, b, t, record):
     """The device of op v; -1 if it may not go to the forced one."""
     num_devices, mask = len(e.devices), record.device_mask[b, t]
     possible_devices(w, e, v, mask)
     for d in range(num_devices):
         x = record.device_x[b, t, d]
         published_features(w, e, v, d, x)
-        scratch.logits[d] = _plc_logit(weights, v, d, x, scratch)
+        workspace.logits[d] = _plc_logit(weights, v, d, x, workspace)
     d = record.device[b, t]
     if not forced:
-        d = choose(scratch.logits, mask, num_devices, explore, seed, 2 * t + 1)
+        d = choose(workspace.logits, mask, num_devices, explore, seed, 2 * t + 1)
     elif d < 0 or d >= num_devices or mask[d] == 0:
         return -1
-    record.log_prob[b] += log_prob_of(scratch.logits, mask, num_devices, d)
+    record.log_prob[b] += log_prob_of(workspace.logits, mask, num_devices, d)
     return d
 
 
 @compiled
-def play_paper(p, w, weights, e, scratch, explore, seeds_B, forced, record):
+def play_paper(p, w, weights, e, workspace, explore, seeds_B, forced, record):
     """Play and record episodes.
 
     explore: choosing.SAMPLE, or the probability of a uniform choice. forced: record.op and
@@ -135,19 +135,19 @@ def play_paper(p, w, weights, e, scratch, explore, seeds_B, forced, record):
     """
     for b in range(len(seeds_B)):
         reset(p, e)
-        scratch.placed[:, :] = np.float32(0.0)
+        workspace.placed[:, :] = np.float32(0.0)
         record.log_prob[b] = 0.0
         for t in range(len(e.ops)):
-            index = _select(weights, e, scratch, explore, seeds_B[b], forced, b, t, record)
+            index = _select(weights, e, workspace, explore, seeds_B[b], forced, b, t, record)
             d = -1
             if index >= 0:
                 v = e.candidates[index]
-                d = _assign(w, weights, e, scratch, explore, seeds_B[b], forced, v, b, t, record)
+                d = _assign(w, weights, e, workspace, explore, seeds_B[b], forced, v, b, t, record)
             if d < 0:
                 record.is_possible[b] = False
                 break
             record.op[b, t] = v
             record.device[b, t] = d
-            for j in range(scratch.placed.shape[1]):
-                scratch.placed[d, j] += weights.plc_placed[v, j]
+            for j in range(workspace.placed.shape[1]):
+                workspace.placed[d, j] += weights.plc_placed[v, j]
             place(p, w, e, index, d)

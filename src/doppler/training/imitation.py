@@ -34,8 +34,8 @@ class Imitation(EpisodeTraining):
         episodes, in which this share of the choices is uniform at first, falling to 0, and all
         others are the most likely; only the critical path says what it would do there.
     seed: of everything random here.
-    inherited: what it took the teacher to know what it teaches; elapsed_s goes on from there.
-    found: by this; training goes on from there too.
+    inherited: what it took the teacher to know what it teaches, and what was found by this;
+        elapsed_s and the best placement go on from there.
 
     Source: DOPPLER (Yao et al., ICLR 2026), stage I, with exploration from 1
     (conf/algorithm/paper.yaml). Of tied choices the drawn one counts.
@@ -56,8 +56,7 @@ class Imitation(EpisodeTraining):
         entropy: Amount,
         seed: Seed,
         exploration: Share | None = None,
-        inherited: Effort = NO_EFFORT,
-        found: Found = NOTHING,
+        inherited: tuple[Effort, Found] = (NO_EFFORT, NOTHING),
     ) -> None:
         super().__init__()
         if exploration is not None:
@@ -76,10 +75,9 @@ class Imitation(EpisodeTraining):
         self.num_updates = max(1, episodes // batch_episodes)
         self.learning_rate = learning_rate[0], learning_rate[1]
         self.entropy = entropy
-        self.inherited = inherited
-        self.elapsed_s = inherited.seconds
+        self.inherited, self.found = inherited
+        self.elapsed_s = self.inherited.seconds
         self.rng = seeded_generator(seed, "imitation")
-        self.found = found
 
     @property
     def best_s(self) -> float:
