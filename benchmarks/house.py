@@ -64,11 +64,17 @@ def listed(found: list[str]) -> str:
 def num_options(root: Path, overrides: list[str]) -> int:
     """Options that a run resolves."""
     conf = "".join(path.read_text() for path in (root / "conf").rglob("*.yaml"))
-    for name in set(re.findall(r"\$\{(\w+):", conf)) - {"hydra"}:
-        OmegaConf.register_new_resolver(name, lambda *_: 2, replace=True)
-    with initialize_config_dir(str(root / "conf"), version_base="1.3"):
-        cfg = compose("config", overrides)
-    return num_leaves(OmegaConf.to_container(cfg, resolve=True))
+    named = set(re.findall(r"\$\{(\w+):", conf)) - {"hydra"}
+    made = [name for name in sorted(named) if not OmegaConf.has_resolver(name)]
+    for name in made:  # of another version's house, whose package is not imported
+        OmegaConf.register_new_resolver(name, lambda *_: 2)
+    try:
+        with initialize_config_dir(str(root / "conf"), version_base="1.3"):
+            cfg = compose("config", overrides)
+        return num_leaves(OmegaConf.to_container(cfg, resolve=True))
+    finally:
+        for name in made:
+            OmegaConf.clear_resolver(name)
 
 
 def num_leaves(value: object) -> int:
