@@ -85,6 +85,7 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
                     uses_order=True,
                     evaluations=best.evaluations,
                     wall_s=time.perf_counter() - begin,
+                    source=best.found.source,
                 )
             )
 

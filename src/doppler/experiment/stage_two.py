@@ -20,7 +20,7 @@ from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
 from doppler.options import Count, FilePath, Natural, check
 from doppler.policies.weights import load_checkpoint
-from doppler.problem import Placement
+from doppler.search import Effort, Found
 from doppler.training import LAST, Reinforcement, peak_bytes
 
 # In place of a path: the checkpoint of the stage before, made first if there is none.
@@ -186,7 +186,6 @@ def sources_of(module: Reinforcement) -> Summary:
 def _learned_methods(run: Run, module: Reinforcement) -> list[Method]:
     """The best of all, the best of training alone, the greedy placement of the best weights."""
     spec, task = run.spec, module.task
-    assert task.greedy.placement is not None, "training begins with a greedy placement"
     assert module.trained is not None, "training has ended"
     found, effort = module.trained
     settings = [
@@ -194,21 +193,21 @@ def _learned_methods(run: Run, module: Reinforcement) -> list[Method]:
         plain(spec.cfg.stage.teacher),
     ]
 
-    def method(label: str, placement: Placement, evaluations: int, wall_s: float) -> Method:
+    def method(label: str, found: Found, effort: Effort) -> Method:
+        assert found.placement is not None, "training begins with a greedy placement"
         return Method(
             name=label,
             settings=settings,
-            placement=placement,
-            makespan_s=nominal_s(spec, placement),
+            placement=found.placement,
+            makespan_s=nominal_s(spec, found.placement),
             uses_order=True,
-            evaluations=evaluations,
-            wall_s=wall_s,
+            evaluations=effort.evaluations,
+            wall_s=effort.seconds,
+            source=found.source,
         )
 
-    name, used = spec.policy_name, (effort.evaluations, effort.seconds)
-    best = task.best.placement or task.greedy.placement
-    in_all = module.effort
-    methods = [method(name, best, in_all.evaluations, in_all.seconds)]
+    name, in_all = spec.policy_name, module.effort
+    methods = [method(name, task.best.found if task.best.placement else task.greedy, in_all)]
     if in_all.evaluations > effort.evaluations and found.placement is not None:
-        methods.append(method(f"{name} trained", found.placement, *used))
-    return [*methods, method(f"{name} greedy", task.greedy.placement, *used)]
+        methods.append(method(f"{name} trained", found, effort))
+    return [*methods, method(f"{name} greedy", task.greedy, effort)]
