@@ -19,11 +19,11 @@ from doppler.experiment.comparing import compare_baselines, found_by, is_pointle
 from doppler.experiment.configuration import Algorithm
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.judging import Method
-from doppler.experiment.learning import Learner, check_learning, check_training_left
+from doppler.experiment.learning import Learner, check_learning, check_policy, check_training_left
 from doppler.experiment.results import leave
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
-from doppler.experiment.stage_two import AUTO, check_weights, training_speed
+from doppler.experiment.stage_two import AUTO, training_speed
 from doppler.experiment.turns import Contender, leave_measured, measure_in_turns, show_beside
 from doppler.options import Batch, FilePath, at_least
 from doppler.problem import Placement
@@ -82,7 +82,7 @@ class StageThree(Stage):
 
     def check(self, spec: Specification) -> None:
         """See Stage."""
-        check_weights(None if self._begins_with else self.init_from)
+        check_policy(spec, None if self._begins_with else self.init_from)
         check_queue(spec)
         algorithm, budget = _algorithm(spec.cfg), "budget.measured_evaluations"
         check_learning(spec, algorithm, budget, spec.cfg.budget.measured_evaluations)

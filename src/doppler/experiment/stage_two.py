@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,13 +13,12 @@ from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.inference import apply_policy
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learning import Learner, check_learning, check_training_left
+from doppler.experiment.learning import Learner, check_learning, check_policy, check_training_left
 from doppler.experiment.problem_set import train_on_set
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
 from doppler.options import Count, FilePath, Natural, check
-from doppler.policies.weights import load_checkpoint
 from doppler.search import Effort, Found
 from doppler.training import LAST, Reinforcement, peak_bytes
 
@@ -56,7 +55,7 @@ class StageTwo(Stage):
     def check(self, spec: Specification) -> None:
         """See Stage."""
         super().check(spec)
-        check_weights(self.init_from)
+        check_policy(spec, None if self.init_from == AUTO else self.init_from)
         if bool(self.problems) != bool(self.held_out):
             raise InputError("stage.problems, stage.held_out: training on a set needs both")
         if self.problems:
@@ -150,12 +149,6 @@ class Pipeline(StageTwo):
     def compared(self, run: Run) -> list[Method]:
         """The configured baselines."""
         return compare_baselines(run.spec, run.say)
-
-
-def check_weights(init_from: Any) -> None:
-    """Raise an InputError if it is neither auto nor None, nor a checkpoint."""
-    if init_from not in (None, AUTO):
-        load_checkpoint(init_from)
 
 
 def imitation_step(run: Run) -> Run:
