@@ -20,12 +20,12 @@ from doppler.report.finished import read_run
 from doppler.report.rendering import to_html, to_latex, to_markdown
 from doppler.report.tables import (
     PAPER_MS,
-    TextTable,
     method_labels,
     paper_ratio,
     result_tables,
     training_tables,
 )
+from doppler.report.text_table import TextTable
 
 LABELS = {"p0": "chainmm on p100x4, 4 devices", "p1": "ffnn on p100x4, 4 devices"}
 

@@ -58,6 +58,18 @@ def load_graph(
     return graph if name is None else dataclasses.replace(graph, name=name)
 
 
+def graph_files(folder: Path) -> list[Path]:
+    """The graphs in a folder, by name; those in its folders are not.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    if not found:
+        raise InputError(f"{folder}: no graph in it ({', '.join(SUFFIXES)})")
+    return found
+
+
 def write_atomically(path: str | Path, text: str) -> None:
     """Write a file so that a reader, or a kill at any moment, finds the old or the new content.
 
