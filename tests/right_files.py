@@ -30,6 +30,31 @@ GRAPH = {
     "ops": [{"name": "a", "flops": 1}, {"name": "b", "flops": 2}],
     "edges": [{"src": 0, "dst": 1, "bytes": 4}],
 }
+WORKFLOW = {
+    **{"name": "blast", "schemaVersion": "1.5", "author": {"name": "somebody"}},
+    "workflow": {
+        "specification": {
+            "tasks": [
+                {"name": "split", "id": "t0", "parents": [], "children": ["t1", "t2"],
+                 "inputFiles": ["raw"], "outputFiles": ["half"]},
+                {"name": "left", "id": "t1", "parents": ["t0"], "children": ["t2"],
+                 "inputFiles": ["half", "raw"], "outputFiles": []},
+                {"name": "right", "id": "t2", "parents": ["t0", "t1"], "children": [],
+                 "inputFiles": ["half"]},
+            ],
+            "files": [{"id": "raw", "sizeInBytes": 100}, {"id": "half", "sizeInBytes": 5e9}],
+        },
+        "execution": {
+            "makespanInSeconds": 9,
+            "tasks": [
+                {"id": "t0", "runtimeInSeconds": 2.5, "coreCount": 4},
+                {"id": "t1", "runtimeInSeconds": 3},
+                {"id": "t2", "runtimeInSeconds": 1},
+            ],
+            "machines": [],
+        },
+    },
+}  # fmt: skip
 COSTS = {
     **{"format": "doppler-costs", "version": 1, "host": "here"},
     "tables": [
@@ -73,6 +98,7 @@ def read_summary(path: Path) -> Any:
 # What is read, how, and a file that is right.
 READERS: dict[str, tuple[Callable[[Path], Any], dict]] = {
     "graph.json": (load_graph, GRAPH),
+    "workflow.json": (load_graph, WORKFLOW),
     "costs.json": (load_all, COSTS),
     "cluster.yaml": (resolve_cluster, CLUSTER),
     "placement.json": (lambda path: Placement.load(path, PROBLEM), PLACEMENT),

@@ -86,7 +86,7 @@ def test_an_unknown_preset_lists_the_choices():
     with pytest.raises(InputError) as error:
         preset(name="p100")
     assert str(error.value) == (
-        "preset.name: must be one of p100x4, v100x8, a100x8, h100x8, mixed, got 'p100'"
+        "preset.name: must be one of p100x4, v100x8, a100x8, h100x8, identical, mixed, got 'p100'"
     )
 
 

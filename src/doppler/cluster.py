@@ -249,6 +249,8 @@ PRESETS: Mapping[str, _Preset] = {
     "v100x8": _Preset(8, lambda d: V100, _cube_mesh_link),
     "a100x8": _Preset(8, lambda d: A100, lambda s, d: NVSWITCH_A100),
     "h100x8": _Preset(8, lambda d: H100, lambda s, d: NVSWITCH_H100),
+    # For graphs that come with their times; speeds and links are of use to others alone.
+    "identical": _Preset(4, lambda d: P100, lambda s, d: PCIE3),
     # Two generations in one machine, over PCI Express.
     "mixed": _Preset(4, lambda d: V100 if d % 2 else P100, lambda s, d: PCIE3),
 }

@@ -22,7 +22,8 @@ from doppler.report.finished import read_run
 from doppler.report.published_figures import PAPER_MS, paper_ratio
 from doppler.report.rendering import to_html, to_latex, to_markdown
 from doppler.report.rows import ResultRow
-from doppler.report.tables import TextTable, method_labels, result_tables, training_tables
+from doppler.report.tables import method_labels, result_tables, training_tables
+from doppler.report.text_table import TextTable
 
 LABELS = {"p0": "chainmm on p100x4, 4 devices", "p1": "ffnn on p100x4, 4 devices"}
 

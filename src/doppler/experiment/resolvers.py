@@ -29,10 +29,17 @@ def _default_preset(cluster: str, stage: str, executor: str) -> str:
     return "small" if executes and _host_device_type(executor) == "cpu" else "paper"
 
 
+def _num_processors(path: str | None) -> int | None:
+    from doppler.graph.optima import num_processors
+
+    return num_processors(path)
+
+
 def register_resolvers() -> None:
     """Make them known to OmegaConf; once more does no harm."""
     # conf/workload/, conf/cluster/host.yaml
     OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
+    OmegaConf.register_new_resolver("num_processors", _num_processors, replace=True)
     OmegaConf.register_new_resolver("host_device_type", _host_device_type, replace=True)
     OmegaConf.register_new_resolver("num_host_devices", _num_host_devices, replace=True)
     OmegaConf.register_new_resolver("default_preset", _default_preset, replace=True)

@@ -135,6 +135,8 @@ class Run:
             f"{graph.name}: {graph.num_ops} ops, {graph.num_edges} edges on "
             f"{cfg.cluster.name}, {problem.num_devices} devices -> {self.directory.path}"
         )
+        for note in graph.notes:
+            self.say(note)
         if "preset" in cfg.workload and (self.stage.executes or cfg.cluster.name == "host"):
             self.say(f"workload.preset: {cfg.workload.preset}")
         if self.spec.executes:

@@ -1,4 +1,7 @@
-"""Graph files: our JSON format, and the text format of the published graphs (docs/formats.md)."""
+"""Graph files: our JSON format, the text format of the published graphs, and formats of others.
+
+docs/formats.md describes them.
+"""
 
 import dataclasses
 import os
@@ -6,25 +9,65 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from doppler.files import read_text
+from doppler.errors import InputError
+from doppler.files import parse_json, read_text
 from doppler.graph.dataflow import DataflowGraph
+from doppler.graph.dot_format import parse_dot
+from doppler.graph.graphml_format import parse_graphml
+from doppler.graph.imported import imported
 from doppler.graph.json_format import parse_graph, render_json
+from doppler.graph.stg_format import parse_stg
 from doppler.graph.text_format import parse_text, render_text
-from doppler.options import FilePath
+from doppler.graph.wfcommons_format import BYTES_PER_S, is_workflow, parse_workflow
+from doppler.options import FilePath, Positive
+
+# Of files in a folder: what is a graph. A file that is named itself may have any other suffix.
+SUFFIXES = (".json", ".dot", ".gv", ".stg", ".graphml", ".txt")
 
 
-def load_graph(path: FilePath | Path, *, name: str | None = None) -> DataflowGraph:
-    """Read a graph; the suffix ``.json`` means JSON, anything else the published text format.
+def load_graph(
+    path: FilePath | Path, *, name: str | None = None, bytes_per_s: Positive | None = None
+) -> DataflowGraph:
+    """Read a graph, in the format that its suffix says.
 
-    name: of the graph, instead of the one in the file or the file's own.
+    Args:
+        path: ``.json`` is JSON, of ours or of WfCommons; ``.dot`` and ``.gv`` are DOT, ``.stg`` is
+            the Standard Task Graph format, ``.graphml`` GraphML, and anything else the text format
+            of the published graphs.
+        name: of the graph, instead of the one in the file or the file's own.
+        bytes_per_s: of transfers where a file says what moves and not how fast (WfCommons).
 
     Raises:
         InputError: names the file, and the line, op or edge at fault.
     """
     path = Path(path)
-    text = read_text(path)
-    graph = parse_graph(text, path) if path.suffix == ".json" else parse_text(text, path)
+    text, suffix = read_text(path), path.suffix.lower()
+    data = parse_json(text, path) if suffix == ".json" else None
+    if is_workflow(data):
+        graph = parse_workflow(data, path, BYTES_PER_S if bytes_per_s is None else bytes_per_s)
+    elif bytes_per_s is not None:
+        raise InputError(f"{path}: bytes_per_s is for workflows of WfCommons, which this is not")
+    elif suffix == ".json":
+        graph = parse_graph(data, path)
+    elif suffix in (".dot", ".gv"):
+        graph = imported(parse_dot(text, path), path)
+    elif suffix == ".graphml":
+        graph = imported(parse_graphml(text, path), path)
+    else:
+        graph = parse_stg(text, path) if suffix == ".stg" else parse_text(text, path)
     return graph if name is None else dataclasses.replace(graph, name=name)
+
+
+def graph_files(folder: Path) -> list[Path]:
+    """The graphs in a folder, by name; those in its folders are not.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    if not found:
+        raise InputError(f"{folder}: no graph in it ({', '.join(SUFFIXES)})")
+    return found
 
 
 def write_atomically(path: str | Path, text: str) -> None:

@@ -4,6 +4,7 @@ Only rows that agree in all of COMPARABLE may be held against each other: simula
 seconds, queues and problems never meet. Means are over rows that agree in all of SETTINGS.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ _NAMED = 4  # problems that a verdict on many names
 
 
 def collect(folders: Iterable[Path]) -> pd.DataFrame:
-    """All result rows of the readable runs below some folders, a column per field of `ResultRow`.
+    """All result rows of the readable runs below some folders, as `frame_of` makes them.
 
     Raises:
         InputError: a folder that does not exist, or no readable run in any of them.
@@ -34,13 +35,19 @@ def collect(folders: Iterable[Path]) -> pd.DataFrame:
 
 
 def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
-    """All result rows of some runs, a column per field of `ResultRow`, and ``is_control``.
+    """All result rows of some runs, a column per field of `ResultRow`, and what their runs know.
 
-    A *control* is a configured baseline: it learns nothing.
+    ``is_control``: the method is a configured baseline, which learns nothing. ``optimum_s`` is NaN
+    where nothing is known, and a bound where ``optimum_is_proven`` is false.
     """
     return pd.DataFrame(
         [
-            {**vars(row), "is_control": row.method in (run.config.get("baseline") or ())}
+            {
+                **vars(row),
+                "is_control": row.method in (run.config.get("baseline") or ()),
+                "optimum_s": run.summary.get("optimum_s", math.nan),
+                "optimum_is_proven": run.summary.get("optimum_is_proven", False),
+            }
             for run in runs
             for row in run.rows
         ]
@@ -57,8 +64,9 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
         A row per combination of SETTINGS, sorted by COMPARABLE and makespan, with ``seeds`` (how
         many), means, ``spread_s`` (the standard deviation over seeds, 0 of one), mean and standard
         deviation of the logarithm, the largest lower bound that any run of the same problem and
-        system knew, the gap to it, and ``of_policy``: the share of seeds whose placement began
-        with an episode of a policy, nan where that is not known.
+        system knew, the gap to it, the known optimum, ``over_optimum``, the makespan over it, NaN
+        where none is known, and ``of_policy``: the share of seeds whose placement began with an
+        episode of a policy, NaN where that is not known.
 
     Raises:
         InputError: two simulated runs of one seed disagree; measured ones may.
@@ -89,12 +97,17 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
         is_control=("is_control", "any"),
         of_policy=("of_policy", "mean"),
         **means,
+        **{name: (name, "first") for name in ("optimum_s", "optimum_is_proven") if name in once},
     )
     spreads = ["spread_s", "log_spread"]
     table[spreads] = table[spreads].fillna(0.0)
     bounds = once.sort_values("lower_bound_s").drop_duplicates(COMPARABLE, keep="last")
     table = table.merge(bounds[[*COMPARABLE, "lower_bound_s", "bound"]], on=COMPARABLE)
     table["gap"] = list(map(gap_over, table["lower_bound_s"], table["makespan_s"]))
+    if "optimum_s" in table:
+        over = (table["makespan_s"] + 1e-300) / (table["optimum_s"] + 1e-300)
+        # Sums in another order differ in their last digits.
+        table["over_optimum"] = over.where((over - 1.0).abs() > 1e-9, 1.0)
     table = table.sort_values([*COMPARABLE, "makespan_s"], kind="stable", ignore_index=True)
     texts = table["system_kind"] + " by " + table["system"] + " (" + table["rules"] + ")"
     order = map(order_of, table["queue"], table["uses_order"])

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pandas as pd
 from doppler.report.aggregate import leader, makespan_text, over_controls, verdict
 from doppler.report.fidelity import CORRELATIONS, format_correlation
 from doppler.report.finished import FinishedRun
+from doppler.report.optima import file_table, optima_table, ratio_text
 from doppler.report.paired import PairedRatio
 from doppler.report.published_figures import (
     PAPER_SYNCHRONOUS_MS,
@@ -19,6 +19,7 @@ from doppler.report.published_figures import (
     paper_ratio,
 )
 from doppler.report.rows import format_seconds
+from doppler.report.text_table import MANY, TextTable
 
 _SPREAD = "mean ± standard deviation over n seeds"
 _INTERVAL = "95% interval over seeds (Welch, of logarithms)"
@@ -32,20 +33,11 @@ _MEASURED = (
 )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TextTable:
-    """A table as text. note: below it. bold: (row, column) of cells."""
-
-    title: str
-    note: str
-    cells: pd.DataFrame
-    bold: frozenset[tuple[int, int]] = frozenset()
-
-
 def result_tables(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
     """Per section: an overview where it has several problems, then one table a problem.
 
-    A *section* is one kind of system under one set of rules.
+    A *section* is one kind of system under one set of rules. Where optima are known, or problems
+    are many, these have a row each in one table; many have none of their own.
 
     Args:
         table: as `summarise` makes it.
@@ -53,8 +45,13 @@ def result_tables(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTa
     """
     found = []
     for section, rows in table.groupby("section", sort=False):
+        is_known, num = _has_optima(rows), rows["problem"].nunique()
+        if num > MANY or (is_known and num > 1):
+            found += _by_problem(str(section), rows, labels)
+            if num > MANY:
+                continue
         for (cluster, num_devices), group in rows.groupby(["cluster", "num_devices"], sort=False):
-            if group["problem"].nunique() > 1:
+            if group["problem"].nunique() > 1 and not is_known:
                 where = f"{cluster}, {num_devices} devices, {section}"
                 found.append(_overview(where, group, labels))
                 found += _ratios(where, group, labels)
@@ -91,6 +88,8 @@ def _details(title: str, rows: pd.DataFrame) -> TextTable:
     }
     if not is_measured:
         columns["gap"] = (_percent(gap) for gap in rows["gap"])
+    if _has_optima(rows):
+        columns["over optimum"] = map(ratio_text, rows.itertuples())
     columns["mean" if is_measured else "jitter mean"] = map(format_seconds, rows["jitter_mean_s"])
     columns["p95" if is_measured else "jitter p95"] = map(format_seconds, rows["jitter_p95_s"])
     columns["evaluations"] = (f"{number:,}" for number in rows["evaluations"])
@@ -116,12 +115,7 @@ def _details(title: str, rows: pd.DataFrame) -> TextTable:
 
 def _overview(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> TextTable:
     """Makespans of all methods on all problems of one machine."""
-    parts = []
-    for _, group in rows.groupby("problem", sort=False):
-        lead = leader(group)
-        is_best = (group.index == lead.best.name) & lead.is_beyond
-        parts.append(group.assign(label=method_labels(group), is_best=is_best))
-    rows = pd.concat(parts)
+    rows = _labelled(rows)
     rows["text"] = [makespan_text(row) for row in rows.itertuples()]
     names, problems = _by_gap(rows), rows["problem"].unique()
     grid = rows.drop_duplicates(["label", "problem"]).set_index(["label", "problem"])
@@ -155,6 +149,32 @@ def _ratios(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> list[T
     note = f"Makespan over that of the best control, which learns nothing, {_INTERVAL}"
     cells = cells.fillna("-").rename_axis("method").reset_index()
     return [TextTable(title=f"Over the best control: {where}", note=note, cells=cells)]
+
+
+def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
+    """With the label of each row's method, and whether it is the best of its problem."""
+    parts = []
+    for _, group in rows.groupby("problem", sort=False):
+        lead = leader(group)
+        is_best = (group.index == lead.best.name) & lead.is_beyond
+        parts.append(group.assign(label=method_labels(group), is_best=is_best))
+    return pd.concat(parts)
+
+
+def _has_optima(rows: pd.DataFrame) -> bool:
+    return "over_optimum" in rows and bool(rows["over_optimum"].notna().any())
+
+
+def _by_problem(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
+    """What many problems, or such with known optima, have instead of an overview."""
+    rows = _labelled(rows)
+    names = _by_gap(rows)
+    rows["label"] = pd.Categorical(rows["label"], names, ordered=True)
+    rows = rows.sort_values(["workload", "num_devices", "problem", "label"], kind="stable")
+    rows["label"] = rows["label"].astype(str)
+    is_measured = (rows["system_kind"] == "measured").any()
+    optima = optima_table(where, rows) if _has_optima(rows) else []
+    return [*optima, file_table(where, _MEASURED if is_measured else _SIMULATED, rows, labels)]
 
 
 def _synchronous(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
