@@ -11,7 +11,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from doppler.problem import Problem, build
 
 # A judge's makespans that differ by less are the same: then fewer ops are easier to place well.
 _SAME = 0.01
+# Ways to split one node that are looked at.
+_MOST_WAYS = 1024
 # Blocks per device where nothing coarser fits in memory.
 _FINE_GRAINS = (2, 4, 8, 16, 32)
 
@@ -107,7 +109,7 @@ class NodeSeconds:
     def candidates(self, node: Node) -> list[tuple[int, ...]]:
         fitting = [
             parts
-            for parts in _factorings(len(node.space), self.total)
+            for parts in _ways(len(node.space), self.total)
             if all(node.split_fault(dim, number) is None for dim, number in enumerate(parts))
         ]
         if self.all_fine or (isinstance(node, Einsum) and node.is_contraction):
@@ -185,6 +187,16 @@ class NodeSeconds:
             end, seconds = ends[0]
             heapq.heapreplace(ends, (end + seconds, seconds))
         return end
+
+
+@cache
+def _ways(rank: int, total: int) -> tuple[tuple[int, ...], ...]:
+    """All factorings, or those that split the fewest dimensions where they are too many."""
+    every = tuple(_factorings(rank, total))
+    if len(every) <= _MOST_WAYS:
+        return every
+    few = sorted(every, key=lambda parts: sum(number > 1 for number in parts))[:_MOST_WAYS]
+    return tuple(sorted(few, key=lambda parts: -math.prod(parts)))
 
 
 def _factorings(rank: int, total: int) -> Iterator[tuple[int, ...]]:
