@@ -34,8 +34,8 @@ def test_small_modules_compute_what_they_should(name):
     for seed in range(2):
         splits = random_splits(imported.program, np.random.default_rng(seed), max_parts=2)
         graph = parse_graph(render_json(lower(imported.program, splits)), Path("graph.json"))
-        results = run_graph(graph, imported.inputs((x,)))
-        torch.testing.assert_close(imported.outputs(results), expected, rtol=1e-4, atol=1e-5)
+        results = run_graph(graph, imported.binding.inputs((x,)))
+        torch.testing.assert_close(imported.binding.outputs(results), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", FACTORIES)
@@ -74,9 +74,9 @@ def test_a_step_of_training_is_that_of_autograd(name):
     parameters = dict(trained.named_parameters())
     gradients = torch.autograd.grad(value, list(parameters.values()))
     splits = random_splits(imported.program, np.random.default_rng(0), max_parts=2)
-    results = run_graph(lower(imported.program, splits), imported.inputs((x, y)))
-    torch.testing.assert_close(imported.outputs(results), value.detach())
-    new = imported.new_parameters(results)
+    results = run_graph(lower(imported.program, splits), imported.binding.inputs((x, y)))
+    torch.testing.assert_close(imported.binding.outputs(results), value.detach())
+    new = imported.binding.new_parameters(results)
     assert new.keys() == parameters.keys()
     for (key, parameter), gradient in zip(parameters.items(), gradients, strict=True):
         step = parameter.detach() - new[key]
