@@ -12,11 +12,12 @@ from doppler.cluster import Cluster, Device
 from doppler.costs import CostTable
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph, GivenCosts
+from doppler.graph.scalar import WHOLE
 
 FloatArray = NDArray[np.float64]
 
 # What runs at the rate of another dtype, unless the device says otherwise.
-_RATE_LIKE = {"c64": "f32", "bf16": "f16", "i64": "f32", "bool": "f32"}
+_RATE_LIKE = {"c64": "f32", "bf16": "f16", **dict.fromkeys(("bool", *WHOLE), "f32")}
 
 
 def op_cost_s(

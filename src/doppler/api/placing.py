@@ -1,13 +1,13 @@
 """place(): from a torch module, or a graph, and the name of a machine to a placement."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import nn
+from torch.export import ExportedProgram
 
 from doppler.api.clusters import resolve_cluster
 from doppler.api.phases import Phases
@@ -19,7 +19,7 @@ from doppler.einsum import Decomposition, lower
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
-from doppler.importing import import_module
+from doppler.importing import as_call, import_module, load_exported
 from doppler.options import Count, Positive, Seed, checked
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED
@@ -54,11 +54,12 @@ _Method = str | Baseline | Sequence[SearchStep]
 
 @checked
 def place(
-    model: nn.Module | DataflowGraph,
-    example_inputs: Sequence[Any] | torch.Tensor | None = None,
+    model: nn.Module | ExportedProgram | str | Path | DataflowGraph,
+    example_inputs: Any = None,
     cluster: str | Path | Cluster = "h100x8",
     seconds: Positive | None = None,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     evaluations: Count | None = None,
     method: str | Baseline | Sequence[SearchStep] = "auto",
     policy: Policy | str | Path | None = None,
@@ -72,12 +73,16 @@ def place(
     """Place a torch module, or a dataflow graph, on a machine.
 
     Args:
-        model: a module, whose parameters may be on the meta device, or a graph.
-        example_inputs: of the module: tensors of the shapes and dtypes that it is called with.
+        model: a module, whose parameters may be on the meta device; what torch.export made of one,
+            or the .pt2 file of it; or a graph.
+        example_inputs: of the module: what it is called with, tensors of these shapes and dtypes
+            and all that holds them: one tensor, a tuple of what is given by position, or a
+            dictionary of what is given by keyword, as tokenizers return it.
         cluster: a preset (p100x4, v100x8, a100x8, h100x8, mixed), ``host``, a YAML file that
             describes one as conf/cluster does, or a `Cluster`.
         seconds: of the call, 60 by default: export, splitting, pricing and search, of which the
             last gets a fifth at least. Compilation comes on top (`doppler warm`).
+        example_kwargs: what else the module is called with, by keyword.
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
         method: auto (clusterings, then annealing from the best of them), policy (samples of one,
@@ -105,11 +110,15 @@ def place(
     if isinstance(model, DataflowGraph):
         graph, source = model, None
     else:
-        if example_inputs is None:
+        if isinstance(model, str | Path):
+            model = load_exported(model)
+        if isinstance(model, nn.Module) and example_inputs is None and example_kwargs is None:
             raise InputError("place: a module needs example_inputs")
-        examples = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else example_inputs
+        args, kwargs = as_call(example_inputs, example_kwargs or {})
         with phases.timed("export"):
-            source = import_module(model, examples, training=training, learning_rate=learning_rate)
+            source = import_module(
+                model, args, kwargs, training=training, learning_rate=learning_rate
+            )
         with phases.timed("compile", counts=False):
             _warm_up(WorkConserving(), steps_of("auto", budget))  # what judges splits
         with phases.timed("split"):

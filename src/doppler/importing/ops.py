@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from doppler.graph.scalar import WHOLE
+from doppler.importing.drawing import draw_of, is_random, mask_of_dropout
 from doppler.importing.elementwise import Calculator, elementwise
 from doppler.importing.ties import COPIES, RESHAPES, SOFTMAXES, reduced_dims, slice_range
 from doppler.importing.values import Value, constant
@@ -31,11 +33,13 @@ def convert_op(c: "Conversion", node: fx.Node) -> Value:
     if target is getitem:
         source: Any = node.args[0]
         rule = _FIRST_RESULTS.get(source.target) if node.args[1] == 0 else None
-        if source.target is aten.split_with_sizes.default:
-            rule = _part
+        if source.target in _RULES_OF_PARTS:
+            rule = _RULES_OF_PARTS[source.target]
         value = rule(c, node) if rule else None
     elif target in _RULES:
         value = _RULES[target](c, node)
+    elif is_random(node) and (draw := draw_of(node)):
+        value = c.add_drawn(node, node, c.dtype(node), draw)
     else:
         arguments = [_argument(c, one) for one in node.args]
         is_plain = all(
@@ -202,6 +206,22 @@ def _softmax(c: "Conversion", node: fx.Node) -> Value:
     return calculator.div(powers, total).cast(dtype)
 
 
+def _dropout(c: "Conversion", node: fx.Node) -> Value:
+    """The elements that are kept, and which those are: an input, drawn for every run."""
+    source, place = node.args
+    assert isinstance(source, fx.Node)
+    data, probability, train = source.args
+    kept: Any = 1 - probability if train is not False else 1  # type: ignore[operator]
+    calculator = Calculator(c.dtype(node), c.shape(node))
+    if kept == 1:
+        return c.value(data) if place == 0 else constant(1, "bool", c.shape(node))  # type: ignore[arg-type]
+    mask = c.add_drawn(source, node, "bool", mask_of_dropout(source))
+    if place == 1:
+        return mask
+    scaled = calculator.mul(c.value(data), 1 / kept if kept else 0.0)  # type: ignore[arg-type]
+    return calculator.mul(scaled, mask)
+
+
 # --- Normalisations -------------------------------------------------------------------------------
 
 
@@ -246,7 +266,7 @@ def _batch_norm(c: "Conversion", node: fx.Node) -> Value:
 
 def _product(c: "Conversion", node: fx.Node, first: int = 0) -> Value | None:
     dtype = c.dtype(node)
-    if dtype in ("i64", "bool"):
+    if dtype in (*WHOLE, "bool"):
         return None
     one, other = _operand(c, node, first), _operand(c, node, first + 1)
     dims = len(one.shape) - 2
@@ -285,6 +305,10 @@ _RULES: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
     **dict.fromkeys(SOFTMAXES, _softmax),
     **dict.fromkeys((aten.mm.default, aten.bmm.default), _product),
     aten.addmm.default: _addmm,
+}
+_RULES_OF_PARTS: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
+    aten.split_with_sizes.default: _part,
+    aten.native_dropout.default: _dropout,
 }
 _FIRST_RESULTS: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
     aten.max.dim: _extreme("max"),

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from doppler.importing.calls import shared_dims
+from doppler.importing.drawing import OF_SHAPE
 from doppler.importing.factors import Dim, Reshape, Same, Slice, Tie
 
 aten = torch.ops.aten
@@ -221,6 +222,8 @@ _RULES: dict[Any, Callable[[fx.Node], Iterator[Tie]]] = {
     aten.addmm.default: _addmm,
     **dict.fromkeys(COPIES, _aligned),
     aten.native_layer_norm.default: _aligned,
+    aten.native_dropout.default: _aligned,
+    **dict.fromkeys(OF_SHAPE, _aligned),
     aten._native_batch_norm_legit_no_training.default: _batch_norm,
 }
 

@@ -1,0 +1,28 @@
+"""What is taken out of an exported graph before it becomes a program."""
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+# Checks of what is fixed in an exported graph.
+_CHECKS = (aten._assert_tensor_metadata.default,)
+
+
+def tidy(graph: fx.Graph) -> None:
+    """Take checks, empty parts of concatenations and what nobody reads out of a graph, in place."""
+    for node in list(graph.nodes):
+        if node.target in _CHECKS:
+            graph.erase_node(node)
+        elif node.target is aten.cat.default:
+            parts = [one for one in node.args[0] if has_elements(one)]
+            if parts and len(parts) < len(node.args[0]):
+                node.args = (parts, *node.args[1:])
+    graph.eliminate_dead_code()
+
+
+def has_elements(node: fx.Node) -> bool:
+    """Whether a tensor has any elements; a shape that is not known has."""
+    value = node.meta.get("val")
+    shape = value.shape if isinstance(value, torch.Tensor) else ()
+    return not any(type(size) is int and size == 0 for size in shape)
