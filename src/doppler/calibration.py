@@ -109,8 +109,20 @@ def calibrate(
             f"cluster.num_devices: calibration measures every pair of devices, {num * (num - 1):,} "
             f"of {num}: use at most {_MAX_DEVICES}"
         )
-    op_samples = defaultdict(list)
-    for trace in run_all(system, problem, covering_placements(problem, runs, rng), seconds):
+    traces = run_all(system, problem, covering_placements(problem, runs, rng), seconds)
+    measured = kernel_costs(traces)
+    if not links or problem.num_devices == 1:
+        return measured
+    probe = build(link_probe(), problem.cluster)
+    traces = run_all(system, probe, probing_placements(probe, runs), seconds)
+    latency_s, seconds_per_byte = link_costs(traces)
+    return replace(measured, latency_s=latency_s, seconds_per_byte=seconds_per_byte)
+
+
+def kernel_costs(traces: Sequence[Trace]) -> CostTable:
+    """Seconds of every kernel on every device that executions of one problem show; no links."""
+    problem, op_samples = traces[0].problem, defaultdict(list)
+    for trace in traces:
         op_V, _ = occupied_s(trace)
         for v, kernel in enumerate(problem.graph.ops.kernels):
             assert kernel is not None
@@ -119,13 +131,7 @@ def calibrate(
     kernels = {key: np.full(problem.num_devices, np.nan) for key, _ in op_samples}
     for (key, d), samples in op_samples.items():
         kernels[key][d] = typical_s(np.array(samples))
-    measured = replace(nothing, kernels=kernels)
-    if not links or problem.num_devices == 1:
-        return measured
-    probe = build(link_probe(), problem.cluster)
-    traces = run_all(system, probe, probing_placements(probe, runs), seconds)
-    latency_s, seconds_per_byte = link_costs(traces)
-    return replace(measured, latency_s=latency_s, seconds_per_byte=seconds_per_byte)
+    return replace(nothing, kernels=kernels)
 
 
 def typical_s(seconds_N: FloatArray) -> float:

@@ -25,6 +25,9 @@ def op_cost_s(
 ) -> FloatArray:
     """Roofline seconds [V]: launch + max(flops / peak of the dtype, bytes / memory bandwidth).
 
+    Where the device has an efficiency, kernels reach a share of the peaks, and less the smaller
+    they are.
+
     Source: Williams, Waterman, Patterson, "Roofline", CACM 2009; the launch overhead is added.
 
     Raises:
@@ -41,9 +44,13 @@ def op_cost_s(
             f"only {', '.join(device.flop_per_s)}"
         )
     rate_V = np.array([rate[dtype] for dtype in dtypes])
-    return device.launch_overhead_s + np.maximum(
-        flops / rate_V, moved_bytes / device.memory_bytes_per_s
-    )
+    bytes_per_s, reached = device.memory_bytes_per_s, device.efficiency
+    if reached is not None:
+        # The size at which half is reached is what filling and draining the device costs.
+        flops = np.where(flops > 0, flops + reached.half_flops, 0.0)
+        moved_bytes = np.where(moved_bytes > 0, moved_bytes + reached.half_bytes, 0.0)
+        rate_V, bytes_per_s = rate_V * reached.compute, bytes_per_s * reached.memory
+    return device.launch_overhead_s + np.maximum(flops / rate_V, moved_bytes / bytes_per_s)
 
 
 class Prices(NamedTuple):

@@ -105,7 +105,9 @@ def place(
     if evaluations is None and seconds is None:
         seconds = _SECONDS
     budget, phases = Budget(evaluations=evaluations, seconds=seconds), Phases(seconds)
-    machine, make_steps = resolve_cluster(cluster, trust=trust), _chosen(method, policy, budget)
+    is_module = not isinstance(model, DataflowGraph)
+    machine = resolve_cluster(cluster, for_module=is_module, trust=trust)
+    make_steps = _chosen(method, policy, budget)
     executing: Any = WorkConserving() if system is None else system
     if isinstance(model, DataflowGraph):
         graph, source = model, None
