@@ -75,10 +75,23 @@ def shared_dims(node: fx.Node) -> Shared:
     """Along which dimensions an operator may be split; none if nothing is known of it."""
     rule = _RULES.get(node.target)
     if rule is not None:
-        return rule(node)
+        try:
+            return rule(node)
+        except (AssertionError, IndexError, TypeError, ValueError):
+            return {}  # not called as the rule expects it: nothing is known
     if torch.Tag.pointwise in getattr(node.target, "tags", ()):
         return _pointwise(node)
     return {}
+
+
+def argument(node: fx.Node, name: str) -> Any:
+    """What an operator is given under a name of its signature, the default included."""
+    if name in node.kwargs:
+        return node.kwargs[name]
+    for place, one in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if one.name == name:
+            return node.args[place] if place < len(node.args) else one.default_value
+    raise ValueError(f"{node.target} has no argument {name!r}")
 
 
 def rank_of(node: fx.Node) -> int:
@@ -127,15 +140,38 @@ def _embedding(node: fx.Node) -> Shared:
     return {table: {1: rank}, index: {dim: dim for dim in range(rank)}}
 
 
-def _along(node: fx.Node) -> Shared:
-    """Ops along one dimension of their first operand, alike for all of the others."""
-    data: Any = node.args[0]
+def _but(*names: str) -> Callable[[fx.Node], Shared]:
+    """Ops along some dimensions of their first operand, alike for all of the others.
+
+    names: of the arguments that say which.
+    """
+
+    def rule(node: fx.Node) -> Shared:
+        data: Any = node.args[0]
+        rank = rank_of(data)
+        dims = [argument(node, name) for name in names]
+        if rank_of(node) != rank or None in dims:
+            return {}
+        used = {one % rank for dim in dims for one in (dim if isinstance(dim, list) else [dim])}
+        return {data: {one: one for one in range(rank) if one not in used}}
+
+    return rule
+
+
+def _pad(node: fx.Node) -> Shared:
+    data, pad = node.args[:2]
+    assert isinstance(data, fx.Node) and isinstance(pad, list)
     rank = rank_of(data)
-    dim: Any = node.args[1] if node.target is not aten.topk.default else (*node.args, -1)[2]
-    dim = node.kwargs.get("dim", dim)
-    if rank_of(node) != rank or not isinstance(dim, int):
-        return {}
-    return {data: {one: one for one in range(rank) if one != dim % rank}}
+    padded = {rank - 1 - k // 2 for k, width in enumerate(pad) if width}
+    return {data: {one: one for one in range(rank) if one not in padded}}
+
+
+def _index_select(node: fx.Node) -> Shared:
+    data, dim, index = node.args
+    assert isinstance(data, fx.Node) and isinstance(dim, int) and isinstance(index, fx.Node)
+    rank = rank_of(data)
+    others = {one: one for one in range(rank) if one != dim % rank}
+    return {data: others, index: {0: dim % rank}}
 
 
 def _gather(node: fx.Node) -> Shared:
@@ -165,8 +201,19 @@ _RULES: dict[Any, Callable[[fx.Node], Shared]] = {
     aten.gather.default: _gather,
     aten.index.Tensor: _index,
     **dict.fromkeys(
-        (aten.cumsum.default, aten.sort.default, aten.topk.default, aten.argmax.default), _along
+        [
+            *(aten.cumsum.default, aten.sort.default, aten.sort.stable, aten.topk.default),
+            *(aten.argmax.default, aten.argmin.default, aten.cumprod.default),
+            *(aten.logcumsumexp.default, aten.cummax.default, aten.cummin.default),
+        ],
+        _but("dim"),
     ),
+    aten.flip.default: _but("dims"),
+    aten.roll.default: _but("dims"),
+    aten.slice.Tensor: _but("dim"),
+    aten.slice_scatter.default: _but("dim"),
+    aten.constant_pad_nd.default: _pad,
+    aten.index_select.default: _index_select,
     aten.convolution.default: _convolution,
     aten.embedding.default: _embedding,
     aten.view_as_complex.default: _leading(1),

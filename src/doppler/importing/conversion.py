@@ -107,8 +107,8 @@ class Conversion:
         sizes = [len(part) for part in parts]
         try:
             return convert_op(self, node)
-        except InputError as error:
-            reason: Exception = error
+        except InputError:
+            raise
         except Exception as error:  # a rule of ours that an unusual call of the op does not fit
             reason = error
         for part, size in zip(parts, sizes, strict=True):
@@ -119,7 +119,7 @@ class Conversion:
         except InputError:
             raise
         except Exception:
-            told = f"{type(reason).__name__}: {str(reason).splitlines()[0] if str(reason) else ''}"
+            told = (str(reason) or type(reason).__name__).splitlines()[0]
             raise InputError(f"{place_of(node)}: cannot be converted: {told}") from None
 
     def value(self, node: fx.Node) -> Value:

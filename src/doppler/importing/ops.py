@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from doppler.errors import InputError
 from doppler.graph.scalar import WHOLE
 from doppler.importing.drawing import draw_of, is_random, mask_of_dropout
 from doppler.importing.elementwise import Calculator, elementwise
-from doppler.importing.ties import COPIES, RESHAPES, SOFTMAXES, reduced_dims, slice_range
+from doppler.importing.exporting import place_of
+from doppler.importing.ties import (
+    COPIES,
+    RESHAPES,
+    SOFTMAXES,
+    is_reshape,
+    reduced_dims,
+    slice_range,
+)
 from doppler.importing.values import Value, constant
 from doppler.importing.views import concatenation, cut_of, index_of, part_of
 
@@ -21,8 +30,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 CONSTANTS = (
-    *(aten.full.default, aten.scalar_tensor.default, aten.full_like.default, aten.zeros.default),
-    *(aten.ones.default, aten.zeros_like.default, aten.ones_like.default),
+    *(aten.full.default, aten.scalar_tensor.default, aten.zeros.default, aten.ones.default),
 )
 _HALF = ("f16", "bf16")
 
@@ -64,12 +72,12 @@ def _operand(c: "Conversion", node: fx.Node, k: int = 0) -> Value:
 
 def _constant(c: "Conversion", node: fx.Node) -> Value | None:
     name = str(node.target).split(".")[1]
-    if name in ("full", "full_like"):
+    if name == "full":
         number = node.args[1]
     else:
         number = node.args[0] if name == "scalar_tensor" else float("ones" in name)
-    if not isinstance(number, bool | int | float):
-        return None
+    if not isinstance(number, bool | int | float) or float(number) != number == number:
+        return None  # a whole number of so many digits is none of a program's
     return constant(number, c.dtype(node), c.shape(node))
 
 
@@ -81,6 +89,16 @@ def _reshape(c: "Conversion", node: fx.Node) -> Value | None:
     if node.name in c.factors.refused:
         return None
     return _operand(c, node).regrouped(c.shape(node))
+
+
+def _as_strided(c: "Conversion", node: fx.Node) -> Value | None:
+    """Where it is the same elements in the same order; else as torch has it, of dense memory."""
+    if is_reshape(node):
+        return _reshape(c, node)
+    read: Any = node.args[0]
+    if not read.meta["val"].is_contiguous():
+        raise InputError(f"{place_of(node)}: reads memory as it lies; use .contiguous() before it")
+    return None
 
 
 def _permute(c: "Conversion", node: fx.Node) -> Value:
@@ -289,6 +307,7 @@ _RULES: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
     **dict.fromkeys(COPIES, _copy),
     **dict.fromkeys((*RESHAPES, aten.unsqueeze.default, aten.squeeze.dims), _reshape),
     aten.squeeze.dim: _reshape,
+    aten.as_strided.default: _as_strided,
     aten.permute.default: _permute,
     aten.expand.default: _expand,
     aten.select.int: _select,

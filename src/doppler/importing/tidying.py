@@ -7,13 +7,29 @@ aten = torch.ops.aten
 
 # Checks of what is fixed in an exported graph.
 _CHECKS = (aten._assert_tensor_metadata.default,)
+# In the shape of another tensor: of which number, or of their last argument.
+_CONSTANTS_LIKE = {
+    **{aten.zeros_like.default: 0, aten.ones_like.default: 1, aten.full_like.default: None},
+    **{aten.new_zeros.default: 0, aten.new_ones.default: 1, aten.new_full.default: None},
+    **{aten.empty_like.default: 0, aten.new_empty.default: 0, aten.new_empty_strided.default: 0},
+    aten.empty_strided.default: 0,
+}
 
 
 def tidy(graph: fx.Graph) -> None:
-    """Take checks, empty parts of concatenations and what nobody reads out of a graph, in place."""
+    """Take checks, empty parts of concatenations and what nobody reads out of a graph, in place.
+
+    Constants in the shape of a tensor become constants that read none.
+    """
     for node in list(graph.nodes):
         if node.target in _CHECKS:
             graph.erase_node(node)
+        elif node.target in _CONSTANTS_LIKE:
+            number = _CONSTANTS_LIKE[node.target]
+            value = node.meta["val"]
+            node.args = (list(value.shape), node.args[-1] if number is None else number)
+            node.kwargs = {"dtype": value.dtype}
+            node.target = aten.full.default
         elif node.target is aten.cat.default:
             parts = [one for one in node.args[0] if has_elements(one)]
             if parts and len(parts) < len(node.args[0]):

@@ -1,6 +1,7 @@
 """Which dimensions of what an op reads, and of its result, have the same elements."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from operator import getitem
 from typing import Any
 
@@ -65,6 +66,20 @@ def _reshape(node: fx.Node) -> Iterator[Tie]:
         yield from (Same(one, other) for one, other in zip(before, after, strict=True))
     else:
         yield Reshape(node.name, tuple(before), tuple(after))
+
+
+def is_reshape(node: fx.Node) -> bool:
+    """Whether ``as_strided`` is all elements of a dense tensor in the order of its memory."""
+    read, value = node.args[0], node.meta["val"]
+    assert isinstance(read, fx.Node)
+    given = read.meta["val"]
+    both_dense = given.is_contiguous() and value.is_contiguous()
+    return both_dense and given.numel() == value.numel() and value.storage_offset() == 0
+
+
+def _as_strided(node: fx.Node) -> Iterator[Tie]:
+    if is_reshape(node):
+        yield from _reshape(node)
 
 
 def _larger_dims(node: fx.Node) -> list[Dim]:
@@ -209,6 +224,7 @@ _REDUCTIONS = (
 _RULES: dict[Any, Callable[[fx.Node], Iterator[Tie]]] = {
     **dict.fromkeys((*RESHAPES, aten.unsqueeze.default, aten.squeeze.dims), _reshape),
     aten.squeeze.dim: _reshape,
+    aten.as_strided.default: _as_strided,
     aten.permute.default: _permute,
     aten.expand.default: _aligned,
     aten.select.int: _select,
@@ -237,7 +253,9 @@ def all_ties(nodes: Sequence[fx.Node]) -> list[Tie]:
         if node.target is getitem:
             ties += _getitem(node)
         elif "val" in node.meta and _first_tensor(node):
-            ties += ties_of(node)
+            # An op that is not called as its rule expects it becomes a call, which needs none.
+            with suppress(AssertionError, IndexError, TypeError, ValueError):
+                ties += list(ties_of(node))
     return ties
 
 

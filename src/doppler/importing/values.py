@@ -12,7 +12,6 @@ from string import ascii_letters
 from typing import NamedTuple, TypeAlias
 
 from doppler.einsum.program import Einsum, Fill, Input, Node, formation_of
-from doppler.errors import InputError
 from doppler.graph.scalar import DTYPES, Apply, Element, Number, Scalar, map_elements
 from doppler.graph.scalar_algebra import add, conj, div, mul, neg, power, sub
 
@@ -258,7 +257,7 @@ class Builder:
     ) -> Einsum:
         order, extents = [*kept, *summed], value.extents
         if len(order) > len(ascii_letters):
-            raise InputError(f"op {name!r}: {len(order)} factors of dimensions are too many")
+            raise ValueError(f"op {name!r}: {len(order)} factors of dimensions are too many")
         return Einsum(
             name=name,
             shape=tuple(extents[place] for place in kept),
