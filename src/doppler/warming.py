@@ -24,6 +24,7 @@ from doppler.baselines import (
     Annealing,
     Clustering,
     CriticalPath,
+    QueuedETF,
     lower_bound,
 )
 from doppler.cluster import preset
@@ -97,7 +98,9 @@ def _parts() -> dict[str, Callable[[], None]]:
     annealing = Annealing(
         evaluations=_EVALUATIONS, order=True, starts=1, draws=1, hot=0.1, cold=0.1
     )
-    schedulers = [method(evaluations=1) for method in (CriticalPath, HEFT, CPOP, ETF, PEFT)]
+    schedulers = [
+        method(evaluations=1) for method in (CriticalPath, HEFT, CPOP, ETF, QueuedETF, PEFT)
+    ]
     dual = DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **_POLICY)
     stepwise = StepwiseDualPolicy(sel="learned", plc="learned", look_ahead=True, **_POLICY)
     plain, measured = simulators[0], cast(Any, _Measured())

@@ -215,7 +215,9 @@ def test_what_a_member_finds_does_not_depend_on_the_others(configured):
     assert found(lists, 2) == found([lists[3], lists[0], lists[2]], 2) != []
 
 
-@pytest.mark.parametrize("name", ["list_then_anneal", "portfolio", "etf", "etf_near", "peft"])
+@pytest.mark.parametrize(
+    "name", ["list_then_anneal", "portfolio", "etf", "etf_near", "etf_queued", "peft"]
+)
 def test_equal_seeds_find_equal_placements(configured, name):
     rows = []
     for seed in (1, 1, 2):

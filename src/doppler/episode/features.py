@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from doppler.baselines.links import try_start
 from doppler.compiled import compiled
-from doppler.episode.links import try_start
 from doppler.episode.process import (
     LAST_DEVICE,
     LAST_OP,

@@ -2,8 +2,8 @@
 
 An episode places all V ops, one a step. Candidates are the ops whose producers are all placed.
 Placing op v on device d fixes its estimated start, the earliest at which d is free and v's inputs
-could be there, without contention; links.py has the estimate with it. What policies see of it is
-in features.py. Shape suffixes: V ops, D devices, L levels.
+could be there, without contention; baselines/links.py has the estimate with it. What policies see
+of it is in features.py. Shape suffixes: V ops, D devices, L levels.
 
 Source: DOPPLER (Yao et al., ICLR 2026).
 """
@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.baselines.links import Queues, empty_queues, make_queues, place_in_queues
 from doppler.compiled import compiled
-from doppler.episode.links import Queues, empty_queues, make_queues, place_in_queues
 from doppler.episode.view import DIFFUSIONS, ViewArrays
 from doppler.problem import ProblemArrays
 
