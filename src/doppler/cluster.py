@@ -34,6 +34,11 @@ class Device:
     memory_bytes: float
     unsupported_kinds: Sequence[str] = ()
 
+    @property
+    def kind(self) -> str:
+        """What it is one of: its name up to the last colon, as ``p100`` of ``p100:3``."""
+        return self.name.rpartition(":")[0] or self.name
+
     def __post_init__(self) -> None:
         where = f"device {self.name!r}"
         if not isinstance(self.flop_per_s, Mapping) or not self.flop_per_s:
