@@ -17,6 +17,8 @@ PATHS = (
     *("output_dir", "run_dir", "costs", "stage.init_from"),
     *("workload.path", "workload.program", "workload.module"),
 )
+# Options of every file of a group, which none of them lists: they are given without a `+`.
+ADDED = ("cluster.memory_bytes",)
 # Flags whose value is a word of its own, which is no override.
 _WITH_VALUE = (
     *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
@@ -31,7 +33,8 @@ def hydra_arguments(arguments: Sequence[str]) -> list[str]:
     ``-m`` goes first: Hydra rejects overrides that stand behind it (its issue 3053). Values that
     are no words of its grammar are quoted, those of `PATHS` always: a path may have any character,
     but a comma, which separates the values of a sweep, and ``${`` mean something unless they are
-    quoted. ``stage.teacher=NAME`` chooses from a group: Hydra says ``baseline@stage.teacher=NAME``.
+    quoted. What is in `ADDED` is added where conf/ has it not. ``stage.teacher=NAME`` chooses from
+    a group: Hydra says ``baseline@stage.teacher=NAME``.
 
     Raises:
         InputError: a group is chosen by what is no name; a run is to be loaded from a pickle, which
@@ -53,6 +56,8 @@ def _override(word: str) -> str:
     if word.startswith("stage.teacher="):
         word = f"baseline@{word}"
     key, _, value = word.partition("=")
+    if key in ADDED:
+        word = f"++{word}"
     parsed = _parsed(word)
     if key.lstrip("+") in PATHS:
         return word if _is_quoted(value, parsed) else f"{key}={_path(value)}"

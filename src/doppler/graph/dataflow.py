@@ -186,6 +186,16 @@ class GivenCosts:
     kinds: tuple[str, ...] = ()
     counts_memory: bool = False
 
+    @property
+    def replaced(self) -> str:
+        """What of a cluster they stand in place of, in words."""
+        parts = [
+            *(["speeds"] if self.op_seconds is not None else []),
+            *(["links"] if self.transfer_seconds is not None else []),
+            *([] if self.counts_memory else ["memory sizes"]),
+        ]
+        return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
     @classmethod
     def make(
         cls,
