@@ -16,7 +16,7 @@ from doppler.errors import InputError
 from doppler.experiment.configuration import check_configuration
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.log import logged
-from doppler.experiment.publishing import Loggers, check_packages
+from doppler.experiment.publishing import Loggers, check_loggers
 from doppler.experiment.specification import Specification, literal, made, plain
 from doppler.report.rows import RESULTS_FILE, print_results, read_results
 from doppler.stopping import going_on
@@ -190,7 +190,7 @@ def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summ
         InputError: one line about what is wrong with the configuration or its files.
     """
     run = make_run(cfg, console)
-    check_packages(list(cfg.get("logger") or ()))
+    check_loggers(cfg.get("logger") or {})
     for each in _in_order(run, mends=bool(cfg.overwrite)):
         told = overrides if each is run else ()
         directory = each.directory
