@@ -28,6 +28,12 @@ def describe(graph: DataflowGraph) -> list[str]:
         f"{len(widths)} levels, widths: {_runs(widths)}",
         f"fan-in: {_histogram(in_V)}; fan-out: {_histogram(out_V)}",
     ]
+    grouped_V, num_pinned = ops.group >= 0, int((ops.pinned >= 0).sum())
+    if grouped_V.any() or num_pinned:
+        lines.append(
+            f"{len(np.unique(ops.group[grouped_V]))} groups of {grouped_V.sum()} ops in all; "
+            f"{num_pinned} ops are pinned to a device"
+        )
     rows = [("kind", "ops", "FLOP", "share", "output")]
     total = ops.flops.sum() or 1.0
     kinds = np.array(ops.kinds)
