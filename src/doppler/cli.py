@@ -101,11 +101,12 @@ def place(arguments: list[str]) -> int:
     """Place the module that a function of a file makes, print what is known of it, save it."""
     words = [word for word in arguments if "=" not in word and word != TRUST]
     options = dict(_option(word) for word in arguments if "=" in word)
+    if words and words[0] in ("-h", "--help"):
+        print(f"{PLACE_USAGE}\n{', '.join(_place_options())}")
+        return 0
     if len(words) != 1 or words[0].startswith("-"):
-        asked = bool(words) and words[0] in ("-h", "--help")
-        names = ", ".join(_place_options())
-        print(f"{PLACE_USAGE}\n{names}", file=sys.stdout if asked else sys.stderr)
-        return 0 if asked else 1
+        got = ", ".join(map(repr, words)) or "none"
+        raise InputError(f"place: takes one FILE.py:FUNCTION, got {got}; --help lists the options")
     from doppler.api import place
     from doppler.importing.workload import make_module
     from doppler.options import FilePath, check, parameters

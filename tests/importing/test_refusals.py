@@ -202,4 +202,4 @@ def test_a_factory_in_the_working_directory(factories):
         name="mine",
     )
     assert graph.name == "mine"
-    assert list(graph.ops.kinds) == ["matmul", "formation", "elementwise"]
+    assert list(graph.ops.kinds) == ["matmul", "elementwise"]

@@ -62,6 +62,15 @@ def test_inference_needs_a_checkpoint(run, tmp_path):
         run("stage=inference", f"stage.init_from={tmp_path}/none.ckpt")
 
 
+@pytest.mark.parametrize("stage", ["inference", "rl_sim", "rl_real"])
+def test_weights_that_do_not_fit_the_policy_are_refused_before_anything_begins(
+    run, tmp_path, stage
+):
+    with pytest.raises(InputError, match=r"^pretrained: weights of another policy: "):
+        run(f"stage={stage}", "stage.init_from=pretrained", "policy.build.hidden=16")
+    assert not any(tmp_path.iterdir())
+
+
 SET = (
     "stage=rl_sim",
     "+stage.problems=['workload=synthetic workload.num_ops=30 workload.seed=0,1 cluster=mixed']",

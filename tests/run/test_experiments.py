@@ -73,7 +73,7 @@ def test_weights_travel_from_one_workload_to_another(run, tmp_path):
     ffnn = ("workload=ffnn", "workload.preset=small")
     trained, _ = run("method=doppler_source", *ffnn)
     zero, said = run("method=doppler_zero_shot", *chainmm)
-    assert "trained/ffnn/seed=0" in said
+    assert "trained/p100x4/ffnn/seed=0" in said
     assert zero["method"] == "doppler_zero_shot"
     assert zero["evaluations"] <= 100
     few, _ = run("method=doppler_few_shot", *chainmm, "budget.evaluations=64")
@@ -85,6 +85,17 @@ def test_weights_travel_from_one_workload_to_another(run, tmp_path):
         row.variant for row in collect([tmp_path]).itertuples() if row.method == "doppler_zero_shot"
     }
     assert len(variants) == 1, "seeds of one method are averaged"
+
+
+def test_weights_travel_from_one_machine_to_another(run):
+    small = ("workload=chainmm", "workload.params.n=64")
+    run("method=doppler_source", *small, "cluster=v100x8")
+    zero, said = run("method=doppler_zero_shot_machine", *small, "cluster=p100x4")
+    assert "trained/v100x8/chainmm/seed=0" in said and zero["num_devices"] == 4
+    few, _ = run(
+        *("method=doppler_few_shot_machine", *small, "cluster=p100x4"), "budget.evaluations=64"
+    )
+    assert few["evaluations"] > 64, "those of the training that the weights come from count"
 
 
 def test_the_ablations_and_the_two_stages_run_on_their_own(run):

@@ -4,7 +4,8 @@ import base64
 import html
 import json
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -25,8 +26,9 @@ class Placed:
 
     makespan_s: of one execution on the system that was placed for. bound: what no placement of
     this graph undercuts. single_device_s: makespan of the model on one device, nothing split; inf
-    where that does not fit. method, evaluations, seconds: what found it. source: of a torch module,
-    how its tensors are those of the graph.
+    where that does not fit. method, evaluations: what found it. seconds: of the whole call; phases:
+    of its parts, by name. cut_short: what there was no time for. source: of a torch module, how its
+    tensors are those of the graph.
     """
 
     problem: Problem
@@ -38,6 +40,8 @@ class Placed:
     method: str
     evaluations: int
     seconds: float
+    phases: Mapping[str, float] = field(default_factory=dict)
+    cut_short: tuple[str, ...] = ()
     source: TorchProgram | None = None
 
     @property
@@ -87,6 +91,11 @@ class Placed:
         graph, cluster = self.problem.graph, self.problem.cluster
         return f"{graph.name} on {cluster.name} ({cluster.num_devices} devices)"
 
+    @property
+    def _phases_text(self) -> str:
+        parts = [f"{name} {seconds:.1f}" for name, seconds in self.phases.items()]
+        return "; ".join([", ".join(parts), *self.cut_short])
+
     @cached_property
     def _rows(self) -> list[tuple[str, str]]:
         graph = self.problem.graph
@@ -108,6 +117,7 @@ class Placed:
             ("one device", one),
             ("memory", ", ".join(map(bytes_text, self.memory_bytes.values()))),
             ("found by", f"{self.method}: {self.evaluations:,} executions in {self.seconds:.1f} s"),
+            *([("seconds", self._phases_text)] if self.phases else []),
         ]
 
     def __repr__(self) -> str:

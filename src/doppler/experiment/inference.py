@@ -5,18 +5,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from hydra.utils import instantiate
-
 from doppler.errors import InputError
 from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learning import best_so_far, make_policy, polish_of
+from doppler.experiment.learning import best_so_far, check_policy, make_policy, polish_of
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
 from doppler.options import FilePath
-from doppler.policies.weights import load_checkpoint
 from doppler.report.rows import format_seconds
 from doppler.search import Budget, SearchStep, policy_steps, search, seeded_generator
 from doppler.training import effort_of
@@ -41,8 +38,7 @@ class Inference(Stage):
     def check(self, spec: Specification) -> None:
         """See Stage."""
         super().check(spec)
-        instantiate(spec.cfg.policy.build)
-        load_checkpoint(self.init_from)
+        check_policy(spec, self.init_from)
 
     def run(self, run: Run) -> Summary:
         """See Stage."""
@@ -85,6 +81,7 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
                     uses_order=True,
                     evaluations=best.evaluations,
                     wall_s=time.perf_counter() - begin,
+                    source=best.found.source,
                 )
             )
 

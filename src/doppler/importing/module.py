@@ -132,6 +132,7 @@ def import_module(
         parameters={},
         nodes=tuple(conversion.builder.nodes),
         given_splits={},
+        copies_sums=False,
     )
     if training:
         trainable = {parameters[name] for name in _trainable(exported)}

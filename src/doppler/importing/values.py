@@ -217,18 +217,25 @@ class Builder:
         ranges = [range(ends[i], ends[i + 1]) for i in range(len(space))]
         batches = [place for own in ranges[:dims] for place in own]
         of_rows, of_columns, of_sum = ranges[dims:]
-        left = one.moved(space, [*batches, *of_rows, *of_sum])
-        right = other.moved(space, [*batches, *of_sum, *of_columns])
-        # Both factors stay operands of their own, even where they are the same tensor.
-        operands = (*left.operands, *right.operands)
-        product = Value(space, Apply("mul", (Element(0), Element(1))), operands, dtype)
-        return self.reduced(product, of_sum, "add", name, (*batch, rows, columns))
+
+        def product() -> tuple[Operand, ...]:
+            left = one.moved(space, [*batches, *of_rows, *of_sum])
+            right = other.moved(space, [*batches, *of_sum, *of_columns])
+            # Both factors stay operands of their own, even where they are the same tensor.
+            return (*left.operands, *right.operands)
+
+        # What one factor repeats along is read from the other; only what both do is written out.
+        if len({at for operand in product() for at in operand.at}) < ends[-1]:
+            one = self.whole(one, f"{name}.left")
+        if len({at for operand in product() for at in operand.at}) < ends[-1]:
+            other = self.whole(other, f"{name}.right")
+        joined = Apply("mul", (Element(0), Element(1)))
+        value = Value(space, joined, product(), dtype)
+        return self.reduced(value, of_sum, "add", name, (*batch, rows, columns))
 
     def _factor(self, value: Value, name: str) -> Value:
         stored = self.stored(value, name)
-        if len(stored.operands) == 1 and len(stored.operands[0].at) == len(stored.extents):
-            return stored
-        return self.whole(stored, name)
+        return stored if len(stored.operands) == 1 else self.whole(stored, name)
 
     def computed(self, name: str, value: Value, present: list[int]) -> Value:
         """The value as a new program tensor, with some of its factors as dimensions."""
