@@ -6,6 +6,7 @@ what is simultaneous on paper is simultaneous in floating point too.
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations, product
 from pathlib import Path
 from typing import Literal
@@ -15,8 +16,10 @@ import pytest
 
 from doppler.baselines.levels import b_level_priority
 from doppler.cluster import Cluster, Device, Link, connected
+from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
+from doppler.graph.levels import depth
 from doppler.problem import Placement, Problem, build
 from doppler.system import System
 
@@ -223,6 +226,64 @@ def random_problem(
     return build(graph, random_cluster(rng, num_devices))
 
 
+def restricted_problem(
+    seed: int, *, num_ops: int, num_devices: int, memory: bool = True, groups: bool = True
+) -> Problem:
+    """Seconds by device or by kinds of devices, ops that share a device or are pinned to one.
+
+    memory: in one of two it is short. groups: else every op goes where it likes but to other pins.
+    """
+    for attempt in range(1000):
+        rng = np.random.default_rng([seed, attempt])
+        cluster = random_cluster(rng, num_devices)
+        room = rng.integers(6, 16, num_devices) if memory and rng.random() < 0.5 else np.inf
+        devices = [
+            replace(device, name=f"{rng.choice(['cpu', 'gpu'])}:{d}", memory_bytes=float(most))
+            for d, (device, most) in enumerate(
+                zip(cluster.devices, np.broadcast_to(room, num_devices), strict=True)
+            )
+        ]
+        graph = random_graph(rng, num_ops)
+        ops = replace(
+            graph.ops,
+            group=rng.integers(-1, max(1, num_ops // 3), num_ops) if groups else graph.ops.group,
+            pinned=np.where(
+                rng.random(num_ops) < 0.15, rng.integers(num_devices, size=num_ops), -1
+            ),
+            node=depth(num_ops, graph.edges.src, graph.edges.dst),
+        )
+        given = _random_given_costs(graph, num_devices, rng)
+        try:
+            return build(
+                replace(graph, ops=ops, given_costs=given), replace(cluster, devices=tuple(devices))
+            )
+        except InputError:  # an op or a group with nowhere to go
+            continue
+    raise AssertionError("nothing can be placed")
+
+
+def _random_given_costs(
+    graph: DataflowGraph, num_devices: int, rng: np.random.Generator
+) -> GivenCosts | None:
+    """None, of ops, of edges or of both; the same everywhere, or not."""
+    ops_s = transfers_s = None
+    if rng.random() < 0.6:
+        ops_s = rng.choice(
+            [0.0, 1.0, 2.0, 3.0, np.inf], (graph.num_ops, num_devices), p=[0.1] + [0.225] * 4
+        )
+    if rng.random() < 0.6:
+        shape = ((), (2, 2))[int(rng.integers(2))]
+        transfers_s = rng.integers(0, 4, (len(graph.regions), *shape))[graph.regions.of_edge]
+    if ops_s is None and transfers_s is None:
+        return None
+    return GivenCosts.make(
+        op_seconds=ops_s,
+        transfer_seconds=transfers_s,
+        kinds=("cpu", "gpu") if transfers_s is not None and transfers_s.ndim == 3 else (),
+        counts_memory=True,
+    )
+
+
 def problem_without_ties() -> Problem:
     """A source that only device 0 runs, then unequal ops over unequal links: one schedule."""
     graph = graph_of(
@@ -254,9 +315,10 @@ def with_given_costs(graph: DataflowGraph) -> DataflowGraph:
 
 
 def random_device(problem: Problem, rng: np.random.Generator) -> np.ndarray:
-    """A device [V] for every op, among those that run it."""
+    """A device [V] for every op and its group, among those that may run it."""
     able_VD = np.isfinite(problem.arrays.op_seconds)
-    return np.where(able_VD, rng.random(able_VD.shape), -1.0).argmax(axis=1)
+    device_V = np.where(able_VD, rng.random(able_VD.shape), -1.0).argmax(axis=1)
+    return device_V[problem.arrays.group]
 
 
 def random_ranking(problem: Problem, rng: np.random.Generator) -> np.ndarray:

@@ -15,6 +15,7 @@ from doppler.cluster import (
     Link,
     connected,
     custom,
+    host,
     preset,
 )
 from doppler.errors import InputError
@@ -248,3 +249,22 @@ def test_memory_of_a_preset_can_be_limited():
     limited = preset(name="mixed", memory_bytes=1e9)
     assert [device.memory_bytes for device in limited.devices] == [1e9] * 4
     assert preset(name="mixed").devices[0].memory_bytes == 16e9
+
+
+def test_memory_is_one_number_or_one_per_device_of_every_cluster():
+    made = {
+        "mixed": lambda memory: preset(name="mixed", num_devices=2, memory_bytes=memory),
+        "host": lambda memory: host(num_devices=2, memory_bytes=memory),
+        "mine": lambda memory: custom(
+            name="mine", devices=[SPEC] * 2, bytes_per_s=1.0, latency_s=0.0, memory_bytes=memory
+        ),
+    }
+    for name, make in made.items():
+        assert [device.memory_bytes for device in make(7.0).devices] == [7, 7]
+        assert [device.memory_bytes for device in make([7, 8]).devices] == [7, 8]
+        with pytest.raises(InputError) as error:
+            make([7, 8, 9])
+        assert str(error.value) == (
+            f"cluster {name!r}: memory_bytes must be a number or 2, one per device, got [7, 8, 9]"
+        )
+    assert [device.kind for device in preset(name="mixed").devices] == ["p100", "v100"] * 2

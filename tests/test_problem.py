@@ -13,6 +13,7 @@ from doppler.graph import DataflowGraph
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
 from doppler.pricing import op_cost_s
 from doppler.problem import Placement, Problem, build
+from doppler.problem_arrays import move_seconds
 
 DEVICE = Device(
     name="box",
@@ -333,7 +334,7 @@ def test_a_placement_for_another_problem_is_refused_with_both_hashes(tmp_path, p
 )
 def test_a_file_that_is_no_placement_ends_in_one_line_that_names_it(tmp_path, problem, content):
     path = tmp_path / "placement.json"
-    path.write_text(content.replace("HASH", json.dumps(problem.hash)))
+    path.write_text(content.replace("0603027b1d426596", json.dumps(problem.hash)))
     with pytest.raises(InputError) as error:
         Placement.load(path, problem)
     assert str(error.value).startswith(f"{path}:")
@@ -343,3 +344,146 @@ def test_a_file_that_is_no_placement_ends_in_one_line_that_names_it(tmp_path, pr
 def test_a_missing_placement_file_is_named(tmp_path, problem):
     with pytest.raises(InputError, match=r"gone\.json: No such file"):
         Placement.load(tmp_path / "gone.json", problem)
+
+
+# --- Groups, pins, and seconds by device and link -------------------------------------------------
+
+
+def restricted(*, group=(-1, -1, -1), pinned=(-1, -1, -1), op_kinds="op", **given) -> DataflowGraph:
+    """Three ops in a row, the first two of which send 4 bytes."""
+    graph = graph_of([1, 2, 3], [(0, 1, 4), (1, 2, 4)])
+    ops = Ops.make(
+        flops=[1, 2, 3], kinds=op_kinds, group=group, pinned=pinned, output_bytes=[4, 4, 1]
+    )
+    costs = None
+    if given:
+        costs = GivenCosts.make(**{"op_seconds": None, "transfer_seconds": None, **given})
+    return dataclasses.replace(graph, ops=ops, given_costs=costs)
+
+
+def named(*names: str, **changes) -> Cluster:
+    cluster = cluster_of([1.0] * len(names), **changes)
+    devices = [
+        dataclasses.replace(device, name=name)
+        for name, device in zip(names, cluster.devices, strict=True)
+    ]
+    return dataclasses.replace(cluster, devices=tuple(devices))
+
+
+def test_an_op_runs_where_it_is_pinned_and_takes_its_group_along():
+    problem = build(restricted(group=(7, -1, 7), pinned=(-1, -1, 1)), cluster_of([1.0, 2.0]))
+    inf = np.inf
+    assert problem.arrays.op_seconds.tolist() == [[inf, 0.5], [2, 1], [inf, 1.5]]
+    assert problem.arrays.group.tolist() == [0, 1, 0]
+    assert problem.group_seconds.tolist() == [[inf, 2], [2, 1], [inf, 2]]
+    assert problem.allows(np.array([[1, 0, 1], [0, 0, 0], [1, 1, 0]])).tolist() == [1, 0, 0]
+
+
+def test_a_problem_without_groups_has_the_name_that_it_had_before_there_were_any():
+    names = [
+        build(restricted(group=group), cluster_of([1.0, 2.0])).hash
+        for group in ((-1, -1, -1), (0, 1, 2), (0, 0, 2), (2, 0, 0))
+    ]
+    assert names[0] == names[1] == "0603027b1d426596"
+    assert len(set(names[1:])) == 3
+
+
+@pytest.mark.parametrize(
+    ("graph", "device", "message"),
+    [
+        ({"group": (5, -1, 5)}, [0, 0, 1], "ops 0 and 2 of group 5 are on devices 0 and 1"),
+        ({"pinned": (1, -1, -1)}, [0, 0, 1], "op 0 ('op0') is on device 0, but pinned to 1"),
+        (
+            {"group": (5, 5, -1), "pinned": (1, -1, -1)},
+            [1, 0, 1],
+            "op 1 ('op1') is on device 0, which cannot run it or its group",
+        ),
+    ],
+)
+def test_a_placement_that_breaks_a_rule_says_which(graph, device, message):
+    with pytest.raises(InputError) as error:
+        Placement.make(build(restricted(**graph), cluster_of([1.0, 2.0])), device)
+    assert str(error.value) == f"placement: {message}"
+
+
+BY_KINDS = np.array([[[1, 2], [3, np.nan]], [[5, 6], [7, np.nan]]])
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (
+            {"pinned": (-1, 2, -1)},
+            "op 1 ('op1') is pinned to device 2, but the devices of 'test' are 0 to 1",
+        ),
+        (
+            {"pinned": (-1, 1, -1), "op_kinds": "odd"},
+            "op 1 ('op1') is pinned to device 1 of 'test', which cannot run it",
+        ),
+        (
+            {"group": (3, 3, -1), "pinned": (0, 1, -1)},
+            "group 3 has no device: op 0 ('op0') runs on device 0 alone, "
+            "op 1 ('op1') runs on device 1 alone",
+        ),
+        (
+            {"op_seconds": [[1, np.inf, 1]] * 3},
+            "given seconds for 3 devices, cluster 'test' has 2",
+        ),
+        (
+            {"transfer_seconds": BY_KINDS, "kinds": ("cpu", "gpu")},
+            "given seconds of edges are for cpu, gpu, cluster 'test' has 'device0' "
+            "(the kind of a device is its name up to the last colon)",
+        ),
+        ({"group": (-2, 0, 0)}, "op 0 ('op0') has group -2: must be at least 0, or -1 for none"),
+    ],
+)
+def test_what_can_be_placed_nowhere_is_told_in_one_line(graph, message):
+    with pytest.raises(InputError) as error:
+        build(restricted(**graph), cluster_of([1.0, 1.0], unsupported_kinds=[[], ["odd"]]))
+    assert str(error.value) == f"graph 'test': {message}"
+
+
+def test_three_ops_that_share_a_device_two_by_two_but_not_all():
+    inf = np.inf
+    graph = restricted(group=(0, 0, 0), op_seconds=[[1, 1, inf], [inf, 1, 1], [1, inf, 1]])
+    with pytest.raises(InputError, match="group 0: no device of 'test' runs all of its 3 ops"):
+        build(graph, cluster_of([1.0] * 3))
+
+
+def test_seconds_by_kind_of_device_are_those_of_the_link():
+    graph = restricted(transfer_seconds=BY_KINDS, kinds=("cpu", "gpu"))
+    problem = build(graph, named("gpu:3", "cpu:0", "cpu:1", latency_s=9.0))
+    p = problem.arrays
+    assert p.op_seconds.tolist() == [[1] * 3, [2] * 3, [3] * 3], "these are not given"
+    moves = [[[move_seconds(p, r, s, d) for d in range(3)] for s in range(3)] for r in range(2)]
+    between = ~np.eye(3, dtype=bool)
+    assert np.array(moves)[:, between].tolist() == [[3, 3, 2, 1, 2, 1], [7, 7, 6, 5, 6, 5]]
+    assert problem.mean_transfer_seconds.tolist() == [2, 6]
+    with pytest.raises(InputError) as error:  # two of them, and nothing is known of that
+        build(graph, named("gpu:0", "gpu:1"))
+    assert str(error.value) == (
+        "graph 'test': edge 0 (0 -> 1) has no given seconds from 'gpu' to 'gpu'"
+    )
+
+
+def test_links_and_memory_count_with_given_seconds_of_ops():
+    graph = restricted(op_seconds=[3, 1, 2], counts_memory=True)
+    p = build(graph, cluster_of([1.0, 4.0], latency_s=1.0, bytes_per_s=2.0, memory_bytes=64)).arrays
+    assert p.op_seconds.tolist() == [[3, 3], [1, 1], [2, 2]]
+    assert move_seconds(p, 0, 0, 1) == 1 + 4 / 2
+    assert p.memory_bytes.tolist() == [64, 64]
+    with pytest.raises(InputError, match=r"op 1 .* needs 8 bytes at once"):
+        build(graph, cluster_of([1.0], memory_bytes=7))
+
+
+def test_the_inputs_of_a_group_have_to_fit_on_one_device():
+    graph = dataclasses.replace(
+        graph_of([1, 1, 1], inputs=[(6, [0, 1]), (5, [2])]),
+        ops=Ops.make(flops=[1] * 3, group=[4] * 3),
+    )
+    build(graph, cluster_of([1.0, 1.0], memory_bytes=[11, 2]))
+    with pytest.raises(InputError) as error:
+        build(graph, cluster_of([1.0, 1.0], memory_bytes=[10, 2]))
+    assert str(error.value) == (
+        "graph 'test': the inputs of group 4 take 11 bytes, the largest device that runs it has 10"
+    )

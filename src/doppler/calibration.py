@@ -82,7 +82,7 @@ def covering_placements(problem: Problem, num: int, rng: np.random.Generator) ->
         for turn in range(problem.num_devices):
             chosen_V = (begin_V + turn) % num_able_V
             device_V = np.take_along_axis(ranked_VD, chosen_V[:, None], axis=1)[:, 0]
-            placements.append(Placement.make(problem, device_V))
+            placements.append(Placement.make(problem, device_V[problem.arrays.group]))
     return placements
 
 

@@ -16,6 +16,9 @@ from doppler.errors import InputError
 from doppler.files.values import fault, unknown_key
 from doppler.options import Amount, Devices, Name, checked, one_of
 
+# Of every device, or of each.
+Memory = Amount | Sequence[Amount]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
@@ -33,6 +36,11 @@ class Device:
     launch_overhead_s: float
     memory_bytes: float
     unsupported_kinds: Sequence[str] = ()
+
+    @property
+    def kind(self) -> str:
+        """What it is one of: its name up to the last colon, as ``p100`` of ``p100:3``."""
+        return self.name.rpartition(":")[0] or self.name
 
     def __post_init__(self) -> None:
         where = f"device {self.name!r}"
@@ -124,6 +132,21 @@ def connected(*, name: str, devices: Sequence[Device], link: Callable[[int, int]
     return Cluster(name=name, devices=tuple(devices), bytes_per_s=bytes_per_s, latency_s=latency_s)
 
 
+def _with_memory(
+    name: str, devices: Sequence[Device], memory_bytes: float | Sequence[float] | None
+) -> list[Device]:
+    """The devices with other memory: one number for all, or one for each; None: their own."""
+    if memory_bytes is None:
+        return list(devices)
+    each = [memory_bytes] * len(devices) if _is_number(memory_bytes) else memory_bytes
+    if not isinstance(each, Sequence) or len(each) != len(devices):
+        raise InputError(
+            f"cluster {name!r}: memory_bytes must be a number or {len(devices)}, one per device, "
+            f"got {memory_bytes!r}"
+        )
+    return [replace(one, memory_bytes=room) for one, room in zip(devices, each, strict=True)]
+
+
 def custom(
     *,
     name: Name,
@@ -131,11 +154,13 @@ def custom(
     bytes_per_s: float | Sequence[Sequence[float]],
     latency_s: float | Sequence[Sequence[float]],
     num_devices: Devices | None = None,
+    memory_bytes: Memory | None = None,
 ) -> Cluster:
     """A cluster written out in a configuration file: one mapping of Device fields per device.
 
     bytes_per_s, latency_s: one number for all links, or a [D, D] matrix. num_devices: their number,
-    for what interpolates it; so many of a kind where only one is described.
+    for what interpolates it; so many of a kind where only one is described. memory_bytes: instead
+    of what the devices say: one number, or one per device.
     """
     if num_devices is not None and len(devices) == 1:
         devices = [devices[0]] * num_devices
@@ -154,6 +179,7 @@ def custom(
         if np.isinf(matrix).any():
             raise InputError(f"cluster {name!r}: {column} must be finite")
         matrices[column] = np.full((num, num), matrix) if matrix.ndim == 0 else matrix
+    built = _with_memory(name, built, memory_bytes)
     return Cluster(name=name, devices=tuple(built), **matrices)
 
 
@@ -261,9 +287,9 @@ def preset(
     *,
     name: Annotated[str, one_of(PRESETS)],
     num_devices: Devices | None = None,
-    memory_bytes: Amount | None = None,
+    memory_bytes: Memory | None = None,
 ) -> Cluster:
-    """A known machine, with another number of devices or memory per device if given.
+    """A known machine, with another number of devices or memory (one number, or each) if given.
 
     Raises:
         InputError: unknown name (the choices are listed) or fewer than one device.
@@ -271,8 +297,7 @@ def preset(
     known = PRESETS[name]
     num = known.num_devices if num_devices is None else num_devices
     devices = [replace(known.device(d), name=f"{known.device(d).name}:{d}") for d in range(num)]
-    if memory_bytes is not None:
-        devices = [replace(device, memory_bytes=memory_bytes) for device in devices]
+    devices = _with_memory(name, devices, memory_bytes)
     return connected(name=name, devices=devices, link=known.link)
 
 
@@ -290,12 +315,17 @@ THREAD_TO_THREAD = Link(bytes_per_s=4e9, latency_s=30e-6)
 
 @checked
 def host(
-    *, name: Name = "host", device_type: Literal["cpu", "cuda"] = "cpu", num_devices: Devices
+    *,
+    name: Name = "host",
+    device_type: Literal["cpu", "cuda"] = "cpu",
+    num_devices: Devices,
+    memory_bytes: Memory | None = None,
 ) -> Cluster:
     """The machine this runs on, divided equally among its devices; speeds are guesses.
 
     device_type: ``cpu``: its cores. ``cuda``: its GPUs, of the speed of those in the presets by
-    their name, else of an A100's; several devices on one where they are more.
+    their name, else of an A100's; several devices on one where they are more. memory_bytes: of
+    all devices, or of each, instead of its share.
 
     Raises:
         InputError: fewer than one device, another device type, or no GPU where there should be one.
@@ -303,9 +333,10 @@ def host(
     if device_type == "cuda":
         device, link = _gpu(name, num_devices)
     else:
-        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / num_devices
-        device, link = replace(CORE, memory_bytes=memory_bytes), lambda s, d: THREAD_TO_THREAD
+        share_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / num_devices
+        device, link = replace(CORE, memory_bytes=share_bytes), lambda s, d: THREAD_TO_THREAD
     devices = [replace(device, name=f"{device_type}:{d}") for d in range(num_devices)]
+    devices = _with_memory(name, devices, memory_bytes)
     return connected(name=name, devices=devices, link=link)
 
 

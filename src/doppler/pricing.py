@@ -53,19 +53,100 @@ class Prices(NamedTuple):
     latency_s: FloatArray
     seconds_per_size: FloatArray
     memory_bytes: FloatArray
+    kind: NDArray[np.int64]
+    kind_seconds: FloatArray
 
 
-def given_prices(graph: DataflowGraph, given: GivenCosts, num_devices: int) -> Prices:
-    """Given costs: the same seconds on every device and link, no memory to count."""
-    size = np.zeros(len(graph.regions))
-    size[graph.regions.of_edge] = given.transfer_seconds
+def given_prices(
+    graph: DataflowGraph, given: GivenCosts, cluster: Cluster, costs: CostTable | None
+) -> Prices:
+    """Given costs where there are any; what they leave open is modelled.
+
+    Raises:
+        InputError: see modelled_prices; seconds for another number of devices, or for other kinds
+            of devices than the cluster has.
+    """
+    if given.op_seconds is None or given.transfer_seconds is None:
+        prices = modelled_prices(graph, cluster, costs)
+    else:
+        prices = _no_prices(graph, cluster)
+    if given.op_seconds is not None:
+        prices = prices._replace(op_seconds=_given_ops(graph, given.op_seconds, cluster))
+    if given.transfer_seconds is not None:
+        num_regions, num = len(graph.regions), cluster.num_devices
+        size, by_kind = np.zeros(num_regions), prices.kind_seconds
+        if given.transfer_seconds.ndim == 3:
+            by_kind = np.zeros((num_regions, *2 * (prices.kind.max() + 1,)))
+            by_kind[graph.regions.of_edge] = _by_kinds(graph, given, cluster)
+        else:
+            size[graph.regions.of_edge] = given.transfer_seconds
+        prices = prices._replace(
+            size=size,
+            latency_s=np.zeros((num, num)),
+            seconds_per_size=np.ones((num, num)),
+            kind_seconds=by_kind,
+        )
+    if not given.counts_memory:
+        prices = prices._replace(memory_bytes=np.full(cluster.num_devices, np.inf))
+    return prices
+
+
+def _no_prices(graph: DataflowGraph, cluster: Cluster) -> Prices:
+    """Nothing takes time; memory and kinds are the cluster's."""
+    num, kinds = cluster.num_devices, [device.kind for device in cluster.devices]
     return Prices(
-        op_seconds=np.repeat(given.op_seconds[:, None], num_devices, axis=1),
-        size=size,
-        latency_s=np.zeros((num_devices, num_devices)),
-        seconds_per_size=np.ones((num_devices, num_devices)),
-        memory_bytes=np.full(num_devices, np.inf),
+        op_seconds=np.zeros((graph.num_ops, num)),
+        size=np.zeros(len(graph.regions)),
+        latency_s=np.zeros((num, num)),
+        seconds_per_size=np.ones((num, num)),
+        memory_bytes=np.array([float(device.memory_bytes) for device in cluster.devices]),
+        kind=np.array([list(dict.fromkeys(kinds)).index(kind) for kind in kinds]),
+        kind_seconds=np.zeros((0, 0, 0)),
     )
+
+
+def _given_ops(graph: DataflowGraph, seconds: FloatArray, cluster: Cluster) -> FloatArray:
+    """Given seconds [V, D]."""
+    num = cluster.num_devices
+    if seconds.ndim == 1:
+        return np.repeat(seconds[:, None], num, axis=1)
+    if seconds.shape[1] != num:
+        raise InputError(
+            f"graph {graph.name!r}: given seconds for {seconds.shape[1]} devices, cluster "
+            f"{cluster.name!r} has {num}"
+        )
+    return seconds.copy()
+
+
+def _by_kinds(graph: DataflowGraph, given: GivenCosts, cluster: Cluster) -> FloatArray:
+    """Given seconds [E, K, K] between the cluster's kinds of devices, in its order of them.
+
+    0 between kinds of which it has no two devices.
+    """
+    names = [device.kind for device in cluster.devices]
+    kinds, seconds_EKK = list(dict.fromkeys(names)), given.transfer_seconds
+    assert seconds_EKK is not None
+    chosen_EKK = np.zeros((len(seconds_EKK), len(kinds), len(kinds)))
+    for i, kind in enumerate(kinds):
+        for j, to in enumerate(kinds):
+            if kind == to and names.count(kind) == 1:
+                continue
+            for one in (kind, to):
+                if one not in given.kinds:
+                    raise InputError(
+                        f"graph {graph.name!r}: given seconds of edges are for "
+                        f"{', '.join(given.kinds)}, cluster {cluster.name!r} has {one!r} "
+                        "(the kind of a device is its name up to the last colon)"
+                    )
+            chosen_E = seconds_EKK[:, given.kinds.index(kind), given.kinds.index(to)]
+            if np.isnan(chosen_E).any():
+                e = int(np.isnan(chosen_E).argmax())
+                raise InputError(
+                    f"graph {graph.name!r}: edge {e} ({graph.edges.src[e]} -> "
+                    f"{graph.edges.dst[e]}) has no given seconds from {kind!r} to {to!r}"
+                )
+            chosen_EKK[:, i, j] = chosen_E
+    return chosen_EKK
 
 
 def modelled_prices(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None) -> Prices:
@@ -88,12 +169,11 @@ def modelled_prices(graph: DataflowGraph, cluster: Cluster, costs: CostTable | N
         op_seconds = _replaced(op_seconds, measured_seconds(graph, costs))
         latency_s = _replaced(latency_s, costs.latency_s)
         seconds_per_size = _replaced(seconds_per_size, costs.seconds_per_byte)
-    return Prices(
+    return _no_prices(graph, cluster)._replace(
         op_seconds=op_seconds,
         size=graph.regions.bytes.copy(),
         latency_s=latency_s,
         seconds_per_size=seconds_per_size,
-        memory_bytes=np.array([float(device.memory_bytes) for device in cluster.devices]),
     )
 
 

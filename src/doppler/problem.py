@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +21,9 @@ from doppler.files.values import read_integers, read_object, read_text
 from doppler.graph import DataflowGraph
 from doppler.graph.formats import write_atomically
 from doppler.graph.levels import longest_paths, topological_order
-from doppler.pricing import Prices, given_prices, measured_seconds, modelled_prices
+from doppler.pricing import given_prices, measured_seconds, modelled_prices
+from doppler.problem_arrays import ProblemArrays, link_seconds, make_arrays
+from doppler.restrictions import groups_of, restrict
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -31,39 +32,12 @@ IntArray = NDArray[np.int64]
 _EXTRA = ("makespan_s", "system_kind", "evaluations", "seconds")
 
 
-class ProblemArrays(NamedTuple):
-    """A problem as plain arrays, the form that compiled code takes.
-
-    A region's transfer from device s to device d takes
-    ``latency_s[s, d] + size[r] * seconds_per_size[s, d]`` seconds; with given costs the size is
-    the given number of seconds. The other arrays are those of graph.Regions, and the same edges
-    seen from the consumer: op v reads the regions ``reads[read_ptr[v]:read_ptr[v + 1]]``.
-    """
-
-    op_seconds: FloatArray  # [V, D], inf where the device cannot run the op
-    size: FloatArray  # [R]
-    latency_s: FloatArray  # [D, D]
-    seconds_per_size: FloatArray  # [D, D]
-    region_src: IntArray  # [R]
-    region_ptr: IntArray  # [V + 1]
-    consumer_ptr: IntArray  # [R + 1]
-    consumers: IntArray  # [E]
-    read_ptr: IntArray  # [V + 1]
-    reads: IntArray  # [E]
-    region_bytes: FloatArray  # [R]
-    sink_bytes: FloatArray  # [V] output that no op reads, kept to the end
-    input_ptr: IntArray  # [I + 1]
-    input_consumers: IntArray
-    input_bytes: FloatArray  # [I]
-    memory_bytes: FloatArray  # [D]
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
     """A graph on a cluster: seconds per op and device, transfer times, memory.
 
-    Make it with `build`. Given costs replace the cluster's speeds, latencies and memory sizes;
-    what is left of the cluster is its number of devices and the op kinds they cannot run.
+    Make it with `build`. Given costs replace the cluster's speeds or latencies, or both, and its
+    memory sizes unless they count.
 
     costs: measured on the cluster, where there are any; what it lacks is modelled.
     """
@@ -85,8 +59,32 @@ class Problem:
 
     @property
     def has_given_costs(self) -> bool:
-        """Whether the times come with the graph instead of from the cluster."""
-        return self.graph.given_costs is not None
+        """Whether the times of ops come with the graph instead of from the cluster."""
+        given = self.graph.given_costs
+        return given is not None and given.op_seconds is not None
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether some ops have to be on one device."""
+        return len(self.arrays.members) > 0
+
+    def allows(self, device_BV: IntArray) -> NDArray[np.bool_]:
+        """Which placements [B] have every op where it may run, and groups together."""
+        p = self.arrays
+        able_BV = np.isfinite(p.op_seconds[np.arange(self.num_ops), device_BV])
+        if self.has_groups:
+            able_BV &= device_BV == device_BV[:, p.group]
+        return able_BV.all(axis=1)
+
+    @cached_property
+    def group_seconds(self) -> FloatArray:
+        """Seconds [V, D] of all ops of each op's group, one after another on a device."""
+        p = self.arrays
+        if not self.has_groups:
+            return p.op_seconds
+        total_VD = np.zeros_like(p.op_seconds)
+        np.add.at(total_VD, p.group, p.op_seconds)
+        return total_VD[p.group]
 
     def is_measured(self) -> NDArray[np.bool_]:
         """Which seconds of ops [V, D] are measured, on the devices that can run the op."""
@@ -99,7 +97,12 @@ class Problem:
     def hash(self) -> str:
         """Hex digest of all numbers of the problem: equal for equal problems."""
         digest = hashlib.sha256()
-        for array in self.arrays:
+        p = self.arrays
+        named = (len(p.kind_seconds) > 0, len(p.kind_seconds) > 0, *(self.has_groups,) * 3)
+        # What a problem lacks is no part of its name, which is older than groups.
+        for array, counts in zip(p, (True,) * (len(p) - len(named)) + named, strict=True):
+            if not counts:
+                continue
             digest.update(str(array.shape).encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
@@ -118,6 +121,8 @@ class Problem:
         if num == 1:
             return np.zeros(len(self.arrays.size))
         between = ~np.eye(num, dtype=bool)
+        if len(self.arrays.kind_seconds):
+            return link_seconds(self.arrays, slice(None))[:, between].mean(axis=1)
         return (
             self.arrays.latency_s[between].mean()
             + self.arrays.size * self.arrays.seconds_per_size[between].mean()
@@ -139,68 +144,31 @@ def build(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None = None
     costs: measured on the cluster's devices; they replace modelled seconds, not given ones.
 
     Raises:
-        InputError: an op whose kind no device runs, an op whose data fits on no device, costs of
-            other devices, or ops and transfers of more than `MAX_SECONDS` together.
+        InputError: an op or a group that no device may run, an op whose data fits on no device,
+            costs of other devices, or ops and transfers of more than `MAX_SECONDS` together.
     """
     if costs is not None and costs.devices != tuple(device.name for device in cluster.devices):
         raise InputError(
             f"cluster {cluster.name!r}: costs measured on {', '.join(costs.devices)} are not its"
         )
     if graph.given_costs is not None:
-        prices = given_prices(graph, graph.given_costs, cluster.num_devices)
+        prices = given_prices(graph, graph.given_costs, cluster, costs)
     else:
         prices = modelled_prices(graph, cluster, costs)
-    _forbid_unsupported(graph, cluster, prices.op_seconds)
-    arrays = _arrays(graph, prices)
+    groups = groups_of(graph)
+    restrict(graph, cluster, groups, prices.op_seconds)
+    arrays = make_arrays(graph, prices, groups)
     _check_seconds(graph, arrays)
     _check_memory(graph, arrays)
     return Problem(graph=graph, cluster=cluster, arrays=arrays, costs=costs)
-
-
-def _forbid_unsupported(graph: DataflowGraph, cluster: Cluster, op_seconds: FloatArray) -> None:
-    """Set the seconds [V, D] of ops on devices that do not run their kind to inf."""
-    ops, kinds = graph.ops, np.array(graph.ops.kinds)
-    for d, device in enumerate(cluster.devices):
-        op_seconds[np.isin(kinds, list(device.unsupported_kinds)), d] = np.inf
-    homeless = np.flatnonzero(~np.isfinite(op_seconds).any(axis=1))
-    if len(homeless):
-        v = homeless[0]
-        raise InputError(
-            f"cluster {cluster.name!r}: no device runs op {v} ({ops.names[v]!r}) "
-            f"of kind {ops.kinds[v]!r}"
-        )
-
-
-def _arrays(graph: DataflowGraph, prices: Prices) -> ProblemArrays:
-    """Writable and contiguous copies of all that compiled code reads."""
-    edges, regions, inputs = graph.edges, graph.regions, graph.inputs
-    read_edge_E = np.lexsort((regions.of_edge, edges.dst))
-    return ProblemArrays(
-        op_seconds=np.ascontiguousarray(prices.op_seconds),
-        size=prices.size,
-        latency_s=prices.latency_s,
-        seconds_per_size=np.ascontiguousarray(prices.seconds_per_size),
-        region_src=regions.src.copy(),
-        region_ptr=regions.op_ptr.copy(),
-        consumer_ptr=regions.consumer_ptr.copy(),
-        consumers=regions.consumers.copy(),
-        read_ptr=np.searchsorted(edges.dst[read_edge_E], np.arange(graph.num_ops + 1)),
-        reads=regions.of_edge[read_edge_E],
-        region_bytes=regions.bytes.copy(),
-        sink_bytes=np.where(np.diff(regions.op_ptr) == 0, graph.ops.output_bytes, 0.0),
-        input_ptr=np.cumsum([0, *(len(ops) for ops in inputs.consumers)]).astype(np.int64),
-        input_consumers=np.array(
-            [v for consumers in inputs.consumers for v in consumers], dtype=np.int64
-        ),
-        input_bytes=inputs.bytes.copy(),
-        memory_bytes=prices.memory_bytes,
-    )
 
 
 def _check_seconds(graph: DataflowGraph, arrays: ProblemArrays) -> None:
     """Refuse what no schedule could be written down of, every op and transfer at its slowest."""
     seconds_V = np.where(np.isfinite(arrays.op_seconds), arrays.op_seconds, 0.0).max(axis=1)
     slowest = arrays.latency_s.max() + arrays.size * arrays.seconds_per_size.max()
+    if len(arrays.kind_seconds):
+        slowest = arrays.kind_seconds.max(axis=(1, 2))
     seconds_R = slowest * np.diff(arrays.consumer_ptr)
     if seconds_V.sum() + seconds_R.sum() <= MAX_SECONDS:
         return
@@ -230,6 +198,18 @@ def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
             f"graph {graph.name!r}: op {v} ({graph.ops.names[v]!r}) needs {need_V[v]:.3g} bytes at "
             f"once, the largest device that runs it has {room_V[v]:.3g}"
         )
+    if len(arrays.members) == 0:
+        return
+    # The inputs of a group stay on its device together.
+    input_N = np.repeat(np.arange(len(arrays.input_bytes)), np.diff(arrays.input_ptr))
+    root_M, input_M = np.unique(np.stack([arrays.group[arrays.input_consumers], input_N]), axis=1)
+    held_V = np.bincount(root_M, arrays.input_bytes[input_M], graph.num_ops)
+    bad = np.flatnonzero(held_V > room_V)
+    if len(bad):
+        raise InputError(
+            f"graph {graph.name!r}: the inputs of group {graph.ops.group[bad[0]]} take "
+            f"{held_V[bad[0]]:.3g} bytes, the largest device that runs it has {room_V[bad[0]]:.3g}"
+        )
 
 
 def _integers(values: ArrayLike, name: str) -> IntArray:
@@ -250,6 +230,25 @@ def topological_priority(problem: Problem) -> IntArray:
     order_V = topological_order(problem.num_ops, edges.src, edges.dst)
     priority_V[order_V] = np.arange(problem.num_ops)
     return priority_V
+
+
+def _misplaced(problem: Problem, device_V: IntArray) -> InputError:
+    """Name an op that may not be where it is."""
+    graph, p = problem.graph, problem.arrays
+    bad = np.flatnonzero(~np.isfinite(p.op_seconds[np.arange(problem.num_ops), device_V]))
+    if len(bad):
+        v = int(bad[0])
+        where = f"placement: op {v} ({graph.ops.names[v]!r}) is on device {device_V[v]}"
+        if graph.ops.pinned[v] >= 0:
+            return InputError(f"{where}, but pinned to {graph.ops.pinned[v]}")
+        if graph.ops.group[v] >= 0:
+            return InputError(f"{where}, which cannot run it or its group")
+        return InputError(f"{where}, which cannot run its kind")
+    v = int(np.flatnonzero(device_V != device_V[p.group])[0])
+    return InputError(
+        f"placement: ops {p.group[v]} and {v} of group {graph.ops.group[v]} are on devices "
+        f"{device_V[p.group[v]]} and {device_V[v]}"
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -291,13 +290,8 @@ class Placement:
             )
         if not np.array_equal(np.sort(priority), np.arange(num)):
             raise InputError(f"placement: priorities are not a ranking 0 to {num - 1}")
-        bad = np.flatnonzero(~np.isfinite(problem.arrays.op_seconds[np.arange(num), device]))
-        if len(bad):
-            name = problem.graph.ops.names[bad[0]]
-            raise InputError(
-                f"placement: op {bad[0]} ({name!r}) is on device {device[bad[0]]}, "
-                "which cannot run its kind"
-            )
+        if not problem.allows(device[None])[0]:
+            raise _misplaced(problem, device)
         return cls(device=device, priority=priority, problem_hash=problem.hash)
 
     def save(self, path: str | Path, extra: Mapping[str, object] | None = None) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from programs import random_splits
 from torch import nn
 from torch.nn import functional
 
+from doppler.baselines import HEFT
+from doppler.baselines.naive import random_devices
 from doppler.cluster import host
 from doppler.einsum import lower
 from doppler.errors import InputError
@@ -51,6 +54,29 @@ def no_thread_is_left():
 
 
 # --- Results and traces ---------------------------------------------------------------------------
+
+
+def test_groups_and_pins_hold_where_ops_are_executed():
+    plain = graph("chainmm")
+    label_V = np.arange(plain.num_ops) // 4
+    ops = replace(plain.ops, group=label_V, pinned=np.where(label_V == 1, 0, -1))
+    restricted = build(replace(plain, ops=ops), host(num_devices=2))
+    rng = np.random.default_rng(0)
+    legal_BV = random_devices(restricted, 3, rng)
+    assert (legal_BV[:, label_V == 1] == 0).all() and (legal_BV == 1).any()
+    moved_V = np.where(label_V == 1, 1, legal_BV[0])
+    parted_V = legal_BV[0].copy()
+    parted_V[0] = 1 - parted_V[0]
+    with Threads(verify=True).open(restricted) as session:
+        measured = session.measure(np.stack([*legal_BV, moved_V, parted_V]))
+        assert measured.feasible.tolist() == [True] * 3 + [False] * 2
+        assert np.isfinite(measured.seconds[:, 0]).tolist() == [True] * 3 + [False] * 2
+        check(session.trace(Placement.make(restricted, legal_BV[1])))
+        found = HEFT(evaluations=3).place(session, rng)
+    assert restricted.allows(found.placement.device[None]).all()
+    for device_V in (moved_V, parted_V):
+        with pytest.raises(InputError, match="placement: op"):
+            Placement.make(restricted, device_V)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -1,5 +1,6 @@
 """Graph files: round trips, and one line for everything that can be wrong with a file."""
 
+import dataclasses
 import json
 import os
 
@@ -11,16 +12,18 @@ from doppler.errors import InputError
 from doppler.graph import DataflowGraph, KernelSpec, load_graph, save_json, save_text
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
 from doppler.graph.formats import write_atomically
+from doppler.graph.networkx_format import from_networkx, to_networkx
+from doppler.graph.text_format import render_text
 
 
 def assert_same(left: DataflowGraph, right: DataflowGraph) -> None:
     """Every column of every table, exactly."""
     assert left.name == right.name
     for table, columns in {
-        "ops": ("flops", "read_bytes", "output_bytes", "node", "block"),
+        "ops": ("flops", "read_bytes", "output_bytes", "node", "block", "group", "pinned"),
         "edges": ("src", "dst", "region", "bytes"),
         "inputs": ("node", "block", "bytes"),
-        "given_costs": ("op_seconds", "transfer_seconds"),
+        "given_costs": ("op_seconds", "transfer_seconds", "kinds", "counts_memory"),
     }.items():
         one, other = getattr(left, table), getattr(right, table)
         assert (one is None) == (other is None)
@@ -53,6 +56,8 @@ def full_graph() -> DataflowGraph:
             output_bytes=[3, 4, 5],
             node=[7, 8, -1],
             block=[1, 0, 2],
+            group=[4, -1, 4],
+            pinned=[-1, 1, -1],
             kernels=[None, kernel, None],
         ),
         edges=Edges.make(src=[0, 0, 1], dst=[1, 1, 2], region=[5, 2, 0], bytes=[10, 20, 1 / 3]),
@@ -78,6 +83,74 @@ def test_json_keeps_random_graphs(tmp_path, seed):
     graph = with_given_costs(graph) if seed % 2 else graph
     save_json(graph, tmp_path / "graph.json")
     assert_same(load_graph(tmp_path / "graph.json"), graph)
+
+
+GIVEN = {
+    "by device": {"op_seconds": [[1, np.inf], [1 / 3, 2], [0, 0]], "transfer_seconds": [1, 2, 3]},
+    "by kinds of devices": {
+        "op_seconds": None,
+        "transfer_seconds": [[[0.1, np.nan], [0.2, 0.3]]] * 3,
+        "kinds": ("gpu", "cpu"),
+    },
+    "of ops alone": {"op_seconds": [1, 2, 3], "transfer_seconds": None},
+    "of edges alone": {"op_seconds": None, "transfer_seconds": [1, 2, 3]},
+}
+
+
+@pytest.mark.parametrize("counts_memory", [False, True])
+@pytest.mark.parametrize("name", GIVEN)
+def test_json_keeps_given_costs_of_every_form(tmp_path, name, counts_memory):
+    given = GivenCosts.make(**GIVEN[name], counts_memory=counts_memory)
+    graph = dataclasses.replace(full_graph(), given_costs=given)
+    save_json(graph, tmp_path / "graph.json")
+    assert_same(load_graph(tmp_path / "graph.json"), graph)
+    assert_same(from_networkx(to_networkx(graph)), graph)
+
+
+def version_2(**keys) -> str:
+    ops = [{"given_seconds": [2, None]}, {"given_seconds": 3, "group": 0, "pinned": 1}]
+    edges = [{"src": 0, "dst": 1, "given_seconds": {"cpu": {"gpu": 1}, "gpu": {"cpu": 2}}}]
+    graph = {"format": "doppler-graph", "version": 2, "ops": ops, "edges": edges}
+    return json.dumps({**graph, **keys})
+
+
+def test_version_2_says_seconds_by_device_and_kind_groups_and_pins(tmp_path):
+    path = tmp_path / "new.json"
+    path.write_text(version_2())
+    graph = load_graph(path)
+    assert graph.ops.group.tolist() == [-1, 0]
+    assert graph.ops.pinned.tolist() == [-1, 1]
+    given = graph.given_costs
+    assert given is not None and given.op_seconds is not None and given.counts_memory
+    assert given.op_seconds.tolist() == [[2, np.inf], [3, 3]]
+    assert given.kinds == ("cpu", "gpu")
+    np.testing.assert_array_equal(given.transfer_seconds, [[[np.nan, 1], [2, np.nan]]])
+    path.write_text(version_2(counts_memory=False))
+    assert load_graph(path).given_costs.counts_memory is False
+
+
+def test_version_1_is_read_as_ever_and_counts_no_memory_with_given_costs(tmp_path):
+    path = tmp_path / "old.json"
+    path.write_text(
+        '{"format": "doppler-graph", "version": 1, "ops": [{"given_seconds": 2}], "edges": []}'
+    )
+    given = load_graph(path).given_costs
+    assert given is not None and given.op_seconds is not None
+    assert given.op_seconds.tolist() == [2]
+    assert not given.counts_memory
+
+
+def test_the_text_format_cannot_say_what_version_2_can():
+    for graph in (
+        dataclasses.replace(with_given_costs(graph_of([1])), ops=Ops.make(flops=[1], group=[0])),
+        dataclasses.replace(graph_of([1]), ops=Ops.make(flops=[1], pinned=[0])),
+        dataclasses.replace(
+            graph_of([1]),
+            given_costs=GivenCosts.make(op_seconds=[[1, 2]], transfer_seconds=[]),
+        ),
+    ):
+        with pytest.raises(InputError, match="the text format has none, write JSON"):
+            render_text(graph)
 
 
 def test_json_needs_nothing_but_ops_and_the_ends_of_edges(tmp_path):
@@ -285,6 +358,11 @@ def bad_op(row: dict) -> str:
     return bad_json(ops=[{"flops": 1}, row])
 
 
+def new_op(row: dict) -> str:
+    """The same of version 2."""
+    return version_2(ops=[{"given_seconds": [2, None]}, row], edges=[])
+
+
 def bad_edge(row: dict) -> str:
     return bad_json(edges=[row])
 
@@ -309,8 +387,31 @@ BAD_JSON = {
     "a list": ("[]", ": not a doppler-graph file"),
     "no format": ("{}", ": not a doppler-graph file (no 'format': 'doppler-graph')"),
     "wrong format": (bad_json(format="other"), ": not a doppler-graph file"),
-    "wrong version": (bad_json(version=2), ": version 2, this program reads 1"),
-    "no version": (bad_json(version=None), ": version None, this program reads 1"),
+    "wrong version": (bad_json(version=3), ": version 3, this program reads 1 and 2"),
+    "no version": (bad_json(version=None), ": version None, this program reads 1 and 2"),
+    "seconds for different numbers of devices": (
+        new_op({"given_seconds": [1]}),
+        ": ops[1].given_seconds: 1 devices, those of ops[0] are 2",
+    ),
+    "an op that runs nowhere": (
+        new_op({"given_seconds": [None, None]}),
+        ": graph 'graph': op 1 ('op1') has given seconds inf",
+    ),
+    "an op without seconds": (new_op({}), ": ops[1].given_seconds: expected a number, found None"),
+    "a group by name": (
+        new_op({"given_seconds": 1, "group": "a"}),
+        ": ops[1].group: expected an integer, found 'a'",
+    ),
+    "an unknown key": (
+        new_op({"given_seconds": 1, "groups": 1}),
+        ": ops[1].groups: no such key, did you mean 'group'?",
+    ),
+    "a group in version 1": (bad_op({"group": 1}), ": ops[1].group: no such key, "),
+    "seconds by one kind": (
+        version_2(edges=[{"src": 0, "dst": 1, "given_seconds": {"cpu": 1}}]),
+        ": edges[0].given_seconds.cpu: expected an object of seconds by kind of the receiver",
+    ),
+    "no flag": (version_2(counts_memory=1), ": counts_memory: expected true or false, found 1"),
     "ops not a list": (bad_json(ops={}), ": 'ops' must be a list of objects"),
     "op not an object": (bad_json(ops=[1]), ": 'ops' must be a list of objects"),
     "edges not a list": (bad_json(edges="none"), ": 'edges' must be a list of objects"),

@@ -134,14 +134,15 @@ def _make_plan(problem: Problem, placement: Placement, contention: str) -> _Plan
     producers = sorted(set(zip(edges.src.tolist(), edges.region.tolist(), strict=True)))
     number = {producer: r for r, producer in enumerate(producers)}
     readers: dict[int, list[int]] = {r: [] for r in range(len(producers))}
-    size: dict[int, float] = {}
+    given_s: dict[int, np.ndarray] = {}
     num_bytes: dict[int, float] = {}
     for e in range(len(edges)):
         r = number[int(edges.src[e]), int(edges.region[e])]
         readers[r].append(int(edges.dst[e]))
         num_bytes[r] = float(edges.bytes[e])
         given = graph.given_costs
-        size[r] = num_bytes[r] if given is None else float(given.transfer_seconds[e])
+        if given is not None and given.transfer_seconds is not None:
+            given_s[r] = given.transfer_seconds[e]
 
     for v in range(graph.num_ops):
         plan.seconds["op", v] = float(arrays.op_seconds[v, device[v]])
@@ -162,9 +163,16 @@ def _make_plan(problem: Problem, placement: Placement, contention: str) -> _Plan
                 uses_here += there
                 continue
             transfer = ("transfer", r, d)
-            plan.seconds[transfer] = float(
-                arrays.latency_s[here, d] + size[r] * arrays.seconds_per_size[here, d]
-            )
+            if r not in given_s:
+                seconds = (
+                    arrays.latency_s[here, d] + num_bytes[r] * arrays.seconds_per_size[here, d]
+                )
+            elif given_s[r].ndim == 0:
+                seconds = given_s[r]
+            else:
+                kinds = [problem.cluster.devices[i].name.split(":")[0] for i in (here, d)]
+                seconds = given_s[r][tuple(map(graph.given_costs.kinds.index, kinds))]
+            plan.seconds[transfer] = float(seconds)
             plan.needs[transfer] = [("op", src)]
             plan.resources[transfer] = {
                 "none": [],

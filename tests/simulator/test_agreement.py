@@ -7,7 +7,13 @@ from itertools import product
 
 import numpy as np
 import pytest
-from problems import REPOSITORY, published_graph, random_placement, random_problem
+from problems import (
+    REPOSITORY,
+    published_graph,
+    random_placement,
+    random_problem,
+    restricted_problem,
+)
 from simulator import oracle, simpy_model
 
 from doppler.cluster import preset
@@ -64,11 +70,22 @@ def assert_same_events(trace: Trace, expected: oracle.Schedule) -> None:
     assert trace.peak_bytes.tolist() == expected.peak_bytes
 
 
+@cache
+def restricted_cases() -> list[tuple[Problem, Placement]]:
+    """Groups, pins, seconds by device and by kinds of devices."""
+    found = []
+    for seed in range(60):
+        problem = restricted_problem(seed, num_ops=3 + seed % 20, num_devices=2 + seed % 3)
+        found.append((problem, random_placement(problem, seed)))
+    assert sum(len(problem.arrays.kind_seconds) > 0 for problem, _ in found) > 10
+    return found
+
+
 @pytest.mark.parametrize(("contention", "queue", "streams"), MODES)
 def test_work_conserving_engine_equals_the_oracle(contention, queue, streams):
     system = WorkConserving(contention=contention, queue=queue, streams=streams)
     num_deadlocks = 0
-    for problem, placement in cases():
+    for problem, placement in [*cases(), *restricted_cases()]:
         expected = oracle.simulate(
             problem,
             placement,

@@ -253,21 +253,31 @@ def _move(p, plan, step, walk):
     v = _draw_op(plan, walk)
     here = device_V[v]
     there = (here + 1 + _draw_int(plan, status, num_devices - 1)) % num_devices
-    _join(step, v, walk)
+    _join(p, step, v, walk)
     if _draw(plan, status) < GROUP_SHARE and plan.near.ptr[v] < plan.near.ptr[v + 1]:
         for _ in range(num_ops):
             v = _draw_neighbour(plan, v, status)
             if device_V[v] != here:
                 there = device_V[v]
                 break
-            _join(step, v, walk)
+            _join(p, step, v, walk)
     for i in range(status[0].num_moved):
         if p.op_seconds[walk.moved[i], there] < np.inf:
             device_V[walk.moved[i]] = there
 
 
 @compiled
-def _join(step, v, walk):
+def _join(p, step, v, walk):
+    """Op v is to move, with all of its group in the problem."""
+    if len(p.members) == 0:
+        _join_alone(step, v, walk)
+    elif walk.group[v] != step:
+        for i in range(p.member_ptr[p.group[v]], p.member_ptr[p.group[v] + 1]):
+            _join_alone(step, p.members[i], walk)
+
+
+@compiled
+def _join_alone(step, v, walk):
     if walk.group[v] != step:
         walk.group[v] = step
         num = walk.status[0].num_moved

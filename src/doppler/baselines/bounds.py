@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from doppler.compiled import compiled
 from doppler.compiled.heap import ENTRY, heap_pop, heap_push
 from doppler.graph.levels import longest_paths, successors, topological_order
-from doppler.problem import Problem, ProblemArrays
+from doppler.problem import Problem
+from doppler.problem_arrays import ProblemArrays, move_seconds, transposed
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -44,13 +45,14 @@ def lower_bound(problem: Problem, *, streams: int = 1) -> LowerBound:
 
 
 def lower_bounds(problem: Problem, *, streams: int = 1) -> dict[str, float]:
-    """Four bounds in seconds by name, the simplest first.
+    """Four bounds in seconds by name, the simplest first; five where ops are in groups.
 
     load: all work, as if ops could be divided among all streams (`load_shares`). path: the longest
     path, every op at its fastest, no transfer. join: the longest path on which an op that joins
     several others, or feeds several, has them on its own device one after another or waits for a
     transfer (`heads_and_tails`). window: some ops as divisible work, after the smallest head among
-    them and before the smallest tail (`window_bound`).
+    them and before the smallest tail (`window_bound`). group: the same of the ops of a group, on
+    the device that is best for it.
     """
     edges, seconds_VD = problem.graph.edges, problem.arrays.op_seconds
     no_transfers = np.zeros(len(edges))
@@ -59,12 +61,32 @@ def lower_bounds(problem: Problem, *, streams: int = 1) -> dict[str, float]:
     )
     share_V = load_shares(seconds_VD) / streams
     head_VD, tail_VD = heads_and_tails(problem, streams=streams)
-    return {
+    bounds = {
         "load": float(share_V.sum()),
         "path": float(path_V.max()),
         "join": float((head_VD + seconds_VD + tail_VD).min(axis=1).max()),
         "window": window_bound(head_VD.min(axis=1), share_V, tail_VD.min(axis=1)),
     }
+    if problem.has_groups:
+        bounds["group"] = _group_bound(problem.arrays, streams, head_VD, tail_VD)
+    return bounds
+
+
+def _group_bound(p: ProblemArrays, streams: int, head_VD: FloatArray, tail_VD: FloatArray) -> float:
+    """The largest `window_bound` of a group, on the device where it is smallest.
+
+    There the streams share its ops, which take nothing of any other device.
+    """
+    largest = 0.0
+    for root in np.flatnonzero(np.diff(p.member_ptr) > 1):
+        ops = p.members[p.member_ptr[root] : p.member_ptr[root + 1]]
+        able_D = np.isfinite(p.op_seconds[root])
+        windows = [
+            window_bound(head_VD[ops, d], p.op_seconds[ops, d] / streams, tail_VD[ops, d])
+            for d in np.flatnonzero(able_D)
+        ]
+        largest = max(largest, min(windows))
+    return largest
 
 
 def load_shares(seconds_VD: FloatArray) -> FloatArray:
@@ -111,35 +133,36 @@ def heads_and_tails(problem: Problem, *, streams: int = 1) -> tuple[FloatArray, 
     release time r v starts no earlier than r + (sum of seconds of those of L with head >= r) /
     streams. Every other producer u ran on some d' != d and paid a transfer: v starts no earlier
     than min_d' head + seconds + transfer. The head is the least, over all L, of the larger of the
-    two. Who arrives last when remote is in L first, so that as many L as producers need a look.
+    two. Who arrives last when remote is in L first, so that as many L as producers need a look; a
+    producer in the group of v is always in L.
     Tails are heads of the reversed graph.
 
     Source: the recursion of Papadimitriou and Yannakakis, "Towards an architecture-independent
     analysis of parallel algorithms", SIAM Journal on Computing 1990, for direct producers without
     recomputation, and per device; release times as in Carlier (see `window_bound`).
     """
-    p = problem.arrays
-    src_P, dst_P, size_P = pairs(problem)
+    src_P, dst_P, forward = pairs(problem)
     order_V = topological_order(problem.num_ops, src_P, dst_P)
-    backward = p._replace(
-        latency_s=np.ascontiguousarray(p.latency_s.T),
-        seconds_per_size=np.ascontiguousarray(p.seconds_per_size.T),
-    )
-    head_VD = _heads(p, streams, order_V, dst_P, src_P, size_P)
-    tail_VD = _heads(backward, streams, order_V[::-1].copy(), src_P, dst_P, size_P)
+    head_VD = _heads(forward, streams, order_V, dst_P, src_P)
+    tail_VD = _heads(transposed(forward), streams, order_V[::-1].copy(), src_P, dst_P)
     return head_VD, tail_VD
 
 
-def pairs(problem: Problem) -> tuple[IntArray, IntArray, FloatArray]:
-    """Producer, consumer and size [P] of every pair of ops with an edge.
+def pairs(problem: Problem) -> tuple[IntArray, IntArray, ProblemArrays]:
+    """Producer and consumer [P] of every pair of ops with an edge, and transfers between them.
 
-    Of several regions between them the largest counts: without contention it arrives last.
+    In these arrays the pairs stand in place of regions, for `move_seconds` alone. Of several
+    regions between two ops the largest counts: without contention it arrives last.
     """
-    edges, regions = problem.graph.edges, problem.graph.regions
+    edges, regions, p = problem.graph.edges, problem.graph.regions, problem.arrays
     pair_P, of_edge = np.unique(edges.src * problem.num_ops + edges.dst, return_inverse=True)
     size_P = np.zeros(len(pair_P))
-    np.maximum.at(size_P, of_edge, problem.arrays.size[regions.of_edge])
-    return pair_P // problem.num_ops, pair_P % problem.num_ops, size_P
+    np.maximum.at(size_P, of_edge, p.size[regions.of_edge])
+    by_kind = np.zeros((len(pair_P) if len(p.kind_seconds) else 0, *p.kind_seconds.shape[1:]))
+    if len(by_kind):
+        np.maximum.at(by_kind, of_edge, p.kind_seconds[regions.of_edge])
+    moves = p._replace(size=size_P, kind_seconds=by_kind)
+    return pair_P // problem.num_ops, pair_P % problem.num_ops, moves
 
 
 class _Scratch(NamedTuple):
@@ -158,9 +181,11 @@ def _heads(
     order_V: IntArray,
     op_P: IntArray,
     before_P: IntArray,
-    size_P: FloatArray,
 ) -> FloatArray:
-    """Heads [V, D] where op_P waits for before_P, pair by pair, and order_V agrees with that."""
+    """Heads [V, D] where op_P waits for before_P, pair by pair, and order_V agrees with that.
+
+    p: of the transfers of pairs, see `pairs`.
+    """
     ptr, pair_P = successors(len(order_V), op_P, before_P)
     most = int(np.diff(ptr).max())
     head_VD = np.empty_like(p.op_seconds)
@@ -171,12 +196,12 @@ def _heads(
         heap=np.empty(most, ENTRY),
         arrival_s=np.empty(most),
     )
-    _fill_heads(p, float(streams), order_V, ptr, before_P[pair_P], size_P[pair_P], scratch, head_VD)
+    _fill_heads(p, float(streams), order_V, ptr, before_P[pair_P], pair_P, scratch, head_VD)
     return head_VD
 
 
 @compiled
-def _fill_heads(p, streams, order_V, ptr, before_P, size_P, s, head_VD):
+def _fill_heads(p, streams, order_V, ptr, before_P, pair_P, s, head_VD):
     num_devices = p.op_seconds.shape[1]
     for v in order_V:
         begin, num = ptr[v], ptr[v + 1] - ptr[v]
@@ -188,8 +213,8 @@ def _fill_heads(p, streams, order_V, ptr, before_P, size_P, s, head_VD):
                 u = before_P[begin + i]
                 s.remote_s[i] = np.inf
                 for e in range(num_devices):
-                    if e != d:
-                        move = p.latency_s[e, d] + size_P[begin + i] * p.seconds_per_size[e, d]
+                    if e != d and p.group[u] != p.group[v]:
+                        move = move_seconds(p, pair_P[begin + i], e, d)
                         arrival = head_VD[u, e] + p.op_seconds[u, e] + move
                         s.remote_s[i] = min(s.remote_s[i], arrival)
                 heap_push(s.heap, 0, i, -s.remote_s[i], i)

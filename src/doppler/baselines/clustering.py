@@ -15,16 +15,14 @@ from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import (
     begin,
     best_device,
-    earliest,
+    choose_home,
     make_schedule,
-    overflow_bytes,
     queue_keys,
     queue_released,
     schedule,
     tie_seconds,
 )
 from doppler.compiled import compiled
-from doppler.compiled.draws import uniform
 from doppler.compiled.heap import heap_pop
 from doppler.options import checked
 from doppler.problem import Problem
@@ -130,26 +128,9 @@ def _schedule_batch(p, s, groups, homes, edge_BE, num_edges_B, cap_B, key_BV, se
             size -= 1
             root = root_of(groups, v)
             if homes.device[root] < 0:
-                _choose_home(p, s, groups, homes, v, root, seeds_B[b], -1 - step * len(s.devices))
+                load_D, draw = groups.load[root], -1 - step * len(s.devices)
+                home = choose_home(p, s, v, load_D, homes.booked, seeds_B[b], draw, -1)
+                homes.device[root] = home
+                homes.booked[home] += load_D[home]
             d = best_device(p, s, v, homes.device[root], False, seeds_B[b], step)
             num_released = schedule(p, s, v, d, False, b, step, decisions)
-
-
-@compiled
-def _choose_home(p, s, groups, homes, v, root, seed, draw):
-    """Choose the home of a group whose first op is v."""
-    best, tied, least, time = 0, 0, np.inf, np.inf
-    for d in range(len(s.devices)):
-        if groups.load[root, d] == np.inf:
-            continue
-        over = overflow_bytes(p, s, v, d)
-        start, _ = earliest(p, s, v, d, False)
-        finish = max(start, homes.booked[d]) + groups.load[root, d]
-        if over < least or (over == least and finish < time - s.tie_s):
-            best, tied, least, time = d, 1, over, finish
-        elif over == least and finish <= time + s.tie_s:
-            tied += 1
-            if uniform(seed, draw - d) * tied < 1.0:
-                best = d
-    homes.device[root] = best
-    homes.booked[best] += groups.load[root, best]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.bounds import heads_and_tails, lower_bound, pairs
-from doppler.problem import ProblemArrays
+from doppler.problem_arrays import ProblemArrays, link_seconds, move_seconds, same_when_swapped
 from doppler.trace import Trace
 
 IntArray = NDArray[np.int64]
@@ -40,10 +40,11 @@ class ConstraintProgram:
     """A problem as a constraint program, under the rules of a traced execution, which is its hint.
 
     model: minimises the makespan. An op's start is a variable; that it runs on a device is one
-    literal per device that can run it, of which exactly one holds, and an optional interval. A
-    device's intervals do not overlap, or not more than ``streams`` of them. An op starts after its
-    producers, and later by the transfer where one is on another device. Redundant, but they decide:
-    heads and tails (bounds.heads_and_tails), and that no device has more work than the makespan.
+    literal per device that can run it, of which exactly one holds, and an optional interval; a
+    group has the literals of its first op. A device's intervals do not overlap, or not more than
+    ``streams`` of them. An op starts after its producers, and later by the transfer where one is on
+    another device. Redundant, but they decide: heads and tails (bounds.heads_and_tails), and that
+    no device has more work than the makespan.
     Of devices that can be exchanged, the k-th heaviest op may only use the first k.
 
     Where transfers contend, each is an optional interval too: those of a channel or of an engine do
@@ -106,10 +107,13 @@ class ConstraintProgram:
         model.add_hint(makespan, self._ticks(hint.makespan_s))
         model.minimize(makespan)
         intervals, work = defaultdict(list), defaultdict(list)
-        for v in range(problem.num_ops):
+        for v, root in enumerate(problem.arrays.group):
             able = np.flatnonzero(np.isfinite(seconds_VD[v])).tolist()
-            on = {d: model.new_bool_var(f"op {v} on {d}") for d in able}
-            model.add_exactly_one(on.values())
+            if root == v:
+                on = {d: model.new_bool_var(f"op {v} on {d}") for d in able}
+                model.add_exactly_one(on.values())
+            else:
+                on = self._on[root]
             start = model.new_int_var(0, self._horizon, f"start {v}")
             end = start + self._choose(on, seconds_VD[v])
             model.add(start >= self._choose(on, head_VD[v]))
@@ -145,16 +149,17 @@ class ConstraintProgram:
     def _hint_ops(self, hint: Trace, device_V: IntArray) -> None:
         for v, on in enumerate(self._on):
             self.model.add_hint(self._start[v], self._ticks(hint.op_start_s[v]))
-            for d, literal in on.items():
+            for d, literal in on.items() if self._problem.arrays.group[v] == v else ():
                 self.model.add_hint(literal, bool(device_V[v] == d))
 
     def _add_delays(self) -> None:
         """Without contention: an op starts a transfer later than a producer elsewhere ends."""
-        p = self._problem.arrays
-        for u, v, size in zip(*(column.tolist() for column in pairs(self._problem)), strict=True):
+        src_P, dst_P, moves = pairs(self._problem)
+        seconds_PDD = link_seconds(moves, slice(None))
+        for u, v, seconds_DD in zip(src_P.tolist(), dst_P.tolist(), seconds_PDD, strict=True):
             self.model.add(self._start[v] >= self._end[u])
             for d, here in self._on[v].items():
-                seconds_D = p.latency_s[:, d] + size * p.seconds_per_size[:, d]
+                seconds_D = seconds_DD[:, d].copy()
                 seconds_D[d] = 0.0
                 delay = self._choose(self._on[u], seconds_D)
                 self.model.add(self._start[v] >= self._end[u] + delay).only_enforce_if(here)
@@ -182,7 +187,7 @@ class ConstraintProgram:
                 for s, there in self._on[u].items():
                     if s == d:
                         continue
-                    ticks = self._ticks(p.latency_s[s, d] + p.size[r] * p.seconds_per_size[s, d])
+                    ticks = self._ticks(move_seconds(p, r, s, d))
                     moves = model.new_bool_var(f"region {r} from {s} to {d}")
                     model.add_hint(moves, bool(device_V[u] == s and d in device_V[local]))
                     interval = model.new_optional_fixed_size_interval_var(begin, ticks, moves, "")
@@ -222,20 +227,9 @@ def exchangeable(p: ProblemArrays) -> list[list[int]]:
     """Groups of devices that can swap their names without changing the problem."""
     groups: list[list[int]] = []
     for d in range(p.op_seconds.shape[1]):
-        group = next((group for group in groups if _can_swap(p, group[0], d)), None)
+        group = next((group for group in groups if same_when_swapped(p, group[0], d)), None)
         if group is None:
             groups.append([d])
         else:
             group.append(d)
     return groups
-
-
-def _can_swap(p: ProblemArrays, a: int, b: int) -> bool:
-    swapped = np.arange(p.op_seconds.shape[1])
-    swapped[[a, b]] = b, a
-    links = [p.latency_s, p.seconds_per_size]
-    return (
-        np.array_equal(p.op_seconds[:, a], p.op_seconds[:, b])
-        and p.memory_bytes[a] == p.memory_bytes[b]
-        and all(np.array_equal(link[np.ix_(swapped, swapped)], link) for link in links)
-    )

@@ -21,6 +21,7 @@ from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.graph.levels import find_cycle, ranked_order
 from doppler.problem import Problem
+from doppler.problem_arrays import link_seconds
 from doppler.system import Session
 
 FloatArray = NDArray[np.float64]
@@ -51,8 +52,8 @@ class Enumerative:
       the devices get equally many; a formation block counts with the group that completes it. For
       more than 8 devices a group is as many blocks as 8! selections can be tried for, and the next
       one takes the devices that are left.
-    - No block goes where its kind cannot run. Where a whole group finds no devices, fewer blocks
-      form one.
+    - No block goes where it may not run. Where a whole group finds no devices, fewer blocks form
+      one; so it is with blocks that the problem itself has in one group, which follow the first.
     - If the result does not fit in memory, all is assigned once more, each block to where it and
       all that was brought there before have room, or else where least is lacking.
     - A piece is a region of the graph, what our systems move; the original cuts the regions of all
@@ -123,7 +124,8 @@ def nodes_in_order(graph: DataflowGraph) -> list[list[int]]:
 
 def distances(problem: Problem) -> FloatArray:
     """[D, D] bandwidth of the fastest link over that of each, 0 from a device to itself."""
-    distance_DD = problem.arrays.seconds_per_size.copy()
+    p = problem.arrays
+    distance_DD = link_seconds(p) if len(p.kind_seconds) else p.seconds_per_size.copy()
     np.fill_diagonal(distance_DD, 0.0)
     if not distance_DD.any():  # links of infinite bandwidth are all the same
         distance_DD = 1.0 - np.eye(len(distance_DD))
@@ -222,6 +224,9 @@ class _Assignment:
         self, group: Sequence[int], free: Sequence[int], formations: dict[int, IntArray]
     ) -> list[int] | None:
         """The first of the cheapest selections of free devices, None where none is possible."""
+        undecided = [self.arrays.group[v] for v in group if self.able_VD[v].sum() > 1]
+        if len(set(undecided)) < len(undecided):
+            return None  # they go to one device, whichever that is
         cost_KD = np.stack([np.where(self._allowed(v), self._cost(v), np.inf) for v in group])
         selection_SK = np.array(free)[_selections(len(free), len(group))]
         total_S = cost_KD[np.arange(len(group)), selection_SK].sum(axis=1)
@@ -268,6 +273,9 @@ class _Assignment:
 
     def _assign(self, v: int, d: int) -> None:
         own = slice(self.arrays.region_ptr[v], self.arrays.region_ptr[v + 1])
+        if len(self.arrays.members):
+            together_V = self.arrays.group == self.arrays.group[v]
+            self.able_VD[together_V] = np.arange(len(self.room_D)) == d
         self.room_D[d] -= self._brought(v)[d]
         self.device_V[v] = self.holder_P[own] = d
         self.is_there_PD[own, d] = self.is_there_PD[self.pieces[v], d] = True

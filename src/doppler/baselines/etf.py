@@ -23,6 +23,7 @@ from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
 from doppler.options import checked
 from doppler.problem import Problem
+from doppler.problem_arrays import move_seconds
 
 
 @checked
@@ -95,8 +96,9 @@ def _first_pair(p, s, key_V, candidates, size, seed, draw):
     best, device, tied, least, time, wait = 0, 0, 0, np.inf, np.inf, np.inf
     for i in range(size):
         v = candidates[i]
+        home = s.home[p.group[v]]
         for d in range(num_devices):
-            if p.op_seconds[v, d] == np.inf:
+            if p.op_seconds[v, d] == np.inf or (home >= 0 and d != home):
                 continue
             start, _ = earliest(p, s, v, d, False)
             if least == 0.0 and start > time + s.tie_s:
@@ -125,5 +127,5 @@ def _incoming_seconds(p, s, v, d):
             r = p.reads[i]
             if not s.has_region[r, d]:
                 source = s.ops[p.region_src[r]].device
-                total += p.latency_s[source, d] + p.size[r] * p.seconds_per_size[source, d]
+                total += move_seconds(p, r, source, d)
     return total

@@ -1,5 +1,7 @@
 """Groups of ops that go to one device: the ends of heavy edges, joined under a cap on loads.
 
+Those that the problem itself has are where it begins.
+
 Shape suffixes: V ops, E edges, D devices.
 """
 
@@ -46,7 +48,7 @@ def root_of(groups, v):
 
 @compiled
 def join_groups(p, groups, heavy, cap_s):
-    """Make groups of single ops anew, and join those at the ends of the edges ``heavy``, in order.
+    """Make the problem's groups anew, and join those at the ends of the edges ``heavy``, in order.
 
     Two groups stay apart where no device could run both within ``cap_s`` seconds.
 
@@ -56,9 +58,13 @@ def join_groups(p, groups, heavy, cap_s):
     num_ops, num_devices = p.op_seconds.shape
     load = groups.load
     for v in range(num_ops):
-        groups.parent[v] = v
+        groups.parent[v] = p.group[v]
         for d in range(num_devices):
             load[v, d] = p.op_seconds[v, d]
+    for v in range(num_ops):
+        if p.group[v] != v:
+            for d in range(num_devices):
+                load[p.group[v], d] += load[v, d]
     for e in heavy:
         a, b = root_of(groups, groups.src[e]), root_of(groups, groups.dst[e])
         least = np.inf

@@ -13,6 +13,10 @@ Measured under tight memory, runs of the second kind more often fit and the othe
 faster: of several runs the best is as fast as with one kind and fits as often as with the other.
 What fits is decided by the system.
 
+Groups of the problem: the first op of a group takes all of it to the device on which, by the start
+of this op and the groups that are there already, the group would end first; memory as above, with
+the inputs of the whole group. The others have no choice.
+
 Shape suffixes: B runs, V ops, R regions, I inputs, D devices.
 """
 
@@ -26,6 +30,7 @@ from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
 from doppler.compiled.heap import ENTRY, heap_pop, heap_push
 from doppler.problem import Problem
+from doppler.problem_arrays import ProblemArrays, move_seconds
 from doppler.simulator.state import output_bytes
 
 # Sums of the same seconds in another order differ in the last digits: such times are tied.
@@ -64,6 +69,12 @@ class PartialSchedule(NamedTuple):
     limited: bool  # whether anything can overflow at all
     near: bool  # whether copies are asked for where nothing can overflow, too
     tie_s: float
+    home: NDArray[
+        np.int64
+    ]  # [V] of groups, by their first op: their device, -1 before it is chosen
+    load: NDArray[np.float64]  # [V, D] seconds of all ops of an op's group
+    other_inputs: NDArray[np.float64]  # [V] bytes that the group of an op needs beside the op's own
+    booked: NDArray[np.float64]  # [D] seconds of the groups that have it as their home
     after: NDArray[np.float64]  # [V, D] seconds that count beside the end of an op
 
 
@@ -95,8 +106,20 @@ def make_schedule(
         limited=bool(everything > p.memory_bytes.min()),
         near=near,
         tie_s=float(tie_s),
+        home=np.zeros(num_ops, np.int64),
+        load=problem.group_seconds,
+        other_inputs=_other_inputs(p, needs),
+        booked=np.zeros(num_devices),
         after=np.zeros((num_ops, num_devices)) if after_VD is None else after_VD,
     )
+
+
+def _other_inputs(p: ProblemArrays, needs: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Bytes [V] of the inputs that an op's group needs and the op does not."""
+    op_N, input_N = needs
+    own_V = np.bincount(op_N, p.input_bytes[input_N], len(p.group))
+    root_M, input_M = np.unique(np.stack([p.group[op_N], input_N]), axis=1)
+    return np.bincount(root_M, p.input_bytes[input_M], len(p.group))[p.group] - own_V
 
 
 def tie_seconds(level_V: NDArray[np.float64]) -> float:
@@ -129,8 +152,9 @@ def schedule_ops(
 
     insertion: the best device is the one on which the op ends first, gaps between scheduled ops
     included; else the one on which it starts first, after all ops that are there already.
-    home_BV: devices given beforehand, -1 where the op is free. An op leaves its home only where
-    it cannot run or does not fit. after_VD: seconds that count beside the end of an op on a device.
+    home_BV: devices preferred beforehand, -1 where the op is free. An op leaves its home only where
+    it cannot run or does not fit, or where its group is elsewhere. after_VD: seconds that count
+    beside the end of an op on a device.
     """
     if home_BV is None:
         home_BV = np.full((num, problem.num_ops), -1)
@@ -163,6 +187,8 @@ def _schedule_batch(p, s, key_BV, home_BV, insertion, seeds_B, decisions):
 def begin(p, s, run):
     """Empty the schedule for run ``run``; returns how many ops are released."""
     num_released = 0
+    s.home[:] = -1
+    s.booked[:] = 0.0
     for d in range(len(s.devices)):
         s.devices[d].last = -1
         s.devices[d].bytes = 0.0
@@ -217,6 +243,8 @@ def overflow_bytes(p, s, v, d):
     if not s.limited:
         return 0.0
     total = s.devices[d].bytes + output_bytes(p, v)
+    if s.home[p.group[v]] < 0:
+        total += s.other_inputs[v]
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
         if not s.has_region[p.reads[i], d]:
             total += p.region_bytes[p.reads[i]]
@@ -229,9 +257,13 @@ def overflow_bytes(p, s, v, d):
 @compiled
 def best_device(p, s, v, home, insertion, seed, step):
     """The home if it can take op v, else the device that overflows least, earliest; see above."""
-    num_devices = len(s.devices)
+    num_devices, group = len(s.devices), p.group[v]
+    if s.home[group] >= 0:
+        return s.home[group]
     if home >= 0 and p.op_seconds[v, home] < np.inf and overflow_bytes(p, s, v, home) == 0.0:
         return home
+    if len(p.members) > 0 and p.member_ptr[group + 1] - p.member_ptr[group] > 1:
+        return choose_home(p, s, v, s.load[v], s.booked, seed, step * num_devices, 1)
     best, tied, least, time = 0, 0, np.inf, np.inf
     for d in range(num_devices):
         if p.op_seconds[v, d] == np.inf:
@@ -245,6 +277,28 @@ def best_device(p, s, v, home, insertion, seed, step):
         elif over == least and t <= time + s.tie_s:
             tied += 1
             if uniform(seed, step * num_devices + d) * tied < 1.0:
+                best = d
+    return best
+
+
+@compiled
+def choose_home(p, s, v, load_D, booked_D, seed, draw, turn):
+    """Where a group of ops goes that takes ``load_D`` seconds there, and whose first op is v.
+
+    booked_D: seconds of the groups that are there. draw, turn: numbers of the random draws of ties.
+    """
+    best, tied, least, time = 0, 0, np.inf, np.inf
+    for d in range(len(s.devices)):
+        if load_D[d] == np.inf:
+            continue
+        over = overflow_bytes(p, s, v, d)
+        start, _ = earliest(p, s, v, d, False)
+        finish = max(start, booked_D[d]) + load_D[d]
+        if over < least or (over == least and finish < time - s.tie_s):
+            best, tied, least, time = d, 1, over, finish
+        elif over == least and finish <= time + s.tie_s:
+            tied += 1
+            if uniform(seed, draw + turn * d) * tied < 1.0:
                 best = d
     return best
 
@@ -272,6 +326,12 @@ def _commit(p, s, v, d, start, following):
     else:
         s.ops[v].before = s.ops[following].before
         s.ops[following].before = v
+    if s.home[p.group[v]] < 0:
+        s.home[p.group[v]] = d
+        s.booked[d] += s.load[v, d]
+        if s.limited and len(p.members) > 0:
+            for i in range(p.member_ptr[p.group[v]], p.member_ptr[p.group[v] + 1]):
+                _bring_inputs(p, s, p.members[i], d)
     if s.limited or s.near:
         _keep(p, s, v, d)
     num_released = 0
@@ -281,7 +341,7 @@ def _commit(p, s, v, d, start, following):
             for to in range(len(s.devices)):
                 arrival = finish
                 if to != d:
-                    arrival += p.latency_s[d, to] + p.size[r] * p.seconds_per_size[d, to]
+                    arrival += move_seconds(p, r, d, to)
                 s.ready[c, to] = max(s.ready[c, to], arrival)
             s.ops[c].pending -= 1
             if s.ops[c].pending == 0:
@@ -291,15 +351,20 @@ def _commit(p, s, v, d, start, following):
 
 
 @compiled
+def _bring_inputs(p, s, v, d):
+    for i in range(s.input_ptr[v], s.input_ptr[v + 1]):
+        if not s.has_input[s.inputs[i], d]:
+            s.has_input[s.inputs[i], d] = True
+            s.devices[d].bytes += p.input_bytes[s.inputs[i]]
+
+
+@compiled
 def _keep(p, s, v, d):
     """Op v takes its room on device d; regions that all readers have now read give theirs back."""
     s.devices[d].bytes += output_bytes(p, v)
     for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
         s.has_region[r, d] = True
-    for i in range(s.input_ptr[v], s.input_ptr[v + 1]):
-        if not s.has_input[s.inputs[i], d]:
-            s.has_input[s.inputs[i], d] = True
-            s.devices[d].bytes += p.input_bytes[s.inputs[i]]
+    _bring_inputs(p, s, v, d)
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
         r = p.reads[i]
         if not s.has_region[r, d]:

@@ -16,10 +16,11 @@ from doppler.system import Session
 
 
 def random_devices(problem: Problem, num: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Independent uniform devices [num, V] among those that can run each op."""
+    """Independent uniform devices [num, V] of each group, among those that can run it."""
     able_VD = np.isfinite(problem.arrays.op_seconds)
     draw_BVD = rng.random((num, problem.num_ops, problem.num_devices))
-    return np.where(able_VD, draw_BVD, -1.0).argmax(axis=2)
+    device_BV = np.where(able_VD, draw_BVD, -1.0).argmax(axis=2)
+    return device_BV[:, problem.arrays.group]
 
 
 @checked
@@ -41,7 +42,7 @@ class Random(BestOfRuns):
 class SingleDevice:
     """Every op on the one device on which the sum of all ops is least.
 
-    An op that this device cannot run goes to the device that runs it fastest.
+    What this device cannot run goes, with its group, to the device that runs that fastest.
     """
 
     uses_order: ClassVar[bool] = False
@@ -54,13 +55,17 @@ class SingleDevice:
         able_D = np.isfinite(seconds_VD).sum(axis=0)
         total_D = np.where(np.isfinite(seconds_VD), seconds_VD, 0.0).sum(axis=0)
         best = np.lexsort((total_D, -able_D))[0]
-        device_V = np.where(np.isfinite(seconds_VD[:, best]), best, seconds_VD.argmin(axis=1))
+        fastest_V = problem.group_seconds.argmin(axis=1)
+        device_V = np.where(np.isfinite(seconds_VD[:, best]), best, fastest_V)
         return execute_best(session, device_V[None], b_level_priority(problem)[None], rng)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRobin:
-    """Ops in topological order go to the devices in turn; who cannot run one is passed over."""
+    """Groups in topological order of their first ops go to the devices in turn.
+
+    Who cannot run one is passed over. An op without a group is one.
+    """
 
     uses_order: ClassVar[bool] = False
     needs_order: ClassVar[bool] = False
@@ -69,12 +74,15 @@ class RoundRobin:
         """See contract.Baseline."""
         problem = session.problem
         edges, num_devices = problem.graph.edges, problem.num_devices
-        able_VD = np.isfinite(problem.arrays.op_seconds)
-        device_V = np.empty(problem.num_ops, dtype=np.int64)
+        able_VD, group_V = np.isfinite(problem.arrays.op_seconds), problem.arrays.group
+        device_V = np.full(problem.num_ops, -1)
         turn = 0
         for v in topological_order(problem.num_ops, edges.src, edges.dst):
+            if device_V[group_V[v]] >= 0:
+                continue
             while not able_VD[v, turn % num_devices]:
                 turn += 1
-            device_V[v] = turn % num_devices
+            device_V[group_V[v]] = turn % num_devices
             turn += 1
+        device_V = device_V[group_V]
         return execute_best(session, device_V[None], b_level_priority(problem)[None], rng)

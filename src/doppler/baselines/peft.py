@@ -15,6 +15,7 @@ from doppler.compiled import compiled
 from doppler.graph.levels import topological_order
 from doppler.options import checked
 from doppler.problem import Problem
+from doppler.problem_arrays import move_seconds
 
 
 @checked
@@ -66,6 +67,6 @@ def _fill_costs(p, order_V, cost_VD):
                     for to in range(num_devices):
                         seconds = cost_VD[w, to] + p.op_seconds[w, to]
                         if to != d:
-                            seconds += p.latency_s[d, to] + p.size[r] * p.seconds_per_size[d, to]
+                            seconds += move_seconds(p, r, d, to)
                         least = min(least, seconds)
                     cost_VD[v, d] = max(cost_VD[v, d], least)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
-from doppler.problem import ProblemArrays
+from doppler.problem_arrays import ProblemArrays, move_seconds
 
 FloatArray = NDArray[np.float64]
 
@@ -70,7 +70,7 @@ def try_start(p, q, ops, v, d, commit):
                 there = q.arrival[r, d]
             else:
                 there = max(there, q.into[s])
-                there += p.latency_s[s, d] + p.size[r] * p.seconds_per_size[s, d]
+                there += move_seconds(p, r, s, d)
                 q.into[s] = there
                 if commit:
                     q.arrival[r, d] = there

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from doppler.baselines.groups import join_groups, label_groups, make_groups
-from doppler.episode.view import View
+from doppler.episode.view import View, group_rest
+from doppler.restrictions import listed
 
 # Loads up to which groups are merged at random.
 _LOADS = (0.1, 1.0)
@@ -16,9 +17,9 @@ _HEAVY, _HEAVY_LOAD = 4.0, 0.35
 def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
     """The same problem, but ops that heavy edges join go where the first of them goes.
 
-    Edges join the groups of their ends in the order of falling weight, the mean seconds of their
-    transfer. least_weight_s: lighter edges join nothing. cap_s: seconds that no group may exceed
-    on the device that runs it fastest.
+    Its own groups stay together too. Edges join the groups of their ends in the order of falling
+    weight, the mean seconds of their transfer. least_weight_s: lighter edges join nothing. cap_s:
+    seconds that no group may exceed on the device that runs it fastest.
 
     Source: edge zeroing, Sarkar, "Partitioning and Scheduling Parallel Programs for
     Multiprocessors", 1989, with a cap on loads in place of his estimate of the makespan.
@@ -30,13 +31,12 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
     groups, group_V = make_groups(problem), np.empty(problem.num_ops, np.int64)
     join_groups(problem.arrays, groups, heavy, cap_s)
     label_groups(groups, group_V)
-    work_V, size_V = problem.mean_op_seconds, np.bincount(group_V, minlength=problem.num_ops)
-    together_V = np.bincount(group_V, work_V, problem.num_ops)[group_V]
+    _, member_ptr, members = listed(group_V)
     arrays = view.arrays._replace(
         group=group_V,
-        group_rest=np.where(size_V[group_V] > 1, together_V - work_V, 0.0),
-        member_ptr=np.append(0, size_V.cumsum()),
-        members=np.argsort(group_V, kind="stable"),
+        group_rest=group_rest(problem, group_V),
+        member_ptr=member_ptr,
+        members=members,
         able=np.isfinite(groups.load)[group_V],
     )
     return replace(view, arrays=arrays)

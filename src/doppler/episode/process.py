@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from doppler.compiled import compiled
 from doppler.episode.links import Queues, empty_queues, make_queues, place_in_queues
 from doppler.episode.view import DIFFUSIONS, ViewArrays
-from doppler.problem import ProblemArrays
+from doppler.problem_arrays import ProblemArrays, move_seconds
 
 NUM_KERNELS = len(DIFFUSIONS)
 
@@ -163,7 +163,7 @@ def _tell_consumer(p, w, e, c, r, v, start):
     for other in range(len(e.devices)):
         arrival = finish
         if other != d:
-            arrival += p.latency_s[d, other] + p.size[r] * p.seconds_per_size[d, other]
+            arrival += move_seconds(p, r, d, other)
         if arrival > e.on_device[c, other].data_ready:
             e.on_device[c, other].data_ready = arrival
     on, op = e.on_device[c, d], e.ops[c]

@@ -15,6 +15,7 @@ from scipy.linalg import get_lapack_funcs
 from doppler.baselines.list_scheduling import tie_seconds
 from doppler.graph.levels import depth, longest_paths
 from doppler.problem import Problem
+from doppler.problem_arrays import same_when_swapped
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -56,11 +57,11 @@ class ViewArrays(NamedTuple):
     kernel_ptr: IntArray  # [V + 1] row p: the ops that feel where op p is placed
     kernel_col: IntArray
     kernel: NDArray[np.float32]  # [entries, kernels]; the columns of each kernel sum to 1
-    group: IntArray  # [V] equal for ops that go to one device, an op of theirs; see merging
+    group: IntArray  # [V] equal for ops that go to one device, an op of theirs; see merging.py
     group_rest: FloatArray  # [V] mean seconds of the other ops of its group
-    member_ptr: IntArray  # [V + 1] row g: the ops of group g; no rows in a view not merged
+    member_ptr: IntArray  # [V + 1] row g: the ops of group g; no rows where there are no groups
     members: IntArray
-    able: NDArray[np.bool_]  # [V, D] devices that can run an op, and all of its group
+    able: NDArray[np.bool_]  # [V, D] devices that may run an op, and all of its group
     device_class: IntArray  # [D] equal for devices that nothing tells apart
     scale_s: float
     transfer_scale_s: float
@@ -180,16 +181,24 @@ def _arrays(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> ViewAr
         kernel_ptr=kernel_ptr,
         kernel_col=kernel_col,
         kernel=kernel,
-        group=np.arange(num_ops),
-        group_rest=np.zeros(num_ops),
-        member_ptr=np.zeros(0, np.int64),
-        members=np.zeros(0, np.int64),
+        group=problem.arrays.group,
+        group_rest=group_rest(problem, problem.arrays.group),
+        member_ptr=problem.arrays.member_ptr,
+        members=problem.arrays.members,
         able=np.isfinite(problem.arrays.op_seconds),
         device_class=device_classes(problem),
         scale_s=problem.scale_s,
         transfer_scale_s=_transfer_scale_s(problem),
         tie_s=tie_seconds(levels.b_level),
     )
+
+
+def group_rest(problem: Problem, group_V: IntArray) -> FloatArray:
+    """Mean seconds [V] of the other ops of each op's group; exactly 0 where it is alone."""
+    work_V, num_ops = problem.mean_op_seconds, problem.num_ops
+    size_V = np.bincount(group_V, minlength=num_ops)
+    together_V = np.bincount(group_V, work_V, num_ops)[group_V]
+    return np.where(size_V[group_V] > 1, together_V - work_V, 0.0)
 
 
 def _step(weights: sp.csr_array, retention: float, num_ops: int) -> sp.csr_array:
@@ -256,22 +265,11 @@ def _diffusion_kernels(
 
 def device_classes(problem: Problem) -> IntArray:
     """Class [D] per device: two devices are in one class if swapping them changes nothing."""
-    arrays, num = problem.arrays, problem.num_devices
-    device_class = np.arange(num)
-    for d in range(num):
+    device_class = np.arange(problem.num_devices)
+    for d in range(problem.num_devices):
         for earlier in range(d):
-            swap = np.arange(num)
-            swap[[d, earlier]] = earlier, d
-            between = ~np.eye(num, dtype=bool)
-            if (
-                device_class[earlier] == earlier
-                and np.array_equal(arrays.op_seconds[:, d], arrays.op_seconds[:, earlier])
-                and arrays.memory_bytes[d] == arrays.memory_bytes[earlier]
-                and all(
-                    np.array_equal(matrix[between], matrix[np.ix_(swap, swap)][between])
-                    for matrix in (arrays.latency_s, arrays.seconds_per_size)
-                )
-            ):
+            is_first = device_class[earlier] == earlier
+            if is_first and same_when_swapped(problem.arrays, d, earlier):
                 device_class[d] = earlier
                 break
     return device_class

@@ -132,11 +132,12 @@ class ExecutorSession:
         if priority_BV is None:
             priority_BV = np.broadcast_to(self._topological, device_BV.shape)
         assert priority_BV.shape == device_BV.shape
+        allowed_B = self.problem.allows(device_BV)
         seconds_BR = np.full((num, repeats), np.inf)
         peak_BD = np.zeros((num, self.problem.num_devices))
         for r in range(repeats):
             for b in range(num):
-                if not self._can_run(device_BV[b]):
+                if not allowed_B[b]:
                     continue
                 execution = self._execute(device_BV[b], priority_BV[b])
                 seconds_BR[b, r] = execution.makespan_s
@@ -217,10 +218,6 @@ class ExecutorSession:
         if not np.isfinite(execution.makespan_s):
             raise InputError("placement: never finishes: its strict order waits for itself")
         return execution
-
-    def _can_run(self, device_V: NDArray[np.int64]) -> bool:
-        seconds_VD = self.problem.arrays.op_seconds
-        return bool(np.isfinite(seconds_VD[np.arange(len(device_V)), device_V]).all())
 
     def _peak_bytes(self, execution: Execution) -> NDArray[np.float64]:
         return peak_bytes(self.problem, execution.tasks, execution.start_s, execution.finish_s)

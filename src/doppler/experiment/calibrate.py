@@ -226,6 +226,7 @@ def _lopsided(problem: Problem, degree: float, rng: np.random.Generator) -> Plac
     able_VD = np.isfinite(problem.arrays.op_seconds)
     favourite = int(rng.integers(problem.num_devices))
     keeps_V = able_VD[:, favourite] & (rng.random(problem.num_ops) < degree)
+    keeps_V = keeps_V[problem.arrays.group]
     device_V = np.where(keeps_V, favourite, random_devices(problem, 1, rng)[0])
     return Placement.make(problem, device_V, b_level_priority(problem))
 
@@ -235,6 +236,6 @@ def _moved(
 ) -> Placement:
     """The placement with a share of its ops on random devices."""
     elsewhere_V = _lopsided(problem, 0.0, rng).device
-    moves_V = rng.random(problem.num_ops) < share
+    moves_V = (rng.random(problem.num_ops) < share)[problem.arrays.group]
     device_V = np.where(moves_V, elsewhere_V, placement.device)
     return Placement.make(problem, device_V, placement.priority)

@@ -18,6 +18,8 @@ PATHS = (
     *("output_dir", "run_dir", "costs", "stage.init_from"),
     *("workload.path", "workload.program", "workload.module"),
 )
+# Options of every file of a group, which none of them lists: they are given without a `+`.
+ADDED = ("cluster.memory_bytes",)
 # Flags whose value is a word of its own, which is no override.
 _WITH_VALUE = (
     *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
@@ -33,8 +35,9 @@ def hydra_arguments(arguments: Sequence[str]) -> list[str]:
     ``-m`` goes first: Hydra rejects overrides that stand behind it (its issue 3053). Values that
     are no words of its grammar are quoted, those of `PATHS` always: a path may have any character,
     but a comma, which separates the values of a sweep, and ``${`` mean something unless they are
-    quoted. A folder as ``workload.path`` is a sweep over the graphs in it. ``stage.teacher=NAME``
-    chooses from a group: Hydra says ``baseline@stage.teacher=NAME``.
+    quoted. A folder as ``workload.path`` is a sweep over the graphs in it. What is in `ADDED` is
+    added where conf/ has it not. ``stage.teacher=NAME`` chooses from a group: Hydra says
+    ``baseline@stage.teacher=NAME``.
 
     Raises:
         InputError: a group is chosen by what is no name; a folder has no graph; a run is to be
@@ -72,6 +75,8 @@ def quoted(word: str) -> str:
     if word.startswith("stage.teacher="):
         word = f"baseline@{word}"
     key, _, value = word.partition("=")
+    if key in ADDED:
+        word = f"++{word}"
     parsed = _parsed(word)
     if key.lstrip("+") in PATHS:
         if names_folder(word):

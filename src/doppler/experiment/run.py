@@ -141,12 +141,12 @@ class Run:
             self.say(f"workload.preset: {cfg.workload.preset}")
         if self.spec.executes:
             self.say(f"executor: {self.spec.system.name}")
-        if problem.has_given_costs:
+        if graph.given_costs is not None:
             self.say(
-                f"{graph.name} comes with its own times: speeds, links and memory sizes of "
+                f"{graph.name} comes with its own times: {graph.given_costs.replaced} of "
                 f"{cfg.cluster.name} are not used"
             )
-        elif problem.costs is not None:
+        if problem.costs is not None and not problem.has_given_costs:
             measured_VD = problem.is_measured()
             num_modelled = int((np.isfinite(problem.arrays.op_seconds) & ~measured_VD).any(1).sum())
             self.say(

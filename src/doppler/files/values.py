@@ -52,6 +52,13 @@ def read_integer(value: object, where: str) -> int:
     return value
 
 
+def read_flag(value: object, where: str) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise fault(where, "true or false", value)
+    return value
+
+
 def read_text(value: object, where: str) -> str:
     """A string."""
     if not isinstance(value, str):
@@ -97,14 +104,16 @@ def read_object(
     return value
 
 
-def check_version(data: Mapping[str, Any], known: int, *, default: int | None = None) -> None:
-    """Refuse a file of another version than the one that is read.
+def check_version(data: Mapping[str, Any], *known: int, default: int | None = None) -> int:
+    """The version of a file; another one than those that are read is refused.
 
     default: of files that say none; without, they have to.
     """
     version = data.get("version", default)
-    if type(version) is not int or version != known:
-        raise InputError(f"version {version!r}, this program reads {known}")
+    if type(version) is not int or version not in known:
+        choices = " and ".join(map(str, known))
+        raise InputError(f"version {version!r}, this program reads {choices}")
+    return version
 
 
 class Table:

@@ -18,7 +18,11 @@ IntArray = NDArray[np.int64]
 
 
 def _frozen(values: ArrayLike, dtype: type) -> NDArray:
-    array = np.array(values, dtype=dtype, order="C").reshape(-1)
+    return _frozen_matrix(np.ravel(values), dtype)
+
+
+def _frozen_matrix(values: ArrayLike, dtype: type) -> NDArray:
+    array = np.array(values, dtype=dtype, order="C")
     array.setflags(write=False)
     return array
 
@@ -29,9 +33,10 @@ class Ops:
 
     names, kinds, dtypes: strings. flops: floating-point operations. read_bytes, output_bytes:
     bytes. node, block: the operation of the program that the op is a block of and the block's
-    number in it; node -1 means unknown. Or empty, where the graph cannot be executed: kernels: what
-    each op computes; reads: of which pieces its operands consist; boxes: which part of the node's
-    tensor its result is. Reads need the other two.
+    number in it; node -1 means unknown. group: ops of one group run on one device, wherever that
+    is; -1: of none. pinned: the device that an op has to run on; -1: any. Or empty, where the graph
+    cannot be executed: kernels: what each op computes; reads: of which pieces its operands consist;
+    boxes: which part of the node's tensor its result is. Reads need the other two.
     """
 
     names: tuple[str, ...]
@@ -42,6 +47,8 @@ class Ops:
     output_bytes: FloatArray
     node: IntArray
     block: IntArray
+    group: IntArray
+    pinned: IntArray
     kernels: tuple[KernelSpec | None, ...] = ()
     reads: tuple[tuple[Read, ...], ...] = ()
     boxes: tuple[Box, ...] = ()
@@ -58,11 +65,13 @@ class Ops:
         output_bytes: ArrayLike | None = None,
         node: ArrayLike | None = None,
         block: ArrayLike | None = None,
+        group: ArrayLike | None = None,
+        pinned: ArrayLike | None = None,
         kernels: Sequence[KernelSpec | None] = (),
         reads: Sequence[tuple[Read, ...]] = (),
         boxes: Sequence[Box] = (),
     ) -> "Ops":
-        """Fill the columns that are not given: names ``op0, op1, ...``, zero bytes, no nodes."""
+        """Fill the columns that are not given: names ``op0, op1, ...``, zero bytes, -1 else."""
         flops_V = _frozen(flops, np.float64)
         num = len(flops_V)
         return cls(
@@ -76,6 +85,8 @@ class Ops:
             ),
             node=_frozen(np.full(num, -1) if node is None else node, np.int64),
             block=_frozen(np.arange(num) if block is None else block, np.int64),
+            group=_frozen(np.full(num, -1) if group is None else group, np.int64),
+            pinned=_frozen(np.full(num, -1) if pinned is None else pinned, np.int64),
             kernels=tuple(kernels),
             reads=tuple(reads),
             boxes=tuple(boxes),
@@ -161,20 +172,51 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GivenCosts:
-    """Times that come with a graph, the same on every device and every link.
+    """Times that come with a graph.
 
-    op_seconds: per op. transfer_seconds: per edge, to move its region to another device.
+    op_seconds: per op [V], the same on every device; or [V, D], inf where a device cannot run it;
+    None: by the cluster's speeds. transfer_seconds: per edge, to move its region to another device:
+    [E], the same on every link; or [E, K, K] from a device of one of the ``kinds`` to one of
+    another, NaN where it is not known; None: by the cluster's links. counts_memory: whether bytes
+    of ops and devices count; else there is room for everything.
     """
 
-    op_seconds: FloatArray
-    transfer_seconds: FloatArray
+    op_seconds: FloatArray | None
+    transfer_seconds: FloatArray | None
+    kinds: tuple[str, ...] = ()
+    counts_memory: bool = False
+
+    @property
+    def replaced(self) -> str:
+        """What of a cluster they stand in place of, in words."""
+        parts = [
+            *(["speeds"] if self.op_seconds is not None else []),
+            *(["links"] if self.transfer_seconds is not None else []),
+            *([] if self.counts_memory else ["memory sizes"]),
+        ]
+        return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
     @classmethod
-    def make(cls, *, op_seconds: ArrayLike, transfer_seconds: ArrayLike) -> "GivenCosts":
-        """Freeze both columns."""
+    def make(
+        cls,
+        *,
+        op_seconds: ArrayLike | None,
+        transfer_seconds: ArrayLike | None,
+        kinds: Sequence[str] = (),
+        counts_memory: bool = False,
+    ) -> "GivenCosts":
+        """Freeze both columns; kinds are sorted."""
+        order_K = np.argsort(np.array(kinds, dtype=np.str_))
+        if transfer_seconds is not None:
+            transfer_seconds = np.array(transfer_seconds, dtype=np.float64)
+            if transfer_seconds.ndim == 3 and transfer_seconds.shape[1:] == (len(kinds),) * 2:
+                transfer_seconds = transfer_seconds[:, order_K][:, :, order_K]
+            transfer_seconds = _frozen_matrix(transfer_seconds, np.float64)
         return cls(
-            op_seconds=_frozen(op_seconds, np.float64),
-            transfer_seconds=_frozen(transfer_seconds, np.float64),
+            op_seconds=None if op_seconds is None else _frozen_matrix(op_seconds, np.float64),
+            transfer_seconds=transfer_seconds,
+            kinds=tuple(kinds[k] for k in order_K),
+            counts_memory=counts_memory,
         )
 
 

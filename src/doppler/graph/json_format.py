@@ -1,4 +1,4 @@
-"""The JSON format, version 1: everything that a DataflowGraph holds (docs/formats.md).
+"""The JSON format, versions 1 and 2: everything that a DataflowGraph holds (docs/formats.md).
 
 One row a line: a person can read it, and a diff of two graphs says something.
 """
@@ -12,6 +12,7 @@ from doppler.files.values import (
     Table,
     check_version,
     fault,
+    read_flag,
     read_integer,
     read_integers,
     read_list,
@@ -20,15 +21,23 @@ from doppler.files.values import (
     read_text,
 )
 from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops
+from doppler.graph.given_costs import (
+    edge_entry,
+    given_costs,
+    op_entry,
+    read_edge_entry,
+    read_op_entry,
+)
 from doppler.graph.kernel import Box, KernelSpec, Read, Tensor
 from doppler.graph.torch_operators import check_file_kernel
 
-FORMAT, VERSION = "doppler-graph", 1
+FORMAT, VERSION = "doppler-graph", 2
 
 _OP_KEYS = (
     *("name", "kind", "dtype", "flops", "read_bytes", "output_bytes", "node", "block"),
     *("box", "kernel", "reads", "given_seconds"),
 )
+_NEW_OP_KEYS = ("group", "pinned")  # of version 2
 _EDGE_KEYS = ("src", "dst", "bytes", "region", "given_seconds")
 _INPUT_KEYS = ("name", "node", "block", "bytes", "consumers", "box")
 _KERNEL_KEYS = ("expression", "operand_shapes", "operand_dtypes", "output_shape", "dtype")
@@ -39,6 +48,8 @@ _KERNEL_KEYS = ("expression", "operand_shapes", "operand_dtypes", "output_shape"
 def render_json(graph: DataflowGraph) -> str:
     """The content of a file."""
     head = {"format": FORMAT, "version": VERSION, "name": graph.name}
+    if graph.given_costs is not None:
+        head["counts_memory"] = graph.given_costs.counts_memory
     tables = {
         "ops": _op_rows(graph),
         "edges": _edge_rows(graph),
@@ -65,6 +76,11 @@ def _op_rows(graph: DataflowGraph) -> list[dict[str, Any]]:
             "output_bytes": float(ops.output_bytes[v]),
             "node": int(ops.node[v]),
             "block": int(ops.block[v]),
+            **{
+                key: int(column[v])
+                for key, column in (("group", ops.group), ("pinned", ops.pinned))
+                if column[v] >= 0
+            },
         }
         if ops.boxes:
             row["box"] = ops.boxes[v]
@@ -74,7 +90,7 @@ def _op_rows(graph: DataflowGraph) -> list[dict[str, Any]]:
         if ops.reads:
             row["reads"] = [_read_row(read) for read in ops.reads[v]]
         if given is not None:
-            row["given_seconds"] = float(given.op_seconds[v])
+            row.update(op_entry(given, v))
         rows.append(row)
     return rows
 
@@ -92,14 +108,14 @@ def _edge_rows(graph: DataflowGraph) -> list[dict[str, Any]]:
     edges, given = graph.edges, graph.given_costs
     rows = []
     for e in range(graph.num_edges):
-        row = {
+        row: dict[str, Any] = {
             "src": int(edges.src[e]),
             "dst": int(edges.dst[e]),
             "bytes": float(edges.bytes[e]),
             "region": int(edges.region[e]),
         }
         if given is not None:
-            row["given_seconds"] = float(given.transfer_seconds[e])
+            row.update(edge_entry(given, e))
         rows.append(row)
     return rows
 
@@ -135,16 +151,13 @@ def parse_graph(data: Any, path: Path) -> DataflowGraph:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{path}: not a {FORMAT} file (no 'format': '{FORMAT}')")
     try:
-        check_version(data, VERSION)
-        read_object(data, "", ("format", "version", "ops"), ("name", "edges", "inputs", "tensors"))
-        ops = Table(data, "ops", _OP_KEYS)
+        is_new = check_version(data, 1, VERSION) == VERSION
+        new_keys = ("counts_memory",) if is_new else ()
+        optional = ("name", "edges", "inputs", "tensors", *new_keys)
+        read_object(data, "", ("format", "version", "ops"), optional)
+        ops = Table(data, "ops", (*_OP_KEYS, *_NEW_OP_KEYS) if is_new else _OP_KEYS)
         edges = Table(data, "edges", _EDGE_KEYS)
-        given = None
-        if ops.has("given_seconds") or edges.has("given_seconds"):
-            given = GivenCosts.make(
-                op_seconds=ops.numbers("given_seconds"),
-                transfer_seconds=edges.numbers("given_seconds"),
-            )
+        given = _given_costs(data, ops, edges) if is_new else _old_given_costs(ops, edges)
         return DataflowGraph(
             name=read_text(data.get("name", path.stem), "name"),
             ops=_ops(ops),
@@ -162,6 +175,26 @@ def parse_graph(data: Any, path: Path) -> DataflowGraph:
         raise InputError(f"{path}: {error}") from None
 
 
+def _given_costs(data: dict[str, Any], ops: Table, edges: Table) -> GivenCosts | None:
+    """Seconds of ops, of edges, or of both; memory counts unless the file says otherwise."""
+    key, has_edges = "given_seconds", edges.has("given_seconds") or not edges.rows
+    return given_costs(
+        ops.values(key, read_op_entry) if ops.has(key) else None,
+        edges.values(key, read_edge_entry) if has_edges and (edges.rows or ops.has(key)) else None,
+        counts_memory=read_flag(data.get("counts_memory", True), "counts_memory"),
+    )
+
+
+def _old_given_costs(ops: Table, edges: Table) -> GivenCosts | None:
+    """Version 1: numbers for all ops and edges, and no memory to count."""
+    if not (ops.has("given_seconds") or edges.has("given_seconds")):
+        return None
+    return GivenCosts.make(
+        op_seconds=ops.numbers("given_seconds"),
+        transfer_seconds=edges.numbers("given_seconds"),
+    )
+
+
 def _ops(table: Table) -> Ops:
     return Ops.make(
         names=table.texts("name", lambda v: f"op{v}"),
@@ -172,6 +205,8 @@ def _ops(table: Table) -> Ops:
         output_bytes=table.numbers("output_bytes", 0.0),
         node=table.integers("node", -1),
         block=table.blocks(),
+        group=table.integers("group", -1),
+        pinned=table.integers("pinned", -1),
         kernels=table.values("kernel", _kernel) if table.has("kernel") else (),
         reads=table.values("reads", _reads, default=[]) if table.has("reads") else (),
         boxes=table.values("box", _box) if table.has("box") else (),
@@ -238,12 +273,9 @@ def _read(value: object, where: str) -> Read:
 
 def _tensor(row: object, where: str) -> Tensor:
     row = read_object(row, where, ("name", "shape", "dtype"), ("is_output",))
-    is_output = row.get("is_output", False)
-    if not isinstance(is_output, bool):
-        raise fault(f"{where}.is_output", "true or false", is_output)
     return Tensor(
         name=read_text(row["name"], f"{where}.name"),
         shape=read_shape(row["shape"], f"{where}.shape"),
         dtype=read_text(row["dtype"], f"{where}.dtype"),
-        is_output=is_output,
+        is_output=read_flag(row.get("is_output", False), f"{where}.is_output"),
     )

@@ -31,7 +31,7 @@ def render_text(graph: DataflowGraph) -> str:
     """
     ops, inputs, given = graph.ops, graph.inputs, graph.given_costs
     _check_text_can_say(graph)
-    if given is not None:
+    if given is not None and given.op_seconds is not None and given.transfer_seconds is not None:
         comp = given.op_seconds / PUBLISHED_SECONDS_PER_COST
         comm = ops.output_bytes.copy()
         comm[graph.edges.src] = given.transfer_seconds / PUBLISHED_SECONDS_PER_COST
@@ -55,7 +55,16 @@ def render_text(graph: DataflowGraph) -> str:
 
 
 def _check_text_can_say(graph: DataflowGraph) -> None:
-    edges = graph.edges
+    edges, given = graph.edges, graph.given_costs
+    columns = () if given is None else (given.op_seconds, given.transfer_seconds)
+    if (
+        any(column is None or column.ndim > 1 for column in columns)
+        or ((graph.ops.group >= 0) | (graph.ops.pinned >= 0)).any()
+    ):
+        raise InputError(
+            f"graph {graph.name!r}: seconds by device or link, groups and pins: the text format "
+            "has none, write JSON"
+        )
     pair_E = edges.src * graph.num_ops + edges.dst
     if len(np.unique(pair_E)) < len(pair_E):
         raise InputError(

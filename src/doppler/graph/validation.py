@@ -3,6 +3,7 @@
 Shape suffixes: V ops, E edges.
 """
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,10 @@ def _check_ops(graph: "DataflowGraph") -> None:
     ops, where, num = graph.ops, _where(graph), len(graph.ops)
     if num == 0:
         raise InputError(f"{where}: has no ops")
-    for column in ("names", "kinds", "dtypes", "read_bytes", "output_bytes", "node", "block"):
+    for column in (
+        *("names", "kinds", "dtypes", "read_bytes", "output_bytes"),
+        *("node", "block", "group", "pinned"),
+    ):
         if len(getattr(ops, column)) != num:
             raise InputError(f"{where}: {len(getattr(ops, column))} op {column} for {num} ops")
     for column in ("kernels", "reads", "boxes"):
@@ -58,6 +62,13 @@ def _check_ops(graph: "DataflowGraph") -> None:
             raise InputError(f"{where}: {len(getattr(ops, column))} {column} for {num} ops")
     for column in ("flops", "read_bytes", "output_bytes"):
         _check_cost(getattr(ops, column), where, column, partial(_op, graph))
+    for column in ("group", "pinned"):
+        bad = np.flatnonzero(getattr(ops, column) < -1)
+        if len(bad):
+            raise InputError(
+                f"{where}: {_op(graph, bad[0])} has {column} {getattr(ops, column)[bad[0]]}: "
+                "must be at least 0, or -1 for none"
+            )
 
 
 def _check_edges(graph: "DataflowGraph") -> None:
@@ -82,21 +93,34 @@ def _check_edges(graph: "DataflowGraph") -> None:
 
 
 def _check_given_costs(graph: "DataflowGraph") -> None:
-    given, where, num, num_edges = (
-        graph.given_costs,
-        _where(graph),
-        len(graph.ops),
-        len(graph.edges),
-    )
+    given, where = graph.given_costs, _where(graph)
     assert given is not None
-    if len(given.op_seconds) != num or len(given.transfer_seconds) != num_edges:
+    ops_s, edges_s = given.op_seconds, given.transfer_seconds
+    num_ops = graph.num_ops if ops_s is None else len(ops_s)
+    num_edges = graph.num_edges if edges_s is None else len(edges_s)
+    if (num_ops, num_edges) != (graph.num_ops, graph.num_edges):
         raise InputError(
-            f"{where}: given costs for {len(given.op_seconds)} ops and "
-            f"{len(given.transfer_seconds)} edges, but it has {num} and {num_edges}"
+            f"{where}: given costs for {num_ops} ops and {num_edges} edges, but it has "
+            f"{graph.num_ops} and {graph.num_edges}"
         )
-    _check_cost(given.op_seconds, where, "given seconds", partial(_op, graph))
-    _check_cost(given.transfer_seconds, where, "given seconds", partial(_edge, graph))
-    _check_regions(graph, given.transfer_seconds, "given seconds")
+    if ops_s is not None:
+        # That a device cannot run an op is no fault: one at least has to.
+        never_V = (ops_s == np.inf).reshape(num_ops, -1).all(axis=1)
+        for seconds_V in _columns(ops_s):
+            column_V = np.where((seconds_V == np.inf) & ~never_V, 0.0, seconds_V)
+            _check_cost(column_V, where, "given seconds", partial(_op, graph))
+    if edges_s is not None:
+        if edges_s.shape[1:] not in ((), (len(given.kinds),) * 2):
+            raise InputError(f"{where}: given seconds of {num_edges} edges are {edges_s.shape}")
+        for seconds_E in _columns(edges_s):
+            known_E = seconds_E if edges_s.ndim == 1 else np.nan_to_num(seconds_E, posinf=np.inf)
+            _check_cost(known_E, where, "given seconds", partial(_edge, graph))
+            _check_regions(graph, known_E, "given seconds")
+
+
+def _columns(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What stands for each row, one after another."""
+    return values.reshape(len(values), math.prod(values.shape[1:])).T
 
 
 def _check_acyclic(graph: "DataflowGraph") -> None:

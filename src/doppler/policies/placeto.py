@@ -25,6 +25,7 @@ from doppler.policies.fixed_order import (
     slowness,
 )
 from doppler.policies.placeto_plan import Round, Rows, make_plan
+from doppler.problem_arrays import link_seconds
 
 # Of an op, as seen from a device: it is to be placed now; it lies here; the cost of its link here.
 NUM_STATE_FEATURES = 3
@@ -48,12 +49,7 @@ class _Problem:
 def _link_costs(view: View) -> NDArray[np.float32]:
     """Seconds [D, D] of a mean transfer from one device to another, over their mean; 0 within."""
     arrays = view.problem.arrays
-    size = float(arrays.size.mean()) if len(arrays.size) else 0.0
-    seconds_DD = np.where(
-        np.eye(len(arrays.latency_s), dtype=bool),
-        0.0,
-        arrays.latency_s + size * arrays.seconds_per_size,
-    )
+    seconds_DD = np.where(np.eye(len(arrays.kind), dtype=bool), 0.0, link_seconds(arrays))
     links = seconds_DD[seconds_DD > 0.0]
     return (seconds_DD / (links.mean() if len(links) else 1.0)).astype(np.float32)
 

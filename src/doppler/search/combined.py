@@ -40,7 +40,7 @@ class Combined:
         best = BestSoFar(session=session, confirmations=self.confirmations, seed=seed)
         search(self.steps, best, Budget(evaluations=self.evaluations), rng)
         problem = session.problem
-        anywhere = problem.arrays.op_seconds.argmin(axis=1)  # where nothing was found that fits
+        anywhere = problem.group_seconds.argmin(axis=1)  # where nothing was found that fits
         return SearchResult(
             placement=best.placement or Placement.make(problem, anywhere),
             makespan_s=best.seconds,

@@ -16,6 +16,7 @@ import numpy as np
 
 from doppler.compiled import compiled
 from doppler.compiled.draws import jitter
+from doppler.problem_arrays import sized_seconds
 from doppler.simulator.copies import allocate, free_reads, list_all_transfers, load_inputs
 from doppler.simulator.state import open_ops, output_bytes, transfer_draw
 
@@ -87,7 +88,7 @@ def _exchange(p, rules, seed, now, num_moves, s):
             r, src, dst = tasks[k].number, tasks[k].source, tasks[k].destination
             if (np.int64(dst) - np.int64(src)) % num_devices != distance:
                 continue
-            seconds = p.size[r] * p.seconds_per_size[src, dst]
+            seconds = sized_seconds(p, r, src, dst)
             if devices[src].first == now:
                 seconds += p.latency_s[src, dst]
             if rules.transfer_noise > 0.0:

@@ -26,6 +26,7 @@ and shape suffixes as in state.py.
 import numpy as np
 
 from doppler.compiled import compiled
+from doppler.problem_arrays import move_seconds
 from doppler.simulator import instants
 from doppler.simulator.copies import list_all_transfers
 from doppler.simulator.instants import COSTS_PER_SECOND
@@ -88,7 +89,7 @@ def complete(p, device_V, priority_V, s):
     num_tasks = num_ops + list_all_transfers(p, s)
     for k in range(num_ops, num_tasks):
         r, src, dst = tasks[k].number, tasks[k].source, tasks[k].destination
-        seconds = p.latency_s[src, dst] + p.size[r] * p.seconds_per_size[src, dst]
+        seconds = move_seconds(p, r, src, dst)
         tasks[k].start = tasks[p.region_src[r]].finish
         tasks[k].finish = tasks[k].start + np.rint(seconds * COSTS_PER_SECOND)
         tasks[k].stream = 0

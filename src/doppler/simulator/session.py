@@ -228,6 +228,8 @@ class SimulatorSession:
         seconds_BR = np.empty((num, draws))
         peak_BD = np.zeros((num, num_devices))
         self._run(device_BV, priority_BV, seeds_R, seconds_BR, peak_BD)
+        if self.problem.has_groups:  # an op on a device that may not run it takes inf by itself
+            seconds_BR[~self.problem.allows(device_BV)] = np.inf
         self.evaluations += num * repeats
         if not self.counts_memory:
             peak_BD[:] = np.nan

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from doppler.compiled import compiled
 from doppler.compiled.draws import jitter
 from doppler.compiled.heap import ENTRY
-from doppler.problem import ProblemArrays
+from doppler.problem_arrays import ProblemArrays, move_seconds
 
 NONE = np.uint32(2**32 - 1)  # stands for no task
 QUEUE_FIFO, QUEUE_PRIORITY, QUEUE_RANDOM, QUEUE_STRICT = 0, 1, 2, 3
@@ -150,7 +150,7 @@ def transfer_draw(p, r, dst):
 @compiled
 def transfer_seconds(p, rules, seed, r, src, dst):
     """What region r takes from device src to another, jitter included."""
-    seconds = p.latency_s[src, dst] + p.size[r] * p.seconds_per_size[src, dst]
+    seconds = move_seconds(p, r, src, dst)
     if rules.transfer_noise > 0.0:
         seconds *= jitter(seed, transfer_draw(p, r, dst), rules.transfer_noise)
     return seconds

@@ -1,8 +1,8 @@
 """The checks that every trace passes, simulated or measured.
 
-Precedence, one op per stream, one transfer per channel or engine, no transfer before its
-producer, bytes conserved (each region moves exactly once to each foreign device that reads it),
-and work conservation (nothing waits for a resource that is free).
+Ops where they may run and groups together, precedence, one op per stream, one transfer per channel
+or engine, no transfer before its producer, bytes conserved (each region moves exactly once to each
+foreign device that reads it), and work conservation (nothing waits for a resource that is free).
 """
 
 import numpy as np
@@ -21,6 +21,7 @@ def violations(trace: Trace, *, tolerance_s: float | None = None) -> list[str]:
     """
     tolerance = 1e-9 * trace.makespan_s if tolerance_s is None else tolerance_s
     found = [
+        *_check_allowed(trace),
         *_check_transfers_complete(trace),
         *_check_precedence(trace, tolerance),
         *_check_exclusive(trace, tolerance),
@@ -34,6 +35,11 @@ def check(trace: Trace, *, tolerance_s: float | None = None) -> None:
     """Raise AssertionError that names every broken rule."""
     found = violations(trace, tolerance_s=tolerance_s)
     assert not found, "; ".join(found[:5])
+
+
+def _check_allowed(trace: Trace) -> list[str]:
+    allowed = trace.problem.allows(trace.placement.device[None])[0]
+    return [] if allowed else ["an op is where it may not run, or apart from its group"]
 
 
 def _check_transfers_complete(trace: Trace) -> list[str]:
