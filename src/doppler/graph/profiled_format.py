@@ -121,10 +121,16 @@ def machine_of(path: str | Path) -> list[dict[str, Any]]:
     if not is_profiled(data):
         raise InputError(f"{path}: not a profiled network, which says on what machine it belongs")
     try:
-        num_accelerators, num_cpus, size = _machine(data)
+        return devices_of(*_machine(data))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    kinds = [(ACCELERATOR, size)] * num_accelerators + [(CPU, _ENOUGH_BYTES)] * num_cpus
+
+
+def devices_of(
+    num_accelerators: int, num_cpus: int, accelerator_bytes: float
+) -> list[dict[str, Any]]:
+    """Accelerators, then CPUs; their speeds are of use where a graph has no times of its own."""
+    kinds = [(ACCELERATOR, accelerator_bytes)] * num_accelerators + [(CPU, _ENOUGH_BYTES)] * num_cpus
     return [
         {
             **{"name": f"{kind}:{i}", "flop_per_s": {"f32": 1e12}, "memory_bytes_per_s": 1e11},
