@@ -203,12 +203,12 @@ def main() -> None:
     parser.add_argument("--every-timed", type=int, default=24, help="case that has seconds, too")
     parser.add_argument("--queue", default="priority", choices=("priority", "strict"))
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
-    parser.add_argument("--prove", action="store_true")
+    parser.add_argument("--prove", nargs="*", choices=NAMED, help="these graphs, or all 12")
     parser.add_argument("--seconds", type=float, default=600.0, help="of each proof, at most")
     arguments = parser.parse_args()
     for folder in arguments.folders:
-        if arguments.prove:
-            prove(folder, NAMED, arguments.seconds)
+        if arguments.prove is not None:
+            prove(folder, arguments.prove or NAMED, arguments.seconds)
             continue
         table = measure(
             folder, arguments.every, arguments.every_timed, arguments.queue, arguments.methods

@@ -55,6 +55,21 @@ WORKFLOW = {
         },
     },
 }  # fmt: skip
+PROFILED = {
+    **{"maxSizePerFPGA": 1e3, "maxFPGAs": 2, "maxCPUs": 1},
+    "nodes": [
+        {"name": "conv", "id": 0, "supportedOnFpga": 1, "cpuLatency": 20, "fpgaLatency": 2.0,
+         "isBackwardNode": False, "colorClass": 1, "layerId": 3, "size": 600.0},
+        {"name": "relu", "id": 7, "supportedOnFpga": True, "cpuLatency": 10, "fpgaLatency": 1.0,
+         "isBackwardNode": False, "colorClass": 1, "size": 300.0},
+        {"name": "loss", "id": 9, "supportedOnFpga": False, "cpuLatency": 4, "fpgaLatency": 0,
+         "isBackwardNode": False, "size": 5000.0},
+    ],
+    "edges": [
+        {"sourceId": 0, "destId": 7, "cost": 5, "size": 8.0},
+        {"sourceId": 7, "destId": 9, "cost": 0.0, "size": 8.0},
+    ],
+}  # fmt: skip
 COSTS = {
     **{"format": "doppler-costs", "version": 1, "host": "here"},
     "tables": [
@@ -99,6 +114,7 @@ def read_summary(path: Path) -> Any:
 READERS: dict[str, tuple[Callable[[Path], Any], dict]] = {
     "graph.json": (load_graph, GRAPH),
     "workflow.json": (load_graph, WORKFLOW),
+    "profiled.json": (load_graph, PROFILED),
     "costs.json": (load_all, COSTS),
     "cluster.yaml": (resolve_cluster, CLUSTER),
     "placement.json": (lambda path: Placement.load(path, PROBLEM), PLACEMENT),

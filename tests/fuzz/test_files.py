@@ -13,13 +13,14 @@ from fuzz.mutations import JUNK, Damaged, damaged, finite, text, whole
 from fuzz.outcomes import FUZZ, outcome
 from hypothesis import given
 from hypothesis import strategies as st
-from right_files import WORKFLOW
+from right_files import PROFILED, WORKFLOW
 
 from doppler.api.placing import resolve_cluster
 from doppler.costs import load_all
 from doppler.einsum import load_program, load_workload, lower
 from doppler.graph import load_graph, save_json, synthetic
 from doppler.graph.json_format import render_json
+from doppler.graph.profiled_format import machine_of
 from doppler.graph.text_format import render_text
 from doppler.policies.weights import load_checkpoint
 from doppler.report.finished import find_runs
@@ -142,6 +143,14 @@ WORKFLOW_VALUES = {
     "workflow.specification.files.*.sizeInBytes": finite,
     "workflow.execution.tasks.*.runtimeInSeconds": finite,
 }
+PROFILED_VALUES = {
+    "nodes": lambda value: isinstance(value, list),
+    "nodes.*.name": text,
+    "nodes.*.size": finite,
+    "nodes.*.cpuLatency": finite,
+    "edges.*.cost": finite,
+    "maxSizePerFPGA": finite,
+}
 GRAPHML = "\n".join(
     nx.generate_graphml(nx.DiGraph([("a", "b", {"weight": 2.0}), ("b", "c", {"weight": 1.0})]))
 ).replace("<graph ", '<key id="w" for="node" attr.name="weight"><default>3</default></key><graph ')
@@ -167,11 +176,19 @@ def test_workflows(tmp_path, case):
     check_given(read("workflow", load_graph, tmp_path / "workflow.json", free))
 
 
+@FUZZ
+@given(damaged([PROFILED], PROFILED_VALUES))
+def test_profiled_networks(tmp_path, case):
+    path = tmp_path / "profiled.json"
+    read("profiled network", load_graph, path, case)
+    outcome("machine of a profiled network", lambda: machine_of(path))
+
+
 def check_given(graph) -> None:
     """Times that are read are finite and not negative."""
     if graph is not None and graph.given_costs is not None:
         for seconds_N in (graph.given_costs.op_seconds, graph.given_costs.transfer_seconds):
-            assert (np.isfinite(seconds_N) & (seconds_N >= 0)).all()
+            assert seconds_N is None or (np.isfinite(seconds_N) & (seconds_N >= 0)).all()
 
 
 # --- Costs and clusters ---------------------------------------------------------------------------

@@ -5,11 +5,15 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
-from right_files import WORKFLOW, message
+from problems import cluster_of, problem_set
+from right_files import PROFILED, WORKFLOW, message
 
+from doppler.cluster import custom
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph, load_graph
 from doppler.graph.dot_format import parse_dot
+from doppler.graph.profiled_format import machine_of
+from doppler.problem import build
 
 
 def read(folder: Path, name: str, text: str) -> DataflowGraph:
@@ -29,6 +33,12 @@ def edges_of(graph: DataflowGraph) -> list[tuple[str, str, float]]:
     assert graph.given_costs is not None
     ends = zip(graph.edges.src, graph.edges.dst, graph.given_costs.transfer_seconds, strict=True)
     return [(graph.ops.names[u], graph.ops.names[v], float(s)) for u, v, s in ends]
+
+
+def moved_by(graph: DataflowGraph) -> list[tuple[str, str, float]]:
+    assert graph.given_costs is not None and graph.given_costs.transfer_seconds is None
+    ends = zip(graph.edges.src, graph.edges.dst, graph.edges.bytes, strict=True)
+    return sorted((graph.ops.names[u], graph.ops.names[v], float(size)) for u, v, size in ends)
 
 
 def seconds_of(graph: DataflowGraph) -> dict[str, float]:
@@ -84,7 +94,9 @@ def test_every_edge_of_dot_is_a_transfer_of_its_own(tmp_path):
 def test_edges_without_weights_take_no_time_and_that_is_said(tmp_path):
     graph = read(tmp_path, "x.dot", "digraph{a[Weight=1];b[Weight=2];a->b}")
     assert edges_of(graph) == [("a", "b", 0.0)]
-    assert graph.notes == ("x.dot: its edges say no seconds: transfers take no time",)
+    assert graph.notes == (
+        "x.dot: its edges say neither seconds nor bytes: transfers take no time",
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,18 +185,18 @@ def test_a_workflow_is_read_with_its_files_as_regions(tmp_path):
     graph = read(tmp_path, "x.json", json.dumps(WORKFLOW))
     assert graph.name == "blast"
     assert seconds_of(graph) == {"split": 2.5, "left": 3, "right": 1}
-    assert sorted(edges_of(graph)) == [
-        *[("left", "right", 0.0), ("split", "left", 4.0), ("split", "right", 4.0)]
+    assert moved_by(graph) == [
+        *[("left", "right", 0.0), ("split", "left", 5e9), ("split", "right", 5e9)]
     ]
     assert len(graph.regions) == 2, "both read one file, which moves once to a device"
     assert graph.inputs.names == ("raw",) and graph.inputs.consumers == ((0, 1),)
     assert graph.inputs.bytes.tolist() == [100]
     assert graph.notes == (
         "x.json: dropped: keys 'author', 'makespanInSeconds', 'machines', 'coreCount'",
-        "x.json: files move at 1.25e+09 bytes/s (+workload.bytes_per_s=...)",
     )
-    slow = load_graph(tmp_path / "x.json", bytes_per_s=5e8)
-    assert ("split", "left", 10.0) in edges_of(slow)
+    problem = build(graph, cluster_of([1.0, 2.0], bytes_per_s=1e9))
+    assert problem.arrays.op_seconds.tolist() == [[2.5, 2.5], [3, 3], [1, 1]]
+    assert problem.mean_transfer_seconds.max() == 5.0, "files move over the links of the cluster"
 
 
 def test_older_workflows_have_their_files_in_their_tasks(tmp_path):
@@ -202,7 +214,7 @@ def test_older_workflows_have_their_files_in_their_tasks(tmp_path):
     ]
     text = json.dumps({"name": "old", "schemaVersion": "1.3", "workflow": {"tasks": tasks}})
     graph = read(tmp_path, "x.json", text)
-    assert edges_of(graph) == [("split", "left", 4.0)] and "'type'" in graph.notes[0]
+    assert moved_by(graph) == [("split", "left", 5e9)] and "'type'" in graph.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -227,10 +239,61 @@ def test_what_is_no_workflow_is_refused_in_one_line(tmp_path, old, new, said):
     assert said in refused(tmp_path, "x.json", text.replace(old, new))
 
 
-def test_a_rate_is_for_workflows_alone(tmp_path):
-    (tmp_path / "x.stg").write_text(STG)
-    with pytest.raises(InputError, match="bytes_per_s is for workflows"):
-        load_graph(tmp_path / "x.stg", bytes_per_s=1.0)
+# --- Profiled networks ----------------------------------------------------------------------------
+
+
+def machine(path: Path):
+    return custom(name="profiled", devices=machine_of(path), bytes_per_s=1e9, latency_s=0.0)
+
+
+def test_a_profiled_network_belongs_on_its_own_machine(tmp_path):
+    graph = read(tmp_path, "net.json", json.dumps(PROFILED))
+    assert graph.name == "net" and graph.ops.names == ("conv", "relu", "loss")
+    problem = build(graph, machine(tmp_path / "net.json"))
+    inf, p = float("inf"), problem.arrays
+    assert p.op_seconds.tolist() == [
+        *[[0.002, 0.002, 0.02], [0.001, 0.001, 0.01], [inf, inf, 0.004]]
+    ]
+    # Through the memory of the CPUs: in, out, or both.
+    assert problem.mean_transfer_seconds.tolist() == pytest.approx([(2 * 10 + 4 * 5) / 6e3, 0.0])
+    assert graph.ops.group.tolist() == [1, 1, -1]
+    assert p.input_bytes.tolist() == [600, 300, 5000] and p.memory_bytes.tolist() == [
+        1e3,
+        1e3,
+        1e15,
+    ]
+    with pytest.raises(InputError, match="given seconds for 3 devices, cluster 'test' has 2"):
+        build(graph, cluster_of([1.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"maxFPGAs": 2', '"maxFPGAs": 2000', ": maxFPGAs, maxCPUs: from 1 to 1024 devices"),
+        ('"maxFPGAs": 2', '"maxFPGAs": -1', ": maxFPGAs, maxCPUs: from 1 to 1024 devices"),
+        ('"id": 7', '"id": 0', ": nodes: an id is there twice"),
+        ('"destId": 9', '"destId": 8', ": edges[1]: no node 8"),
+        ('"cost": 5', '"cost": "5"', ": edges[0].cost: expected a number"),
+        ('"supportedOnFpga": 1', '"supportedOnFpga": null', "supportedOnFpga: expected an integer"),
+        ('"cpuLatency": 20', '"cpuLatency": -20', "op 0 ('conv')"),
+        ('"cpuLatency"', '"cpu_latency"', ": nodes[0].cpu_latency: no such key, did you mean"),
+    ],
+)
+def test_what_is_no_profiled_network_is_refused_in_one_line(tmp_path, old, new, said):
+    text = json.dumps(PROFILED)
+    assert old in text
+    assert said in refused(tmp_path, "x.json", text.replace(old, new, 1))
+
+
+def test_the_published_networks_are_read():
+    folders = sorted(problem_set("profiled").glob("*Graphs"))
+    paths = [path for folder in folders for path in sorted(folder.glob("*.json"))]
+    assert len(paths) == 8
+    for path in paths:
+        data, problem = json.loads(path.read_text()), build(load_graph(path), machine(path))
+        assert problem.num_ops == len(data["nodes"])
+        assert problem.num_devices == data["maxFPGAs"] + data["maxCPUs"]
+        assert problem.arrays.input_bytes.sum() == sum(one["size"] for one in data["nodes"])
 
 
 # --- GraphML --------------------------------------------------------------------------------------

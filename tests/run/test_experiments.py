@@ -22,8 +22,12 @@ def sweep_of(file: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
-def test_every_choice_of_an_experiment_composes_and_builds(file, configure):
+def test_every_choice_of_an_experiment_composes_and_builds(file, configure, tmp_path):
     sweep = sweep_of(file)
+    given = []
+    if "override /workload: file" in file.read_text():  # which one the command line says
+        (tmp_path / "graph.stg").write_text("1\n0 0 0\n1 5 1 0\n2 0 1 1\n")
+        given = [f"workload.path={tmp_path}/graph.stg"]
     assert len(sweep["seed"]) >= 3
     first = {key: choices[0] for key, choices in sweep.items()}
     del sweep["seed"]  # all compose alike, and composing takes long
@@ -31,7 +35,7 @@ def test_every_choice_of_an_experiment_composes_and_builds(file, configure):
         for choice in choices:
             cell = {**first, key: choice}
             overrides = [f"{name}={value}" for name, value in cell.items()]
-            cfg = configure(f"experiment={file.stem}", "budget=quick", *overrides)
+            cfg = configure(f"experiment={file.stem}", "budget=quick", *given, *overrides)
             if key in ("method", "simulator", "simulator.queue", "simulator.noise"):
                 assert instantiate(cfg.policy.build) is not None
                 assert instantiate(cfg.simulator) is not None

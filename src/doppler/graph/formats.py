@@ -16,46 +16,45 @@ from doppler.graph.dot_format import parse_dot
 from doppler.graph.graphml_format import parse_graphml
 from doppler.graph.imported import imported
 from doppler.graph.json_format import parse_graph, render_json
+from doppler.graph.profiled_format import is_profiled, parse_profiled
 from doppler.graph.stg_format import parse_stg
 from doppler.graph.text_format import parse_text, render_text
-from doppler.graph.wfcommons_format import BYTES_PER_S, is_workflow, parse_workflow
-from doppler.options import FilePath, Positive
+from doppler.graph.wfcommons_format import is_workflow, parse_workflow
+from doppler.options import FilePath
 
 # Of files in a folder: what is a graph. A file that is named itself may have any other suffix.
 SUFFIXES = (".json", ".dot", ".gv", ".stg", ".graphml", ".txt")
 
 
-def load_graph(
-    path: FilePath | Path, *, name: str | None = None, bytes_per_s: Positive | None = None
-) -> DataflowGraph:
+def load_graph(path: FilePath | Path, *, name: str | None = None) -> DataflowGraph:
     """Read a graph, in the format that its suffix says.
 
     Args:
-        path: ``.json`` is JSON, of ours or of WfCommons; ``.dot`` and ``.gv`` are DOT, ``.stg`` is
-            the Standard Task Graph format, ``.graphml`` GraphML, and anything else the text format
-            of the published graphs.
+        path: ``.json`` is JSON, of ours, of WfCommons or a profiled network; ``.dot`` and ``.gv``
+            are DOT, ``.stg`` is the Standard Task Graph format, ``.graphml`` GraphML, and anything
+            else the text format of the published graphs.
         name: of the graph, instead of the one in the file or the file's own.
-        bytes_per_s: of transfers where a file says what moves and not how fast (WfCommons).
 
     Raises:
         InputError: names the file, and the line, op or edge at fault.
     """
     path = Path(path)
-    text, suffix = read_text(path), path.suffix.lower()
-    data = parse_json(text, path) if suffix == ".json" else None
-    if is_workflow(data):
-        graph = parse_workflow(data, path, BYTES_PER_S if bytes_per_s is None else bytes_per_s)
-    elif bytes_per_s is not None:
-        raise InputError(f"{path}: bytes_per_s is for workflows of WfCommons, which this is not")
-    elif suffix == ".json":
-        graph = parse_graph(data, path)
-    elif suffix in (".dot", ".gv"):
-        graph = imported(parse_dot(text, path), path)
-    elif suffix == ".graphml":
-        graph = imported(parse_graphml(text, path), path)
-    else:
-        graph = parse_stg(text, path) if suffix == ".stg" else parse_text(text, path)
+    graph = _parsed(read_text(path), path)
     return graph if name is None else dataclasses.replace(graph, name=name)
+
+
+def _parsed(text: str, path: Path) -> DataflowGraph:
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        data = parse_json(text, path)
+        if is_workflow(data):
+            return parse_workflow(data, path)
+        return parse_profiled(data, path) if is_profiled(data) else parse_graph(data, path)
+    if suffix in (".dot", ".gv"):
+        return imported(parse_dot(text, path), path)
+    if suffix == ".graphml":
+        return imported(parse_graphml(text, path), path)
+    return parse_stg(text, path) if suffix == ".stg" else parse_text(text, path)
 
 
 def graph_files(folder: Path) -> list[Path]:

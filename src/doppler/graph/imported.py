@@ -49,6 +49,7 @@ def imported(graph: nx.MultiDiGraph, path: Path, dropped: Iterable[str] = ()) ->
             others["edge attributes"].update(dict.fromkeys(data.keys() - known.keys()))
             result.add_edge(u, v, key=key, **_values(known))
         timeless = _check_seconds(result)
+        result.graph["counts_memory"] = False
         made = from_networkx(result)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
@@ -57,7 +58,9 @@ def imported(graph: nx.MultiDiGraph, path: Path, dropped: Iterable[str] = ()) ->
     lost = [*dropped, *(f"{kind} {_listed(names)}" for kind, names in listed.items() if names)]
     notes = [f"{path.name}: dropped: {'; '.join(lost)}"] if lost else []
     if timeless:
-        notes.append(f"{path.name}: its edges say no seconds: transfers take no time")
+        notes.append(
+            f"{path.name}: its edges say neither seconds nor bytes: transfers take no time"
+        )
     return dataclasses.replace(made, notes=tuple(notes))
 
 
@@ -92,7 +95,7 @@ def _number(value: object, where: str) -> float:
 
 
 def _check_seconds(graph: nx.MultiDiGraph) -> bool:
-    """Every node has seconds, or none; edges that have none take 0 s. Returns whether these do."""
+    """Every node has seconds, or none; returns whether edges that say nothing take 0 s."""
     nodes = list(graph.nodes(data=True))
     timed = [node for node, data in nodes if _SECONDS in data]
     edges = list(graph.edges(data=True))
@@ -109,9 +112,11 @@ def _check_seconds(graph: nx.MultiDiGraph) -> bool:
     if timed_edges and len(timed_edges) < len(edges):
         u, v, _ = next(edge for edge in edges if _SECONDS not in edge[2])
         raise InputError(f"edge {u!r} -> {v!r}: no weight or {_SECONDS}, which others have")
+    if timed_edges or any("bytes" in data for *_, data in edges):
+        return False
     for *_, data in edges:
-        data.setdefault(_SECONDS, 0.0)
-    return bool(edges) and not timed_edges
+        data[_SECONDS] = 0.0
+    return bool(edges)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
 """WfCommons JSON: scientific workflows that somebody has run, and what their tasks took.
 
 A task is an op, a file that one task writes and others read is a region of the writer's output, and
-files that no task writes are inputs. Files go from one machine to another at one rate, for a
-workflow does not say how fast.
+files that no task writes are inputs. Tasks take what they took; files move over the cluster's
+links.
 
 Source: Coleman et al., "WfCommons: a framework for enabling scientific workflow research and
 development", FGCS 2022; WfFormat 1.5 and 1.6, and 1.3 and 1.4, where tasks hold their files.
@@ -20,7 +20,6 @@ from doppler.files.values import fault, read_number, read_text
 from doppler.graph.dataflow import DataflowGraph, Inputs
 from doppler.graph.imported import imported
 
-BYTES_PER_S = 1.25e9  # 10 Gbit/s
 _SECONDS, _SIZE = ("runtimeInSeconds", "runtime"), ("sizeInBytes", "size")
 # What is read; of everything else the first level is named.
 _READ = {
@@ -47,7 +46,7 @@ def is_workflow(data: Any) -> bool:
     return isinstance(data, dict) and "schemaVersion" in data and "workflow" in data
 
 
-def parse_workflow(data: Any, path: Path, bytes_per_s: float = BYTES_PER_S) -> DataflowGraph:
+def parse_workflow(data: Any, path: Path) -> DataflowGraph:
     """A graph of what a JSON file says.
 
     Raises:
@@ -56,12 +55,11 @@ def parse_workflow(data: Any, path: Path, bytes_per_s: float = BYTES_PER_S) -> D
     try:
         dropped: dict[str, None] = {}
         tasks = _tasks(data, dropped)
-        graph, writer = _with_edges(tasks, bytes_per_s)
+        graph, writer = _with_edges(tasks)
         graph.graph["name"] = data.get("name") or path.stem
         lost = [f"keys {', '.join(map(repr, dropped))}"] if dropped else []
         made = imported(graph, path, lost)
-        rate = f"{path.name}: files move at {bytes_per_s:g} bytes/s (+workload.bytes_per_s=...)"
-        return dataclasses.replace(made, inputs=_inputs(tasks, writer), notes=(*made.notes, rate))
+        return dataclasses.replace(made, inputs=_inputs(tasks, writer))
     except InputError as error:
         told = str(error)
         raise InputError(told if told.startswith(f"{path}:") else f"{path}: {told}") from None
@@ -123,9 +121,7 @@ def _task(
     )
 
 
-def _with_edges(
-    tasks: Mapping[str, _Task], bytes_per_s: float
-) -> tuple[nx.MultiDiGraph, dict[str, str]]:
+def _with_edges(tasks: Mapping[str, _Task]) -> tuple[nx.MultiDiGraph, dict[str, str]]:
     """The tasks with what moves between them; and who writes each file."""
     graph = nx.MultiDiGraph()
     writer: dict[str, str] = {}
@@ -149,10 +145,9 @@ def _with_edges(
     for u, v in pairs:
         moved = [file for file in tasks[v].reads if writer.get(file) == u]
         for file in moved:
-            size = tasks[u].writes[file]
-            graph.add_edge(u, v, key=number[file], bytes=size, given_seconds=size / bytes_per_s)
+            graph.add_edge(u, v, key=number[file], bytes=tasks[u].writes[file])
         if not moved:  # one only waits for the other
-            graph.add_edge(u, v, key=0, bytes=0.0, given_seconds=0.0)
+            graph.add_edge(u, v, key=0, bytes=0.0)
     return graph, writer
 
 
