@@ -16,6 +16,7 @@ from torch import fx
 
 from doppler.einsum.program import KernelOperand, Node, Piece
 from doppler.graph.kernel import Box
+from doppler.importing.tidying import tensors_of
 
 aten = torch.ops.aten
 
@@ -96,8 +97,7 @@ def argument(node: fx.Node, name: str) -> Any:
 
 def rank_of(node: fx.Node) -> int:
     """Number of dimensions; of several results those of the first."""
-    value = node.meta["val"]
-    return (value[0] if isinstance(value, tuple | list) else value).dim()
+    return tensors_of(node)[0].dim()
 
 
 def _pointwise(node: fx.Node) -> Shared:

@@ -42,3 +42,10 @@ def has_elements(node: fx.Node) -> bool:
     value = node.meta.get("val")
     shape = value.shape if isinstance(value, torch.Tensor) else ()
     return not any(type(size) is int and size == 0 for size in shape)
+
+
+def tensors_of(node: fx.Node) -> list[torch.Tensor]:
+    """The results of an op that are tensors."""
+    value = node.meta.get("val")
+    results = value if isinstance(value, tuple | list) else [value]
+    return [one for one in results if isinstance(one, torch.Tensor)]

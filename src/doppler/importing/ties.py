@@ -11,6 +11,7 @@ from torch import fx
 from doppler.importing.calls import shared_dims
 from doppler.importing.drawing import OF_SHAPE
 from doppler.importing.factors import Dim, Reshape, Same, Slice, Tie
+from doppler.importing.tidying import tensors_of
 
 aten = torch.ops.aten
 
@@ -24,8 +25,7 @@ SOFTMAXES = (aten._softmax.default, aten._log_softmax.default)
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
     """The shape of a tensor; of several results that of the first."""
-    value = node.meta["val"]
-    return tuple((value[0] if isinstance(value, tuple | list) else value).shape)
+    return tuple(tensors_of(node)[0].shape)
 
 
 def is_tensor(node: Any) -> bool:
@@ -252,14 +252,8 @@ def all_ties(nodes: Sequence[fx.Node]) -> list[Tie]:
             continue
         if node.target is getitem:
             ties += _getitem(node)
-        elif "val" in node.meta and _first_tensor(node):
+        elif tensors_of(node):
             # An op that is not called as its rule expects it becomes a call, which needs none.
             with suppress(AssertionError, IndexError, TypeError, ValueError):
                 ties += list(ties_of(node))
     return ties
-
-
-def _first_tensor(node: fx.Node) -> bool:
-    value = node.meta["val"]
-    first = value[0] if isinstance(value, tuple | list) and value else value
-    return isinstance(first, torch.Tensor)
