@@ -19,7 +19,7 @@ from doppler.importing.drawing import is_random
 from doppler.importing.exporting import path_of, place_of
 from doppler.importing.factors import Factors, Tie
 from doppler.importing.ops import CONSTANTS, convert_op
-from doppler.importing.tidying import has_elements, tensors_of, tidy
+from doppler.importing.tidying import has_elements, tensors_of
 from doppler.importing.ties import all_ties, is_tensor, shape_of
 from doppler.importing.values import Builder, Shape, Value
 
@@ -31,7 +31,7 @@ DTYPES = {
 
 
 class Conversion:
-    """One graph on its way to a program.
+    """One graph, which is tidy, on its way to a program.
 
     ties: beside those of the ops.
     folded: per input of the program that depends on no input of the module, what computes it: a
@@ -45,8 +45,9 @@ class Conversion:
         self.folded: dict[str, fx.Node | int] = {}
         self.drawn: dict[str, Callable[[], torch.Tensor]] = {}
         self.whole: list[str] = []
+        # Of norms, what all of their results are made of.
+        self.statistics: dict[fx.Node, tuple[Value, ...]] = {}
         self._drawn_by: dict[fx.Node, Value] = {}
-        tidy(graph)
         self._nodes = list(graph.nodes)
         for node in self._nodes:
             _check(node)
@@ -104,7 +105,7 @@ class Conversion:
     def _converted(self, node: fx.Node) -> Value:
         """By its rule; as a call of torch's own operator where that does not know what it is."""
         parts = (*self.builder.parts(), self.folded, self.drawn, self.whole)
-        parts = (*parts, self._values, self._drawn_by)
+        parts = (*parts, self.statistics, self._values, self._drawn_by)
         sizes = [len(part) for part in parts]
         try:
             return convert_op(self, node)

@@ -62,7 +62,7 @@ def export(
     """
     table = default_decompositions()
     table[torch.ops.aten.scaled_dot_product_attention.default] = _attention
-    table[torch.ops.aten.native_group_norm.default] = _group_norm
+    table.update(DECOMPOSED)
     if isinstance(module, ExportedProgram):
         return _decomposed(module, table, training)
     parameters = _parameter_names(module.forward)
@@ -289,6 +289,10 @@ def _group_norm(
     result = result if weight is None else result * weight.reshape(per_channel)
     result = result if bias is None else result + bias.reshape(per_channel)
     return result, mean.reshape(num, groups), scale.reshape(num, groups)
+
+
+# What is decomposed by us, gradients or none.
+DECOMPOSED: dict[Any, Callable[..., Any]] = {torch.ops.aten.native_group_norm.default: _group_norm}
 
 
 def place_of(node: fx.Node) -> str:

@@ -8,7 +8,7 @@ from torch._decomp import core_aten_decompositions
 from torch.export import ExportedProgram, exported_program
 
 from doppler.errors import InputError
-from doppler.importing.exporting import Exported, quiet
+from doppler.importing.exporting import DECOMPOSED, Exported, quiet
 from doppler.importing.tidying import tensors_of
 
 aten = torch.ops.aten
@@ -28,7 +28,7 @@ def with_gradients(exported: Exported) -> Exported:
             program = inside._decompose_exported_program(
                 exported.traced,
                 cia_to_decomp={},
-                python_decomp_table=core_aten_decompositions(),
+                python_decomp_table={**core_aten_decompositions(), **DECOMPOSED},
                 joint_loss_index=exported.loss,
                 decompose_custom_triton_ops=False,
             )

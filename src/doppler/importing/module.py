@@ -21,6 +21,7 @@ from doppler.importing.elementwise import Calculator
 from doppler.importing.exporting import Exported, export
 from doppler.importing.factors import Same
 from doppler.importing.joint import stops_gradients, with_gradients
+from doppler.importing.tidying import tidy
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -75,11 +76,13 @@ class _Import:
     def __init__(self, exported: Exported) -> None:
         self.exported, self.graph = exported, exported.program.graph
         self.state_of = _state_names(exported.program)
+        tidy(self.graph)
+        # Per placeholder of a parameter its gradient, if the graph returns any.
         self.gradients = self._gradients()
         ties = [
-            Same((weight, dim), (gradient, dim))
-            for gradient, (weight, rank) in self.gradients.items()
-            for dim in range(rank)
+            Same((weight, dim), (gradient.name, dim))
+            for weight, gradient in self.gradients.items()
+            for dim in range(gradient.meta["val"].dim())
         ]
         self.conversion = Conversion(self.graph, ties)
         # Per input of the program its placeholder, and the other way.
@@ -93,26 +96,23 @@ class _Import:
         self.conversion.run()
         self.steps: dict[str, Result] = {}
 
-    def _gradients(self) -> dict[str, tuple[str, int]]:
-        """Per gradient that the graph returns the placeholder of its parameter, and its rank."""
-        backward = self.exported.program.graph_signature.backward_signature
-        if backward is None:
-            return {}
+    def _gradients(self) -> dict[str, fx.Node]:
         placeholder_of = {target: name for name, target in self.state_of.items()}
-        state = self.exported.program.state_dict
+        specs = self.exported.program.graph_signature.output_specs
+        args: Any = self.graph.output_node().args[0]
         return {
-            gradient: (placeholder_of[target], state[target].dim())
-            for gradient, target in backward.gradients_to_parameters.items()
+            placeholder_of[str(spec.target)]: node
+            for spec, node in zip(specs, args, strict=True)
+            if spec.kind == OutputKind.GRADIENT_TO_PARAMETER and node is not None
         }
 
     def add_steps(self, learning_rate: float) -> None:
         """The parameters after a step along the gradients that the graph returns."""
-        returned = {node.name: node for node in self.graph.output_node().all_input_nodes}
-        for gradient, (placeholder, _) in self.gradients.items():
+        for placeholder, gradient in self.gradients.items():
             name = self.inputs[placeholder]
             weight = self.conversion.value(self.placeholders[name])
             calculator = Calculator(weight.dtype, weight.shape)
-            step = calculator.mul(learning_rate, self.conversion.value(returned[gradient]))
+            step = calculator.mul(learning_rate, self.conversion.value(gradient))
             new = calculator.sub(weight, step)
             every = list(range(len(new.extents)))
             self.conversion.builder.computed(f"{name}.new", replace(new, name=""), every)

@@ -20,6 +20,10 @@ COPIES = (
     *(aten.clone.default, aten._to_copy.default, aten.alias.default, aten.detach.default),
     *(aten.lift_fresh_copy.default, aten.contiguous.default),
 )
+BATCH_NORMS = (
+    aten._native_batch_norm_legit_no_training.default,
+    aten._native_batch_norm_legit_functional.default,
+)
 SOFTMAXES = (aten._softmax.default, aten._log_softmax.default)
 
 
@@ -202,6 +206,11 @@ def _getitem(node: fx.Node) -> Iterator[Tie]:
         yield from _others(read, node, dim)
         if shape_of(node)[dim] > 1:
             yield Slice((read.name, dim), (node.name, dim), start, 1)
+    elif source.target in BATCH_NORMS and place > 0:  # of every channel
+        yield from _same(source, 1, node, 0)
+    elif source.target is aten.native_layer_norm.default and place > 0:
+        for dim in range(len(shape_of(node))):
+            yield from _same(source, dim, node, dim)
     elif shape_of(node) == shape_of(source):
         for dim in range(len(shape_of(node))):
             yield from _same(source, dim, node, dim)
@@ -240,7 +249,7 @@ _RULES: dict[Any, Callable[[fx.Node], Iterator[Tie]]] = {
     aten.native_layer_norm.default: _aligned,
     aten.native_dropout.default: _aligned,
     **dict.fromkeys(OF_SHAPE, _aligned),
-    aten._native_batch_norm_legit_no_training.default: _batch_norm,
+    **dict.fromkeys(BATCH_NORMS, _batch_norm),
 }
 
 
