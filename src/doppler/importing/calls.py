@@ -16,6 +16,7 @@ from torch import fx
 
 from doppler.einsum.program import KernelOperand, Node, Piece
 from doppler.graph.kernel import Box
+from doppler.importing.tidying import tensors_of
 
 aten = torch.ops.aten
 
@@ -96,8 +97,7 @@ def argument(node: fx.Node, name: str) -> Any:
 
 def rank_of(node: fx.Node) -> int:
     """Number of dimensions; of several results those of the first."""
-    value = node.meta["val"]
-    return (value[0] if isinstance(value, tuple | list) else value).dim()
+    return tensors_of(node)[0].dim()
 
 
 def _pointwise(node: fx.Node) -> Shared:
@@ -122,6 +122,16 @@ def _leading(num: int) -> Callable[[fx.Node], Shared]:
     return rule
 
 
+def _leading_of_all(num: int) -> Callable[[fx.Node], Shared]:
+    """Ops on the last dimensions of all of their operands."""
+
+    def rule(node: fx.Node) -> Shared:
+        reads = node.all_input_nodes
+        return {read: {dim: dim for dim in range(rank_of(read) - num)} for read in reads}
+
+    return rule
+
+
 def _convolution(node: fx.Node) -> Shared:
     data: Any = node.args[0]
     weight, bias, *_, transposed, _, groups = node.args[1:]
@@ -130,6 +140,25 @@ def _convolution(node: fx.Node) -> Shared:
         shared[weight] = {1: 1} if transposed else {0: 1}
         if bias is not None:
             shared[bias] = {0: 1}
+    return shared
+
+
+def _convolution_backward(node: fx.Node) -> Shared:
+    """The gradient of what the mask names: by input, or by weight."""
+    gradient, data, weight, *_, transposed, _, groups, mask = node.args
+    tensors: Any = gradient, data, weight
+    gradient, data, weight = tensors
+    out, into = (1, 0) if transposed else (0, 1)  # dimensions of the weight
+    shared: dict[Any, dict[int, int]]
+    if isinstance(mask, list) and mask[0]:
+        shared = {gradient: {0: 0}, data: {0: 0}}
+        if groups == 1:
+            shared[data][1] = 1
+            shared[weight] = {into: 1}
+    else:
+        shared = {gradient: {}, data: {}, weight: {}}
+        if groups == 1:
+            shared = {gradient: {1: out}, data: {1: into}, weight: {0: 0, 1: 1}}
     return shared
 
 
@@ -215,6 +244,7 @@ _RULES: dict[Any, Callable[[fx.Node], Shared]] = {
     aten.constant_pad_nd.default: _pad,
     aten.index_select.default: _index_select,
     aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
     aten.embedding.default: _embedding,
     aten.view_as_complex.default: _leading(1),
     aten.view_as_real.default: _leading(0),
@@ -225,6 +255,13 @@ _RULES: dict[Any, Callable[[fx.Node], Shared]] = {
             *(aten.upsample_bilinear2d.vec, aten.upsample_nearest2d.vec),
         ],
         _leading(2),
+    ),
+    **dict.fromkeys(
+        [
+            *(aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default),
+            aten._adaptive_avg_pool2d_backward.default,
+        ],
+        _leading_of_all(2),
     ),
 }
 

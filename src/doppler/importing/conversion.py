@@ -17,9 +17,9 @@ from doppler.graph.scalar import Element
 from doppler.importing.calls import Call, render_call, shared_dims
 from doppler.importing.drawing import is_random
 from doppler.importing.exporting import path_of, place_of
-from doppler.importing.factors import Factors
+from doppler.importing.factors import Factors, Tie
 from doppler.importing.ops import CONSTANTS, convert_op
-from doppler.importing.tidying import has_elements, tidy
+from doppler.importing.tidying import has_elements, tensors_of
 from doppler.importing.ties import all_ties, is_tensor, shape_of
 from doppler.importing.values import Builder, Shape, Value
 
@@ -31,30 +31,32 @@ DTYPES = {
 
 
 class Conversion:
-    """One graph on its way to a program.
+    """One graph, which is tidy, on its way to a program.
 
+    ties: beside those of the ops.
     folded: per input of the program that depends on no input of the module, what computes it: a
     node of the graph, or a number n for 0, 1, ..., n - 1.
     drawn: per input of the program that is random, what draws it.
     whole: the ops that cannot be split, each with the reason.
     """
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, ties: Sequence[Tie] = ()) -> None:
         self.builder = Builder()
         self.folded: dict[str, fx.Node | int] = {}
         self.drawn: dict[str, Callable[[], torch.Tensor]] = {}
         self.whole: list[str] = []
+        # Of norms, what all of their results are made of.
+        self.statistics: dict[fx.Node, tuple[Value, ...]] = {}
         self._drawn_by: dict[fx.Node, Value] = {}
-        tidy(graph)
         self._nodes = list(graph.nodes)
         for node in self._nodes:
             _check(node)
         shapes = {
             node.name: shape_of(node)
             for node in self._nodes
-            if node.op != "output" and _is_computable(node)
+            if node.op != "output" and tensors_of(node)
         }
-        self.factors = Factors(shapes, all_ties(self._nodes))
+        self.factors = Factors(shapes, [*ties, *all_ties(self._nodes)])
         self._values: dict[fx.Node, Value] = {}
         self._foldable = self._find_foldable()
 
@@ -103,7 +105,7 @@ class Conversion:
     def _converted(self, node: fx.Node) -> Value:
         """By its rule; as a call of torch's own operator where that does not know what it is."""
         parts = (*self.builder.parts(), self.folded, self.drawn, self.whole)
-        parts = (*parts, self._values, self._drawn_by)
+        parts = (*parts, self.statistics, self._values, self._drawn_by)
         sizes = [len(part) for part in parts]
         try:
             return convert_op(self, node)
@@ -232,12 +234,6 @@ class Conversion:
             ):
                 found.add(node)
         return found
-
-
-def _is_computable(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    first = value[0] if isinstance(value, tuple | list) and value else value
-    return isinstance(first, torch.Tensor)
 
 
 def _check(node: fx.Node) -> None:

@@ -7,7 +7,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,12 +28,14 @@ _LOUD = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor
 class Exported(NamedTuple):
     """A graph, and how its user's tensors are what the module is called with and returns.
 
-    name: of the module's class. parameters: names of what is given by position. loss: which of the
+    name: of the module's class. program: in core ATen ops; traced: as torch.export made it, which
+    knows what has no gradient. parameters: names of what is given by position. loss: which of the
     tensors that are returned, if it is trained.
     """
 
     name: str
     program: ExportedProgram
+    traced: ExportedProgram
     parameters: tuple[str, ...]
     arguments: Tree
     returned: Tree
@@ -60,7 +62,7 @@ def export(
     """
     table = default_decompositions()
     table[torch.ops.aten.scaled_dot_product_attention.default] = _attention
-    table[torch.ops.aten.native_group_norm.default] = _group_norm
+    table.update(DECOMPOSED)
     if isinstance(module, ExportedProgram):
         return _decomposed(module, table, training)
     parameters = _parameter_names(module.forward)
@@ -71,10 +73,10 @@ def export(
     with quiet(), _path_of_calls(module) as path:
         try:
             with _called_with_tensors(module, given, training) as returned:
-                exported = torch.export.export(module, tuple(tensors), strict=False)
-            program = exported.run_decompositions(table)
-            tree, loss = returned[-1]
-            return Exported(type(module).__name__, program, parameters, given.tree, tree, loss)
+                with _plain_attention() if training else nullcontext():
+                    traced = torch.export.export(module, tuple(tensors), strict=False)
+            program, name = traced.run_decompositions(table), type(module).__name__
+            return Exported(name, program, traced, parameters, given.tree, *returned[-1])
         except InputError:
             raise
         except GuardOnDataDependentSymNode as error:
@@ -194,7 +196,7 @@ def _leaf_names(tree: Tree) -> list[str]:
 
 def _decomposed(program: ExportedProgram, table: Any, training: bool) -> Exported:
     """What torch.export made, in core ATen ops."""
-    spec, name = program.call_spec, "exported program"
+    spec, name, traced = program.call_spec, "exported program", program
     assert spec.in_spec is not None and spec.out_spec is not None
     with quiet():
         try:
@@ -223,7 +225,7 @@ def _decomposed(program: ExportedProgram, table: Any, training: bool) -> Exporte
         for leaves, tree in ((given, spec.in_spec), (made, spec.out_spec))
     )
     loss = _loss_of(name, returned) if training else 0
-    return Exported("exported", program, (), arguments.tree, returned.tree, loss)
+    return Exported("exported", program, traced, (), arguments.tree, returned.tree, loss)
 
 
 def _attention(
@@ -260,6 +262,17 @@ def _attention(
     return torch.dropout(shares, dropout_p, train=True) @ value if dropout_p else shares @ value
 
 
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Within, torch's own attention is what its definition says, gradients included."""
+    own = nn.functional.scaled_dot_product_attention
+    nn.functional.scaled_dot_product_attention = _attention  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        nn.functional.scaled_dot_product_attention = own
+
+
 def _group_norm(
     data: torch.Tensor,
     weight: torch.Tensor | None,
@@ -278,6 +291,10 @@ def _group_norm(
     result = result if weight is None else result * weight.reshape(per_channel)
     result = result if bias is None else result + bias.reshape(per_channel)
     return result, mean.reshape(num, groups), scale.reshape(num, groups)
+
+
+# What is decomposed by us, gradients or none.
+DECOMPOSED: dict[Any, Callable[..., Any]] = {torch.ops.aten.native_group_norm.default: _group_norm}
 
 
 def place_of(node: fx.Node) -> str:

@@ -1,6 +1,7 @@
 """A torch module as an einsum program."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +19,9 @@ from doppler.importing.conversion import Conversion
 from doppler.importing.drawing import evaluated
 from doppler.importing.elementwise import Calculator
 from doppler.importing.exporting import Exported, export
-from doppler.importing.joint import with_gradients
+from doppler.importing.factors import Same
+from doppler.importing.joint import stops_gradients, with_gradients
+from doppler.importing.tidying import tidy
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -58,12 +61,13 @@ def import_module(
     exported = export(module, example_inputs, example_kwargs or {}, training=training)
     if not training:
         return _Import(exported).finished()
-    try:
-        return _Import(exported).finished(by_einsums=learning_rate)
-    except InputError:  # torch knows the gradients of ops that are no einsums
-        imported = _Import(with_gradients(exported))
-        imported.add_steps(learning_rate)
-        return imported.finished()
+    if not stops_gradients(exported.traced):
+        # Torch knows the gradients of ops that are no einsums.
+        with suppress(InputError):
+            return _Import(exported).finished(by_einsums=learning_rate)
+    imported = _Import(with_gradients(exported))
+    imported.add_steps(learning_rate)
+    return imported.finished()
 
 
 class _Import:
@@ -71,8 +75,16 @@ class _Import:
 
     def __init__(self, exported: Exported) -> None:
         self.exported, self.graph = exported, exported.program.graph
-        self.conversion = Conversion(self.graph)
         self.state_of = _state_names(exported.program)
+        tidy(self.graph)
+        # Per placeholder of a parameter its gradient, if the graph returns any.
+        self.gradients = self._gradients()
+        ties = [
+            Same((weight, dim), (gradient.name, dim))
+            for weight, gradient in self.gradients.items()
+            for dim in range(gradient.meta["val"].dim())
+        ]
+        self.conversion = Conversion(self.graph, ties)
         # Per input of the program its placeholder, and the other way.
         self.placeholders: dict[str, fx.Node] = {}
         self.inputs: dict[str, str] = {}
@@ -84,17 +96,23 @@ class _Import:
         self.conversion.run()
         self.steps: dict[str, Result] = {}
 
+    def _gradients(self) -> dict[str, fx.Node]:
+        placeholder_of = {target: name for name, target in self.state_of.items()}
+        specs = self.exported.program.graph_signature.output_specs
+        args: Any = self.graph.output_node().args[0]
+        return {
+            placeholder_of[str(spec.target)]: node
+            for spec, node in zip(specs, args, strict=True)
+            if spec.kind == OutputKind.GRADIENT_TO_PARAMETER and node is not None
+        }
+
     def add_steps(self, learning_rate: float) -> None:
         """The parameters after a step along the gradients that the graph returns."""
-        backward = self.exported.program.graph_signature.backward_signature
-        assert backward is not None, "with_gradients adds them"
-        returned = {node.name: node for node in self.graph.output_node().all_input_nodes}
-        placeholder_of = {target: name for name, target in self.state_of.items()}
-        for gradient, target in backward.gradients_to_parameters.items():
-            name = self.inputs[placeholder_of[target]]
+        for placeholder, gradient in self.gradients.items():
+            name = self.inputs[placeholder]
             weight = self.conversion.value(self.placeholders[name])
             calculator = Calculator(weight.dtype, weight.shape)
-            step = calculator.mul(learning_rate, self.conversion.value(returned[gradient]))
+            step = calculator.mul(learning_rate, self.conversion.value(gradient))
             new = calculator.sub(weight, step)
             every = list(range(len(new.extents)))
             self.conversion.builder.computed(f"{name}.new", replace(new, name=""), every)
@@ -163,7 +181,7 @@ class _Import:
     def _add_step(self, name: str, result: str) -> None:
         """Of an input of the program that is a parameter, by all names that the module has."""
         placeholder = self.placeholders[name]
-        state = self.exported.program.state_dict
+        state = self.exported.traced.state_dict
         own = state[self.state_of[placeholder.name]]
         for key, tensor in state.items():
             if tensor is own:

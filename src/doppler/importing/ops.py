@@ -13,7 +13,10 @@ from doppler.graph.scalar import WHOLE
 from doppler.importing.drawing import draw_of, is_random, mask_of_dropout
 from doppler.importing.elementwise import Calculator, elementwise
 from doppler.importing.exporting import place_of
+from doppler.importing.norms import batch_norm, layer_norm
+from doppler.importing.reductions import HALF, mean_of, reduce
 from doppler.importing.ties import (
+    BATCH_NORMS,
     COPIES,
     RESHAPES,
     SOFTMAXES,
@@ -32,7 +35,6 @@ aten = torch.ops.aten
 CONSTANTS = (
     *(aten.full.default, aten.scalar_tensor.default, aten.zeros.default, aten.ones.default),
 )
-_HALF = ("f16", "bf16")
 
 
 def convert_op(c: "Conversion", node: fx.Node) -> Value:
@@ -41,8 +43,7 @@ def convert_op(c: "Conversion", node: fx.Node) -> Value:
     if target is getitem:
         source: Any = node.args[0]
         rule = _FIRST_RESULTS.get(source.target) if node.args[1] == 0 else None
-        if source.target in _RULES_OF_PARTS:
-            rule = _RULES_OF_PARTS[source.target]
+        rule = _RULES_OF_PARTS.get(source.target, rule)
         value = rule(c, node) if rule else None
     elif target in _RULES:
         value = _RULES[target](c, node)
@@ -133,19 +134,10 @@ def _cat(c: "Conversion", node: fx.Node) -> Value | None:
 # --- Reductions -----------------------------------------------------------------------------------
 
 
-def _reduce(
-    c: "Conversion", value: Value, dims: Sequence[int], aggregation: str, name: str
-) -> Value:
-    """Aggregated over dimensions, each of which keeps one element."""
-    shape = tuple(() if dim in dims else own for dim, own in enumerate(value.shape))
-    places = [place for dim in dims for place in value.places(dim)]
-    return c.builder.reduced(value, places, aggregation, name, shape)
-
-
 def _reduction(aggregation: str) -> Callable[["Conversion", fx.Node], Value | None]:
     def rule(c: "Conversion", node: fx.Node) -> Value:
         value = _operand(c, node).cast(c.dtype(node))
-        reduced = _reduce(c, value, reduced_dims(node), aggregation, c.name(node))
+        reduced = reduce(c, value, reduced_dims(node), aggregation, c.name(node))
         return reduced.regrouped(c.shape(node))
 
     return rule
@@ -157,7 +149,7 @@ def _extreme(aggregation: str) -> Callable[["Conversion", fx.Node], Value | None
     def rule(c: "Conversion", node: fx.Node) -> Value:
         source: Any = node.args[0]
         value = _operand(c, source)
-        reduced = _reduce(c, value, reduced_dims(source), aggregation, c.name(node))
+        reduced = reduce(c, value, reduced_dims(source), aggregation, c.name(node))
         return reduced.regrouped(c.shape(node))
 
     return rule
@@ -179,19 +171,13 @@ def _gather(c: "Conversion", node: fx.Node) -> Value | None:
     numbers = numbers.regrouped((*numbers.shape, *(() for _ in value.shape[dim + 1 :])))
     is_wanted = Calculator("i64", value.shape).equal(numbers, wanted)
     kept = Calculator(value.dtype, value.shape).choose(is_wanted, value, 0.0)
-    return _reduce(c, kept, [dim], "add", c.name(node)).regrouped(c.shape(node))
-
-
-def _mean_of(c: "Conversion", value: Value, dims: Sequence[int], name: str) -> Value:
-    num = math.prod(factor for dim in dims for factor in value.shape[dim])
-    total = _reduce(c, value, dims, "add", name)
-    return Calculator(value.dtype, total.shape).mul(1 / num, total)
+    return reduce(c, kept, [dim], "add", c.name(node)).regrouped(c.shape(node))
 
 
 def _mean(c: "Conversion", node: fx.Node) -> Value:
     dtype = c.dtype(node)
-    value = _operand(c, node).cast("f32" if dtype in _HALF else dtype)
-    mean = _mean_of(c, value, reduced_dims(node), c.name(node))
+    value = _operand(c, node).cast("f32" if dtype in HALF else dtype)
+    mean = mean_of(c, value, reduced_dims(node), c.name(node))
     return mean.regrouped(c.shape(node)).cast(dtype)
 
 
@@ -201,8 +187,8 @@ def _variance(c: "Conversion", node: fx.Node) -> Value | None:
     num = math.prod(factor for dim in dims for factor in value.shape[dim])
     calculator = Calculator(value.dtype, value.shape)
     value = c.builder.stored(value, f"{name}.operand")
-    centred = calculator.sub(value, _mean_of(c, value, dims, f"{name}.mean"))
-    total = _reduce(c, calculator.square(centred), dims, "add", name)
+    centred = calculator.sub(value, mean_of(c, value, dims, f"{name}.mean"))
+    total = reduce(c, calculator.square(centred), dims, "add", name)
     scaled = Calculator(value.dtype, total.shape).mul(1 / (num - (correction or 0)), total)
     return scaled.regrouped(c.shape(node))
 
@@ -211,16 +197,16 @@ def _softmax(c: "Conversion", node: fx.Node) -> Value:
     dim: Any = node.args[1]
     name, dtype = c.name(node), c.dtype(node)
     value = c.builder.stored(_operand(c, node), f"{name}.operand")
-    value = value.cast("f32") if value.dtype in _HALF else value
+    value = value.cast("f32") if value.dtype in HALF else value
     dims = [dim % len(value.shape)]
     calculator = Calculator(value.dtype, value.shape)
-    largest = _reduce(c, value, dims, "max", f"{name}.max")
+    largest = reduce(c, value, dims, "max", f"{name}.max")
     if node.target is aten._log_softmax.default:
         shifted = calculator.sub(value, largest)
-        total = _reduce(c, calculator.exp(shifted), dims, "add", f"{name}.sum")
+        total = reduce(c, calculator.exp(shifted), dims, "add", f"{name}.sum")
         return calculator.sub(shifted, calculator.log(total)).cast(dtype)
     powers = c.builder.stored(calculator.exp(calculator.sub(value, largest)), f"{name}.exp")
-    total = _reduce(c, powers, dims, "add", f"{name}.sum")
+    total = reduce(c, powers, dims, "add", f"{name}.sum")
     return calculator.div(powers, total).cast(dtype)
 
 
@@ -238,45 +224,6 @@ def _dropout(c: "Conversion", node: fx.Node) -> Value:
         return mask
     scaled = calculator.mul(c.value(data), 1 / kept if kept else 0.0)  # type: ignore[arg-type]
     return calculator.mul(scaled, mask)
-
-
-# --- Normalisations -------------------------------------------------------------------------------
-
-
-def _layer_norm(c: "Conversion", node: fx.Node) -> Value:
-    source: Any = node.args[0]
-    data, normalized, weight, bias, eps = source.args
-    name, dtype = c.name(node), c.dtype(node)
-    value = c.builder.stored(c.value(data), f"{name}.operand")
-    value = value.cast("f32") if dtype in _HALF else value
-    rank = len(value.shape)
-    dims = list(range(rank - len(normalized), rank))
-    calculator = Calculator(value.dtype, value.shape)
-    centred = calculator.sub(value, _mean_of(c, value, dims, f"{name}.mean"))
-    centred = c.builder.stored(centred, f"{name}.centred")
-    variance = _mean_of(c, calculator.square(centred), dims, f"{name}.variance")
-    result = calculator.mul(centred, calculator.rsqrt(calculator.add(variance, eps)))
-    result = result if weight is None else calculator.mul(result, c.value(weight))
-    result = result if bias is None else calculator.add(result, c.value(bias))
-    return result.cast(dtype)
-
-
-def _batch_norm(c: "Conversion", node: fx.Node) -> Value:
-    """By the statistics of the training."""
-    source: Any = node.args[0]
-    data, weight, bias, mean, variance, _, eps = source.args
-    value, dtype = c.value(data), c.dtype(node)
-    calculator = Calculator("f32" if dtype in _HALF else dtype, value.shape)
-
-    def channels(one: fx.Node) -> Value:
-        own = c.value(one)
-        return own.regrouped((*own.shape, *(() for _ in value.shape[2:])))
-
-    scale = calculator.rsqrt(calculator.add(channels(variance), eps))
-    result = calculator.mul(calculator.sub(value, channels(mean)), scale)
-    result = result if weight is None else calculator.mul(result, channels(weight))
-    result = result if bias is None else calculator.add(result, channels(bias))
-    return result.cast(dtype)
 
 
 # --- Products -------------------------------------------------------------------------------------
@@ -328,10 +275,10 @@ _RULES: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
 _RULES_OF_PARTS: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
     aten.split_with_sizes.default: _part,
     aten.native_dropout.default: _dropout,
+    aten.native_layer_norm.default: layer_norm,
+    **dict.fromkeys(BATCH_NORMS, batch_norm),
 }
 _FIRST_RESULTS: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
     aten.max.dim: _extreme("max"),
     aten.min.dim: _extreme("min"),
-    aten.native_layer_norm.default: _layer_norm,
-    aten._native_batch_norm_legit_no_training.default: _batch_norm,
 }

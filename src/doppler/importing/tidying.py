@@ -1,5 +1,7 @@
 """What is taken out of an exported graph before it becomes a program."""
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -19,7 +21,8 @@ _CONSTANTS_LIKE = {
 def tidy(graph: fx.Graph) -> None:
     """Take checks, empty parts of concatenations and what nobody reads out of a graph, in place.
 
-    Constants in the shape of a tensor become constants that read none.
+    Constants in the shape of a tensor become constants that read none, and each gradient of a
+    convolution an op of its own.
     """
     for node in list(graph.nodes):
         if node.target in _CHECKS:
@@ -30,6 +33,8 @@ def tidy(graph: fx.Graph) -> None:
             node.args = (list(value.shape), node.args[-1] if number is None else number)
             node.kwargs = {"dtype": value.dtype}
             node.target = aten.full.default
+        elif node.target is aten.convolution_backward.default:
+            _part_gradients(graph, node)
         elif node.target is aten.cat.default:
             parts = [one for one in node.args[0] if has_elements(one)]
             if parts and len(parts) < len(node.args[0]):
@@ -37,8 +42,36 @@ def tidy(graph: fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
+def _part_gradients(graph: fx.Graph, node: fx.Node) -> None:
+    """By input and weight by torch's operator, which computes those of its mask; by bias a sum."""
+    gradient, *others, _ = node.args
+    assert isinstance(gradient, fx.Node)
+    for part in list(node.users):
+        place: Any = part.args[1]
+        with graph.inserting_before(part):
+            if place == 2:
+                dims = [dim for dim in range(gradient.meta["val"].dim()) if dim != 1]
+                one = graph.call_function(aten.sum.dim_IntList, (gradient, dims))
+                one.meta = dict(part.meta)
+                part.replace_all_uses_with(one)
+                continue
+            mask = [k == place for k in range(3)]
+            one = graph.call_function(node.target, (gradient, *others, mask))
+            one.meta = dict(node.meta)
+            values = node.meta["val"]
+            one.meta["val"] = tuple(v if k == place else None for k, v in enumerate(values))
+            part.args = (one, place)
+
+
 def has_elements(node: fx.Node) -> bool:
     """Whether a tensor has any elements; a shape that is not known has."""
     value = node.meta.get("val")
     shape = value.shape if isinstance(value, torch.Tensor) else ()
     return not any(type(size) is int and size == 0 for size in shape)
+
+
+def tensors_of(node: fx.Node) -> list[torch.Tensor]:
+    """The results of an op that are tensors."""
+    value = node.meta.get("val")
+    results = value if isinstance(value, tuple | list) else [value]
+    return [one for one in results if isinstance(one, torch.Tensor)]

@@ -11,6 +11,7 @@ from torch import fx
 from doppler.importing.calls import shared_dims
 from doppler.importing.drawing import OF_SHAPE
 from doppler.importing.factors import Dim, Reshape, Same, Slice, Tie
+from doppler.importing.tidying import tensors_of
 
 aten = torch.ops.aten
 
@@ -19,13 +20,16 @@ COPIES = (
     *(aten.clone.default, aten._to_copy.default, aten.alias.default, aten.detach.default),
     *(aten.lift_fresh_copy.default, aten.contiguous.default),
 )
+BATCH_NORMS = (
+    aten._native_batch_norm_legit_no_training.default,
+    aten._native_batch_norm_legit_functional.default,
+)
 SOFTMAXES = (aten._softmax.default, aten._log_softmax.default)
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
     """The shape of a tensor; of several results that of the first."""
-    value = node.meta["val"]
-    return tuple((value[0] if isinstance(value, tuple | list) else value).shape)
+    return tuple(tensors_of(node)[0].shape)
 
 
 def is_tensor(node: Any) -> bool:
@@ -202,6 +206,11 @@ def _getitem(node: fx.Node) -> Iterator[Tie]:
         yield from _others(read, node, dim)
         if shape_of(node)[dim] > 1:
             yield Slice((read.name, dim), (node.name, dim), start, 1)
+    elif source.target in BATCH_NORMS and place > 0:  # of every channel
+        yield from _same(source, 1, node, 0)
+    elif source.target is aten.native_layer_norm.default and place > 0:
+        for dim in range(len(shape_of(node))):
+            yield from _same(source, dim, node, dim)
     elif shape_of(node) == shape_of(source):
         for dim in range(len(shape_of(node))):
             yield from _same(source, dim, node, dim)
@@ -240,7 +249,7 @@ _RULES: dict[Any, Callable[[fx.Node], Iterator[Tie]]] = {
     aten.native_layer_norm.default: _aligned,
     aten.native_dropout.default: _aligned,
     **dict.fromkeys(OF_SHAPE, _aligned),
-    aten._native_batch_norm_legit_no_training.default: _batch_norm,
+    **dict.fromkeys(BATCH_NORMS, _batch_norm),
 }
 
 
@@ -252,14 +261,8 @@ def all_ties(nodes: Sequence[fx.Node]) -> list[Tie]:
             continue
         if node.target is getitem:
             ties += _getitem(node)
-        elif "val" in node.meta and _first_tensor(node):
+        elif tensors_of(node):
             # An op that is not called as its rule expects it becomes a call, which needs none.
             with suppress(AssertionError, IndexError, TypeError, ValueError):
                 ties += list(ties_of(node))
     return ties
-
-
-def _first_tensor(node: fx.Node) -> bool:
-    value = node.meta["val"]
-    first = value[0] if isinstance(value, tuple | list) and value else value
-    return isinstance(first, torch.Tensor)
