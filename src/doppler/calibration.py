@@ -121,17 +121,23 @@ def calibrate(
 
 def kernel_costs(traces: Sequence[Trace]) -> CostTable:
     """Seconds of every kernel on every device that executions of one problem show; no links."""
-    problem, op_samples = traces[0].problem, defaultdict(list)
+    problem, samples = traces[0].problem, kernel_samples(traces)
+    nothing = CostTable.empty(tuple(device.name for device in problem.cluster.devices))
+    kernels = {key: np.full(problem.num_devices, np.nan) for key, _ in samples}
+    for (key, d), seconds_N in samples.items():
+        kernels[key][d] = typical_s(seconds_N)
+    return replace(nothing, kernels=kernels)
+
+
+def kernel_samples(traces: Sequence[Trace]) -> dict[tuple[str, int], FloatArray]:
+    """Per kernel and device all seconds [N] that ops of it occupied the device."""
+    samples: dict[tuple[str, int], list[float]] = defaultdict(list)
+    keys = [kernel_key(kernel) for kernel in traces[0].problem.graph.ops.kernels if kernel]
     for trace in traces:
         op_V, _ = occupied_s(trace)
-        for v, kernel in enumerate(problem.graph.ops.kernels):
-            assert kernel is not None
-            op_samples[kernel_key(kernel), int(trace.placement.device[v])].append(op_V[v])
-    nothing = CostTable.empty(tuple(device.name for device in problem.cluster.devices))
-    kernels = {key: np.full(problem.num_devices, np.nan) for key, _ in op_samples}
-    for (key, d), samples in op_samples.items():
-        kernels[key][d] = typical_s(np.array(samples))
-    return replace(nothing, kernels=kernels)
+        for key, d, seconds in zip(keys, trace.placement.device.tolist(), op_V, strict=True):
+            samples[key, d].append(float(seconds))
+    return {key: np.array(seconds) for key, seconds in samples.items()}
 
 
 def typical_s(seconds_N: FloatArray) -> float:
