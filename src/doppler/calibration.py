@@ -69,9 +69,11 @@ def _from_possible_start(
 
 
 def covering_placements(problem: Problem, num: int, rng: np.random.Generator) -> list[Placement]:
-    """Random placements, among which each op runs on every device that it can run on.
+    """Placements among which each op runs on every device that it can run on.
 
-    At least ``num``, and one for every device.
+    At least ``num``, and one for every device. They are random in turns with such as good ones
+    are, that keep blocks of a number together: there all devices compute most of the time, and take
+    memory bandwidth, and cores where others use them, from each other.
     """
     able_VD = np.isfinite(problem.arrays.op_seconds)
     num_able_V = able_VD.sum(axis=1)
@@ -79,11 +81,21 @@ def covering_placements(problem: Problem, num: int, rng: np.random.Generator) ->
     placements = []
     while len(placements) < max(num, problem.num_devices):
         begin_V = rng.integers(0, 2**31, problem.num_ops)
+        if len(placements) // problem.num_devices % 2:
+            begin_V = _neighbours(problem)
         for turn in range(problem.num_devices):
             chosen_V = (begin_V + turn) % num_able_V
             device_V = np.take_along_axis(ranked_VD, chosen_V[:, None], axis=1)[:, 0]
             placements.append(Placement.make(problem, device_V))
     return placements
+
+
+def _neighbours(problem: Problem) -> NDArray[np.int64]:
+    """Per op [V] a device, the same for blocks of a number, in equal parts of each node's."""
+    ops, num = problem.graph.ops, problem.num_devices
+    _, node_V = np.unique(ops.node, return_inverse=True)
+    blocks_V = np.bincount(node_V)[node_V]
+    return np.clip(ops.block, 0, blocks_V - 1) * num // blocks_V
 
 
 def calibrate(
