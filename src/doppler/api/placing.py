@@ -1,6 +1,7 @@
 """place(): from a torch module, or a graph, and the name of a machine to a placement."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,10 +25,11 @@ from doppler.policies.weights import PRETRAINED
 from doppler.problem import Problem, build
 from doppler.resources import resource
 from doppler.search import (
+    AnnealEstimates,
     AnnealFromBest,
     BestSoFar,
     Budget,
-    Combined,
+    Episodes,
     GreedyEpisode,
     InParts,
     PlaceAgain,
@@ -42,12 +44,10 @@ from doppler.search import (
 )
 from doppler.simulator import WorkConserving
 from doppler.system import System
-from doppler.warming import warm_up
+from doppler.warming import alone, warm_up
 
 # Of search, unless evaluations are given.
 _SECONDS = 60.0
-# What a step needs to run all of its code once.
-_WARM_UP = 64
 _Method = str | Baseline | Sequence[SearchStep]
 
 
@@ -169,9 +169,16 @@ def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     policies = [step.policy for step in steps if isinstance(step, GreedyEpisode | SampleEpisodes)]
     baselines: list[Any] = [step.baseline for step in steps if isinstance(step, PlaceOnce)]
     others = [step for step in steps if isinstance(step, PlaceAgain | InParts | AnnealFromBest)]
-    if others:
-        baselines.append(Combined(evaluations=_WARM_UP, confirmations=0, steps=others))
+    estimates = [_without_policy(step) for step in steps if isinstance(step, AnnealEstimates)]
+    if others or estimates:
+        baselines.append(alone(*estimates, *others))
     warm_up(system, baselines, policies[0] if policies else None)
+
+
+def _without_policy(step: AnnealEstimates) -> AnnealEstimates:
+    """The same step, what a policy drafts left out: that is of one problem."""
+    drafts = [kind for kind in step.drafts if not isinstance(kind, Episodes)]
+    return replace(step, drafts=drafts or [Clustering(evaluations=1)])
 
 
 def _split(

@@ -43,6 +43,7 @@ class SearchSettings(TypedDict):
     share: Share
     lists: Sequence[SearchStep]
     sample: SearchStep
+    estimates: SearchStep
     anneal: SearchStep
 
 
