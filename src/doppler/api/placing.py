@@ -13,7 +13,7 @@ from doppler.api.clusters import resolve_cluster
 from doppler.api.phases import Phases
 from doppler.api.placed import Placed
 from doppler.api.splitting import single_device_s, split
-from doppler.baselines import Baseline, lower_bound
+from doppler.baselines import Baseline, Clustering, lower_bound
 from doppler.cluster import Cluster
 from doppler.einsum import Decomposition, lower
 from doppler.episode import make_view
@@ -25,10 +25,11 @@ from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED
 from doppler.problem import Problem, build
 from doppler.search import (
+    AnnealEstimates,
     AnnealFromBest,
     BestSoFar,
     Budget,
-    Combined,
+    Episodes,
     GreedyEpisode,
     InParts,
     PlaceAgain,
@@ -43,12 +44,10 @@ from doppler.search import (
 )
 from doppler.simulator import WorkConserving
 from doppler.system import System
-from doppler.warming import warm_up
+from doppler.warming import alone, warm_up
 
 # Of the call, unless evaluations are given, and what share of them the search has at least.
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
-# What a step needs to run all of its code once.
-_WARM_UP = 64
 _Method = str | Baseline | Sequence[SearchStep]
 
 
@@ -193,6 +192,13 @@ def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     policies = [step.policy for step in steps if isinstance(step, GreedyEpisode | SampleEpisodes)]
     baselines: list[Any] = [step.baseline for step in steps if isinstance(step, PlaceOnce)]
     others = [step for step in steps if isinstance(step, PlaceAgain | InParts | AnnealFromBest)]
-    if others:
-        baselines.append(Combined(evaluations=_WARM_UP, confirmations=0, steps=others))
+    estimates = [_without_policy(step) for step in steps if isinstance(step, AnnealEstimates)]
+    if others or estimates:
+        baselines.append(alone(*estimates, *others))
     warm_up(system, baselines, policies[0] if policies else None)
+
+
+def _without_policy(step: AnnealEstimates) -> AnnealEstimates:
+    """The same step, what a policy drafts left out: that is of one problem."""
+    drafts = [kind for kind in step.drafts if not isinstance(kind, Episodes)]
+    return replace(step, drafts=drafts or [Clustering(evaluations=1)])

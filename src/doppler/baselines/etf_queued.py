@@ -10,7 +10,6 @@ import numpy as np
 
 from doppler.baselines.best_of_runs import ListDecisions, ListScheduler, make_decisions
 from doppler.baselines.levels import b_levels
-from doppler.baselines.links import empty_queues, make_queues, place_in_queues, try_start
 from doppler.baselines.list_scheduling import (
     begin,
     make_schedule,
@@ -23,6 +22,7 @@ from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
 from doppler.options import checked
 from doppler.problem import Problem
+from doppler.simulator.links import empty_queues, make_queues, place_in_queues, try_start
 
 
 @checked
@@ -31,9 +31,9 @@ class QueuedETF(ListScheduler):
     """Of all candidates, take the one that can start earliest to the device on which it ends first.
 
     Starts and ends are those behind queues: transfers over a link follow each other, and a region
-    goes to a device once (links.py). Of candidates that can start together the one with the largest
-    b_level goes first. Further ties are broken at random; the best of ``evaluations`` runs on the
-    system counts. The order in which ops were taken is their priority.
+    goes to a device once (simulator/links.py). Of candidates that can start together the one with
+    the largest b_level goes first. Further ties are broken at random; the best of ``evaluations``
+    runs on the system counts. The order in which ops were taken is their priority.
 
     Source: ETF (Hwang, Chow, Anger, Lee, 1989) takes the op; list scheduling with contention,
     Sinnen and Sousa, "Communication Contention in Task Scheduling", IEEE TPDS 2005, its device.
@@ -73,8 +73,7 @@ def _schedule_batch(p, s, q, key_BV, candidates, seeds_B, decisions):
             candidates[index] = candidates[size]
             d = _first_to_end(p, s, q, v, seeds_B[b], step * num_devices)
             num_released = schedule(p, s, v, d, False, b, step, decisions)
-            place_in_queues(p, q, s.ops, v, d)
-            decisions.start[b, step] = q.finish[v] - p.op_seconds[v, d]
+            decisions.start[b, step] = place_in_queues(p, q, v, d)
 
 
 @compiled
@@ -86,7 +85,7 @@ def _first_to_start(p, s, q, key_V, candidates, size):
         for d in range(len(s.devices)):
             # What cannot beat the best so far need not be asked when its data would be there.
             if p.op_seconds[v, d] < np.inf and q.device_free[d] <= time + s.tie_s:
-                start = min(start, try_start(p, q, s.ops, v, d, False))
+                start = min(start, try_start(p, q, v, d, False))
         together = start <= time + s.tie_s
         if start < time - s.tie_s or (together and key_V[v] < key_V[candidates[best]]):
             best, time = i, min(start, time)
@@ -101,7 +100,7 @@ def _first_to_end(p, s, q, v, seed, draw):
         if p.op_seconds[v, d] == np.inf:
             continue
         over = overflow_bytes(p, s, v, d)
-        end = try_start(p, q, s.ops, v, d, False) + p.op_seconds[v, d]
+        end = try_start(p, q, v, d, False) + p.op_seconds[v, d]
         if over < least or (over == least and end < time - s.tie_s):
             best, tied, least, time = d, 1, over, end
         elif over == least and end <= time + s.tie_s:

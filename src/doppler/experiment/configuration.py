@@ -44,6 +44,7 @@ class SearchSettings(TypedDict):
     share: Share
     lists: Sequence[SearchStep]
     sample: SearchStep
+    estimates: SearchStep
     anneal: SearchStep
 
 

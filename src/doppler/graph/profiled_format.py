@@ -130,7 +130,9 @@ def devices_of(
     num_accelerators: int, num_cpus: int, accelerator_bytes: float
 ) -> list[dict[str, Any]]:
     """Accelerators, then CPUs; their speeds are of use where a graph has no times of its own."""
-    kinds = [(ACCELERATOR, accelerator_bytes)] * num_accelerators + [(CPU, _ENOUGH_BYTES)] * num_cpus
+    kinds = [(ACCELERATOR, accelerator_bytes)] * num_accelerators + [
+        (CPU, _ENOUGH_BYTES)
+    ] * num_cpus
     return [
         {
             **{"name": f"{kind}:{i}", "flop_per_s": {"f32": 1e12}, "memory_bytes_per_s": 1e11},
