@@ -13,7 +13,7 @@ help:
 	@echo "make demo       train on a real workload and compare: table, placement, trace, picture"
 	@echo "make test       all tests but 9 slow ones and 4 that need a GPU (CONTRIBUTING.md names them)"
 	@echo "make test-slow  the slow tests"
-	@echo "make fuzz       7,000 damaged files, command lines and calls; CASES=600 of each kind, SEED=..."
+	@echo "make fuzz       8,000 damaged files, command lines and calls; CASES=600 of each kind, SEED=..."
 	@echo "make gpu        all that needs a GPU, with python3 or PYTHON=..., which has torch with CUDA"
 	@echo "make check      what CI runs: lint, types, layers, docs, tests"
 	@echo "make docs       the site of docs/, in build/site"

@@ -2,11 +2,10 @@
 
 import io
 import os
-import subprocess
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
+from fuzz.forking import Commands
 from fuzz.outcomes import CASES, FUZZ, LIMIT_S, limited, said_in_one_line
 from hydra import compose, initialize_config_dir
 from hypothesis import example, given, settings
@@ -192,7 +191,11 @@ def test_report(folder, words):
     ends(["report", *words], "command report")
 
 
-COMMAND = "import sys; from doppler.cli import main; sys.exit(main())"
+@pytest.fixture(scope="module")
+def commands(folder):
+    commands = Commands(folder, limit_s=LIMIT_S)
+    yield commands
+    commands.close()
 
 
 def spoken(word: str) -> str:
@@ -204,14 +207,7 @@ def spoken(word: str) -> str:
 @settings(FUZZ, max_examples=CASES // 2)
 @example("place", ["algorithm="])
 @given(st.sampled_from(("run", "place", "report", "warmth")), words)
-def test_as_commands(folder, command, more):
+def test_as_commands(commands, command, more):
     first = ["stage=evaluate", *SMALL] if command == "run" else []
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, command, *first, *map(spoken, more)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=3 * LIMIT_S,
-    )
-    said_in_one_line("as a command", done.returncode, done.stderr)
+    code, error = commands.run([command, *first, *map(spoken, more)])
+    said_in_one_line("as a command", code, error)
