@@ -40,6 +40,14 @@ def published_graph(name: str) -> Path:
     return folder / name
 
 
+def problem_set(name: str) -> Path:
+    """The folder of a set of others' problems; skips the test where the sets are not at hand."""
+    folder = Path(os.environ.get("DOPPLER_SETS") or REPOSITORY.parent / "shared" / "sets") / name
+    if not folder.is_dir():
+        pytest.skip(f"no problem set {name} (set DOPPLER_SETS to the folder of the sets)")
+    return folder
+
+
 def cluster_of(
     speeds: Sequence[float],
     *,

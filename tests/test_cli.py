@@ -126,6 +126,8 @@ def test_place_keeps_to_groups_and_pins_of_a_graph_file(model, capsys):
         (["model.py:plain", "cluster=nope"], "cluster 'nope': unknown, choose from "),
         (["model.py:plain", "cluster=]"], "place: cluster=]: not a value"),
         (["model.py:stops"], "place: model.py:stops fails: SystemExit: 3"),
+        (["cluster=p100x4"], "place: takes one FILE.py:FUNCTION, got none; --help "),
+        (["model.py:plain", "b.py:c"], "place: takes one FILE.py:FUNCTION, got 'model.py:plain', "),
     ],
 )
 def test_place_ends_in_one_line_that_says_what_is_wrong(words, line, model, capsys):
@@ -135,9 +137,7 @@ def test_place_ends_in_one_line_that_says_what_is_wrong(words, line, model, caps
     assert not (model / "outputs").exists()
 
 
-def test_place_without_a_file_says_what_it_takes(capsys):
-    assert main(["place", "cluster=p100x4"]) == 1
-    assert "FILE.py:FUNCTION" in capsys.readouterr().err
+def test_place_says_what_it_takes(capsys):
     assert main(["place", "--help"]) == 0
     assert "seconds" in capsys.readouterr().out
 

@@ -92,20 +92,22 @@ TRUST = "--trust"
 PLACE_USAGE = """\
 doppler place FILE.py:FUNCTION|GRAPH.json OPTION=VALUE ...
 
-FUNCTION returns a torch module and the tuple of its example inputs; it is called on the meta
-device. A graph is one of docs/formats.md. save=DIRECTORY says where the placement
-is written; --trust lets the file of cluster= execute code. Options are those of doppler.place:"""
+FUNCTION returns a torch module, the tuple of its example inputs, and, if there are any, the
+dictionary of those by keyword; it is called on the meta device. A graph is one of docs/formats.md.
+save=DIRECTORY says where the placement is written; --trust lets the file of cluster= execute
+code. Options are those of doppler.place:"""
 
 
 def place(arguments: list[str]) -> int:
     """Place a graph, or the module that a function of a file makes; print it, and save it."""
     words = [word for word in arguments if "=" not in word and word != TRUST]
     options = dict(_option(word) for word in arguments if "=" in word)
+    if words and words[0] in ("-h", "--help"):
+        print(f"{PLACE_USAGE}\n{', '.join(_place_options())}")
+        return 0
     if len(words) != 1 or words[0].startswith("-"):
-        asked = bool(words) and words[0] in ("-h", "--help")
-        names = ", ".join(_place_options())
-        print(f"{PLACE_USAGE}\n{names}", file=sys.stdout if asked else sys.stderr)
-        return 0 if asked else 1
+        got = ", ".join(map(repr, words)) or "none"
+        raise InputError(f"place: takes one FILE.py:FUNCTION, got {got}; --help lists the options")
     from doppler.api import place
     from doppler.graph import load_graph
     from doppler.importing.workload import make_module
@@ -122,10 +124,8 @@ def place(arguments: list[str]) -> int:
         module, inputs, keywords = load_graph(words[0]), None, None
     else:
         module, inputs, keywords = make_module(words[0], "place")
-    if keywords:
-        raise InputError(f"place: {words[0]} returned inputs by keyword, which are no tuple")
     with waiting(on_terminal, "placing"):
-        placed = place(module, inputs, trust=TRUST in arguments, **options)
+        placed = place(module, inputs, example_kwargs=keywords, trust=TRUST in arguments, **options)
     print(placed)
     problem = placed.problem
     default = Path("outputs", "place", f"{problem.graph.name}-{problem.cluster.name}")

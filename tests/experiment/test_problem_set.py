@@ -42,6 +42,14 @@ def test_a_line_that_is_no_problem_is_named(no_hydra, line, message):
         list(problems_of(["workload=chainmm workload.params.n=64", line], "held_out"))
 
 
+def test_a_line_may_name_a_folder(no_hydra, tmp_path):
+    for seed in (1, 2):
+        save_json(random_problem(seed, num_ops=8 + seed).graph, tmp_path / f"{seed}.json")
+    lines = [f"workload=file workload.path={tmp_path} cluster=mixed cluster.num_devices=2,3"]
+    found = list(problems_of(lines, "problems"))
+    assert [(one.num_ops, one.num_devices) for one in found] == [(9, 2), (9, 3), (10, 2), (10, 3)]
+
+
 def test_a_line_may_name_a_file(no_hydra, tmp_path):
     problem = random_problem(1, num_ops=9)
     save_json(problem.graph, tmp_path / "graph.json")

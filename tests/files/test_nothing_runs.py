@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from results import ROW, leave_run
 from right_files import CLUSTER, COSTS, GRAPH, changed, message
 
 from doppler.api.clusters import resolve_cluster
+from doppler.cli import main
 from doppler.costs import load_all
 from doppler.errors import InputError
 from doppler.graph import load_graph
@@ -103,6 +105,21 @@ def test_a_run_directory_executes_nothing(tmp_path, witness, target):
     text = f"workload: !!python/object/apply:os.system ['touch {witness}']\n"
     (tmp_path / "run/.hydra/config.yaml").write_text(text)
     assert "could not determine a constructor" in message(read_run, tmp_path / "run")
+
+
+@pytest.mark.parametrize("flag", ["--experimental-rerun", "--e", "--experimental-rerun=.hydra"])
+@pytest.mark.parametrize("file", ["config.pickle", "hydra.pickle"])
+def test_a_pickle_of_hydra_is_not_loaded_to_run_again(tmp_path, witness, flag, file, capsys):
+    folder = tmp_path / ".hydra"
+    folder.mkdir()
+    right = pickle.dumps(OmegaConf.create({"stage": "evaluate"}))
+    for name in ("config.pickle", "hydra.pickle"):
+        (folder / name).write_bytes(right)
+    (folder / file).write_bytes(pickle.dumps(Harmful((os.system, (f"touch {witness}",)))))
+    words = [flag] if "=" in flag else [flag, ".hydra"]
+    assert main(["run", "stage=evaluate", *words]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "error: --experimental-rerun: no such option; the same command goes on"
 
 
 def kernel(expression: str) -> dict:

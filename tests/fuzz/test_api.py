@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from fuzz.outcomes import FUZZ, outcome
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -60,6 +60,7 @@ OPTIONS = (
 
 
 @FUZZ
+@example(GRAPH, None, {"seconds": None})
 @given(
     st.sampled_from([GRAPH, MODULE]) | ODD,
     st.sampled_from([None, torch.zeros(2, 4), (torch.zeros(2, 4),)]) | ODD,
@@ -67,8 +68,6 @@ OPTIONS = (
 )
 def test_place(model, inputs, options):
     budget = {} if "evaluations" in options or "seconds" in options else {"evaluations": 4}
-    if options.get("evaluations") is None and not budget:
-        options.setdefault("seconds", 0.01)
     outcome("place", lambda: doppler.place(model, inputs, **budget, **options))
 
 

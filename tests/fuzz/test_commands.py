@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 from fuzz.outcomes import CASES, FUZZ, LIMIT_S, limited, said_in_one_line
 from hydra import compose, initialize_config_dir
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig
 
@@ -171,6 +171,7 @@ FILES = {
 
 
 @FUZZ
+@example("model.py:factory", ["evaluations="])
 @given(
     st.sampled_from(
         [f"{name}:factory" for name in FILES] + ["model.py:none", "model.py", ":", "none.py:f"]
@@ -201,6 +202,7 @@ def spoken(word: str) -> str:
 
 @pytest.mark.slow
 @settings(FUZZ, max_examples=CASES // 2)
+@example("place", ["algorithm="])
 @given(st.sampled_from(("run", "place", "report", "warmth")), words)
 def test_as_commands(folder, command, more):
     first = ["stage=evaluate", *SMALL] if command == "run" else []

@@ -4,6 +4,7 @@ from dataclasses import replace
 from html import escape
 
 import numpy as np
+import pandas as pd
 import pytest
 from results import ROW, leave_run, seeds, summary
 
@@ -13,19 +14,16 @@ from doppler.report.aggregate import (
     leader,
     makespan_text,
     problem_labels,
+    summarise,
     verdict,
     verdicts,
 )
 from doppler.report.finished import read_run
+from doppler.report.published_figures import PAPER_MS, paper_ratio
 from doppler.report.rendering import to_html, to_latex, to_markdown
-from doppler.report.tables import (
-    PAPER_MS,
-    TextTable,
-    method_labels,
-    paper_ratio,
-    result_tables,
-    training_tables,
-)
+from doppler.report.rows import ResultRow
+from doppler.report.tables import method_labels, result_tables, training_tables
+from doppler.report.text_table import TextTable
 
 LABELS = {"p0": "chainmm on p100x4, 4 devices", "p1": "ffnn on p100x4, 4 devices"}
 
@@ -39,19 +37,20 @@ def lines(table: TextTable) -> list[tuple[str, ...]]:
 
 
 def winner(rows) -> str | None:
-    """Who leads by more than the spread."""
+    """Who leads surely."""
     lead = leader(summary(rows))
     return lead.best.method if lead.is_beyond else None
 
 
-def test_the_best_leads_only_by_more_than_the_spread():
+def test_the_best_leads_only_where_the_interval_leaves_no_doubt():
     far = seeds([0.13, 0.14, 0.15], method="heft", variant="b")
     near = seeds([0.1115, 0.1125, 0.1135], method="heft", variant="b")
-    ours = seeds([0.09, 0.1, 0.11])  # spread 0.01
+    ours = seeds([0.09, 0.1, 0.11])
     assert winner([*ours, *far]) == "doppler"
-    assert winner([*ours, *near]) == "doppler"
-    nearer = seeds([0.1085, 0.1095, 0.1105], method="heft", variant="b")
-    assert winner([*ours, *nearer]) is None
+    assert winner([*ours, *near]) is None, "three seeds do not tell 12%"
+    many = [one for k in range(4) for one in seeds([0.09, 0.1, 0.11])]
+    many = [replace(one, seed=seed) for seed, one in enumerate(many)]
+    assert winner([*many, *seeds([0.1115, 0.1125] * 6, method="heft", variant="b")]) == "doppler"
     # The rival's spread counts as well.
     wide = seeds([0.08, 0.11, 0.15], method="heft", variant="b")
     assert winner([*seeds([0.1, 0.1, 0.1]), *wide]) is None
@@ -113,14 +112,14 @@ def test_simulated_measured_and_other_queues_never_share_a_table():
 
 def test_overview_says_which_order_and_names_every_problem():
     rows = [
-        *seeds([0.1, 0.12]),
+        *seeds([0.109, 0.111]),
         *seeds([0.3, 0.3], problem="p1", workload="ffnn"),
         *seeds([0.2, 0.2], method="annealing", variant="b", uses_order=False),
     ]
     overview = tables(rows)[0]
     assert list(overview.cells) == ["method", "order", "chainmm", "ffnn"]
     assert lines(overview) == [
-        ("doppler", "own", "110 ± 14 ms", "300 ± 0 ms"),
+        ("doppler", "own", "110 ± 1.4 ms", "300 ± 0 ms"),
         ("annealing", "b_level", "200 ± 0 ms", "-"),
     ]
     assert overview.bold == {(0, 2)}, "alone on ffnn, it leads nobody there"
@@ -260,15 +259,14 @@ def test_the_verdict_names_the_winner_the_lead_and_how_sure_it_is():
     far = seeds([0.12, 0.12], method="heft", variant="b", evaluations=50)
     assert verdict(summary([*ours, *far, *seeds([0.2], method="random")])) == (
         "doppler is best (100 ± 1.4 ms, 1,000 evaluations, n=2); the strongest other method, heft, "
-        "takes 20.0% longer (120 ± 0 ms, 50 evaluations, n=2): more than the spread"
+        "takes 20.0% longer (120 ± 0 ms, 50 evaluations, n=2): 95% interval of the ratio "
+        "1.200 (1.057 to 1.363)"
     )
     near = seeds([0.1005, 0.1005], method="heft", variant="b")
-    assert verdict(summary([*ours, *near])).endswith(
-        "0.5% longer (100.5 ± 0 ms, 1,000 evaluations, n=2): within the spread, so no lead is shown"
-    )
+    assert verdict(summary([*ours, *near])).endswith("1.005 (0.885 to 1.141), so no lead is shown")
     level = seeds([0.1, 0.1], method="heft", variant="b")
     assert verdict(summary([*seeds([0.1, 0.1]), *level])).endswith("are level")
-    assert "one seed tells no spread" in verdict(summary([ours[0], far[0]]))
+    assert "one seed tells no interval" in verdict(summary([ours[0], far[0]]))
     assert "no other method" in verdict(summary(ours))
 
 
@@ -281,11 +279,52 @@ def test_one_sentence_tells_of_many_problems():
     ]
     assert verdicts(summary(rows), LABELS) == (
         "Of 2 problems, each against the strongest other method, with 2 seeds: doppler is best on "
-        "1, by more than the spread on 1 (chainmm by 100.0% over heft); heft is best on 1, nowhere "
-        "by more than the spread."
+        "1, surely on 1 (chainmm by 100.0% over heft); heft is best on 1, nowhere surely."
     )
     alone = verdicts(summary(rows[:4]), LABELS)
     assert alone.startswith("chainmm on p100x4, 4 devices: doppler is best")
+
+
+def test_all_are_held_against_the_strongest_control_at_no_more_evaluations():
+    def control(method: str, makespans: list[float], evaluations: int) -> list[ResultRow]:
+        return seeds(makespans, method=method, variant=method, evaluations=evaluations)
+
+    learned = [
+        *seeds([0.10, 0.11, 0.12]),
+        *seeds([0.2] * 3, method="doppler greedy", evaluations=9),
+    ]
+    controls = [
+        *control("heft", [0.2] * 3, 50),
+        *control("portfolio", [0.05] * 3, 4000),
+        *control("portfolio", [0.1] * 3, 1000),
+    ]
+    rows = pd.DataFrame(
+        [{**vars(row), "is_control": row in controls} for row in [*learned, *controls]]
+    )
+    (table,) = result_tables(summarise(rows), LABELS)
+    shown = dict(
+        zip(
+            zip(table.cells["method"], table.cells["evaluations"], strict=True),
+            table.cells["over the best control"],
+            strict=True,
+        )
+    )
+    # 0.11 over 0.1 by logarithms; t of two degrees of freedom is 4.303.
+    logs = np.log([1.0, 1.1, 1.2])
+    margin = 4.3027 * logs.std(ddof=1) / 3**0.5
+    low, value, high = np.exp(logs.mean() + np.array([-margin, 0, margin]))
+    assert shown["doppler", "1,000"] == f"{value:.3f} ({low:.3f} to {high:.3f})"
+    assert shown["doppler greedy", "9"] == "2.000 (2.000 to 2.000)", "the smallest budget of each"
+    assert shown["portfolio, 4,000", "4,000"] == "1.000 (1.000 to 1.000)"
+
+
+def test_the_share_of_placements_that_came_of_the_policy():
+    rows = [
+        replace(ROW, seed=seed, source=source)
+        for seed, source in enumerate(["episode, annealing", "clustering", "merged episode", ""])
+    ]
+    (table,) = tables([*rows, *seeds([0.2], method="heft", variant="b")])
+    assert table.cells["of a policy"].tolist() == ["66.7%", "-"]
 
 
 def test_a_makespan_of_zero_is_a_result():

@@ -29,9 +29,9 @@ def test_a_policy_places_another_problem_at_once_by_samples_and_polished(run, tm
     assert "trained with " in text
     directory = only(tmp_path.glob("inference/chainmm/p100x4/doppler/*"))
     rows = {row.method: row for row in read_results(directory / "results.csv")}
-    names = ["doppler at once", "doppler samples", "doppler"]
+    names = ["doppler at once", "doppler on estimates", "doppler"]
     assert set(rows) == {*names, "critical_path"}
-    assert [rows[name].evaluations for name in names] == [1, 1 + 20, 100], "a fifth is sampled"
+    assert [rows[name].evaluations for name in names] == [1, 1 + 50, 100]
     seconds = [rows[name].makespan_s for name in names]
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[2] < seconds[0]
@@ -62,6 +62,15 @@ def test_inference_needs_a_checkpoint(run, tmp_path):
         run("stage=inference", f"stage.init_from={tmp_path}/none.ckpt")
 
 
+@pytest.mark.parametrize("stage", ["inference", "rl_sim", "rl_real"])
+def test_weights_that_do_not_fit_the_policy_are_refused_before_anything_begins(
+    run, tmp_path, stage
+):
+    with pytest.raises(InputError, match=r"^pretrained: weights of another policy: "):
+        run(f"stage={stage}", "stage.init_from=pretrained", "policy.build.hidden=16")
+    assert not any(tmp_path.iterdir())
+
+
 SET = (
     "stage=rl_sim",
     "+stage.problems=['workload=synthetic workload.num_ops=30 workload.seed=0,1 cluster=mixed']",
@@ -90,7 +99,7 @@ def test_a_run_trains_on_many_problems_and_then_places_its_own(run, tmp_path):
     assert "problems: 2 problems, 30 to 30 ops" in text
     directory = only(tmp_path.glob("rl_sim/chainmm/p100x4/doppler/*"))
     rows = {row.method: row for row in read_results(directory / "results.csv")}
-    assert rows.keys() == {"doppler at once", "doppler samples", "doppler", "critical_path"}
+    assert rows.keys() == {"doppler at once", "doppler on estimates", "doppler", "critical_path"}
     # Two updates of 2 times 16, and the held-out problem before, and once more at the end.
     assert summary["trained"]["evaluations"] in (1, 66), "those of the best weights"
     weights = directory / "checkpoints/best.ckpt"

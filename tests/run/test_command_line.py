@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
+from doppler.report.finished import find_runs
+from doppler.report.page import write_report
+
 PROJECT = Path(__file__).resolve().parents[2]
 GRAPH = "4\n0, \n0, 1\n1, 2\n100,400\n100,400\n100,400\n"
 
@@ -67,7 +70,7 @@ BAD_OVERRIDES = {
     "unknown workload": (["workload=nope"], "choose from chainmm, cholesky, dataproc, ffnn, file"),
     "unknown cluster": (
         ["cluster=nope"],
-        "choose from a100x8, h100x8, host, mixed, p100x4, v100x8",
+        "choose from a100x8, h100x8, host, identical, mixed, p100x4, v100x8",
     ),
     "mistyped key": (
         ["baseline.annealing_order.evaluatons=5"],
@@ -112,6 +115,14 @@ BAD_OVERRIDES = {
     "no yes or no": (["overwrite=maybe"], "overwrite: must be true or false"),
     "a name that leads away": (["workload.name=../evil"], "workload.name: must be a name"),
     "a checkpoint that is no path": (["stage.init_from=5"], "5: No such file"),
+    "a mistyped key of training, of which there is none": (
+        ["stage=evaluate", "+trainer.acelerator=cpu"],
+        "trainer.acelerator: no such option, did you mean accelerator?",
+    ),
+    "a bad value for training, of which there is none": (
+        ["stage=describe", "algorithm.search_share=2"],
+        "algorithm.search_share: must be a number from 0 to 1, got 2",
+    ),
     "no baseline": (["stage=evaluate", "baseline=[]"], "baseline: none"),
     "a directory that is a file": (["run_dir=README.md"], "README.md: File exists"),
     "unknown teacher": (
@@ -159,6 +170,53 @@ def test_any_path_is_one_and_is_printed_as_it_is(option, command, tmp_path):
     assert (code, error) == (0, "")
     assert (run_dir / "summary.json").exists()
     assert f"-> {run_dir}\n" in out
+
+
+DOT = "digraph {{ a [Weight=2]; b [Weight={}]; a -> b [Weight=1] }}"
+FOLDER = ("stage=evaluate", "workload=file", "cluster=identical", "simulator.contention=none")
+
+
+def test_a_folder_is_a_sweep_over_its_graphs(command, tmp_path):
+    folder = tmp_path / "my [graphs]"
+    folder.mkdir()
+    for name, seconds in (("2p_a", 3), ("b, c", 5)):
+        (folder / f"{name}.dot").write_text(DOT.format(seconds))
+    (folder / "notes.md").write_text("no graph")
+    (folder / "optimal.csv").write_text(
+        'name,processors,optimal,lower_bound,proven\n2p_a,2,5,5,True\n"b, c",3,8,4,False\n'
+    )
+    code, out, error = command(
+        *(*FOLDER, "baseline=round_robin", f"workload.path={folder}", "seed=0,1")
+    )
+    assert (code, error) == (0, "")
+    assert out.count("dropped") == 0 and out.count("comes with its own times") == 4
+    runs = find_runs([tmp_path / "out"])[0]
+    assert [run.summary["optimum_s"] for run in runs] == [5, 5, 4, 4]
+    assert [run.summary["optimum_is_proven"] for run in runs] == [True, True, False, False]
+    assert [run.rows[0].num_devices for run in runs] == [2, 2, 3, 3]
+    markdown, _ = write_report([tmp_path / "out"], tmp_path / "report")
+    assert "| 2p_a on identical, 2 devices | 5 s | 1.200 |" in markdown
+    assert "| b, c on identical, 3 devices | at least 4 s | 2.000 |" in markdown
+    assert "| round_robin | 1 | 1.2000 | 1.200 | 0% | 1 | 2.0000 |" in markdown
+    # With contention it may take longer; with two ops at a time, less.
+    command(*FOLDER, "baseline=round_robin", f"workload.path={folder}", "simulator.streams=2")
+    assert sum("optimum_s" in run.summary for run in find_runs([tmp_path / "out"])[0]) == 4
+
+
+def test_a_folder_without_graphs_and_a_bad_table_are_named(command, tmp_path):
+    (tmp_path / "empty").mkdir()
+    code, _, error = command(*FOLDER, f"workload.path={tmp_path}/empty")
+    assert code == 1 and f"{tmp_path}/empty: no graph in it (.json, .dot," in error
+    path = graph_file(tmp_path, DOT.format(1), "a.dot")
+    (tmp_path / "optimal.csv").write_text("name,processors,optimal\na,2,3\na,4,x\n")
+    code, _, error = command(*FOLDER, path)
+    assert (code, error.count("\n")) == (1, 1) and f"{tmp_path}/optimal.csv:3: expected" in error
+    (tmp_path / "optimal.csv").write_text("name,processors,optimal\na,2,3\na,4,3\n")
+    code, _, error = command(*FOLDER, path)
+    assert code == 1 and "give cluster.num_devices=2,4" in error
+    code, _, _ = command(*FOLDER, "baseline=round_robin", path, "cluster.num_devices=4")
+    assert code == 0
+    assert find_runs([tmp_path / "out"])[0][0].summary["optimum_s"] == 3
 
 
 def test_a_comma_and_a_reference_are_paths_in_quotes(command, tmp_path):

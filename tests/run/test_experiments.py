@@ -22,8 +22,12 @@ def sweep_of(file: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
-def test_every_choice_of_an_experiment_composes_and_builds(file, configure):
+def test_every_choice_of_an_experiment_composes_and_builds(file, configure, tmp_path):
     sweep = sweep_of(file)
+    given = []
+    if "override /workload: file" in file.read_text():  # which one the command line says
+        (tmp_path / "graph.stg").write_text("1\n0 0 0\n1 5 1 0\n2 0 1 1\n")
+        given = [f"workload.path={tmp_path}/graph.stg"]
     assert len(sweep["seed"]) >= 3
     first = {key: choices[0] for key, choices in sweep.items()}
     del sweep["seed"]  # all compose alike, and composing takes long
@@ -31,7 +35,7 @@ def test_every_choice_of_an_experiment_composes_and_builds(file, configure):
         for choice in choices:
             cell = {**first, key: choice}
             overrides = [f"{name}={value}" for name, value in cell.items()]
-            cfg = configure(f"experiment={file.stem}", "budget=quick", *overrides)
+            cfg = configure(f"experiment={file.stem}", "budget=quick", *given, *overrides)
             if key in ("method", "simulator", "simulator.queue", "simulator.noise"):
                 assert instantiate(cfg.policy.build) is not None
                 assert instantiate(cfg.simulator) is not None
@@ -73,7 +77,7 @@ def test_weights_travel_from_one_workload_to_another(run, tmp_path):
     ffnn = ("workload=ffnn", "workload.preset=small")
     trained, _ = run("method=doppler_source", *ffnn)
     zero, said = run("method=doppler_zero_shot", *chainmm)
-    assert "trained/ffnn/seed=0" in said
+    assert "trained/p100x4/ffnn/seed=0" in said
     assert zero["method"] == "doppler_zero_shot"
     assert zero["evaluations"] <= 100
     few, _ = run("method=doppler_few_shot", *chainmm, "budget.evaluations=64")
@@ -85,6 +89,17 @@ def test_weights_travel_from_one_workload_to_another(run, tmp_path):
         row.variant for row in collect([tmp_path]).itertuples() if row.method == "doppler_zero_shot"
     }
     assert len(variants) == 1, "seeds of one method are averaged"
+
+
+def test_weights_travel_from_one_machine_to_another(run):
+    small = ("workload=chainmm", "workload.params.n=64")
+    run("method=doppler_source", *small, "cluster=v100x8")
+    zero, said = run("method=doppler_zero_shot_machine", *small, "cluster=p100x4")
+    assert "trained/v100x8/chainmm/seed=0" in said and zero["num_devices"] == 4
+    few, _ = run(
+        *("method=doppler_few_shot_machine", *small, "cluster=p100x4"), "budget.evaluations=64"
+    )
+    assert few["evaluations"] > 64, "those of the training that the weights come from count"
 
 
 def test_the_ablations_and_the_two_stages_run_on_their_own(run):

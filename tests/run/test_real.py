@@ -152,6 +152,19 @@ def test_stage_three_ends_with_nothing_slower_than_what_it_began_with(run, tmp_p
     assert beside["makespan_s"] == rows["doppler stage II"].makespan_s
 
 
+@pytest.mark.parametrize(
+    ("method", "needed"), [("doppler_stage_three", []), ("doppler_one_three", ["imitation"])]
+)
+def test_stage_three_runs_without_the_stages_before(run, tmp_path, method, needed):
+    run(*REAL, *STAND_IN)  # calibrates
+    _, text = run(*REAL, *STAND_IN, f"method={method}")
+    assert re.findall(r"stage=(\w+) is needed first", text) == needed
+    directory = only(tmp_path.glob(f"rl_real/*/*/{method}/seed=0-*"))
+    names = [row.method for row in read_results(directory / "results.csv")]
+    own = [name for name in names if name.startswith("doppler")]
+    assert own == [method, f"{method} greedy"], "nothing was executed before"
+
+
 def test_stage_three_begins_with_weights_that_are_no_runs(run):
     summary, text = run(*REAL, *STAND_IN, "stage.init_from=pretrained")
     assert "stage=rl_sim is needed first" not in text and summary["init_from"] == "pretrained"

@@ -4,7 +4,8 @@ import base64
 import html
 import json
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
 from doppler.importing import TorchProgram
 from doppler.problem import Placement, Problem
+from doppler.report.modules import module_lines, module_parts
+from doppler.report.relations import relation_lines
 from doppler.report.rows import format_seconds, gap_over
 from doppler.system import System
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
@@ -25,8 +28,9 @@ class Placed:
 
     makespan_s: of one execution on the system that was placed for. bound: what no placement of
     this graph undercuts. single_device_s: makespan of the model on one device, nothing split; inf
-    where that does not fit. method, evaluations, seconds: what found it. source: of a torch module,
-    how its tensors are those of the graph.
+    where that does not fit. method, evaluations: what found it. seconds: of the whole call; phases:
+    of its parts, by name. cut_short: what there was no time for. source: of a torch module, how its
+    tensors are those of the graph.
     """
 
     problem: Problem
@@ -38,6 +42,8 @@ class Placed:
     method: str
     evaluations: int
     seconds: float
+    phases: Mapping[str, float] = field(default_factory=dict)
+    cut_short: tuple[str, ...] = ()
     source: TorchProgram | None = None
 
     @property
@@ -66,10 +72,22 @@ class Placed:
         }
 
     def explain(self) -> str:
-        """Why it takes as long as it does: busy devices, links, the chain of ops that decides."""
+        """Why it takes as long as it does.
+
+        Busy devices, links, the chain of ops that decides; of a torch module where its seconds,
+        bytes and parameters go, by submodule, and how its tensors are split.
+        """
         lines = explain(self.trace).lines()
-        whole = self.source.whole if self.source else ()
-        return "\n".join([*lines, *(f"not split: {line}" for line in whole)])
+        if self.source is not None:
+            lines += [f"not split: {line}" for line in self.source.whole]
+            graph, device_V = self.problem.graph, self.placement.device
+            op_s_V = self.trace.op_finish_s - self.trace.op_start_s
+            for table in (
+                module_lines(module_parts(graph, op_s_V, device_V)),
+                relation_lines(graph),
+            ):
+                lines += ["", *table] if table else []
+        return "\n".join(lines)
 
     def save(self, directory: str | Path) -> Path:
         """Write the placement, the graph, the trace, its picture and explanation to a directory."""
@@ -86,6 +104,11 @@ class Placed:
     def _title(self) -> str:
         graph, cluster = self.problem.graph, self.problem.cluster
         return f"{graph.name} on {cluster.name} ({cluster.num_devices} devices)"
+
+    @property
+    def _phases_text(self) -> str:
+        parts = [f"{name} {seconds:.1f}" for name, seconds in self.phases.items()]
+        return "; ".join([", ".join(parts), *self.cut_short])
 
     @cached_property
     def _rows(self) -> list[tuple[str, str]]:
@@ -108,6 +131,7 @@ class Placed:
             ("one device", one),
             ("memory", ", ".join(map(bytes_text, self.memory_bytes.values()))),
             ("found by", f"{self.method}: {self.evaluations:,} executions in {self.seconds:.1f} s"),
+            *([("seconds", self._phases_text)] if self.phases else []),
         ]
 
     def __repr__(self) -> str:

@@ -2,6 +2,8 @@
 
 Times are whole ticks and every duration is rounded down. That turns each schedule into one of the
 program, since floor(a + b) >= floor(a) + floor(b): what no solution undercuts, no execution does.
+Where all durations are whole numbers of some tick, as often in made-up problems, that is the tick:
+nothing is rounded, and the search counts in whole steps.
 
 Shape suffixes: V ops, D devices.
 """
@@ -56,9 +58,12 @@ class ConstraintProgram:
         from ortools.sat.python.cp_model import CpModel
 
         self._problem, self._rules = hint.problem, hint.rules
-        self._tick_s = 2.0 ** (math.ceil(math.log2(hint.makespan_s or 1.0)) - _TICK_BITS)
+        finest_s = 2.0 ** (math.ceil(math.log2(hint.makespan_s or 1.0)) - _TICK_BITS)
+        whole_s = whole_tick_s(self._problem.arrays, finest_s)
+        self._tick_s = finest_s if whole_s is None else whole_s
+        self._slack = _SLACK_TICKS if whole_s is None else 0
         # Systems that round times by themselves may be a little faster than ours.
-        self._horizon = self._ticks(1.01 * hint.makespan_s) + _SLACK_TICKS
+        self._horizon = self._ticks(1.01 * hint.makespan_s) + self._slack
         self.model = CpModel()
         self._start: list[Any] = []
         self._end: list[Any] = []
@@ -73,7 +78,7 @@ class ConstraintProgram:
 
     def bound_s(self, objective_bound: float) -> float:
         """What a bound on the program's objective proves of any execution, in seconds."""
-        return max(0.0, objective_bound - _SLACK_TICKS) * self._tick_s
+        return max(0.0, objective_bound - self._slack) * self._tick_s
 
     def read(self, values: Any) -> Solution:
         """The solution that a callback is called for."""
@@ -200,6 +205,22 @@ class ConstraintProgram:
         if self._rules.contention == "fifo":
             return [("channel", src, dst)]
         return [("sends", src, src), ("receives", dst, dst)]
+
+
+def whole_tick_s(p: ProblemArrays, finest_s: float) -> float | None:
+    """The largest power of two, in seconds, that divides every duration; None if below finest_s.
+
+    Sums of such durations are exact.
+    """
+    transfer_s = np.unique(p.size)[:, None] * np.unique(p.seconds_per_size)
+    durations = [p.op_seconds[np.isfinite(p.op_seconds)], p.latency_s, transfer_s]
+    seconds = np.unique(np.concatenate([each.ravel() for each in durations]))
+    tick_s = finest_s
+    if (seconds % tick_s).any():
+        return None
+    while seconds.any() and not (seconds % (2 * tick_s)).any():
+        tick_s *= 2
+    return tick_s
 
 
 def exchangeable(p: ProblemArrays) -> list[list[int]]:

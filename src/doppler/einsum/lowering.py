@@ -38,7 +38,7 @@ def lower(program: Program, splits: Splits, *, name: str | None = None) -> Dataf
     for number, node in enumerate(program.nodes):
         if isinstance(node, Input):
             blocks.add_input(number, node)
-        else:
+        elif not blocks.stand_for(number, node):
             blocks.add_ops(number, node)
     return blocks.graph(name or program.name)
 
@@ -78,6 +78,7 @@ class _Blocks:
             for node, partition in zip(program.nodes, partitions, strict=True)
         ]
         self.first: dict[int, int] = {}  # per node, its first op, or input block of an Input
+        self.holders: dict[int, int] = {}  # of formations without ops, whose ops are theirs
         self.ops: list[_Op] = []
         self.inputs: list[_InputBlock] = []
         self.edge_bytes: dict[tuple[int, int, int], int] = {}  # by (src, dst, region)
@@ -88,6 +89,17 @@ class _Blocks:
         for block, (place, box) in enumerate(self.partitions[number].blocks()):
             name = _block_name(node.name, place)
             self.inputs.append(_InputBlock(name=name, node=number, block=block, box=box))
+
+    def stand_for(self, number: int, node: Node) -> bool:
+        """Whether the ops of its operand are the node's too: nothing of it is left to compute."""
+        if self.program.copies_sums or not isinstance(node, Formation):
+            return False
+        (source,) = node.operands
+        if self._num_partials(source) > 1:
+            return False
+        self.first[number] = self.first[source]
+        self.holders[number] = source
+        return True
 
     def add_ops(self, number: int, node: Node) -> None:
         self.first[number] = len(self.ops)
@@ -166,7 +178,7 @@ class _Blocks:
         names = {}
         for number in outputs:
             node = self.program.nodes[number]
-            if isinstance(node, Formation):
+            if isinstance(node, Formation) and number not in self.holders:
                 names[number] = self.program.nodes[node.operands[0]].name
                 names[node.operands[0]] = f"{names[number]}.partials"
         return names
@@ -211,6 +223,7 @@ class _Blocks:
     def _tensors(self) -> tuple[Tensor, ...]:
         outputs = set(self.program.outputs)
         names = self._names_of_results(outputs)
+        outputs = {self.holders.get(number, number) for number in outputs}
         return tuple(
             Tensor(
                 name=names.get(number, node.name),

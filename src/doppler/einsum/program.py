@@ -12,7 +12,7 @@ Source: einsum programs over tensor relations, arXiv 2009.00524 and 2410.02682.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from doppler.graph.kernel import Box
@@ -78,9 +78,19 @@ class Node:
         raise NotImplementedError
 
     def operand_cuts(self, cuts: Cuts) -> list[list[set[int]]]:
-        """Per operand and dimension of it, where the blocks of a space so cut begin and end."""
+        """Per operand and dimension of it, where the blocks of a space so cut begin and end.
+
+        What a block reads along a dimension of an operand depends on one dimension of the space at
+        most, so these are looked at one by one.
+        """
         points: list[list[set[int]]] = [[] for _ in self.operands]
-        for box in product(*map(pairwise, cuts)):
+        whole = tuple((0, own[-1]) for own in cuts)
+        boxes = [whole] + [
+            (*whole[:dim], span, *whole[dim + 1 :])
+            for dim, own in enumerate(cuts)
+            for span in (pairwise(own) if len(own) > 2 else ())
+        ]
+        for box in boxes:
             for operand in self.kernel_operands(box):
                 for piece in operand.pieces:
                     own = points[piece.operand]
@@ -304,7 +314,9 @@ class Program:
     """Nodes in the order of construction, for fixed values of the parameters.
 
     given_splits: the splits that the author of the program chose, by node name; nodes that are
-    not named stay whole. loss: number of the node that training minimises.
+    not named stay whole. loss: number of the node that training minimises. copies_sums: whether the
+    formation of an aggregation that is not split is an op, which copies, as in the published
+    graphs; else whoever reads it reads the aggregating op.
     """
 
     name: str
@@ -312,6 +324,7 @@ class Program:
     nodes: tuple[Node, ...]
     given_splits: Splits
     loss: int | None = None
+    copies_sums: bool = True
 
     def __post_init__(self) -> None:
         for number, node in enumerate(self.nodes):

@@ -5,23 +5,28 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from hydra.utils import instantiate
-
+from doppler.baselines import Clustering
 from doppler.errors import InputError
 from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learning import best_so_far, make_policy, polish_of
+from doppler.experiment.learning import best_so_far, check_policy, make_policy, polish_of
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
 from doppler.options import FilePath
-from doppler.policies.weights import load_checkpoint
 from doppler.report.rows import format_seconds
-from doppler.search import Budget, SearchStep, policy_steps, search, seeded_generator
+from doppler.search import (
+    AnnealEstimates,
+    Budget,
+    SearchStep,
+    policy_steps,
+    search,
+    seeded_generator,
+)
 from doppler.training import effort_of
 from doppler.waiting import waiting
-from doppler.warming import warm_up
+from doppler.warming import alone, warm_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +46,7 @@ class Inference(Stage):
     def check(self, spec: Specification) -> None:
         """See Stage."""
         super().check(spec)
-        instantiate(spec.cfg.policy.build)
-        load_checkpoint(self.init_from)
+        check_policy(spec, self.init_from)
 
     def run(self, run: Run) -> Summary:
         """See Stage."""
@@ -50,7 +54,7 @@ class Inference(Stage):
 
 
 def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
-    """Place with a trained policy: at once, by samples, and with all evaluations of the budget.
+    """Place with a trained policy: at once, by search on estimates, with all evaluations.
 
     Its training, on this problem or on others, is told apart and not counted.
 
@@ -69,9 +73,10 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
     settings = [plain(spec.cfg.policy), plain(spec.cfg.search), spec.origin]
     methods: list[Method] = []
     with waiting(run.say, "compiling"):
-        warm_up(spec.system, [polish_of(run)], policy)
+        estimates = AnnealEstimates(drafts=[Clustering(evaluations=1)])
+        warm_up(spec.system, [polish_of(run), alone(estimates)], policy)
     begin = time.perf_counter()
-    labels = iter((f"{name} at once", f"{name} samples", name))
+    labels = iter((f"{name} at once", f"{name} on estimates", name))
 
     def keep(step: SearchStep) -> None:
         label = next(labels)
@@ -85,6 +90,7 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
                     uses_order=True,
                     evaluations=best.evaluations,
                     wall_s=time.perf_counter() - begin,
+                    source=best.found.source,
                 )
             )
 

@@ -24,6 +24,7 @@ class Method:
     settings: of the method, as configured.
     uses_order: it chose the order, and the system keeps it.
     lower_bound_s: what it proved that no placement can beat, if it proves such things.
+    source: of a search that begins with several methods, what found the placement.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Method:
     evaluations: int
     wall_s: float
     lower_bound_s: float | None = None
+    source: str = ""
 
 
 def nominal_s(spec: Specification, placement: Placement) -> float:
@@ -90,6 +92,7 @@ def _row(
         lower_bound_s=bound.seconds,
         bound=bound.name,
         gap=gap_over(bound.seconds, method.makespan_s),
+        source=method.source,
     )
 
 

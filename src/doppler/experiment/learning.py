@@ -52,6 +52,13 @@ from doppler.warming import warm_up
 TEACHER_FILE = "teacher.json"
 
 
+def check_policy(spec: Specification, weights: str | Path | None) -> None:
+    """Raise an InputError if the configured policy cannot be made, or cannot have these weights."""
+    policy = instantiate(spec.cfg.policy.build)
+    if weights is not None:
+        load_policy_weights(policy, weights)
+
+
 def make_policy(run: Run, weights: str | Path | None = None) -> Policy:
     """The configured policy, with the weights of a checkpoint or the initial ones of the seed."""
     torch.manual_seed(run.spec.seed)
@@ -75,7 +82,6 @@ def check_learning(
     Raises:
         InputError: names the option.
     """
-    instantiate(spec.cfg.policy.build)
     learning = instantiate(algorithm.reinforcement)
     learning.updates_within(evaluations - int(algorithm.search_share * evaluations), 0, budget)
 

@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import hydra
@@ -36,10 +36,11 @@ def run(arguments: list[str]) -> int:
     conf = str(resource("conf"))
     entry = hydra.main(version_base="1.3", config_path=conf, config_name="config")(main)
     failed, elsewhere = False, []
-    is_sweep = "-m" in arguments or "--multirun" in arguments
-    with failures.collected() as lines, _sweep() if is_sweep else nullcontext():
+    with failures.collected() as lines, ExitStack() as stack:
         try:
-            sys.argv[1:] = hydra_arguments(arguments)
+            sys.argv[1:] = taken = hydra_arguments(arguments)
+            if taken[:1] in (["-m"], ["--multirun"]):
+                stack.enter_context(_sweep())
             entry()
         except failures.RunError as error:  # kept in `lines`, but where no folder is shared
             failed, elsewhere = True, [str(error)]

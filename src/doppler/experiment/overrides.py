@@ -1,7 +1,8 @@
 """Words of the command line in the form that Hydra 1.3 takes: any path is a path."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -25,6 +26,7 @@ _WITH_VALUE = (
     *("--package", "-p", "--cfg", "-c", "--info", "-i"),
 )
 _NO_PATHS = ("null", "???", "")
+_GRAPHS = "workload.path"  # which may be a folder
 
 
 def hydra_arguments(arguments: Sequence[str]) -> list[str]:
@@ -33,26 +35,43 @@ def hydra_arguments(arguments: Sequence[str]) -> list[str]:
     ``-m`` goes first: Hydra rejects overrides that stand behind it (its issue 3053). Values that
     are no words of its grammar are quoted, those of `PATHS` always: a path may have any character,
     but a comma, which separates the values of a sweep, and ``${`` mean something unless they are
-    quoted. What is in `ADDED` is added where conf/ has it not. ``stage.teacher=NAME`` chooses from
-    a group: Hydra says ``baseline@stage.teacher=NAME``.
+    quoted. A folder as ``workload.path`` is a sweep over the graphs in it. What is in `ADDED` is
+    added where conf/ has it not. ``stage.teacher=NAME`` chooses from a group: Hydra says
+    ``baseline@stage.teacher=NAME``.
 
     Raises:
-        InputError: a group is chosen by what is no name; a run is to be loaded from a pickle, which
-            would execute what is in it.
+        InputError: a group is chosen by what is no name; a folder has no graph; a run is to be
+            loaded from a pickle, which would execute what is in it.
     """
     if any(word.startswith("--e") for word in arguments):
         raise InputError("--experimental-rerun: no such option; the same command goes on")
     flags = [argument for argument in arguments if argument in ("-m", "--multirun")]
     words = [argument for argument in arguments if argument not in flags]
+    if any(map(names_folder, words)):
+        flags = ["-m"]
     taken, before = flags[:1], ""
     for word in words:
         is_override = "=" in word and not word.startswith("-") and before not in _WITH_VALUE
-        taken.append(_override(word) if is_override else word)
+        taken.append(quoted(word) if is_override else word)
         before = word
     return taken
 
 
-def _override(word: str) -> str:
+def names_folder(word: str) -> bool:
+    """Whether a word of the command line is an override for all graphs of a folder."""
+    key, _, value = word.partition("=")
+    return key.lstrip("+") == _GRAPHS and any(map(_is_folder, value.split(",")))
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return path not in _NO_PATHS and Path(path).is_dir()
+    except (OSError, ValueError):  # too long, a zero byte
+        return False
+
+
+def quoted(word: str) -> str:
+    """An override in a form that Hydra takes; see `hydra_arguments`."""
     if word.startswith("stage.teacher="):
         word = f"baseline@{word}"
     key, _, value = word.partition("=")
@@ -60,7 +79,11 @@ def _override(word: str) -> str:
         word = f"++{word}"
     parsed = _parsed(word)
     if key.lstrip("+") in PATHS:
-        return word if _is_quoted(value, parsed) else f"{key}={_path(value)}"
+        if names_folder(word):
+            value = ",".join(_graphs(value))
+        elif not _is_quoted(value, parsed):
+            value = ",".join(map(_path, value.split(",")))
+        return f"{key}={value}"
     if parsed is None:
         return f"{key}={_literal(value)}"
     _check_group(key.lstrip("+").partition("@")[0], parsed)
@@ -79,8 +102,17 @@ def _is_quoted(value: str, parsed: Override | None) -> bool:
     return parsed is not None and (value[:1] in ("'", '"') or ("," in value and "(" in value))
 
 
+def _graphs(value: str) -> Iterator[str]:
+    """The paths of a sweep, a folder's graphs in the place of the folder."""
+    from doppler.graph.formats import graph_files  # which takes long
+
+    for one in value.split(","):
+        folder = Path(one)
+        yield from map(_path, map(str, graph_files(folder)) if _is_folder(one) else [one])
+
+
 def _path(value: str) -> str:
-    return ",".join(one if one in _NO_PATHS else _literal(one) for one in value.split(","))
+    return value if value in _NO_PATHS else _literal(value)
 
 
 def _literal(text: str) -> str:

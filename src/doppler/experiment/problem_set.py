@@ -21,6 +21,7 @@ from doppler.errors import InputError
 from doppler.experiment.configuration import check_configuration
 from doppler.experiment.failures import users_cause
 from doppler.experiment.learning import make_policy, train
+from doppler.experiment.overrides import names_folder, quoted
 from doppler.experiment.run import Run
 from doppler.experiment.specification import made
 from doppler.problem import Problem, build
@@ -113,7 +114,8 @@ def _hydra() -> AbstractContextManager[object]:
 def _swept(line: str) -> Iterator[list[str]]:
     """All combinations of the values of a line."""
     choices = []
-    for override in OverridesParser.create().parse_overrides(line.split()):
+    words = [quoted(word) if names_folder(word) else word for word in line.split()]
+    for override in OverridesParser.create().parse_overrides(words):
         name = override.get_key_element()
         if name.split(".")[0] not in _GROUPS:
             raise InputError(f"{name} is not of {', '.join(_GROUPS)}")

@@ -1,6 +1,7 @@
 """What the configuration may ask for in ``${...}``; nothing heavy is imported before it asks."""
 
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -29,10 +30,24 @@ def _default_preset(cluster: str, stage: str, executor: str) -> str:
     return "small" if executes and _host_device_type(executor) == "cpu" else "paper"
 
 
+def _num_processors(path: str | None) -> int | None:
+    from doppler.graph.optima import num_processors
+
+    return num_processors(path)
+
+
+def _profiled_devices(path: str | None) -> list[dict[str, Any]]:
+    from doppler.graph.profiled_format import devices_of, machine_of
+
+    return devices_of(1, 1, 16e9) if path is None else machine_of(path)
+
+
 def register_resolvers() -> None:
     """Make them known to OmegaConf; once more does no harm."""
     # conf/workload/, conf/cluster/host.yaml
     OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
+    OmegaConf.register_new_resolver("num_processors", _num_processors, replace=True)
+    OmegaConf.register_new_resolver("profiled_devices", _profiled_devices, replace=True)
     OmegaConf.register_new_resolver("host_device_type", _host_device_type, replace=True)
     OmegaConf.register_new_resolver("num_host_devices", _num_host_devices, replace=True)
     OmegaConf.register_new_resolver("default_preset", _default_preset, replace=True)

@@ -93,6 +93,8 @@ def identity(run: Run) -> Summary:
     """What was run, and by what: the head of every summary."""
     spec, graph = run.spec, run.spec.problem.graph
     packages = ("torch", "numba", "numpy", "pytorch-lightning")
+    known = spec.optimum
+    optimum = {"optimum_s": known.seconds, "optimum_is_proven": known.is_proven} if known else {}
     return {
         "workload": str(spec.cfg.workload.name),
         "num_ops": graph.num_ops,
@@ -109,6 +111,7 @@ def identity(run: Run) -> Summary:
         },
         "git_commit": _git_commit(),
         "host": {"name": platform.node(), "cpus": len(os.sched_getaffinity(0))},
+        **optimum,
     }
 
 

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from doppler.baselines import Baseline, LowerBound, lower_bound
 from doppler.costs import load_costs
 from doppler.episode import View, make_view
+from doppler.graph.optima import Optimum, known_optima
 from doppler.problem import Problem, build
 from doppler.system import System
 
@@ -81,6 +82,20 @@ class Specification:
         """What no placement can beat on this system, known before any search."""
         return lower_bound(self.problem, streams=self.system.streams)
 
+    @cached_property
+    def optimum(self) -> Optimum | None:
+        """What is known of a stored graph's optimum, if this system is not faster than its own.
+
+        Such optima are of one op a time on each of some processors without differences; contention
+        only makes an execution longer.
+        """
+        path, problem = self.cfg.workload.get("path"), self.problem
+        is_other = self.system.kind != "simulated" or self.system.streams != 1
+        if path is None or is_other or not problem.has_given_costs:
+            return None
+        known = {one.processors: one for one in known_optima(str(path))}
+        return known.get(problem.num_devices)
+
     @property
     def seed(self) -> int:
         """Of everything random."""
@@ -124,7 +139,7 @@ class Specification:
         Raises:
             InputError: or Hydra's own error, in one line.
         """
-        _ = self.problem, self.system, self.baselines, self.bound
+        _ = self.problem, self.system, self.baselines, self.bound, self.optimum
 
 
 def plain(cfg: DictConfig) -> Any:

@@ -19,11 +19,11 @@ from doppler.experiment.comparing import compare_baselines, found_by, is_pointle
 from doppler.experiment.configuration import Algorithm
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.judging import Method
-from doppler.experiment.learning import Learner, check_learning, check_training_left
+from doppler.experiment.learning import Learner, check_learning, check_policy, check_training_left
 from doppler.experiment.results import leave
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
-from doppler.experiment.stage_two import AUTO, check_weights, training_speed
+from doppler.experiment.stage_two import AUTO, training_speed
 from doppler.experiment.turns import Contender, leave_measured, measure_in_turns, show_beside
 from doppler.options import Batch, FilePath, at_least
 from doppler.problem import Placement
@@ -34,6 +34,7 @@ from doppler.waiting import waiting
 
 # Executing until it is known what GPUs are busy with: drivers say so of up to the last second.
 USE_S = 2.0
+_EARLIER = {AUTO: "II", "imitation": "I"}  # the stage that init_from names
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +58,8 @@ class StageThree(Stage):
     as stage III. Its own and another placement are executed in levels with barriers, too.
 
     teacher: of stage I.
-    init_from: auto: the checkpoint of stage II for this problem, policy and seed; None: random
-        weights; else the path of a checkpoint, or ``pretrained``.
+    init_from: auto: the checkpoint of stage II for this problem, policy and seed; imitation: that
+        of stage I; None: random weights; else the path of a checkpoint, or ``pretrained``.
     calibration: the stage that measures costs where they are not known.
     algorithm: what differs from the key ``algorithm``, which is that of stages I and II.
     measured: settings of the baseline that searches on the real system.
@@ -81,7 +82,7 @@ class StageThree(Stage):
 
     def check(self, spec: Specification) -> None:
         """See Stage."""
-        check_weights(self.init_from)
+        check_policy(spec, None if self._begins_with else self.init_from)
         check_queue(spec)
         algorithm, budget = _algorithm(spec.cfg), "budget.measured_evaluations"
         check_learning(spec, algorithm, budget, spec.cfg.budget.measured_evaluations)
@@ -94,7 +95,7 @@ class StageThree(Stage):
         return costs_path(cfg)
 
     def needed(self, run: Run) -> Iterator[Run]:
-        """Calibration, which seeds share, and stage II."""
+        """Calibration, which seeds share, and the stages before."""
         cfg, path = run.spec.cfg, costs_path(run.spec.cfg)
         if is_calibrated(path, replace(run.spec, costs=None).problem):
             run.say(f"measured costs: {path}")
@@ -102,8 +103,8 @@ class StageThree(Stage):
             settings = plain(cfg.stage.calibration)
             gone = run.step(settings, seed=0).is_finished  # what it measured is
             yield run.step(settings, seed=0, overwrite=gone)
-        if self.init_from == AUTO and not run.is_finished:
-            yield _stage_two(run)
+        if self._begins_with and not run.is_finished:
+            yield self._earlier(run)
 
     def check_left(self, directory: RunDirectory) -> None:
         """See Stage."""
@@ -165,10 +166,24 @@ class StageThree(Stage):
         super().show(run)
         show_beside(run.directory.path, run.console)
 
+    @property
+    def _begins_with(self) -> str:
+        """The stage whose weights are trained on: II, I, or none of this run's own."""
+        return _EARLIER.get(str(self.init_from), "")
+
+    def _earlier(self, run: Run) -> Run:
+        """That stage, of a run's problem, policy and seed, on the same costs."""
+        teacher, costs = plain(run.spec.cfg.stage.teacher), str(costs_path(run.spec.cfg))
+        settings = {"_target_": "doppler.experiment.ImitationStage", "teacher": teacher}
+        if self._begins_with == "II":
+            target = "doppler.experiment.StageTwo"
+            settings = {**settings, "_target_": target, "init_from": AUTO}
+        return run.step(settings, costs=costs)
+
     def _weights(self, run: Run) -> str | Path | None:
-        if self.init_from != AUTO:
+        if not self._begins_with:
             return self.init_from
-        path = _stage_two(run).directory.path / LAST
+        path = self._earlier(run).directory.path / LAST
         run.say(f"initial weights: {path}")
         return path
 
@@ -191,7 +206,7 @@ class StageThree(Stage):
         candidates = {name: task.best.placement or greedy, f"{name} greedy": greedy}
         before = None if init_from is None else found_of(init_from, spec.problem).placement
         if before is not None:
-            candidates[f"{name} stage II"] = before
+            candidates[f"{name} stage {self._begins_with or 'II'}"] = before
         evaluations = task.best.evaluations + self.choosing * len(candidates)
         return Learned(module, candidates, evaluations)
 
@@ -247,13 +262,6 @@ def check_queue(spec: Specification) -> None:
         )
 
 
-def _stage_two(run: Run) -> Run:
-    """Stage II of a run's problem, policy and seed, on the same costs."""
-    stage, costs = run.spec.cfg.stage, str(costs_path(run.spec.cfg))
-    settings = {"_target_": "doppler.experiment.StageTwo", "teacher": plain(stage.teacher)}
-    return run.step({**settings, "init_from": AUTO}, costs=costs)
-
-
 def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
     """The candidates; the final one of them bears the policy's name."""
     spec, module = run.spec, learned.module
@@ -261,7 +269,7 @@ def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
     settings = [plain(spec.cfg[key]) for key in ("policy", "algorithm", "stage")]
     methods = []
     for label, placement in {**learned.candidates, name: learned.candidates[final]}.items():
-        is_earlier = label == f"{name} stage II"
+        is_earlier = label.startswith(f"{name} stage ")
         own = 0 if is_earlier else learned.evaluations
         methods.append(
             Method(

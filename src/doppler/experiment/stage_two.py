@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,14 +13,13 @@ from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.inference import apply_policy
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learning import Learner, check_learning, check_training_left
+from doppler.experiment.learning import Learner, check_learning, check_policy, check_training_left
 from doppler.experiment.problem_set import train_on_set
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
 from doppler.options import Count, FilePath, Natural, check
-from doppler.policies.weights import load_checkpoint
-from doppler.problem import Placement
+from doppler.search import Effort, Found
 from doppler.training import LAST, Reinforcement, peak_bytes
 
 # In place of a path: the checkpoint of the stage before, made first if there is none.
@@ -56,7 +55,7 @@ class StageTwo(Stage):
     def check(self, spec: Specification) -> None:
         """See Stage."""
         super().check(spec)
-        check_weights(self.init_from)
+        check_policy(spec, None if self.init_from == AUTO else self.init_from)
         if bool(self.problems) != bool(self.held_out):
             raise InputError("stage.problems, stage.held_out: training on a set needs both")
         if self.problems:
@@ -152,12 +151,6 @@ class Pipeline(StageTwo):
         return compare_baselines(run.spec, run.say)
 
 
-def check_weights(init_from: Any) -> None:
-    """Raise an InputError if it is neither auto nor None, nor a checkpoint."""
-    if init_from not in (None, AUTO):
-        load_checkpoint(init_from)
-
-
 def imitation_step(run: Run) -> Run:
     """Stage I of a run's problem, policy and seed."""
     teacher = plain(run.spec.cfg.stage.teacher)
@@ -186,7 +179,6 @@ def sources_of(module: Reinforcement) -> Summary:
 def _learned_methods(run: Run, module: Reinforcement) -> list[Method]:
     """The best of all, the best of training alone, the greedy placement of the best weights."""
     spec, task = run.spec, module.task
-    assert task.greedy.placement is not None, "training begins with a greedy placement"
     assert module.trained is not None, "training has ended"
     found, effort = module.trained
     settings = [
@@ -194,21 +186,21 @@ def _learned_methods(run: Run, module: Reinforcement) -> list[Method]:
         plain(spec.cfg.stage.teacher),
     ]
 
-    def method(label: str, placement: Placement, evaluations: int, wall_s: float) -> Method:
+    def method(label: str, found: Found, effort: Effort) -> Method:
+        assert found.placement is not None, "training begins with a greedy placement"
         return Method(
             name=label,
             settings=settings,
-            placement=placement,
-            makespan_s=nominal_s(spec, placement),
+            placement=found.placement,
+            makespan_s=nominal_s(spec, found.placement),
             uses_order=True,
-            evaluations=evaluations,
-            wall_s=wall_s,
+            evaluations=effort.evaluations,
+            wall_s=effort.seconds,
+            source=found.source,
         )
 
-    name, used = spec.policy_name, (effort.evaluations, effort.seconds)
-    best = task.best.placement or task.greedy.placement
-    in_all = module.effort
-    methods = [method(name, best, in_all.evaluations, in_all.seconds)]
+    name, in_all = spec.policy_name, module.effort
+    methods = [method(name, task.best.found if task.best.placement else task.greedy, in_all)]
     if in_all.evaluations > effort.evaluations and found.placement is not None:
-        methods.append(method(f"{name} trained", found.placement, *used))
-    return [*methods, method(f"{name} greedy", task.greedy.placement, *used)]
+        methods.append(method(f"{name} trained", found, effort))
+    return [*methods, method(f"{name} greedy", task.greedy, effort)]

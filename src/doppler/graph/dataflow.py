@@ -245,6 +245,7 @@ class DataflowGraph:
     """An asynchronous dataflow graph: ops, edges with regions, inputs, optional given costs.
 
     tensors: what the numbers in ``ops.node`` and ``inputs.node`` stand for; empty if unknown.
+    notes: what was dropped or assumed where the graph was read, a line each.
 
     Validated when made: acyclic, finite, non-negative, ids in range, no op that feeds itself, one
     edge per (src, dst, region), equal bytes on edges of one region; kernels, boxes and reads that
@@ -260,6 +261,7 @@ class DataflowGraph:
     inputs: Inputs
     given_costs: GivenCosts | None = None
     tensors: tuple[Tensor, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         validate(self)

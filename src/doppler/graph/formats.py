@@ -1,4 +1,7 @@
-"""Graph files: our JSON format, and the text format of the published graphs (docs/formats.md)."""
+"""Graph files: our JSON format, the text format of the published graphs, and formats of others.
+
+docs/formats.md describes them.
+"""
 
 import dataclasses
 import os
@@ -6,25 +9,64 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from doppler.files import read_text
+from doppler.errors import InputError
+from doppler.files import parse_json, read_text
 from doppler.graph.dataflow import DataflowGraph
+from doppler.graph.dot_format import parse_dot
+from doppler.graph.graphml_format import parse_graphml
+from doppler.graph.imported import imported
 from doppler.graph.json_format import parse_graph, render_json
+from doppler.graph.profiled_format import is_profiled, parse_profiled
+from doppler.graph.stg_format import parse_stg
 from doppler.graph.text_format import parse_text, render_text
+from doppler.graph.wfcommons_format import is_workflow, parse_workflow
 from doppler.options import FilePath
+
+# Of files in a folder: what is a graph. A file that is named itself may have any other suffix.
+SUFFIXES = (".json", ".dot", ".gv", ".stg", ".graphml", ".txt")
 
 
 def load_graph(path: FilePath | Path, *, name: str | None = None) -> DataflowGraph:
-    """Read a graph; the suffix ``.json`` means JSON, anything else the published text format.
+    """Read a graph, in the format that its suffix says.
 
-    name: of the graph, instead of the one in the file or the file's own.
+    Args:
+        path: ``.json`` is JSON, of ours, of WfCommons or a profiled network; ``.dot`` and ``.gv``
+            are DOT, ``.stg`` is the Standard Task Graph format, ``.graphml`` GraphML, and anything
+            else the text format of the published graphs.
+        name: of the graph, instead of the one in the file or the file's own.
 
     Raises:
         InputError: names the file, and the line, op or edge at fault.
     """
     path = Path(path)
-    text = read_text(path)
-    graph = parse_graph(text, path) if path.suffix == ".json" else parse_text(text, path)
+    graph = _parsed(read_text(path), path)
     return graph if name is None else dataclasses.replace(graph, name=name)
+
+
+def _parsed(text: str, path: Path) -> DataflowGraph:
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        data = parse_json(text, path)
+        if is_workflow(data):
+            return parse_workflow(data, path)
+        return parse_profiled(data, path) if is_profiled(data) else parse_graph(data, path)
+    if suffix in (".dot", ".gv"):
+        return imported(parse_dot(text, path), path)
+    if suffix == ".graphml":
+        return imported(parse_graphml(text, path), path)
+    return parse_stg(text, path) if suffix == ".stg" else parse_text(text, path)
+
+
+def graph_files(folder: Path) -> list[Path]:
+    """The graphs in a folder, by name; those in its folders are not.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    if not found:
+        raise InputError(f"{folder}: no graph in it ({', '.join(SUFFIXES)})")
+    return found
 
 
 def write_atomically(path: str | Path, text: str) -> None:

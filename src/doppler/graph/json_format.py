@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from doppler.errors import InputError
-from doppler.files import parse_json
 from doppler.files.values import (
     Table,
     check_version,
@@ -143,13 +142,12 @@ def _tensor_row(tensor: Tensor) -> dict[str, Any]:
 # --- Reading --------------------------------------------------------------------------------------
 
 
-def parse_graph(text: str, path: Path) -> DataflowGraph:
-    """Read the content of a file.
+def parse_graph(data: Any, path: Path) -> DataflowGraph:
+    """A graph of what a JSON file says.
 
     Raises:
-        InputError: names the file, and the row or the line at fault.
+        InputError: names the file, and the row at fault.
     """
-    data = parse_json(text, path)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{path}: not a {FORMAT} file (no 'format': '{FORMAT}')")
     try:

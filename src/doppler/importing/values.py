@@ -12,7 +12,6 @@ from string import ascii_letters
 from typing import NamedTuple, TypeAlias
 
 from doppler.einsum.program import Einsum, Fill, Input, Node, formation_of
-from doppler.errors import InputError
 from doppler.graph.scalar import DTYPES, Apply, Element, Number, Scalar, map_elements
 from doppler.graph.scalar_algebra import add, conj, div, mul, neg, power, sub
 
@@ -145,7 +144,11 @@ class Builder:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self._names: set[str] = set()
+        self._names: dict[str, None] = {}
+
+    def parts(self) -> tuple[list[Node], dict[str, None]]:
+        """All that grows with every node, the last one behind."""
+        return self.nodes, self._names
 
     def append(self, node: Node) -> int:
         """Add a node, by another name if its own is taken, and a formation if it aggregates.
@@ -157,12 +160,12 @@ class Builder:
         while name in self._names:
             times += 1
             name = f"{node.name}_{times}"
-        self._names.add(name)
+        self._names[name] = None
         node = replace(node, name=name)
         self.nodes.append(node)
         number = len(self.nodes) - 1
         if isinstance(node, Einsum) and node.aggregation is not None:
-            self._names.add(f"{name}.formation")
+            self._names[f"{name}.formation"] = None
             self.nodes.append(formation_of(node, number))
             number += 1
         return number
@@ -217,18 +220,25 @@ class Builder:
         ranges = [range(ends[i], ends[i + 1]) for i in range(len(space))]
         batches = [place for own in ranges[:dims] for place in own]
         of_rows, of_columns, of_sum = ranges[dims:]
-        left = one.moved(space, [*batches, *of_rows, *of_sum])
-        right = other.moved(space, [*batches, *of_sum, *of_columns])
-        # Both factors stay operands of their own, even where they are the same tensor.
-        operands = (*left.operands, *right.operands)
-        product = Value(space, Apply("mul", (Element(0), Element(1))), operands, dtype)
-        return self.reduced(product, of_sum, "add", name, (*batch, rows, columns))
+
+        def product() -> tuple[Operand, ...]:
+            left = one.moved(space, [*batches, *of_rows, *of_sum])
+            right = other.moved(space, [*batches, *of_sum, *of_columns])
+            # Both factors stay operands of their own, even where they are the same tensor.
+            return (*left.operands, *right.operands)
+
+        # What one factor repeats along is read from the other; only what both do is written out.
+        if len({at for operand in product() for at in operand.at}) < ends[-1]:
+            one = self.whole(one, f"{name}.left")
+        if len({at for operand in product() for at in operand.at}) < ends[-1]:
+            other = self.whole(other, f"{name}.right")
+        joined = Apply("mul", (Element(0), Element(1)))
+        value = Value(space, joined, product(), dtype)
+        return self.reduced(value, of_sum, "add", name, (*batch, rows, columns))
 
     def _factor(self, value: Value, name: str) -> Value:
         stored = self.stored(value, name)
-        if len(stored.operands) == 1 and len(stored.operands[0].at) == len(stored.extents):
-            return stored
-        return self.whole(stored, name)
+        return stored if len(stored.operands) == 1 else self.whole(stored, name)
 
     def computed(self, name: str, value: Value, present: list[int]) -> Value:
         """The value as a new program tensor, with some of its factors as dimensions."""
@@ -247,7 +257,7 @@ class Builder:
     ) -> Einsum:
         order, extents = [*kept, *summed], value.extents
         if len(order) > len(ascii_letters):
-            raise InputError(f"op {name!r}: {len(order)} factors of dimensions are too many")
+            raise ValueError(f"op {name!r}: {len(order)} factors of dimensions are too many")
         return Einsum(
             name=name,
             shape=tuple(extents[place] for place in kept),

@@ -4,16 +4,19 @@ Only rows that agree in all of COMPARABLE may be held against each other: simula
 seconds, queues and problems never meet. Means are over rows that agree in all of SETTINGS.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from doppler.errors import InputError
 from doppler.report.finished import FinishedRun, find_runs
+from doppler.report.intervals import Ratio, ratio_of
 from doppler.report.rows import format_seconds, gap_over, order_of
 
 COMPARABLE = ["system_kind", "system", "rules", "queue"]
@@ -23,7 +26,7 @@ _NAMED = 4  # problems that a verdict on many names
 
 
 def collect(folders: Iterable[Path]) -> pd.DataFrame:
-    """All result rows of the readable runs below some folders, a column per field of `ResultRow`.
+    """All result rows of the readable runs below some folders, as `frame_of` makes them.
 
     Raises:
         InputError: a folder that does not exist, or no readable run in any of them.
@@ -32,8 +35,23 @@ def collect(folders: Iterable[Path]) -> pd.DataFrame:
 
 
 def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
-    """All result rows of some runs, a column per field of `ResultRow`."""
-    return pd.DataFrame([vars(row) for run in runs for row in run.rows])
+    """All result rows of some runs, a column per field of `ResultRow`, and what their runs know.
+
+    ``is_control``: the method is a configured baseline, which learns nothing. ``optimum_s`` is NaN
+    where nothing is known, and a bound where ``optimum_is_proven`` is false.
+    """
+    return pd.DataFrame(
+        [
+            {
+                **vars(row),
+                "is_control": row.method in (run.config.get("baseline") or ()),
+                "optimum_s": run.summary.get("optimum_s", math.nan),
+                "optimum_is_proven": run.summary.get("optimum_is_proven", False),
+            }
+            for run in runs
+            for row in run.rows
+        ]
+    )
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
@@ -44,8 +62,11 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row per combination of SETTINGS, sorted by COMPARABLE and makespan, with ``seeds`` (how
-        many), means, ``spread_s`` (the standard deviation over seeds, 0 of one), the largest lower
-        bound that any run of the same problem and system knew, and the gap to it.
+        many), means, ``spread_s`` (the standard deviation over seeds, 0 of one), mean and standard
+        deviation of the logarithm, the largest lower bound that any run of the same problem and
+        system knew, the gap to it, the known optimum, ``over_optimum``, the makespan over it, NaN
+        where none is known, and ``of_policy``: the share of seeds whose placement began with an
+        episode of a policy, NaN where that is not known.
 
     Raises:
         InputError: two simulated runs of one seed disagree; measured ones may.
@@ -61,36 +82,81 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
             f"settings give {texts}"
         )
     once = once.drop_duplicates([*SETTINGS, "seed"])
+    once = once.assign(
+        log_s=np.log(once["makespan_s"].where(once["makespan_s"] > 0)),
+        of_policy=once["source"].map(_is_of_policy),
+        is_control=once["is_control"] if "is_control" in once else False,
+    )
     means = {name: (name, "mean") for name in ("jitter_mean_s", "jitter_p95_s", "wall_s")}
     table = once.groupby(SETTINGS, sort=False, as_index=False).agg(
         seeds=("seed", "size"),
         makespan_s=("makespan_s", "mean"),
         spread_s=("makespan_s", "std"),
+        log_mean=("log_s", "mean"),
+        log_spread=("log_s", "std"),
+        is_control=("is_control", "any"),
+        of_policy=("of_policy", "mean"),
         **means,
+        **{name: (name, "first") for name in ("optimum_s", "optimum_is_proven") if name in once},
     )
-    table["spread_s"] = table["spread_s"].fillna(0.0)
+    spreads = ["spread_s", "log_spread"]
+    table[spreads] = table[spreads].fillna(0.0)
     bounds = once.sort_values("lower_bound_s").drop_duplicates(COMPARABLE, keep="last")
     table = table.merge(bounds[[*COMPARABLE, "lower_bound_s", "bound"]], on=COMPARABLE)
     table["gap"] = list(map(gap_over, table["lower_bound_s"], table["makespan_s"]))
+    if "optimum_s" in table:
+        over = (table["makespan_s"] + 1e-300) / (table["optimum_s"] + 1e-300)
+        # Sums in another order differ in their last digits.
+        table["over_optimum"] = over.where((over - 1.0).abs() > 1e-9, 1.0)
     table = table.sort_values([*COMPARABLE, "makespan_s"], kind="stable", ignore_index=True)
     texts = table["system_kind"] + " by " + table["system"] + " (" + table["rules"] + ")"
     order = map(order_of, table["queue"], table["uses_order"])
     return table.assign(section=texts, order=list(order))
 
 
+def _is_of_policy(source: str) -> float:
+    """1 if a search began with an episode (`doppler.search`), 0 if not, nan if nobody knows."""
+    return float("episode" in source) if source else float("nan")
+
+
+def over_controls(rows: pd.DataFrame) -> list[Ratio | None]:
+    """Each row of one problem and system, as `summarise` makes them, over its strongest control.
+
+    Of a control with several budgets the one counts that is largest without being larger than the
+    row's, else the smallest. The strongest is picked by its mean, which flatters it a little.
+    """
+    controls = rows[rows["is_control"]].sort_values("evaluations")
+
+    def strongest(evaluations: int) -> pd.Series:
+        fair = controls[controls["evaluations"] <= evaluations].drop_duplicates(
+            "method", keep="last"
+        )
+        least = controls.drop_duplicates("method")
+        fair = pd.concat([fair, least[~least["method"].isin(fair["method"])]])
+        return fair.loc[fair["makespan_s"].idxmin()]
+
+    if controls.empty:
+        return [None] * len(rows)
+    return [ratio_of(row, strongest(row.evaluations)) for row in rows.itertuples()]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Lead:
     """The best row of a problem and system, and the best of the other methods.
 
-    Rows of one training, as ``doppler`` and ``doppler greedy``, are one method here. is_beyond: the
-    lead is larger than the spread of either, the standard deviation over seeds; of one seed none
-    is known. is_level: to the last digits they take as long.
+    Rows of one training, as ``doppler`` and ``doppler greedy``, are one method here. ratio: of the
+    rival over the best. is_level: to the last digits they take as long.
     """
 
     best: pd.Series
     rival: pd.Series | None
-    is_beyond: bool = False
+    ratio: Ratio | None = None
     is_level: bool = False
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the 95% interval of the ratio leaves no doubt; of one seed none is known."""
+        return self.ratio is not None and self.ratio.is_above_one
 
     def won_by(self, method: str) -> bool:
         """Whether the method leads, by however little."""
@@ -119,9 +185,8 @@ def leader(rows: pd.DataFrame) -> Lead:
         return Lead(best=best, rival=None)
     rival = others.iloc[0]
     ahead_s, rounding_s = rival.makespan_s - best.makespan_s, 1e-9 * best.makespan_s
-    margin_s = max(best.spread_s, rival.spread_s, rounding_s)
-    is_beyond = best.seeds > 1 and ahead_s > margin_s
-    return Lead(best=best, rival=rival, is_beyond=is_beyond, is_level=not ahead_s > rounding_s)
+    is_level = not ahead_s > rounding_s
+    return Lead(best=best, rival=rival, ratio=ratio_of(rival, best), is_level=is_level)
 
 
 def family(method: str) -> str:
@@ -139,9 +204,11 @@ def verdict(rows: pd.DataFrame) -> str:
     against = _told(rival)
     if lead.is_level:
         return f"{best.method} ({ours}) and {rival.method} ({against}) are level"
-    sure = "more than the spread" if lead.is_beyond else "within the spread, so no lead is shown"
-    if best.seeds < 2:
-        sure = "one seed tells no spread"
+    sure = f"95% interval of the ratio {lead.ratio}"
+    if min(best.seeds, rival.seeds) < 2:
+        sure = "one seed tells no interval"
+    elif not lead.is_beyond:
+        sure += ", so no lead is shown"
     return (
         f"{best.method} is best ({ours}); the strongest other method, {rival.method}, takes "
         f"{lead.longer} longer ({against}): {sure}"
@@ -179,10 +246,10 @@ def _sureness(leads: Sequence[Lead]) -> str:
     sure = [lead for lead in leads if lead.is_beyond]
     if not sure:
         seeds = any(lead.best.seeds > 1 for lead in leads)
-        return ", nowhere by more than the spread" if seeds else ", by one seed, without a spread"
+        return ", nowhere surely" if seeds else ", by one seed, without an interval"
     shown = [f"{x.best.workload} by {x.longer} over {x.rival_name}" for x in sure[:_NAMED]]
     more = f", and {len(sure) - _NAMED} more" if len(sure) > _NAMED else ""
-    return f", by more than the spread on {len(sure)} ({', '.join(shown)}{more})"
+    return f", surely on {len(sure)} ({', '.join(shown)}{more})"
 
 
 def _told(row: pd.Series) -> str:

@@ -48,10 +48,10 @@ def describe(graph: DataflowGraph) -> list[str]:
                 quantity(ops.output_bytes[of_kind].sum(), "B"),
             )
         )
-    lines += ["", *_aligned(rows)]
+    lines += ["", *aligned(rows)]
     splits = split_rows(graph)
     if splits:
-        lines += ["", *_aligned([("tensor", "kind", "dtype", "shape", "blocks"), *splits])]
+        lines += ["", *aligned([("tensor", "kind", "dtype", "shape", "blocks"), *splits])]
     return lines
 
 
@@ -140,7 +140,8 @@ def _runs(widths: list[int]) -> str:
     return " ".join(shown[:_MAX_WIDTHS] + more)
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    """The rows as lines, the cells of a column one below the other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

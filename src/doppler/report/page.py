@@ -26,12 +26,12 @@ from doppler.report.finished import FinishedRun, find_runs
 from doppler.report.rendering import to_html, to_latex, to_markdown
 from doppler.report.schedules import Schedule, best_run, best_schedules, save_placement
 from doppler.report.tables import (
-    TextTable,
     fidelity_tables,
     result_tables,
     training_tables,
     turns_tables,
 )
+from doppler.report.text_table import MANY, TextTable
 from doppler.waiting import on_terminal, waiting
 
 FIGURES = "figures"
@@ -97,7 +97,8 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
     results = [*result_tables(table, labels), *turns_tables(runs, labels)] if runs else []
     training, fidelity = training_tables(runs, labels), fidelity_tables(found)
     sections = [Section(title="Results", tables=results)] if results else []
-    for problem in _problems(runs, table, labels):
+    compared = _problems(runs, table, labels)
+    for problem in compared if len(compared) <= MANY else ():
         sections.append(_pictures(problem, out / FIGURES, len(sections), damaged))
     if training:
         sections.append(Section(title="Cost of training", tables=training))

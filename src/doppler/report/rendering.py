@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from doppler.report.tables import TextTable
+from doppler.report.text_table import TextTable
 
 _LATEX = {
     **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +39,8 @@ class ResultRow:
     evaluations: executions used, those of inherited training included. wall_s: seconds of the
     search. makespan_s: nominal. jitter_mean_s, jitter_p95_s: over fresh draws of cost jitter.
     lower_bound_s: no placement can be faster; bound names which bound it is. gap: makespan over
-    lower bound, less 1.
+    lower bound, less 1. source: what found the placement of a search that begins with several
+    methods, as ``episode, annealing``; empty of others.
     """
 
     method: str
@@ -62,6 +63,7 @@ class ResultRow:
     lower_bound_s: float
     bound: str
     gap: float
+    source: str = ""
 
 
 def gap_over(bound_s: float, makespan_s: float) -> float:
@@ -103,15 +105,20 @@ def read_csv(path: str | Path, kind: type[Record]) -> list[Record]:
     """Read what `to_csv` wrote.
 
     Raises:
-        InputError: no text, no line, a column is missing, or a value is not of its field's type.
+        InputError: no text, no line, a value is not of its field's type, or a column is missing of
+            a field that has no default.
     """
-    columns: dict[str, Any] = {field.name: field.type for field in fields(kind)}  # pyright: ignore[reportArgumentType]
     try:
         lines = list(csv.DictReader(io.StringIO(read_text(path))))
     except csv.Error as error:
         raise InputError(f"{path}: {error}") from None
     if not lines:
         raise InputError(f"{path}: empty")
+    columns: dict[str, Any] = {
+        field.name: field.type
+        for field in fields(kind)  # pyright: ignore[reportArgumentType]
+        if field.name in lines[0] or field.default is MISSING
+    }
     if missing := columns.keys() - lines[0].keys():
         names = ", ".join(sorted(missing))
         raise InputError(f"{path}: no column {names}; another version wrote it")

@@ -40,6 +40,11 @@ def _amount(value: object, where: str) -> None:
         raise fault(where, "a number of at least 0", value)
 
 
+def _truth(value: object, where: str) -> None:
+    if not isinstance(value, bool):
+        raise fault(where, "true or false", value)
+
+
 def _object(value: object, where: str) -> None:
     if not isinstance(value, dict):
         raise fault(where, "an object", value)
@@ -73,6 +78,7 @@ _OF_FIDELITY = ("workload", "cluster", "num_devices")
 _ENTRIES: dict[str, Callable[[object, str], object]] = {
     **{"stage": read_text, "workload": read_text, "cluster": read_text},
     **{"seed": _count, "num_ops": _count, "num_devices": _count},
-    **{"episodes_per_s": _amount, "peak_memory_bytes": _amount},
+    **{"episodes_per_s": _amount, "peak_memory_bytes": _amount, "optimum_s": _amount},
+    "optimum_is_proven": _truth,
     **{"versions": _texts, "host": _object, "fidelity": _fidelity},
 }

@@ -2,34 +2,28 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from doppler.report.aggregate import leader, makespan_text, verdict
+from doppler.report.aggregate import leader, makespan_text, over_controls, verdict
 from doppler.report.fidelity import CORRELATIONS, format_correlation
 from doppler.report.finished import FinishedRun
+from doppler.report.optima import file_table, optima_table, ratio_text
 from doppler.report.paired import PairedRatio
+from doppler.report.published_figures import (
+    PAPER_SYNCHRONOUS_MS,
+    REFERENCE,
+    is_papers_machine,
+    paper_ratio,
+)
 from doppler.report.rows import format_seconds
-
-REFERENCE = "doppler"  # the method that ratios are over: the paper's DOPPLER-SIM, stages I and II
-# The paper's figures, to hold ours against as ratios: its milliseconds are of real machines, so
-# they are never put beside ours. Source: DOPPLER (Yao et al., ICLR 2026, arXiv 2505.23131),
-# milliseconds on 4 NVIDIA P100; its table of methods, and its comparison of bulk-synchronous with
-# work-conserving execution (of the enumerative placement).
-_PAPER_METHODS = ("critical_path", "placeto", "gdp", "enumerative", "doppler")
-PAPER_MS = {
-    "chainmm": (230.4, 137.1, 198.0, 139.0, 122.5),
-    "ffnn": (217.8, 126.3, 100.3, 50.2, 49.9),
-    "llama_block": (230.9, 411.5, 336.5, 172.7, 191.5),
-    "llama_layer": (292.6, 295.1, 231.5, 174.8, 167.0),
-}
-_PAPER_SYNCHRONOUS_MS = {"chainmm": (185.3, 139.0), "ffnn": (76.9, 50.2)}
+from doppler.report.text_table import MANY, TextTable
 
 _SPREAD = "mean ± standard deviation over n seeds"
-_BOLD = "bold: the best, where it leads by more than the spread"
+_INTERVAL = "95% interval over seeds (Welch, of logarithms)"
+_BOLD = "bold: the best, where the 95% interval of its lead leaves no doubt"
 _SIMULATED = (
     f"{_SPREAD}; gap: over the lower bound; "
     f"jitter: 1,000 fresh draws of 5% lognormal noise; {_BOLD}"
@@ -39,20 +33,11 @@ _MEASURED = (
 )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TextTable:
-    """A table as text. note: below it. bold: (row, column) of cells."""
-
-    title: str
-    note: str
-    cells: pd.DataFrame
-    bold: frozenset[tuple[int, int]] = frozenset()
-
-
 def result_tables(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
     """Per section: an overview where it has several problems, then one table a problem.
 
-    A *section* is one kind of system under one set of rules.
+    A *section* is one kind of system under one set of rules. Where optima are known, or problems
+    are many, these have a row each in one table; many have none of their own.
 
     Args:
         table: as `summarise` makes it.
@@ -60,10 +45,16 @@ def result_tables(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTa
     """
     found = []
     for section, rows in table.groupby("section", sort=False):
+        is_known, num = _has_optima(rows), rows["problem"].nunique()
+        if num > MANY or (is_known and num > 1):
+            found += _by_problem(str(section), rows, labels)
+            if num > MANY:
+                continue
         for (cluster, num_devices), group in rows.groupby(["cluster", "num_devices"], sort=False):
-            if group["problem"].nunique() > 1:
+            if group["problem"].nunique() > 1 and not is_known:
                 where = f"{cluster}, {num_devices} devices, {section}"
                 found.append(_overview(where, group, labels))
+                found += _ratios(where, group, labels)
         for problem, group in rows.groupby("problem", sort=False):
             found.append(_details(f"{labels[str(problem)]}, {section}", group))
     return [*found, *_synchronous(table, labels)]
@@ -97,10 +88,16 @@ def _details(title: str, rows: pd.DataFrame) -> TextTable:
     }
     if not is_measured:
         columns["gap"] = (_percent(gap) for gap in rows["gap"])
+    if _has_optima(rows):
+        columns["over optimum"] = map(ratio_text, rows.itertuples())
     columns["mean" if is_measured else "jitter mean"] = map(format_seconds, rows["jitter_mean_s"])
     columns["p95" if is_measured else "jitter p95"] = map(format_seconds, rows["jitter_p95_s"])
     columns["evaluations"] = (f"{number:,}" for number in rows["evaluations"])
     columns["seconds"] = (f"{seconds:.1f}" for seconds in rows["wall_s"])
+    if not rows["is_control"].all() and rows["is_control"].any():
+        columns["over the best control"] = map(str, over_controls(rows))
+    if rows["of_policy"].notna().any():
+        columns["of a policy"] = map(_percent, rows["of_policy"])
     reference_s = rows.loc[rows["method"] == REFERENCE, "makespan_s"]
     if len(reference_s):
         columns[f"over {REFERENCE}"] = (_ratio(one, reference_s.iloc[0]) for one in rows.makespan_s)
@@ -118,12 +115,7 @@ def _details(title: str, rows: pd.DataFrame) -> TextTable:
 
 def _overview(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> TextTable:
     """Makespans of all methods on all problems of one machine."""
-    parts = []
-    for _, group in rows.groupby("problem", sort=False):
-        lead = leader(group)
-        is_best = (group.index == lead.best.name) & lead.is_beyond
-        parts.append(group.assign(label=method_labels(group), is_best=is_best))
-    rows = pd.concat(parts)
+    rows = _labelled(rows)
     rows["text"] = [makespan_text(row) for row in rows.itertuples()]
     names, problems = _by_gap(rows), rows["problem"].unique()
     grid = rows.drop_duplicates(["label", "problem"]).set_index(["label", "problem"])
@@ -141,6 +133,50 @@ def _overview(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> Text
     )
 
 
+def _ratios(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
+    """All methods on all problems of one machine, over the best control of each."""
+    parts = [
+        group.assign(label=method_labels(group), text=list(map(str, over_controls(group))))
+        for _, group in rows.groupby("problem", sort=False)
+        if group["is_control"].any() and not group["is_control"].all()
+    ]
+    if not parts:
+        return []
+    rows = pd.concat(parts)
+    grid = rows.drop_duplicates(["label", "problem"]).set_index(["label", "problem"])["text"]
+    cells = grid.unstack().reindex(index=_by_gap(rows), columns=rows["problem"].unique())
+    cells.columns = _short(cells.columns, labels)
+    note = f"Makespan over that of the best control, which learns nothing, {_INTERVAL}"
+    cells = cells.fillna("-").rename_axis("method").reset_index()
+    return [TextTable(title=f"Over the best control: {where}", note=note, cells=cells)]
+
+
+def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
+    """With the label of each row's method, and whether it is the best of its problem."""
+    parts = []
+    for _, group in rows.groupby("problem", sort=False):
+        lead = leader(group)
+        is_best = (group.index == lead.best.name) & lead.is_beyond
+        parts.append(group.assign(label=method_labels(group), is_best=is_best))
+    return pd.concat(parts)
+
+
+def _has_optima(rows: pd.DataFrame) -> bool:
+    return "over_optimum" in rows and bool(rows["over_optimum"].notna().any())
+
+
+def _by_problem(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
+    """What many problems, or such with known optima, have instead of an overview."""
+    rows = _labelled(rows)
+    names = _by_gap(rows)
+    rows["label"] = pd.Categorical(rows["label"], names, ordered=True)
+    rows = rows.sort_values(["workload", "num_devices", "problem", "label"], kind="stable")
+    rows["label"] = rows["label"].astype(str)
+    is_measured = (rows["system_kind"] == "measured").any()
+    optima = optima_table(where, rows) if _has_optima(rows) else []
+    return [*optima, file_table(where, _MEASURED if is_measured else _SIMULATED, rows, labels)]
+
+
 def _synchronous(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
     """Bulk-synchronous over work-conserving, for methods that ran on both."""
     same = ["problem", "method", "variant"]
@@ -151,8 +187,8 @@ def _synchronous(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTab
         if {"bulk_synchronous", "work_conserving"} <= of_system.keys():
             slow: Any = of_system["bulk_synchronous"]
             fast: Any = of_system["work_conserving"]
-            told = _PAPER_SYNCHRONOUS_MS.get(fast.workload, ())
-            known = told and fast.method == "enumerative" and _is_papers_machine(fast)
+            told = PAPER_SYNCHRONOUS_MS.get(fast.workload, ())
+            known = told and fast.method == "enumerative" and is_papers_machine(fast)
             rows.append(
                 {
                     **{"problem": labels[fast.problem], "method": fast.method},
@@ -164,18 +200,6 @@ def _synchronous(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTab
             )
     note = "each method searches for each system; the paper's placements are EnumOpt's"
     return _table_of("Bulk-synchronous over work-conserving execution", note, rows)
-
-
-def paper_ratio(row) -> str:
-    """The paper's milliseconds of a row's method over those of DOPPLER; empty where unknown."""
-    told = dict(zip(_PAPER_METHODS, PAPER_MS.get(row.workload, ()), strict=False))
-    if not _is_papers_machine(row) or row.method not in told:
-        return ""
-    return f"{told[row.method] / told[REFERENCE]:.2f}"
-
-
-def _is_papers_machine(row) -> bool:
-    return (row.cluster, row.num_devices) == ("p100x4", 4)
 
 
 def training_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> list[TextTable]:

@@ -9,14 +9,16 @@ short search in the system at hand.
 
 import heapq
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 
 from doppler.cluster import Cluster
 from doppler.einsum.decomposition.fewest_elements import FewestElements
+from doppler.einsum.decomposition.repeats import Shortened, shorten
 from doppler.einsum.decomposition.search import CutTensor, FloatArray, IntArray, Search
 from doppler.einsum.lowering import lower
 from doppler.einsum.program import Einsum, Input, Node, Program, Splits
@@ -28,8 +30,24 @@ from doppler.problem import Problem, build
 
 # A judge's makespans that differ by less are the same: then fewer ops are easier to place well.
 _SAME = 0.01
+# How much longer the next proposal takes to try than the one before it.
+_NEXT = 2.5
+# Ways to split one node that are looked at.
+_MOST_WAYS = 1024
 # Blocks per device where nothing coarser fits in memory.
 _FINE_GRAINS = (2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Splits that were chosen, and of how many ways they are the best.
+
+    tried, num: ways that were judged, and that there are: fewer where time was short.
+    """
+
+    splits: Splits
+    tried: int
+    num: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,53 +55,102 @@ class Auto:
     """The best, by a judge, of the published splits and of time-aware ones of several grains.
 
     cluster: where it will run. judge: seconds of a good placement of a problem, inf where none fits
-    in memory. grains: blocks of a contraction per device that are tried.
+    in memory. grains: blocks of a contraction per device that are tried. whole: nothing split is
+    tried too, first.
+
+    Of a torch module whose layers are alike (repeats.py) a few layers are split, and judged.
     """
 
     cluster: Cluster
     judge: Callable[[Problem], float]
     grains: Sequence[Devices]
+    whole: bool = False
 
     def splits(self, program: Program, parts: int) -> Splits:
         """See workload.Decomposition; ``parts`` is what the published splits are made for."""
-        for proposals in (self._proposals(program, parts), self._fine_proposals(program)):
-            best = self._best(program, proposals)
-            if best is not None:
-                return best
+        return self.choose(program, parts).splits
+
+    def choose(self, program: Program, parts: int, *, until_s: float = math.inf) -> Choice:
+        """The same, of what can be tried until time.perf_counter() says so.
+
+        Raises:
+            InputError: nothing that was tried fits in memory.
+        """
+        short = Shortened(program=program, stand_ins={})
+        if not program.copies_sums:
+            short = shorten(program)
+        cluster = self._room_left(short)
+        for proposals in (self._proposals(short.program, parts), self._fine(short.program)):
+            judged = self._judged(short.program, cluster, proposals, until_s)
+            if any(seconds < math.inf for seconds, _, _ in judged):
+                splits = short.splits_of_all(_best(judged))
+                return Choice(splits=splits, tried=len(judged), num=len(proposals))
         raise InputError(
             f"decomposition=auto: no splits of {program.name!r} that were tried fit in the "
             f"memory of {self.cluster.name!r}"
         )
 
-    def _best(self, program: Program, proposals: list[Callable[[], Splits]]) -> Splits | None:
-        """Of those that the judge can hardly tell from the fastest, the one with the fewest ops."""
+    def _room_left(self, short: Shortened) -> Cluster:
+        """The cluster without the memory that inputs of the missing layers take."""
+        missing_bytes = sum(
+            math.prod(node.shape) * DTYPES[node.dtype] for node in short.missing_inputs
+        )
+        each_bytes = missing_bytes / self.cluster.num_devices
+        devices = (
+            replace(device, memory_bytes=max(0.0, device.memory_bytes - each_bytes))
+            for device in self.cluster.devices
+        )
+        return replace(self.cluster, devices=tuple(devices)) if missing_bytes else self.cluster
+
+    def _judged(
+        self,
+        program: Program,
+        cluster: Cluster,
+        proposals: list[Callable[[], Splits]],
+        until_s: float,
+    ) -> list[tuple[float, int, Splits]]:
+        """Seconds, ops and splits of the proposals, the first one and what there is time for."""
         judged = []
         for propose in proposals:
+            begin_s = time.perf_counter()
             try:
                 splits = propose()
                 graph = lower(program, splits)
-                seconds = self.judge(build(graph, self.cluster))
-            except InputError:  # too few elements for so many parts, too many for the memory
-                continue
-            if seconds < math.inf:
+                seconds = self.judge(build(graph, cluster))
                 judged.append((seconds, graph.num_ops, splits))
-        enough_s = (1 + _SAME) * min((seconds for seconds, _, _ in judged), default=math.inf)
-        close = [one for one in judged if one[0] <= enough_s]
-        return min(close, key=lambda one: one[1])[2] if close else None
+            except InputError:  # too few elements for so many parts, too many for the memory
+                judged.append((math.inf, 0, {}))
+            now_s = time.perf_counter()
+            # The next one is finer.
+            fits = any(seconds < math.inf for seconds, _, _ in judged)
+            if fits and now_s + _NEXT * (now_s - begin_s) > until_s:
+                break
+        return judged
 
     def _proposals(self, program: Program, parts: int) -> list[Callable[[], Splits]]:
         totals = [grain * self.cluster.num_devices for grain in self.grains]
         objectives = [NodeSeconds(program, self.cluster, total) for total in totals]
         return [
-            *(Search(program, objective).run for objective in objectives),
+            *([dict] if self.whole else []),
+            *(partial(_searched, program, objective) for objective in objectives),
             partial(FewestElements().splits, program, parts),
         ]
 
-    def _fine_proposals(self, program: Program) -> list[Callable[[], Splits]]:
+    def _fine(self, program: Program) -> list[Callable[[], Splits]]:
         """Finer ones, of every node: for problems that fit in memory only piece by piece."""
         totals = [grain * self.cluster.num_devices for grain in _FINE_GRAINS]
         objectives = [NodeSeconds(program, self.cluster, total, all_fine=True) for total in totals]
-        return [Search(program, objective).run for objective in objectives]
+        return [partial(_searched, program, objective) for objective in objectives]
+
+
+def _searched(program: Program, objective: "NodeSeconds") -> Splits:
+    return Search(program, objective).run()
+
+
+def _best(judged: list[tuple[float, int, Splits]]) -> Splits:
+    """Of those that the judge can hardly tell from the fastest, the one with the fewest ops."""
+    enough_s = (1 + _SAME) * min(seconds for seconds, _, _ in judged)
+    return min((one for one in judged if one[0] <= enough_s), key=lambda one: one[1])[2]
 
 
 class NodeSeconds:
@@ -107,7 +174,7 @@ class NodeSeconds:
     def candidates(self, node: Node) -> list[tuple[int, ...]]:
         fitting = [
             parts
-            for parts in _factorings(len(node.space), self.total)
+            for parts in _ways(len(node.space), self.total)
             if all(node.split_fault(dim, number) is None for dim, number in enumerate(parts))
         ]
         if self.all_fine or (isinstance(node, Einsum) and node.is_contraction):
@@ -141,9 +208,10 @@ class NodeSeconds:
             num_out = math.prod(parts[: len(node.shape)])
             partials = num // num_out
             elements = math.prod(stop for _, stop in box[: len(node.shape)])
-            seconds += self.spread_s(
-                (partials - 1) * elements, (partials + 1) * block_bytes, node.dtype, num_out
-            )
+            if partials > 1 or self.program.copies_sums:
+                seconds += self.spread_s(
+                    (partials - 1) * elements, (partials + 1) * block_bytes, node.dtype, num_out
+                )
             copies = min(partials, self.cluster.num_devices) - 1
             moved_bytes += copies * num_out * block_bytes
         return seconds + moved_bytes * self.s_per_byte
@@ -185,6 +253,16 @@ class NodeSeconds:
             end, seconds = ends[0]
             heapq.heapreplace(ends, (end + seconds, seconds))
         return end
+
+
+@cache
+def _ways(rank: int, total: int) -> tuple[tuple[int, ...], ...]:
+    """All factorings, or those that split the fewest dimensions where they are too many."""
+    every = tuple(_factorings(rank, total))
+    if len(every) <= _MOST_WAYS:
+        return every
+    few = sorted(every, key=lambda parts: sum(number > 1 for number in parts))[:_MOST_WAYS]
+    return tuple(sorted(few, key=lambda parts: -math.prod(parts)))
 
 
 def _factorings(rank: int, total: int) -> Iterator[tuple[int, ...]]:

@@ -4,14 +4,17 @@ Edges are seen from the producer: a node's consumers are its children, formation
 graph is cut greedily into trees: from the program's inputs on, a tree absorbs a consumer of a
 member if no other producer of it lies in the tree or downstream of it. Trees are solved downstream
 first, bottom up; consumers in trees solved earlier are fixed. So it is exact on a tree, and greedy
-across trees. With more than two children the others are fixed at their own best first.
+across trees. With more than two children, or where two have too many ways together, the others are
+fixed at their own best first.
 
 Source: EinDecomp, arXiv 2410.02682.
 
 Shape suffixes: C candidates of a node, U distinct ways to cut a tensor, K dimensions of a tensor.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -23,6 +26,10 @@ from doppler.einsum.program import Cuts, Formation, Input, Node, Program
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+
+
+# Ways to split a node and two children together, of each of which some numbers are kept.
+_MOST = 4_000_000
 
 
 class Objective(Protocol):
@@ -52,6 +59,7 @@ class CutTensor:
         self.rank = len(node.shape)
         self._cuts: list[list[tuple[int, ...]]] = [[] for _ in node.shape]
         self._numbers: list[dict[tuple[int, ...], int]] = [{} for _ in node.shape]
+        self._refinements: dict[tuple[int, int, int], int] = {}
 
     def number(self, cuts: Cuts) -> tuple[int, ...]:
         """Per dimension the number of its cut points."""
@@ -69,13 +77,19 @@ class CutTensor:
         result = np.empty(np.broadcast_shapes(one.shape, other.shape), dtype=np.int64)
         for k in range(self.rank):
             known = len(self._cuts[k])
-            table = np.empty((known, known), dtype=np.int64)
-            for i in range(known):
-                for j in range(known):
-                    union = tuple(sorted({*self._cuts[k][i], *self._cuts[k][j]}))
-                    table[i, j] = self._number(k, union)
-            result[..., k] = table[one[..., k], other[..., k]]
+            pairs, place = np.unique(one[..., k] * known + other[..., k], return_inverse=True)
+            refined = [self._refined(k, *divmod(pair, known)) for pair in pairs.tolist()]
+            result[..., k] = np.array(refined, dtype=np.int64)[place].reshape(result.shape[:-1])
         return result
+
+    def _refined(self, k: int, one: int, other: int) -> int:
+        if one == other:
+            return one
+        pair = (k, one, other)
+        if pair not in self._refinements:
+            union = {*self._cuts[k][one], *self._cuts[k][other]}
+            self._refinements[pair] = self._number(k, tuple(sorted(union)))
+        return self._refinements[pair]
 
     def num_blocks(self, k: int) -> FloatArray:
         """Per number of cut points along dimension k, into how many blocks they cut it."""
@@ -106,7 +120,21 @@ class Search:
         for n, producers in self.producers.items():
             for producer in producers:
                 self.consumers[producer].append(n)
-        self.candidates = {n: objective.candidates(self.nodes[n]) for n in self.numbers}
+        # What is equal up to names is looked at once.
+        structures: dict[Node, int] = {}
+        self.structure = [
+            structures.setdefault(replace(node, name="", operands=()), len(structures))
+            for node in self.nodes
+        ]
+        self._known_operand_cuts: dict[int, list[list[list[set[int]]]]] = {}
+        self._known_cuts: dict[Hashable, list[Cuts]] = {}
+        known_candidates: dict[int, list[tuple[int, ...]]] = {}
+        self.candidates = {}
+        for n in self.numbers:
+            if self.structure[n] not in known_candidates:
+                known_candidates[self.structure[n]] = objective.candidates(self.nodes[n])
+            self.candidates[n] = known_candidates[self.structure[n]]
+        self._known_costs: dict[Hashable, FloatArray] = {}
         self.tensors = {n: CutTensor(self.nodes[n]) for n in self.numbers}
         self.chosen: dict[int, int] = {}
 
@@ -181,7 +209,7 @@ class Search:
     ) -> tuple[FloatArray, Callable[[int], dict[int, int]]]:
         """Cost of each candidate of a node, and what its children choose under each."""
         node, tensor = self.nodes[n], self.tensors[n]
-        own = np.array([self.objective.node_cost(node, parts) for parts in self.candidates[n]])
+        own = self._own_costs(n)
         if not self.consumers[n]:
             return own, lambda choice: {}
         own_use = np.array(
@@ -189,6 +217,10 @@ class Search:
             dtype=np.int64,
         ).reshape(len(own), tensor.rank)
         free, fixed = children[:2], {c: int(cost_C[c].argmin()) for c in children[2:]}
+        cheapest = {c: _cheapest_by_use(self._uses(n, c), cost_C[c]) for c in free}
+        if len(own) * math.prod(len(use_UK) for use_UK, _, _ in cheapest.values()) > _MOST:
+            fixed |= {c: int(cost_C[c].argmin()) for c in free[1:]}
+            free = free[:1]
         uses = [
             self._uses(n, c)[fixed.get(c, self.chosen.get(c))]
             for c in self.consumers[n]
@@ -197,7 +229,7 @@ class Search:
         children_cost = np.array(sum(cost_C[c][choice] for c, choice in fixed.items()))
         shape, firsts = [], []
         for axis, c in enumerate(free):
-            use_UK, first, cheapest_U = _cheapest_by_use(self._uses(n, c), cost_C[c])
+            use_UK, first, cheapest_U = cheapest[c]
             later = (1,) * (len(free) - 1 - axis)
             uses.append(use_UK.reshape(len(use_UK), *later, tensor.rank))
             children_cost = children_cost + cheapest_U.reshape(len(use_UK), *later)
@@ -217,19 +249,46 @@ class Search:
 
         return own + total.min(axis=1), choices
 
+    def _own_costs(self, n: int) -> FloatArray:
+        """Per candidate of a node [C], what it costs by itself."""
+        node = self.nodes[n]
+        key = (self.structure[n], *(self.structure[one] for one in node.operands))
+        if key not in self._known_costs:
+            costs = [self.objective.node_cost(node, parts) for parts in self.candidates[n]]
+            self._known_costs[key] = np.array(costs)
+        return self._known_costs[key]
+
     def _uses(self, producer: int, consumer: int) -> IntArray:
         """Per candidate of a consumer, how it cuts the producer's tensor [C, K]."""
         node, tensor = self.nodes[consumer], self.tensors[producer]
-        rows = []
-        for parts in self.candidates[consumer]:
-            cuts = _cuts(node, parts)
-            points = [{0, extent} for extent in self.nodes[producer].shape]
-            for operand, own in zip(node.operands, node.operand_cuts(cuts), strict=True):
-                if self.finishes[operand] == producer:
-                    for known, new in zip(points, own, strict=True):
-                        known.update(new)
-            rows.append(tensor.number(tuple(tuple(sorted(one)) for one in points)))
+        read = tuple(k for k, one in enumerate(node.operands) if self.finishes[one] == producer)
+        key = (self.structure[consumer], read)
+        if key not in self._known_cuts:
+            shape = self.nodes[producer].shape
+            self._known_cuts[key] = [
+                _union([of_operand[k] for k in read], shape)
+                for of_operand in self._operand_cuts(consumer)
+            ]
+        rows = [tensor.number(cuts) for cuts in self._known_cuts[key]]
         return np.array(rows, dtype=np.int64).reshape(len(rows), tensor.rank)
+
+    def _operand_cuts(self, n: int) -> list[list[list[set[int]]]]:
+        """Per candidate of a node: how it cuts its operands."""
+        node, structure = self.nodes[n], self.structure[n]
+        if structure not in self._known_operand_cuts:
+            self._known_operand_cuts[structure] = [
+                node.operand_cuts(_cuts(node, parts)) for parts in self.candidates[n]
+            ]
+        return self._known_operand_cuts[structure]
+
+
+def _union(cuts: Sequence[Sequence[set[int]]], shape: tuple[int, ...]) -> Cuts:
+    """The common refinement of cuts of one tensor."""
+    points = [{0, extent} for extent in shape]
+    for one in cuts:
+        for known, new in zip(points, one, strict=True):
+            known.update(new)
+    return tuple(tuple(sorted(one)) for one in points)
 
 
 def _cuts(node: Node, parts: tuple[int, ...]) -> Cuts:

@@ -1,0 +1,202 @@
+"""What a search has found after so many seconds, and after so many evaluations.
+
+    python benchmarks/anytime.py [--seconds 0.01 0.1 1 10] [--evaluations 1 16 64 256 1000 4000]
+    python benchmarks/anytime.py --out docs/results     # the pictures, too
+
+Every point is a search of its own, which knew its budget: annealing cools within it. One core,
+compilation excluded, views and features included; a point stands at the seconds that it took. The
+methods are those of `doppler.place`: the policy of the package as stage=inference uses it, searches
+without learning, and CP-SAT, which is stopped after the seconds (it has no evaluations). The system
+is work-conserving, contention fifo, queue priority. Figures are makespans over the best that any
+method found of the problem, geometric means over problems and seeds.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from doppler.baselines import CPSAT, Clustering
+from doppler.episode import make_view
+from doppler.experiment.problem_set import problems_of
+from doppler.policies import Policy
+from doppler.problem import Problem
+from doppler.search import (
+    BestSoFar,
+    Budget,
+    load_policy,
+    policy_steps,
+    search,
+    search_settings,
+    steps_of,
+)
+from doppler.simulator import WorkConserving
+from doppler.warming import warm_up
+
+PROJECT = Path(__file__).resolve().parents[1]
+GROUPS = {
+    "four workloads": ("workload=chainmm,ffnn,llama_block,llama_layer cluster=p100x4,v100x8",),
+    "1,000 ops": (
+        "workload=synthetic workload.family=layered,random,stencil,elimination "
+        "workload.num_ops=1000 workload.transfer_ratio=0.5 workload.seed=21 cluster=h100x8",
+    ),
+}
+POLICY, SOLVER = "doppler", "cp_sat"
+METHODS = (POLICY, "cluster_then_anneal", "portfolio", "annealing_order", "etf", SOLVER)
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one search found, in seconds, and what it took."""
+
+    method: str
+    problem: int
+    budget: Budget
+    makespan_s: float
+    took_s: float
+    evaluations: int
+
+
+def searched(method: str, problem: Problem, budget: Budget, seed: int, policy: Policy) -> Point:
+    """Search the problem once; what makes the steps is within the seconds."""
+    rng = np.random.default_rng(seed)
+    with WorkConserving().open(problem) as session:
+        begin_s = time.perf_counter()
+        if method == SOLVER:
+            assert budget.seconds is not None, "a solver counts seconds"
+            solver = CPSAT(deterministic_time=1e6, seconds=budget.seconds, workers=1)
+            found = solver.place(session, rng)
+            makespan_s, evaluations = found.makespan_s, found.evaluations
+        else:
+            best = BestSoFar(session=session, confirmations=0, seed=seed)
+            if method == POLICY:
+                view = make_view(problem)
+                steps = policy_steps(search_settings(), policy, view, trained=False)
+            else:
+                steps = steps_of(method, budget)
+            if budget.seconds is not None:
+                spent_s = time.perf_counter() - begin_s
+                budget = Budget(seconds=max(budget.seconds - spent_s, 1e-6))
+            search(steps, best, budget, rng)
+            makespan_s, evaluations = best.seconds, best.evaluations
+        took_s = time.perf_counter() - begin_s
+    return Point(method, 0, budget, makespan_s, took_s, evaluations)
+
+
+def points_of(
+    problems: Sequence[Problem], budgets: Sequence[Budget], policy: Policy
+) -> Iterator[tuple[int, int, Point]]:
+    """Index of the budget and of the problem, and what was found."""
+    for b, budget in enumerate(budgets):
+        for p, problem in enumerate(problems):
+            for method in METHODS:
+                if method == SOLVER and (budget.seconds is None or budget.seconds < 1):
+                    continue
+                seeds = SEEDS if (budget.seconds or 0) < 10 else 1
+                for seed in range(seeds):
+                    yield b, p, searched(method, problem, budget, seed, policy)
+
+
+def curves(
+    problems: Sequence[Problem], budgets: Sequence[Budget], policy: Policy
+) -> dict[str, list[tuple[float, float, float]]]:
+    """Of each method, by budget: median seconds, median evaluations, ratio to the best known."""
+    found = list(points_of(problems, budgets, policy))
+    best = [
+        min(point.makespan_s for _, p, point in found if p == index)
+        for index in range(len(problems))
+    ]
+    result: dict[str, list[tuple[float, float, float]]] = {method: [] for method in METHODS}
+    for b in range(len(budgets)):
+        for method in METHODS:
+            here = [(p, one) for k, p, one in found if k == b and one.method == method]
+            if here:
+                ratios = [one.makespan_s / best[p] for p, one in here]
+                result[method].append(
+                    (
+                        float(np.median([one.took_s for _, one in here])),
+                        float(np.median([one.evaluations for _, one in here])),
+                        float(np.exp(np.mean(np.log(ratios)))),
+                    )
+                )
+    return result
+
+
+def print_curves(
+    title: str, found: dict[str, list[tuple[float, float, float]]], budgets: Sequence[Budget]
+) -> None:
+    """A Markdown table, methods as rows, budgets as columns; what took longer is told."""
+    heads = [f"{one.seconds:g} s" if one.seconds else f"{one.evaluations:,}" for one in budgets]
+    print(f"\n{title}\n\n| method | " + " | ".join(heads) + " |")
+    print("| --- |" + " ---: |" * len(heads))
+    for method, rows in found.items():
+        cells = ["-"] * (len(heads) - len(rows))
+        for budget, (took_s, _, ratio) in zip(budgets[len(cells) :], rows, strict=True):
+            is_late = budget.seconds is not None and took_s > 1.2 * budget.seconds
+            cells.append(f"{ratio:.3f}" + (f" ({took_s:.2g} s)" if is_late else ""))
+        if rows:
+            print(f"| {method} | " + " | ".join(cells) + " |")
+
+
+def draw(
+    path: Path, title: str, found: dict[str, list[tuple[float, float, float]]], axis: int
+) -> None:
+    """A picture of the curves."""
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    for method, rows in found.items():
+        if rows:
+            axes.plot([row[axis] for row in rows], [row[2] for row in rows], "o-", label=method)
+    axes.set(xscale="log", title=title, ylabel="makespan over the best known")
+    axes.set_xlabel("seconds on one core" if axis == 0 else "evaluations")
+    axes.set_ylim(0.99, min(axes.get_ylim()[1], 1.6))
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Measure, print and draw."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, nargs="*", default=[0.01, 0.1, 1, 10])
+    evaluations = [1, 16, 64, 256, 1000, 4000]
+    parser.add_argument("--evaluations", type=int, nargs="*", default=evaluations)
+    parser.add_argument("--out", type=Path, help="a folder for pictures")
+    arguments = parser.parse_args()
+    matplotlib.use("agg")
+    torch.set_num_threads(1)
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    policy = load_policy()
+    everything = ["baseline=[cluster_then_anneal,portfolio]", "budget=quick"]
+    with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
+        cfg = compose("config", everything)
+        groups = {name: list(problems_of(lines, name)) for name, lines in GROUPS.items()}
+    compiled = [Clustering(evaluations=1), *map(instantiate, cfg.baseline.values())]
+    warm_up(WorkConserving(), compiled, policy)
+    kinds = {
+        "seconds": [Budget(seconds=one) for one in arguments.seconds],
+        "evaluations": [Budget(evaluations=one) for one in arguments.evaluations],
+    }
+    for name, problems in groups.items():
+        for method in METHODS[:-1]:  # whatever is compiled for this size is compiled here
+            searched(method, problems[0], Budget(evaluations=70), 0, policy)
+        for axis, (kind, budgets) in enumerate(kinds.items()):
+            found = curves(problems, budgets, policy)
+            title = f"{name}, by {kind}"
+            print_curves(title, found, budgets)
+            if arguments.out is not None:
+                short = f"anytime-{name.replace(' ', '_').replace(',', '')}-{kind}.png"
+                draw(arguments.out / short, title, found, axis)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""How long each part of a call took, and how long the rest may take."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Phases:
+    """Seconds of the parts of a call, of which the whole has a limit or none.
+
+    seconds: by the name of the phase, in order. cut_short: what the limit left undone, in words.
+    """
+
+    def __init__(self, limit_s: float | None) -> None:
+        self.limit_s = limit_s
+        self.seconds: dict[str, float] = {}
+        self.cut_short: list[str] = []
+        self._until_s = math.inf if limit_s is None else time.perf_counter() + limit_s
+
+    @contextmanager
+    def timed(self, name: str, *, counts: bool = True) -> Iterator[None]:
+        """Time a phase. counts: whether its seconds are of those that the call may take."""
+        begin_s = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - begin_s
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        if not counts:
+            self._until_s += seconds
+
+    def until_s(self, share: float, least: float) -> float:
+        """When a share of what is left is over, by time.perf_counter(); inf without a limit.
+
+        least: a share of the limit that there is in any case.
+        """
+        if self.limit_s is None:
+            return math.inf
+        now_s = time.perf_counter()
+        return now_s + max(share * (self._until_s - now_s), least * self.limit_s)
+
+    def left_s(self, least: float) -> float | None:
+        """What is left, and at least a share ``least`` of the limit; None without a limit."""
+        if self.limit_s is None:
+            return None
+        return max(self._until_s - time.perf_counter(), least * self.limit_s)

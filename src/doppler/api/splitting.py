@@ -1,0 +1,77 @@
+"""The ops of a module's program, and what they take unsplit."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from doppler.api.phases import Phases
+from doppler.baselines import Clustering, Judge, SingleDevice
+from doppler.cluster import Cluster
+from doppler.einsum import Auto, Decomposition, FewestElements, Program, lower
+from doppler.errors import InputError
+from doppler.graph import DataflowGraph
+from doppler.importing import check_memory
+from doppler.problem import Problem, build
+from doppler.resources import resource
+from doppler.simulator import WorkConserving
+from doppler.system import System
+
+# For choosing how ops are split: of the time that is left, and of all at least.
+_SHARE, _LEAST = 0.5, 0.3
+# A judge's evaluations times ops and edges: about a second.
+_JUDGED, _LEAST_JUDGED = 2_000_000, 4
+
+
+def split(
+    program: Program, cluster: Cluster, decomposition: str | Decomposition, phases: Phases
+) -> DataflowGraph:
+    """The graph of a module's program, decomposed for a machine.
+
+    decomposition: one that chooses the splits, ``auto`` (conf/decomposition/auto.yaml) or
+    ``published``.
+
+    Raises:
+        InputError: the parameters have no room on the machine, or the decomposition says so.
+    """
+    check_memory(program, cluster)
+    if decomposition == "auto":
+        until_s = phases.until_s(_SHARE, _LEAST)
+        choice = _auto(cluster).choose(program, cluster.num_devices, until_s=until_s)
+        if choice.tried < choice.num:
+            phases.cut_short.append(f"{choice.tried} of {choice.num} ways to split were tried")
+        return lower(program, choice.splits)
+    made: Any = FewestElements() if decomposition == "published" else decomposition
+    return lower(program, made.splits(program, cluster.num_devices))
+
+
+def _auto(cluster: Cluster) -> Auto:
+    settings: Any = OmegaConf.load(resource("conf") / "decomposition" / "auto.yaml")
+    judge = _QuickJudge(evaluations=settings.judge.baseline.evaluations)
+    return Auto(cluster=cluster, judge=judge, grains=tuple(settings.grains), whole=True)
+
+
+@dataclass(frozen=True)
+class _QuickJudge:
+    """Seconds of the placement that some clusterings find; of fewer where the graph is large."""
+
+    evaluations: int
+
+    def __call__(self, problem: Problem) -> float:
+        """Makespan in seconds, inf where nothing that was found fits in memory."""
+        graph = problem.graph
+        most = _JUDGED // (graph.num_ops + graph.num_edges)
+        baseline: Any = Clustering(evaluations=min(self.evaluations, max(most, _LEAST_JUDGED)))
+        simulator: Any = WorkConserving()
+        return Judge(baseline=baseline, system=simulator)(problem)
+
+
+def single_device_s(graph: DataflowGraph, cluster: Cluster, system: System) -> float:
+    """Makespan on one device; inf where that has too little memory."""
+    try:
+        problem = build(graph, cluster)
+    except InputError:
+        return np.inf
+    with system.open(problem) as session:
+        return SingleDevice().place(session, np.random.default_rng(0)).makespan_s

@@ -1,0 +1,18 @@
+"""A table as text, to be written as markdown, LaTeX or HTML."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+# More problems than these have a row each in one table, and no table or picture of their own.
+MANY = 16
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextTable:
+    """A table as text. note: below it. bold: (row, column) of cells."""
+
+    title: str
+    note: str
+    cells: pd.DataFrame
+    bold: frozenset[tuple[int, int]] = frozenset()
