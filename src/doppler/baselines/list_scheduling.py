@@ -256,6 +256,13 @@ def overflow_bytes(p, s, v, d):
 
 
 @compiled
+def may_run(p, s, v, d):
+    """Whether op v may run on device d: where its group is, if that is anywhere."""
+    home = s.home[p.group[v]]
+    return p.op_seconds[v, d] < np.inf and (home < 0 or home == d)
+
+
+@compiled
 def best_device(p, s, v, home, insertion, seed, step):
     """The home if it can take op v, else the device that overflows least, earliest; see above."""
     num_devices, group = len(s.devices), p.group[v]
