@@ -86,7 +86,10 @@ def _forbid_unsupported(graph: DataflowGraph, cluster: Cluster, op_seconds: Floa
 
 def _forbid_but_pins(graph: DataflowGraph, cluster: Cluster, op_seconds: FloatArray) -> None:
     for v in np.flatnonzero(graph.ops.pinned >= 0):
-        d, where = int(graph.ops.pinned[v]), f"graph {graph.name!r}: {_op(graph, v)} is pinned to"
+        d, where = (
+            int(graph.ops.pinned[v]),
+            f"graph {graph.name!r}: {_op(graph, int(v))} is pinned to",
+        )
         if d >= cluster.num_devices:
             raise InputError(
                 f"{where} device {d}, but the devices of {cluster.name!r} are "

@@ -14,6 +14,7 @@ from doppler.baselines.list_scheduling import (
     begin,
     earliest,
     make_schedule,
+    may_run,
     overflow_bytes,
     queue_keys,
     schedule,
@@ -96,9 +97,8 @@ def _first_pair(p, s, key_V, candidates, size, seed, draw):
     best, device, tied, least, time, wait = 0, 0, 0, np.inf, np.inf, np.inf
     for i in range(size):
         v = candidates[i]
-        home = s.home[p.group[v]]
         for d in range(num_devices):
-            if p.op_seconds[v, d] == np.inf or (home >= 0 and d != home):
+            if not may_run(p, s, v, d):
                 continue
             start, _ = earliest(p, s, v, d, False)
             if least == 0.0 and start > time + s.tie_s:

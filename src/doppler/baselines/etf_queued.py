@@ -13,6 +13,7 @@ from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import (
     begin,
     make_schedule,
+    may_run,
     overflow_bytes,
     queue_keys,
     schedule,
@@ -84,7 +85,7 @@ def _first_to_start(p, s, q, key_V, candidates, size):
         v, start = candidates[i], np.inf
         for d in range(len(s.devices)):
             # What cannot beat the best so far need not be asked when its data would be there.
-            if p.op_seconds[v, d] < np.inf and q.device_free[d] <= time + s.tie_s:
+            if may_run(p, s, v, d) and q.device_free[d] <= time + s.tie_s:
                 start = min(start, try_start(p, q, v, d, False))
         together = start <= time + s.tie_s
         if start < time - s.tie_s or (together and key_V[v] < key_V[candidates[best]]):
@@ -97,7 +98,7 @@ def _first_to_end(p, s, q, v, seed, draw):
     """The device that overflows least, and on which op v ends first."""
     best, tied, least, time = 0, 0, np.inf, np.inf
     for d in range(len(s.devices)):
-        if p.op_seconds[v, d] == np.inf:
+        if not may_run(p, s, v, d):
             continue
         over = overflow_bytes(p, s, v, d)
         end = try_start(p, q, v, d, False) + p.op_seconds[v, d]
