@@ -114,7 +114,7 @@ def test_cp_sat_proves_recorded_optima(name):
     (path,) = problem_set("auckland").glob(f"{name}_*")
     (optimum,) = known_optima(path)
     with STRICT.open(Case(path, optimum).problem()) as session:
-        solver = CPSAT(deterministic_time=300, seconds=300)
+        solver = CPSAT(deterministic_time=300, seconds=300, workers=1)
         result = solver.place(session, np.random.default_rng(0))
     assert result.makespan_s == optimum.seconds
     assert result.lower_bound_s == pytest.approx(optimum.seconds, rel=1e-6)
