@@ -11,6 +11,7 @@ code is 1 if anything differs; every line of the output names what it takes to r
 
 import argparse
 import csv
+import fcntl
 import hashlib
 import json
 import math
@@ -96,10 +97,12 @@ class Process:
     def __init__(self, arguments: Sequence[str], out: Path, file_bytes: int | None = None) -> None:
         words = [word.replace("OUT", str(out)) for word in arguments]
         words += [f"output_dir={out}"] if words[0] == "run" else []
-        self._error = out.with_name(f"{out.name}.stderr")
         self.returncode: int | None = None
         out.parent.mkdir(parents=True, exist_ok=True)
-        self._error.touch()
+        # No file: what is said may be longer than files may be.
+        self._error, said = os.pipe()
+        fcntl.fcntl(said, fcntl.F_SETPIPE_SZ, 2**20)
+        os.set_blocking(self._error, False)
         both = {signal.SIGINT, signal.SIGTERM}
         signal.pthread_sigmask(signal.SIG_BLOCK, both)  # Python's own handlers are not the child's
         self.id = os.fork()
@@ -107,23 +110,26 @@ class Process:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
         if self.id == 0:
-            self._become(words, file_bytes)
+            self._become(words, said, file_bytes)
+        os.close(said)
 
-    def _become(self, words: list[str], file_bytes: int | None) -> None:
-        """What the child does; file_bytes: how large a file may become."""
-        os.setpgid(0, 0)
-        os.chdir(PROJECT)
-        for number, path in ((1, "/dev/null"), (2, str(self._error))):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-        if file_bytes is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    def _become(self, words: list[str], said: int, file_bytes: int | None) -> None:
+        """What the child does; said: its stderr; file_bytes: how large a file may become."""
+        code = 99
         try:
+            os.setpgid(0, 0)
+            os.chdir(PROJECT)
+            os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
+            os.dup2(said, 2)
+            if file_bytes is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
             program(words)
         except SystemExit as ends:
-            os._exit(ends.code if isinstance(ends.code, int) else 1)
+            code = ends.code if isinstance(ends.code, int) else 1
         except BaseException:
             traceback.print_exc()
-            os._exit(99)
+        finally:  # what the parent would do at its end, the child must not
+            os._exit(code)
 
     def send(self, number: int) -> None:
         """Send a signal."""
@@ -147,7 +153,8 @@ class Process:
         if not self.ends_within(HANGS_S):
             self.send(signal.SIGKILL)
             raise TimeoutError(f"process {self.id} hangs")
-        return self._error.read_text()
+        with os.fdopen(self._error, "rb") as pipe:
+            return (pipe.read() or b"").decode(errors="replace")
 
 
 def left(out: Path) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def search_with(
     watch: Stopwatch, policy: DualPolicy, cfg: DictConfig, session: Session, seed: int
 ) -> None:
     """The steps of stage=inference, timed."""
-    names = iter((GREEDY, "policy, best of 64", "policy, 64, then annealing with 936"))
+    names = iter((GREEDY, "policy, 64 on estimates", "policy, 64, then annealing with 936"))
     best, begin = BestSoFar(session=session, confirmations=0, seed=0), time.perf_counter()
 
     def note(step: SearchStep) -> None:

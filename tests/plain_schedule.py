@@ -132,6 +132,35 @@ class PlainSchedule:
                     held.pop(("region", r), None)
 
 
+class PlainQueues:
+    """What was sent over each link, and when it is there."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.p, self.free_D = problem.arrays, np.zeros(problem.num_devices)
+        self.device: dict[int, int] = {}
+        self.finish: dict[int, float] = {}
+        self.there: dict[tuple[int, int], float] = {}  # of a region on a device
+        self.link_free: dict[tuple[int, int], float] = {}
+
+    def start_s(self, v: int, d: int) -> tuple[float, dict, dict]:
+        """When v could start on d, and what is then known of regions and links."""
+        p, there, link_free, start = self.p, dict(self.there), dict(self.link_free), self.free_D[d]
+        for r in p.reads[p.read_ptr[v] : p.read_ptr[v + 1]].tolist():
+            producer = int(p.region_src[r])
+            source, ready = self.device[producer], self.finish[producer]
+            if source != d and (r, d) not in there:
+                began = max(ready, link_free.get((source, d), 0.0))
+                seconds = p.latency_s[source, d] + p.size[r] * p.seconds_per_size[source, d]
+                there[r, d] = link_free[source, d] = began + seconds
+            start = max(start, ready if source == d else there[r, d])
+        return start, there, link_free
+
+    def place(self, v: int, d: int) -> None:
+        start, self.there, self.link_free = self.start_s(v, d)
+        self.device[v], self.finish[v] = d, start + self.p.op_seconds[v, d]
+        self.free_D[d] = self.finish[v]
+
+
 def problems(num: int):
     """Problems of all kinds, three of four with too little memory for carefree placement."""
     for seed in range(num):

@@ -98,6 +98,24 @@ def test_place_prints_and_saves_what_it_found(model, capsys):
     assert kept["makespan_s"] > 0
 
 
+def test_place_keeps_to_groups_and_pins_of_a_graph_file(model, capsys):
+    ops = [{"given_seconds": 1 + v, "group": v // 2} for v in range(4)]
+    edges = [{"src": 0, "dst": 3, "given_seconds": 0}]
+    graph = {
+        "format": "doppler-graph",
+        "version": 2,
+        "ops": [*ops, {"given_seconds": 9, "pinned": 3}],
+    }
+    (model / "g.json").write_text(json.dumps({**graph, "edges": edges}))
+    assert main(["place", "g.json", "cluster=p100x4", "evaluations=50", "save=here"]) == 0
+    assert capsys.readouterr().out.startswith("g on p100x4 (4 devices)\n")
+    a, b, c, d, pinned = json.loads((model / "here/placement.json").read_text())["device"]
+    assert (a, c) == (b, d) and pinned == 3 and len({a, c, pinned}) == 3
+    (model / "g.json").write_text(json.dumps({**graph, "edges": edges, "links": 1}))
+    assert main(["place", "g.json"]) == 1
+    assert capsys.readouterr().err.startswith("error: g.json: links: no such key, ")
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

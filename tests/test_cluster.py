@@ -19,6 +19,7 @@ from doppler.cluster import (
     preset,
 )
 from doppler.errors import InputError
+from doppler.pricing import op_cost_s
 
 
 def cluster_with(**columns) -> Cluster:
@@ -268,3 +269,77 @@ def test_memory_is_one_number_or_one_per_device_of_every_cluster():
             f"cluster {name!r}: memory_bytes must be a number or 2, one per device, got [7, 8, 9]"
         )
     assert [device.kind for device in preset(name="mixed").devices] == ["p100", "v100"] * 2
+
+
+# --- What devices reach of their peaks ----------------------------------------------------------
+
+
+def seconds(device, flops: float, moved_bytes: float = 0.0, dtype: str = "f32") -> float:
+    return float(
+        op_cost_s(
+            flops=np.array([flops]),
+            moved_bytes=np.array([moved_bytes]),
+            dtypes=(dtype,),
+            device=device,
+        )[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "allow_tf32", "rows", "measured_s"),
+    [
+        ("f32", False, 1024, 56.8e-6),
+        ("f32", False, 2048, 342e-6),
+        ("f32", False, 8192, 21.3e-3),
+        ("f32", True, 4096, 347e-6),
+        ("f32", True, 8192, 2.73e-3),
+        ("f16", False, 2048, 25.7e-6),
+        ("f16", False, 8192, 1.45e-3),
+        ("f64", False, 4096, 2.33e-3),
+    ],
+)
+def test_square_products_take_on_h100_what_was_measured(dtype, allow_tf32, rows, measured_s):
+    machine = preset(name="h100x8", num_devices=1, allow_tf32=allow_tf32, efficiency="measured")
+    num_bytes = 3 * rows**2 * {"f16": 2, "f32": 4, "f64": 8}[dtype]
+    predicted_s = seconds(machine.devices[0], 2.0 * rows**3, num_bytes, dtype)
+    assert predicted_s == pytest.approx(measured_s, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("elements", "measured_s"), [(2**18, 9.5e-6), (2**24, 48e-6), (2**28, 713e-6)]
+)
+def test_products_of_elements_take_on_h100_what_was_measured(elements, measured_s):
+    machine = preset(name="h100x8", num_devices=1, efficiency="measured")
+    predicted_s = seconds(machine.devices[0], elements, 8.0 * elements)
+    assert predicted_s == pytest.approx(measured_s, rel=0.15)
+
+
+def test_peaks_and_tf32_are_what_presets_have_unless_told():
+    for name in PRESETS:
+        assert all(one.efficiency is None for one in preset(name=name).devices)
+    assert preset(name="h100x8").devices[0].flop_per_s["f32"] == 494e12
+    assert preset(name="h100x8", allow_tf32=False).devices[0].flop_per_s["f32"] == 67e12
+    assert preset(name="a100x8", allow_tf32=False).devices[0].flop_per_s["f32"] == 19.5e12
+    assert preset(name="v100x8", allow_tf32=False).devices == preset(name="v100x8").devices
+
+
+def test_an_efficiency_is_read_from_a_file_and_checked():
+    def devices(efficiency):
+        rates = {"flop_per_s": {"f32": 1e12}, "memory_bytes_per_s": 1e12}
+        return [{**rates, "launch_overhead_s": 0.0, "memory_bytes": 1e9, "efficiency": efficiency}]
+
+    def made(efficiency):
+        return custom(name="c", devices=devices(efficiency), bytes_per_s=1e9, latency_s=0.0)
+
+    good = {"compute": 0.5, "memory": 0.5, "half_flops": 1e6, "half_bytes": 0}
+    # A kernel of the size of half_flops reaches half of what large ones reach.
+    assert seconds(made(good).devices[0], 1e6) == pytest.approx(1e6 / 1e12 / 0.5 * 2)
+    for bad, said in (
+        ({**good, "compute": 2}, "efficiency.compute: must be above 0 and at most 1, got 2"),
+        ({**good, "half_flops": -1}, "efficiency.half_flops: must be 0 or more, got -1"),
+        ({**good, "memry": 1}, "memry"),
+        ({"compute": 1}, "efficiency: 'memory' is missing"),
+        (0.5, "efficiency"),
+    ):
+        with pytest.raises(InputError, match=said):
+            made(bad)

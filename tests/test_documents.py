@@ -134,8 +134,12 @@ def test_every_configuration_file_composes_and_instantiates(file, tmp_path):
 
 
 def test_the_graphs_shown_in_the_format_description_load(tmp_path):
-    (json_text,) = re.findall(r"```json\n(.*?)```", FORMATS, re.DOTALL)
-    (tmp_path / "diamond.json").write_text(json_text)
+    diamond, stages = re.findall(r"```json\n(.*?)```", FORMATS, re.DOTALL)
+    (tmp_path / "stages.json").write_text(stages)
+    graph = load_graph(tmp_path / "stages.json")
+    assert graph.ops.group.tolist() == [-1, 0, 1, 1, 0]
+    assert graph.given_costs is not None and graph.given_costs.kinds == ("cpu", "gpu")
+    (tmp_path / "diamond.json").write_text(diamond)
     graph = load_graph(tmp_path / "diamond.json")
     assert (graph.num_ops, graph.num_edges, len(graph.inputs)) == (4, 4, 1)
     assert len(graph.regions) == 3, "the first op's output moves once to each device"

@@ -61,6 +61,21 @@ def test_a_signal_ends_a_command_with_its_code_and_closes_what_is_open(number, c
     assert done.stderr == f"stopped by {name}; the same command goes on\n"
 
 
+def test_what_fails_because_it_is_interrupted_is_no_error_of_its_own():
+    done = stopped(
+        signal.SIGTERM,
+        """
+        with stoppable():
+            try:
+                print("begun", flush=True)
+                time.sleep(50)
+            finally:
+                raise RuntimeError("half compiled")
+        """,
+    )
+    assert (done.returncode, done.stderr) == (143, "stopped by SIGTERM\n")
+
+
 def test_code_that_does_not_return_to_python_is_ended():
     done = stopped(
         signal.SIGINT,

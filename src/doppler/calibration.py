@@ -69,9 +69,11 @@ def _from_possible_start(
 
 
 def covering_placements(problem: Problem, num: int, rng: np.random.Generator) -> list[Placement]:
-    """Random placements, among which each op runs on every device that it can run on.
+    """Placements among which each op runs on every device that it can run on.
 
-    At least ``num``, and one for every device.
+    At least ``num``, and one for every device. They are random in turns with such as good ones
+    are, that keep blocks of a number together: there all devices compute most of the time, and take
+    memory bandwidth, and cores where others use them, from each other.
     """
     able_VD = np.isfinite(problem.arrays.op_seconds)
     num_able_V = able_VD.sum(axis=1)
@@ -79,11 +81,21 @@ def covering_placements(problem: Problem, num: int, rng: np.random.Generator) ->
     placements = []
     while len(placements) < max(num, problem.num_devices):
         begin_V = rng.integers(0, 2**31, problem.num_ops)
+        if len(placements) // problem.num_devices % 2:
+            begin_V = _neighbours(problem)
         for turn in range(problem.num_devices):
             chosen_V = (begin_V + turn) % num_able_V
             device_V = np.take_along_axis(ranked_VD, chosen_V[:, None], axis=1)[:, 0]
             placements.append(Placement.make(problem, device_V[problem.arrays.group]))
     return placements
+
+
+def _neighbours(problem: Problem) -> NDArray[np.int64]:
+    """Per op [V] a device, the same for blocks of a number, in equal parts of each node's."""
+    ops, num = problem.graph.ops, problem.num_devices
+    _, node_V = np.unique(ops.node, return_inverse=True)
+    blocks_V = np.bincount(node_V)[node_V]
+    return np.clip(ops.block, 0, blocks_V - 1) * num // blocks_V
 
 
 def calibrate(
@@ -109,23 +121,35 @@ def calibrate(
             f"cluster.num_devices: calibration measures every pair of devices, {num * (num - 1):,} "
             f"of {num}: use at most {_MAX_DEVICES}"
         )
-    op_samples = defaultdict(list)
-    for trace in run_all(system, problem, covering_placements(problem, runs, rng), seconds):
-        op_V, _ = occupied_s(trace)
-        for v, kernel in enumerate(problem.graph.ops.kernels):
-            assert kernel is not None
-            op_samples[kernel_key(kernel), int(trace.placement.device[v])].append(op_V[v])
-    nothing = CostTable.empty(tuple(device.name for device in problem.cluster.devices))
-    kernels = {key: np.full(problem.num_devices, np.nan) for key, _ in op_samples}
-    for (key, d), samples in op_samples.items():
-        kernels[key][d] = typical_s(np.array(samples))
-    measured = replace(nothing, kernels=kernels)
+    traces = run_all(system, problem, covering_placements(problem, runs, rng), seconds)
+    measured = kernel_costs(traces)
     if not links or problem.num_devices == 1:
         return measured
     probe = build(link_probe(), problem.cluster)
     traces = run_all(system, probe, probing_placements(probe, runs), seconds)
     latency_s, seconds_per_byte = link_costs(traces)
     return replace(measured, latency_s=latency_s, seconds_per_byte=seconds_per_byte)
+
+
+def kernel_costs(traces: Sequence[Trace]) -> CostTable:
+    """Seconds of every kernel on every device that executions of one problem show; no links."""
+    problem, samples = traces[0].problem, kernel_samples(traces)
+    nothing = CostTable.empty(tuple(device.name for device in problem.cluster.devices))
+    kernels = {key: np.full(problem.num_devices, np.nan) for key, _ in samples}
+    for (key, d), seconds_N in samples.items():
+        kernels[key][d] = typical_s(seconds_N)
+    return replace(nothing, kernels=kernels)
+
+
+def kernel_samples(traces: Sequence[Trace]) -> dict[tuple[str, int], FloatArray]:
+    """Per kernel and device all seconds [N] that ops of it occupied the device."""
+    samples: dict[tuple[str, int], list[float]] = defaultdict(list)
+    keys = [kernel_key(kernel) for kernel in traces[0].problem.graph.ops.kernels if kernel]
+    for trace in traces:
+        op_V, _ = occupied_s(trace)
+        for key, d, seconds in zip(keys, trace.placement.device.tolist(), op_V, strict=True):
+            samples[key, d].append(float(seconds))
+    return {key: np.array(seconds) for key, seconds in samples.items()}
 
 
 def typical_s(seconds_N: FloatArray) -> float:

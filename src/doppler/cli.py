@@ -90,15 +90,16 @@ def report(arguments: list[str]) -> int:
 TRUST = "--trust"
 
 PLACE_USAGE = """\
-doppler place FILE.py:FUNCTION OPTION=VALUE ...
+doppler place FILE.py:FUNCTION|GRAPH.json OPTION=VALUE ...
 
-FUNCTION returns a torch module and the tuple of its example inputs; it is called on the meta
-device. save=DIRECTORY says where the placement
-is written; --trust lets the file of cluster= execute code. Options are those of doppler.place:"""
+FUNCTION returns a torch module, the tuple of its example inputs, and, if there are any, the
+dictionary of those by keyword; it is called on the meta device. A graph is one of docs/formats.md.
+save=DIRECTORY says where the placement is written; --trust lets the file of cluster= execute
+code. Options are those of doppler.place:"""
 
 
 def place(arguments: list[str]) -> int:
-    """Place the module that a function of a file makes, print what is known of it, save it."""
+    """Place a graph, or the module that a function of a file makes; print it, and save it."""
     words = [word for word in arguments if "=" not in word and word != TRUST]
     options = dict(_option(word) for word in arguments if "=" in word)
     if words and words[0] in ("-h", "--help"):
@@ -108,6 +109,7 @@ def place(arguments: list[str]) -> int:
         got = ", ".join(map(repr, words)) or "none"
         raise InputError(f"place: takes one FILE.py:FUNCTION, got {got}; --help lists the options")
     from doppler.api import place
+    from doppler.graph import load_graph
     from doppler.importing.workload import make_module
     from doppler.options import FilePath, check, parameters
 
@@ -118,11 +120,12 @@ def place(arguments: list[str]) -> int:
     for name, value in options.items():
         check(f"place: {name}", kinds[name], value)
     save = options.pop("save", None)
-    module, inputs, keywords = make_module(words[0], "place")
-    if keywords:
-        raise InputError(f"place: {words[0]} returned inputs by keyword, which are no tuple")
+    if ":" not in words[0] and Path(words[0]).suffix not in ("", ".py"):
+        module, inputs, keywords = load_graph(words[0]), None, None
+    else:
+        module, inputs, keywords = make_module(words[0], "place")
     with waiting(on_terminal, "placing"):
-        placed = place(module, inputs, trust=TRUST in arguments, **options)
+        placed = place(module, inputs, example_kwargs=keywords, trust=TRUST in arguments, **options)
     print(placed)
     problem = placed.problem
     default = Path("outputs", "place", f"{problem.graph.name}-{problem.cluster.name}")

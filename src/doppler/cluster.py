@@ -21,13 +21,35 @@ Memory = Amount | Sequence[Amount]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """How much of its peaks a device reaches, by the size of a kernel.
+
+    compute, memory: shares of the peaks that large kernels reach. half_flops, half_bytes: of a
+    kernel that reaches half of that: so long a device takes to fill and to drain.
+    """
+
+    compute: float
+    memory: float
+    half_flops: float
+    half_bytes: float
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, is_share = getattr(self, one.name), one.name in ("compute", "memory")
+            if not (_is_number(value) and value >= 0 and (not is_share or 0 < value <= 1)):
+                expected = "above 0 and at most 1" if is_share else "0 or more"
+                raise InputError(f"efficiency.{one.name}: must be {expected}, got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Device:
     """One device.
 
     flop_per_s: peak floating-point operations per second, by dtype (f16, f32, f64; c64 counts real
     operations and runs at the f32 rate unless given).
     memory_bytes_per_s: bandwidth of its own memory. launch_overhead_s: fixed seconds per op.
-    memory_bytes: capacity. unsupported_kinds: op kinds that it cannot run.
+    memory_bytes: capacity. unsupported_kinds: op kinds that it cannot run. efficiency: what kernels
+    reach of the peaks; None: all.
     """
 
     name: str
@@ -36,6 +58,7 @@ class Device:
     launch_overhead_s: float
     memory_bytes: float
     unsupported_kinds: Sequence[str] = ()
+    efficiency: Efficiency | None = None
 
     @property
     def kind(self) -> str:
@@ -192,14 +215,30 @@ def _device(cluster: str, number: int, spec: Mapping) -> Device:
     for key in spec:
         if key not in known:
             raise InputError(f"cluster {cluster!r}: {unknown_key(where, key, known)}")
-    for key in known[1:-1]:
+    for key in known[1:-2]:
         if key not in spec:
             raise InputError(f"cluster {cluster!r}: {where}: {key!r} is missing")
-    device = Device(**{"name": f"device{number}", **spec})
+    efficiency = _efficiency(f"cluster {cluster!r}: {where}", spec.get("efficiency"))
+    device = Device(**{"name": f"device{number}", **spec, "efficiency": efficiency})
     numbers = (device.memory_bytes_per_s, device.launch_overhead_s, device.memory_bytes)
     if not np.isfinite([*numbers, *device.flop_per_s.values()]).all():
         raise InputError(f"cluster {cluster!r}: {where}: every number must be finite")
     return device
+
+
+def _efficiency(where: str, spec: object) -> Efficiency | None:
+    known = [one.name for one in fields(Efficiency)]
+    if spec is None:
+        return None
+    if not isinstance(spec, Mapping):
+        raise fault(f"{where}: efficiency", f"a mapping of {', '.join(known)}", spec)
+    for key in spec:
+        if key not in known:
+            raise InputError(unknown_key(f"{where}: efficiency", key, known))
+    for key in known:
+        if key not in spec:
+            raise InputError(f"{where}: efficiency: {key!r} is missing")
+    return Efficiency(**spec)
 
 
 # Peak rates and memory of the vendor's data sheets: NVIDIA Tesla P100 (SXM2), Tesla V100 (SXM2,
@@ -234,6 +273,13 @@ H100 = Device(
     launch_overhead_s=5e-6,
     memory_bytes=80e9,
 )
+
+# What f32 products do where TF32 is not allowed, as torch's own default has it (data sheets).
+_WITHOUT_TF32 = {"a100": 19.5e12, "h100": 67e12, "h200": 67e12}
+
+# Measured on an H100 (docs/results/gpu.md): square products of f32, TF32, f16 and f64, sums and
+# products of elements, 64 to 8192 rows. What other devices reach is taken to be the same.
+MEASURED = Efficiency(compute=0.78, memory=0.9, half_flops=2e8, half_bytes=1.2e7)
 
 # NVIDIA H200 (SXM): an H100 with more and faster memory (data sheet).
 H200 = replace(H100, name="h200", memory_bytes_per_s=4800e9, memory_bytes=141e9)
@@ -288,8 +334,13 @@ def preset(
     name: Annotated[str, one_of(PRESETS)],
     num_devices: Devices | None = None,
     memory_bytes: Memory | None = None,
+    allow_tf32: bool = True,
+    efficiency: Literal["peak", "measured"] = "peak",
 ) -> Cluster:
     """A known machine, with another number of devices or memory (one number, or each) if given.
+
+    allow_tf32: products of f32 run in TF32 where tensor cores have it (A100, H100). efficiency:
+    whether kernels reach the peaks of the data sheets, or what was measured (`Efficiency`).
 
     Raises:
         InputError: unknown name (the choices are listed) or fewer than one device.
@@ -298,7 +349,18 @@ def preset(
     num = known.num_devices if num_devices is None else num_devices
     devices = [replace(known.device(d), name=f"{known.device(d).name}:{d}") for d in range(num)]
     devices = _with_memory(name, devices, memory_bytes)
+    if not allow_tf32:
+        devices = [without_tf32(device) for device in devices]
+    if efficiency == "measured":
+        devices = [replace(device, efficiency=MEASURED) for device in devices]
     return connected(name=name, devices=devices, link=known.link)
+
+
+def without_tf32(device: Device) -> Device:
+    """The device as it multiplies f32 where TF32 is not allowed."""
+    rate = _WITHOUT_TF32.get(device.name.partition(":")[0])
+    rates = device.flop_per_s if rate is None else {**device.flop_per_s, "f32": rate}
+    return replace(device, flop_per_s=rates)
 
 
 # Guesses, to begin with: stage=calibrate measures them. One core with vector units, ordinary
@@ -351,6 +413,8 @@ def _gpu(name: str, num_devices: int) -> tuple[Device, Callable[[int, int], Link
     known = (one for one in (P100, V100, H100, H200) if one.name in properties[0].name.lower())
     memory_bytes = min(one.total_memory for one in properties) / -(-num_devices // num_gpus)
     device = replace(next(known, A100), memory_bytes=memory_bytes)
+    if torch.get_float32_matmul_precision() == "highest":
+        device = without_tf32(device)
     # What is copied within a GPU is read from its memory and written to it.
     within = Link(bytes_per_s=device.memory_bytes_per_s / 2, latency_s=device.launch_overhead_s)
     return device, lambda s, d: within if s % num_gpus == d % num_gpus else PCIE3

@@ -12,17 +12,21 @@ from doppler.cluster import Cluster, Device
 from doppler.costs import CostTable
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph, GivenCosts
+from doppler.graph.scalar import WHOLE
 
 FloatArray = NDArray[np.float64]
 
 # What runs at the rate of another dtype, unless the device says otherwise.
-_RATE_LIKE = {"c64": "f32", "bf16": "f16", "i64": "f32", "bool": "f32"}
+_RATE_LIKE = {"c64": "f32", "bf16": "f16", **dict.fromkeys(("bool", *WHOLE), "f32")}
 
 
 def op_cost_s(
     *, flops: FloatArray, moved_bytes: FloatArray, dtypes: tuple[str, ...], device: Device
 ) -> FloatArray:
     """Roofline seconds [V]: launch + max(flops / peak of the dtype, bytes / memory bandwidth).
+
+    Where the device has an efficiency, kernels reach a share of the peaks, and less the smaller
+    they are.
 
     Source: Williams, Waterman, Patterson, "Roofline", CACM 2009; the launch overhead is added.
 
@@ -40,9 +44,13 @@ def op_cost_s(
             f"only {', '.join(device.flop_per_s)}"
         )
     rate_V = np.array([rate[dtype] for dtype in dtypes])
-    return device.launch_overhead_s + np.maximum(
-        flops / rate_V, moved_bytes / device.memory_bytes_per_s
-    )
+    bytes_per_s, reached = device.memory_bytes_per_s, device.efficiency
+    if reached is not None:
+        # The size at which half is reached is what filling and draining the device costs.
+        flops = np.where(flops > 0, flops + reached.half_flops, 0.0)
+        moved_bytes = np.where(moved_bytes > 0, moved_bytes + reached.half_bytes, 0.0)
+        rate_V, bytes_per_s = rate_V * reached.compute, bytes_per_s * reached.memory
+    return device.launch_overhead_s + np.maximum(flops / rate_V, moved_bytes / bytes_per_s)
 
 
 class Prices(NamedTuple):

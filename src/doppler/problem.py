@@ -74,7 +74,7 @@ class Problem:
         able_BV = np.isfinite(p.op_seconds[np.arange(self.num_ops), device_BV])
         if self.has_groups:
             able_BV &= device_BV == device_BV[:, p.group]
-        return able_BV.all(axis=1)
+        return np.asarray(able_BV.all(axis=1))
 
     @cached_property
     def group_seconds(self) -> FloatArray:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from doppler.compiled import compiled
 from doppler.graph import DataflowGraph
 from doppler.pricing import Prices
-from doppler.restrictions import Groups
+from doppler.restrictions import OpGroups
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -49,7 +49,7 @@ class ProblemArrays(NamedTuple):
     members: IntArray  # [V], or [0]
 
 
-def make_arrays(graph: DataflowGraph, prices: Prices, groups: Groups) -> ProblemArrays:
+def make_arrays(graph: DataflowGraph, prices: Prices, groups: OpGroups) -> ProblemArrays:
     """Writable and contiguous copies of all that compiled code reads."""
     edges, regions, inputs = graph.edges, graph.regions, graph.inputs
     read_edge_E = np.lexsort((regions.of_edge, edges.dst))

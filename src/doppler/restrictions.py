@@ -18,7 +18,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-class Groups(NamedTuple):
+class OpGroups(NamedTuple):
     """Ops that go to one device.
 
     of_op: [V] the first op of each op's group, itself where it is alone. The ops of group g are
@@ -30,13 +30,13 @@ class Groups(NamedTuple):
     members: IntArray
 
 
-def listed(group_V: IntArray) -> Groups:
-    """Groups, of which an op is in that of op ``group_V[v]``."""
+def listed(group_V: IntArray) -> OpGroups:
+    """Groups of which op v is in that of op ``group_V[v]``."""
     size_V = np.bincount(group_V, minlength=len(group_V))
-    return Groups(group_V, np.append(0, size_V.cumsum()), np.argsort(group_V, kind="stable"))
+    return OpGroups(group_V, np.append(0, size_V.cumsum()), np.argsort(group_V, kind="stable"))
 
 
-def groups_of(graph: DataflowGraph) -> Groups:
+def groups_of(graph: DataflowGraph) -> OpGroups:
     """The groups that the graph names."""
     label_V, every_V = graph.ops.group, np.arange(graph.num_ops)
     grouped_V = label_V >= 0
@@ -44,12 +44,12 @@ def groups_of(graph: DataflowGraph) -> Groups:
     group_V = every_V.copy()
     group_V[grouped_V] = every_V[grouped_V][first][which]
     if (group_V == every_V).all():
-        return Groups(every_V, np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return OpGroups(every_V, np.zeros(0, np.int64), np.zeros(0, np.int64))
     return listed(group_V)
 
 
 def restrict(
-    graph: DataflowGraph, cluster: Cluster, groups: Groups, op_seconds: FloatArray
+    graph: DataflowGraph, cluster: Cluster, groups: OpGroups, op_seconds: FloatArray
 ) -> None:
     """Set the seconds [V, D] of ops on devices where they may not run to inf.
 
@@ -86,7 +86,10 @@ def _forbid_unsupported(graph: DataflowGraph, cluster: Cluster, op_seconds: Floa
 
 def _forbid_but_pins(graph: DataflowGraph, cluster: Cluster, op_seconds: FloatArray) -> None:
     for v in np.flatnonzero(graph.ops.pinned >= 0):
-        d, where = int(graph.ops.pinned[v]), f"graph {graph.name!r}: {_op(graph, v)} is pinned to"
+        d, where = (
+            int(graph.ops.pinned[v]),
+            f"graph {graph.name!r}: {_op(graph, int(v))} is pinned to",
+        )
         if d >= cluster.num_devices:
             raise InputError(
                 f"{where} device {d}, but the devices of {cluster.name!r} are "

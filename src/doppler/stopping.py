@@ -42,12 +42,14 @@ class Stopped(BaseException):
 class _Listener:
     """Hears the signals of this process.
 
-    deferred, closing: how many contexts say so, see `deferred` and `unhurried`. going_on: tell how
-    the work that is interrupted goes on.
+    received, stopped: the signal that has come, and what was raised of it. deferred, closing: how
+    many contexts say so, see `deferred` and `unhurried`. going_on: tell how the work that is
+    interrupted goes on.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.stopped: Stopped | None = None
         self.deferred = self.closing = 0
         self.going_on: list[Callable[[str], str]] = []
         self.ends_children = False
@@ -82,7 +84,8 @@ class _Listener:
     def stop(self) -> None:
         """Raise what has been received, if anything has."""
         if self.received is not None:
-            raise Stopped(self.received, self.line(self.received))
+            self.stopped = self.stopped or Stopped(self.received, self.line(self.received))
+            raise self.stopped
 
     def _handle(self, number: int, frame: object) -> None:
         if self.received is None:
@@ -122,21 +125,27 @@ _listener: _Listener | None = None
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Signals end what runs here, by `Stopped`; inside another such context nothing changes.
+    """Signals end what runs here, by `Stopped`, also where that leads to another error.
 
     For commands: the process is ended if it does not end in time. Only the main thread hears
-    signals, elsewhere nothing changes either.
+    signals, elsewhere nothing changes.
     """
     global _listener
-    if _listener is not None or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _listener = _Listener()
+    outer = _listener
+    listener = _listener = outer or _Listener()
     try:
         yield
+    except Exception:  # a library that is interrupted may fail in its turn, and tell of that
+        if listener.stopped is None:
+            raise
+        raise listener.stopped from None
     finally:
-        listener, _listener = _listener, None
-        listener.close()
+        if outer is None:
+            _listener = None
+            listener.close()
 
 
 @contextmanager

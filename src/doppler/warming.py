@@ -24,6 +24,7 @@ from doppler.baselines import (
     Annealing,
     Clustering,
     CriticalPath,
+    QueuedETF,
     lower_bound,
 )
 from doppler.cluster import preset
@@ -33,6 +34,7 @@ from doppler.errors import InputError
 from doppler.graph import synthetic
 from doppler.policies import DualPolicy, PaperPolicy, Policy, StepwiseDualPolicy
 from doppler.problem import Placement, Problem, build
+from doppler.search import AnnealEstimates, Combined, SearchStep
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.system import Measurement, Session, System
 from doppler.trace import Trace
@@ -40,6 +42,8 @@ from doppler.waiting import waiting
 
 # More executions than these of the tiny problem compile nothing more.
 _EVALUATIONS = 64
+# Annealing on estimates: its steps, and executions.
+_ON_ESTIMATES = 8
 # Effort of CP-SAT, whose own code is compiled already.
 _SOLVING = 0.01
 # Kinds of policies that this process has warmed up.
@@ -97,20 +101,29 @@ def _parts() -> dict[str, Callable[[], None]]:
     annealing = Annealing(
         evaluations=_EVALUATIONS, order=True, starts=1, draws=1, hot=0.1, cold=0.1
     )
-    schedulers = [method(evaluations=1) for method in (CriticalPath, HEFT, CPOP, ETF, PEFT)]
+    schedulers = [
+        method(evaluations=1) for method in (CriticalPath, HEFT, CPOP, ETF, QueuedETF, PEFT)
+    ]
     dual = DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **_POLICY)
     stepwise = StepwiseDualPolicy(sel="learned", plc="learned", look_ahead=True, **_POLICY)
     plain, measured = simulators[0], cast(Any, _Measured())
+    estimates = AnnealEstimates(drafts=[Clustering(evaluations=1)])
     return {
         **{f"simulator {each.name}": partial(warm_up, each) for each in simulators},
         "list schedulers": partial(warm_up, plain, schedulers),
         "clustering": partial(warm_up, plain, [Clustering(evaluations=1)]),
         **{f"annealing on {each.name}": partial(warm_up, each, [annealing]) for each in simulators},
+        "annealing on estimates": partial(warm_up, plain, [alone(estimates)]),
         "annealing on executors": partial(warm_up, measured, [annealing]),
         "policies": partial(warm_up, plain, policy=dual),
         "policies that see every step": partial(warm_up, plain, policy=stepwise),
         "the paper's policy": partial(_warm_up_paper, plain),
     }
+
+
+def alone(*steps: SearchStep) -> Combined:
+    """Steps as a baseline, to be warmed up."""
+    return Combined(evaluations=_EVALUATIONS, confirmations=0, steps=steps)
 
 
 def _warm_up_paper(system: System) -> None:
@@ -127,19 +140,23 @@ def _tiny_problem() -> Problem:
 
 
 def _with_few_evaluations(baseline: Any) -> Any:
-    """The same method, as far as it says how much it executes."""
+    """The same method, or step of one, as far as it says how much it does."""
     if not is_dataclass(baseline) or isinstance(baseline, type):
         return baseline
     walks = getattr(baseline, "starts", 1) * getattr(baseline, "draws", 1)
-    few: dict[str, float] = {"evaluations": _EVALUATIONS * walks, "deterministic_time": _SOLVING}
-    return replace(
-        baseline,
-        **{
-            field.name: min(getattr(baseline, field.name), few[field.name])
-            for field in fields(baseline)
-            if field.name in few
-        },
-    )
+    few: dict[str, float] = {
+        **{"evaluations": _EVALUATIONS * walks, "deterministic_time": _SOLVING},
+        **{"steps": _ON_ESTIMATES, "at_most": _ON_ESTIMATES},
+    }
+    given = {field.name: getattr(baseline, field.name) for field in fields(baseline)}
+    fewer = {
+        name: [_with_few_evaluations(one) for one in value]
+        if isinstance(value, Sequence)
+        else min(value, few[name])
+        for name, value in given.items()
+        if name in few
+    }
+    return replace(baseline, **fewer)
 
 
 def _learn(policy: Policy, view: View, rng: np.random.Generator) -> None:

@@ -15,7 +15,7 @@ from plain_schedule import (
 )
 from problems import cluster_of, graph_of, published_graph, random_device, random_problem
 
-from doppler.baselines import CPOP, ETF, HEFT, PEFT, CriticalPath, NearETF
+from doppler.baselines import CPOP, ETF, HEFT, PEFT, CriticalPath, NearETF, QueuedETF
 from doppler.baselines.best_of_runs import in_order_of_start
 from doppler.baselines.levels import b_levels, static_levels, t_levels
 from doppler.baselines.list_scheduling import schedule_ops
@@ -27,7 +27,7 @@ from doppler.simulator import Published, WorkConserving
 
 METHODS = {
     **{"critical_path": CriticalPath, "heft": HEFT, "cpop": CPOP, "peft": PEFT},
-    **{"etf": ETF, "etf_near": NearETF},
+    **{"etf": ETF, "etf_near": NearETF, "etf_queued": QueuedETF},
 }
 PUBLISHED = [
     f"{prefix}{name}.txt"

@@ -28,7 +28,7 @@ from doppler.search import BestSoFar, Budget, policy_steps, search, search_setti
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.trace.checks import check
 
-NUM_QUICK, NUM_PROBLEMS = 12, 150
+NUM_PROBLEMS = 12  # 150 were tried
 SYSTEMS = (WorkConserving(contention="none"), WorkConserving())
 
 
@@ -104,12 +104,7 @@ def check_all(seeds: range) -> None:
 
 
 def test_every_method_places_as_it_may_and_no_better_than_the_best():
-    check_all(range(NUM_QUICK))
-
-
-@pytest.mark.slow
-def test_every_method_places_as_it_may_and_no_better_than_the_best_on_many_problems():
-    check_all(range(NUM_QUICK, NUM_PROBLEMS))
+    check_all(range(NUM_PROBLEMS))
 
 
 def test_placements_that_break_a_rule_take_forever_everywhere():

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -98,6 +99,17 @@ def test_what_is_no_option_is_refused_in_one_line(overrides):
         check_configuration(compose("config", hydra_arguments(overrides.split())))
     assert str(error.value).startswith(REFUSED[overrides])
     assert "\n" not in str(error.value)
+
+
+def test_the_memory_of_any_cluster_is_an_option():
+    for choice in ("p100x4", "host", "mixed"):
+        for value, expected in (("4", 4), ("[1e9,2e9]", [1e9, 2e9])):
+            words = [f"cluster={choice}", "cluster.num_devices=2", f"cluster.memory_bytes={value}"]
+            cfg = compose("config", hydra_arguments(words))
+            check_configuration(cfg)
+            assert cfg.cluster.memory_bytes == expected
+            made = instantiate(cfg.cluster).devices
+            assert [one.memory_bytes for one in made] == list(np.broadcast_to(expected, 2))
 
 
 # --- Every key of every file of conf/ ------------------------------------------------------------

@@ -79,8 +79,8 @@ def test_a_file_has_a_size_limit_that_can_be_raised(tmp_path, monkeypatch):
 INF = float("inf")
 NO_KEY = "no such key, did you mean"
 DAMAGES = [
-    ("graph.json", ("version",), True, "version True, this program reads 1"),
-    ("graph.json", ("version",), 2, "version 2, this program reads 1"),
+    ("graph.json", ("version",), True, "version True, this program reads 1 and 2"),
+    ("graph.json", ("version",), 3, "version 3, this program reads 1 and 2"),
     ("graph.json", ("version",), 1.0, "version 1.0, this program reads 1"),
     ("graph.json", ("nmae",), "x", f"nmae: {NO_KEY} 'name'?"),
     ("graph.json", ("ops", 1, "flopz"), 1, f"ops[1].flopz: {NO_KEY} 'flops'?"),

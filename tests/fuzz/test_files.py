@@ -67,7 +67,17 @@ def _graphs() -> list[dict]:
         "edges": [{"src": 0, "dst": 1, "bytes": 4e6, "region": 0}],
         "inputs": [{"name": "weights", "bytes": 1e6, "consumers": [1]}],
     }
-    return [json.loads(render_json(executable)), json.loads(render_json(given)), plain]
+    stages = {
+        "format": "doppler-graph",
+        "version": 2,
+        "counts_memory": True,
+        "ops": [
+            {"given_seconds": [1, None], "group": 0, "pinned": 0},
+            {"given_seconds": 2, "group": 0, "output_bytes": 4},
+        ],
+        "edges": [{"src": 0, "dst": 1, "given_seconds": {"cpu": {"gpu": 1}, "gpu": {"cpu": 2}}}],
+    }
+    return [json.loads(render_json(executable)), json.loads(render_json(given)), plain, stages]
 
 
 GRAPHS = _graphs()
@@ -75,6 +85,7 @@ GRAPH_VALUES = {
     "format": lambda value: value == "doppler-graph",
     "version": lambda value: type(value) is int and value in (1, 2),
     "name": text,
+    "counts_memory": lambda value: isinstance(value, bool),
     "ops": lambda value: isinstance(value, list),
     "edges": lambda value: isinstance(value, list),
     "inputs": lambda value: isinstance(value, list),
@@ -84,6 +95,8 @@ GRAPH_VALUES = {
     "ops.*.dtype": text,
     "ops.*.flops": finite,
     "ops.*.read_bytes": finite,
+    "ops.*.group": whole,
+    "ops.*.pinned": whole,
     "ops.*.output_bytes": finite,
     "edges.*": lambda value: isinstance(value, dict),
     "edges.*.src": whole,

@@ -1,5 +1,6 @@
 """The modules of benchmarks/torch_modules.py: small ones computed, large ones counted."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +34,13 @@ def test_small_modules_compute_what_they_should(name):
         expected = module(x)
     for seed in range(2):
         splits = random_splits(imported.program, np.random.default_rng(seed), max_parts=2)
-        graph = parse_graph(render_json(lower(imported.program, splits)), Path("graph.json"))
-        results = run_graph(graph, imported.inputs((x,)))
-        torch.testing.assert_close(imported.outputs(results), expected, rtol=1e-4, atol=1e-5)
+        graph = parse_graph(
+            json.loads(render_json(lower(imported.program, splits))), Path("graph.json")
+        )
+        results = run_graph(graph, imported.binding.inputs((x,)))
+        torch.testing.assert_close(
+            imported.binding.outputs(results), expected, rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("name", FACTORIES)
@@ -45,7 +50,7 @@ def test_contractions_cost_what_torch_counts(name):
     imported = import_module(module, inputs)
     assert imported.whole == ()
     lowered = lower(imported.program, FewestElements().splits(imported.program, 8))
-    graph = parse_graph(render_json(lowered), Path("graph.json"))
+    graph = parse_graph(json.loads(render_json(lowered)), Path("graph.json"))
     of_contractions = np.isin(graph.ops.kinds, ["matmul", "convolution"])
     counted = count_flops(module, inputs)
     assert graph.ops.flops[of_contractions].sum() == pytest.approx(counted, rel=0.01)
@@ -74,9 +79,9 @@ def test_a_step_of_training_is_that_of_autograd(name):
     parameters = dict(trained.named_parameters())
     gradients = torch.autograd.grad(value, list(parameters.values()))
     splits = random_splits(imported.program, np.random.default_rng(0), max_parts=2)
-    results = run_graph(lower(imported.program, splits), imported.inputs((x, y)))
-    torch.testing.assert_close(imported.outputs(results), value.detach())
-    new = imported.new_parameters(results)
+    results = run_graph(lower(imported.program, splits), imported.binding.inputs((x, y)))
+    torch.testing.assert_close(imported.binding.outputs(results), value.detach())
+    new = imported.binding.new_parameters(results)
     assert new.keys() == parameters.keys()
     for (key, parameter), gradient in zip(parameters.items(), gradients, strict=True):
         step = parameter.detach() - new[key]

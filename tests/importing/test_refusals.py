@@ -138,13 +138,13 @@ def test_arguments_unlike_the_examples():
         ((torch.zeros(3, 4), 1), "Linear: called with 2 arguments that are not built like"),
     ]:
         with pytest.raises(InputError) as error:
-            imported.inputs(arguments)
+            imported.binding.inputs(arguments)
         assert str(error.value).startswith(line)
     with torch.device("meta"):
         empty = nn.Linear(4, 2)
         imported = import_module(empty, (torch.zeros(3, 4),))
     with pytest.raises(InputError, match="'weight' is on the meta device: there are no values"):
-        imported.inputs((torch.zeros(3, 4),))
+        imported.binding.inputs((torch.zeros(3, 4),))
 
 
 @pytest.fixture

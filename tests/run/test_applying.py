@@ -29,9 +29,9 @@ def test_a_policy_places_another_problem_at_once_by_samples_and_polished(run, tm
     assert "trained with " in text
     directory = only(tmp_path.glob("inference/chainmm/p100x4/doppler/*"))
     rows = {row.method: row for row in read_results(directory / "results.csv")}
-    names = ["doppler at once", "doppler samples", "doppler"]
+    names = ["doppler at once", "doppler on estimates", "doppler"]
     assert set(rows) == {*names, "critical_path"}
-    assert [rows[name].evaluations for name in names] == [1, 1 + 20, 100], "a fifth is sampled"
+    assert [rows[name].evaluations for name in names] == [1, 1 + 50, 100]
     seconds = [rows[name].makespan_s for name in names]
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[2] < seconds[0]
@@ -99,7 +99,7 @@ def test_a_run_trains_on_many_problems_and_then_places_its_own(run, tmp_path):
     assert "problems: 2 problems, 30 to 30 ops" in text
     directory = only(tmp_path.glob("rl_sim/chainmm/p100x4/doppler/*"))
     rows = {row.method: row for row in read_results(directory / "results.csv")}
-    assert rows.keys() == {"doppler at once", "doppler samples", "doppler", "critical_path"}
+    assert rows.keys() == {"doppler at once", "doppler on estimates", "doppler", "critical_path"}
     # Two updates of 2 times 16, and the held-out problem before, and once more at the end.
     assert summary["trained"]["evaluations"] in (1, 66), "those of the best weights"
     weights = directory / "checkpoints/best.ckpt"

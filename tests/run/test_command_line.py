@@ -115,6 +115,14 @@ BAD_OVERRIDES = {
     "no yes or no": (["overwrite=maybe"], "overwrite: must be true or false"),
     "a name that leads away": (["workload.name=../evil"], "workload.name: must be a name"),
     "a checkpoint that is no path": (["stage.init_from=5"], "5: No such file"),
+    "a mistyped key of training, of which there is none": (
+        ["stage=evaluate", "+trainer.acelerator=cpu"],
+        "trainer.acelerator: no such option, did you mean accelerator?",
+    ),
+    "a bad value for training, of which there is none": (
+        ["stage=describe", "algorithm.search_share=2"],
+        "algorithm.search_share: must be a number from 0 to 1, got 2",
+    ),
     "no baseline": (["stage=evaluate", "baseline=[]"], "baseline: none"),
     "a directory that is a file": (["run_dir=README.md"], "README.md: File exists"),
     "unknown teacher": (

@@ -16,6 +16,7 @@ from doppler.errors import InputError
 from doppler.problem import build
 from doppler.resources import resource
 from doppler.search import (
+    AnnealEstimates,
     AnnealFromBest,
     BestSoFar,
     Budget,
@@ -215,7 +216,9 @@ def test_what_a_member_finds_does_not_depend_on_the_others(configured):
     assert found(lists, 2) == found([lists[3], lists[0], lists[2]], 2) != []
 
 
-@pytest.mark.parametrize("name", ["list_then_anneal", "portfolio", "etf", "etf_near", "peft"])
+@pytest.mark.parametrize(
+    "name", ["list_then_anneal", "portfolio", "etf", "etf_near", "etf_queued", "peft"]
+)
 def test_equal_seeds_find_equal_placements(configured, name):
     rows = []
     for seed in (1, 1, 2):
@@ -286,10 +289,11 @@ def test_a_policy_that_has_not_trained_is_asked_for_its_greedy_placement_of_merg
     trained = policy_steps(settings, policy, view, trained=True)
     unseen = policy_steps(settings, policy, view, trained=False)
     assert [type(step) for step in trained] == [SampleEpisodes, AnnealFromBest]
-    assert [type(step) for step in unseen] == [GreedyEpisode, SampleEpisodes, AnnealFromBest]
+    assert [type(step) for step in unseen] == [GreedyEpisode, AnnealEstimates, AnnealFromBest]
     assert trained[0].view is view
     merged = heavy_merged(view).arrays
-    for step in unseen[:2]:
+    assert [kind.merged for kind in unseen[1].drafts] == [False, True]
+    for step in (unseen[0], *unseen[1].drafts):
         for one, other in zip(step.view.arrays, merged, strict=True):
             np.testing.assert_array_equal(one, other)
     with WorkConserving().open(PROBLEM) as session:

@@ -11,11 +11,16 @@ from doppler.files.described import build_described
 _MAKERS = {f"doppler.cluster.{make.__name__}": make for make in (custom, preset, host)}
 
 
-def resolve_cluster(cluster: str | Path | Cluster, *, trust: bool = False) -> Cluster:
+def resolve_cluster(
+    cluster: str | Path | Cluster, *, for_module: bool = False, trust: bool = False
+) -> Cluster:
     """A machine by name or file.
 
     Args:
         cluster: a preset, ``host``, or a file as in conf/cluster.
+        for_module: what a preset's name stands for: as torch itself would use it, with the
+            efficiencies that were measured, and TF32 where torch may use it for matrices; else
+            the peaks of the data sheets, TF32's included, which published workloads are priced by.
         trust: the file may name classes of your own, whose code is executed.
 
     Raises:
@@ -31,7 +36,12 @@ def resolve_cluster(cluster: str | Path | Cluster, *, trust: bool = False) -> Cl
         if cluster not in PRESETS:
             choices = ", ".join([*PRESETS, "host"])
             raise InputError(f"cluster {cluster!r}: unknown, choose from {choices} or a .yaml file")
-        return preset(name=cluster)
+        if not for_module:
+            return preset(name=cluster)
+        import torch  # which takes seconds to load
+
+        allow_tf32 = torch.get_float32_matmul_precision() != "highest"
+        return preset(name=cluster, allow_tf32=allow_tf32, efficiency="measured")
     made = build_described(cluster, "cluster", _MAKERS, trust=trust)
     if not isinstance(made, Cluster):
         raise InputError(f"{cluster}: describes a {type(made).__name__}, no cluster")

@@ -14,6 +14,8 @@ from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
 from doppler.importing import TorchProgram
 from doppler.problem import Placement, Problem
+from doppler.report.modules import module_lines, module_parts
+from doppler.report.relations import relation_lines
 from doppler.report.rows import format_seconds, gap_over
 from doppler.system import System
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
@@ -70,10 +72,22 @@ class Placed:
         }
 
     def explain(self) -> str:
-        """Why it takes as long as it does: busy devices, links, the chain of ops that decides."""
+        """Why it takes as long as it does.
+
+        Busy devices, links, the chain of ops that decides; of a torch module where its seconds,
+        bytes and parameters go, by submodule, and how its tensors are split.
+        """
         lines = explain(self.trace).lines()
-        whole = self.source.whole if self.source else ()
-        return "\n".join([*lines, *(f"not split: {line}" for line in whole)])
+        if self.source is not None:
+            lines += [f"not split: {line}" for line in self.source.whole]
+            graph, device_V = self.problem.graph, self.placement.device
+            op_s_V = self.trace.op_finish_s - self.trace.op_start_s
+            for table in (
+                module_lines(module_parts(graph, op_s_V, device_V)),
+                relation_lines(graph),
+            ):
+                lines += ["", *table] if table else []
+        return "\n".join(lines)
 
     def save(self, directory: str | Path) -> Path:
         """Write the placement, the graph, the trace, its picture and explanation to a directory."""

@@ -1,34 +1,35 @@
 """place(): from a torch module, or a graph, and the name of a machine to a placement."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import nn
+from torch.export import ExportedProgram
 
 from doppler.api.clusters import resolve_cluster
 from doppler.api.phases import Phases
 from doppler.api.placed import Placed
 from doppler.api.splitting import single_device_s, split
-from doppler.baselines import Baseline, lower_bound
+from doppler.baselines import Baseline, Clustering, lower_bound
 from doppler.cluster import Cluster
 from doppler.einsum import Decomposition, lower
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
-from doppler.importing import import_module
+from doppler.importing import as_call, import_module, load_exported
 from doppler.options import Count, Positive, Seed, checked
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED
 from doppler.problem import Problem, build
 from doppler.search import (
+    AnnealEstimates,
     AnnealFromBest,
     BestSoFar,
     Budget,
-    Combined,
+    Episodes,
     GreedyEpisode,
     InParts,
     PlaceAgain,
@@ -43,22 +44,21 @@ from doppler.search import (
 )
 from doppler.simulator import WorkConserving
 from doppler.system import System
-from doppler.warming import warm_up
+from doppler.warming import alone, warm_up
 
 # Of the call, unless evaluations are given, and what share of them the search has at least.
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
-# What a step needs to run all of its code once.
-_WARM_UP = 64
 _Method = str | Baseline | Sequence[SearchStep]
 
 
 @checked
 def place(
-    model: nn.Module | DataflowGraph,
-    example_inputs: Sequence[Any] | torch.Tensor | None = None,
+    model: nn.Module | ExportedProgram | str | Path | DataflowGraph,
+    example_inputs: Any = None,
     cluster: str | Path | Cluster = "h100x8",
     seconds: Positive | None = None,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     evaluations: Count | None = None,
     method: str | Baseline | Sequence[SearchStep] = "auto",
     policy: Policy | str | Path | None = None,
@@ -72,12 +72,16 @@ def place(
     """Place a torch module, or a dataflow graph, on a machine.
 
     Args:
-        model: a module, whose parameters may be on the meta device, or a graph.
-        example_inputs: of the module: tensors of the shapes and dtypes that it is called with.
+        model: a module, whose parameters may be on the meta device; what torch.export made of one,
+            or the .pt2 file of it; or a graph.
+        example_inputs: of the module: what it is called with, tensors of these shapes and dtypes
+            and all that holds them: one tensor, a tuple of what is given by position, or a
+            dictionary of what is given by keyword, as tokenizers return it.
         cluster: a preset (p100x4, v100x8, a100x8, h100x8, mixed), ``host``, a YAML file that
             describes one as conf/cluster does, or a `Cluster`.
         seconds: of the call, 60 by default: export, splitting, pricing and search, of which the
             last gets a fifth at least. Compilation comes on top (`doppler warm`).
+        example_kwargs: what else the module is called with, by keyword.
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
         method: auto (clusterings, then annealing from the best of them), policy (samples of one,
@@ -100,16 +104,22 @@ def place(
     if evaluations is None and seconds is None:
         seconds = _SECONDS
     budget, phases = Budget(evaluations=evaluations, seconds=seconds), Phases(seconds)
-    machine, make_steps = resolve_cluster(cluster, trust=trust), _chosen(method, policy, budget)
+    is_module = not isinstance(model, DataflowGraph)
+    machine = resolve_cluster(cluster, for_module=is_module, trust=trust)
+    make_steps = _chosen(method, policy, budget)
     executing: Any = WorkConserving() if system is None else system
     if isinstance(model, DataflowGraph):
         graph, source = model, None
     else:
-        if example_inputs is None:
+        if isinstance(model, str | Path):
+            model = load_exported(model)
+        if isinstance(model, nn.Module) and example_inputs is None and example_kwargs is None:
             raise InputError("place: a module needs example_inputs")
-        examples = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else example_inputs
+        args, kwargs = as_call(example_inputs, example_kwargs or {})
         with phases.timed("export"):
-            source = import_module(model, examples, training=training, learning_rate=learning_rate)
+            source = import_module(
+                model, args, kwargs, training=training, learning_rate=learning_rate
+            )
         with phases.timed("compile", counts=False):
             _warm_up(WorkConserving(), steps_of("auto", budget))  # what judges splits
         with phases.timed("split"):
@@ -182,6 +192,13 @@ def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     policies = [step.policy for step in steps if isinstance(step, GreedyEpisode | SampleEpisodes)]
     baselines: list[Any] = [step.baseline for step in steps if isinstance(step, PlaceOnce)]
     others = [step for step in steps if isinstance(step, PlaceAgain | InParts | AnnealFromBest)]
-    if others:
-        baselines.append(Combined(evaluations=_WARM_UP, confirmations=0, steps=others))
+    estimates = [_without_policy(step) for step in steps if isinstance(step, AnnealEstimates)]
+    if others or estimates:
+        baselines.append(alone(*estimates, *others))
     warm_up(system, baselines, policies[0] if policies else None)
+
+
+def _without_policy(step: AnnealEstimates) -> AnnealEstimates:
+    """The same step, what a policy drafts left out: that is of one problem."""
+    drafts = [kind for kind in step.drafts if not isinstance(kind, Episodes)]
+    return replace(step, drafts=drafts or [Clustering(evaluations=1)])

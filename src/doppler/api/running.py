@@ -1,6 +1,6 @@
 """run(): what a placed model computes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,22 +10,20 @@ from doppler.errors import InputError
 from doppler.executor import Threads
 
 
-def run(
-    placed: Placed,
-    inputs: Sequence[Any] | torch.Tensor | Mapping[str, torch.Tensor],
-    *,
-    executor: Threads | None = None,
-) -> Any:
+def run(placed: Placed, *args: Any, executor: Threads | None = None, **kwargs: Any) -> Any:
     """Execute a placed model on this host, as it is placed: its cores stand for the devices.
 
     Args:
         placed: what `place` returned.
-        inputs: what the module is called with; of a graph that is no module's, its inputs by name.
+        args: what the module is called with; or the tuple, or dictionary by keyword, of it, as it
+            was placed with. Of a graph that is no module's, its inputs by name.
         executor: what executes it; threads that share the cores by default.
+        kwargs: what the module is called with by keyword.
 
     Returns:
         What the module returns; if it is trained, that and its new parameters by name; of a graph
-        that is no module's, its results by name.
+        that is no module's, its results by name. What the module's forward writes, such as running
+        means of norms in training, is written.
 
     Raises:
         InputError: inputs that are not like the examples, a module on the meta device, a graph that
@@ -33,15 +31,14 @@ def run(
     """
     source = placed.source
     if source is None:
-        if not isinstance(inputs, Mapping):
+        if kwargs or len(args) != 1 or not isinstance(args[0], Mapping):
             raise InputError("run: the inputs of a graph are tensors by name, in a dictionary")
-        return _execute(placed, inputs, executor)
-    if isinstance(inputs, Mapping):
-        raise InputError("run: the inputs of a module are what it is called with, in a tuple")
-    arguments = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-    results = _execute(placed, source.inputs(arguments), executor)
-    parameters = source.new_parameters(results)
-    returned = source.outputs(results)
+        return _execute(placed, args[0], executor)
+    binding = source.binding
+    args, kwargs = binding.call(args, kwargs)
+    results = _execute(placed, binding.inputs(args, kwargs), executor)
+    binding.write_effects(args, kwargs, results)
+    parameters, returned = binding.new_parameters(results), binding.outputs(results)
     return (returned, parameters) if parameters else returned
 
 

@@ -10,6 +10,7 @@ from doppler.baselines.cpop import CPOP
 from doppler.baselines.critical_path import CriticalPath
 from doppler.baselines.enumerative import Enumerative
 from doppler.baselines.etf import ETF, NearETF
+from doppler.baselines.etf_queued import QueuedETF
 from doppler.baselines.heft import HEFT
 from doppler.baselines.judging import Judge
 from doppler.baselines.naive import Random, RoundRobin, SingleDevice
@@ -30,6 +31,7 @@ __all__ = [
     "Judge",
     "LowerBound",
     "NearETF",
+    "QueuedETF",
     "Random",
     "RoundRobin",
     "SearchResult",

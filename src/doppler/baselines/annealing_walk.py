@@ -4,7 +4,6 @@ The compiled search and the loop around a session of any other kind call the sam
 Shape suffixes: V ops, N (op, neighbour) pairs, D devices.
 """
 
-from itertools import pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -112,11 +111,20 @@ def make_neighbours(problem: Problem) -> Neighbours:
     total_V = np.bincount(op_N, seconds_N, num_ops)
     seconds_N[total_V[op_N] == 0.0] = 1.0  # where all are free, all are alike
     ptr = np.searchsorted(op_N, np.arange(num_ops + 1))
-    share_N = np.empty(len(ends_N))
-    for begin, end in pairwise(ptr):
-        sums = np.cumsum(seconds_N[begin:end])
-        share_N[begin:end] = sums / sums[-1:]
-    return Neighbours(ptr=ptr, op=neighbour_N, share=share_N)
+    _cumulate_shares(ptr, seconds_N)
+    return Neighbours(ptr=ptr, op=neighbour_N, share=seconds_N)
+
+
+@compiled
+def _cumulate_shares(ptr, seconds_N):
+    """Of the seconds of each row, cumulated, in place: the last one's is 1."""
+    for row in range(len(ptr) - 1):
+        total = 0.0
+        for n in range(ptr[row], ptr[row + 1]):
+            total += seconds_N[n]
+            seconds_N[n] = total
+        for n in range(ptr[row], ptr[row + 1]):
+            seconds_N[n] /= total
 
 
 @compiled

@@ -119,7 +119,8 @@ def _other_inputs(p: ProblemArrays, needs: NDArray[np.int64]) -> NDArray[np.floa
     op_N, input_N = needs
     own_V = np.bincount(op_N, p.input_bytes[input_N], len(p.group))
     root_M, input_M = np.unique(np.stack([p.group[op_N], input_N]), axis=1)
-    return np.bincount(root_M, p.input_bytes[input_M], len(p.group))[p.group] - own_V
+    all_V = np.bincount(root_M, p.input_bytes[input_M], len(p.group))[p.group]
+    return np.asarray(all_V - own_V, dtype=np.float64)
 
 
 def tie_seconds(level_V: NDArray[np.float64]) -> float:

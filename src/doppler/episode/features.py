@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from doppler.compiled import compiled
-from doppler.episode.links import try_start
 from doppler.episode.process import (
     LAST_DEVICE,
     LAST_OP,
@@ -20,6 +19,7 @@ from doppler.episode.process import (
     STEP,
     earliest_start,
 )
+from doppler.simulator.links import try_start
 
 
 class SelFeatures(NamedTuple):
@@ -255,7 +255,7 @@ def _queued_features(p, w, e, v, out):
     q = e.queues
     best_start, best_finish, first_free = np.inf, np.inf, np.inf
     for d in range(len(q.start)):
-        start = try_start(p, q, e.ops, v, d, False)
+        start = try_start(p, q, v, d, False)
         q.start[d] = start
         first_free = min(first_free, q.device_free[d])
         if p.op_seconds[v, d] < np.inf:

@@ -2,8 +2,8 @@
 
 An episode places all V ops, one a step. Candidates are the ops whose producers are all placed.
 Placing op v on device d fixes its estimated start, the earliest at which d is free and v's inputs
-could be there, without contention; links.py has the estimate with it. What policies see of it is
-in features.py. Shape suffixes: V ops, D devices, L levels.
+could be there, without contention; simulator/links.py has the estimate with it. What policies see
+of it is in features.py. Shape suffixes: V ops, D devices, L levels.
 
 Source: DOPPLER (Yao et al., ICLR 2026).
 """
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
-from doppler.episode.links import Queues, empty_queues, make_queues, place_in_queues
 from doppler.episode.view import DIFFUSIONS, ViewArrays
 from doppler.problem_arrays import ProblemArrays, move_seconds
+from doppler.simulator.links import Queues, empty_queues, make_queues, place_in_queues
 
 NUM_KERNELS = len(DIFFUSIONS)
 
@@ -139,7 +139,7 @@ def place(p, w, e, index, d):
     seconds, start = p.op_seconds[v, d], earliest_start(e, v, d)
     e.ops[v].device = d
     e.ops[v].finish = start + seconds
-    place_in_queues(p, e.queues, e.ops, v, d)
+    place_in_queues(p, e.queues, v, d)
     e.devices[d].available = start + seconds
     e.devices[d].load += seconds
     e.devices[d].num_ops += 1

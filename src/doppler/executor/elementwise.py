@@ -8,6 +8,10 @@ from doppler.graph.scalar import Apply, Element, Number, Scalar
 
 TORCH_DTYPES = {
     "bool": torch.bool,
+    "u8": torch.uint8,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
     "i64": torch.int64,
     "f16": torch.float16,
     "bf16": torch.bfloat16,

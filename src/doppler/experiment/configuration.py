@@ -1,5 +1,6 @@
 """All keys of a configuration, checked before anything runs."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, Protocol, TypedDict
 
@@ -43,6 +44,7 @@ class SearchSettings(TypedDict):
     share: Share
     lists: Sequence[SearchStep]
     sample: SearchStep
+    estimates: SearchStep
     anneal: SearchStep
 
 
@@ -86,12 +88,17 @@ class Configuration(TypedDict):
     trainer: Mapping[str, Any]
 
 
-# Lightning is imported to check these, which takes a second that who does not train can spare.
+# Lightning is imported to check these, which takes a second that who neither trains nor says
+# anything of them can spare.
 _OF_TRAINING = ("algorithm", "trainer")
 
 
-def check_configuration(cfg: DictConfig) -> None:
+def check_configuration(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     """Refuse a configuration that cannot be run.
+
+    Args:
+        cfg: as composed.
+        overrides: of the command line; what they name is checked, whether the stage uses it or not.
 
     Raises:
         InputError: names the key, and what is wrong with it.
@@ -101,13 +108,15 @@ def check_configuration(cfg: DictConfig) -> None:
     for key in ("budget", "stage"):  # the first, since others take their numbers from it
         check_part(key, keys.known[key], value_of(cfg, key))
     unused = getattr(target_of(cfg.stage, "stage"), "unused", ())
+    named = {re.split("[.@=]", one.lstrip("+~"))[0] for one in overrides}
+    skipped = {key for key in _OF_TRAINING if key in unused and key not in named}
     present = set(cfg)
     for key, kind in keys.known.items():
-        if key in present and not (key in _OF_TRAINING and key in unused):
+        if key in present and key not in skipped:
             check_part(key, kind, value_of(cfg, key))
     for key in ("workload", "cluster"):
         check(f"{key}.name", Name, cfg[key].get("name"))
-    if "trainer" not in unused:
+    if "trainer" not in skipped:
         from doppler.training.fit import TRAINER_OPTIONS, make_trainer
 
         check_keys("trainer", TRAINER_OPTIONS, cfg.trainer)

@@ -12,6 +12,8 @@ from doppler.graph import save_json, save_text
 from doppler.graph.formats import write_atomically
 from doppler.report.description import counts, describe
 from doppler.report.graph_picture import save_graph_picture
+from doppler.report.modules import module_lines, module_parts
+from doppler.report.relations import relation_lines
 
 DESCRIPTION_FILE = "description.txt"
 
@@ -33,6 +35,9 @@ class Describe(Stage):
         """See Stage."""
         graph, directory = run.spec.problem.graph, run.directory.path
         lines = describe(graph)
+        parts = module_parts(graph, run.spec.problem.mean_op_seconds)
+        for table in (module_lines(parts), relation_lines(graph)):
+            lines += ["", *table] if table else []
         save_json(graph, directory / "graph.json")
         try:
             save_text(graph, directory / "graph.txt")

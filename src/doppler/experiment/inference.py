@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from doppler.baselines import Clustering
 from doppler.errors import InputError
 from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import Summary
@@ -15,10 +16,17 @@ from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
 from doppler.options import FilePath
 from doppler.report.rows import format_seconds
-from doppler.search import Budget, SearchStep, policy_steps, search, seeded_generator
+from doppler.search import (
+    AnnealEstimates,
+    Budget,
+    SearchStep,
+    policy_steps,
+    search,
+    seeded_generator,
+)
 from doppler.training import effort_of
 from doppler.waiting import waiting
-from doppler.warming import warm_up
+from doppler.warming import alone, warm_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +54,7 @@ class Inference(Stage):
 
 
 def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
-    """Place with a trained policy: at once, by samples, and with all evaluations of the budget.
+    """Place with a trained policy: at once, by search on estimates, with all evaluations.
 
     Its training, on this problem or on others, is told apart and not counted.
 
@@ -65,9 +73,10 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
     settings = [plain(spec.cfg.policy), plain(spec.cfg.search), spec.origin]
     methods: list[Method] = []
     with waiting(run.say, "compiling"):
-        warm_up(spec.system, [polish_of(run)], policy)
+        estimates = AnnealEstimates(drafts=[Clustering(evaluations=1)])
+        warm_up(spec.system, [polish_of(run), alone(estimates)], policy)
     begin = time.perf_counter()
-    labels = iter((f"{name} at once", f"{name} samples", name))
+    labels = iter((f"{name} at once", f"{name} on estimates", name))
 
     def keep(step: SearchStep) -> None:
         label = next(labels)

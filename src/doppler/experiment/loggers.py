@@ -1,5 +1,6 @@
 """W&B and MLflow with one run per run directory, and what each kind of logger shows of results."""
 
+from collections.abc import Callable
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,13 @@ class WandbRun(WandbLogger):
             "settings": {"console": "off", "silent": offline},
         }
         self._run: Any = None
+
+    @staticmethod
+    def passes_on_to() -> Callable[..., Any]:
+        """What takes the settings."""
+        import wandb
+
+        return wandb.init
 
     @property
     def experiment(self) -> Any:
@@ -88,6 +96,11 @@ class MlflowRun(MLFlowLogger):
             run_id=found[0].info.run_id if found else None,
             **settings,
         )
+
+    @staticmethod
+    def passes_on_to() -> Callable[..., Any]:
+        """What takes the settings."""
+        return MLFlowLogger
 
 
 def _identity(directory: str) -> str:

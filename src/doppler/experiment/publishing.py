@@ -5,7 +5,7 @@ has something to tell them: a baseline whose results stay on disk needs no Light
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +15,9 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from doppler.errors import InputError
+from doppler.experiment.checking import check_names, target_of
 from doppler.graph.formats import write_atomically
+from doppler.options import Parameters, parameters
 from doppler.stopping import unhurried
 
 if TYPE_CHECKING:
@@ -32,14 +34,25 @@ _PACKAGES = {
 _CSV = "csv"
 
 
-def check_packages(names: Sequence[str]) -> None:
-    """Raise an InputError if a logger's package is not installed."""
-    for name in names:
+def check_loggers(chosen: Mapping[Any, Any]) -> None:
+    """Refuse loggers that cannot be made.
+
+    Args:
+        chosen: their part of the configuration, by name.
+
+    Raises:
+        InputError: a package is not installed, or does not know a setting that is passed on to it.
+    """
+    for name, conf in chosen.items():
         packages = _PACKAGES.get(name, ())
         if packages and not any(map(find_spec, packages)):
             raise InputError(
                 f"logger={name}: {packages[0]} is not installed (pip install 'doppler[{name}]')"
             )
+        target: Any = target_of(conf, f"logger.{name}")
+        if hasattr(target, "passes_on_to"):
+            known = {**parameters(target.passes_on_to()).known, **parameters(target).known}
+            check_names(f"logger.{name}", Parameters(known, frozenset(), takes_any=False), conf)
 
 
 class Loggers:

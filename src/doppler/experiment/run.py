@@ -16,7 +16,7 @@ from doppler.errors import InputError
 from doppler.experiment.configuration import check_configuration
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.log import logged
-from doppler.experiment.publishing import Loggers, check_packages
+from doppler.experiment.publishing import Loggers, check_loggers
 from doppler.experiment.specification import Specification, literal, made, plain
 from doppler.report.rows import RESULTS_FILE, print_results, read_results
 from doppler.stopping import going_on
@@ -165,13 +165,21 @@ def mendable() -> Iterator[None]:
         raise InputError(f"{error} (overwrite=true runs it again)") from None
 
 
-def make_run(cfg: DictConfig, console: Console, *, is_step: bool = False) -> Run:
+def make_run(
+    cfg: DictConfig, console: Console, overrides: Sequence[str] = (), *, is_step: bool = False
+) -> Run:
     """The run that a configuration describes; nothing has begun yet.
+
+    Args:
+        cfg: as composed.
+        console: where things are told.
+        overrides: of the command line, all of which are checked.
+        is_step: it serves another run.
 
     Raises:
         InputError: or Hydra's own error, in one line.
     """
-    check_configuration(cfg)
+    check_configuration(cfg, overrides)
     stage = made(cfg.stage)
     spec = Specification(cfg, executes=stage.executes, costs=stage.costs(cfg))
     return Run(spec, stage, console, is_step)
@@ -191,8 +199,8 @@ def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summ
     Raises:
         InputError: one line about what is wrong with the configuration or its files.
     """
-    run = make_run(cfg, console)
-    check_packages(list(cfg.get("logger") or ()))
+    run = make_run(cfg, console, overrides)
+    check_loggers(cfg.get("logger") or {})
     for each in _in_order(run, mends=bool(cfg.overwrite)):
         told = overrides if each is run else ()
         directory = each.directory

@@ -215,7 +215,7 @@ class GivenCosts:
         return cls(
             op_seconds=None if op_seconds is None else _frozen_matrix(op_seconds, np.float64),
             transfer_seconds=transfer_seconds,
-            kinds=tuple(kinds[k] for k in order_K),
+            kinds=tuple(kinds[int(k)] for k in order_K),
             counts_memory=counts_memory,
         )
 

@@ -16,6 +16,7 @@ from torch import fx
 
 from doppler.einsum.program import KernelOperand, Node, Piece
 from doppler.graph.kernel import Box
+from doppler.importing.tidying import tensors_of
 
 aten = torch.ops.aten
 
@@ -75,16 +76,28 @@ def shared_dims(node: fx.Node) -> Shared:
     """Along which dimensions an operator may be split; none if nothing is known of it."""
     rule = _RULES.get(node.target)
     if rule is not None:
-        return rule(node)
+        try:
+            return rule(node)
+        except (AssertionError, IndexError, TypeError, ValueError):
+            return {}  # not called as the rule expects it: nothing is known
     if torch.Tag.pointwise in getattr(node.target, "tags", ()):
         return _pointwise(node)
     return {}
 
 
+def argument(node: fx.Node, name: str) -> Any:
+    """What an operator is given under a name of its signature, the default included."""
+    if name in node.kwargs:
+        return node.kwargs[name]
+    for place, one in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if one.name == name:
+            return node.args[place] if place < len(node.args) else one.default_value
+    raise ValueError(f"{node.target} has no argument {name!r}")
+
+
 def rank_of(node: fx.Node) -> int:
     """Number of dimensions; of several results those of the first."""
-    value = node.meta["val"]
-    return (value[0] if isinstance(value, tuple | list) else value).dim()
+    return tensors_of(node)[0].dim()
 
 
 def _pointwise(node: fx.Node) -> Shared:
@@ -109,6 +122,16 @@ def _leading(num: int) -> Callable[[fx.Node], Shared]:
     return rule
 
 
+def _leading_of_all(num: int) -> Callable[[fx.Node], Shared]:
+    """Ops on the last dimensions of all of their operands."""
+
+    def rule(node: fx.Node) -> Shared:
+        reads = node.all_input_nodes
+        return {read: {dim: dim for dim in range(rank_of(read) - num)} for read in reads}
+
+    return rule
+
+
 def _convolution(node: fx.Node) -> Shared:
     data: Any = node.args[0]
     weight, bias, *_, transposed, _, groups = node.args[1:]
@@ -120,6 +143,25 @@ def _convolution(node: fx.Node) -> Shared:
     return shared
 
 
+def _convolution_backward(node: fx.Node) -> Shared:
+    """The gradient of what the mask names: by input, or by weight."""
+    gradient, data, weight, *_, transposed, _, groups, mask = node.args
+    tensors: Any = gradient, data, weight
+    gradient, data, weight = tensors
+    out, into = (1, 0) if transposed else (0, 1)  # dimensions of the weight
+    shared: dict[Any, dict[int, int]]
+    if isinstance(mask, list) and mask[0]:
+        shared = {gradient: {0: 0}, data: {0: 0}}
+        if groups == 1:
+            shared[data][1] = 1
+            shared[weight] = {into: 1}
+    else:
+        shared = {gradient: {}, data: {}, weight: {}}
+        if groups == 1:
+            shared = {gradient: {1: out}, data: {1: into}, weight: {0: 0, 1: 1}}
+    return shared
+
+
 def _embedding(node: fx.Node) -> Shared:
     table: Any = node.args[0]
     index: Any = node.args[1]
@@ -127,15 +169,38 @@ def _embedding(node: fx.Node) -> Shared:
     return {table: {1: rank}, index: {dim: dim for dim in range(rank)}}
 
 
-def _along(node: fx.Node) -> Shared:
-    """Ops along one dimension of their first operand, alike for all of the others."""
-    data: Any = node.args[0]
+def _but(*names: str) -> Callable[[fx.Node], Shared]:
+    """Ops along some dimensions of their first operand, alike for all of the others.
+
+    names: of the arguments that say which.
+    """
+
+    def rule(node: fx.Node) -> Shared:
+        data: Any = node.args[0]
+        rank = rank_of(data)
+        dims = [argument(node, name) for name in names]
+        if rank_of(node) != rank or None in dims:
+            return {}
+        used = {one % rank for dim in dims for one in (dim if isinstance(dim, list) else [dim])}
+        return {data: {one: one for one in range(rank) if one not in used}}
+
+    return rule
+
+
+def _pad(node: fx.Node) -> Shared:
+    data, pad = node.args[:2]
+    assert isinstance(data, fx.Node) and isinstance(pad, list)
     rank = rank_of(data)
-    dim: Any = node.args[1] if node.target is not aten.topk.default else (*node.args, -1)[2]
-    dim = node.kwargs.get("dim", dim)
-    if rank_of(node) != rank or not isinstance(dim, int):
-        return {}
-    return {data: {one: one for one in range(rank) if one != dim % rank}}
+    padded = {rank - 1 - k // 2 for k, width in enumerate(pad) if width}
+    return {data: {one: one for one in range(rank) if one not in padded}}
+
+
+def _index_select(node: fx.Node) -> Shared:
+    data, dim, index = node.args
+    assert isinstance(data, fx.Node) and isinstance(dim, int) and isinstance(index, fx.Node)
+    rank = rank_of(data)
+    others = {one: one for one in range(rank) if one != dim % rank}
+    return {data: others, index: {0: dim % rank}}
 
 
 def _gather(node: fx.Node) -> Shared:
@@ -165,9 +230,21 @@ _RULES: dict[Any, Callable[[fx.Node], Shared]] = {
     aten.gather.default: _gather,
     aten.index.Tensor: _index,
     **dict.fromkeys(
-        (aten.cumsum.default, aten.sort.default, aten.topk.default, aten.argmax.default), _along
+        [
+            *(aten.cumsum.default, aten.sort.default, aten.sort.stable, aten.topk.default),
+            *(aten.argmax.default, aten.argmin.default, aten.cumprod.default),
+            *(aten.logcumsumexp.default, aten.cummax.default, aten.cummin.default),
+        ],
+        _but("dim"),
     ),
+    aten.flip.default: _but("dims"),
+    aten.roll.default: _but("dims"),
+    aten.slice.Tensor: _but("dim"),
+    aten.slice_scatter.default: _but("dim"),
+    aten.constant_pad_nd.default: _pad,
+    aten.index_select.default: _index_select,
     aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
     aten.embedding.default: _embedding,
     aten.view_as_complex.default: _leading(1),
     aten.view_as_real.default: _leading(0),
@@ -178,6 +255,13 @@ _RULES: dict[Any, Callable[[fx.Node], Shared]] = {
             *(aten.upsample_bilinear2d.vec, aten.upsample_nearest2d.vec),
         ],
         _leading(2),
+    ),
+    **dict.fromkeys(
+        [
+            *(aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d_backward.default),
+            aten._adaptive_avg_pool2d_backward.default,
+        ],
+        _leading_of_all(2),
     ),
 }
 

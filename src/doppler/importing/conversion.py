@@ -1,7 +1,7 @@
 """From the exported graph of a torch module to an einsum program, op by op."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import getitem
 from typing import Any
@@ -15,41 +15,48 @@ from doppler.einsum.program import Formation, Input
 from doppler.errors import InputError
 from doppler.graph.scalar import Element
 from doppler.importing.calls import Call, render_call, shared_dims
+from doppler.importing.drawing import is_random
 from doppler.importing.exporting import path_of, place_of
-from doppler.importing.factors import Factors
+from doppler.importing.factors import Factors, Tie
 from doppler.importing.ops import CONSTANTS, convert_op
+from doppler.importing.tidying import has_elements, tensors_of
 from doppler.importing.ties import all_ties, is_tensor, shape_of
 from doppler.importing.values import Builder, Shape, Value
 
 DTYPES = {
-    **{torch.bool: "bool", torch.int64: "i64", torch.float16: "f16", torch.bfloat16: "bf16"},
+    **{torch.bool: "bool", torch.uint8: "u8", torch.int8: "i8", torch.int16: "i16"},
+    **{torch.int32: "i32", torch.int64: "i64", torch.float16: "f16", torch.bfloat16: "bf16"},
     **{torch.float32: "f32", torch.float64: "f64", torch.complex64: "c64"},
 }
-# Checks of what is fixed in an exported graph.
-_CHECKS = (torch.ops.aten._assert_tensor_metadata.default,)
 
 
 class Conversion:
-    """One graph on its way to a program.
+    """One graph, which is tidy, on its way to a program.
 
+    ties: beside those of the ops.
     folded: per input of the program that depends on no input of the module, what computes it: a
     node of the graph, or a number n for 0, 1, ..., n - 1.
+    drawn: per input of the program that is random, what draws it.
     whole: the ops that cannot be split, each with the reason.
     """
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, ties: Sequence[Tie] = ()) -> None:
         self.builder = Builder()
         self.folded: dict[str, fx.Node | int] = {}
+        self.drawn: dict[str, Callable[[], torch.Tensor]] = {}
         self.whole: list[str] = []
-        self._nodes = [node for node in graph.nodes if node.target not in _CHECKS]
+        # Of norms, what all of their results are made of.
+        self.statistics: dict[fx.Node, tuple[Value, ...]] = {}
+        self._drawn_by: dict[fx.Node, Value] = {}
+        self._nodes = list(graph.nodes)
         for node in self._nodes:
             _check(node)
         shapes = {
             node.name: shape_of(node)
             for node in self._nodes
-            if node.op != "output" and _is_computable(node)
+            if node.op != "output" and tensors_of(node)
         }
-        self.factors = Factors(shapes, all_ties(self._nodes))
+        self.factors = Factors(shapes, [*ties, *all_ties(self._nodes)])
         self._values: dict[fx.Node, Value] = {}
         self._foldable = self._find_foldable()
 
@@ -59,6 +66,19 @@ class Conversion:
         value = self.builder.input(name, shape, self.dtype(node), is_weight=is_weight)
         self._values[node] = value
         return self.builder.nodes[-1].name
+
+    def add_drawn(
+        self, op: fx.Node, like: fx.Node, dtype: str, draw: Callable[[], torch.Tensor]
+    ) -> Value:
+        """Random numbers that depend on no values: an input, drawn anew for every run.
+
+        like: has their shape.
+        """
+        if op not in self._drawn_by:
+            name = f"{self.name(op)}.drawn"
+            self._drawn_by[op] = self.builder.input(name, self.shape(like), dtype)
+            self.drawn[self.builder.nodes[-1].name] = draw
+        return self._drawn_by[op]
 
     def add_folded(self, name: str, extent: int) -> Value:
         """The numbers 0, 1, ... of the elements of a dimension, as an input of the program."""
@@ -75,15 +95,34 @@ class Conversion:
         for node in self._nodes:
             if node.op != "call_function" or not is_tensor(node) or node in self._foldable:
                 continue
-            readers = [user for user in node.users if user.target not in _CHECKS]
-            if not readers:
-                continue
-            value = convert_op(self, node)
+            value = self._converted(node)
             if not value.name:
                 value = replace(value, name=self.name(node))
-            if len(readers) > 1 and not value.is_at_hand:
+            if len(node.users) > 1 and not value.is_at_hand:
                 value = self.builder.stored(value, value.name)
             self._values[node] = value
+
+    def _converted(self, node: fx.Node) -> Value:
+        """By its rule; as a call of torch's own operator where that does not know what it is."""
+        parts = (*self.builder.parts(), self.folded, self.drawn, self.whole)
+        parts = (*parts, self.statistics, self._values, self._drawn_by)
+        sizes = [len(part) for part in parts]
+        try:
+            return convert_op(self, node)
+        except InputError:
+            raise
+        except Exception as error:  # a rule of ours that an unusual call of the op does not fit
+            reason = error
+        for part, size in zip(parts, sizes, strict=True):
+            while len(part) > size:
+                part.popitem() if isinstance(part, dict) else part.pop()
+        try:
+            return self.call(node)
+        except InputError:
+            raise
+        except Exception:
+            told = (str(reason) or type(reason).__name__).splitlines()[0]
+            raise InputError(f"{place_of(node)}: cannot be converted: {told}") from None
 
     def value(self, node: fx.Node) -> Value:
         """The value of a tensor that is read."""
@@ -185,18 +224,16 @@ class Conversion:
         found: set[fx.Node] = set()
         for node in self._nodes:
             is_op = node.op == "call_function" and node.target not in CONSTANTS
-            if is_op and all(
-                one in found or (one.target in CONSTANTS and not one.all_input_nodes)
-                for one in node.all_input_nodes
+            if (
+                is_op
+                and not is_random(node)
+                and all(
+                    one in found or (one.target in CONSTANTS and not one.all_input_nodes)
+                    for one in node.all_input_nodes
+                )
             ):
                 found.add(node)
         return found
-
-
-def _is_computable(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    first = value[0] if isinstance(value, tuple | list) and value else value
-    return isinstance(first, torch.Tensor)
 
 
 def _check(node: fx.Node) -> None:
@@ -205,31 +242,27 @@ def _check(node: fx.Node) -> None:
     Raises:
         InputError: names the op, where it is, and what can be done.
     """
-    sizes = shape_of(node) if node.op != "output" and _is_computable(node) else ()
-    if any(type(size) is int and size == 0 for size in sizes):  # a symbol has no value to compare
-        what = place_of(node) if node.op == "call_function" else f"input {node.name!r}"
+    what = place_of(node) if node.op == "call_function" else f"input {node.name!r}"
+    if node.users and node.op != "output" and not has_elements(node):
         raise InputError(f"{what}: a tensor without elements; leave it out")
-    if node.op in ("placeholder", "output", "get_attr") or node.target is getitem:
+    if node.op in ("output", "get_attr") or node.target is getitem:
         return
-    if not isinstance(node.target, OpOverload):
+    if node.op == "call_function" and not isinstance(node.target, OpOverload):
         raise InputError(
-            f"{place_of(node)}: control flow that depends on the values of a tensor; compute both "
+            f"{what}: control flow that depends on the values of a tensor; compute both "
             "sides and choose by torch.where"
-        )
-    if torch.Tag.nondeterministic_seeded in node.target.tags:
-        raise InputError(
-            f"{place_of(node)}: it draws random numbers; call .eval() on the module, or set its "
-            "probability to 0"
         )
     values: Any = node.meta.get("val")
     for value in values if isinstance(values, tuple | list) else [values]:
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise InputError(
-                f"{place_of(node)}: a tensor's value is made a number (.item()); keep it a tensor"
+                f"{what}: a tensor's value is made a number (.item()); keep it a tensor"
             )
         if isinstance(value, torch.Tensor) and not all(type(one) is int for one in value.shape):
+            if node.op == "placeholder":
+                raise InputError(f"{what}: its shape is not fixed; export without dynamic shapes")
             raise InputError(
-                f"{place_of(node)}: the shape of its result depends on the values of a tensor; "
+                f"{what}: the shape of its result depends on the values of a tensor; "
                 "keep the shape and mask by torch.where"
             )
 

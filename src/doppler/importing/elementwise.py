@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from doppler.graph.scalar import WHOLE
 from doppler.importing.values import Shape, Value, apply, constant
 
 aten = torch.ops.aten
@@ -150,15 +151,15 @@ def elementwise(
     """
     values = [one for one in arguments if isinstance(one, Value)]
     dtypes = {one.dtype for one in values}
-    if target is aten.where.self and dtype not in ("i64", "bool"):
+    if target is aten.where.self and dtype not in (*WHOLE, "bool"):
         return Calculator(dtype, shape).choose(*arguments)
-    if target is aten.masked_fill.Scalar and dtype not in ("i64", "bool"):
+    if target is aten.masked_fill.Scalar and dtype not in (*WHOLE, "bool"):
         data, mask, number = arguments
         return Calculator(dtype, shape).choose(mask, number, data)
     if target in LOGIC and dtypes == {"bool"}:
         calculator = Calculator("f32", shape)
         return calculator.truth(LOGIC[target](calculator, *arguments))
-    if "i64" in dtypes or dtype in ("i64", "c64") or "c64" in dtypes:
+    if not {dtype, *dtypes}.isdisjoint((*WHOLE, "c64")):
         return None  # whole and complex numbers have rules of their own
     packet = getattr(target, "overloadpacket", None)
     if packet in COMPARISONS and "bool" not in dtypes:

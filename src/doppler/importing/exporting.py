@@ -1,51 +1,231 @@
 """A torch module as a graph of core ATen ops, on tensors without elements."""
 
+import inspect
 import io
+import keyword
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram, default_decompositions
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils import _pytree as pytree
 
 from doppler.errors import InputError
+from doppler.importing.trees import Flat, Tree, leaf_paths, rebuilt
 
 # Their own levels would win over that of torch.
 _LOUD = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
 
 
-def export(module: nn.Module, example_inputs: Sequence[Any]) -> ExportedProgram:
+class Exported(NamedTuple):
+    """A graph, and how its user's tensors are what the module is called with and returns.
+
+    name: of the module's class. program: in core ATen ops; traced: as torch.export made it, which
+    knows what has no gradient. parameters: names of what is given by position. loss: which of the
+    tensors that are returned, if it is trained.
+    """
+
+    name: str
+    program: ExportedProgram
+    traced: ExportedProgram
+    parameters: tuple[str, ...]
+    arguments: Tree
+    returned: Tree
+    loss: int
+
+
+def export(
+    module: nn.Module | ExportedProgram,
+    example_inputs: Sequence[Any],
+    example_kwargs: Mapping[str, Any],
+    *,
+    training: bool,
+) -> Exported:
     """Export a module for inputs of the given shapes and dtypes; nothing is computed.
 
     Args:
-        module: its parameters may be on the meta device.
-        example_inputs: what it is called with.
+        module: its parameters may be on the meta device; or what torch.export made of one.
+        example_inputs: what it is called with, by position; anything that holds tensors.
+        example_kwargs: the same, by keyword.
+        training: the module returns its loss, and gradients will be of nothing else.
 
     Raises:
-        InputError: says where in the module torch.export fails, and why.
+        InputError: says where in the module torch.export fails, and why; or there is no loss.
     """
     table = default_decompositions()
     table[torch.ops.aten.scaled_dot_product_attention.default] = _attention
-    table[torch.ops.aten.native_group_norm.default] = _group_norm
-    with _quiet(), _path_of_calls(module) as path:
+    table.update(DECOMPOSED)
+    if isinstance(module, ExportedProgram):
+        return _decomposed(module, table, training)
+    parameters = _parameter_names(module.forward)
+    given = Flat(by_name(parameters, example_inputs, example_kwargs))
+    tensors = given.tensors
+    if any(parameter.is_meta for parameter in module.parameters()):
+        tensors = [tensor.to("meta") for tensor in tensors]
+    with quiet(), _path_of_calls(module) as path:
         try:
-            exported = torch.export.export(module, tuple(example_inputs), strict=False)
-            return exported.run_decompositions(table)
+            with _called_with_tensors(module, given, training) as returned:
+                with _plain_attention() if training else nullcontext():
+                    traced = torch.export.export(module, tuple(tensors), strict=False)
+            program, name = traced.run_decompositions(table), type(module).__name__
+            return Exported(name, program, traced, parameters, given.tree, *returned[-1])
+        except InputError:
+            raise
         except GuardOnDataDependentSymNode as error:
             raise InputError(
                 f"{_where(module, path)}: a branch depends on the values of a tensor{_line(error)};"
                 " compute both sides and choose by torch.where, or decide before the call"
             ) from None
         except (Exception, SystemExit) as error:
-            reason = str(error).strip().split("\n")[0]
+            reason = (str(error).strip() or "no reason given").split("\n")[0]
             raise InputError(
                 f"{_where(module, path)}: torch.export fails: {type(error).__name__}: {reason}"
             ) from None
+
+
+def load_exported(path: str | Path) -> ExportedProgram:
+    """What torch.export.save wrote.
+
+    Raises:
+        InputError: there is no such file, or it is another.
+    """
+    with quiet():
+        try:
+            return torch.export.load(path)
+        except FileNotFoundError:
+            raise InputError(f"{path}: No such file") from None
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise InputError(f"{path}: no exported program: {reason}") from None
+
+
+@contextmanager
+def _called_with_tensors(
+    module: nn.Module, given: Flat, training: bool
+) -> Iterator[list[tuple[Tree, int]]]:
+    """Within, the module's forward takes tensors, and returns a tuple of tensors.
+
+    Yields:
+        A list to which every call adds the tree of what the forward returned, and which is its
+        loss.
+    """
+    own, returned = module.forward, []
+
+    def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        args, kwargs = rebuilt(given.tree, tensors)
+        result = Flat(own(*args, **kwargs))
+        loss = _loss_of(type(module).__name__, result) if training else 0
+        returned.append((result.tree, loss))
+        if not training:
+            return tuple(result.tensors)
+        return tuple(one if k == loss else one.detach() for k, one in enumerate(result.tensors))
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in _leaf_names(given.tree)]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    had = vars(module).get("forward")
+    module.forward = forward  # type: ignore[method-assign]
+    try:
+        yield returned
+    finally:
+        if had is None:
+            del module.forward
+        else:
+            module.forward = had
+
+
+def _loss_of(name: str, result: Flat) -> int:
+    """Which tensor is the loss: the one of this name, or else the first."""
+    paths = [path[-1:] for path in leaf_paths(result.tree)]
+    loss = paths.index(("loss",)) if ("loss",) in paths else 0
+    if not result.tensors or result.tensors[loss].shape or not _is_real(result.tensors[loss]):
+        raise InputError(
+            f"{name}: training=true needs a module that returns its loss, one real number, alone, "
+            "first, or as 'loss'"
+        )
+    return loss
+
+
+def _is_real(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point
+
+
+def by_name(
+    parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call with its arguments by keyword, whose names are given, as far as that can be said."""
+    named = dict(zip(parameters, args, strict=False))
+    if len(args) > len(parameters) or named.keys() & kwargs.keys():
+        return tuple(args), dict(kwargs)
+    return (), {**named, **kwargs}
+
+
+def _parameter_names(forward: Callable[..., Any]) -> tuple[str, ...]:
+    """By which names a forward takes what it is given by position; none if it takes any number."""
+    try:
+        known = list(inspect.signature(forward).parameters.values())
+    except (TypeError, ValueError):
+        return ()
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
+    if any(one.kind in kinds for one in known):
+        return ()
+    both = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return tuple(one.name for one in known if one.kind == both)
+
+
+def _leaf_names(tree: Tree) -> list[str]:
+    """Of the tensors that a module is called with: parameters' names, and where in them."""
+    names: list[str] = []
+    for by_keyword, *path in leaf_paths(tree):
+        name = re.sub(r"\W", "_", "_".join(map(str, path)))
+        fits = by_keyword and name.isidentifier() and not keyword.iskeyword(name)
+        name = name if fits else f"input_{name}"
+        while name in names:
+            name += "_"
+        names.append(name)
+    return names
+
+
+def _decomposed(program: ExportedProgram, table: Any, training: bool) -> Exported:
+    """What torch.export made, in core ATen ops."""
+    spec, name, traced = program.call_spec, "exported program", program
+    assert spec.in_spec is not None and spec.out_spec is not None
+    with quiet():
+        try:
+            program = program.run_decompositions(table)
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0]
+            raise InputError(
+                f"{name}: cannot be decomposed: {type(error).__name__}: {reason}"
+            ) from None
+    signature = program.graph_signature
+    given = [one.arg for one in signature.input_specs if one.kind == InputKind.USER_INPUT]
+    made = [one.arg for one in signature.output_specs if one.kind == OutputKind.USER_OUTPUT]
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    arguments, returned = (
+        Flat(
+            pytree.tree_unflatten(
+                [
+                    values[one.name]
+                    if isinstance(one, TensorArgument)
+                    else getattr(one, "value", 0)
+                    for one in leaves
+                ],
+                tree,
+            )
+        )
+        for leaves, tree in ((given, spec.in_spec), (made, spec.out_spec))
+    )
+    loss = _loss_of(name, returned) if training else 0
+    return Exported("exported", program, traced, (), arguments.tree, returned.tree, loss)
 
 
 def _attention(
@@ -82,6 +262,17 @@ def _attention(
     return torch.dropout(shares, dropout_p, train=True) @ value if dropout_p else shares @ value
 
 
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Within, torch's own attention is what its definition says, gradients included."""
+    own = nn.functional.scaled_dot_product_attention
+    nn.functional.scaled_dot_product_attention = _attention  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        nn.functional.scaled_dot_product_attention = own
+
+
 def _group_norm(
     data: torch.Tensor,
     weight: torch.Tensor | None,
@@ -100,6 +291,10 @@ def _group_norm(
     result = result if weight is None else result * weight.reshape(per_channel)
     result = result if bias is None else result + bias.reshape(per_channel)
     return result, mean.reshape(num, groups), scale.reshape(num, groups)
+
+
+# What is decomposed by us, gradients or none.
+DECOMPOSED: dict[Any, Callable[..., Any]] = {torch.ops.aten.native_group_norm.default: _group_norm}
 
 
 def place_of(node: fx.Node) -> str:
@@ -152,7 +347,7 @@ def _path_of_calls(module: nn.Module) -> Iterator[list[tuple[str, str]]]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """What torch says of its own insides is not for the user, whom one line tells what failed."""
     loggers = [logging.getLogger(name) for name in ("torch.fx.experimental", "torch.export")]
     loggers += [logging.getLogger(name) for name in _LOUD]

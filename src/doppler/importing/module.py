@@ -1,107 +1,45 @@
-"""A torch module as an einsum program, and the way between its tensors and the program's."""
+"""A torch module as an einsum program."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
-from torch.utils import _pytree as pytree
 
 from doppler.einsum.differentiation import training_program
 from doppler.einsum.program import Input, Node, Program
 from doppler.errors import InputError
+from doppler.importing.binding import Binding, Given, Result
 from doppler.importing.conversion import Conversion
-from doppler.importing.exporting import export
-
-_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+from doppler.importing.drawing import evaluated
+from doppler.importing.elementwise import Calculator
+from doppler.importing.exporting import Exported, export
+from doppler.importing.factors import Same
+from doppler.importing.joint import stops_gradients, with_gradients
+from doppler.importing.tidying import tidy
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TorchProgram:
-    """A program, and the exported module that it was made from.
+    """A program, and how the module's tensors are those of it.
 
     whole: the ops that are not split, each with its place in the module and the reason.
-    sources: per input of the program its node in the exported graph, or a number n for the numbers
-    0 to n - 1. results: per tensor that the module returns, the name of the program's result.
     """
 
     program: Program
-    exported: ExportedProgram
+    binding: Binding
     whole: tuple[str, ...]
-    sources: Mapping[str, fx.Node | int]
-    results: tuple[str, ...]
-
-    def inputs(self, arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
-        """The inputs of the program: the module's parameters and buffers, and what it is given.
-
-        Raises:
-            InputError: the arguments are not like the example inputs, or parameters have no values.
-        """
-        given = self._given(arguments)
-        shapes = {node.name: node.shape for node in self.program.nodes if isinstance(node, Input)}
-        tensors = {}
-        for name, node in self.sources.items():
-            if isinstance(node, int):
-                tensor = torch.arange(node)
-            else:
-                tensor = _evaluated(node) if node.op == "call_function" else given[node.name]
-            if tensor.is_meta:
-                raise InputError(f"{name!r} is on the meta device: there are no values to run with")
-            tensors[name] = tensor.detach().reshape(shapes[name])
-        return tensors
-
-    def outputs(self, results: Mapping[str, torch.Tensor]) -> Any:
-        """What the module returns, from the results of the program."""
-        shapes = {node.name: node.meta["val"].shape for node in _returned(self.exported)}
-        names, leaves = iter(self.results), []
-        for spec in self.exported.graph_signature.output_specs:
-            if isinstance(spec.arg, TensorArgument):
-                leaves.append(results[next(names)].reshape(shapes[spec.arg.name]))
-            else:
-                leaves.append(getattr(spec.arg, "value", None))
-        assert self.exported.call_spec.out_spec is not None
-        return pytree.tree_unflatten(leaves, self.exported.call_spec.out_spec)
-
-    def new_parameters(self, results: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The parameters after the step, by the module's names; none if nothing is trained."""
-        shapes = {name: tensor.shape for name, tensor in self.exported.state_dict.items()}
-        return {
-            name: results[f"{name}.new"].reshape(shape)
-            for name, shape in shapes.items()
-            if f"{name}.new" in results
-        }
-
-    def _given(self, arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
-        """Per placeholder of the exported graph its tensor."""
-        leaves, spec = pytree.tree_flatten((tuple(arguments), {}))
-        expected = self.exported.call_spec.in_spec
-        if spec != expected:
-            raise InputError(
-                f"{self.program.name}: called with {len(arguments)} arguments that are not built "
-                "like the example inputs"
-            )
-        state = {**self.exported.state_dict, **self.exported.constants}
-        placeholders = {node.name: node for node in _placeholders(self.exported)}
-        given, user = {}, iter(leaves)
-        for one in self.exported.graph_signature.input_specs:
-            value = next(user) if one.kind == InputKind.USER_INPUT else state[one.target]  # type: ignore[index]
-            if isinstance(one.arg, TensorArgument):
-                like = placeholders[one.arg.name].meta["val"]
-                if (value.shape, value.dtype) != (like.shape, like.dtype):
-                    raise InputError(
-                        f"{self.program.name}: {one.arg.name!r} has shape {tuple(value.shape)} and "
-                        f"{value.dtype}, the example had {tuple(like.shape)} and {like.dtype}"
-                    )
-                given[one.arg.name] = value
-        return given
 
 
 def import_module(
-    module: nn.Module,
-    example_inputs: Sequence[Any],
+    module: nn.Module | ExportedProgram,
+    example_inputs: Sequence[Any] = (),
+    example_kwargs: Mapping[str, Any] | None = None,
     *,
     training: bool = False,
     learning_rate: float = 1e-3,
@@ -109,77 +47,188 @@ def import_module(
     """A torch module as an einsum program.
 
     Args:
-        module: on any device, the meta device included; nothing is computed.
-        example_inputs: tensors of the shapes and dtypes that it will be called with.
-        training: the module returns its loss; backward and a step of gradient descent are added.
+        module: on any device, the meta device included; nothing is computed. Or what torch.export
+            made of one, which brings its example inputs.
+        example_inputs: what it will be called with, by position: tensors, and what holds them.
+        example_kwargs: the same, by keyword.
+        training: the module returns its loss, alone, first, or under that name; backward and a step
+            of gradient descent are added.
         learning_rate: of that step.
 
     Raises:
         InputError: one line that names the op, where in the module it is, and what can be done.
     """
-    exported = export(module, example_inputs)
-    conversion = Conversion(exported.graph)
-    sources: dict[str, fx.Node | int] = {}
-    parameters = _parameters(exported)
-    for node in _placeholders(exported):
-        if node.users and isinstance(node.meta.get("val"), torch.Tensor):
-            sources[conversion.add_input(node, parameters.get(node.name, node.name))] = node
-    conversion.run()
-    name = type(module).__name__
-    numbers = conversion.results(_result_tensors(exported, name))
-    program = Program(
-        name=name,
-        parameters={},
-        nodes=tuple(conversion.builder.nodes),
-        given_splits={},
-        copies_sums=False,
-    )
-    if training:
-        trainable = {parameters[name] for name in _trainable(exported)}
-        program = _trained(program, numbers, trainable, learning_rate)
-    return TorchProgram(
-        program=program,
-        exported=exported,
-        whole=tuple(conversion.whole),
-        sources={**sources, **conversion.folded},
-        results=tuple(conversion.result_name(number) for number in numbers),
-    )
+    exported = export(module, example_inputs, example_kwargs or {}, training=training)
+    if not training:
+        return _Import(exported).finished()
+    if not stops_gradients(exported.traced):
+        # Torch knows the gradients of ops that are no einsums.
+        with suppress(InputError):
+            return _Import(exported).finished(by_einsums=learning_rate)
+    imported = _Import(with_gradients(exported))
+    imported.add_steps(learning_rate)
+    return imported.finished()
 
 
-def _result_tensors(exported: ExportedProgram, name: str) -> list[fx.Node]:
-    """What the module of this name returns; no op may change what it was given."""
-    returned = {node.name: node for node in _returned(exported)}
-    tensors: list[fx.Node] = []
-    for spec in exported.graph_signature.output_specs:
-        if spec.kind in _MUTATIONS:
-            raise InputError(
-                f"{name}: its forward changes {str(spec.target)!r}, as norms do "
-                "in training; call .eval(), or keep what changes out of the module"
-            )
-        if isinstance(spec.arg, TensorArgument):
-            tensors.append(returned[spec.arg.name])
-    return tensors
+class _Import:
+    """One exported graph on its way to a program."""
 
+    def __init__(self, exported: Exported) -> None:
+        self.exported, self.graph = exported, exported.program.graph
+        self.state_of = _state_names(exported.program)
+        tidy(self.graph)
+        # Per placeholder of a parameter its gradient, if the graph returns any.
+        self.gradients = self._gradients()
+        ties = [
+            Same((weight, dim), (gradient.name, dim))
+            for weight, gradient in self.gradients.items()
+            for dim in range(gradient.meta["val"].dim())
+        ]
+        self.conversion = Conversion(self.graph, ties)
+        # Per input of the program its placeholder, and the other way.
+        self.placeholders: dict[str, fx.Node] = {}
+        self.inputs: dict[str, str] = {}
+        for node in self.graph.find_nodes(op="placeholder"):
+            if node.users and isinstance(node.meta.get("val"), torch.Tensor):
+                asked = self.state_of.get(node.name, node.name)
+                name = self.conversion.add_input(node, asked)
+                self.placeholders[name], self.inputs[node.name] = node, name
+        self.conversion.run()
+        self.steps: dict[str, Result] = {}
 
-def _trained(
-    program: Program, results: Sequence[int], trainable: set[str], learning_rate: float
-) -> Program:
-    """The program, its gradients and the step, for the parameters that the loss depends on."""
-    nodes = list(program.nodes)
-    if len(results) != 1 or nodes[results[0]].shape or nodes[results[0]].dtype[0] not in "fb":
-        raise InputError(
-            f"{program.name}: training=true needs a module that returns its loss, one real number"
+    def _gradients(self) -> dict[str, fx.Node]:
+        placeholder_of = {target: name for name, target in self.state_of.items()}
+        specs = self.exported.program.graph_signature.output_specs
+        args: Any = self.graph.output_node().args[0]
+        return {
+            placeholder_of[str(spec.target)]: node
+            for spec, node in zip(specs, args, strict=True)
+            if spec.kind == OutputKind.GRADIENT_TO_PARAMETER and node is not None
+        }
+
+    def add_steps(self, learning_rate: float) -> None:
+        """The parameters after a step along the gradients that the graph returns."""
+        for placeholder, gradient in self.gradients.items():
+            name = self.inputs[placeholder]
+            weight = self.conversion.value(self.placeholders[name])
+            calculator = Calculator(weight.dtype, weight.shape)
+            step = calculator.mul(learning_rate, self.conversion.value(gradient))
+            new = calculator.sub(weight, step)
+            every = list(range(len(new.extents)))
+            self.conversion.builder.computed(f"{name}.new", replace(new, name=""), every)
+            self._add_step(name, f"{name}.new")
+
+    def finished(self, by_einsums: float | None = None) -> TorchProgram:
+        """The program and its binding.
+
+        by_einsums: learning rate of a step whose gradients are einsums too.
+
+        Raises:
+            InputError: an op has no such gradient.
+        """
+        specs = self.exported.program.graph_signature.output_specs
+        args: Any = self.graph.output_node().args[0]
+        wanted = [
+            (spec, node)
+            for spec, node in zip(specs, args, strict=True)
+            if isinstance(spec.arg, TensorArgument) and spec.kind in _RESULTS
+        ]
+        numbers = self.conversion.results([node for _, node in wanted])
+        program = Program(
+            name=self.exported.name,
+            parameters={},
+            nodes=tuple(self.conversion.builder.nodes),
+            given_splits={},
+            copies_sums=False,
         )
-    reached = _upstream(nodes, results[0])
-    for number in reached:
-        node = nodes[number]
-        if isinstance(node, Input) and node.name in trainable:
-            nodes[number] = replace(node, is_weight=True)
-    program = replace(program, nodes=tuple(nodes), loss=results[0])
-    try:
+        if by_einsums is not None:
+            of_user = [
+                number
+                for (spec, _), number in zip(wanted, numbers, strict=True)
+                if spec.kind == OutputKind.USER_OUTPUT
+            ]
+            program = self._trained(program, of_user[self.exported.loss], by_einsums)
+        results: list[Result] = []
+        effects: dict[int | str, Result] = {}
+        for (spec, node), number in zip(wanted, numbers, strict=True):
+            shape = tuple(node.meta["val"].shape)
+            result = Result(self.conversion.result_name(number), shape)
+            if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+                results.append(result)
+            elif spec.kind == OutputKind.BUFFER_MUTATION:
+                effects[str(spec.target)] = result
+            else:
+                effects[self._user_inputs().index(str(spec.target))] = result
+        binding = self._binding(tuple(results), effects)
+        return TorchProgram(program=program, binding=binding, whole=tuple(self.conversion.whole))
+
+    def _trained(self, program: Program, loss: int, learning_rate: float) -> Program:
+        """The program, its gradients and the step, for parameters that the loss depends on."""
+        nodes = list(program.nodes)
+        state = self.exported.program.state_dict
+        for number in _upstream(nodes, loss):
+            node = nodes[number]
+            if not isinstance(node, Input) or node.name not in self.placeholders:
+                continue
+            placeholder = self.placeholders[node.name].name
+            is_parameter = placeholder in self.exported.program.graph_signature.inputs_to_parameters
+            if is_parameter and state[self.state_of[placeholder]].requires_grad:
+                nodes[number] = replace(node, is_weight=True)
+                self._add_step(node.name, f"{node.name}.new")
+        program = replace(program, nodes=tuple(nodes), loss=loss)
         return training_program(program, learning_rate=learning_rate)
-    except InputError as error:
-        raise InputError(f"{error}; training=false places the forward alone") from None
+
+    def _add_step(self, name: str, result: str) -> None:
+        """Of an input of the program that is a parameter, by all names that the module has."""
+        placeholder = self.placeholders[name]
+        state = self.exported.traced.state_dict
+        own = state[self.state_of[placeholder.name]]
+        for key, tensor in state.items():
+            if tensor is own:
+                self.steps[key] = Result(result, tuple(placeholder.meta["val"].shape))
+
+    def _user_inputs(self) -> list[str]:
+        """The placeholders of the tensors of a call, in the order of the tree."""
+        return [
+            spec.arg.name
+            for spec in self.exported.program.graph_signature.input_specs
+            if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+        ]
+
+    def _binding(self, results: tuple[Result, ...], effects: Mapping[int | str, Result]) -> Binding:
+        conversion, users = self.conversion, self._user_inputs()
+        values = {one.name: one.meta["val"] for one in self.graph.find_nodes(op="placeholder")}
+        names = {name: node.name for name, node in self.placeholders.items()}
+        folded = {
+            name: partial(torch.arange, node) if isinstance(node, int) else partial(evaluated, node)
+            for name, node in conversion.folded.items()
+        }
+        shapes = {
+            node.name: node.shape for node in conversion.builder.nodes if isinstance(node, Input)
+        }
+        return Binding(
+            name=self.exported.name,
+            parameters=self.exported.parameters,
+            arguments=self.exported.arguments,
+            returned=self.exported.returned,
+            given=tuple(Given(one, tuple(values[one].shape), values[one].dtype) for one in users),
+            shapes=shapes,
+            from_arguments={name: users.index(one) for name, one in names.items() if one in users},
+            from_state={
+                name: self.state_of[one] for name, one in names.items() if one in self.state_of
+            },
+            computed={**folded, **conversion.drawn},
+            results=results,
+            effects=effects,
+            steps=self.steps,
+            state={**self.exported.program.state_dict, **self.exported.program.constants},
+        )
+
+
+_RESULTS = (
+    *(OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT),
+    *(OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION),
+)
 
 
 def _upstream(nodes: Sequence[Node], number: int) -> set[int]:
@@ -192,44 +241,11 @@ def _upstream(nodes: Sequence[Node], number: int) -> set[int]:
     return found
 
 
-def _placeholders(exported: ExportedProgram) -> list[fx.Node]:
-    return [node for node in exported.graph.nodes if node.op == "placeholder"]
-
-
-def _returned(exported: ExportedProgram) -> list[fx.Node]:
-    (output,) = (node for node in exported.graph.nodes if node.op == "output")
-    return [node for node in output.all_input_nodes]
-
-
-def _parameters(exported: ExportedProgram) -> dict[str, str]:
-    """Per placeholder of a parameter or buffer, what the module calls it."""
+def _state_names(exported: ExportedProgram) -> dict[str, str]:
+    """Per placeholder of a parameter, buffer or constant, what the module calls it."""
     signature = exported.graph_signature
     return {
         **signature.inputs_to_parameters,
         **signature.inputs_to_buffers,
         **signature.inputs_to_lifted_tensor_constants,
     }
-
-
-def _trainable(exported: ExportedProgram) -> list[str]:
-    signature = exported.graph_signature
-    return [
-        name
-        for name, target in signature.inputs_to_parameters.items()
-        if exported.state_dict[target].requires_grad
-    ]
-
-
-@torch.no_grad()
-def _evaluated(node: fx.Node) -> torch.Tensor:
-    """The value of an op on constants."""
-
-    def value(argument: Any) -> Any:
-        if isinstance(argument, fx.Node):
-            return _evaluated(argument)
-        return torch.device("cpu") if isinstance(argument, torch.device) else argument
-
-    arguments = pytree.tree_map(value, list(node.args), is_leaf=lambda x: isinstance(x, fx.Node))
-    options = {key: value(one) for key, one in node.kwargs.items()}
-    assert callable(node.target)
-    return node.target(*arguments, **options)

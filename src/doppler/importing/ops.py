@@ -1,15 +1,29 @@
 """One rule for each op of torch that the language of einsum programs can say."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
+from doppler.errors import InputError
+from doppler.graph.scalar import WHOLE
+from doppler.importing.drawing import draw_of, is_random, mask_of_dropout
 from doppler.importing.elementwise import Calculator, elementwise
-from doppler.importing.ties import COPIES, RESHAPES, SOFTMAXES, reduced_dims, slice_range
+from doppler.importing.exporting import place_of
+from doppler.importing.norms import batch_norm, layer_norm
+from doppler.importing.reductions import HALF, mean_of, reduce
+from doppler.importing.ties import (
+    BATCH_NORMS,
+    COPIES,
+    RESHAPES,
+    SOFTMAXES,
+    is_reshape,
+    reduced_dims,
+    slice_range,
+)
 from doppler.importing.values import Value, constant
 from doppler.importing.views import concatenation, cut_of, index_of, part_of
 
@@ -19,10 +33,8 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 CONSTANTS = (
-    *(aten.full.default, aten.scalar_tensor.default, aten.full_like.default, aten.zeros.default),
-    *(aten.ones.default, aten.zeros_like.default, aten.ones_like.default),
+    *(aten.full.default, aten.scalar_tensor.default, aten.zeros.default, aten.ones.default),
 )
-_HALF = ("f16", "bf16")
 
 
 def convert_op(c: "Conversion", node: fx.Node) -> Value:
@@ -31,11 +43,12 @@ def convert_op(c: "Conversion", node: fx.Node) -> Value:
     if target is getitem:
         source: Any = node.args[0]
         rule = _FIRST_RESULTS.get(source.target) if node.args[1] == 0 else None
-        if source.target is aten.split_with_sizes.default:
-            rule = _part
+        rule = _RULES_OF_PARTS.get(source.target, rule)
         value = rule(c, node) if rule else None
     elif target in _RULES:
         value = _RULES[target](c, node)
+    elif is_random(node) and (draw := draw_of(node)):
+        value = c.add_drawn(node, node, c.dtype(node), draw)
     else:
         arguments = [_argument(c, one) for one in node.args]
         is_plain = all(
@@ -60,12 +73,12 @@ def _operand(c: "Conversion", node: fx.Node, k: int = 0) -> Value:
 
 def _constant(c: "Conversion", node: fx.Node) -> Value | None:
     name = str(node.target).split(".")[1]
-    if name in ("full", "full_like"):
+    if name == "full":
         number = node.args[1]
     else:
         number = node.args[0] if name == "scalar_tensor" else float("ones" in name)
-    if not isinstance(number, bool | int | float):
-        return None
+    if not isinstance(number, bool | int | float) or float(number) != number == number:
+        return None  # a whole number of so many digits is none of a program's
     return constant(number, c.dtype(node), c.shape(node))
 
 
@@ -77,6 +90,16 @@ def _reshape(c: "Conversion", node: fx.Node) -> Value | None:
     if node.name in c.factors.refused:
         return None
     return _operand(c, node).regrouped(c.shape(node))
+
+
+def _as_strided(c: "Conversion", node: fx.Node) -> Value | None:
+    """Where it is the same elements in the same order; else as torch has it, of dense memory."""
+    if is_reshape(node):
+        return _reshape(c, node)
+    read: Any = node.args[0]
+    if not read.meta["val"].is_contiguous():
+        raise InputError(f"{place_of(node)}: reads memory as it lies; use .contiguous() before it")
+    return None
 
 
 def _permute(c: "Conversion", node: fx.Node) -> Value:
@@ -111,19 +134,10 @@ def _cat(c: "Conversion", node: fx.Node) -> Value | None:
 # --- Reductions -----------------------------------------------------------------------------------
 
 
-def _reduce(
-    c: "Conversion", value: Value, dims: Sequence[int], aggregation: str, name: str
-) -> Value:
-    """Aggregated over dimensions, each of which keeps one element."""
-    shape = tuple(() if dim in dims else own for dim, own in enumerate(value.shape))
-    places = [place for dim in dims for place in value.places(dim)]
-    return c.builder.reduced(value, places, aggregation, name, shape)
-
-
 def _reduction(aggregation: str) -> Callable[["Conversion", fx.Node], Value | None]:
     def rule(c: "Conversion", node: fx.Node) -> Value:
         value = _operand(c, node).cast(c.dtype(node))
-        reduced = _reduce(c, value, reduced_dims(node), aggregation, c.name(node))
+        reduced = reduce(c, value, reduced_dims(node), aggregation, c.name(node))
         return reduced.regrouped(c.shape(node))
 
     return rule
@@ -135,7 +149,7 @@ def _extreme(aggregation: str) -> Callable[["Conversion", fx.Node], Value | None
     def rule(c: "Conversion", node: fx.Node) -> Value:
         source: Any = node.args[0]
         value = _operand(c, source)
-        reduced = _reduce(c, value, reduced_dims(source), aggregation, c.name(node))
+        reduced = reduce(c, value, reduced_dims(source), aggregation, c.name(node))
         return reduced.regrouped(c.shape(node))
 
     return rule
@@ -157,19 +171,13 @@ def _gather(c: "Conversion", node: fx.Node) -> Value | None:
     numbers = numbers.regrouped((*numbers.shape, *(() for _ in value.shape[dim + 1 :])))
     is_wanted = Calculator("i64", value.shape).equal(numbers, wanted)
     kept = Calculator(value.dtype, value.shape).choose(is_wanted, value, 0.0)
-    return _reduce(c, kept, [dim], "add", c.name(node)).regrouped(c.shape(node))
-
-
-def _mean_of(c: "Conversion", value: Value, dims: Sequence[int], name: str) -> Value:
-    num = math.prod(factor for dim in dims for factor in value.shape[dim])
-    total = _reduce(c, value, dims, "add", name)
-    return Calculator(value.dtype, total.shape).mul(1 / num, total)
+    return reduce(c, kept, [dim], "add", c.name(node)).regrouped(c.shape(node))
 
 
 def _mean(c: "Conversion", node: fx.Node) -> Value:
     dtype = c.dtype(node)
-    value = _operand(c, node).cast("f32" if dtype in _HALF else dtype)
-    mean = _mean_of(c, value, reduced_dims(node), c.name(node))
+    value = _operand(c, node).cast("f32" if dtype in HALF else dtype)
+    mean = mean_of(c, value, reduced_dims(node), c.name(node))
     return mean.regrouped(c.shape(node)).cast(dtype)
 
 
@@ -179,8 +187,8 @@ def _variance(c: "Conversion", node: fx.Node) -> Value | None:
     num = math.prod(factor for dim in dims for factor in value.shape[dim])
     calculator = Calculator(value.dtype, value.shape)
     value = c.builder.stored(value, f"{name}.operand")
-    centred = calculator.sub(value, _mean_of(c, value, dims, f"{name}.mean"))
-    total = _reduce(c, calculator.square(centred), dims, "add", name)
+    centred = calculator.sub(value, mean_of(c, value, dims, f"{name}.mean"))
+    total = reduce(c, calculator.square(centred), dims, "add", name)
     scaled = Calculator(value.dtype, total.shape).mul(1 / (num - (correction or 0)), total)
     return scaled.regrouped(c.shape(node))
 
@@ -189,56 +197,33 @@ def _softmax(c: "Conversion", node: fx.Node) -> Value:
     dim: Any = node.args[1]
     name, dtype = c.name(node), c.dtype(node)
     value = c.builder.stored(_operand(c, node), f"{name}.operand")
-    value = value.cast("f32") if value.dtype in _HALF else value
+    value = value.cast("f32") if value.dtype in HALF else value
     dims = [dim % len(value.shape)]
     calculator = Calculator(value.dtype, value.shape)
-    largest = _reduce(c, value, dims, "max", f"{name}.max")
+    largest = reduce(c, value, dims, "max", f"{name}.max")
     if node.target is aten._log_softmax.default:
         shifted = calculator.sub(value, largest)
-        total = _reduce(c, calculator.exp(shifted), dims, "add", f"{name}.sum")
+        total = reduce(c, calculator.exp(shifted), dims, "add", f"{name}.sum")
         return calculator.sub(shifted, calculator.log(total)).cast(dtype)
     powers = c.builder.stored(calculator.exp(calculator.sub(value, largest)), f"{name}.exp")
-    total = _reduce(c, powers, dims, "add", f"{name}.sum")
+    total = reduce(c, powers, dims, "add", f"{name}.sum")
     return calculator.div(powers, total).cast(dtype)
 
 
-# --- Normalisations -------------------------------------------------------------------------------
-
-
-def _layer_norm(c: "Conversion", node: fx.Node) -> Value:
-    source: Any = node.args[0]
-    data, normalized, weight, bias, eps = source.args
-    name, dtype = c.name(node), c.dtype(node)
-    value = c.builder.stored(c.value(data), f"{name}.operand")
-    value = value.cast("f32") if dtype in _HALF else value
-    rank = len(value.shape)
-    dims = list(range(rank - len(normalized), rank))
-    calculator = Calculator(value.dtype, value.shape)
-    centred = calculator.sub(value, _mean_of(c, value, dims, f"{name}.mean"))
-    centred = c.builder.stored(centred, f"{name}.centred")
-    variance = _mean_of(c, calculator.square(centred), dims, f"{name}.variance")
-    result = calculator.mul(centred, calculator.rsqrt(calculator.add(variance, eps)))
-    result = result if weight is None else calculator.mul(result, c.value(weight))
-    result = result if bias is None else calculator.add(result, c.value(bias))
-    return result.cast(dtype)
-
-
-def _batch_norm(c: "Conversion", node: fx.Node) -> Value:
-    """By the statistics of the training."""
-    source: Any = node.args[0]
-    data, weight, bias, mean, variance, _, eps = source.args
-    value, dtype = c.value(data), c.dtype(node)
-    calculator = Calculator("f32" if dtype in _HALF else dtype, value.shape)
-
-    def channels(one: fx.Node) -> Value:
-        own = c.value(one)
-        return own.regrouped((*own.shape, *(() for _ in value.shape[2:])))
-
-    scale = calculator.rsqrt(calculator.add(channels(variance), eps))
-    result = calculator.mul(calculator.sub(value, channels(mean)), scale)
-    result = result if weight is None else calculator.mul(result, channels(weight))
-    result = result if bias is None else calculator.add(result, channels(bias))
-    return result.cast(dtype)
+def _dropout(c: "Conversion", node: fx.Node) -> Value:
+    """The elements that are kept, and which those are: an input, drawn for every run."""
+    source, place = node.args
+    assert isinstance(source, fx.Node)
+    data, probability, train = source.args
+    kept: Any = 1 - probability if train is not False else 1  # type: ignore[operator]
+    calculator = Calculator(c.dtype(node), c.shape(node))
+    if kept == 1:
+        return c.value(data) if place == 0 else constant(1, "bool", c.shape(node))  # type: ignore[arg-type]
+    mask = c.add_drawn(source, node, "bool", mask_of_dropout(source))
+    if place == 1:
+        return mask
+    scaled = calculator.mul(c.value(data), 1 / kept if kept else 0.0)  # type: ignore[arg-type]
+    return calculator.mul(scaled, mask)
 
 
 # --- Products -------------------------------------------------------------------------------------
@@ -246,7 +231,7 @@ def _batch_norm(c: "Conversion", node: fx.Node) -> Value:
 
 def _product(c: "Conversion", node: fx.Node, first: int = 0) -> Value | None:
     dtype = c.dtype(node)
-    if dtype in ("i64", "bool"):
+    if dtype in (*WHOLE, "bool"):
         return None
     one, other = _operand(c, node, first), _operand(c, node, first + 1)
     dims = len(one.shape) - 2
@@ -269,6 +254,7 @@ _RULES: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
     **dict.fromkeys(COPIES, _copy),
     **dict.fromkeys((*RESHAPES, aten.unsqueeze.default, aten.squeeze.dims), _reshape),
     aten.squeeze.dim: _reshape,
+    aten.as_strided.default: _as_strided,
     aten.permute.default: _permute,
     aten.expand.default: _expand,
     aten.select.int: _select,
@@ -286,9 +272,13 @@ _RULES: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
     **dict.fromkeys((aten.mm.default, aten.bmm.default), _product),
     aten.addmm.default: _addmm,
 }
+_RULES_OF_PARTS: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
+    aten.split_with_sizes.default: _part,
+    aten.native_dropout.default: _dropout,
+    aten.native_layer_norm.default: layer_norm,
+    **dict.fromkeys(BATCH_NORMS, batch_norm),
+}
 _FIRST_RESULTS: dict[Any, Callable[["Conversion", fx.Node], Value | None]] = {
     aten.max.dim: _extreme("max"),
     aten.min.dim: _extreme("min"),
-    aten.native_layer_norm.default: _layer_norm,
-    aten._native_batch_norm_legit_no_training.default: _batch_norm,
 }

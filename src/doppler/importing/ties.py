@@ -1,6 +1,7 @@
 """Which dimensions of what an op reads, and of its result, have the same elements."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from operator import getitem
 from typing import Any
 
@@ -8,7 +9,9 @@ import torch
 from torch import fx
 
 from doppler.importing.calls import shared_dims
+from doppler.importing.drawing import OF_SHAPE
 from doppler.importing.factors import Dim, Reshape, Same, Slice, Tie
+from doppler.importing.tidying import tensors_of
 
 aten = torch.ops.aten
 
@@ -17,13 +20,16 @@ COPIES = (
     *(aten.clone.default, aten._to_copy.default, aten.alias.default, aten.detach.default),
     *(aten.lift_fresh_copy.default, aten.contiguous.default),
 )
+BATCH_NORMS = (
+    aten._native_batch_norm_legit_no_training.default,
+    aten._native_batch_norm_legit_functional.default,
+)
 SOFTMAXES = (aten._softmax.default, aten._log_softmax.default)
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
     """The shape of a tensor; of several results that of the first."""
-    value = node.meta["val"]
-    return tuple((value[0] if isinstance(value, tuple | list) else value).shape)
+    return tuple(tensors_of(node)[0].shape)
 
 
 def is_tensor(node: Any) -> bool:
@@ -64,6 +70,20 @@ def _reshape(node: fx.Node) -> Iterator[Tie]:
         yield from (Same(one, other) for one, other in zip(before, after, strict=True))
     else:
         yield Reshape(node.name, tuple(before), tuple(after))
+
+
+def is_reshape(node: fx.Node) -> bool:
+    """Whether ``as_strided`` is all elements of a dense tensor in the order of its memory."""
+    read, value = node.args[0], node.meta["val"]
+    assert isinstance(read, fx.Node)
+    given = read.meta["val"]
+    both_dense = given.is_contiguous() and value.is_contiguous()
+    return both_dense and given.numel() == value.numel() and value.storage_offset() == 0
+
+
+def _as_strided(node: fx.Node) -> Iterator[Tie]:
+    if is_reshape(node):
+        yield from _reshape(node)
 
 
 def _larger_dims(node: fx.Node) -> list[Dim]:
@@ -186,6 +206,11 @@ def _getitem(node: fx.Node) -> Iterator[Tie]:
         yield from _others(read, node, dim)
         if shape_of(node)[dim] > 1:
             yield Slice((read.name, dim), (node.name, dim), start, 1)
+    elif source.target in BATCH_NORMS and place > 0:  # of every channel
+        yield from _same(source, 1, node, 0)
+    elif source.target is aten.native_layer_norm.default and place > 0:
+        for dim in range(len(shape_of(node))):
+            yield from _same(source, dim, node, dim)
     elif shape_of(node) == shape_of(source):
         for dim in range(len(shape_of(node))):
             yield from _same(source, dim, node, dim)
@@ -208,6 +233,7 @@ _REDUCTIONS = (
 _RULES: dict[Any, Callable[[fx.Node], Iterator[Tie]]] = {
     **dict.fromkeys((*RESHAPES, aten.unsqueeze.default, aten.squeeze.dims), _reshape),
     aten.squeeze.dim: _reshape,
+    aten.as_strided.default: _as_strided,
     aten.permute.default: _permute,
     aten.expand.default: _aligned,
     aten.select.int: _select,
@@ -221,7 +247,9 @@ _RULES: dict[Any, Callable[[fx.Node], Iterator[Tie]]] = {
     aten.addmm.default: _addmm,
     **dict.fromkeys(COPIES, _aligned),
     aten.native_layer_norm.default: _aligned,
-    aten._native_batch_norm_legit_no_training.default: _batch_norm,
+    aten.native_dropout.default: _aligned,
+    **dict.fromkeys(OF_SHAPE, _aligned),
+    **dict.fromkeys(BATCH_NORMS, _batch_norm),
 }
 
 
@@ -233,12 +261,8 @@ def all_ties(nodes: Sequence[fx.Node]) -> list[Tie]:
             continue
         if node.target is getitem:
             ties += _getitem(node)
-        elif "val" in node.meta and _first_tensor(node):
-            ties += ties_of(node)
+        elif tensors_of(node):
+            # An op that is not called as its rule expects it becomes a call, which needs none.
+            with suppress(AssertionError, IndexError, TypeError, ValueError):
+                ties += list(ties_of(node))
     return ties
-
-
-def _first_tensor(node: fx.Node) -> bool:
-    value = node.meta["val"]
-    first = value[0] if isinstance(value, tuple | list) and value else value
-    return isinstance(first, torch.Tensor)

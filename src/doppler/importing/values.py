@@ -12,7 +12,6 @@ from string import ascii_letters
 from typing import NamedTuple, TypeAlias
 
 from doppler.einsum.program import Einsum, Fill, Input, Node, formation_of
-from doppler.errors import InputError
 from doppler.graph.scalar import DTYPES, Apply, Element, Number, Scalar, map_elements
 from doppler.graph.scalar_algebra import add, conj, div, mul, neg, power, sub
 
@@ -145,7 +144,11 @@ class Builder:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self._names: set[str] = set()
+        self._names: dict[str, None] = {}
+
+    def parts(self) -> tuple[list[Node], dict[str, None]]:
+        """All that grows with every node, the last one behind."""
+        return self.nodes, self._names
 
     def append(self, node: Node) -> int:
         """Add a node, by another name if its own is taken, and a formation if it aggregates.
@@ -157,12 +160,12 @@ class Builder:
         while name in self._names:
             times += 1
             name = f"{node.name}_{times}"
-        self._names.add(name)
+        self._names[name] = None
         node = replace(node, name=name)
         self.nodes.append(node)
         number = len(self.nodes) - 1
         if isinstance(node, Einsum) and node.aggregation is not None:
-            self._names.add(f"{name}.formation")
+            self._names[f"{name}.formation"] = None
             self.nodes.append(formation_of(node, number))
             number += 1
         return number
@@ -254,7 +257,7 @@ class Builder:
     ) -> Einsum:
         order, extents = [*kept, *summed], value.extents
         if len(order) > len(ascii_letters):
-            raise InputError(f"op {name!r}: {len(order)} factors of dimensions are too many")
+            raise ValueError(f"op {name!r}: {len(order)} factors of dimensions are too many")
         return Einsum(
             name=name,
             shape=tuple(extents[place] for place in kept),

@@ -51,11 +51,10 @@ def load_module(
             `import_module`, `check_memory` and the decomposition do.
     """
     model, examples, keywords = make_module(module)
-    if keywords:
-        raise InputError(
-            f"workload.module: {module} returned inputs by keyword, which are no tuple"
-        )
-    program = import_module(model, examples, training=training, learning_rate=learning_rate).program
+    imported = import_module(
+        model, examples, keywords, training=training, learning_rate=learning_rate
+    )
+    program = imported.program
     check_memory(program, cluster)
     return lower(program, decomposition.splits(program, parts), name=name)
 

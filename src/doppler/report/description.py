@@ -28,6 +28,12 @@ def describe(graph: DataflowGraph) -> list[str]:
         f"{len(widths)} levels, widths: {_runs(widths)}",
         f"fan-in: {_histogram(in_V)}; fan-out: {_histogram(out_V)}",
     ]
+    grouped_V, num_pinned = ops.group >= 0, int((ops.pinned >= 0).sum())
+    if grouped_V.any() or num_pinned:
+        lines.append(
+            f"{len(np.unique(ops.group[grouped_V]))} groups of {grouped_V.sum()} ops in all; "
+            f"{num_pinned} ops are pinned to a device"
+        )
     rows = [("kind", "ops", "FLOP", "share", "output")]
     total = ops.flops.sum() or 1.0
     kinds = np.array(ops.kinds)
@@ -42,10 +48,10 @@ def describe(graph: DataflowGraph) -> list[str]:
                 quantity(ops.output_bytes[of_kind].sum(), "B"),
             )
         )
-    lines += ["", *_aligned(rows)]
+    lines += ["", *aligned(rows)]
     splits = split_rows(graph)
     if splits:
-        lines += ["", *_aligned([("tensor", "kind", "dtype", "shape", "blocks"), *splits])]
+        lines += ["", *aligned([("tensor", "kind", "dtype", "shape", "blocks"), *splits])]
     return lines
 
 
@@ -134,7 +140,8 @@ def _runs(widths: list[int]) -> str:
     return " ".join(shown[:_MAX_WIDTHS] + more)
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    """The rows as lines, the cells of a column one below the other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -11,6 +11,7 @@ from doppler.search.configured import (
 )
 from doppler.search.effort import NO_EFFORT, Effort, seeded_generator
 from doppler.search.engine import Budget, SearchStep, search
+from doppler.search.estimating import AnnealEstimates, Drafts, Episodes
 from doppler.search.steps import (
     EPISODE,
     GREEDY,
@@ -29,11 +30,14 @@ __all__ = [
     "MERGED_EPISODE",
     "NOTHING",
     "NO_EFFORT",
+    "AnnealEstimates",
     "AnnealFromBest",
     "BestSoFar",
     "Budget",
     "Combined",
+    "Drafts",
     "Effort",
+    "Episodes",
     "Found",
     "GreedyEpisode",
     "InParts",

@@ -16,6 +16,7 @@ from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED, load_policy_weights
 from doppler.resources import resource
 from doppler.search.engine import Budget, SearchStep
+from doppler.search.estimating import Episodes
 from doppler.search.steps import GreedyEpisode, PlaceAgain, PlaceOnce
 
 # What the method "auto" is: a file of conf/baseline.
@@ -71,20 +72,27 @@ def _baseline(name: str) -> DictConfig:
 def policy_steps(
     settings: DictConfig, policy: Policy, view: View, *, trained: bool
 ) -> Sequence[SearchStep]:
-    """Samples of a policy, then annealing from the best of them.
+    """What a policy places, then annealing from the best of it.
 
     Args:
         settings: conf/search.
         policy: whose placements these are.
         view: of the problem.
-        trained: the policy has trained on this problem. One that has not is asked for its greedy
-            placement first, and is spared to find out that the ends of the heaviest edges belong
+        trained: the policy has trained on this problem, and is asked for samples. One that has not
+            is asked for its greedy placement, and what it draws is made better on estimates before
+            it is executed; it is spared to find out that the ends of the heaviest edges belong
             together (docs/pretrained.md).
     """
-    seen = view if trained else heavy_merged(view)
-    sample = instantiate(settings.sample)(policy=policy, view=seen, share=settings.share)
-    steps = [sample, instantiate(settings.anneal)]
-    return steps if trained else [GreedyEpisode(policy=policy, view=seen), *steps]
+    anneal = instantiate(settings.anneal)
+    if trained:
+        return [
+            instantiate(settings.sample)(policy=policy, view=view, share=settings.share),
+            anneal,
+        ]
+    seen = heavy_merged(view)
+    drafts = [Episodes(policy=policy, view=seen, merged=merged) for merged in (False, True)]
+    greedy = GreedyEpisode(policy=policy, view=seen)
+    return [greedy, instantiate(settings.estimates)(drafts=drafts), anneal]
 
 
 def load_policy(weights: str | Path = PRETRAINED) -> Policy:

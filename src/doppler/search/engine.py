@@ -14,9 +14,10 @@ from doppler.options import Natural, Positive, Share, check
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.effort import Effort
 
-# Within seconds: evaluations of a step's first, timed, turn; the share of its time left that the
-# next turn gets; and the share of its time below which another turn is not worth it.
-_FIRST, _PART, _REST = 64, 0.7, 0.03
+# Within seconds: placements of a step's first, timed, turn; how many times as many the next turn
+# may have; the share of its time left that it gets; and the share of its time below which another
+# turn is not worth it.
+_FIRST, _GROWTH, _PART, _REST = 4, 8, 0.7, 0.03
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,7 @@ def search(
 def _repeat(step: SearchStep, best: BestSoFar, seconds: float, rng: np.random.Generator) -> None:
     """Search again and again, each time for most of the time that is left."""
     until_s = time.perf_counter() + seconds
-    num, walks = _FIRST + best.confirmations, len(os.sched_getaffinity(0))
+    num, walks = _FIRST * best.num_confirming, len(os.sched_getaffinity(0))
     while True:
         begin_s, before = time.perf_counter(), best.evaluations
         step.search(best, num, rng, walks=walks)
@@ -131,4 +132,4 @@ def _repeat(step: SearchStep, best: BestSoFar, seconds: float, rng: np.random.Ge
         each_s, left_s = (now_s - begin_s) / used, until_s - now_s
         if left_s < _REST * seconds or left_s * _PART < each_s:
             return
-        num = int(left_s * _PART / each_s)
+        num = min(_GROWTH * num, int(left_s * _PART / each_s))

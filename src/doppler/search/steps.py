@@ -162,7 +162,7 @@ class SampleEpisodes:
     policy: Policy
     view: View
     at_most: BatchOrNone
-    merged: Share
+    merged: Share = 0.5
     share: Share | None = None
     repeats: ClassVar[bool] = True
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from doppler.compiled import compiled
 from doppler.errors import InputError
 from doppler.options import Rule, checked, within
-from doppler.problem import Placement, Problem, topological_priority
+from doppler.problem import Placement, Problem, ProblemArrays, topological_priority
 from doppler.simulator import bulk_synchronous, published, work_conserving
 from doppler.simulator.state import (
     CONTENTION_ENGINES,
@@ -170,6 +170,7 @@ class SimulatorSession:
         execution: ExecutionRules,
         noise: float,
         num_threads: int | None = None,
+        make_state: Callable[[ProblemArrays], Any] = make_state,
     ) -> None:
         self.problem = problem
         self.evaluations = 0
@@ -187,6 +188,7 @@ class SimulatorSession:
         self.counts_memory = counts_memory
         self._complete = complete
         self._num_threads = num_threads or len(os.sched_getaffinity(0))
+        self._make_state = make_state
         self._states = [make_state(problem.arrays)]
         self._pool: ThreadPoolExecutor | None = None
         self._topological = topological_priority(problem)
@@ -267,7 +269,7 @@ class SimulatorSession:
         They run on as many threads as the session has; what is compiled does not hold the GIL.
         """
         while len(self._states) < num:
-            self._states.append(make_state(self.problem.arrays))
+            self._states.append(self._make_state(self.problem.arrays))
         if num == 1:
             function(0, self._states[0])
             return

@@ -1,8 +1,8 @@
 """Estimated starts where transfers of one link wait for each other.
 
-The process's own estimate moves any number of regions at once. Here each region goes once to each
-device that reads it, over the link of the two devices, after all that went there for ops placed
-before: queues in the order of placing. Shape suffixes: V ops, R regions, D devices.
+Each region goes once to each device that reads it, over the link of the two devices, after all that
+went there for ops placed before: queues in the order of placing. Shape suffixes: V ops, R regions,
+D devices.
 
 Source: list scheduling with contention, Sinnen and Sousa, "Communication Contention in Task
 Scheduling", IEEE TPDS 2005; regions that are sent once are ours.
@@ -22,24 +22,28 @@ FloatArray = NDArray[np.float64]
 class Queues(NamedTuple):
     """What is known of links and devices; of what has been tried."""
 
+    device: NDArray[np.int64]  # [V] of placed ops
     finish: FloatArray  # [V] of placed ops
     device_free: FloatArray  # [D]
     link_free: FloatArray  # [D, D] when all that was sent from s to d is there
     arrival: FloatArray  # [R, D] of regions that were sent, -1 elsewhere
     into: FloatArray  # [D] link_free of the links into one device, if an op were placed there
     start: FloatArray  # [D] of one op on each device
+    waits: bool  # whether transfers of a link wait for each other at all
 
 
-def make_queues(p: ProblemArrays) -> Queues:
-    """Buffers for episodes of one problem."""
+def make_queues(p: ProblemArrays, *, waits: bool = True) -> Queues:
+    """Buffers for one problem."""
     num_ops, num_devices = p.op_seconds.shape
     return Queues(
+        device=np.zeros(num_ops, np.int64),
         finish=np.zeros(num_ops),
         device_free=np.zeros(num_devices),
         link_free=np.zeros((num_devices, num_devices)),
         arrival=np.zeros((len(p.size), num_devices)),
         into=np.zeros(num_devices),
         start=np.zeros(num_devices),
+        waits=waits,
     )
 
 
@@ -52,24 +56,22 @@ def empty_queues(q):
 
 
 @compiled
-def try_start(p, q, ops, v, d, commit):
-    """When v would start on d; with ``commit`` what it reads is sent there.
-
-    ops: records with the field ``device`` [V].
-    """
+def try_start(p, q, v, d, commit):
+    """When v would start on d; with ``commit`` what it reads is sent there."""
     ready = q.device_free[d]
     for s in range(len(q.into)):
         q.into[s] = q.link_free[s, d]
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
         r = p.reads[i]
         src = p.region_src[r]
-        s = ops[src].device
+        s = q.device[src]
         there = q.finish[src]
         if s != d:
             if q.arrival[r, d] >= 0.0:
                 there = q.arrival[r, d]
             else:
-                there = max(there, q.into[s])
+                if q.waits:
+                    there = max(there, q.into[s])
                 there += move_seconds(p, r, s, d)
                 q.into[s] = there
                 if commit:
@@ -82,8 +84,10 @@ def try_start(p, q, ops, v, d, commit):
 
 
 @compiled
-def place_in_queues(p, q, ops, v, d):
-    """Place v on d, after all that was placed before."""
-    finish = try_start(p, q, ops, v, d, True) + p.op_seconds[v, d]
-    q.finish[v] = finish
-    q.device_free[d] = finish
+def place_in_queues(p, q, v, d):
+    """Place v on d, after all that was placed before; returns when it starts."""
+    start = try_start(p, q, v, d, True)
+    q.device[v] = d
+    q.finish[v] = start + p.op_seconds[v, d]
+    q.device_free[d] = q.finish[v]
+    return start

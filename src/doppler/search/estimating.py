@@ -1,0 +1,156 @@
+"""Search on estimates: what is executed has been chosen, and made better, without executing.
+
+An estimate (simulator/estimates.py) takes a few microseconds and is wrong by some per cent: it
+replaces no execution, and saves most of them. Shape suffixes: B placements, V ops.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.baselines import Annealing, TaughtPlacement, placements_of_steps
+from doppler.episode import View, merged_at_random
+from doppler.errors import InputError
+from doppler.options import Count, Natural, Positive, Share, checked
+from doppler.policies import Policy
+from doppler.problem import Placement, Problem
+from doppler.search.best_so_far import BestSoFar, Found
+from doppler.simulator import SimulatorSession, open_estimates
+
+_ESTIMATED = ", estimates"  # behind the source of what they made better
+# Of annealing before one execution: ops placed in all its steps, and steps where executing takes
+# real time.
+_MOST_PLACED, _MOST_STEPS = 2_000_000, 100_000
+
+
+class Drafts(Protocol):
+    """What draws placements without executing any: a list scheduler, clusterings, a policy."""
+
+    name: ClassVar[str]
+
+    def draw(
+        self, problem: Problem, num: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Devices and priorities of ``num`` placements, [B, V] each."""
+        ...
+
+
+@checked
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Episodes:
+    """A policy's episodes as drafts.
+
+    view: of the problem. merged: place groups of ops, each time other ones; else ops.
+    """
+
+    policy: Policy
+    view: View
+    merged: bool = False
+    name: ClassVar[str] = "episode"
+
+    def draw(
+        self, problem: Problem, num: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See Drafts; ``problem`` is the view's."""
+        if not self.merged:
+            return self.policy.rollout(self.view, num, None, rng).placements()
+        drawn = [
+            self.policy.rollout(merged_at_random(self.view, rng), 1, None, rng).placements()
+            for _ in range(num)
+        ]
+        device_BV, priority_BV = map(np.concatenate, zip(*drawn, strict=True))
+        return device_BV, priority_BV
+
+
+@checked
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AnnealEstimates:
+    """Before each execution, annealing on estimates; what it finds is executed.
+
+    Every other time it begins with the best placement so far, else with new drafts: of one of each
+    kind the best by estimates. Where a system keeps no order estimates tell too little to anneal:
+    drafts are executed as they are. Where executing takes real time, annealing takes as long.
+
+    drafts: kinds of them. steps: of annealing before each execution; fewer on large graphs.
+    at_most: executions of one turn. hot, cold: see baselines.Annealing.
+
+    Source: searching a cheap model of an expensive objective before each evaluation of it, as
+    Jones, Schonlau, Welch, "Efficient global optimization of expensive black-box functions",
+    Journal of Global Optimization 1998; our model is given, not fitted.
+    """
+
+    drafts: Sequence[Drafts]
+    steps: Natural = 4000
+    at_most: Count = 64
+    hot: Positive = 0.02
+    cold: Positive = 1e-4
+    share: Share | None = None
+    repeats: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.drafts:
+            raise InputError("drafts: there is none")
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep."""
+        session = best.session
+        is_simulated = isinstance(session, SimulatorSession)
+        contention = session.execution.contention if is_simulated else "fifo"
+        steps = min(self.steps, _MOST_PLACED // session.problem.num_ops)
+        with open_estimates(session.problem, contention) as estimates:
+            for turn in range(min(self.at_most, evaluations // best.num_confirming)):
+                start = best.found
+                if turn % 2 == 0 or start.placement is None or not session.honours_order:
+                    start = self._draft(estimates, rng)
+                if steps and session.honours_order:
+                    begin_s = time.perf_counter()
+                    start = self._annealed(estimates, start, steps, rng, walks)
+                    each_s = (time.perf_counter() - begin_s) / steps
+                    if not is_simulated and np.isfinite(best.seconds):
+                        lasting = int(best.num_confirming * best.seconds / each_s)
+                        steps = min(max(self.steps, lasting), _MOST_STEPS)
+                assert start.placement is not None, "a draft is a placement"
+                best.confirm(start.placement, start.source)
+
+    def _draft(self, estimates: SimulatorSession, rng: np.random.Generator) -> Found:
+        """Of one new draft of each kind, the one that is estimated to take least."""
+        problem = estimates.problem
+        drawn = [kind.draw(problem, 1, rng) for kind in self.drafts]
+        device_BV, priority_BV = map(np.concatenate, zip(*drawn, strict=True))
+        cost_B = estimates.measure(device_BV, priority_BV).cost_s()
+        best = int(cost_B.argmin())
+        placement = Placement.make(problem, device_BV[best], priority_BV[best])
+        return Found(placement, float(cost_B[best]), self.drafts[best].name)
+
+    def _annealed(
+        self,
+        estimates: SimulatorSession,
+        start: Found,
+        steps: int,
+        rng: np.random.Generator,
+        walks: int,
+    ) -> Found:
+        """What annealing on estimates makes of it; itself where nothing is estimated to fit."""
+        assert start.placement is not None
+        annealing = Annealing(
+            evaluations=steps * walks, order=True, starts=walks, hot=self.hot, cold=self.cold
+        )
+        result = annealing.place(estimates, rng, initial=_in_order(estimates.problem, start))
+        if not np.isfinite(result.makespan_s):
+            return start
+        source = f"{start.source.removesuffix(_ESTIMATED)}{_ESTIMATED}"
+        return Found(result.placement, result.makespan_s, source)
+
+
+def _in_order(problem: Problem, found: Found) -> Placement:
+    """The same placement, but no op of it comes before its producers: estimates need that."""
+    assert found.placement is not None
+    taught = TaughtPlacement.of(problem, found.placement)
+    device_BV, priority_BV = placements_of_steps(taught.op[None], taught.device[None])
+    return Placement.make(problem, device_BV[0], priority_BV[0])

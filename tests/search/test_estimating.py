@@ -1,0 +1,126 @@
+"""Search on estimates: what it executes, counts and finds."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from plain_schedule import with_less_memory
+from problems import random_placement, random_problem
+
+from doppler.baselines import Clustering, QueuedETF
+from doppler.episode import make_view
+from doppler.errors import InputError
+from doppler.policies import DualPolicy
+from doppler.search import AnnealEstimates, BestSoFar, Budget, Episodes, search
+from doppler.simulator import WorkConserving
+from doppler.warming import _ToldSession
+
+PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
+LISTS = [Clustering(evaluations=1), QueuedETF(evaluations=1)]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Drafts that are placements at random."""
+
+    name: ClassVar[str] = "drawn"
+
+    def draw(self, problem, num, rng):
+        drawn = [random_placement(problem, int(rng.integers(1000))) for _ in range(num)]
+        return np.stack([one.device for one in drawn]), np.stack([one.priority for one in drawn])
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def found_by(step, *, problem=PROBLEM, evaluations=8, seed=0, **system) -> BestSoFar:
+    with WorkConserving(**system).open(problem) as session:
+        best = BestSoFar(session=session, confirmations=2, seed=0)
+        search([step], best, Budget(evaluations=evaluations), generator(seed))
+        assert best.evaluations == session.evaluations <= evaluations
+    return best
+
+
+def test_what_is_executed_is_counted_and_estimates_are_not():
+    assert found_by(AnnealEstimates(drafts=LISTS, steps=50)).evaluations == 8
+    assert found_by(AnnealEstimates(drafts=LISTS, steps=50, at_most=3)).evaluations == 3
+    assert found_by(AnnealEstimates(drafts=LISTS, steps=50), noise=0.1).evaluations == 8
+
+
+def test_equal_seeds_find_equal_placements():
+    step = AnnealEstimates(drafts=LISTS, steps=100)
+    rows = [found_by(step, seed=seed).found.plain() for seed in (1, 1, 2)]
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_estimates_choose_among_drafts_and_annealing_makes_them_better():
+    drawn = found_by(AnnealEstimates(drafts=[Drawn()], steps=0), evaluations=1)
+    chosen = found_by(AnnealEstimates(drafts=[Drawn()] * 30, steps=0), evaluations=1)
+    annealed = found_by(AnnealEstimates(drafts=[Drawn()], steps=3000), evaluations=1)
+    assert annealed.seconds < chosen.seconds < drawn.seconds
+    assert chosen.found.source == "drawn" and annealed.found.source == "drawn, estimates"
+
+
+def test_every_other_turn_goes_on_from_the_best_so_far():
+    best = found_by(AnnealEstimates(drafts=[Drawn()], steps=20), evaluations=40)
+    once = found_by(AnnealEstimates(drafts=[Drawn()], steps=20), evaluations=1)
+    assert best.seconds < once.seconds
+
+
+def test_where_no_order_is_kept_drafts_are_executed_as_they_are():
+    best = found_by(AnnealEstimates(drafts=[Drawn()], steps=50), queue="fifo")
+    assert best.evaluations == 8 and best.found.source == "drawn"
+
+
+def test_what_is_found_fits_in_memory():
+    tight = with_less_memory(random_problem(7, num_ops=30, num_devices=3, given_costs=False), 0.5)
+    best = found_by(AnnealEstimates(drafts=LISTS, steps=300), problem=tight, evaluations=16)
+    assert np.isfinite(best.seconds)
+
+
+def test_where_executing_takes_real_time_annealing_takes_as_long(monkeypatch):
+    class Clock:
+        now_s = 0.0
+
+        def perf_counter(self) -> float:
+            return self.now_s
+
+    given, clock, each_s = [], Clock(), PROBLEM.scale_s / 1024
+    step = AnnealEstimates(drafts=[Drawn()], steps=10)
+
+    def annealed(self, estimates, start, steps, rng, walks):
+        given.append(steps)
+        clock.now_s += each_s * steps
+        return start
+
+    monkeypatch.setattr(AnnealEstimates, "_annealed", annealed)
+    monkeypatch.setattr("doppler.search.estimating.time", clock)
+    with WorkConserving().open(PROBLEM) as session:
+        best = BestSoFar(session=_ToldSession(session), confirmations=0, seed=0)
+        step.search(best, 2, generator())
+        worth = int(best.seconds / each_s)
+        step.search(best, 2, generator())
+    assert given == [10, 10, 10, worth] and worth > 10
+    given.clear()
+    found_by(step)
+    assert given == [10] * 8
+
+
+def test_a_policys_episodes_are_drafts_as_they_are_and_merged():
+    torch.manual_seed(0)
+    policy = DualPolicy(hidden=4, rounds=1, sel_hidden=4, plc_hidden=4)
+    view = make_view(PROBLEM)
+    for merged in (False, True):
+        drafts = Episodes(policy=policy, view=view, merged=merged)
+        device_BV, priority_BV = drafts.draw(PROBLEM, 3, generator())
+        assert device_BV.shape == priority_BV.shape == (3, 30)
+        best = found_by(AnnealEstimates(drafts=[drafts], steps=5), evaluations=2)
+        assert best.found.source == "episode, estimates"
+
+
+def test_a_step_without_drafts_is_refused():
+    with pytest.raises(InputError, match=r"^drafts: there is none"):
+        AnnealEstimates(drafts=[])
