@@ -51,8 +51,11 @@ _CCR = (0.1, 1.0, 2.0, 10.0)
 GROUPED_AT = "1,000 evaluations"
 # Of 21 ops: all shapes, two and more processors, little and much communication.
 NAMED = (
-    *("2p_Fork_Nodes_21_CCR_1.99", "2p_OutTree-Balanced-MaxBf-3_Nodes_21_CCR_2.01"),
-    *("2p_Random_Nodes_21_Density_2.48_CCR_0.99", "4p_Join_Nodes_21_CCR_0.97"),
+    *(
+        "2p_SeriesParallel-MaxBf-3_Nodes_21_CCR_9.99",
+        "2p_OutTree-Balanced-MaxBf-3_Nodes_21_CCR_2.01",
+    ),
+    *("2p_Random_Nodes_21_Density_2.48_CCR_0.99", "4p_Random_Nodes_21_Density_4.86_CCR_10.02"),
     *("4p_Random_Nodes_21_Density_0.86_CCR_0.98", "4p_SeriesParallel-MaxBf-5_Nodes_21_CCR_1.96"),
     *("4p_Stencil_Nodes_21_CCR_10.03", "8p_InTree-Balanced-MaxBf-3_Nodes_21_CCR_0.99"),
     *("8p_Pipeline_Nodes_21_CCR_1.98", "8p_Random_Nodes_21_Density_1.29_CCR_1.95"),

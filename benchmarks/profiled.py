@@ -53,7 +53,7 @@ def proven_s(problem: Problem, seconds: float) -> tuple[float, str]:
     known = lower_bound(problem)
     try:
         with WorkConserving(contention="none").open(problem) as session:
-            solver = CPSAT(deterministic_time=seconds, seconds=seconds)
+            solver = CPSAT(deterministic_time=seconds, seconds=seconds, workers=1)
             proven = solver.place(session, np.random.default_rng(0)).lower_bound_s or 0.0
     except InputError:  # nothing to begin with fits in memory
         return known.seconds, known.name

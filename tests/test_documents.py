@@ -115,7 +115,7 @@ def test_every_choice_of_every_group_is_described():
 def test_every_configuration_file_composes_and_instantiates(file, tmp_path):
     group, choice = file.parent.name, file.stem
     overrides = [f"{group}={choice}"]
-    if (group, choice) == ("workload", "file"):
+    if (group, choice) in (("workload", "file"), ("experiment", "optima")):
         (tmp_path / "graph.txt").write_text("2\n\n0\n1\n100,400\n100,400\n")
         overrides.append(f"workload.path={tmp_path}/graph.txt")
     if (group, choice) == ("workload", "torch"):

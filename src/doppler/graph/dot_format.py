@@ -194,4 +194,5 @@ class _Building:
         if self.is_strict and self.graph.has_edge(u, v):
             next(iter(self.graph[u][v].values())).update(attributes)
             return
-        self.graph.add_edges_from([(u, v, next(self._number), attributes)])
+        edge: Any = (u, v, next(self._number), attributes)
+        self.graph.add_edges_from([edge])

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import ParseError
 
 import networkx as nx
@@ -32,6 +33,7 @@ def parse_graphml(text: str, path: Path) -> nx.MultiDiGraph:
     of_node, of_edge = (found.graph.pop(f"{one}_default", {}) for one in ("node", "edge"))
     graph.graph.update(found.graph)
     graph.add_nodes_from((node, {**of_node, **data}) for node, data in found.nodes(data=True))
-    edges = enumerate(found.edges(data=True))
-    graph.add_edges_from((u, v, e, {**of_edge, **data}) for e, (u, v, data) in edges)
+    listed: Any = enumerate(found.edges(data=True))
+    edges: Any = ((u, v, e, {**of_edge, **data}) for e, (u, v, data) in listed)
+    graph.add_edges_from(edges)
     return graph

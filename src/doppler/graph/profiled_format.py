@@ -48,27 +48,20 @@ def parse_profiled(data: Any, path: Path) -> DataflowGraph:
     try:
         num_accelerators, num_cpus, _ = _machine(data)
         nodes, edges = Table(data, "nodes", _NODE), Table(data, "edges", _EDGE)
-        number = {one: v for v, one in enumerate(nodes.integers("id"))}
-        if len(number) < len(nodes.rows):
-            raise InputError("nodes: an id is there twice")
-        ends = [edges.integers(key) for key in ("sourceId", "destId")]
-        for e, pair in enumerate(zip(*ends, strict=True)):
-            if unknown := [one for one in pair if one not in number]:
-                raise InputError(f"edges[{e}]: no node {unknown[0]}")
-        src_E, dst_E = ([number[one] for one in column] for column in ends)
+        src_E, dst_E = _ends(nodes, edges)
         names = nodes.texts("name", lambda v: f"node{v}")
         return DataflowGraph(
             name=path.stem,
             ops=Ops.make(
                 names=names,
-                flops=np.zeros(len(number)),
+                flops=np.zeros(len(names)),
                 group=nodes.integers("colorClass", -1),
             ),
             edges=Edges.make(src=src_E, dst=dst_E, bytes=np.zeros(len(src_E))),
             inputs=Inputs.make(
                 names=[f"size of {name}" for name in names],
                 bytes=nodes.numbers("size"),
-                consumers=[(v,) for v in range(len(number))],
+                consumers=[(v,) for v in range(len(names))],
             ),
             given_costs=GivenCosts.make(
                 op_seconds=_op_seconds(nodes, num_accelerators, num_cpus),
@@ -95,6 +88,18 @@ def _machine(data: Mapping[str, Any]) -> tuple[int, int, float]:
     if min(numbers) < 0 or not 1 <= sum(numbers) <= _MOST_DEVICES:
         raise InputError(f"maxFPGAs, maxCPUs: from 1 to {_MOST_DEVICES} devices, got {numbers}")
     return numbers[0], numbers[1], read_number(row["maxSizePerFPGA"], "maxSizePerFPGA")
+
+
+def _ends(nodes: Table, edges: Table) -> tuple[list[int], list[int]]:
+    """Places of the nodes that edges come from and go to."""
+    number = {one: v for v, one in enumerate(nodes.integers("id"))}
+    if len(number) < len(nodes.rows):
+        raise InputError("nodes: an id is there twice")
+    ends = edges.integers("sourceId"), edges.integers("destId")
+    for e, pair in enumerate(zip(*ends, strict=True)):
+        if unknown := [one for one in pair if one not in number]:
+            raise InputError(f"edges[{e}]: no node {unknown[0]}")
+    return [number[one] for one in ends[0]], [number[one] for one in ends[1]]
 
 
 def _op_seconds(nodes: Table, num_accelerators: int, num_cpus: int) -> np.ndarray:

@@ -9,6 +9,7 @@ scheduling algorithms", Journal of Scheduling 2002.
 """
 
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 
@@ -57,7 +58,8 @@ def _graph(times: list[int], before: dict[int, list[int]], path: Path) -> Datafl
     graph.add_nodes_from((v, {"weight": times[v]}) for v in before if v not in dummies)
     pairs = [(u, v) for v, sources in before.items() for u in sources]
     kept = [pair for pair in pairs if not dummies & set(pair)]
-    graph.add_edges_from((u, v, e, {"weight": 0}) for e, (u, v) in enumerate(kept))
+    edges: Any = ((u, v, e, {"weight": 0}) for e, (u, v) in enumerate(kept))
+    graph.add_edges_from(edges)
     if not dummies:
         return imported(graph, path)
     which = " and ".join(f"task {v}" for v in sorted(dummies))

@@ -54,6 +54,12 @@ def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
     )
 
 
+def _over(makespan_s: pd.Series, optimum_s: pd.Series) -> pd.Series:
+    """Ratios; sums in another order differ in their last digits."""
+    ratio = (makespan_s + 1e-300) / (optimum_s + 1e-300)
+    return ratio.where((ratio - 1.0).abs() > 1e-9, 1.0)
+
+
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds; a seed that occurs in several runs counts once.
 
@@ -105,9 +111,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     table = table.merge(bounds[[*COMPARABLE, "lower_bound_s", "bound"]], on=COMPARABLE)
     table["gap"] = list(map(gap_over, table["lower_bound_s"], table["makespan_s"]))
     if "optimum_s" in table:
-        over = (table["makespan_s"] + 1e-300) / (table["optimum_s"] + 1e-300)
-        # Sums in another order differ in their last digits.
-        table["over_optimum"] = over.where((over - 1.0).abs() > 1e-9, 1.0)
+        table["over_optimum"] = _over(table["makespan_s"], table["optimum_s"])
     table = table.sort_values([*COMPARABLE, "makespan_s"], kind="stable", ignore_index=True)
     texts = table["system_kind"] + " by " + table["system"] + " (" + table["rules"] + ")"
     order = map(order_of, table["queue"], table["uses_order"])
