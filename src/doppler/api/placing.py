@@ -139,7 +139,8 @@ def place(
         method=_name(method),
         evaluations=effort.evaluations,
         seconds=effort.seconds,
-        source=source,
+        whole=source.whole if source else (),
+        binding=source.binding if source else None,
     )
 
 
