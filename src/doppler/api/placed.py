@@ -9,17 +9,26 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from doppler.baselines import LowerBound
-from doppler.graph import save_json
+from doppler.api.device_maps import device_map
+from doppler.api.saving import load_binding, load_cluster, save_binding, save_cluster
+from doppler.baselines import LowerBound, lower_bound
+from doppler.errors import InputError
+from doppler.files import read_json
+from doppler.files.values import read_list, read_object, read_text
+from doppler.graph import load_graph, save_json
 from doppler.graph.formats import write_atomically
-from doppler.importing import TorchProgram
-from doppler.problem import Placement, Problem
+from doppler.importing import Binding
+from doppler.problem import Placement, Problem, build
 from doppler.report.modules import module_lines, module_parts
 from doppler.report.relations import relation_lines
 from doppler.report.rows import format_seconds, gap_over
+from doppler.simulator import WorkConserving
 from doppler.system import System
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.trace.explain import bytes_text
+
+# What a directory says of the search.
+_FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,8 +38,8 @@ class Placed:
     makespan_s: of one execution on the system that was placed for. bound: what no placement of
     this graph undercuts. single_device_s: makespan of the model on one device, nothing split; inf
     where that does not fit. method, evaluations: what found it. seconds: of the whole call; phases:
-    of its parts, by name. cut_short: what there was no time for. source: of a torch module, how its
-    tensors are those of the graph.
+    of its parts, by name. cut_short: what there was no time for. whole: of a torch module, the ops
+    that are not split. binding: how its tensors are those of the graph.
     """
 
     problem: Problem
@@ -44,7 +53,8 @@ class Placed:
     seconds: float
     phases: Mapping[str, float] = field(default_factory=dict)
     cut_short: tuple[str, ...] = ()
-    source: TorchProgram | None = None
+    whole: tuple[str, ...] = ()
+    binding: Binding | None = None
 
     @property
     def lower_bound_s(self) -> float:
@@ -78,8 +88,8 @@ class Placed:
         bytes and parameters go, by submodule, and how its tensors are split.
         """
         lines = explain(self.trace).lines()
-        if self.source is not None:
-            lines += [f"not split: {line}" for line in self.source.whole]
+        lines += [f"not split: {line}" for line in self.whole]
+        if self.binding is not None:
             graph, device_V = self.problem.graph, self.placement.device
             op_s_V = self.trace.op_finish_s - self.trace.op_start_s
             for table in (
@@ -89,8 +99,21 @@ class Placed:
                 lines += ["", *table] if table else []
         return "\n".join(lines)
 
+    def device_map(self) -> dict[str, int]:
+        """The device of every module whose parameters are on one, as accelerate takes it.
+
+        Raises:
+            InputError: a parameter is read on several devices, or no module was placed.
+        """
+        if self.binding is None:
+            raise InputError("device_map: no torch module was placed")
+        return device_map(self.problem.graph, self.placement, self.binding)
+
     def save(self, directory: str | Path) -> Path:
-        """Write the placement, the graph, the trace, its picture and explanation to a directory."""
+        """Write the placement, the graph, the trace, its picture and explanation to a directory.
+
+        `load` reads it, the module's parameters included.
+        """
         directory = Path(directory)
         self.placement.save(directory / "placement.json", {"makespan_s": self.makespan_s})
         save_json(self.problem.graph, directory / "graph.json")
@@ -98,7 +121,47 @@ class Placed:
         save_gantt(self.trace, directory / "schedule.png", title=self._title)
         write_atomically(directory / "explanation.txt", self.explain() + "\n")
         write_atomically(directory / "placed.json", json.dumps(dict(self._rows), indent=1) + "\n")
+        found = {key: getattr(self, key) for key in _FOUND} | {"whole": list(self.whole)}
+        if self.single_device_s == float("inf"):
+            found["single_device_s"] = None
+        write_atomically(directory / "found.json", json.dumps(found, indent=1) + "\n")
+        save_cluster(self.problem.cluster, directory)
+        if self.binding is not None:
+            save_binding(self.binding, directory)
         return directory
+
+    @classmethod
+    def load(cls, directory: str | Path, *, trust: bool = False) -> "Placed":
+        """Read what `save` wrote; its system is the work-conserving simulator.
+
+        Args:
+            directory: that it was saved to.
+            trust: what the module takes and returns may be of classes of your own, whose modules
+                are imported.
+
+        Raises:
+            InputError: a file is not there, or is another.
+        """
+        directory = Path(directory)
+        path = directory / "found.json"
+        try:
+            found = read_object(read_json(path), "", (*_FOUND, "whole"))
+            whole = read_list(found.pop("whole"), "whole", read_text)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        if found["single_device_s"] is None:
+            found["single_device_s"] = float("inf")
+        problem = build(load_graph(directory / "graph.json"), load_cluster(directory))
+        system = WorkConserving()
+        return cls(
+            problem=problem,
+            placement=Placement.load(directory / "placement.json", problem),
+            system=system,
+            bound=lower_bound(problem, streams=system.streams),
+            whole=whole,
+            binding=load_binding(directory, trust=trust),
+            **found,
+        )
 
     @property
     def _title(self) -> str:

@@ -153,7 +153,8 @@ def place(
         seconds=sum(phases.seconds.values()),
         phases=phases.seconds,
         cut_short=tuple(phases.cut_short),
-        source=source,
+        whole=source.whole if source else (),
+        binding=source.binding if source else None,
     )
 
 

@@ -29,12 +29,11 @@ def run(placed: Placed, *args: Any, executor: Threads | None = None, **kwargs: A
         InputError: inputs that are not like the examples, a module on the meta device, a graph that
             does not say what its ops compute, an op that fails.
     """
-    source = placed.source
-    if source is None:
+    binding = placed.binding
+    if binding is None:
         if kwargs or len(args) != 1 or not isinstance(args[0], Mapping):
             raise InputError("run: the inputs of a graph are tensors by name, in a dictionary")
         return _execute(placed, args[0], executor)
-    binding = source.binding
     args, kwargs = binding.call(args, kwargs)
     results = _execute(placed, binding.inputs(args, kwargs), executor)
     binding.write_effects(args, kwargs, results)

@@ -218,6 +218,7 @@ class _Import:
                 name: self.state_of[one] for name, one in names.items() if one in self.state_of
             },
             computed={**folded, **conversion.drawn},
+            drawn=tuple(conversion.drawn),
             results=results,
             effects=effects,
             steps=self.steps,

@@ -17,7 +17,7 @@ import torch
 from doppler.errors import InputError
 
 # What of an argument may be part of what is computed, beside tensors.
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Flat:
             self.tensors.append(one)
             return Leaf(len(self.tensors) - 1)
         opaque = isinstance(one, type) or (callable(one) and not isinstance(one, dict))
-        if isinstance(one, (*_PLAIN, np.ndarray)) or opaque or id(one) in self._above:
+        if isinstance(one, (*PLAIN, np.ndarray)) or opaque or id(one) in self._above:
             return Constant(one)
         self._above.add(id(one))
         num = len(self.tensors)
@@ -114,8 +114,9 @@ def rebuilt(tree: Tree, tensors: Sequence[Any]) -> Any:
             made = [rebuilt(child, tensors) for child in children]
             make = getattr(kind, "_make", kind)
             return make(made)
-    new: Any = tree.kind.__new__(tree.kind)
-    set_item = OrderedDict.__setitem__ if isinstance(new, OrderedDict) else dict.__setitem__
+    base = next(one for one in (OrderedDict, dict, object) if issubclass(tree.kind, one))
+    new: Any = base.__new__(tree.kind)
+    set_item = getattr(base, "__setitem__", None)
     for key, child in tree.items:
         set_item(new, key, rebuilt(child, tensors))
     for key, child in tree.attributes:
@@ -187,7 +188,7 @@ def _pairs(
 def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         return isinstance(other, np.ndarray) and np.array_equal(one, other)
-    if isinstance(one, _PLAIN):
+    if isinstance(one, PLAIN):
         return type(one) is type(other) and (one == other or one != one)
     if is_dataclass(one) and not isinstance(one, type):
         return type(one) is type(other) and _alike_fields(one, other)
@@ -205,7 +206,7 @@ def _told(tree: Tree) -> str:
         case Leaf():
             return "a tensor"
         case Constant(value):
-            return repr(value)[:60] if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
+            return repr(value)[:60] if isinstance(value, PLAIN) else f"a {type(value).__name__}"
         case Row(kind, children):
             return f"a {kind.__name__} of {len(children)}"
     keys = ", ".join(str(key) for key, _ in (*tree.items, *tree.attributes))

@@ -5,6 +5,7 @@ indices; a chain of elementwise ops is one scalar function. Both become part of 
 them, so that they cost an op only where their elements are needed as such.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -21,6 +22,9 @@ Shape: TypeAlias = tuple[tuple[int, ...], ...]
 _SIMPLIFYING = {
     **{"add": add, "sub": sub, "mul": mul, "div": div, "neg": neg, "pow": power, "conj": conj}
 }
+
+# What aggregating so many equal elements gives; of maxima and minima the element itself.
+_REPEATED = {"add": mul, "mul": power}
 
 
 class Operand(NamedTuple):
@@ -200,10 +204,21 @@ class Builder:
         self, value: Value, places: Iterable[int], aggregation: str, name: str, shape: Shape
     ) -> Value:
         """Aggregated over some of its factors. shape: of the result."""
-        summed = sorted(places)
-        kept = [place for place in range(len(value.extents)) if place not in summed]
+        present = {at for one in value.operands for at in one.at}
+        gone = sorted(places)
+        kept = [place for place in range(len(value.extents)) if place not in gone]
+        # Along what it is only repeated, nothing need be computed.
+        times = math.prod(value.extents[place] for place in gone if place not in present)
+        if times > 1 and aggregation in _REPEATED:
+            scalar = _REPEATED[aggregation](value.scalar, Number(float(times)))
+            value = replace(value, scalar=scalar)
+        summed = [place for place in gone if place in present]
         if not summed:
-            return replace(value, shape=shape)
+            into = {place: k for k, place in enumerate(kept)}
+            operands = tuple(
+                Operand(one.node, tuple(into[at] for at in one.at)) for one in value.operands
+            )
+            return replace(value, shape=shape, operands=operands)
         return self.tensor(self._einsum(name, value, kept, summed, aggregation), shape)
 
     def contracted(self, one: Value, other: Value, *, name: str, dtype: str, dims: int) -> Value:
