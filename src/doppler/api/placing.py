@@ -13,7 +13,7 @@ from doppler.api.clusters import resolve_cluster
 from doppler.api.phases import Phases
 from doppler.api.placed import Placed
 from doppler.api.splitting import single_device_s, split
-from doppler.baselines import Baseline, Clustering, lower_bound
+from doppler.baselines import Baseline, Clustering, LowerBound, lower_bound
 from doppler.cluster import Cluster
 from doppler.einsum import Decomposition, lower
 from doppler.episode import make_view
@@ -78,7 +78,8 @@ def place(
             and all that holds them: one tensor, a tuple of what is given by position, or a
             dictionary of what is given by keyword, as tokenizers return it.
         cluster: a preset (p100x4, v100x8, a100x8, h100x8, mixed), ``host``, a YAML file that
-            describes one as conf/cluster does, or a `Cluster`.
+            describes one as conf/cluster does, or a `Cluster`. For a module a preset is what was
+            measured, and f32 runs at f32 rates unless torch allows TF32; for a graph the peaks.
         seconds: of the call, 60 by default: export, splitting, pricing and search, of which the
             last gets a fifth at least. Compilation comes on top (`doppler warm`).
         example_kwargs: what else the module is called with, by keyword.
@@ -104,8 +105,7 @@ def place(
     if evaluations is None and seconds is None:
         seconds = _SECONDS
     budget, phases = Budget(evaluations=evaluations, seconds=seconds), Phases(seconds)
-    is_module = not isinstance(model, DataflowGraph)
-    machine = resolve_cluster(cluster, for_module=is_module, trust=trust)
+    machine = resolve_cluster(cluster, for_module=not isinstance(model, DataflowGraph), trust=trust)
     make_steps = _chosen(method, policy, budget)
     executing: Any = WorkConserving() if system is None else system
     if isinstance(model, DataflowGraph):
@@ -120,27 +120,9 @@ def place(
             source = import_module(
                 model, args, kwargs, training=training, learning_rate=learning_rate
             )
-        with phases.timed("compile", counts=False):
-            _warm_up(WorkConserving(), steps_of("auto", budget))  # what judges splits
-        with phases.timed("split"):
-            graph = split(source.program, machine, decomposition, phases)
-    with phases.timed("price"):
-        problem = build(graph, machine)
-        whole = lower(source.program, {}) if source else graph
-        single_s = single_device_s(whole, machine, executing)
-        bound = lower_bound(problem, streams=executing.streams)
-    steps, confirmations = make_steps(problem), search_settings().confirmations
-    with phases.timed("compile", counts=False):
-        _warm_up(executing, steps)
-    with phases.timed("search"), executing.open(problem) as session:
-        best = BestSoFar(session=session, confirmations=confirmations, seed=seed)
-        budget = replace(budget, seconds=phases.left_s(_LEAST_SEARCH))
-        effort = search(steps, best, budget, np.random.default_rng(seed))
-    if best.placement is None:
-        raise InputError(
-            f"{graph.name}: no placement of {effort.evaluations:,} fits in the memory of "
-            f"{machine.name!r}: use more devices, more search, or half precision"
-        )
+        graph = split(source.program, machine, decomposition, phases)
+    problem, bound, single_s = _priced(graph, source, machine, executing, phases)
+    best, evaluations = _search(make_steps(problem), problem, executing, budget, phases, seed)
     return Placed(
         problem=problem,
         placement=best.placement,
@@ -149,13 +131,48 @@ def place(
         bound=bound,
         single_device_s=single_s,
         method=_name(method),
-        evaluations=effort.evaluations,
+        evaluations=evaluations,
         seconds=sum(phases.seconds.values()),
         phases=phases.seconds,
         cut_short=tuple(phases.cut_short),
         whole=source.whole if source else (),
         binding=source.binding if source else None,
     )
+
+
+def _priced(
+    graph: DataflowGraph, source: Any, machine: Cluster, system: System, phases: Phases
+) -> tuple[Problem, LowerBound, float]:
+    """The problem, what no placement undercuts, and what one device takes with nothing split."""
+    with phases.timed("price"):
+        problem = build(graph, machine)
+        whole = graph if source is None else lower(source.program, {})
+        one_s = single_device_s(whole, machine, system)
+        return problem, lower_bound(problem, streams=system.streams), one_s
+
+
+def _search(
+    steps: Sequence[SearchStep],
+    problem: Problem,
+    system: System,
+    budget: Budget,
+    phases: Phases,
+    seed: int,
+) -> tuple[Any, int]:
+    """The best so far at the end, which has a placement, and the executions that it took."""
+    with phases.timed("compile", counts=False):
+        _warm_up(system, steps)
+    with phases.timed("search"), system.open(problem) as session:
+        confirmations = search_settings().confirmations
+        best = BestSoFar(session=session, confirmations=confirmations, seed=seed)
+        budget = replace(budget, seconds=phases.left_s(_LEAST_SEARCH))
+        effort = search(steps, best, budget, np.random.default_rng(seed))
+    if best.placement is None:
+        raise InputError(
+            f"{problem.graph.name}: no placement of {effort.evaluations:,} fits in the memory of "
+            f"{problem.cluster.name!r}: use more devices, more search, or half precision"
+        )
+    return best, effort.evaluations
 
 
 def _chosen(

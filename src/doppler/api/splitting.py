@@ -17,6 +17,7 @@ from doppler.problem import Problem, build
 from doppler.resources import resource
 from doppler.simulator import WorkConserving
 from doppler.system import System
+from doppler.warming import warm_up
 
 # For choosing how ops are split: of the time that is left, and of all at least.
 _SHARE, _LEAST = 0.5, 0.3
@@ -36,14 +37,18 @@ def split(
         InputError: the parameters have no room on the machine, or the decomposition says so.
     """
     check_memory(program, cluster)
-    if decomposition == "auto":
+    if decomposition != "auto":
+        made: Any = FewestElements() if decomposition == "published" else decomposition
+        with phases.timed("split"):
+            return lower(program, made.splits(program, cluster.num_devices))
+    with phases.timed("compile", counts=False):
+        warm_up(WorkConserving(), [Clustering(evaluations=1)])
+    with phases.timed("split"):
         until_s = phases.until_s(_SHARE, _LEAST)
         choice = _auto(cluster).choose(program, cluster.num_devices, until_s=until_s)
         if choice.tried < choice.num:
             phases.cut_short.append(f"{choice.tried} of {choice.num} ways to split were tried")
         return lower(program, choice.splits)
-    made: Any = FewestElements() if decomposition == "published" else decomposition
-    return lower(program, made.splits(program, cluster.num_devices))
 
 
 def _auto(cluster: Cluster) -> Auto:

@@ -32,6 +32,8 @@ from doppler.problem import Problem, build
 _SAME = 0.01
 # How much longer the next proposal takes to try than the one before it.
 _NEXT = 2.5
+# Proposals that are tried however short the time is: one that splits, beside the whole.
+_LEAST_TRIED = 2
 # Ways to split one node that are looked at.
 _MOST_WAYS = 1024
 # Blocks per device where nothing coarser fits in memory.
@@ -109,7 +111,7 @@ class Auto:
         proposals: list[Callable[[], Splits]],
         until_s: float,
     ) -> list[tuple[float, int, Splits]]:
-        """Seconds, ops and splits of the proposals, the first one and what there is time for."""
+        """Seconds, ops and splits of the proposals, the first ones and what there is time for."""
         judged = []
         for propose in proposals:
             begin_s = time.perf_counter()
@@ -123,7 +125,7 @@ class Auto:
             now_s = time.perf_counter()
             # The next one is finer.
             fits = any(seconds < math.inf for seconds, _, _ in judged)
-            if fits and now_s + _NEXT * (now_s - begin_s) > until_s:
+            if fits and len(judged) >= _LEAST_TRIED and now_s + _NEXT * (now_s - begin_s) > until_s:
                 break
         return judged
 

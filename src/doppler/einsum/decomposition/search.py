@@ -208,19 +208,13 @@ class Search:
         self, n: int, children: list[int], cost_C: dict[int, FloatArray]
     ) -> tuple[FloatArray, Callable[[int], dict[int, int]]]:
         """Cost of each candidate of a node, and what its children choose under each."""
-        node, tensor = self.nodes[n], self.tensors[n]
-        own = self._own_costs(n)
+        tensor, own = self.tensors[n], self._own_costs(n)
         if not self.consumers[n]:
             return own, lambda choice: {}
-        own_use = np.array(
-            [tensor.number(_cuts(node, parts)[: tensor.rank]) for parts in self.candidates[n]],
-            dtype=np.int64,
-        ).reshape(len(own), tensor.rank)
-        free, fixed = children[:2], {c: int(cost_C[c].argmin()) for c in children[2:]}
-        cheapest = {c: _cheapest_by_use(self._uses(n, c), cost_C[c]) for c in free}
-        if len(own) * math.prod(len(use_UK) for use_UK, _, _ in cheapest.values()) > _MOST:
-            fixed |= {c: int(cost_C[c].argmin()) for c in free[1:]}
-            free = free[:1]
+        free = {c: _cheapest_by_use(self._uses(n, c), cost_C[c]) for c in children[:2]}
+        if len(own) * math.prod(len(use_UK) for use_UK, _, _ in free.values()) > _MOST:
+            free = {c: free[c] for c in children[:1]}
+        fixed = {c: int(cost_C[c].argmin()) for c in children if c not in free}
         uses = [
             self._uses(n, c)[fixed.get(c, self.chosen.get(c))]
             for c in self.consumers[n]
@@ -228,14 +222,13 @@ class Search:
         ]
         children_cost = np.array(sum(cost_C[c][choice] for c, choice in fixed.items()))
         shape, firsts = [], []
-        for axis, c in enumerate(free):
-            use_UK, first, cheapest_U = cheapest[c]
+        for axis, (use_UK, first, cheapest_U) in enumerate(free.values()):
             later = (1,) * (len(free) - 1 - axis)
             uses.append(use_UK.reshape(len(use_UK), *later, tensor.rank))
             children_cost = children_cost + cheapest_U.reshape(len(use_UK), *later)
             shape.append(len(use_UK))
             firsts.append(first)
-        own_use = own_use.reshape(len(own), *(1 for _ in free), tensor.rank)
+        own_use = self._own_use(n).reshape(len(own), *(1 for _ in free), tensor.rank)
         edge = self.objective.edge_cost(tensor, own_use, uses)
         total = np.broadcast_to(edge + children_cost, (len(own), *shape)).reshape(len(own), -1)
         best = total.argmin(axis=1)
@@ -257,6 +250,12 @@ class Search:
             costs = [self.objective.node_cost(node, parts) for parts in self.candidates[n]]
             self._known_costs[key] = np.array(costs)
         return self._known_costs[key]
+
+    def _own_use(self, n: int) -> IntArray:
+        """Per candidate of a node, how it cuts its own tensor [C, K]."""
+        node, tensor = self.nodes[n], self.tensors[n]
+        rows = [tensor.number(_cuts(node, parts)[: tensor.rank]) for parts in self.candidates[n]]
+        return np.array(rows, dtype=np.int64).reshape(len(rows), tensor.rank)
 
     def _uses(self, producer: int, consumer: int) -> IntArray:
         """Per candidate of a consumer, how it cuts the producer's tensor [C, K]."""
