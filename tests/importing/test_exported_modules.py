@@ -35,7 +35,9 @@ def test_small_modules_compute_what_they_should(name):
         splits = random_splits(imported.program, np.random.default_rng(seed), max_parts=2)
         graph = parse_graph(render_json(lower(imported.program, splits)), Path("graph.json"))
         results = run_graph(graph, imported.binding.inputs((x,)))
-        torch.testing.assert_close(imported.binding.outputs(results), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            imported.binding.outputs(results), expected, rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("name", FACTORIES)

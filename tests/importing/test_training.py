@@ -25,7 +25,9 @@ class Words(nn.Module):
 
     def forward(self, ids, *, labels):
         x = self.words(ids)
-        q, k, v = (one.unflatten(-1, (2, 4)).transpose(1, 2) for one in self.qkv(self.norm(x)).chunk(3, -1))
+        q, k, v = (
+            one.unflatten(-1, (2, 4)).transpose(1, 2) for one in self.qkv(self.norm(x)).chunk(3, -1)
+        )
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + functional.dropout(mixed.transpose(1, 2).flatten(-2), 0.2, self.training)
         logits = self.head(x)

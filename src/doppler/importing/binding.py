@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from doppler.errors import InputError
-from doppler.importing.exporting import by_name
+from doppler.importing.calling import by_name
 from doppler.importing.trees import Tree, rebuilt, tensors_like
 
 
-class Given(NamedTuple):
+class Example(NamedTuple):
     """A tensor that the module is called with, as the example had it."""
 
     name: str
@@ -44,7 +44,7 @@ class Binding:
     parameters: tuple[str, ...]
     arguments: Tree
     returned: Tree
-    given: tuple[Given, ...]
+    given: tuple[Example, ...]
     shapes: Mapping[str, tuple[int, ...]]
     from_arguments: Mapping[str, int]
     from_state: Mapping[str, str]

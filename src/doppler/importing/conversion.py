@@ -224,9 +224,13 @@ class Conversion:
         found: set[fx.Node] = set()
         for node in self._nodes:
             is_op = node.op == "call_function" and node.target not in CONSTANTS
-            if is_op and not is_random(node) and all(
-                one in found or (one.target in CONSTANTS and not one.all_input_nodes)
-                for one in node.all_input_nodes
+            if (
+                is_op
+                and not is_random(node)
+                and all(
+                    one in found or (one.target in CONSTANTS and not one.all_input_nodes)
+                    for one in node.all_input_nodes
+                )
             ):
                 found.add(node)
         return found

@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from doppler.einsum.differentiation import training_program
 from doppler.einsum.program import Input, Node, Program
 from doppler.errors import InputError
-from doppler.importing.binding import Binding, Given, Result
+from doppler.importing.binding import Binding, Example, Result
 from doppler.importing.conversion import Conversion
 from doppler.importing.drawing import evaluated
 from doppler.importing.elementwise import Calculator
@@ -170,9 +170,7 @@ class _Import:
             if not isinstance(node, Input) or node.name not in self.placeholders:
                 continue
             placeholder = self.placeholders[node.name].name
-            is_parameter = (
-                placeholder in self.exported.program.graph_signature.inputs_to_parameters
-            )
+            is_parameter = placeholder in self.exported.program.graph_signature.inputs_to_parameters
             if is_parameter and state[self.state_of[placeholder]].requires_grad:
                 nodes[number] = replace(node, is_weight=True)
                 self._add_step(node.name, f"{node.name}.new")
@@ -196,9 +194,7 @@ class _Import:
             if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
         ]
 
-    def _binding(
-        self, results: tuple[Result, ...], effects: Mapping[int | str, Result]
-    ) -> Binding:
+    def _binding(self, results: tuple[Result, ...], effects: Mapping[int | str, Result]) -> Binding:
         conversion, users = self.conversion, self._user_inputs()
         values = {one.name: one.meta["val"] for one in self.graph.find_nodes(op="placeholder")}
         names = {name: node.name for name, node in self.placeholders.items()}
@@ -214,13 +210,9 @@ class _Import:
             parameters=self.exported.parameters,
             arguments=self.exported.arguments,
             returned=self.exported.returned,
-            given=tuple(
-                Given(one, tuple(values[one].shape), values[one].dtype) for one in users
-            ),
+            given=tuple(Example(one, tuple(values[one].shape), values[one].dtype) for one in users),
             shapes=shapes,
-            from_arguments={
-                name: users.index(one) for name, one in names.items() if one in users
-            },
+            from_arguments={name: users.index(one) for name, one in names.items() if one in users},
             from_state={
                 name: self.state_of[one] for name, one in names.items() if one in self.state_of
             },

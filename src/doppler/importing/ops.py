@@ -1,7 +1,7 @@
 """One rule for each op of torch that the language of einsum programs can say."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 

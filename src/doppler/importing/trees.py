@@ -35,7 +35,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Sequence_:
+class Elements:
     """A tuple, a list, or a type made of either."""
 
     kind: type
@@ -43,7 +43,7 @@ class Sequence_:
 
 
 @dataclass(frozen=True)
-class Object:
+class Attributes:
     """A dictionary's items, if it is one, and an object's attributes, by name.
 
     both: the attributes that are also items, as in outputs of transformers.
@@ -55,7 +55,7 @@ class Object:
     both: tuple[str, ...] = ()
 
 
-Tree: TypeAlias = Leaf | Constant | Sequence_ | Object
+Tree: TypeAlias = Leaf | Constant | Elements | Attributes
 
 
 class Flat:
@@ -82,18 +82,14 @@ class Flat:
 
     def _branch(self, one: Any) -> Tree:
         if isinstance(one, tuple | list | deque):
-            return Sequence_(type(one), tuple(map(self._tree, one)))
+            return Elements(type(one), tuple(map(self._tree, one)))
         items = dict(one) if isinstance(one, dict) else {}
         attributes = _attributes(one)
         both = [key for key in attributes if key in items and items[key] is attributes[key]]
-        return Object(
+        return Attributes(
             type(one),
             tuple((key, self._tree(child)) for key, child in items.items()),
-            tuple(
-                (key, self._tree(child))
-                for key, child in attributes.items()
-                if key not in both
-            ),
+            tuple((key, self._tree(child)) for key, child in attributes.items() if key not in both),
             tuple(both),
         )
 
@@ -114,7 +110,7 @@ def rebuilt(tree: Tree, tensors: Sequence[Any]) -> Any:
         case Constant(value):
             # Who is given it may change it, as models do an empty cache.
             return deepcopy(value) if hasattr(value, "__dict__") and not callable(value) else value
-        case Sequence_(kind, children):
+        case Elements(kind, children):
             made = [rebuilt(child, tensors) for child in children]
             make = getattr(kind, "_make", kind)
             return make(made)
@@ -157,10 +153,10 @@ def leaf_paths(tree: Tree, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
     match tree:
         case Leaf():
             yield path
-        case Sequence_(_, children):
+        case Elements(_, children):
             for k, child in enumerate(children):
                 yield from leaf_paths(child, (*path, k))
-        case Object():
+        case Attributes():
             for key, child in (*tree.items, *tree.attributes):
                 yield from leaf_paths(child, (*path, key))
 
@@ -174,12 +170,12 @@ def _pairs(
             yield path, one, other
         case Constant(value), Constant(given) if _alike(value, given):
             pass
-        case Sequence_(), Sequence_() if (
-            one.kind is other.kind and len(one.children) == len(other.children)
+        case Elements(), Elements() if one.kind is other.kind and len(one.children) == len(
+            other.children
         ):
             for k, pair in enumerate(zip(one.children, other.children, strict=True)):
                 yield from _pairs(*pair, (*path, k))
-        case Object(), Object():
+        case Attributes(), Attributes():
             own = dict((*one.items, *one.attributes))
             others = dict((*other.items, *other.attributes))
             if one.kind is not other.kind or own.keys() != others.keys():
@@ -213,7 +209,7 @@ def _told(tree: Tree) -> str:
             return "a tensor"
         case Constant(value):
             return repr(value)[:60] if isinstance(value, PLAIN) else f"a {type(value).__name__}"
-        case Sequence_(kind, children):
+        case Elements(kind, children):
             return f"a {kind.__name__} of {len(children)}"
     keys = ", ".join(str(key) for key, _ in (*tree.items, *tree.attributes))
     return f"a {tree.kind.__name__} of {keys}"
