@@ -94,8 +94,7 @@ doppler place FILE.py:FUNCTION OPTION=VALUE ...
 
 FUNCTION returns a torch module, the tuple of its example inputs, and, if there are any, the
 dictionary of those by keyword; it is called on the meta device. save=DIRECTORY says where the
-placement is written; --trust lets the file of cluster= execute code. Options are those of
-doppler.place:"""
+placement is written; --trust lets the file of cluster= execute code. Options are those of doppler.place:"""
 
 
 def place(arguments: list[str]) -> int:
@@ -120,7 +119,9 @@ def place(arguments: list[str]) -> int:
     save = options.pop("save", None)
     module, inputs, keywords = make_module(words[0], "place")
     with waiting(on_terminal, "placing"):
-        placed = place(module, inputs, example_kwargs=keywords, trust=TRUST in arguments, **options)
+        placed = place(
+            module, inputs, example_kwargs=keywords, trust=TRUST in arguments, **options
+        )
     print(placed)
     problem = placed.problem
     default = Path("outputs", "place", f"{problem.graph.name}-{problem.cluster.name}")

@@ -113,7 +113,9 @@ def place(
         if isinstance(model, nn.Module) and example_inputs is None and example_kwargs is None:
             raise InputError("place: a module needs example_inputs")
         args, kwargs = as_call(example_inputs, example_kwargs or {})
-        source = import_module(model, args, kwargs, training=training, learning_rate=learning_rate)
+        source = import_module(
+            model, args, kwargs, training=training, learning_rate=learning_rate
+        )
         whole = lower(source.program, {})
         graph = _split(source, whole, machine, decomposition)
     problem = build(graph, machine)

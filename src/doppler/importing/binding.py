@@ -12,7 +12,7 @@ from doppler.importing.calling import by_name
 from doppler.importing.trees import Tree, rebuilt, tensors_like
 
 
-class Example(NamedTuple):
+class GivenTensor(NamedTuple):
     """A tensor that the module is called with, as the example had it."""
 
     name: str
@@ -44,7 +44,7 @@ class Binding:
     parameters: tuple[str, ...]
     arguments: Tree
     returned: Tree
-    given: tuple[Example, ...]
+    given: tuple[GivenTensor, ...]
     shapes: Mapping[str, tuple[int, ...]]
     from_arguments: Mapping[str, int]
     from_state: Mapping[str, str]
@@ -128,7 +128,7 @@ def _found(results: Mapping[str, torch.Tensor], one: Result) -> torch.Tensor:
 
 
 def as_call(inputs: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Example inputs as a call: a tensor, what is given by position, or by keyword, and the rest.
+    """GivenTensor inputs as a call: a tensor, what is given by position, or by keyword, and the rest.
 
     inputs: a dictionary, or what a tokenizer returns, is what is given by keyword.
     """

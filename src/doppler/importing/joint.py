@@ -66,7 +66,7 @@ def _freeze_others(exported: Exported) -> None:
 
 def _upstream(program: ExportedProgram, loss: int) -> set[str]:
     """What the loss depends on by real numbers."""
-    specs = program.graph_signature.user_outputs
+    specs = list(program.graph_signature.user_outputs)
     (start,) = (
         node for node in program.graph.output_node().all_input_nodes if node.name == specs[loss]
     )

@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from doppler.einsum.differentiation import training_program
 from doppler.einsum.program import Input, Node, Program
 from doppler.errors import InputError
-from doppler.importing.binding import Binding, Example, Result
+from doppler.importing.binding import Binding, GivenTensor, Result
 from doppler.importing.conversion import Conversion
 from doppler.importing.drawing import evaluated
 from doppler.importing.elementwise import Calculator
@@ -196,6 +196,7 @@ class _Import:
 
     def _binding(self, results: tuple[Result, ...], effects: Mapping[int | str, Result]) -> Binding:
         conversion, users = self.conversion, self._user_inputs()
+        state: Any = {**self.exported.program.state_dict, **self.exported.program.constants}
         values = {one.name: one.meta["val"] for one in self.graph.find_nodes(op="placeholder")}
         names = {name: node.name for name, node in self.placeholders.items()}
         folded = {
@@ -210,7 +211,9 @@ class _Import:
             parameters=self.exported.parameters,
             arguments=self.exported.arguments,
             returned=self.exported.returned,
-            given=tuple(Example(one, tuple(values[one].shape), values[one].dtype) for one in users),
+            given=tuple(
+                GivenTensor(one, tuple(values[one].shape), values[one].dtype) for one in users
+            ),
             shapes=shapes,
             from_arguments={name: users.index(one) for name, one in names.items() if one in users},
             from_state={
@@ -221,7 +224,7 @@ class _Import:
             results=results,
             effects=effects,
             steps=self.steps,
-            state={**self.exported.program.state_dict, **self.exported.program.constants},
+            state=state,
         )
 
 

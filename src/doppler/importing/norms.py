@@ -35,7 +35,10 @@ def layer_norm(c: "Conversion", node: fx.Node) -> Value:
 def _statistics(
     c: "Conversion", source: fx.Node, data: fx.Node, dims: list[int], eps: float, name: str
 ) -> tuple[Value, ...]:
-    """Mean, variance, 1 / standard deviation, and the data less its mean, once for all results."""
+    """Mean, variance, 1 / standard deviation, and the data less its mean.
+
+    Once for all results of an op.
+    """
     if source not in c.statistics:
         value = c.builder.stored(c.value(data), f"{name}.operand")
         value = value.cast("f32") if value.dtype in HALF else value

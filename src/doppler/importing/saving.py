@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from doppler.errors import InputError
-from doppler.importing.binding import Binding, Example, Result
-from doppler.importing.trees import PLAIN, Attributes, Constant, Elements, Leaf, Tree
+from doppler.importing.binding import Binding, GivenTensor, Result
+from doppler.importing.trees import PLAIN, Constant, Leaf, Object, Row, Tree
 
 # What a file may name without being trusted, beside the outputs and caches of transformers.
 _KNOWN = (tuple, list, dict, set, collections.OrderedDict, collections.deque, torch.Size)
@@ -54,7 +54,9 @@ def binding_of(data: Any, *, trust: bool = False) -> Binding:
             parameters=tuple(data["parameters"]),
             arguments=_tree_of(data["arguments"], trust),
             returned=_tree_of(data["returned"], trust),
-            given=tuple(Example(name, tuple(shape), dtype) for name, shape, dtype in data["given"]),
+            given=tuple(
+                GivenTensor(name, tuple(shape), dtype) for name, shape, dtype in data["given"]
+            ),
             shapes={name: tuple(shape) for name, shape in data["shapes"].items()},
             from_arguments=data["from_arguments"],
             from_state=data["from_state"],
@@ -95,7 +97,7 @@ def _tree_as_data(tree: Tree) -> list[Any]:
             return ["class", _class_name(value)]
         case Constant(value):
             return ["opaque", type(value).__name__]
-        case Elements(kind, children):
+        case Row(kind, children):
             return ["sequence", _class_name(kind), [_tree_as_data(one) for one in children]]
     pairs = (
         [[key, _tree_as_data(child)] for key, child in part]
@@ -117,12 +119,12 @@ def _tree_of(data: Any, trust: bool) -> Tree:
             kind = _class_of(first, trust)
             if not issubclass(kind, tuple | list | collections.deque):
                 raise ValueError(f"{first} is no sequence")
-            return Elements(kind, tuple(_tree_of(one, trust) for one in rest[0]))
+            return Row(kind, tuple(_tree_of(one, trust) for one in rest[0]))
         case "object":
             items, attributes = (
                 tuple((key, _tree_of(child, trust)) for key, child in part) for part in rest[:2]
             )
-            return Attributes(_class_of(first, trust), items, attributes, tuple(rest[2]))
+            return Object(_class_of(first, trust), items, attributes, tuple(rest[2]))
     return Constant(None)
 
 

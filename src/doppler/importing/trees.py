@@ -35,7 +35,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Elements:
+class Row:
     """A tuple, a list, or a type made of either."""
 
     kind: type
@@ -43,7 +43,7 @@ class Elements:
 
 
 @dataclass(frozen=True)
-class Attributes:
+class Object:
     """A dictionary's items, if it is one, and an object's attributes, by name.
 
     both: the attributes that are also items, as in outputs of transformers.
@@ -55,7 +55,7 @@ class Attributes:
     both: tuple[str, ...] = ()
 
 
-Tree: TypeAlias = Leaf | Constant | Elements | Attributes
+Tree: TypeAlias = Leaf | Constant | Row | Object
 
 
 class Flat:
@@ -82,11 +82,11 @@ class Flat:
 
     def _branch(self, one: Any) -> Tree:
         if isinstance(one, tuple | list | deque):
-            return Elements(type(one), tuple(map(self._tree, one)))
+            return Row(type(one), tuple(map(self._tree, one)))
         items = dict(one) if isinstance(one, dict) else {}
         attributes = _attributes(one)
         both = [key for key in attributes if key in items and items[key] is attributes[key]]
-        return Attributes(
+        return Object(
             type(one),
             tuple((key, self._tree(child)) for key, child in items.items()),
             tuple((key, self._tree(child)) for key, child in attributes.items() if key not in both),
@@ -110,15 +110,14 @@ def rebuilt(tree: Tree, tensors: Sequence[Any]) -> Any:
         case Constant(value):
             # Who is given it may change it, as models do an empty cache.
             return deepcopy(value) if hasattr(value, "__dict__") and not callable(value) else value
-        case Elements(kind, children):
+        case Row(kind, children):
             made = [rebuilt(child, tensors) for child in children]
             make = getattr(kind, "_make", kind)
             return make(made)
-    base = next(one for one in (OrderedDict, dict, object) if issubclass(tree.kind, one))
+    base: Any = next(one for one in (OrderedDict, dict, object) if issubclass(tree.kind, one))
     new: Any = base.__new__(tree.kind)
-    set_item = getattr(base, "__setitem__", None)
     for key, child in tree.items:
-        set_item(new, key, rebuilt(child, tensors))
+        base.__setitem__(new, key, rebuilt(child, tensors))
     for key, child in tree.attributes:
         object.__setattr__(new, key, rebuilt(child, tensors))
     for key in tree.both:
@@ -153,10 +152,10 @@ def leaf_paths(tree: Tree, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
     match tree:
         case Leaf():
             yield path
-        case Elements(_, children):
+        case Row(_, children):
             for k, child in enumerate(children):
                 yield from leaf_paths(child, (*path, k))
-        case Attributes():
+        case Object():
             for key, child in (*tree.items, *tree.attributes):
                 yield from leaf_paths(child, (*path, key))
 
@@ -170,12 +169,10 @@ def _pairs(
             yield path, one, other
         case Constant(value), Constant(given) if _alike(value, given):
             pass
-        case Elements(), Elements() if one.kind is other.kind and len(one.children) == len(
-            other.children
-        ):
+        case Row(), Row() if one.kind is other.kind and len(one.children) == len(other.children):
             for k, pair in enumerate(zip(one.children, other.children, strict=True)):
                 yield from _pairs(*pair, (*path, k))
-        case Attributes(), Attributes():
+        case Object(), Object():
             own = dict((*one.items, *one.attributes))
             others = dict((*other.items, *other.attributes))
             if one.kind is not other.kind or own.keys() != others.keys():
@@ -209,7 +206,7 @@ def _told(tree: Tree) -> str:
             return "a tensor"
         case Constant(value):
             return repr(value)[:60] if isinstance(value, PLAIN) else f"a {type(value).__name__}"
-        case Elements(kind, children):
+        case Row(kind, children):
             return f"a {kind.__name__} of {len(children)}"
     keys = ", ".join(str(key) for key, _ in (*tree.items, *tree.attributes))
     return f"a {tree.kind.__name__} of {keys}"
