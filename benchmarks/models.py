@@ -2,7 +2,8 @@
 
 Run: ``python -m benchmarks.models [NAME ...] [--seconds S] [--training]``, one fresh process a
 model. Models of transformers, torchvision and torch-geometric are made of configurations, without
-weights, at sizes for two cores. *FLOP* are of all ops; *torch's* what torch.utils.flop_counter
+weights, at sizes for two cores: ``pip install 'doppler[models]'``, and a torchvision for the torch
+that is there. *FLOP* are of all ops; *torch's* what torch.utils.flop_counter
 counts of the module; *error* the largest difference to the module over its largest output.
 
 The functions below return a module and its inputs, by position, or by position and by keyword:
@@ -33,11 +34,11 @@ _SMALL = {
     **{"intermediate_size": 128},
 }
 _GROUPED = {**_SMALL, "num_key_value_heads": 2}
-_FACTORIES: dict[str, Callable[[], Made]] = {}
+FACTORIES: dict[str, Callable[[], Made]] = {}
 
 
 def _model(factory: Callable[[], Made]) -> Callable[[], Made]:
-    _FACTORIES[factory.__name__] = factory
+    FACTORIES[factory.__name__] = factory
     return factory
 
 
@@ -272,12 +273,12 @@ def encoder() -> Made:
 
 
 # Called from the command line as functions of this file.
-globals().update(_FACTORIES)
+globals().update(FACTORIES)
 
 
-def _trained(name: str) -> Made:
+def trained(name: str) -> Made:
     """The model with its loss, in training mode."""
-    module, args, kwargs = _FACTORIES[name]()
+    module, args, kwargs = FACTORIES[name]()
     module.train()
     if "input_ids" in kwargs and name in ("gpt2", "llama", "mistral", "qwen2", "gemma", "mixtral"):
         return module, args, {**kwargs, "labels": kwargs["input_ids"]}
@@ -300,7 +301,7 @@ def measure(name: str, seconds: float, training: bool) -> dict[str, Any]:
     from doppler.errors import InputError
 
     torch.manual_seed(0)
-    module, args, kwargs = _trained(name) if training else _FACTORIES[name]()
+    module, args, kwargs = trained(name) if training else FACTORIES[name]()
     started_s = time.perf_counter()
     try:
         placed = doppler.place(
@@ -318,7 +319,7 @@ def measure(name: str, seconds: float, training: bool) -> dict[str, Any]:
     if not training:
         row["torch_flops"] = _count_flops(module, args, kwargs)
         with torch.no_grad():
-            row["error"] = _error(result, module(*args, **kwargs))
+            row["error"] = relative_error(result, module(*args, **kwargs))
     return row
 
 
@@ -338,7 +339,8 @@ def _error_of_training(module: nn.Module, args: Any, kwargs: Any, result: Any) -
     return worst
 
 
-def _error(result: Any, expected: Any) -> float:
+def relative_error(result: Any, expected: Any) -> float:
+    """The largest difference of two results over the largest element of its tensor."""
     worst = 0.0
     assert type(result) is type(expected), (type(result), type(expected))
     pairs = zip(pytree.tree_leaves(result), pytree.tree_leaves(expected), strict=True)
@@ -362,7 +364,7 @@ def _count_flops(module: nn.Module, args: Any, kwargs: Any) -> float:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(_FACTORIES))
+    parser.add_argument("names", nargs="*", default=list(FACTORIES))
     parser.add_argument("--seconds", type=float, default=5.0, help="of search")
     parser.add_argument("--training", action="store_true", help="a step of gradient descent")
     parser.add_argument("--here", action="store_true", help="in this process, as JSON")

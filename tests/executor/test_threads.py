@@ -120,10 +120,10 @@ def test_a_module_of_torch_is_executed():
     imported = import_module(module, (index,))
     lowered = lower(imported.program, random_splits(imported.program, np.random.default_rng(0)))
     of = build(lowered, host(num_devices=3))
-    with Threads(verify=True).open(of, inputs=imported.inputs((index,))) as session:
+    with Threads(verify=True).open(of, inputs=imported.binding.inputs((index,))) as session:
         results = session.results(ordered_placement(of, 0))
     with torch.no_grad():
-        torch.testing.assert_close(imported.outputs(results), module(index))
+        torch.testing.assert_close(imported.binding.outputs(results), module(index))
     with Threads(verify=True).open(of) as session:  # on whole numbers drawn at random
         check(session.trace(ordered_placement(of, 1)))
 

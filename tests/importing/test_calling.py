@@ -162,7 +162,7 @@ def test_a_factory_of_a_file_returns_keyword_arguments_too(tmp_path):
     cluster = preset(name="p100x4")
     path = f"{tmp_path}/made.py:make"
     graph = load_module(module=path, cluster=cluster, decomposition=Given(), parts=1)
-    assert list(graph.ops.kinds) == ["matmul", "formation"]
+    assert graph.ops.kinds[0] == "matmul"
 
 
 @pytest.mark.parametrize("as_file", [False, True])

@@ -23,8 +23,8 @@ def device_map(graph: DataflowGraph, placement: Placement, binding: Binding) -> 
     for name, own in devices.items():
         if len(own) > 1:
             raise InputError(
-                f"device_map: {name!r} is read on devices {', '.join(map(str, sorted(own)))}; "
-                'place with decomposition=FewestElements and method="critical_path", or run() it'
+                f"device_map: {name!r} is on devices {', '.join(map(str, sorted(own)))}: what is "
+                "placed is finer than modules; run() executes it"
             )
     return _largest({name: own.pop() for name, own in devices.items() if own}, "")
 

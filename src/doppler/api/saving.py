@@ -41,8 +41,10 @@ def load_cluster(directory: Path) -> Cluster:
             row[key] = np.array(row[key], dtype=np.float64)
             row[key][np.isnan(row[key])] = np.inf
         return Cluster(**row)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: describes no cluster: {error}") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(f"{path}: describes no cluster") from None
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from doppler.errors import InputError
-from doppler.importing.exporting import by_name
+from doppler.importing.calling import by_name
 from doppler.importing.trees import Tree, rebuilt, tensors_like
 
 
@@ -128,7 +128,7 @@ def _found(results: Mapping[str, torch.Tensor], one: Result) -> torch.Tensor:
 
 
 def as_call(inputs: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Example inputs as a call: a tensor, what is given by position, or by keyword, and the rest.
+    """GivenTensor inputs as a call: a tensor, what is given by position, or by keyword, and the rest.
 
     inputs: a dictionary, or what a tokenizer returns, is what is given by keyword.
     """

@@ -1,12 +1,10 @@
 """A torch module as a graph of core ATen ops, on tensors without elements."""
 
-import inspect
 import io
-import keyword
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +17,9 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from doppler.errors import InputError
-from doppler.importing.trees import Flat, Tree, leaf_paths, rebuilt
+from doppler.importing.calling import by_name, called_with_tensors, loss_of, parameter_names
+from doppler.importing.decompositions import DECOMPOSED, attention, plain_attention
+from doppler.importing.trees import Flat, Tree
 
 # Their own levels would win over that of torch.
 _LOUD = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
@@ -61,19 +61,19 @@ def export(
         InputError: says where in the module torch.export fails, and why; or there is no loss.
     """
     table = default_decompositions()
-    table[torch.ops.aten.scaled_dot_product_attention.default] = _attention
+    table[torch.ops.aten.scaled_dot_product_attention.default] = attention
     table.update(DECOMPOSED)
     if isinstance(module, ExportedProgram):
         return _decomposed(module, table, training)
-    parameters = _parameter_names(module.forward)
+    parameters = parameter_names(module.forward)
     given = Flat(by_name(parameters, example_inputs, example_kwargs))
     tensors = given.tensors
     if any(parameter.is_meta for parameter in module.parameters()):
         tensors = [tensor.to("meta") for tensor in tensors]
     with quiet(), _path_of_calls(module) as path:
         try:
-            with _called_with_tensors(module, given, training) as returned:
-                with _plain_attention() if training else nullcontext():
+            with called_with_tensors(module, given, training) as returned:
+                with plain_attention() if training else nullcontext():
                     traced = torch.export.export(module, tuple(tensors), strict=False)
             program, name = traced.run_decompositions(table), type(module).__name__
             return Exported(name, program, traced, parameters, given.tree, *returned[-1])
@@ -107,93 +107,6 @@ def load_exported(path: str | Path) -> ExportedProgram:
             raise InputError(f"{path}: no exported program: {reason}") from None
 
 
-@contextmanager
-def _called_with_tensors(
-    module: nn.Module, given: Flat, training: bool
-) -> Iterator[list[tuple[Tree, int]]]:
-    """Within, the module's forward takes tensors, and returns a tuple of tensors.
-
-    Yields:
-        A list to which every call adds the tree of what the forward returned, and which is its
-        loss.
-    """
-    own, returned = module.forward, []
-
-    def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        args, kwargs = rebuilt(given.tree, tensors)
-        result = Flat(own(*args, **kwargs))
-        loss = _loss_of(type(module).__name__, result) if training else 0
-        returned.append((result.tree, loss))
-        if not training:
-            return tuple(result.tensors)
-        return tuple(one if k == loss else one.detach() for k, one in enumerate(result.tensors))
-
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(name, kind) for name in _leaf_names(given.tree)]
-    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    had = vars(module).get("forward")
-    module.forward = forward  # type: ignore[method-assign]
-    try:
-        yield returned
-    finally:
-        if had is None:
-            del module.forward
-        else:
-            module.forward = had
-
-
-def _loss_of(name: str, result: Flat) -> int:
-    """Which tensor is the loss: the one of this name, or else the first."""
-    paths = [path[-1:] for path in leaf_paths(result.tree)]
-    loss = paths.index(("loss",)) if ("loss",) in paths else 0
-    if not result.tensors or result.tensors[loss].shape or not _is_real(result.tensors[loss]):
-        raise InputError(
-            f"{name}: training=true needs a module that returns its loss, one real number, alone, "
-            "first, or as 'loss'"
-        )
-    return loss
-
-
-def _is_real(tensor: torch.Tensor) -> bool:
-    return tensor.dtype.is_floating_point
-
-
-def by_name(
-    parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call with its arguments by keyword, whose names are given, as far as that can be said."""
-    named = dict(zip(parameters, args, strict=False))
-    if len(args) > len(parameters) or named.keys() & kwargs.keys():
-        return tuple(args), dict(kwargs)
-    return (), {**named, **kwargs}
-
-
-def _parameter_names(forward: Callable[..., Any]) -> tuple[str, ...]:
-    """By which names a forward takes what it is given by position; none if it takes any number."""
-    try:
-        known = list(inspect.signature(forward).parameters.values())
-    except (TypeError, ValueError):
-        return ()
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
-    if any(one.kind in kinds for one in known):
-        return ()
-    both = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return tuple(one.name for one in known if one.kind == both)
-
-
-def _leaf_names(tree: Tree) -> list[str]:
-    """Of the tensors that a module is called with: parameters' names, and where in them."""
-    names: list[str] = []
-    for by_keyword, *path in leaf_paths(tree):
-        name = re.sub(r"\W", "_", "_".join(map(str, path)))
-        fits = by_keyword and name.isidentifier() and not keyword.iskeyword(name)
-        name = name if fits else f"input_{name}"
-        while name in names:
-            name += "_"
-        names.append(name)
-    return names
-
-
 def _decomposed(program: ExportedProgram, table: Any, training: bool) -> Exported:
     """What torch.export made, in core ATen ops."""
     spec, name, traced = program.call_spec, "exported program", program
@@ -224,77 +137,8 @@ def _decomposed(program: ExportedProgram, table: Any, training: bool) -> Exporte
         )
         for leaves, tree in ((given, spec.in_spec), (made, spec.out_spec))
     )
-    loss = _loss_of(name, returned) if training else 0
+    loss = loss_of(name, returned) if training else 0
     return Exported("exported", program, traced, (), arguments.tree, returned.tree, loss)
-
-
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    """Attention by its definition: torch's own takes care of rows that are masked altogether.
-
-    Source: the documentation of torch.nn.functional.scaled_dot_product_attention.
-    """
-    if enable_gqa:
-        groups = query.shape[-3] // key.shape[-3]
-        key, value = (one.repeat_interleave(groups, -3) for one in (key, value))
-    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        rows, columns = scores.shape[-2:]
-        mask = torch.ones(rows, columns, dtype=torch.bool, device=scores.device).tril()
-        scores = torch.where(mask, scores, -torch.inf)
-    elif attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = torch.where(attn_mask, scores, -torch.inf)
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    shares = torch.softmax(scores, -1)
-    if attn_mask is not None:
-        nothing = (scores == -torch.inf).logical_not().any(-1, keepdim=True).logical_not()
-        shares = torch.where(nothing, 0.0, shares)
-    return torch.dropout(shares, dropout_p, train=True) @ value if dropout_p else shares @ value
-
-
-@contextmanager
-def _plain_attention() -> Iterator[None]:
-    """Within, torch's own attention is what its definition says, gradients included."""
-    own = nn.functional.scaled_dot_product_attention
-    nn.functional.scaled_dot_product_attention = _attention  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        nn.functional.scaled_dot_product_attention = own
-
-
-def _group_norm(
-    data: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    num: int,
-    channels: int,
-    size: int,
-    groups: int,
-    eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """By layer_norm of the elements of each group; arguments as torch's own has them."""
-    grouped = data.reshape(num, groups, channels // groups * size)
-    normed, mean, scale = torch.native_layer_norm(grouped, grouped.shape[2:], None, None, eps)
-    per_channel = (1, channels, *(1 for _ in data.shape[2:]))
-    result = normed.reshape(data.shape)
-    result = result if weight is None else result * weight.reshape(per_channel)
-    result = result if bias is None else result + bias.reshape(per_channel)
-    return result, mean.reshape(num, groups), scale.reshape(num, groups)
-
-
-# What is decomposed by us, gradients or none.
-DECOMPOSED: dict[Any, Callable[..., Any]] = {torch.ops.aten.native_group_norm.default: _group_norm}
 
 
 def place_of(node: fx.Node) -> str:

@@ -8,7 +8,8 @@ from torch._decomp import core_aten_decompositions
 from torch.export import ExportedProgram, exported_program
 
 from doppler.errors import InputError
-from doppler.importing.exporting import DECOMPOSED, Exported, quiet
+from doppler.importing.decompositions import DECOMPOSED
+from doppler.importing.exporting import Exported, quiet
 from doppler.importing.tidying import tensors_of
 
 aten = torch.ops.aten
@@ -18,13 +19,13 @@ def with_gradients(exported: Exported) -> Exported:
     """What was exported, with the gradients of its loss by its parameters as further results.
 
     Raises:
-        InputError: an op that cannot be differentiated.
+        InputError: the loss depends on no parameter, or an op cannot be differentiated.
     """
+    _freeze_others(exported)
     # The joint graph of forward and backward has no public name in torch yet.
     inside: Any = exported_program
     with quiet():
         try:
-            _freeze_others(exported)
             program = inside._decompose_exported_program(
                 exported.traced,
                 cia_to_decomp={},
@@ -55,6 +56,8 @@ def stops_gradients(traced: ExportedProgram) -> bool:
 def _freeze_others(exported: Exported) -> None:
     """Parameters on which the loss does not depend are not trained: torch would fail."""
     reached = _upstream(exported.traced, exported.loss)
+    if reached.isdisjoint(exported.traced.graph_signature.inputs_to_parameters):
+        raise InputError(f"{exported.name}: its loss depends on no parameter")
     for node in exported.traced.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         if node.name not in reached and isinstance(value, torch.Tensor):
@@ -63,7 +66,7 @@ def _freeze_others(exported: Exported) -> None:
 
 def _upstream(program: ExportedProgram, loss: int) -> set[str]:
     """What the loss depends on by real numbers."""
-    specs = program.graph_signature.user_outputs
+    specs = list(program.graph_signature.user_outputs)
     (start,) = (
         node for node in program.graph.output_node().all_input_nodes if node.name == specs[loss]
     )

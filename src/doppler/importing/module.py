@@ -197,6 +197,7 @@ class _Import:
 
     def _binding(self, results: tuple[Result, ...], effects: Mapping[int | str, Result]) -> Binding:
         conversion, users = self.conversion, self._user_inputs()
+        state: Any = {**self.exported.program.state_dict, **self.exported.program.constants}
         values = {one.name: one.meta["val"] for one in self.graph.find_nodes(op="placeholder")}
         names = {name: node.name for name, node in self.placeholders.items()}
         folded = {
@@ -224,7 +225,7 @@ class _Import:
             results=results,
             effects=effects,
             steps=self.steps,
-            state={**self.exported.program.state_dict, **self.exported.program.constants},
+            state=state,
         )
 
 

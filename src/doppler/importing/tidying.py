@@ -56,7 +56,7 @@ def _part_gradients(graph: fx.Graph, node: fx.Node) -> None:
                 part.replace_all_uses_with(one)
                 continue
             mask = [k == place for k in range(3)]
-            one = graph.call_function(node.target, (gradient, *others, mask))
+            one = graph.call_function(aten.convolution_backward.default, (gradient, *others, mask))
             one.meta = dict(node.meta)
             values = node.meta["val"]
             one.meta["val"] = tuple(v if k == place else None for k, v in enumerate(values))

@@ -114,11 +114,10 @@ def rebuilt(tree: Tree, tensors: Sequence[Any]) -> Any:
             made = [rebuilt(child, tensors) for child in children]
             make = getattr(kind, "_make", kind)
             return make(made)
-    base = next(one for one in (OrderedDict, dict, object) if issubclass(tree.kind, one))
+    base: Any = next(one for one in (OrderedDict, dict, object) if issubclass(tree.kind, one))
     new: Any = base.__new__(tree.kind)
-    set_item = getattr(base, "__setitem__", None)
     for key, child in tree.items:
-        set_item(new, key, rebuilt(child, tensors))
+        base.__setitem__(new, key, rebuilt(child, tensors))
     for key, child in tree.attributes:
         object.__setattr__(new, key, rebuilt(child, tensors))
     for key in tree.both:

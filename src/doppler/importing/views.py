@@ -65,7 +65,7 @@ def cut_of(
     shape: Shape,
     name: str,
 ) -> Value | None:
-    """Elements start, start + step, ..., ``num`` of them, along a dimension.
+    """Row start, start + step, ..., ``num`` of them, along a dimension.
 
     shape: of the result.
 

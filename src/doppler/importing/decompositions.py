@@ -1,0 +1,77 @@
+"""Ops of torch that are decomposed by us: by their definitions, of which torch knows gradients."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Attention by its definition: torch's own takes care of rows that are masked altogether.
+
+    Source: the documentation of torch.nn.functional.scaled_dot_productattention.
+    """
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (one.repeat_interleave(groups, -3) for one in (key, value))
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        rows, columns = scores.shape[-2:]
+        mask = torch.ones(rows, columns, dtype=torch.bool, device=scores.device).tril()
+        scores = torch.where(mask, scores, -torch.inf)
+    elif attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = torch.where(attn_mask, scores, -torch.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    shares = torch.softmax(scores, -1)
+    if attn_mask is not None:
+        nothing = (scores == -torch.inf).logical_not().any(-1, keepdim=True).logical_not()
+        shares = torch.where(nothing, 0.0, shares)
+    return torch.dropout(shares, dropout_p, train=True) @ value if dropout_p else shares @ value
+
+
+def _group_norm(
+    data: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    num: int,
+    channels: int,
+    size: int,
+    groups: int,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """By layer_norm of the elements of each group; arguments as torch's own has them."""
+    grouped = data.reshape(num, groups, channels // groups * size)
+    normed, mean, scale = torch.native_layer_norm(grouped, grouped.shape[2:], None, None, eps)
+    per_channel = (1, channels, *(1 for _ in data.shape[2:]))
+    result = normed.reshape(data.shape)
+    result = result if weight is None else result * weight.reshape(per_channel)
+    result = result if bias is None else result + bias.reshape(per_channel)
+    return result, mean.reshape(num, groups), scale.reshape(num, groups)
+
+
+# What is decomposed by us, gradients or none.
+DECOMPOSED: dict[Any, Callable[..., Any]] = {torch.ops.aten.native_group_norm.default: _group_norm}
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Within, torch's own attention is what its definition says, gradients included."""
+    own = nn.functional.scaled_dot_product_attention
+    nn.functional.scaled_dot_product_attention = attention  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        nn.functional.scaled_dot_product_attention = own
