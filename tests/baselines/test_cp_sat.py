@@ -4,6 +4,7 @@ That it finds the best schedule of tiny problems, and proves no more, is in test
 """
 
 import sys
+from dataclasses import replace
 from itertools import permutations, product
 
 import numpy as np
@@ -12,8 +13,14 @@ from problems import cluster_of, graph_of, random_device, random_problem, random
 
 from doppler.baselines import CPSAT, Clustering, SearchResult, lower_bound
 from doppler.baselines.cp_sat import placement_of
-from doppler.baselines.cp_sat_program import ConstraintProgram, Solution, exchangeable
+from doppler.baselines.cp_sat_program import (
+    ConstraintProgram,
+    Solution,
+    exchangeable,
+    whole_tick_s,
+)
 from doppler.errors import InputError
+from doppler.graph.dataflow import GivenCosts
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.system import System
@@ -48,6 +55,16 @@ def test_whole_ops_do_not_divide_evenly():
     assert lower_bound(problem).seconds == 12.5
     assert is_optimum(search(problem), 15.0)
     assert is_optimum(search(problem, WorkConserving(queue="strict", streams=2)), 10.0)
+
+
+def test_ticks_are_whole_only_where_transfers_by_kinds_of_devices_are():
+    graph = graph_of([2, 4], [(0, 1, 0)])
+    for seconds, expected in ((1.0, 1.0), (6.0, 2.0), (0.3, None)):
+        given = GivenCosts.make(
+            op_seconds=None, transfer_seconds=[[[seconds] * 2] * 2], kinds=("device0", "device1")
+        )
+        problem = build(replace(graph, given_costs=given), cluster_of([1.0, 1.0]))
+        assert whole_tick_s(problem.arrays, 0.25) == expected
 
 
 def test_it_idles_on_purpose_where_that_pays_and_the_system_lets_it():

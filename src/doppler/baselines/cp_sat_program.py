@@ -213,7 +213,7 @@ def whole_tick_s(p: ProblemArrays, finest_s: float) -> float | None:
     Sums of such durations are exact.
     """
     transfer_s = np.unique(p.size)[:, None] * np.unique(p.seconds_per_size)
-    durations = [p.op_seconds[np.isfinite(p.op_seconds)], p.latency_s, transfer_s]
+    durations = [p.op_seconds[np.isfinite(p.op_seconds)], p.latency_s, transfer_s, p.kind_seconds]
     seconds = np.unique(np.concatenate([each.ravel() for each in durations]))
     tick_s = finest_s
     if (seconds % tick_s).any():

@@ -12,7 +12,7 @@ from doppler.importing.exporting import by_name
 from doppler.importing.trees import Tree, rebuilt, tensors_like
 
 
-class Given(NamedTuple):
+class GivenTensor(NamedTuple):
     """A tensor that the module is called with, as the example had it."""
 
     name: str
@@ -44,7 +44,7 @@ class Binding:
     parameters: tuple[str, ...]
     arguments: Tree
     returned: Tree
-    given: tuple[Given, ...]
+    given: tuple[GivenTensor, ...]
     shapes: Mapping[str, tuple[int, ...]]
     from_arguments: Mapping[str, int]
     from_state: Mapping[str, str]

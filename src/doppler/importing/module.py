@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from doppler.einsum.differentiation import training_program
 from doppler.einsum.program import Input, Node, Program
 from doppler.errors import InputError
-from doppler.importing.binding import Binding, Given, Result
+from doppler.importing.binding import Binding, GivenTensor, Result
 from doppler.importing.conversion import Conversion
 from doppler.importing.drawing import evaluated
 from doppler.importing.elementwise import Calculator
@@ -211,7 +211,9 @@ class _Import:
             parameters=self.exported.parameters,
             arguments=self.exported.arguments,
             returned=self.exported.returned,
-            given=tuple(Given(one, tuple(values[one].shape), values[one].dtype) for one in users),
+            given=tuple(
+                GivenTensor(one, tuple(values[one].shape), values[one].dtype) for one in users
+            ),
             shapes=shapes,
             from_arguments={name: users.index(one) for name, one in names.items() if one in users},
             from_state={

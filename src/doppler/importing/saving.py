@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from doppler.errors import InputError
-from doppler.importing.binding import Binding, Given, Result
+from doppler.importing.binding import Binding, GivenTensor, Result
 from doppler.importing.trees import PLAIN, Constant, Leaf, Object, Row, Tree
 
 # What a file may name without being trusted, beside the outputs and caches of transformers.
@@ -54,7 +54,9 @@ def binding_of(data: Any, *, trust: bool = False) -> Binding:
             parameters=tuple(data["parameters"]),
             arguments=_tree_of(data["arguments"], trust),
             returned=_tree_of(data["returned"], trust),
-            given=tuple(Given(name, tuple(shape), dtype) for name, shape, dtype in data["given"]),
+            given=tuple(
+                GivenTensor(name, tuple(shape), dtype) for name, shape, dtype in data["given"]
+            ),
             shapes={name: tuple(shape) for name, shape in data["shapes"].items()},
             from_arguments=data["from_arguments"],
             from_state=data["from_state"],

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -137,11 +137,11 @@ def over_controls(rows: pd.DataFrame) -> list[Ratio | None]:
         )
         least = controls.drop_duplicates("method")
         fair = pd.concat([fair, least[~least["method"].isin(fair["method"])]])
-        return fair.loc[fair["makespan_s"].idxmin()]
+        return fair.iloc[int(fair["makespan_s"].to_numpy().argmin())]
 
     if controls.empty:
         return [None] * len(rows)
-    return [ratio_of(row, strongest(row.evaluations)) for row in rows.itertuples()]
+    return [ratio_of(row, strongest(row.evaluations)) for row in cast(Any, rows.itertuples())]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
