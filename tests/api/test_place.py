@@ -118,7 +118,7 @@ def test_what_is_saved_can_be_read_back(placed, tmp_path):
     directory = placed.save(tmp_path / "mine")
     names = ("placement.json", "graph.json", "trace.json", "schedule.png", "explanation.txt")
     assert all((directory / name).stat().st_size > 100 for name in names)
-    problem = build(load_graph(directory / "graph.json"), preset(name="p100x4"))
+    problem = build(load_graph(directory / "graph.json"), placed.problem.cluster)
     loaded = Placement.load(directory / "placement.json", problem)
     assert np.array_equal(loaded.device, placed.placement.device)
     assert json.loads((directory / "placed.json").read_text())["memory"].count(",") == 3
@@ -130,7 +130,8 @@ SLOW = ("cp_sat", "enumerative")
 
 @pytest.mark.parametrize("method", ["policy", *(m for m in methods() if m not in SLOW)])
 def test_every_method_places_a_graph(placed, method):
-    found = doppler.place(placed.problem.graph, cluster="p100x4", seconds=0.1, method=method)
+    graph, cluster = placed.problem.graph, placed.problem.cluster
+    found = doppler.place(graph, cluster=cluster, seconds=0.1, method=method)
     assert found.method == method
     assert found.evaluations >= 1
     assert found.lower_bound_s <= found.makespan_s * (1 + 1e-9) < np.inf
