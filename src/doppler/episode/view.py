@@ -64,6 +64,7 @@ class ViewArrays(NamedTuple):
     device_class: IntArray  # [D] equal for devices that nothing tells apart
     scale_s: float
     transfer_scale_s: float
+    mean_op_s: float
     tie_s: float  # times that differ by less are tied
 
 
@@ -188,6 +189,7 @@ def _arrays(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> ViewAr
         device_class=device_classes(problem),
         scale_s=problem.scale_s,
         transfer_scale_s=_transfer_scale_s(problem),
+        mean_op_s=float(problem.mean_op_seconds.mean()) or 1.0,
         tie_s=tie_seconds(levels.b_level),
     )
 
