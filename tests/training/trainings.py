@@ -34,7 +34,7 @@ LEARNING = {
 
 
 def make_policy(seed: int, hidden: int = 16, rounds: int = 2) -> DualPolicy:
-    """New weights without experts, which know too much already to show that something is learned."""
+    """New weights without experts, which would leave too little to learn."""
     torch.manual_seed(seed)
     return DualPolicy(
         encoder="gated",
