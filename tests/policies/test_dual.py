@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from plain_schedule import PlainQueues
 from problems import cluster_of, graph_of, random_problem
 from scipy.stats import chi2
 
@@ -112,7 +113,7 @@ def test_log_probabilities_of_all_episodes_of_a_tiny_problem_sum_to_one():
 
 def test_entropy_is_that_of_the_distributions_along_the_episode():
     problem = build(graph_of([1, 1]), cluster_of([1.0, 2.0]))
-    policy = make_policy(sharpness=0.0)  # both heads even
+    policy = make_policy(sharpness=0.0, experts=False)  # both heads even
     decisions = policy.rollout(make_view(problem), 3, None, generator())
     log_prob_B, entropy_B = policy.log_prob(make_view(problem), decisions)
     # Two candidates then one, two devices each time.
@@ -416,7 +417,7 @@ def test_the_encoder_tells_the_two_directions_of_an_edge_apart():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_of_many_candidates_those_of_the_largest_b_levels_are_seen(seed):
+def test_of_many_candidates_that_can_start_at_once_those_of_the_largest_b_levels_are_seen(seed):
     work = generator(seed).integers(1, 40, size=150)  # with ties
     problem = build(graph_of(work), cluster_of([1.0, 1.0]))
     view = make_view(problem)
@@ -474,3 +475,83 @@ def test_episodes_are_played_with_the_weights_and_the_problem_of_the_moment():
     assert changed_by(step)
     assert changed_by(lambda: policy.load_state_dict(other.state_dict()))
     assert changed_by(add)
+
+
+def test_of_many_candidates_those_that_can_start_earliest_are_seen():
+    # Op 0 is on device 0. Eighty ops can start on device 1 at once; a hundred others, of larger
+    # b_levels, only when op 0 has ended.
+    work = [1, *[2] * 80, *[40] * 100]
+    graph = graph_of(work, [(0, v, 10_000) for v in range(81, 181)])
+    view = make_view(build(graph, cluster_of([1.0, 1.0])))
+    op_BV = np.arange(181)[None]
+    record = make_policy().follow(view, op_BV, np.where(op_BV == 0, 0, 1)).record
+    rows = slice(record.candidate_ptr[0, 1], record.candidate_ptr[0, 2])
+    assert set(record.candidate_op[0, rows].tolist()) == set(range(1, MOST_CANDIDATES + 1))
+
+
+# --- Experts --------------------------------------------------------------------------------------
+
+
+def only_experts(seed: int = 0, **changes) -> DualPolicy:
+    """A policy whose learned part adds nothing."""
+    policy = make_policy(seed, **changes)
+    with torch.no_grad():
+        policy.sel_out.weight.zero_()
+        policy.plc_out.weight.zero_()
+    return policy
+
+
+def test_with_nothing_learned_the_policy_is_a_list_scheduler_behind_queues():
+    """Equal starts and ends apart: costs are distinct."""
+    for seed in range(6):
+        problem = random_problem(seed, num_ops=30, num_devices=3, costs="distinct")
+        greedy = only_experts().rollout(make_view(problem), 1, 0.0, generator())
+        record, queues = greedy.record, PlainQueues(problem)
+        mean_s = problem.mean_op_seconds.mean()
+        for t, (v, d) in enumerate(
+            zip(greedy.op[0].tolist(), greedy.device[0].tolist(), strict=True)
+        ):
+            rows = slice(record.candidate_ptr[0, t], record.candidate_ptr[0, t + 1])
+            able = np.flatnonzero(np.isfinite(problem.arrays.op_seconds[v])).tolist()
+            start_of = {
+                int(u): min(
+                    queues.start_s(int(u), on)[0]
+                    for on in np.flatnonzero(np.isfinite(problem.arrays.op_seconds[u])).tolist()
+                )
+                for u in record.candidate_op[0, rows]
+            }
+            first = min(start_of.values())
+            expected = [(start_of[int(u)] - first) / mean_s for u in record.candidate_op[0, rows]]
+            found = record.candidate_experts[0, rows, 0]
+            np.testing.assert_allclose(found, np.minimum(expected, 100), rtol=1e-5, atol=1e-5)
+            ends = {on: queues.start_s(v, on)[0] + problem.arrays.op_seconds[v, on] for on in able}
+            assert ends[d] <= min(ends.values()) + 1e-9 * problem.scale_s
+            late = {on: (end - min(ends.values())) / mean_s for on, end in ends.items()}
+            for on in np.flatnonzero(record.device_mask[0, t]).tolist():
+                assert record.device_experts[0, t, on, 0] == pytest.approx(
+                    min(late[on], 100), rel=1e-5, abs=1e-5
+                )
+            queues.place(v, d)
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_what_experts_count_is_replayed(merge):
+    view = make_view(random_problem(4, num_ops=25, num_devices=4, costs="distinct"))
+    if merge:
+        view = merged(view, least_weight_s=0.0, cap_s=view.problem.scale_s / 3)
+    policy = make_policy(sharpness=5.0)
+    with torch.no_grad():
+        policy.plc_experts[1] = 0.7
+    decisions = policy.rollout(view, 8, None, generator())
+    np.testing.assert_allclose(replayed(policy, view, decisions), decisions.log_prob, atol=1e-3)
+    without = make_policy(sharpness=5.0, experts=False)
+    assert np.abs(replayed(without, view, decisions) - decisions.log_prob).min() > 1.0
+
+
+def test_experts_are_left_out_where_the_ablation_says_so():
+    for changes in ({"experts": False}, {"look_ahead": False}):
+        policy = make_policy(**changes)
+        for known in (policy.sel_experts, policy.plc_experts):
+            assert not known.requires_grad and not known.any()
+    half = make_policy(sel="b_level")
+    assert not half.sel_experts.requires_grad and half.plc_experts.requires_grad

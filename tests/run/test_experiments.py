@@ -107,6 +107,7 @@ def test_the_ablations_and_the_two_stages_run_on_their_own(run):
     for method in (
         *heads,
         "doppler_frozen",
+        "doppler_no_experts",
         "doppler_stage_two",
         "doppler_paper",
         "doppler_taught_by_clustering",

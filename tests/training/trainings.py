@@ -34,6 +34,7 @@ LEARNING = {
 
 
 def make_policy(seed: int, hidden: int = 16, rounds: int = 2) -> DualPolicy:
+    """New weights without experts, which would leave too little to learn."""
     torch.manual_seed(seed)
     return DualPolicy(
         encoder="gated",
@@ -42,6 +43,7 @@ def make_policy(seed: int, hidden: int = 16, rounds: int = 2) -> DualPolicy:
         sel_hidden=16,
         plc_hidden=16,
         sel="learned",
+        experts=False,
         plc="learned",
         look_ahead=True,
     )

@@ -29,19 +29,22 @@ def largest_b_levels_first(w, e):
 
 
 @compiled
-def bring_largest_b_levels_forward(w, e, num):
-    """Move the ``num`` candidates of the largest b_levels to the front of their list, in any order.
+def bring_earliest_starts_forward(w, e, num):
+    """Move the ``num`` candidates that can start earliest to the front of their list, in any order.
 
-    Ties go to the smaller op. Source: quickselect, Hoare, "Algorithm 65: Find", 1961.
+    Starts are those without contention. Ties go to the larger b_level, then to the smaller op.
+    Source: quickselect, Hoare, "Algorithm 65: Find", 1961.
     """
     low, high = 0, e.status[NUM_CANDIDATES] - 1
+    for i in range(high + 1):
+        e.key[e.candidates[i]] = _earliest_start_anywhere(w, e, e.candidates[i])
     while low < high:
         pivot = e.candidates[(low + high) // 2]
         i, j = low, high
         while i <= j:
-            while _comes_before(w, e.candidates[i], pivot):
+            while _comes_before(w, e, e.candidates[i], pivot):
                 i += 1
-            while _comes_before(w, pivot, e.candidates[j]):
+            while _comes_before(w, e, pivot, e.candidates[j]):
                 j -= 1
             if i <= j:
                 v = e.candidates[i]
@@ -58,7 +61,18 @@ def bring_largest_b_levels_forward(w, e, num):
 
 
 @compiled
-def _comes_before(w, a, b):
+def _earliest_start_anywhere(w, e, v):
+    home, start = e.home[w.group[v]], np.inf
+    for d in range(len(e.devices)):
+        if w.able[v, d] if home < 0 else d == home:
+            start = min(start, earliest_start(e, v, d))
+    return start
+
+
+@compiled
+def _comes_before(w, e, a, b):
+    if e.key[a] != e.key[b]:
+        return e.key[a] < e.key[b]
     return w.b_level[a] > w.b_level[b] or (w.b_level[a] == w.b_level[b] and a < b)
 
 

@@ -61,6 +61,7 @@ class Episode(NamedTuple):
     level_load: NDArray[np.float64]  # [L, D]
     candidates: NDArray[np.int64]  # [V]
     home: NDArray[np.int64]  # [V] device of each group, -1 until one is chosen
+    key: NDArray[np.float64]  # [V] scratch: of candidates, to compare them by
     status: NDArray[np.int64]  # number of candidates, step, last op, last device
 
 
@@ -79,6 +80,7 @@ def make_episode(p: ProblemArrays, view: ViewArrays) -> Episode:
         level_load=np.zeros((len(view.level_work), num_devices)),
         candidates=np.zeros(num_ops, np.int64),
         home=np.zeros(num_ops, np.int64),
+        key=np.zeros(num_ops),
         status=np.zeros(4, np.int64),
     )
 

@@ -38,11 +38,10 @@ OP_FEATURES = (
 )
 # Retention factors of the diffusion kernels, and whether edges are weighted by transfer time.
 DIFFUSIONS = ((0.6, True), (0.95, True), (0.95, False))
-# Kernels of up to so many ops are dense matrices, inverted. Smaller entries are dropped: ops that
-# meet only many levels further down feel each other by entries of 1e-6, which count while nothing
-# nearer is placed; large graphs cannot afford them.
-_LARGE = 1024
-_NEGLIGIBLE, _NEGLIGIBLE_LARGE = 1e-8, 1e-4
+# Larger graphs have no kernels: they are 95% of the time of an episode there, and are worth little.
+# Smaller entries are dropped: ops that meet only many levels further down feel each other by
+# entries of 1e-6, which count while nothing nearer is placed.
+_LARGE, _NEGLIGIBLE = 1024, 1e-8
 
 
 class ViewArrays(NamedTuple):
@@ -65,6 +64,7 @@ class ViewArrays(NamedTuple):
     device_class: IntArray  # [D] equal for devices that nothing tells apart
     scale_s: float
     transfer_scale_s: float
+    mean_op_s: float
     tie_s: float  # times that differ by less are tied
 
 
@@ -189,6 +189,7 @@ def _arrays(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> ViewAr
         device_class=device_classes(problem),
         scale_s=problem.scale_s,
         transfer_scale_s=_transfer_scale_s(problem),
+        mean_op_s=float(problem.mean_op_seconds.mean()) or 1.0,
         tie_s=tie_seconds(levels.b_level),
     )
 
@@ -220,47 +221,24 @@ def _whole_series(step_VV: FloatArray) -> FloatArray:
     return np.where(total < _NEGLIGIBLE, 0.0, total)
 
 
-def _cut_series(step: sp.csr_array, retention: float, num_ops: int) -> sp.csr_array:
-    """The same of a large graph: cut where terms no longer count, small entries dropped."""
-    term = sp.csr_array(sp.identity(num_ops, format="csr"))
-    total = term.copy()
-    for _ in range(int(np.ceil(np.log(0.02) / np.log(retention)))):
-        term = sp.csr_array(term @ step)
-        term.data[term.data < _NEGLIGIBLE_LARGE] = 0.0
-        term.eliminate_zeros()
-        total = total + term
-    column_sum = np.asarray(total.sum(axis=0)).ravel()
-    return (total @ sp.diags_array(1.0 / column_sum)).tocsr()
-
-
 def _diffusion_kernels(
     problem: Problem, transfer_E: FloatArray
 ) -> tuple[IntArray, IntArray, NDArray[np.float32]]:
-    """The kernels of DIFFUSIONS on one common sparsity pattern, as compressed rows."""
+    """The kernels of DIFFUSIONS on one sparsity pattern, as compressed rows; none if large."""
     edges, num_ops = problem.graph.edges, problem.num_ops
-    steps = []
+    if num_ops > _LARGE:
+        nothing = np.zeros((0, len(DIFFUSIONS)), np.float32)
+        return np.zeros(num_ops + 1, np.int64), np.zeros(0, np.int64), nothing
+    series = []
     for retention, weighted in DIFFUSIONS:
         weight_E = transfer_E if weighted else np.ones(len(edges))
         one_way = sp.csr_array((weight_E, (edges.src, edges.dst)), shape=(num_ops, num_ops))
-        steps.append(_step(one_way + one_way.T, retention, num_ops))
-    if num_ops <= _LARGE:
-        series = [_whole_series(step.toarray()) for step in steps]
-        kernel_VVK = np.stack(series, axis=-1, dtype=np.float32, casting="same_kind")
-        kept_VV = kernel_VVK.any(axis=-1)
-        row_ptr = np.append(0, kept_VV.sum(axis=1).cumsum())
-        columns = np.ascontiguousarray(np.nonzero(kept_VV)[1])
-        return row_ptr, columns, kernel_VVK[kept_VV]
-    kernels = [
-        _cut_series(step, retention, num_ops)
-        for step, (retention, _) in zip(steps, DIFFUSIONS, strict=True)
-    ]
-    pattern = sp.csr_array(sum(kernel.astype(bool) for kernel in kernels))
-    pattern.sort_indices()
-    rows = np.repeat(np.arange(num_ops), np.diff(pattern.indptr))
-    columns = pattern.indices.astype(np.int64)
-    lookups = [kernel[rows, columns] for kernel in kernels]  # sparse or dense, by scipy's version
-    values = [np.ravel(one.toarray() if sp.issparse(one) else one) for one in lookups]
-    return pattern.indptr.astype(np.int64), columns, np.stack(values, axis=1).astype(np.float32)
+        series.append(_whole_series(_step(one_way + one_way.T, retention, num_ops).toarray()))
+    kernel_VVK = np.stack(series, axis=-1, dtype=np.float32, casting="same_kind")
+    kept_VV = kernel_VVK.any(axis=-1)
+    row_ptr = np.append(0, kept_VV.sum(axis=1).cumsum())
+    columns = np.ascontiguousarray(np.nonzero(kept_VV)[1])
+    return row_ptr, columns, kernel_VVK[kept_VV]
 
 
 def device_classes(problem: Problem) -> IntArray:

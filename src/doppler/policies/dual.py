@@ -22,6 +22,7 @@ from doppler.episode import (
     View,
     make_episode,
 )
+from doppler.episode.experts import PLC_BEGINNING, SEL_BEGINNING
 from doppler.errors import InputError
 from doppler.options import DepthOrNone, Width, checked
 from doppler.policies.choosing import SAMPLE
@@ -87,15 +88,18 @@ class DualPolicy(nn.Module):
     """DOPPLER's two policies.
 
     SEL(v) = MLP[x_v, H_v, mean of H along v's longest path to a sink and to a source, features of
-    v among the candidates]; softmax over candidates, where they are many over the MOST_CANDIDATES
-    of the largest b_levels. PLC(v, d) = MLP[x_v, H_v, sum of H over the ops on d / V, features of d
-    for v]; softmax over devices. Rollouts run compiled on all cores, `log_prob` replays the
-    recorded decisions in one batched pass.
+    v among the candidates] + what the experts know of v; softmax over candidates, where they are
+    many over the MOST_CANDIDATES that can start earliest. PLC(v, d) = MLP[x_v, H_v, sum of H over
+    the ops on d / V, features of d for v] + what the experts know of d for v; softmax over devices.
+    Experts (episode/experts.py) are a list scheduler's, times learned coefficients: with new
+    weights the policy is about that scheduler, and training adds to it. Rollouts run compiled on
+    all cores, `log_prob` replays the recorded decisions in one batched pass.
 
     hidden, rounds: of the encoder. sel_hidden, plc_hidden: of the heads. The rest are ablations.
     encoder: "none" leaves H out. sel, plc: "learned", or what the critical path heuristic would
     choose, ties at random ("b_level", "earliest_start"); decisions to follow are followed all the
     same. look_ahead: whether more than the published features is seen.
+    experts: whether logits begin with a list scheduler's; without look_ahead they never do.
 
     Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy; the features that depend on
     the placement, and the sizes, are ours.
@@ -112,6 +116,7 @@ class DualPolicy(nn.Module):
         sel: Literal["learned", "b_level"] = "learned",
         plc: Literal["learned", "earliest_start"] = "learned",
         look_ahead: bool = True,
+        experts: bool = True,
     ) -> None:
         super().__init__()
         seen = OP_FEATURES if look_ahead else PUBLISHED_OP_FEATURES
@@ -123,10 +128,18 @@ class DualPolicy(nn.Module):
             self.encoder, width = NoEncoder(), NoEncoder.width
         self._make_heads(num_static, width, sel_hidden, plc_hidden)
         self._sel_learned, self._plc_learned = sel == "learned", plc == "learned"
+        self.sel_experts, self.plc_experts = (
+            nn.Parameter(torch.tensor(known)) for known in (SEL_BEGINNING, PLC_BEGINNING)
+        )
+        knows = experts and look_ahead
         if not self._sel_learned:
-            make_even(self.sel_out)
+            make_even(self.sel_out.weight)
         if not self._plc_learned:
-            make_even(self.plc_out)
+            make_even(self.plc_out.weight)
+        if not (knows and self._sel_learned):
+            make_even(self.sel_experts)
+        if not (knows and self._plc_learned):
+            make_even(self.plc_experts)
         if not look_ahead:
             self._blind()
         self._tensors: dict[str, ViewTensors] = {}
@@ -213,12 +226,14 @@ class DualPolicy(nn.Module):
             sel_op=array(parts.sel_op_VS),
             sel_in=array(self._sel_in(len(SEL_FEATURES) + len(SEL_GROUP_FEATURES)).T),
             sel_out=array(self.sel_out.weight[0]),
+            sel_experts=array(self.sel_experts),
             plc_op=array(parts.plc_op_VP),
             plc_placed=array(parts.plc_placed_VP),
             plc_in=array(self._plc_in(len(DEVICE_FEATURES) + len(DEVICE_GROUP_FEATURES)).T),
             plc_mid=array(self.plc_mid.weight.T),
             plc_mid_bias=array(self.plc_mid.bias),
             plc_out=array(self.plc_out.weight[0]),
+            plc_experts=array(self.plc_experts),
             sel_learned=self._sel_learned,
             plc_learned=self._plc_learned,
         )
@@ -320,7 +335,8 @@ class DualPolicy(nn.Module):
         rows = SelRows(decisions.record, decisions.advised and decisions.advised[0])
         own_NS = parts.sel_op_VS.index_select(0, rows.op)
         hidden_NS = torch.addmm(own_NS, rows.x, self._sel_in(rows.x.shape[-1]).T)
-        return sel_choices(hidden_NS, self.sel_out, rows.step, rows.chosen)
+        known_N = rows.experts @ self.sel_experts
+        return sel_choices(hidden_NS, self.sel_out, known_N, rows.step, rows.chosen)
 
     def _replay_plc(self, parts: StaticParts, decisions: Decisions) -> tuple[Tensor, Tensor]:
         record: Record = decisions.record
@@ -332,6 +348,7 @@ class DualPolicy(nn.Module):
             hidden_NP.unflatten(0, closed_TD.shape),
             self.plc_mid,
             self.plc_out,
+            torch.from_numpy(record.device_experts).flatten(0, 1) @ self.plc_experts,
             closed_TD,
             torch.from_numpy(decisions.judged[1]).flatten(),
         )

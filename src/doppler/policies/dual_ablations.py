@@ -32,6 +32,6 @@ def blind(layer: nn.Linear, features: tuple[str, ...], seen: tuple[str, ...]) ->
     parametrize.register_parametrization(layer, "weight", _Seen([f in seen for f in features]))
 
 
-def make_even(out: nn.Linear) -> None:
-    """Equal logits, for good: among what the heuristic would choose, each is as likely."""
-    nn.init.zeros_(out.weight).requires_grad_(False)
+def make_even(weight: nn.Parameter) -> None:
+    """No logit is changed by these weights, for good: what is left to choose from is as likely."""
+    nn.init.zeros_(weight).requires_grad_(False)

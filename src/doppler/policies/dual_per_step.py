@@ -34,6 +34,7 @@ class _Options(TypedDict):
     sel: NotRequired[Literal["learned", "b_level"]]
     plc: NotRequired[Literal["learned", "earliest_start"]]
     look_ahead: NotRequired[bool]
+    experts: NotRequired[bool]
 
 
 @checked
@@ -178,7 +179,8 @@ class StepwiseDualPolicy(DualPolicy):
         own_NS = parts.sel_op_VS[step_N, rows.op[first:last]]
         sel_in_SF = self._sel_in(rows.x.shape[-1])
         hidden_NS = own_NS + nn.functional.linear(rows.x[first:last], sel_in_SF)
-        sel = sel_choices(hidden_NS, self.sel_out, step_N, rows.chosen[state_C] - first)
+        known_N = rows.experts[first:last] @ self.sel_experts
+        sel = sel_choices(hidden_NS, self.sel_out, known_N, step_N, rows.chosen[state_C] - first)
 
         op_C = torch.from_numpy(record.op).flatten()[state_C]
         device_x_TDF = torch.from_numpy(record.device_x).flatten(0, 1)
@@ -188,6 +190,7 @@ class StepwiseDualPolicy(DualPolicy):
             own_CP[:, None] + placed_CDP + nn.functional.linear(device_x_TDF[state_C], plc_in_PF),
             self.plc_mid,
             self.plc_out,
+            torch.from_numpy(record.device_experts).flatten(0, 1)[state_C] @ self.plc_experts,
             torch.from_numpy(record.device_mask).flatten(0, 1)[state_C] == 0,
             torch.from_numpy(decisions.judged[1]).flatten()[state_C],
         )

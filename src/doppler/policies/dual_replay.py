@@ -20,8 +20,8 @@ from doppler.policies.encoder import LEAKINESS
 class SelRows:
     """The recorded candidates of some episodes, one row each, as tensors.
 
-    op: [N]. x: [N, F]. step: [N] step t of episode b is step b * V + t. chosen: [T] the row of the
-    choice, or of what was advised in its place. num_steps: T.
+    op: [N]. x: [N, F]. experts: [N, X]. step: [N] step t of episode b is step b * V + t. chosen:
+    [T] the row of the choice, or of what was advised in its place. num_steps: T.
     """
 
     def __init__(self, record: Record, advised_op_BV: NDArray[np.int64] | None = None) -> None:
@@ -30,6 +30,7 @@ class SelRows:
         self.num_steps = record.op.size
         self.op = torch.from_numpy(_joined(record.candidate_op, rows_B))
         self.x = torch.from_numpy(_joined(record.candidate_x, rows_B))
+        self.experts = torch.from_numpy(_joined(record.candidate_experts, rows_B))
         self.step = torch.repeat_interleave(
             torch.arange(self.num_steps),
             torch.from_numpy(np.diff(record.candidate_ptr, axis=1).ravel()),
@@ -46,10 +47,13 @@ def _joined(rows: NDArray, num_B: NDArray[np.int64]) -> NDArray:
 
 
 def sel_choices(
-    hidden_NS: Tensor, out: nn.Linear, step_N: Tensor, chosen_T: Tensor
+    hidden_NS: Tensor, out: nn.Linear, known_N: Tensor, step_N: Tensor, chosen_T: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy [T] of SEL's choices, from the sums of its first layer."""
-    logit_N = out(nn.functional.leaky_relu(hidden_NS, LEAKINESS))[:, 0]
+    """Log-probability and entropy [T] of SEL's choices, from the sums of its first layer.
+
+    known_N: what the experts add to the logits.
+    """
+    logit_N = out(nn.functional.leaky_relu(hidden_NS, LEAKINESS))[:, 0] + known_N
     return among_candidates(logit_N, step_N, chosen_T)
 
 
@@ -137,11 +141,19 @@ def _sum_back(gradient_TDP, op_BV, device_BV, later_DP, own_VP, added_VP):
 
 
 def plc_choices(
-    hidden_TDP: Tensor, mid: nn.Linear, out: nn.Linear, closed_TD: Tensor, device_T: Tensor
+    hidden_TDP: Tensor,
+    mid: nn.Linear,
+    out: nn.Linear,
+    known_TD: Tensor,
+    closed_TD: Tensor,
+    device_T: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy [T] of PLC's choices, from the sums of its first layer."""
+    """Log-probability and entropy [T] of PLC's choices, from the sums of its first layer.
+
+    known_TD: what the experts add to the logits.
+    """
     hidden_TDP = mid(nn.functional.leaky_relu(hidden_TDP, LEAKINESS))
-    logit_TD = out(nn.functional.leaky_relu(hidden_TDP, LEAKINESS))[..., 0]
+    logit_TD = out(nn.functional.leaky_relu(hidden_TDP, LEAKINESS))[..., 0] + known_TD
     return among_devices(logit_TD, closed_TD, device_T)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
+from doppler.episode.experts import NUM_PLC_EXPERTS, NUM_SEL_EXPERTS, plc_experts, sel_experts
 from doppler.episode.features import (
     NUM_DEVICE_FEATURES,
     NUM_DEVICE_GROUP_FEATURES,
@@ -19,7 +20,7 @@ from doppler.episode.features import (
     sel_features,
 )
 from doppler.episode.heuristic import (
-    bring_largest_b_levels_forward,
+    bring_earliest_starts_forward,
     close_later_starts,
     largest_b_levels_first,
 )
@@ -31,8 +32,8 @@ Float32 = NDArray[np.float32]
 LEAKINESS = np.float32(0.1)
 # Results of an episode that was not played to its end.
 NO_ROOM, NO_SUCH_CHOICE = -1, -2
-# SEL looks at no more candidates than these, of the largest b_levels: where thousands of ops are
-# ready, recording them all would take gigabytes.
+# SEL looks at no more candidates than these, those that can start earliest: where thousands of ops
+# are ready, recording them all would take gigabytes.
 MOST_CANDIDATES = 64
 
 
@@ -42,12 +43,14 @@ class HeadWeights(NamedTuple):
     sel_op: Float32  # [V, S] first layer, static part, bias included
     sel_in: Float32  # [F, S] first layer, dynamic features, those of groups last
     sel_out: Float32  # [S]
+    sel_experts: Float32  # [X] what each expert's term counts
     plc_op: Float32  # [V, P] first layer, static part of the op to place, bias included
     plc_placed: Float32  # [V, P] first layer, what an op adds to the device that it is on
     plc_in: Float32  # [F, P] first layer, dynamic features, those of groups last
     plc_mid: Float32  # [P, P] second layer
     plc_mid_bias: Float32  # [P]
     plc_out: Float32  # [P]
+    plc_experts: Float32  # [X]
     sel_learned: bool  # else SEL takes what the critical path heuristic would take, ties by sel_out
     plc_learned: bool  # the same of PLC
 
@@ -61,8 +64,10 @@ class Record(NamedTuple):
     candidate_ptr: NDArray[np.int64]  # [B, V + 1] candidates of step t are rows ptr[t]:ptr[t + 1]
     candidate_op: NDArray[np.int64]  # [B, N]
     candidate_x: Float32  # [B, N, F]; of merged views with the features of groups
+    candidate_experts: Float32  # [B, N, X]
     chosen: NDArray[np.int64]  # [B, V] the row of the chosen candidate
     device_x: Float32  # [B, V, D, F]; the same
+    device_experts: Float32  # [B, V, D, X]
     device_mask: NDArray[np.int64]  # [B, V, D]
 
 
@@ -105,8 +110,10 @@ def make_record(num_episodes: int, view: View, room: int) -> Record:
         candidate_ptr=np.zeros((num_episodes, num_ops + 1), np.int64),
         candidate_op=np.empty((num_episodes, room), np.int64),
         candidate_x=np.empty((num_episodes, room, num_seen), np.float32),
+        candidate_experts=np.empty((num_episodes, room, NUM_SEL_EXPERTS), np.float32),
         chosen=np.empty(shape, np.int64),
         device_x=np.empty((*shape, num_devices, num_seen_of_devices), np.float32),
+        device_experts=np.empty((*shape, num_devices, NUM_PLC_EXPERTS), np.float32),
         device_mask=np.empty((*shape, num_devices), np.int64),
     )
 
@@ -114,6 +121,14 @@ def make_record(num_episodes: int, view: View, room: int) -> Record:
 def record_of(record: Record, episodes: slice) -> Record:
     """The part of a record that belongs to some of its episodes, sharing memory with it."""
     return Record._make(array[episodes] for array in record)
+
+
+@compiled
+def _expert_logit(coefficients, x):
+    logit = np.float32(0.0)
+    for i in range(len(x)):
+        logit += coefficients[i] * x[i]
+    return logit
 
 
 @compiled
@@ -163,7 +178,7 @@ def _candidates(p, w, weights, e, scratch, forced, b, t, rows, record):
     if not weights.sel_learned:
         count = largest_b_levels_first(w, e)
     elif count > MOST_CANDIDATES:
-        bring_largest_b_levels_forward(w, e, MOST_CANDIDATES)
+        bring_earliest_starts_forward(w, e, MOST_CANDIDATES)
         count = MOST_CANDIDATES
     if forced:
         for i in range(e.status[NUM_CANDIDATES]):
@@ -175,12 +190,15 @@ def _candidates(p, w, weights, e, scratch, forced, b, t, rows, record):
     record.candidate_ptr[b, t + 1] = rows + count
     if rows + count > record.candidate_op.shape[1]:
         return NO_ROOM, index
+    experts = record.candidate_experts[b, rows : rows + count]
+    sel_experts(p, w, e, count, experts)
     for i in range(count):
         v = e.candidates[i]
         x = record.candidate_x[b, rows + i]
         sel_features(p, w, e, v, x)
         record.candidate_op[b, rows + i] = v
-        scratch.logits[i] = _sel_logit(weights, v, x, scratch.hidden)
+        logit = _sel_logit(weights, v, x, scratch.hidden)
+        scratch.logits[i] = logit + _expert_logit(weights.sel_experts, experts[i])
     return count, index
 
 
@@ -199,8 +217,11 @@ def _devices(p, w, weights, e, scratch, v, taken, b, t, record):
                 break
     if not weights.plc_learned:
         close_later_starts(w, e, v, taken, mask)
+    experts = record.device_experts[b, t]
+    plc_experts(p, w, e, v, mask, experts)
     for d in range(num_devices):
-        scratch.logits[d] = _plc_logit(weights, v, d, record.device_x[b, t, d], scratch)
+        logit = _plc_logit(weights, v, d, record.device_x[b, t, d], scratch)
+        scratch.logits[d] = logit + _expert_logit(weights.plc_experts, experts[d])
 
 
 @compiled
