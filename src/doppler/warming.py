@@ -48,7 +48,7 @@ _ON_ESTIMATES = 8
 _SOLVING = 0.01
 # Kinds of policies that this process has warmed up.
 _LEARNED: set[type] = set()
-_POLICY = {"hidden": 4, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
+_POLICY: Any = {"hidden": 4, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
 
 
 def warm_up(system: System, baselines: Sequence[Any] = (), policy: Policy | None = None) -> None:

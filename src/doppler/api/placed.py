@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from doppler.api.device_maps import device_map
 from doppler.api.saving import load_binding, load_cluster, save_binding, save_cluster
@@ -152,7 +153,7 @@ class Placed:
         if found["single_device_s"] is None:
             found["single_device_s"] = float("inf")
         problem = build(load_graph(directory / "graph.json"), load_cluster(directory))
-        system = WorkConserving()
+        system: Any = WorkConserving()
         return cls(
             problem=problem,
             placement=Placement.load(directory / "placement.json", problem),

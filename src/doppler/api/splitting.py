@@ -42,7 +42,8 @@ def split(
         with phases.timed("split"):
             return lower(program, made.splits(program, cluster.num_devices))
     with phases.timed("compile", counts=False):
-        warm_up(WorkConserving(), [Clustering(evaluations=1)])
+        simulator: Any = WorkConserving()
+        warm_up(simulator, [Clustering(evaluations=1)])
     with phases.timed("split"):
         until_s = phases.until_s(_SHARE, _LEAST)
         choice = _auto(cluster).choose(program, cluster.num_devices, until_s=until_s)

@@ -112,7 +112,7 @@ def make_neighbours(problem: Problem) -> Neighbours:
     seconds_N[total_V[op_N] == 0.0] = 1.0  # where all are free, all are alike
     ptr = np.searchsorted(op_N, np.arange(num_ops + 1))
     _cumulate_shares(ptr, seconds_N)
-    return Neighbours(ptr=ptr, op=neighbour_N, share=seconds_N)
+    return Neighbours(ptr=ptr, op=neighbour_N, share=np.asarray(seconds_N, dtype=np.float64))
 
 
 @compiled

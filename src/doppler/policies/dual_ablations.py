@@ -32,6 +32,6 @@ def blind(layer: nn.Linear, features: tuple[str, ...], seen: tuple[str, ...]) ->
     parametrize.register_parametrization(layer, "weight", _Seen([f in seen for f in features]))
 
 
-def make_even(weight: nn.Parameter) -> None:
+def make_even(weight: torch.Tensor) -> None:
     """No logit is changed by these weights, for good: what is left to choose from is as likely."""
     nn.init.zeros_(weight).requires_grad_(False)

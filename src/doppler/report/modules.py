@@ -114,10 +114,10 @@ def module_lines(parts: Sequence[ModulePart]) -> list[str]:
     least_s = sorted((part.op_s for part in parts), reverse=True)[:_MAX_ROWS][-1]
     shown = [part for part in parts if part.op_s >= least_s][:_MAX_ROWS]
     is_placed = any(part.devices for part in parts)
-    rows = [("module", "ops", "seconds", "share", "FLOP", "read+written", "held")]
-    rows[0] += ("arriving", "devices") if is_placed else ()
+    head = ("module", "ops", "seconds", "share", "FLOP", "read+written", "held")
+    rows: list[tuple[str, ...]] = [(*head, "arriving", "devices") if is_placed else head]
     for part in shown:
-        row = (
+        row: tuple[str, ...] = (
             part.path or "(itself)",
             str(part.num_ops),
             time_text(part.op_s),
