@@ -92,11 +92,11 @@ def test_a_sum_that_is_not_split_is_finished_where_it_is():
     imported = import_module(module, (x,))
     graph = lower(imported.program, {})
     assert "formation" not in graph.ops.kinds
-    results = imported.outputs(run_graph(graph, imported.inputs((x,))))
+    results = imported.binding.outputs(run_graph(graph, imported.binding.inputs((x,))))
     torch.testing.assert_close(results, module(x))
     split_graph = lower(imported.program, {"0.addmm": (2, 1, 2)})
     assert list(split_graph.ops.kinds).count("formation") == 2
-    results = imported.outputs(run_graph(split_graph, imported.inputs((x,))))
+    results = imported.binding.outputs(run_graph(split_graph, imported.binding.inputs((x,))))
     torch.testing.assert_close(results, module(x))
 
 
@@ -107,7 +107,9 @@ def test_a_factor_that_both_sides_of_a_product_repeat_along_is_written_out():
 
     x, y = torch.randn(2, 4), torch.randn(4, 2)
     imported = import_module(Repeated(), (x, y))
-    results = imported.outputs(run_graph(lower(imported.program, {}), imported.inputs((x, y))))
+    results = imported.binding.outputs(
+        run_graph(lower(imported.program, {}), imported.binding.inputs((x, y)))
+    )
     for one, other in zip(results, Repeated()(x, y), strict=True):
         torch.testing.assert_close(one, other)
 
