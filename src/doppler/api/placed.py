@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from doppler.api.device_maps import device_map
 from doppler.api.saving import load_binding, load_cluster, save_binding, save_cluster
@@ -133,7 +134,7 @@ class Placed:
         if found["single_device_s"] is None:
             found["single_device_s"] = float("inf")
         problem = build(load_graph(directory / "graph.json"), load_cluster(directory))
-        system = WorkConserving()
+        system: Any = WorkConserving()
         return cls(
             problem=problem,
             placement=Placement.load(directory / "placement.json", problem),

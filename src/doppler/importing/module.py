@@ -90,7 +90,7 @@ class _Import:
         self.inputs: dict[str, str] = {}
         for node in self.graph.find_nodes(op="placeholder"):
             if node.users and isinstance(node.meta.get("val"), torch.Tensor):
-                asked = self.state_of.get(node.name, node.name)
+                asked = self.state_of.get(node.name) or node.name
                 name = self.conversion.add_input(node, asked)
                 self.placeholders[name], self.inputs[node.name] = node, name
         self.conversion.run()
