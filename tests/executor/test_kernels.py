@@ -411,8 +411,8 @@ def test_a_kernel_that_is_none_ends_in_one_line_with_its_expression(arguments, r
 
 
 def test_dtypes_are_checked():
-    with pytest.raises(InputError, match="kernel 'copy': unknown dtype 'i8'"):
-        compile_kernel(spec_of("copy", [(2,)], (2,), "i8"))
+    with pytest.raises(InputError, match="kernel 'copy': unknown dtype 'q8'"):
+        compile_kernel(spec_of("copy", [(2,)], (2,), "q8"))
     with pytest.raises(InputError, match="kernel 'copy': 1 operands, 2 dtypes"):
         compile_kernel(spec_of("copy", [(2,)], (2,), "f32", ["f32", "f32"]))
 

@@ -70,7 +70,7 @@ BAD_OVERRIDES = {
     "unknown workload": (["workload=nope"], "choose from chainmm, cholesky, dataproc, ffnn, file"),
     "unknown cluster": (
         ["cluster=nope"],
-        "choose from a100x8, h100x8, host, identical, mixed, p100x4, v100x8",
+        "choose from a100x8, h100x8, host, identical, mixed, p100x4, profiled, v100x8",
     ),
     "mistyped key": (
         ["baseline.annealing_order.evaluatons=5"],

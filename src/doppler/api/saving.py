@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from doppler.cluster import Cluster, Device
+from doppler.cluster import Cluster, Device, Efficiency
 from doppler.errors import InputError
 from doppler.files import check_size, read_json
 from doppler.files.values import read_object
@@ -36,7 +36,7 @@ def load_cluster(directory: Path) -> Cluster:
     path = directory / _CLUSTER
     try:
         row = read_object(read_json(path), "", [one.name for one in fields(Cluster)])
-        row["devices"] = tuple(Device(**device) for device in row["devices"])
+        row["devices"] = tuple(map(_device, row["devices"]))
         for key in ("bytes_per_s", "latency_s"):
             row[key] = np.array(row[key], dtype=np.float64)
             row[key][np.isnan(row[key])] = np.inf
@@ -45,6 +45,11 @@ def load_cluster(directory: Path) -> Cluster:
         raise InputError(f"{path}: {error}") from None
     except (AttributeError, TypeError, ValueError):
         raise InputError(f"{path}: describes no cluster") from None
+
+
+def _device(row: dict[str, Any]) -> Device:
+    reached = row.pop("efficiency")
+    return Device(**row, efficiency=None if reached is None else Efficiency(**reached))
 
 
 def _plain(value: Any) -> Any:
