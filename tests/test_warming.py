@@ -21,7 +21,7 @@ from doppler.baselines import (
 )
 from doppler.cluster import preset
 from doppler.compiled.decorator import Compiled
-from doppler.episode import heavy_merged, make_view, merged_at_random
+from doppler.episode import make_view, merged_at_random, mergings
 from doppler.graph import synthetic
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, build
@@ -89,7 +89,7 @@ def test_after_warming_nothing_compiles(warmed, make):
         **{"hidden": 8, "rounds": 1, "sel_hidden": 3, "plc_hidden": 5},
     )
     view = make_view(problem)
-    for seen in (view, heavy_merged(view), merged_at_random(view, rng)):
+    for seen in (*mergings(view), merged_at_random(view, rng)):
         for explore in (None, 0, 0.5):
             played = policy.rollout(seen, 3, explore, rng)
         again = policy.follow(seen, np.asfortranarray(played.op), played.device[::1])

@@ -29,7 +29,7 @@ from doppler.baselines import (
 )
 from doppler.cluster import preset
 from doppler.compiled import compilations
-from doppler.episode import View, advice, heavy_merged, make_view
+from doppler.episode import View, advice, make_view, mergings
 from doppler.errors import InputError
 from doppler.graph import synthetic
 from doppler.policies import DualPolicy, PaperPolicy, Policy, StepwiseDualPolicy
@@ -72,7 +72,7 @@ def warm_up(system: System, baselines: Sequence[Any] = (), policy: Policy | None
                 _with_few_evaluations(baseline).place(session, rng)
     lower_bound(problem, streams=system.streams)
     if policy is not None and type(policy) not in _LEARNED:
-        _learn(deepcopy(policy), heavy_merged(make_view(problem)), rng)
+        _learn(deepcopy(policy), mergings(make_view(problem))[-1], rng)
         _LEARNED.add(type(policy))
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from problems import cluster_of, graph_of, random_problem
 
-from doppler.episode import heavy_merged, make_view, merged, merged_at_random
+from doppler.episode import make_view, merged, merged_at_random, mergings
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.problem import build
@@ -98,14 +98,26 @@ def test_random_merging_is_sometimes_none_and_sometimes_all_that_the_cap_allows(
             assert ops.sum() == 1 or work[ops].sum() <= work.sum() / 3
 
 
-def test_heavy_edges_are_those_that_take_several_ops_to_move():
-    # Ops take 1 s each, on 2 devices a third of all work is 2.1 s.
-    edges = [(0, 1, 5), (1, 2, 4.5), (2, 3, 4.1), (3, 4, 3.9), (4, 5, 3)]
-    problem = build(graph_of([1] * 12, edges), cluster_of([1.0] * 2))
-    group = heavy_merged(make_view(problem)).arrays.group.tolist()
-    assert group[0] == group[1], "the heaviest"
-    assert group[2] == group[3] != group[1], "all three would be too much for one device"
-    assert len(set(group)) == 10, "3.9 s and 3 s join nothing"
+def test_mergings_are_of_edges_that_take_several_ops_to_move_under_caps_of_several_ops():
+    # Ops take 1 s each; on 2 devices 35% of a device's share are 7 ops.
+    edges = [(0, 1, 9), (1, 2, 4.5), (2, 3, 4.1), (3, 4, 3.9), (4, 5, 3), (5, 6, 0.5)]
+    problem = build(graph_of([1] * 40, edges), cluster_of([1.0] * 2))
+    views = mergings(make_view(problem))
+    assert not views[0].is_merged
+    groups = [frozenset(np.flatnonzero(view.arrays.group == 0).tolist()) for view in views[1:]]
+    assert frozenset({0, 1}) in groups, "8 ops and more"
+    assert frozenset({0, 1, 2, 3}) in groups, "4 ops and more"
+    assert max(map(len, groups)) == 6, "the last edge is too light for all"
+    assert len({view.arrays.group.tobytes() for view in views}) == len(views), "each once"
+
+
+def test_mergings_do_not_depend_on_the_unit_of_time_nor_on_how_large_the_rest_of_the_graph_is():
+    def labels(num_ops: int, unit: float) -> list[list[int]]:
+        edges = [(v, v + 1, unit * (3 + v)) for v in range(5)]
+        problem = build(graph_of([unit] * num_ops, edges), cluster_of([1.0] * 2))
+        return [view.arrays.group[:6].tolist() for view in mergings(make_view(problem))]
+
+    assert labels(100, 1.0) == labels(100, 8.0) == labels(1000, 1.0)
 
 
 def test_groups_mean_nothing_to_new_weights_and_nothing_ever_to_episodes_without_them():

@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from problems import cluster_of, graph_of, random_problem
 
 from doppler.baselines import Annealing, Clustering
-from doppler.episode import heavy_merged, make_view
+from doppler.episode import make_view, mergings
 from doppler.errors import InputError
 from doppler.problem import build
 from doppler.resources import resource
@@ -283,7 +283,7 @@ def test_an_unknown_method_is_told_what_there_is():
         steps_of("magic", Budget(seconds=1.0))
 
 
-def test_a_policy_that_has_not_trained_is_asked_for_its_greedy_placement_of_merged_ops_first():
+def test_a_policy_that_has_not_trained_is_asked_for_its_greedy_placements_first():
     policy, view = load_policy(), make_view(PROBLEM)
     settings = search_settings()
     trained = policy_steps(settings, policy, view, trained=True)
@@ -291,10 +291,10 @@ def test_a_policy_that_has_not_trained_is_asked_for_its_greedy_placement_of_merg
     assert [type(step) for step in trained] == [SampleEpisodes, AnnealFromBest]
     assert [type(step) for step in unseen] == [GreedyEpisode, AnnealEstimates, AnnealFromBest]
     assert trained[0].view is view
-    merged = heavy_merged(view).arrays
-    assert [kind.merged for kind in unseen[1].drafts] == [False, True]
-    for step in (unseen[0], *unseen[1].drafts):
-        for one, other in zip(step.view.arrays, merged, strict=True):
+    assert [kind.merged for kind in unseen[1].drafts[:2]] == [False, True]
+    assert [kind.name for kind in unseen[1].drafts[2:]] == ["clustering", "etf_queued"]
+    for seen, expected in zip(unseen[0].views, mergings(view), strict=True):
+        for one, other in zip(seen.arrays, expected.arrays, strict=True):
             np.testing.assert_array_equal(one, other)
     with WorkConserving().open(PROBLEM) as session:
         best = BestSoFar(session=session, confirmations=0, seed=0)

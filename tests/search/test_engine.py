@@ -23,7 +23,7 @@ from doppler.search import (
     SampleEpisodes,
     search,
 )
-from doppler.simulator import WorkConserving
+from doppler.simulator import WorkConserving, open_estimates
 
 PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
 ANNEAL = AnnealFromBest(hot=0.02, cold=0.0005)
@@ -126,7 +126,7 @@ def test_no_more_is_executed_than_allowed_and_all_of_it_is_counted(
 ):
     with WorkConserving(noise=noise).open(PROBLEM) as session:
         best = best_of(session, confirmations=confirmations, evaluations=1000)
-        greedy = GreedyEpisode(policy=make_policy(), view=make_view(PROBLEM))
+        greedy = GreedyEpisode(policy=make_policy(), views=[make_view(PROBLEM)])
         cluster = replace(CLUSTER, share=0.3)
         steps = [greedy, samples(at_most, merged, 0.3), cluster, ANNEAL]
         search(steps, best, Budget(evaluations=evaluations), generator())
@@ -294,9 +294,23 @@ def test_the_greedy_episode_is_executed_once_and_draws_nothing():
     for budget in (Budget(evaluations=50), Budget(seconds=0.2)):
         with WorkConserving().open(PROBLEM) as session:
             best = best_of(session)
-            search([GreedyEpisode(policy=policy, view=view)], best, budget, generator(5))
+            search([GreedyEpisode(policy=policy, views=[view])], best, budget, generator(5))
         assert best.evaluations == 1
         np.testing.assert_array_equal(best.placement.device, device_BV[0])
+
+
+def test_of_several_views_the_greedy_episode_that_is_estimated_best_is_executed():
+    policy, view = make_policy(), make_view(PROBLEM)
+    views = [view, *(merged_at_random(view, generator(seed)) for seed in range(5))]
+    played = [policy.rollout(seen, 1, 0.0, generator()).placements() for seen in views]
+    with open_estimates(PROBLEM) as estimates, WorkConserving().open(PROBLEM) as session:
+        cost = [estimates.measure(*one).cost_s()[0] for one in played]
+        assert len(set(cost)) > 1
+        best = best_of(session)
+        GreedyEpisode(policy=policy, views=views).search(best, 1, generator())
+        assert best.evaluations == session.evaluations == 1
+    expected = played[int(np.argmin(cost))][0][0]
+    np.testing.assert_array_equal(best.placement.device, expected)
 
 
 def test_annealing_goes_on_from_the_best_and_never_ends_with_less():

@@ -7,7 +7,7 @@ from problems import cluster_of, graph_of, random_problem
 from trainings import LEARNING, NotedRollouts, fit, make_policy, task_of, weights_of
 
 from doppler.baselines import lower_bound
-from doppler.episode import heavy_merged, make_view
+from doppler.episode import make_view, mergings
 from doppler.errors import InputError
 from doppler.problem import build
 from doppler.search import Effort
@@ -208,8 +208,7 @@ def test_the_first_weights_count_even_where_nothing_fits():
 
 
 def test_trials_are_of_views_as_they_are_placed(tmp_path):
-    # Problems that are not trained on are placed in groups along heavy edges.
-    views = [heavy_merged(make_view(problem_of(seed))) for seed in HELD_OUT]
+    views = [mergings(make_view(problem_of(seed)))[-1] for seed in HELD_OUT]
     rollouts = NotedRollouts(small_policy())
     module = make(1, policy=rollouts.policy, trials=[task_of(view) for view in views])
     module.try_greedy()

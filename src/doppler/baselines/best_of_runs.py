@@ -5,7 +5,7 @@ Shape suffixes: B runs, V ops.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,11 @@ class BestOfRuns(ABC):
     name: ClassVar[str]
     uses_order: ClassVar[bool] = True
     needs_order: ClassVar[bool] = False
+
+    @classmethod
+    def once(cls) -> Self:
+        """The method with one evaluation."""
+        return cls(evaluations=1)
 
     @abstractmethod
     def draw(

@@ -7,7 +7,7 @@ from doppler.episode.features import (
     SEL_GROUP_FEATURES,
 )
 from doppler.episode.heuristic import advice
-from doppler.episode.merging import heavy_merged, merged, merged_at_random
+from doppler.episode.merging import merged, merged_at_random, mergings
 from doppler.episode.process import Episode, make_episode
 from doppler.episode.view import OP_FEATURES, View, make_view
 
@@ -20,9 +20,9 @@ __all__ = [
     "Episode",
     "View",
     "advice",
-    "heavy_merged",
     "make_episode",
     "make_view",
     "merged",
     "merged_at_random",
+    "mergings",
 ]

@@ -1,6 +1,7 @@
 """Merging ops along heavy edges: a view whose episodes place whole groups."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -10,8 +11,9 @@ from doppler.restrictions import listed
 
 # Loads up to which groups are merged at random.
 _LOADS = (0.1, 1.0)
-# Heavy edges: transfers over the mean op, and up to which load they merge.
-_HEAVY, _HEAVY_LOAD = 4.0, 0.35
+# Heavy edges, as transfers over the mean op; mean ops that a group may have, and the share of what
+# a device has that it may have at most.
+_WEIGHTS, _CAPS, _HEAVY_LOAD = (1.0, 2.0, 4.0, 8.0), (4.0, 16.0), 0.35
 
 
 def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
@@ -46,20 +48,27 @@ def merged_at_random(view: View, rng: np.random.Generator) -> View:
     """Merged along the edges from a random weight on, maybe none, up to a random load."""
     load = float(np.exp(rng.uniform(*np.log(_LOADS))))
     weights = np.unique(np.append(view.problem.mean_transfer_seconds, np.inf))
-    return _merged_up_to(view, float(rng.choice(weights)), load)
+    cap_s = load * _fair_share_s(view)
+    return merged(view, least_weight_s=float(rng.choice(weights)), cap_s=cap_s)
 
 
-def heavy_merged(view: View) -> View:
-    """Merged where a transfer takes as long as several ops.
+def mergings(view: View) -> list[View]:
+    """The view as it is, and merged from several weights on, under several caps on a group.
 
-    Hardly a placement that keeps these ends apart is a good one: a policy that has not trained on
-    the problem is spared to find out (docs/pretrained.md).
+    Which of them is best depends on the graph: whoever places decides by what comes of each.
+    Weights and caps are in units of the mean op, so that they mean the same on graphs of any size.
     """
-    least_weight_s = float(_HEAVY * view.problem.mean_op_seconds.mean())
-    return _merged_up_to(view, least_weight_s, _HEAVY_LOAD)
+    mean_op_s, most_s = view.arrays.mean_op_s, _HEAVY_LOAD * _fair_share_s(view)
+    views, known = [view], {view.arrays.group.tobytes()}
+    for weight, cap in product(_WEIGHTS, _CAPS):
+        one = merged(view, least_weight_s=weight * mean_op_s, cap_s=min(cap * mean_op_s, most_s))
+        label = one.arrays.group.tobytes()
+        if label not in known:
+            known.add(label)
+            views.append(one)
+    return views
 
 
-def _merged_up_to(view: View, least_weight_s: float, load: float) -> View:
-    """Merged up to a load: a share of what each device has if all have as much of the mean work."""
-    mean_s = view.problem.mean_op_seconds.sum() / view.problem.num_devices
-    return merged(view, least_weight_s=least_weight_s, cap_s=float(load * mean_s))
+def _fair_share_s(view: View) -> float:
+    """Seconds of each device if all have as much of the mean work."""
+    return float(view.problem.mean_op_seconds.sum() / view.problem.num_devices)

@@ -13,7 +13,7 @@ from doppler.experiment.checking import check_keys, check_names, check_part, tar
 from doppler.graph import DataflowGraph
 from doppler.options import BatchOrNone, Count, FilePath, Name, Seed, Share, check, parameters
 from doppler.policies import Policy
-from doppler.search import SearchStep
+from doppler.search import Drafts, SearchStep
 from doppler.system import System
 
 
@@ -45,6 +45,7 @@ class SearchSettings(TypedDict):
     lists: Sequence[SearchStep]
     sample: SearchStep
     estimates: SearchStep
+    drafts: Sequence[Drafts]
     anneal: SearchStep
 
 

@@ -16,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import instantiate
 
-from doppler.episode import heavy_merged, make_view
+from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.experiment.configuration import check_configuration
 from doppler.experiment.failures import users_cause
@@ -71,7 +71,7 @@ def train_on_set(
             policy=make_policy(run, weights),
             tasks=tasks("problems", problems),
             # As they are placed.
-            trials=[Task(heavy_merged(one.view), one.best) for one in trials],
+            trials=trials,
             learning=instantiate(run.spec.cfg.algorithm.reinforcement),
             num_updates=num_updates,
             seed=run.spec.seed,

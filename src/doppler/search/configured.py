@@ -10,7 +10,7 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Annealing
-from doppler.episode import View, heavy_merged
+from doppler.episode import View, mergings
 from doppler.errors import InputError
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED, load_policy_weights
@@ -79,9 +79,9 @@ def policy_steps(
         policy: whose placements these are.
         view: of the problem.
         trained: the policy has trained on this problem, and is asked for samples. One that has not
-            is asked for its greedy placement, and what it draws is made better on estimates before
-            it is executed; it is spared to find out that the ends of the heaviest edges belong
-            together (docs/pretrained.md).
+            is asked for its greedy placement of the merging that is best by estimates; then the
+            best of what it and list schedulers draw is made better on estimates before it is
+            executed (docs/pretrained.md).
     """
     anneal = instantiate(settings.anneal)
     if trained:
@@ -89,9 +89,9 @@ def policy_steps(
             instantiate(settings.sample)(policy=policy, view=view, share=settings.share),
             anneal,
         ]
-    seen = heavy_merged(view)
-    drafts = [Episodes(policy=policy, view=seen, merged=merged) for merged in (False, True)]
-    greedy = GreedyEpisode(policy=policy, view=seen)
+    episodes = [Episodes(policy=policy, view=view, merged=merged) for merged in (False, True)]
+    drafts = [*episodes, *instantiate(settings.drafts, _convert_="all")]
+    greedy = GreedyEpisode(policy=policy, views=mergings(view))
     return [greedy, instantiate(settings.estimates)(drafts=drafts), anneal]
 
 

@@ -20,6 +20,7 @@ from doppler.policies import Policy
 from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar, Found
 from doppler.simulator import SimulatorSession, open_estimates
+from doppler.system import Session
 
 _ESTIMATED = ", estimates"  # behind the source of what they made better
 # Of annealing before one execution: ops placed in all its steps, and steps where executing takes
@@ -37,6 +38,25 @@ class Drafts(Protocol):
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Devices and priorities of ``num`` placements, [B, V] each."""
         ...
+
+
+def open_estimates_of(session: Session) -> SimulatorSession:
+    """Estimates of what the session executes; links that are measured are taken to be shared."""
+    is_simulated = isinstance(session, SimulatorSession)
+    contention = session.execution.contention if is_simulated else "fifo"
+    return open_estimates(session.problem, contention)
+
+
+def best_by_estimates(
+    estimates: SimulatorSession, placements: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
+) -> tuple[Placement, int]:
+    """The placement that is estimated to take least, and which it is.
+
+    placements: devices and priorities of one each, [1, V] both.
+    """
+    device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
+    best = int(estimates.measure(device_BV, priority_BV).cost_s().argmin())
+    return Placement.make(estimates.problem, device_BV[best], priority_BV[best]), best
 
 
 @checked
@@ -101,9 +121,8 @@ class AnnealEstimates:
         """See engine.SearchStep."""
         session = best.session
         is_simulated = isinstance(session, SimulatorSession)
-        contention = session.execution.contention if is_simulated else "fifo"
         steps = min(self.steps, _MOST_PLACED // session.problem.num_ops)
-        with open_estimates(session.problem, contention) as estimates:
+        with open_estimates_of(session) as estimates:
             for turn in range(min(self.at_most, evaluations // best.num_confirming)):
                 start = best.found
                 if turn % 2 == 0 or start.placement is None or not session.honours_order:
@@ -122,11 +141,8 @@ class AnnealEstimates:
         """Of one new draft of each kind, the one that is estimated to take least."""
         problem = estimates.problem
         drawn = [kind.draw(problem, 1, rng) for kind in self.drafts]
-        device_BV, priority_BV = map(np.concatenate, zip(*drawn, strict=True))
-        cost_B = estimates.measure(device_BV, priority_BV).cost_s()
-        best = int(cost_B.argmin())
-        placement = Placement.make(problem, device_BV[best], priority_BV[best])
-        return Found(placement, float(cost_B[best]), self.drafts[best].name)
+        placement, best = best_by_estimates(estimates, drawn)
+        return Found(placement, np.inf, self.drafts[best].name)
 
     def _annealed(
         self,

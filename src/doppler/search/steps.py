@@ -14,9 +14,9 @@ from doppler.episode import View, merged_at_random
 from doppler.errors import InputError
 from doppler.options import BatchOrNone, Positive, Share, checked
 from doppler.policies import Policy
-from doppler.problem import Placement
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep, check_shares
+from doppler.search.estimating import best_by_estimates, open_estimates_of
 
 # Sources of what a policy finds (best_so_far.Found), and of what annealing makes better.
 EPISODE, MERGED_EPISODE, GREEDY = "episode", "merged episode", "greedy episode"
@@ -134,10 +134,13 @@ class AnnealFromBest:
 @checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GreedyEpisode:
-    """What a policy decides where it does not draw."""
+    """What a policy decides where it does not draw; of several views, where it is estimated best.
+
+    views: of the problem, as it is and merged; one of their placements is executed.
+    """
 
     policy: Policy
-    view: View
+    views: Sequence[View]
     share: Share | None = None
     repeats: ClassVar[bool] = False
 
@@ -146,8 +149,9 @@ class GreedyEpisode:
     ) -> None:
         """See engine.SearchStep."""
         if evaluations >= best.num_confirming:
-            device_BV, priority_BV = self.policy.rollout(self.view, 1, 0.0, rng).placements()
-            best.confirm(Placement.make(self.view.problem, device_BV[0], priority_BV[0]), GREEDY)
+            played = [self.policy.rollout(view, 1, 0.0, rng).placements() for view in self.views]
+            with open_estimates_of(best.session) as estimates:
+                best.confirm(best_by_estimates(estimates, played)[0], GREEDY)
 
 
 @checked
