@@ -438,7 +438,8 @@ def test_faults_of_the_training_section():
         (
             "input X[n] f31",
             12,
-            "unknown dtype 'f31'; the dtypes are bool, u8, i8, i16, i32, i64, f16, bf16, f32, f64, c64",
+            "unknown dtype 'f31'; the dtypes are bool, u8, i8, i16, i32, i64, f16, bf16, f32, "
+            "f64, c64",
         ),
         ("fill X[n] f31 0", 11, "unknown dtype 'f31'"),
         ("fill X[n] f32 lower 0 else 1", 6, "'X' has no lower triangle: it takes 2 dimensions"),

@@ -29,7 +29,8 @@ from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.trace.explain import bytes_text
 
 # What a directory says of the search.
-_FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds")
+_FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds", "phases")
+_TEXTS = ("whole", "cut_short")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -122,7 +123,7 @@ class Placed:
         save_gantt(self.trace, directory / "schedule.png", title=self._title)
         write_atomically(directory / "explanation.txt", self.explain() + "\n")
         write_atomically(directory / "placed.json", json.dumps(dict(self._rows), indent=1) + "\n")
-        found = {key: getattr(self, key) for key in _FOUND} | {"whole": list(self.whole)}
+        found = {key: getattr(self, key) for key in (*_FOUND, *_TEXTS)}
         if self.single_device_s == float("inf"):
             found["single_device_s"] = None
         write_atomically(directory / "found.json", json.dumps(found, indent=1) + "\n")
@@ -146,8 +147,8 @@ class Placed:
         directory = Path(directory)
         path = directory / "found.json"
         try:
-            found = read_object(read_json(path), "", (*_FOUND, "whole"))
-            whole = read_list(found.pop("whole"), "whole", read_text)
+            found = read_object(read_json(path), "", (*_FOUND, *_TEXTS))
+            texts = {key: tuple(read_list(found.pop(key), key, read_text)) for key in _TEXTS}
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         if found["single_device_s"] is None:
@@ -159,8 +160,8 @@ class Placed:
             placement=Placement.load(directory / "placement.json", problem),
             system=system,
             bound=lower_bound(problem, streams=system.streams),
-            whole=whole,
             binding=load_binding(directory, trust=trust),
+            **texts,
             **found,
         )
 
