@@ -108,7 +108,7 @@ def test_it_says_what_is_not_split():
 
     class Flip(nn.Module):
         def forward(self, x):
-            return (x @ x).flip(0)
+            return (x @ x).flip(0, 1)
 
     placed = doppler.place(Flip(), torch.randn(8, 8), "p100x4", 0.1, method="heft")
     assert placed.explain().endswith(

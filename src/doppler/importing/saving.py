@@ -34,7 +34,7 @@ def binding_as_data(binding: Binding) -> dict[str, Any]:
         "results": [list(one) for one in binding.results],
         "effects": {target: list(one) for target, one in binding.effects.items()},
         "steps": {target: list(one) for target, one in binding.steps.items()},
-        "state": {n: t.detach().cpu() for n, t in binding.state.items() if n in used},
+        "state": {n: _without_device(t) for n, t in binding.state.items() if n in used},
     }
 
 
@@ -69,6 +69,11 @@ def binding_of(data: Any, *, trust: bool = False) -> Binding:
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"not what was saved of a module: {error!r}") from None
+
+
+def _without_device(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU, unless there are no values."""
+    return tensor.detach() if tensor.is_meta else tensor.detach().cpu()
 
 
 def _result(data: Any) -> Result:
