@@ -34,7 +34,7 @@ def binding_as_data(binding: Binding) -> dict[str, Any]:
         "results": [list(one) for one in binding.results],
         "effects": {target: list(one) for target, one in binding.effects.items()},
         "steps": {target: list(one) for target, one in binding.steps.items()},
-        "state": {n: _without_device(t) for n, t in binding.state.items() if n in used},
+        "state": {n: _kept(t) for n, t in binding.state.items() if n in used},
     }
 
 
@@ -71,8 +71,8 @@ def binding_of(data: Any, *, trust: bool = False) -> Binding:
         raise InputError(f"not what was saved of a module: {error!r}") from None
 
 
-def _without_device(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, unless there are no values."""
+def _kept(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU; of the meta device there is nothing but a shape."""
     return tensor.detach() if tensor.is_meta else tensor.detach().cpu()
 
 
