@@ -112,6 +112,14 @@ class Towers(nn.Module):
         return self.first(x), self.second(x), self.third(x)
 
 
+def test_what_has_no_values_is_saved_and_cannot_run(tmp_path):
+    with torch.device("meta"):
+        module = Tied()
+    place(module).save(tmp_path)
+    with pytest.raises(InputError, match="on the meta device: there are no values to run with"):
+        doppler.run(doppler.Placed.load(tmp_path), X, scale={"by": torch.tensor(1.0)})
+
+
 def test_the_devices_of_modules():
     placed = doppler.place(Towers(), X, "p100x4", evaluations=1, method=SingleDevice())
     names = placed.problem.graph.ops.names

@@ -128,7 +128,7 @@ def _found(results: Mapping[str, torch.Tensor], one: Result) -> torch.Tensor:
 
 
 def as_call(inputs: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Example inputs as a call: a tensor, what is given by position, or by keyword, and the rest.
+    """Inputs as a call: a tensor, what is given by position, or by keyword, and the rest.
 
     inputs: a dictionary, or what a tokenizer returns, is what is given by keyword.
     """

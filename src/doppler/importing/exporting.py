@@ -68,9 +68,11 @@ def export(
     parameters = parameter_names(module.forward)
     given = Flat(by_name(parameters, example_inputs, example_kwargs))
     tensors = given.tensors
-    if any(parameter.is_meta for parameter in module.parameters()):
+    without_values = any(parameter.is_meta for parameter in module.parameters())
+    if without_values:
         tensors = [tensor.to("meta") for tensor in tensors]
-    with quiet(), _path_of_calls(module) as path:
+    device = torch.device("meta") if without_values else nullcontext()
+    with quiet(), device, _path_of_calls(module) as path:
         try:
             with called_with_tensors(module, given, training) as returned:
                 with plain_attention() if training else nullcontext():
