@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from problems import REPOSITORY, restricted_problem
 
 from doppler.baselines import ETF, HEFT, Clustering, TaughtPlacement
-from doppler.episode import advice, heavy_merged, make_view, merged_at_random
+from doppler.episode import advice, make_view, merged_at_random, mergings
 from doppler.errors import InputError
 from doppler.policies import DualPolicy, Policy
 from doppler.problem import Problem
@@ -53,7 +53,7 @@ def test_rollouts_keep_groups_together_and_pins_where_they_are(explore):
     for problem in problems():
         assert problem.has_groups
         plain = make_view(problem)
-        for view in (plain, merged_at_random(plain, np.random.default_rng(1)), heavy_merged(plain)):
+        for view in (merged_at_random(plain, np.random.default_rng(1)), *mergings(plain)):
             assert (view.arrays.group[problem.arrays.group] == view.arrays.group).all()
             for name, policy in made.items():
                 decisions = policy.rollout(view, 4, explore, np.random.default_rng(2))

@@ -11,6 +11,7 @@ from results import ROW, leave_run, seeds, summary
 from doppler.errors import InputError
 from doppler.report.aggregate import (
     differences,
+    frame_of,
     leader,
     makespan_text,
     problem_labels,
@@ -316,6 +317,17 @@ def test_all_are_held_against_the_strongest_control_at_no_more_evaluations():
     assert shown["doppler", "1,000"] == f"{value:.3f} ({low:.3f} to {high:.3f})"
     assert shown["doppler greedy", "9"] == "2.000 (2.000 to 2.000)", "the smallest budget of each"
     assert shown["portfolio, 4,000", "4,000"] == "1.000 (1.000 to 1.000)"
+
+
+def test_problems_without_a_known_optimum_have_no_ratio_to_it(tmp_path):
+    runs = [
+        read_run(leave_run(tmp_path / problem, [replace(ROW, problem=problem)], {}))
+        for problem in ("p0", "p1")
+    ]
+    table = summarise(frame_of(runs))
+    assert table["over_optimum"].isna().all()
+    titles = [one.title for one in result_tables(table, LABELS)]
+    assert len(titles) == 3 and not any("optim" in title for title in titles)
 
 
 def test_the_share_of_placements_that_came_of_the_policy():

@@ -55,9 +55,9 @@ def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
 
 
 def _over(makespan_s: pd.Series, optimum_s: pd.Series) -> pd.Series:
-    """Ratios; sums in another order differ in their last digits."""
+    """Ratios, NaN of what is not known; sums in another order differ in their last digits."""
     ratio = (makespan_s + 1e-300) / (optimum_s + 1e-300)
-    return ratio.where((ratio - 1.0).abs() > 1e-9, 1.0)
+    return ratio.mask((ratio - 1.0).abs() <= 1e-9, 1.0)
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
