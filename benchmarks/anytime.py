@@ -51,7 +51,10 @@ GROUPS = {
     ),
 }
 POLICY, SOLVER = "doppler", "cp_sat"
-METHODS = (POLICY, "cluster_then_anneal", "portfolio", "annealing_order", "etf", SOLVER)
+METHODS = (
+    *(POLICY, "estimates_then_anneal", "cluster_then_anneal", "portfolio", "annealing_order"),
+    *("etf", SOLVER),
+)
 SEEDS = 3
 
 
@@ -176,7 +179,7 @@ def main() -> None:
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     policy = load_policy()
-    everything = ["baseline=[cluster_then_anneal,portfolio]", "budget=quick"]
+    everything = ["baseline=[cluster_then_anneal,estimates_then_anneal,portfolio]", "budget=quick"]
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         cfg = compose("config", everything)
         groups = {name: list(problems_of(lines, name)) for name, lines in GROUPS.items()}

@@ -42,8 +42,9 @@ from doppler.search import (
 from doppler.simulator import WorkConserving
 
 METHODS = (
-    *("critical_path", "etf", "etf_near", "heft", "peft", "cpop", "clustering", "annealing"),
-    *("annealing_order", "list_then_anneal", "cluster_then_anneal", "portfolio", "doppler"),
+    *("critical_path", "etf", "etf_near", "etf_queued", "heft", "peft", "cpop", "clustering"),
+    *("annealing", "annealing_order", "list_then_anneal", "cluster_then_anneal", "portfolio"),
+    *("estimates_then_anneal", "doppler"),
 )
 EVALUATIONS, SECONDS = (1, 64, 1000, 4000), 1.0
 # To which the ratios of the sets are rounded.

@@ -27,7 +27,7 @@ from doppler.problem import Problem, build
 from doppler.search import BestSoFar, Budget, search
 from doppler.simulator import WorkConserving
 
-METHODS = ("etf", "cluster_then_anneal", "doppler")
+METHODS = ("etf", "cluster_then_anneal", "estimates_then_anneal", "doppler")
 
 
 def problem_of(path: Path) -> Problem:
