@@ -116,7 +116,7 @@ def search_with(
         watch.note(next(names), best.seconds, begin)
         begin = time.perf_counter()
 
-    steps = policy_steps(cfg.search, policy, make_view(session.problem), trained=False)
+    steps = policy_steps(cfg.search, policy, make_view(session.problem))
     search(steps, best, Budget(evaluations=1000), np.random.default_rng(seed), after=note)
 
 
