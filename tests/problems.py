@@ -204,6 +204,22 @@ def random_cluster(rng: np.random.Generator, num_devices: int) -> Cluster:
     )
 
 
+def hosted_problem(seed: int, *, costs: Costs = "tied") -> Problem:
+    """Two to four hosts of one to three devices each, in no order, with one or two interfaces."""
+    rng = np.random.default_rng([seed, 27])
+    hosts = rng.permutation(np.repeat(np.arange(num := int(rng.integers(2, 5))), 3))
+    hosts = np.append(hosts[: rng.integers(0, 2 * num)], rng.permutation(num))
+    cluster = replace(
+        random_cluster(rng, len(hosts)),
+        hosts=tuple(hosts.tolist()),
+        nics=int(rng.integers(1, 3)),
+        nic_bytes_per_s=float(rng.choice([0.25, 0.5, 1.0, 2.0])),
+        nic_latency_s=float(rng.choice([0.0, 1.0])),
+    )
+    graph = random_graph(rng, int(rng.integers(5, 40)), costs=costs)
+    return build(with_given_costs(graph) if rng.random() < 0.25 else graph, cluster)
+
+
 def random_problem(
     seed: int,
     *,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from problems import (
     REPOSITORY,
+    hosted_problem,
     published_graph,
     random_placement,
     random_problem,
@@ -24,6 +25,7 @@ from doppler.simulator import Published, WorkConserving
 from doppler.trace import Trace, check
 
 NUM_PROBLEMS = 1000
+NUM_HOSTED = 100
 MODES = [
     *product(("none", "fifo", "engines"), ("fifo", "priority", "strict", "random"), (1,)),
     *product(("none", "fifo", "engines"), ("priority",), (2,)),
@@ -106,6 +108,30 @@ def test_work_conserving_engine_equals_the_oracle(contention, queue, streams):
     # Only a strict order can wait for itself, and then not on every fourth placement.
     assert (num_deadlocks > 0) == (queue == "strict")
     assert num_deadlocks < NUM_PROBLEMS / 4
+
+
+@pytest.mark.parametrize(("contention", "queue", "streams"), MODES)
+def test_transfers_between_hosts_equal_the_oracle(contention, queue, streams):
+    system = WorkConserving(contention=contention, queue=queue, streams=streams)
+    for seed in range(NUM_HOSTED):
+        problem = hosted_problem(seed, costs="distinct" if seed % 5 == 4 else "tied")
+        placement = random_placement(problem, seed)
+        expected = oracle.simulate(
+            problem,
+            placement,
+            contention=contention,
+            queue=queue,
+            streams=streams,
+            random_key=lambda number: uniform(0, -2 - number),
+        )
+        with system.open(problem) as session:
+            if not np.isfinite(expected.makespan_s):
+                measured = session.measure(placement.device[None], placement.priority[None])
+                assert queue == "strict" and not measured.feasible[0]
+                continue
+            trace = session.trace(placement)
+        assert_same_events(trace, expected)
+        check(trace)
 
 
 @pytest.mark.parametrize("streams", [1, 2])

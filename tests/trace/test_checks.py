@@ -45,7 +45,7 @@ def with_transfers(trace: Trace, *, start, finish) -> Trace:
 
 def with_rows(trace: Trace, rows: list[int]) -> Trace:
     """The trace with the listed transfers, in this order."""
-    columns = ("region", "src", "dst", "start_s", "finish_s")
+    columns = ("region", "src", "dst", "start_s", "finish_s", "outlet", "inlet")
     return replace(
         trace, **{f"transfer_{c}": getattr(trace, f"transfer_{c}")[rows] for c in columns}
     )

@@ -26,7 +26,7 @@ from doppler.report.rows import format_seconds, gap_over
 from doppler.simulator import WorkConserving
 from doppler.system import System
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
-from doppler.trace.explain import bytes_text
+from doppler.trace.usage import bytes_text
 
 # What a directory says of the search.
 _FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds", "phases")

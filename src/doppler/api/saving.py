@@ -17,6 +17,8 @@ from doppler.importing import Binding
 from doppler.importing.saving import binding_as_data, binding_of
 
 _MODULE, _CLUSTER = "module.pt", "cluster.json"
+# What a machine of one host has no use for.
+_OF_HOSTS = ("hosts", "nics", "nic_bytes_per_s", "nic_latency_s")
 # Parameters of large models.
 _MAX_MB = 1e6
 
@@ -24,6 +26,8 @@ _MAX_MB = 1e6
 def save_cluster(cluster: Cluster, directory: Path) -> None:
     """Write a machine as JSON; null is no limit."""
     data = {key: _plain(value) for key, value in asdict(cluster).items()}
+    if cluster.hosts is None:
+        data = {key: value for key, value in data.items() if key not in _OF_HOSTS}
     write_atomically(directory / _CLUSTER, json.dumps(data, indent=1) + "\n")
 
 
@@ -35,11 +39,14 @@ def load_cluster(directory: Path) -> Cluster:
     """
     path = directory / _CLUSTER
     try:
-        row = read_object(read_json(path), "", [one.name for one in fields(Cluster)])
+        known = [one.name for one in fields(Cluster) if one.name not in _OF_HOSTS]
+        row = read_object(read_json(path), "", known, _OF_HOSTS)
         row["devices"] = tuple(map(_device, row["devices"]))
         for key in ("bytes_per_s", "latency_s"):
             row[key] = np.array(row[key], dtype=np.float64)
             row[key][np.isnan(row[key])] = np.inf
+        if row.get("nic_bytes_per_s", 0) is None:
+            row["nic_bytes_per_s"] = np.inf
         return Cluster(**row)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

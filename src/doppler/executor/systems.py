@@ -13,7 +13,7 @@ from doppler.executor.gpus import Gpus
 from doppler.executor.session import ExecutorSession
 from doppler.options import Natural, Rule, checked
 from doppler.problem import Problem
-from doppler.system import SystemKind
+from doppler.system import SystemKind, refuse_hosts
 from doppler.trace import ExecutionRules, Queue
 
 _Queue = Literal["priority", "fifo", "strict"]
@@ -56,6 +56,7 @@ class _Executor:
         *,
         issue_ahead: bool = False,
     ) -> ExecutorSession:
+        refuse_hosts(problem, "an executor runs on one host")
         return ExecutorSession(
             problem=problem,
             execution=rules,
