@@ -55,8 +55,9 @@ def cluster_of(
     bytes_per_s: float | np.ndarray = 1.0,
     memory_bytes: float | Sequence[float] = np.inf,
     unsupported_kinds: Sequence[Sequence[str]] | None = None,
+    **hosts,
 ) -> Cluster:
-    """Devices that do ``speeds[d]`` flop/s and wait for nothing else."""
+    """Devices that do ``speeds[d]`` flop/s and wait for nothing else; hosts: fields of Cluster."""
     num = len(speeds)
     latency = np.broadcast_to(latency_s, (num, num))
     bandwidth = np.broadcast_to(bytes_per_s, (num, num))
@@ -72,11 +73,12 @@ def cluster_of(
         )
         for d in range(num)
     ]
-    return connected(
+    cluster = connected(
         name="test",
         devices=devices,
         link=lambda s, d: Link(bytes_per_s=bandwidth[s, d], latency_s=latency[s, d]),
     )
+    return replace(cluster, **hosts)
 
 
 def graph_of(
