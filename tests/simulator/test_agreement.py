@@ -153,8 +153,13 @@ def test_published_engine_equals_the_simpy_model(queue, streams):
 
 def test_fifo_contention_equals_the_simpy_model_where_nothing_ties():
     system = WorkConserving(contention="fifo", queue="fifo")
-    for seed in range(300):
-        problem = random_problem(seed, num_ops=20, costs="distinct", given_costs=False)
+    problems = [
+        random_problem(seed, num_ops=20, costs="distinct", given_costs=False) for seed in range(300)
+    ]
+    hosted = [hosted_problem(seed, costs="distinct") for seed in range(2 * NUM_HOSTED)]
+    problems += [problem for problem in hosted if not problem.has_given_costs]
+    assert len(problems) > 300 + NUM_HOSTED
+    for seed, problem in enumerate(problems):
         placement = random_placement(problem, seed)
         expected = simpy_model.with_contention(
             simpy_model.Graph.of(problem), placement.device.tolist()
