@@ -130,14 +130,16 @@ def measure_placements(
     return session.measure(device_BV, priority_BV, rng=rng).cost_s()
 
 
-def refuse_hosts(problem: Problem, why: str) -> None:
-    """Refuse a machine of several hosts.
+def check_hosts(system: object, problem: Problem) -> None:
+    """Refuse a machine of several hosts where a system says why it knows of one only.
+
+    system: its ``one_host`` says why; those that have none know hosts.
 
     Raises:
         InputError: names the cluster.
     """
-    cluster = problem.cluster
-    if cluster.num_hosts > 1:
+    why, cluster = getattr(system, "one_host", None), problem.cluster
+    if why is not None and cluster.num_hosts > 1:
         raise InputError(
             f"cluster {cluster.name!r}: has {cluster.num_hosts} hosts, and {why}; use "
             "simulator=work_conserving, or cluster.hosts=1"

@@ -112,6 +112,16 @@ def test_the_memory_of_any_cluster_is_an_option():
             assert [one.memory_bytes for one in made] == list(np.broadcast_to(expected, 2))
 
 
+def test_hosts_of_any_preset_are_options():
+    words = ["cluster=p100x4", "cluster.num_devices=6", "cluster.nic_bytes_per_s=1e9"]
+    for value, expected in (("2", (0, 0, 0, 1, 1, 1)), ("[0,1,0,1,0,1]", (0, 1) * 3)):
+        given = [*words, f"cluster.hosts={value}", "cluster.nics=2", "cluster.nic_latency_s=1e-5"]
+        cfg = compose("config", hydra_arguments(given))
+        check_configuration(cfg)
+        cluster = instantiate(cfg.cluster)
+        assert (cluster.hosts, cluster.nics, cluster.nic_latency_s) == (expected, 2, 1e-5)
+
+
 # --- Every key of every file of conf/ ------------------------------------------------------------
 
 VALUES = (None, -1, 1.5, "abc", [], {}, float("nan"), 2**70, True)

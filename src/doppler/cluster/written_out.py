@@ -9,7 +9,7 @@ from doppler.cluster.device import Device, Efficiency, Memory, with_memory
 from doppler.cluster.machine import Cluster, on_hosts
 from doppler.errors import InputError
 from doppler.files.values import fault, unknown_key
-from doppler.options import Amount, Count, Devices, Name, Natural, Positive
+from doppler.options import Amount, Count, Devices, Name, Natural, Positive, check
 
 # How many hosts, or the host of each device.
 Hosts = Count | Sequence[Natural]
@@ -53,6 +53,13 @@ def custom(
             raise InputError(f"cluster {name!r}: {column} must be finite")
         matrices[column] = np.full((num, num), matrix) if matrix.ndim == 0 else matrix
     built = with_memory(name, built, memory_bytes)
+    for key, kind, value in (
+        ("hosts", Hosts | None, hosts),
+        ("nics", Count | None, nics),
+        ("nic_bytes_per_s", Positive | None, nic_bytes_per_s),
+        ("nic_latency_s", Amount | None, nic_latency_s),
+    ):
+        check(f"cluster {name!r}: {key}", kind, value)
     return on_hosts(
         Cluster(name=name, devices=tuple(built), **matrices),
         hosts=hosts,

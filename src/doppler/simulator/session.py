@@ -29,7 +29,7 @@ from doppler.simulator.state import (
     State,
     make_state,
 )
-from doppler.system import Measurement, SystemKind, honours_order, refuse_hosts
+from doppler.system import Measurement, SystemKind, check_hosts, honours_order
 from doppler.trace import Contention, ExecutionRules, Queue, Trace
 
 QUEUES = {
@@ -97,6 +97,7 @@ class Published:
     streams: _Streams = 1
     noise: _Noise = 0.0
     name: ClassVar[str] = "published"
+    one_host: ClassVar[str] = "the published simulator knows no network interfaces"
     kind: ClassVar[SystemKind] = "simulated"
 
     def with_noise(self, noise: float) -> Self:
@@ -105,7 +106,7 @@ class Published:
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
-        refuse_hosts(problem, "the published simulator knows no network interfaces")
+        check_hosts(self, problem)
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
@@ -128,6 +129,7 @@ class BulkSynchronous:
 
     noise: _Noise = 0.0
     name: ClassVar[str] = "bulk_synchronous"
+    one_host: ClassVar[str] = "the bulk-synchronous system knows no network interfaces"
     kind: ClassVar[SystemKind] = "simulated"
     queue: ClassVar[Queue] = "fifo"
     streams: ClassVar[int] = 1
@@ -138,7 +140,7 @@ class BulkSynchronous:
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
-        refuse_hosts(problem, "the bulk-synchronous system knows no network interfaces")
+        check_hosts(self, problem)
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
