@@ -84,8 +84,8 @@ def place(
         example_kwargs: what else the module is called with, by keyword.
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
-        method: auto (clusterings, then annealing from the best of them), policy (its episodes,
-            searched on estimates, then annealing), the name of a baseline in conf/baseline, a
+        method: auto (clusterings and list schedulers, then annealing from the best of them), policy
+            (its episodes, searched on estimates, then annealing), the name of a baseline in conf/baseline, a
             baseline of your own, which takes what it takes, or a list of steps (doppler.search).
         policy: for ``method="policy"``: a checkpoint, or a policy, instead of the one that comes
             with the package (docs/pretrained.md).
