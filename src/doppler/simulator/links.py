@@ -29,6 +29,8 @@ class Queues(NamedTuple):
     arrival: FloatArray  # [R, D] of regions that were sent, -1 elsewhere
     into: FloatArray  # [D] link_free of the links into one device, if an op were placed there
     start: FloatArray  # [D] of one op on each device
+    changed: NDArray[np.int64]  # [D] how many were placed when starts there last changed
+    num_placed: NDArray[np.int64]  # [1]
     waits: bool  # whether transfers of a link wait for each other at all
 
 
@@ -43,6 +45,8 @@ def make_queues(p: ProblemArrays, *, waits: bool = True) -> Queues:
         arrival=np.zeros((len(p.size), num_devices)),
         into=np.zeros(num_devices),
         start=np.zeros(num_devices),
+        changed=np.zeros(num_devices, np.int64),
+        num_placed=np.zeros(1, np.int64),
         waits=waits,
     )
 
@@ -53,6 +57,8 @@ def empty_queues(q):
     q.device_free[:] = 0.0
     q.link_free[:, :] = 0.0
     q.arrival[:, :] = -1.0
+    q.changed[:] = 0
+    q.num_placed[0] = 0
 
 
 @compiled
@@ -90,4 +96,6 @@ def place_in_queues(p, q, v, d):
     q.device[v] = d
     q.finish[v] = start + p.op_seconds[v, d]
     q.device_free[d] = q.finish[v]
+    q.num_placed[0] += 1
+    q.changed[d] = q.num_placed[0]  # what goes elsewhere uses other links
     return start
