@@ -113,7 +113,7 @@ class DualPolicy(nn.Module):
     the placement, and the sizes, are ours.
     """
 
-    # Recorded of an episode: gradients are those of so many steps, weighted (dual_replay.over_steps).
+    # Recorded of an episode; gradients are those of so many steps (dual_replay.over_steps).
     most_steps: ClassVar[int] = LARGE
 
     def __init__(
