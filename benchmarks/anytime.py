@@ -84,7 +84,7 @@ def searched(method: str, problem: Problem, budget: Budget, seed: int, policy: P
             best = BestSoFar(session=session, confirmations=0, seed=seed)
             if method == POLICY:
                 view = make_view(problem)
-                steps = policy_steps(search_settings(), policy, view, trained=False)
+                steps = policy_steps(search_settings(), policy, view)
             else:
                 steps = steps_of(method, budget)
             if budget.seconds is not None:

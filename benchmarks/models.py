@@ -1,10 +1,12 @@
 """Models as their users call them: works, or one line; ops, FLOPs, seconds, result against torch.
 
 Run: ``python -m benchmarks.models [NAME ...] [--seconds S] [--training]``, one fresh process a
-model. Models of transformers, torchvision and torch-geometric are made of configurations, without
-weights, at sizes for two cores: ``pip install 'doppler[models]'``, and a torchvision for the torch
-that is there. *FLOP* are of all ops; *torch's* what torch.utils.flop_counter
-counts of the module; *error* the largest difference to the module over its largest output.
+model; it prints the table of docs/results/models.md. Models of transformers, torchvision and
+torch-geometric are made of configurations, without weights, at sizes for two cores: ``pip install
+'doppler[models]'``, and a torchvision for the torch that is there. *FLOP* are of all ops; *torch's*
+what torch.utils.flop_counter counts of the module; *seconds* those of the whole call, compilation
+left out, and of its phases; *error* the largest difference to the module over its largest output.
+What is on the meta device is placed, not run.
 
 The functions below return a module and its inputs, by position, or by position and by keyword:
 ``doppler place benchmarks/models.py:gpt2``.
@@ -34,6 +36,8 @@ _SMALL = {
     **{"intermediate_size": 128},
 }
 _GROUPED = {**_SMALL, "num_key_value_heads": 2}
+_PHASES = ("export", "split", "price", "search")
+_COLUMNS = ("model", "ops", "FLOP", "torch's", "seconds", *_PHASES, "cut short", "error")
 FACTORIES: dict[str, Callable[[], Made]] = {}
 
 
@@ -167,6 +171,14 @@ def convnext() -> Made:
 
 
 @_model
+def vit_b_16() -> Made:
+    """ViT of torchvision, at its own size."""
+    made, args, kwargs = _vision("vit_b_16", 224)
+    nn.init.normal_(made.heads.head.weight)  # it begins with zeros, which would hide any error
+    return made, args, kwargs
+
+
+@_model
 def swin() -> Made:
     """Swin, tiny."""
     return _vision("swin_t")
@@ -272,6 +284,23 @@ def encoder() -> Made:
     return nn.TransformerEncoder(layer, 2).eval(), (torch.randn(BATCH, POSITIONS, 64),), {}
 
 
+@_model
+def llama_70b() -> Made:
+    """The first four layers of a Llama with 70 billion parameters, on the meta device."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=8192,
+        intermediate_size=28672,
+        num_hidden_layers=4,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        dtype=torch.bfloat16,
+    )
+    with torch.device("meta"):
+        return LlamaForCausalLM(config).eval(), (torch.zeros(1, 1024, dtype=torch.int64),), {}
+
+
 # Called from the command line as functions of this file.
 globals().update(FACTORIES)
 
@@ -302,25 +331,42 @@ def measure(name: str, seconds: float, training: bool) -> dict[str, Any]:
 
     torch.manual_seed(0)
     module, args, kwargs = trained(name) if training else FACTORIES[name]()
+    is_meta = any(one.is_meta for one in module.parameters())
+    cluster = "h100x8" if is_meta else "p100x4"
     started_s = time.perf_counter()
     try:
         placed = doppler.place(
-            module, args, "p100x4", seconds, example_kwargs=kwargs, training=training
+            module, args, cluster, seconds, example_kwargs=kwargs, training=training
         )
-        wall_s = time.perf_counter() - started_s
+        wall_s = time.perf_counter() - started_s - placed.phases.get("compile", 0.0)
         torch.manual_seed(1)
-        result = doppler.run(placed, *args, **kwargs)
+        result = None if is_meta else doppler.run(placed, *args, **kwargs)
     except InputError as error:
-        return {"name": name, "line": str(error)}
+        return {"line": str(error)}
     torch.manual_seed(1)
-    row = {"name": name, "ops": placed.problem.num_ops, "seconds": wall_s}
+    row = {"ops": placed.problem.num_ops, "seconds": wall_s, "phases": dict(placed.phases)}
     row["flops"] = float(placed.problem.graph.ops.flops.sum())
-    row["error"] = _error_of_training(module, args, kwargs, result) if training else None
-    if not training:
+    row["cut_short"] = ", ".join(placed.cut_short)
+    if training:
+        row["error"] = _error_of_training(module, args, kwargs, result)
+    else:
         row["torch_flops"] = _count_flops(module, args, kwargs)
         with torch.no_grad():
-            row["error"] = relative_error(result, module(*args, **kwargs))
+            expected = module(*args, **kwargs)
+        row["error"] = None if is_meta else relative_error(result, expected)
     return row
+
+
+def line_of(name: str, row: dict[str, Any]) -> str:
+    """One line of the table."""
+    if "line" in row:
+        return f"| {name} | {row['line']} |" + " |" * (len(_COLUMNS) - 2)
+    phases = [f"{row['phases'].get(phase, 0.0):.1f}" for phase in _PHASES]
+    cells = [name, f"{row['ops']:,}", f"{row['flops']:.3g}"]
+    cells += [f"{row['torch_flops']:.3g}" if "torch_flops" in row else "", f"{row['seconds']:.1f}"]
+    cells += [*phases, row["cut_short"]]
+    cells.append("not run" if row["error"] is None else f"{row['error']:.1e}")
+    return f"| {' | '.join(cells)} |"
 
 
 def _error_of_training(module: nn.Module, args: Any, kwargs: Any, result: Any) -> float:
@@ -365,14 +411,15 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=list(FACTORIES))
-    parser.add_argument("--seconds", type=float, default=5.0, help="of search")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each call")
     parser.add_argument("--training", action="store_true", help="a step of gradient descent")
     parser.add_argument("--here", action="store_true", help="in this process, as JSON")
     options = parser.parse_args()
     if options.here:
         print(json.dumps(measure(options.names[0], options.seconds, options.training)))
         return
-    print(f"{'model':16} {'ops':>6} {'FLOP':>9} {'torch':>9} {'seconds':>8} {'error':>8}")
+    print(f"| {' | '.join(_COLUMNS)} |")
+    print("| --- |" + " ---: |" * (len(_COLUMNS) - 1))
     for name in options.names:
         words = [sys.executable, "-m", "benchmarks.models", name, "--here"]
         words += ["--seconds", str(options.seconds), *["--training"] * options.training]
@@ -381,12 +428,7 @@ def main() -> None:
             row = json.loads(done.stdout.splitlines()[-1])
         except (IndexError, json.JSONDecodeError):
             row = {"line": f"FAILS: {done.stderr.strip().splitlines()[-1]}"}
-        if "line" in row:
-            print(f"{name:16} {row['line']}", flush=True)
-        else:
-            torch_flops = f"{row['torch_flops']:9.3g}" if "torch_flops" in row else " " * 9
-            figures = f"{row['ops']:6,} {row['flops']:9.3g} {torch_flops} {row['seconds']:8.1f}"
-            print(f"{name:16} {figures} {row['error']:8.1e}", flush=True)
+        print(line_of(name, row), flush=True)
 
 
 if __name__ == "__main__":

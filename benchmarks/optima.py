@@ -86,7 +86,7 @@ def steps(method: str, problem: Problem, budget: Budget) -> Sequence[Any]:
     """Of a method of conf/, or of the policy that comes with the package."""
     if method != "doppler":
         return steps_of(method, budget)
-    return policy_steps(search_settings(), _policy(), make_view(problem), trained=False)
+    return policy_steps(search_settings(), _policy(), make_view(problem))
 
 
 _LOADED: list[Any] = []

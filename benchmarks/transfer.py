@@ -34,7 +34,14 @@ from doppler.episode import make_view  # noqa: E402
 from doppler.experiment.problem_set import problems_of  # noqa: E402
 from doppler.policies import DualPolicy  # noqa: E402
 from doppler.policies.weights import PRETRAINED, load_policy_weights  # noqa: E402
-from doppler.search import BestSoFar, Budget, SearchStep, policy_steps, search  # noqa: E402
+from doppler.search import (  # noqa: E402
+    BestSoFar,
+    Budget,
+    Combined,
+    SearchStep,
+    policy_steps,
+    search,
+)
 from doppler.simulator import WorkConserving  # noqa: E402
 from doppler.system import Session  # noqa: E402
 
@@ -56,18 +63,29 @@ UNSEEN = (
 )
 ANNEAL = partial(Annealing, order=True, draws=1, hot=0.02, cold=1e-4)
 SEEDS = 3
-REFERENCE, GREEDY = "annealing, 100,000", "policy, at once"
+REFERENCE, GREEDY, AT_ONCE = "annealing, 100,000", "policy alone", "policy, 1 on estimates"
+WITHOUT = (
+    "without policy, 1 on estimates",
+    "without policy, 64 on estimates",
+    "without policy, 64, then annealing with 936",
+)
 
 
-def baselines(control: Baseline) -> dict[str, Baseline]:
-    """What stands beside the policy."""
+def baselines(cfg: DictConfig) -> dict[str, Baseline]:
+    """What stands beside the policy: its own search without it, too."""
+    drafts = instantiate(cfg.search.drafts, _convert_="all")
+    estimates = instantiate(cfg.search.estimates)(drafts=drafts, share=None)
+    combined = partial(Combined, confirmations=0)
     return {
+        WITHOUT[0]: combined(evaluations=1, steps=[estimates]),
+        WITHOUT[1]: combined(evaluations=64, steps=[estimates]),
+        WITHOUT[2]: combined(evaluations=1000, steps=[estimates, instantiate(cfg.search.anneal)]),
         "critical path, 1": CriticalPath(evaluations=1),
         "HEFT": HEFT(evaluations=1),
         "ETF": ETF(evaluations=1),
         "clustering, 64": Clustering(evaluations=64),
         "clustering, 1,000": Clustering(evaluations=1000),
-        "clustering, 200, then annealing with 800": control,
+        "clustering, 200, then annealing with 800": instantiate(cfg.baseline.cluster_then_anneal),
         "annealing, 1,000": ANNEAL(evaluations=1000, starts=1),
         REFERENCE: ANNEAL(evaluations=100_000, starts=4),
     }
@@ -94,13 +112,14 @@ def makespans(
 ) -> dict[str, list[tuple[float, float]]]:
     """Makespans and seconds to find them, by method."""
     watch = Stopwatch()
-    for name, baseline in baselines(instantiate(cfg.baseline.cluster_then_anneal)).items():
+    for name, baseline in baselines(cfg).items():
         for seed in range(1 if name == REFERENCE else SEEDS):
             place = partial(baseline.place, session, np.random.default_rng(seed))
             watch.time(name, lambda place=place: place().makespan_s)
     for seed in range(SEEDS):
         # A policy keeps what it knows of a problem: each first placement is by a new one.
         search_with(watch, make_policy(), cfg, session, seed)
+        watch.time(AT_ONCE, lambda seed=seed: at_once(make_policy(), cfg, session, seed))
     return watch.found
 
 
@@ -108,7 +127,7 @@ def search_with(
     watch: Stopwatch, policy: DualPolicy, cfg: DictConfig, session: Session, seed: int
 ) -> None:
     """The steps of stage=inference, timed."""
-    names = iter((GREEDY, "policy, 64 on estimates", "policy, 64, then annealing with 936"))
+    names = iter((GREEDY, "policy, 65 on estimates", "policy, 65, then annealing with 935"))
     best, begin = BestSoFar(session=session, confirmations=0, seed=0), time.perf_counter()
 
     def note(step: SearchStep) -> None:
@@ -116,8 +135,16 @@ def search_with(
         watch.note(next(names), best.seconds, begin)
         begin = time.perf_counter()
 
-    steps = policy_steps(cfg.search, policy, make_view(session.problem), trained=False)
+    steps = policy_steps(cfg.search, policy, make_view(session.problem))
     search(steps, best, Budget(evaluations=1000), np.random.default_rng(seed), after=note)
+
+
+def at_once(policy: DualPolicy, cfg: DictConfig, session: Session, seed: int) -> float:
+    """Of one execution, searched on estimates."""
+    best = BestSoFar(session=session, confirmations=0, seed=0)
+    _, estimates, _ = policy_steps(cfg.search, policy, make_view(session.problem))
+    search([estimates], best, Budget(evaluations=1), np.random.default_rng(seed))
+    return best.seconds
 
 
 def main() -> None:

@@ -130,10 +130,7 @@ def test_every_step_of_a_search_keeps_to_the_rules(confirmations):
         problem, budget = small(seed), Budget(evaluations=60)
         lists = [
             steps_of("auto", budget),
-            *(
-                policy_steps(search_settings(), policy, make_view(problem), trained=t)
-                for t in (False, True)
-            ),
+            policy_steps(search_settings(), policy, make_view(problem)),
             *(steps_of(name, budget) for name in methods if name not in ("cp_sat", "enumerative")),
         ]
         for steps in lists:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -110,6 +111,21 @@ def test_the_memory_of_any_cluster_is_an_option():
             assert cfg.cluster.memory_bytes == expected
             made = instantiate(cfg.cluster).devices
             assert [one.memory_bytes for one in made] == list(np.broadcast_to(expected, 2))
+
+
+def test_an_option_of_a_swept_group_is_given_to_its_sweep_alone():
+    words = ["-m", "workload=llama_block,llama_layer", "workload.params.seq=256", "seed=1"]
+    taken = hydra_arguments(words)
+    assert taken[2:] == ["workload.params.seq=choice(256)", "seed=1"]
+    # What Hydra composes before it sweeps has the default workload, without this option.
+    parsed = OverridesParser.create().parse_overrides(taken[1:])
+    check_configuration(
+        compose("config", [str(one.input_line) for one in parsed if not one.is_sweep_override()])
+    )
+    assert list(parsed[1].sweep_string_iterator()) == ["256"]
+    # Nothing else is touched: one workload, or no sweep.
+    assert hydra_arguments(["-m", "workload=llama_block", "workload.params.seq=256"])[2] == words[2]
+    assert hydra_arguments(["cluster.num_devices=2", "seed=1"])[0] == "cluster.num_devices=2"
 
 
 # --- Every key of every file of conf/ ------------------------------------------------------------

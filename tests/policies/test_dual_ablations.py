@@ -314,6 +314,18 @@ def test_states_replayed_few_at_a_time_give_the_same_gradients(monkeypatch):
             torch.testing.assert_close(other[name], gradient, rtol=1e-3, atol=1e-4)
 
 
+def test_entropy_at_every_step_is_that_of_both_heads():
+    problem = build(graph_of([1, 1]), cluster_of([1.0, 2.0]))
+    view, policy = make_view(problem), make_policy(per_step=True, experts=False)
+    with torch.no_grad():  # both heads even
+        policy.sel_out.weight.zero_()
+        policy.plc_out.weight.zero_()
+    log_prob_B, entropy_B = policy.log_prob(view, policy.rollout(view, 3, None, generator()))
+    # Two candidates then one, two devices each time.
+    assert entropy_B.tolist() == pytest.approx([3 * np.log(2)] * 3)
+    assert log_prob_B.tolist() == pytest.approx([-3 * np.log(2)] * 3)
+
+
 def test_more_candidates_than_the_first_guess_are_recorded_at_every_step_too():
     view = make_view(build(graph_of([1] * 40), cluster_of([1.0, 2.0])))
     policy = make_policy(per_step=True, hidden=2, rounds=1)

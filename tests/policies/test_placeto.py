@@ -170,14 +170,21 @@ def test_the_link_between_devices_counts():
 def test_chunks_of_episodes_change_neither_decisions_nor_gradients(monkeypatch):
     problem = random_problem(8, num_ops=15, num_devices=3)
     view, policy = make_view(problem), make_policy()
-    results = []
-    for room in (1 << 24, 1):
+    results, computed_again = [], []
+
+    def checkpoint(replay, **options):
+        computed_again.append(options)
+        return torch.utils.checkpoint.checkpoint(replay, **options)
+
+    monkeypatch.setattr(doppler.policies.placeto, "checkpoint", checkpoint)
+    for room, times in ((1 << 24, 0), (1, 5)):
         monkeypatch.setattr(doppler.policies.placeto, "_ROOM", room)
         policy.zero_grad()
         decisions = policy.rollout(view, 5, None, generator())
         log_prob_B, entropy_B = policy.log_prob(view, decisions)
         ((log_prob_B * torch.arange(5)).sum() + entropy_B.sum()).backward()
         results.append((decisions, [p.grad.clone() for p in policy.parameters()]))
+        assert len(computed_again) == times, "what is replayed at once is kept"
     (whole, whole_grads), (parts, parts_grads) = results
     np.testing.assert_array_equal(whole.device, parts.device)
     np.testing.assert_allclose(whole.log_prob, parts.log_prob, atol=1e-5)

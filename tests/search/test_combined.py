@@ -25,7 +25,6 @@ from doppler.search import (
     InParts,
     PlaceAgain,
     PlaceOnce,
-    SampleEpisodes,
     load_policy,
     methods,
     policy_steps,
@@ -237,8 +236,6 @@ def test_the_share_before_annealing_is_an_option(configured):
     cfg = compose("config", [f"baseline=[{names}]", "search.share=0.5"])
     for method in cfg.baseline.values():
         assert instantiate(method).steps[0].share == 0.5
-    steps = policy_steps(cfg.search, load_policy(), make_view(PROBLEM), trained=True)
-    assert steps[0].share == 0.5
 
 
 # --- By name: what doppler.place uses is what the command line composes ---------------------------
@@ -283,14 +280,11 @@ def test_an_unknown_method_is_told_what_there_is():
         steps_of("magic", Budget(seconds=1.0))
 
 
-def test_a_policy_that_has_not_trained_is_asked_for_its_greedy_placements_first():
+def test_a_policy_is_asked_for_its_greedy_placements_first():
     policy, view = load_policy(), make_view(PROBLEM)
     settings = search_settings()
-    trained = policy_steps(settings, policy, view, trained=True)
-    unseen = policy_steps(settings, policy, view, trained=False)
-    assert [type(step) for step in trained] == [SampleEpisodes, AnnealFromBest]
+    unseen = policy_steps(settings, policy, view)
     assert [type(step) for step in unseen] == [GreedyEpisode, AnnealEstimates, AnnealFromBest]
-    assert trained[0].view is view
     assert [kind.merged for kind in unseen[1].drafts[:2]] == [False, True]
     assert [kind.name for kind in unseen[1].drafts[2:]] == ["clustering", "etf_queued"]
     for seen, expected in zip(unseen[0].views, mergings(view), strict=True):

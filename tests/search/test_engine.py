@@ -15,12 +15,13 @@ from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.problem import Placement
 from doppler.search import (
+    AnnealEstimates,
     AnnealFromBest,
     BestSoFar,
     Budget,
+    Episodes,
     GreedyEpisode,
     PlaceAgain,
-    SampleEpisodes,
     search,
 )
 from doppler.simulator import WorkConserving, open_estimates
@@ -36,11 +37,9 @@ def make_policy(seed: int = 0) -> DualPolicy:
     return DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **sizes)
 
 
-def samples(at_most: int, merged: float, share: float | None = None) -> SampleEpisodes:
-    view = make_view(PROBLEM)
-    return SampleEpisodes(
-        policy=make_policy(), view=view, at_most=at_most, merged=merged, share=share
-    )
+def estimates(share: float | None = None) -> AnnealEstimates:
+    drafts = [Episodes(policy=make_policy(), view=make_view(PROBLEM), merged=True)]
+    return AnnealEstimates(drafts=drafts, steps=50, share=share)
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -49,18 +48,6 @@ def generator(seed: int = 0) -> np.random.Generator:
 
 def best_of(session, **arguments) -> BestSoFar:
     return BestSoFar(session=session, **{"confirmations": 0, "seed": 0, **arguments})
-
-
-class Heard(BestSoFar):
-    """Notes what is executed together."""
-
-    def __init__(self, session) -> None:
-        super().__init__(session=session, confirmations=0, seed=0)
-        self.heard = []
-
-    def measure(self, device_BV, priority_BV, rng, sources=None):
-        self.heard.append((device_BV, priority_BV))
-        return super().measure(device_BV, priority_BV, rng, sources)
 
 
 @dataclass
@@ -118,17 +105,15 @@ def test_what_a_step_leaves_is_for_the_next_ones():
 
 
 @pytest.mark.parametrize("evaluations", [0, 1, 3, 8, 20, 100])
-@pytest.mark.parametrize("at_most", [0, 10])
-@pytest.mark.parametrize("merged", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize(("noise", "confirmations"), [(0.0, 0), (0.1, 2)])
 def test_no_more_is_executed_than_allowed_and_all_of_it_is_counted(
-    evaluations, at_most, merged, noise, confirmations
+    evaluations, noise, confirmations
 ):
     with WorkConserving(noise=noise).open(PROBLEM) as session:
         best = best_of(session, confirmations=confirmations, evaluations=1000)
         greedy = GreedyEpisode(policy=make_policy(), views=[make_view(PROBLEM)])
         cluster = replace(CLUSTER, share=0.3)
-        steps = [greedy, samples(at_most, merged, 0.3), cluster, ANNEAL]
+        steps = [greedy, estimates(0.3), cluster, ANNEAL]
         search(steps, best, Budget(evaluations=evaluations), generator())
         assert best.evaluations - 1000 == session.evaluations <= evaluations
         assert evaluations - session.evaluations <= confirmations + max(1, confirmations)
@@ -254,40 +239,6 @@ def test_shares_are_of_one_budget(shares):
 # --- Steps ----------------------------------------------------------------------------------------
 
 
-def test_samples_and_merged_samples_are_executed_together_then_annealing_goes_on():
-    with WorkConserving().open(PROBLEM) as session:
-        seconds = []
-        for steps in ([samples(8, 0.0)], [samples(48, 5 / 6)], [samples(48, 5 / 6), ANNEAL]):
-            best = best_of(session)
-            search(steps, best, Budget(evaluations=400), generator())
-            rows = best.placement.device[None], best.placement.priority[None]
-            assert session.measure(*rows).cost_s() == best.seconds
-            seconds.append(best.seconds)
-    plain, both, annealed = seconds
-    assert plain > both > annealed
-
-
-@pytest.mark.parametrize(
-    ("at_most", "merged", "evaluations", "plain"),
-    [(63, 0.5, 1000, 31), (63, 0.5, 9, 4), (10, 0.0, 100, 10), (10, 1.0, 100, 0)],
-)
-def test_one_batch_has_plain_samples_first_and_a_merging_for_each_other(
-    at_most, merged, evaluations, plain
-):
-    with WorkConserving().open(PROBLEM) as session:
-        best = Heard(session)
-        search([samples(at_most, merged)], best, Budget(evaluations=evaluations), generator())
-    ((device_BV, priority_BV),) = best.heard
-    policy, view, rng = make_policy(), make_view(PROBLEM), generator()
-    expected = [policy.rollout(view, plain, None, rng).placements()] if plain else []
-    for _ in range(min(at_most, evaluations) - plain):
-        seen = merged_at_random(view, rng)
-        expected.append(policy.rollout(seen, 1, None, rng).placements())
-    rows = [np.concatenate(parts) for parts in zip(*expected, strict=True)]
-    np.testing.assert_array_equal(device_BV, rows[0])
-    np.testing.assert_array_equal(priority_BV, rows[1])
-
-
 def test_the_greedy_episode_is_executed_once_and_draws_nothing():
     policy, view = make_policy(), make_view(PROBLEM)
     device_BV, _ = policy.rollout(view, 1, 0.0, generator()).placements()
@@ -340,21 +291,7 @@ def test_without_order_annealing_leaves_priorities_alone(queue, honoured):
 def test_under_jitter_what_is_found_is_confirmed_before_it_counts():
     with WorkConserving(noise=0.2).open(PROBLEM) as session:
         best = best_of(session, confirmations=3)
-        steps = [replace(CLUSTER, share=0.2), samples(8, 0.5, 0.2), ANNEAL]
+        steps = [replace(CLUSTER, share=0.2), estimates(0.2), ANNEAL]
         search(steps, best, Budget(evaluations=300), generator())
         assert best.placement is not None
         assert best_of(session, confirmations=3).confirm(best.placement) == best.seconds
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"at_most": -1}, "SampleEpisodes.at_most: must be a whole number"),
-        ({"merged": -0.1}, "SampleEpisodes.merged: must be a number from 0 to 1, got -0.1"),
-        ({"merged": 1.1}, "SampleEpisodes.merged: must be a number from 0 to 1, got 1.1"),
-    ],
-)
-def test_numbers_of_samples_must_make_sense(changes, line):
-    with pytest.raises(InputError) as error:
-        replace(samples(4, 0.5), **changes)
-    assert str(error.value).startswith(line)

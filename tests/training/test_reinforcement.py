@@ -145,6 +145,19 @@ def test_groups_may_be_the_best_so_far_but_no_gradient_comes_of_them(tmp_path):
     assert torch.equal(*weights)
 
 
+def test_what_is_logged_of_an_update_is_of_its_episodes(tmp_path):
+    rows = []
+    with WorkConserving().open(two_chains()) as session:
+        module = reinforcement(session)
+        module.log_update = rows.append
+        fit(module, tmp_path)
+    rows = [row for row in rows if "mean_s" in row]
+    assert len(rows) == module.num_updates
+    assert all(OPTIMUM_S <= row["min_s"] <= row["mean_s"] for row in rows)
+    assert any(row["min_s"] < row["mean_s"] for row in rows)
+    assert all(row["best_s"] <= row["min_s"] for row in rows)
+
+
 def test_training_repeats_itself_with_the_same_seed(tmp_path):
     weights = []
     for seed in (1, 1, 2):

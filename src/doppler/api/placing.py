@@ -34,7 +34,6 @@ from doppler.search import (
     InParts,
     PlaceAgain,
     PlaceOnce,
-    SampleEpisodes,
     SearchStep,
     load_policy,
     policy_steps,
@@ -184,9 +183,7 @@ def _chosen(
     if method == "policy":
         chosen = PRETRAINED if policy is None else policy
         made = load_policy(chosen) if isinstance(chosen, str | Path) else chosen
-        return lambda problem: policy_steps(
-            search_settings(), made, make_view(problem), trained=False
-        )
+        return lambda problem: policy_steps(search_settings(), made, make_view(problem))
     if isinstance(method, str):
         steps = steps_of(method, budget)
         return lambda problem: steps
@@ -207,7 +204,7 @@ def _name(method: _Method) -> str:
 
 def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     """Compile what the steps run, so that no second of the search goes there."""
-    policies = [step.policy for step in steps if isinstance(step, GreedyEpisode | SampleEpisodes)]
+    policies = [step.policy for step in steps if isinstance(step, GreedyEpisode)]
     baselines: list[Any] = [step.baseline for step in steps if isinstance(step, PlaceOnce)]
     others = [step for step in steps if isinstance(step, PlaceAgain | InParts | AnnealFromBest)]
     estimates = [_without_policy(step) for step in steps if isinstance(step, AnnealEstimates)]

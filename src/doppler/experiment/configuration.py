@@ -43,7 +43,6 @@ class SearchSettings(TypedDict):
     confirmations: BatchOrNone
     share: Share
     lists: Sequence[SearchStep]
-    sample: SearchStep
     estimates: SearchStep
     drafts: Sequence[Drafts]
     anneal: SearchStep

@@ -5,19 +5,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from doppler.baselines import Clustering
 from doppler.errors import InputError
 from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learning import best_so_far, check_policy, make_policy, polish_of
+from doppler.experiment.learning import best_so_far, check_policy, make_policy, searches_of
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
 from doppler.options import FilePath
 from doppler.report.rows import format_seconds
 from doppler.search import (
-    AnnealEstimates,
     Budget,
     SearchStep,
     policy_steps,
@@ -26,7 +24,7 @@ from doppler.search import (
 )
 from doppler.training import effort_of
 from doppler.waiting import waiting
-from doppler.warming import alone, warm_up
+from doppler.warming import warm_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +71,7 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
     settings = [plain(spec.cfg.policy), plain(spec.cfg.search), spec.origin]
     methods: list[Method] = []
     with waiting(run.say, "compiling"):
-        estimates = AnnealEstimates(drafts=[Clustering(evaluations=1)])
-        warm_up(spec.system, [polish_of(run), alone(estimates)], policy)
+        warm_up(spec.system, searches_of(run), policy)
     begin = time.perf_counter()
     labels = iter((f"{name} at once", f"{name} on estimates", name))
 
@@ -96,7 +93,7 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
 
     with waiting(run.say, f"{name} searches, {evaluations:,} evaluations"), run.open() as session:
         best = best_so_far(run, session)
-        steps = policy_steps(spec.cfg.search, policy, spec.view, trained=False)
+        steps = policy_steps(spec.cfg.search, policy, spec.view)
         search(steps, best, Budget(evaluations=evaluations), rng, after=keep)
     if not methods:
         raise InputError(f"{name}: no placement of {best.evaluations} fits in memory")

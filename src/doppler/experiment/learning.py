@@ -25,6 +25,7 @@ from doppler.report.rows import format_seconds
 from doppler.search import (
     NO_EFFORT,
     NOTHING,
+    AnnealEstimates,
     BestSoFar,
     Budget,
     Effort,
@@ -47,7 +48,7 @@ from doppler.training import (
 )
 from doppler.training.updates import EpisodeTraining
 from doppler.waiting import waiting
-from doppler.warming import warm_up
+from doppler.warming import alone, warm_up
 
 TEACHER_FILE = "teacher.json"
 
@@ -86,10 +87,13 @@ def check_learning(
     learning.updates_within(evaluations - int(algorithm.search_share * evaluations), 0, budget)
 
 
-def polish_of(run: Run) -> Annealing:
-    """What ends every search, to be compiled before a clock starts."""
+def searches_of(run: Run) -> list[Baseline]:
+    """What a policy's search has beside episodes, to be compiled before a clock starts."""
     order, options = honours_order(run.spec.system.queue), run.spec.cfg.search.anneal
-    return Annealing(evaluations=1, order=order, hot=options.hot, cold=options.cold)
+    return [
+        Annealing(evaluations=1, order=order, hot=options.hot, cold=options.cold),
+        alone(AnnealEstimates(drafts=[Clustering(evaluations=1)])),
+    ]
 
 
 def train(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] = ()) -> None:
@@ -102,7 +106,7 @@ def train(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] = ()) 
     """
     cfg, directory, system = run.spec.cfg, run.directory.path, run.spec.system
     with waiting(run.say, "compiling"):
-        warm_up(system, [polish_of(run), Clustering(evaluations=1), *teachers], module.policy)
+        warm_up(system, [*searches_of(run), Clustering(evaluations=1), *teachers], module.policy)
     fit(
         module,
         directory,
@@ -252,7 +256,7 @@ class Learner:
         return left
 
     def _search(self, run: Run, policy: Policy, best: BestSoFar, evaluations: int) -> None:
-        steps = policy_steps(run.spec.cfg.search, policy, run.spec.view, trained=True)
+        steps = policy_steps(run.spec.cfg.search, policy, run.spec.view)
         rng = seeded_generator(run.spec.seed, "inference")
         with waiting(run.say, f"searching from there, {evaluations:,} evaluations"):
             search(steps, best, Budget(evaluations=evaluations), rng)

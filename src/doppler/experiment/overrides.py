@@ -37,7 +37,7 @@ def hydra_arguments(arguments: Sequence[str]) -> list[str]:
     but a comma, which separates the values of a sweep, and ``${`` mean something unless they are
     quoted. A folder as ``workload.path`` is a sweep over the graphs in it. What is in `ADDED` is
     added where conf/ has it not. ``stage.teacher=NAME`` chooses from a group: Hydra says
-    ``baseline@stage.teacher=NAME``.
+    ``baseline@stage.teacher=NAME``. Options of a group that is swept are given to its sweep alone.
 
     Raises:
         InputError: a group is chosen by what is no name; a folder has no graph; a run is to be
@@ -54,7 +54,29 @@ def hydra_arguments(arguments: Sequence[str]) -> list[str]:
         is_override = "=" in word and not word.startswith("-") and before not in _WITH_VALUE
         taken.append(quoted(word) if is_override else word)
         before = word
-    return taken
+    return _of_swept_groups(taken) if flags else taken
+
+
+def _of_swept_groups(words: Sequence[str]) -> list[str]:
+    """The same, but what is said of an option of a group that is swept is a sweep of one value.
+
+    Before it sweeps, Hydra composes all else with the group's default, which may lack the option.
+    """
+    parsed = {word: _parsed(word) for word in words if "=" in word}
+    swept = {
+        one.key_or_group for one in parsed.values() if one is not None and one.is_sweep_override()
+    }
+    groups = [one for one in swept if (resource("conf") / one).is_dir()]
+
+    def taken(word: str) -> str:
+        key, _, value = word.partition("=")
+        is_of_group = any(key.lstrip("+").startswith(f"{group}.") for group in groups)
+        one = parsed.get(word)
+        if not is_of_group or one is None or one.is_sweep_override() or not value:
+            return word
+        return f"{key}=choice({value})"
+
+    return [taken(word) for word in words]
 
 
 def names_folder(word: str) -> bool:

@@ -54,15 +54,15 @@ class Learned:
 class StageThree(Stage):
     """Policy gradient on the real system, and what it is held against.
 
-    Baselines search in the calibrated simulator, one on the real system, with as many evaluations
-    as stage III. Its own and another placement are executed in levels with barriers, too.
+    Baselines search in the calibrated simulator, some on the real system, with as many evaluations
+    each as stage III. Its own and another placement are executed in levels with barriers, too.
 
     teacher: of stage I.
     init_from: auto: the checkpoint of stage II for this problem, policy and seed; imitation: that
         of stage I; None: random weights; else the path of a checkpoint, or ``pretrained``.
     calibration: the stage that measures costs where they are not known.
     algorithm: what differs from the key ``algorithm``, which is that of stages I and II.
-    measured: settings of the baseline that searches on the real system.
+    measured: by their names the baselines that search on the real system.
     synchronous: searches for a placement that suits levels and barriers, in their simulator.
     choosing: executions of stage III's best and greedy placements and of stage II's that choose of
         them, and count for nothing else.
@@ -72,7 +72,7 @@ class StageThree(Stage):
     teacher: Baseline
     calibration: Calibrate
     algorithm: Mapping[str, Any]
-    measured: Baseline
+    measured: Mapping[str, Baseline]
     synchronous: Baseline
     choosing: Annotated[Batch, at_least(2)]
     repeats: Annotated[Batch, at_least(2)]
@@ -211,16 +211,18 @@ class StageThree(Stage):
         return Learned(module, candidates, evaluations)
 
     def _search_measured(self, run: Run, learned: Learned) -> list[Method]:
-        """A baseline on the real system, with as many evaluations as stage III had there."""
-        conf = {**plain(run.spec.cfg.stage.measured), "evaluations": learned.evaluations}
-        baseline = instantiate(conf)
-        name = f"{type(baseline).__name__.lower()} measured"
-        if is_pointless(run.spec, baseline):
-            run.say(f"{name} is left out: it searches for an order, and this system keeps none")
-            return []
-        run.say(f"{name}: {learned.evaluations:,} executions")
-        with waiting(run.say, f"{name} searches"):
-            return [found_by(run.spec, baseline, name, conf)]
+        """Baselines on the real system, with as many evaluations each as stage III had there."""
+        found = []
+        for key, settings in plain(run.spec.cfg.stage.measured).items():
+            conf, name = {**settings, "evaluations": learned.evaluations}, f"{key} measured"
+            baseline = instantiate(conf, _convert_="all")
+            if is_pointless(run.spec, baseline):
+                run.say(f"{name} is left out: it searches for an order, and this system keeps none")
+                continue
+            run.say(f"{name}: {learned.evaluations:,} executions")
+            with waiting(run.say, f"{name} searches"):
+                found.append(found_by(run.spec, baseline, name, conf))
+        return found
 
     def _synchronous(self, spec: Specification, final: Method) -> list[Contender]:
         """The synchronous alternative on the same devices, where the executor has one.

@@ -18,7 +18,7 @@ from doppler.trace.gantt import PALETTE
 
 _INK = "#333333"
 _PANELS = {"best_s": "best so far", "mean_s": "mean of a batch"}
-_LEVELS = {"critical_path": "--", "etf": "-.", "cluster_then_anneal": ":"}  # to compare with
+_LEVELS = {"critical_path": "--", "etf": "-.", "estimates_then_anneal": ":"}  # to compare with
 
 
 def save_curves(

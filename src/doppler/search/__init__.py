@@ -21,7 +21,6 @@ from doppler.search.steps import (
     InParts,
     PlaceAgain,
     PlaceOnce,
-    SampleEpisodes,
 )
 
 __all__ = [
@@ -43,7 +42,6 @@ __all__ = [
     "InParts",
     "PlaceAgain",
     "PlaceOnce",
-    "SampleEpisodes",
     "SearchStep",
     "load_policy",
     "methods",

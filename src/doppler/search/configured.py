@@ -69,30 +69,22 @@ def _baseline(name: str) -> DictConfig:
     return cfg
 
 
-def policy_steps(
-    settings: DictConfig, policy: Policy, view: View, *, trained: bool
-) -> Sequence[SearchStep]:
-    """What a policy places, then annealing from the best of it.
+def policy_steps(settings: DictConfig, policy: Policy, view: View) -> Sequence[SearchStep]:
+    """What a policy places, whether it has trained on the problem or not.
+
+    Its greedy placement of the merging that is best by estimates; then the best of what it and
+    list schedulers draw, made better on estimates before it is executed (docs/pretrained.md); then
+    annealing from the best of it.
 
     Args:
         settings: conf/search.
         policy: whose placements these are.
         view: of the problem.
-        trained: the policy has trained on this problem, and is asked for samples. One that has not
-            is asked for its greedy placement of the merging that is best by estimates; then the
-            best of what it and list schedulers draw is made better on estimates before it is
-            executed (docs/pretrained.md).
     """
-    anneal = instantiate(settings.anneal)
-    if trained:
-        return [
-            instantiate(settings.sample)(policy=policy, view=view, share=settings.share),
-            anneal,
-        ]
     episodes = [Episodes(policy=policy, view=view, merged=merged) for merged in (False, True)]
     drafts = [*episodes, *instantiate(settings.drafts, _convert_="all")]
     greedy = GreedyEpisode(policy=policy, views=mergings(view))
-    return [greedy, instantiate(settings.estimates)(drafts=drafts), anneal]
+    return [greedy, instantiate(settings.estimates)(drafts=drafts), instantiate(settings.anneal)]
 
 
 def load_policy(weights: str | Path = PRETRAINED) -> Policy:

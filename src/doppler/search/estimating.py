@@ -1,7 +1,9 @@
 """Search on estimates: what is executed has been chosen, and made better, without executing.
 
-An estimate (simulator/estimates.py) takes a few microseconds and is wrong by some per cent: it
-replaces no execution, and saves most of them. Shape suffixes: B placements, V ops.
+An estimate is of the next cheaper fidelity: where the simulator executes, of the placement process
+(simulator/estimates.py), a few microseconds and wrong by some per cent; on a real system, of the
+simulator, with the costs that were measured. It replaces no execution, and saves most of them.
+Shape suffixes: B placements, V ops.
 """
 
 import time
@@ -19,13 +21,13 @@ from doppler.options import Count, Natural, Positive, Share, checked
 from doppler.policies import Policy
 from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar, Found
-from doppler.simulator import SimulatorSession, open_estimates
+from doppler.simulator import SimulatorSession, WorkConserving, open_estimates
 from doppler.system import Session
 
 _ESTIMATED = ", estimates"  # behind the source of what they made better
 # Of annealing before one execution: ops placed in all its steps, and steps where executing takes
-# real time.
-_MOST_PLACED, _MOST_STEPS = 2_000_000, 100_000
+# real time; how many times as long a simulation takes as an estimate.
+_MOST_PLACED, _MOST_STEPS, _SIMULATING = 2_000_000, 100_000, 4
 
 
 class Drafts(Protocol):
@@ -41,10 +43,11 @@ class Drafts(Protocol):
 
 
 def open_estimates_of(session: Session) -> SimulatorSession:
-    """Estimates of what the session executes; links that are measured are taken to be shared."""
-    is_simulated = isinstance(session, SimulatorSession)
-    contention = session.execution.contention if is_simulated else "fifo"
-    return open_estimates(session.problem, contention)
+    """The next cheaper fidelity: estimates of a simulator, a simulator of a real system."""
+    if isinstance(session, SimulatorSession):
+        return open_estimates(session.problem, session.execution.contention)
+    queue = "priority" if session.honours_order else "fifo"
+    return WorkConserving(queue=queue).open(session.problem)
 
 
 def best_by_estimates(
@@ -92,8 +95,8 @@ class AnnealEstimates:
     """Before each execution, annealing on estimates; what it finds is executed.
 
     Every other time it begins with the best placement so far, else with new drafts: of one of each
-    kind the best by estimates. Where a system keeps no order estimates tell too little to anneal:
-    drafts are executed as they are. Where executing takes real time, annealing takes as long.
+    kind the best by estimates. Of a simulator that keeps no order estimates tell too little to
+    anneal: drafts are executed as they are. Where executing takes real time, so does annealing.
 
     drafts: kinds of them. steps: of annealing before each execution; fewer on large graphs.
     at_most: executions of one turn. hot, cold: see baselines.Annealing.
@@ -121,19 +124,21 @@ class AnnealEstimates:
         """See engine.SearchStep."""
         session = best.session
         is_simulated = isinstance(session, SimulatorSession)
-        steps = min(self.steps, _MOST_PLACED // session.problem.num_ops)
+        fewest = self.steps if is_simulated else self.steps // _SIMULATING
+        steps = min(fewest, _MOST_PLACED // session.problem.num_ops)
+        anneals = steps > 0 and (session.honours_order or not is_simulated)
         with open_estimates_of(session) as estimates:
             for turn in range(min(self.at_most, evaluations // best.num_confirming)):
                 start = best.found
-                if turn % 2 == 0 or start.placement is None or not session.honours_order:
+                if turn % 2 == 0 or start.placement is None or not anneals:
                     start = self._draft(estimates, rng)
-                if steps and session.honours_order:
+                if anneals:
                     begin_s = time.perf_counter()
                     start = self._annealed(estimates, start, steps, rng, walks)
                     each_s = (time.perf_counter() - begin_s) / steps
                     if not is_simulated and np.isfinite(best.seconds):
                         lasting = int(best.num_confirming * best.seconds / each_s)
-                        steps = min(max(self.steps, lasting), _MOST_STEPS)
+                        steps = min(max(fewest, lasting), _MOST_STEPS)
                 assert start.placement is not None, "a draft is a placement"
                 best.confirm(start.placement, start.source)
 
@@ -155,7 +160,11 @@ class AnnealEstimates:
         """What annealing on estimates makes of it; itself where nothing is estimated to fit."""
         assert start.placement is not None
         annealing = Annealing(
-            evaluations=steps * walks, order=True, starts=walks, hot=self.hot, cold=self.cold
+            evaluations=steps * walks,
+            order=estimates.honours_order,
+            starts=walks,
+            hot=self.hot,
+            cold=self.cold,
         )
         result = annealing.place(estimates, rng, initial=_in_order(estimates.problem, start))
         if not np.isfinite(result.makespan_s):

@@ -1,7 +1,4 @@
-"""What a search is made of: baselines, a policy's episodes, annealing from the best so far.
-
-Shape suffixes: B placements, V ops.
-"""
+"""What a search is made of: baselines, a greedy episode, annealing from the best so far."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from doppler.baselines import Annealing, Baseline
-from doppler.episode import View, merged_at_random
+from doppler.episode import View
 from doppler.errors import InputError
-from doppler.options import BatchOrNone, Positive, Share, checked
+from doppler.options import Positive, Share, checked
 from doppler.policies import Policy
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep, check_shares
@@ -152,37 +149,3 @@ class GreedyEpisode:
             played = [self.policy.rollout(view, 1, 0.0, rng).placements() for view in self.views]
             with open_estimates_of(best.session) as estimates:
                 best.confirm(best_by_estimates(estimates, played)[0], GREEDY)
-
-
-@checked
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SampleEpisodes:
-    """A policy's samples, executed all at once.
-
-    at_most: episodes of one batch. merged: share of them that place groups of ops, which heavy
-    edges join, as one; each of these has a random merging of its own.
-    """
-
-    policy: Policy
-    view: View
-    at_most: BatchOrNone
-    merged: Share = 0.5
-    share: Share | None = None
-    repeats: ClassVar[bool] = True
-
-    def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
-    ) -> None:
-        """See engine.SearchStep."""
-        num = min(self.at_most, evaluations - best.confirmations)
-        if num < 1:
-            return
-        num_plain, placements = int(num * (1 - self.merged)), []
-        if num_plain:
-            placements.append(self.policy.rollout(self.view, num_plain, None, rng).placements())
-        for _ in range(num - num_plain):
-            merged = merged_at_random(self.view, rng)
-            placements.append(self.policy.rollout(merged, 1, None, rng).placements())
-        device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
-        sources = [EPISODE] * num_plain + [MERGED_EPISODE] * (num - num_plain)
-        best.measure(device_BV, priority_BV, rng, sources)

@@ -1,0 +1,178 @@
+"""One placement by the policy, on families, sizes and prices of communication, against heuristics.
+
+    python benchmarks/families.py [CHECKPOINT] [--ops 60 300 1000] [--ratios 0.1 1 10] [--seeds 3]
+
+*Policy*: one greedy episode (of merged views the one that is estimated best), no other scheduler's
+placement among its candidates. *At once*: one execution too, chosen and made better by estimates
+among the policy's and list schedulers' drafts; *without policy*: the same of list schedulers'
+alone. Each is divided by the best of HEFT, ETF, the queue-aware ETF and 32 clusterings (35
+executions) on the same problem: simulated, work-conserving, contention fifo, queue priority.
+Means are geometric, over problems and seeds of problems; intervals are of 95%, over problems. The
+seeds of these problems, and the families elimination and butterfly, are in no training set.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+from hydra import initialize_config_dir
+from hydra.utils import instantiate
+
+from doppler.baselines import ETF, HEFT, Clustering, QueuedETF
+from doppler.episode import make_view
+from doppler.experiment.problem_set import problems_of
+from doppler.policies import Policy
+from doppler.policies.weights import PRETRAINED
+from doppler.problem import Problem
+from doppler.search import (
+    BestSoFar,
+    Budget,
+    SearchStep,
+    load_policy,
+    policy_steps,
+    search,
+    search_settings,
+)
+from doppler.simulator import WorkConserving
+
+PROJECT = Path(__file__).resolve().parents[1]
+FAMILIES = ("layered", "random", "fork_join", "tree", "stencil", "products", "map_reduce")
+UNSEEN = ("elimination", "butterfly")
+FIRST_SEED = 101
+METHODS = ("policy", "at once", "without policy")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A problem.
+
+    over: by method, the makespan over that of the best heuristic. cpu_s: seconds to find it.
+    """
+
+    family: str
+    num_ops: int
+    ratio: float
+    over: dict[str, float]
+    cpu_s: dict[str, float]
+
+
+def heuristics_s(problem: Problem) -> float:
+    """The best makespan of 35 executions."""
+    rng = np.random.default_rng(0)
+    methods = [HEFT(evaluations=1), ETF(evaluations=1), QueuedETF(evaluations=1)]
+    with WorkConserving().open(problem) as session:
+        found = [
+            method.place(session, rng).makespan_s
+            for method in (*methods, Clustering(evaluations=32))
+        ]
+    return min(found)
+
+
+def searched(steps: Sequence[SearchStep], problem: Problem) -> float:
+    """The makespan of one execution."""
+    with WorkConserving().open(problem) as session:
+        best = BestSoFar(session=session, confirmations=0, seed=0)
+        search(steps, best, Budget(evaluations=1), np.random.default_rng(0))
+    return best.seconds
+
+
+def methods_of(problem: Problem, policy: Policy) -> Iterator[tuple[str, float, float]]:
+    """Name, makespan and CPU seconds of one execution by each method, the view included."""
+    settings = search_settings()
+    for name in METHODS:
+        begin_s = time.process_time()
+        if name == "without policy":
+            drafts = instantiate(settings.drafts, _convert_="all")
+            steps = [instantiate(settings.estimates)(drafts=drafts)]
+        else:
+            greedy, estimates, _ = policy_steps(settings, policy, make_view(problem))
+            steps = [greedy] if name == "policy" else [estimates]
+        seconds = searched(steps, problem)
+        yield name, seconds, time.process_time() - begin_s
+
+
+def cells(options: argparse.Namespace, policy: Policy) -> Iterator[Cell]:
+    """All problems, measured."""
+    for cluster, num_ops, ratio, family in product(
+        options.clusters, options.ops, options.ratios, (*FAMILIES, *UNSEEN)
+    ):
+        last = FIRST_SEED + options.seeds - 1
+        seeds = ",".join(map(str, range(FIRST_SEED, last + 1)))
+        line = (
+            f"workload=synthetic workload.family={family} workload.num_ops={num_ops} "
+            f"workload.transfer_ratio={ratio} workload.seed={seeds} cluster={cluster}"
+        )
+        for problem in problems_of((line,), "families"):
+            to_beat_s = heuristics_s(problem)
+            found = {name: (s / to_beat_s, cpu_s) for name, s, cpu_s in methods_of(problem, policy)}
+            yield Cell(
+                family,
+                num_ops,
+                ratio,
+                {name: one[0] for name, one in found.items()},
+                {name: one[1] for name, one in found.items()},
+            )
+
+
+def mean(chosen: Sequence[Cell], method: str) -> str:
+    """The geometric mean, and its interval."""
+    logs = np.log([cell.over[method] for cell in chosen])
+    half = 1.96 * logs.std(ddof=1) / np.sqrt(len(logs)) if len(logs) > 1 else np.nan
+    low, high = np.exp([logs.mean() - half, logs.mean() + half])
+    return f"{np.exp(logs.mean()):.3f} ({low:.3f} to {high:.3f})"
+
+
+def print_tables(found: Sequence[Cell]) -> None:
+    """Over all, by ratio and size, and by family and ratio."""
+    seen = [cell for cell in found if cell.family in FAMILIES]
+    unseen = [cell for cell in found if cell.family in UNSEEN]
+    print("| problems | n |", " | ".join(METHODS), "|")
+    print("| --- | ---: |", " ---: |" * len(METHODS))
+    rows = {"families of the training set": seen, "other families": unseen}
+    for ratio, num_ops in product(
+        sorted({one.ratio for one in found}), sorted({one.num_ops for one in found})
+    ):
+        rows[f"ratio {ratio:g}, {num_ops:,} ops"] = [
+            one for one in found if (one.ratio, one.num_ops) == (ratio, num_ops)
+        ]
+    for family, ratio in product((*FAMILIES, *UNSEEN), sorted({one.ratio for one in found})):
+        rows[f"{family}, ratio {ratio:g}"] = [
+            one for one in found if (one.family, one.ratio) == (family, ratio)
+        ]
+    for name, chosen in rows.items():
+        if chosen:
+            print(f"| {name} | {len(chosen)} |", " | ".join(mean(chosen, m) for m in METHODS), "|")
+    print()
+    print("| CPU seconds of one placement, median |", " | ".join(METHODS), "|")
+    print("| --- |", " ---: |" * len(METHODS))
+    for num_ops in sorted({one.num_ops for one in found}):
+        chosen = [one for one in found if one.num_ops == num_ops]
+        medians = (f"{np.median([one.cpu_s[m] for one in chosen]):.3f}" for m in METHODS)
+        print(f"| {num_ops:,} ops |", " | ".join(medians), "|")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("checkpoint", nargs="?", default=PRETRAINED)
+    parser.add_argument("--ops", type=int, nargs="*", default=[60, 300, 1000])
+    parser.add_argument("--ratios", type=float, nargs="*", default=[0.1, 1.0, 10.0])
+    parser.add_argument("--clusters", nargs="*", default=["h100x8", "mixed"])
+    parser.add_argument("--seeds", type=int, default=3, help="problems of each kind")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    policy = load_policy(options.checkpoint)
+    with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
+        for problem in problems_of(("workload=synthetic cluster=mixed",), "families"):
+            list(methods_of(problem, policy))  # compiles
+            heuristics_s(problem)
+        print_tables(list(cells(options, policy)))
+
+
+if __name__ == "__main__":
+    main()
