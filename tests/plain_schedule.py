@@ -140,7 +140,17 @@ class PlainQueues:
         self.device: dict[int, int] = {}
         self.finish: dict[int, float] = {}
         self.there: dict[tuple[int, int], float] = {}  # of a region on a device
-        self.link_free: dict[tuple[int, int], float] = {}
+        # Of links; of interfaces of a host, outgoing and incoming.
+        self.link_free: dict[tuple, float] = {}
+        cluster = problem.cluster
+        self.hosts, self.nics = cluster.hosts or (0,) * problem.num_devices, range(cluster.nics)
+
+    def _interfaces(self, s: int, d: int, free: dict) -> list[tuple]:
+        """Of each host of a transfer between hosts the interface that is free first."""
+        if self.hosts[s] == self.hosts[d]:
+            return []
+        ways = (("out", self.hosts[s]), ("in", self.hosts[d]))
+        return [min(((*way, i) for i in self.nics), key=lambda k: free.get(k, 0.0)) for way in ways]
 
     def start_s(self, v: int, d: int) -> tuple[float, dict, dict]:
         """When v could start on d, and what is then known of regions and links."""
@@ -149,9 +159,11 @@ class PlainQueues:
             producer = int(p.region_src[r])
             source, ready = self.device[producer], self.finish[producer]
             if source != d and (r, d) not in there:
-                began = max(ready, link_free.get((source, d), 0.0))
+                held = [(source, d), *self._interfaces(source, d, link_free)]
+                began = max(ready, *(link_free.get(one, 0.0) for one in held))
                 seconds = p.latency_s[source, d] + p.size[r] * p.seconds_per_size[source, d]
-                there[r, d] = link_free[source, d] = began + seconds
+                there[r, d] = began + seconds
+                link_free.update(dict.fromkeys(held, there[r, d]))
             start = max(start, ready if source == d else there[r, d])
         return start, there, link_free
 

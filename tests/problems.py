@@ -55,8 +55,9 @@ def cluster_of(
     bytes_per_s: float | np.ndarray = 1.0,
     memory_bytes: float | Sequence[float] = np.inf,
     unsupported_kinds: Sequence[Sequence[str]] | None = None,
+    **hosts,
 ) -> Cluster:
-    """Devices that do ``speeds[d]`` flop/s and wait for nothing else."""
+    """Devices that do ``speeds[d]`` flop/s and wait for nothing else; hosts: fields of Cluster."""
     num = len(speeds)
     latency = np.broadcast_to(latency_s, (num, num))
     bandwidth = np.broadcast_to(bytes_per_s, (num, num))
@@ -72,11 +73,12 @@ def cluster_of(
         )
         for d in range(num)
     ]
-    return connected(
+    cluster = connected(
         name="test",
         devices=devices,
         link=lambda s, d: Link(bytes_per_s=bandwidth[s, d], latency_s=latency[s, d]),
     )
+    return replace(cluster, **hosts)
 
 
 def graph_of(
@@ -202,6 +204,22 @@ def random_cluster(rng: np.random.Generator, num_devices: int) -> Cluster:
         bytes_per_s=rng.choice([0.5, 1.0, 1.0, 2.0], shape),
         unsupported_kinds=unsupported,
     )
+
+
+def hosted_problem(seed: int, *, costs: Costs = "tied") -> Problem:
+    """Two to four hosts of one to three devices each, in no order, with one or two interfaces."""
+    rng = np.random.default_rng([seed, 27])
+    hosts = rng.permutation(np.repeat(np.arange(num := int(rng.integers(2, 5))), 3))
+    hosts = np.append(hosts[: rng.integers(0, 2 * num)], rng.permutation(num))
+    cluster = replace(
+        random_cluster(rng, len(hosts)),
+        hosts=tuple(hosts.tolist()),
+        nics=int(rng.integers(1, 3)),
+        nic_bytes_per_s=float(rng.choice([0.25, 0.5, 1.0, 2.0])),
+        nic_latency_s=float(rng.choice([0.0, 1.0])),
+    )
+    graph = random_graph(rng, int(rng.integers(5, 40)), costs=costs)
+    return build(with_given_costs(graph) if rng.random() < 0.25 else graph, cluster)
 
 
 def random_problem(

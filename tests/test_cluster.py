@@ -1,6 +1,7 @@
 """Clusters: presets, links, and what is refused."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from doppler.cluster import (
     host,
     preset,
 )
+from doppler.cluster.json_format import load_cluster, save_cluster
 from doppler.errors import InputError
 from doppler.pricing import op_cost_s
 
@@ -56,7 +58,10 @@ def test_every_preset_composes_with_any_number_of_devices(name, num_devices):
 
 @pytest.mark.parametrize(
     ("name", "num_devices"),
-    [("p100x4", 4), ("v100x8", 8), ("a100x8", 8), ("h100x8", 8), ("mixed", 4)],
+    [
+        *(("p100x4", 4), ("v100x8", 8), ("a100x8", 8), ("h100x8", 8), ("mixed", 4)),
+        *(("dgx_h100x16", 16), ("dgx_h100x32", 32), ("dgx_a100x64", 64), ("ethernet_4x1", 4)),
+    ],
 )
 def test_a_preset_has_the_number_of_devices_of_its_machine(name, num_devices):
     assert preset(name=name).num_devices == num_devices
@@ -88,7 +93,8 @@ def test_an_unknown_preset_lists_the_choices():
     with pytest.raises(InputError) as error:
         preset(name="p100")
     assert str(error.value) == (
-        "preset.name: must be one of p100x4, v100x8, a100x8, h100x8, identical, mixed, got 'p100'"
+        "preset.name: must be one of p100x4, v100x8, a100x8, h100x8, identical, mixed, "
+        "dgx_h100x16, dgx_h100x32, dgx_a100x64, ethernet_4x1, got 'p100'"
     )
 
 
@@ -269,6 +275,129 @@ def test_memory_is_one_number_or_one_per_device_of_every_cluster():
             f"cluster {name!r}: memory_bytes must be a number or 2, one per device, got [7, 8, 9]"
         )
     assert [device.kind for device in preset(name="mixed").devices] == ["p100", "v100"] * 2
+
+
+# --- Hosts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "devices_each", "gbit_per_s", "nics", "link_bytes_per_s"),
+    [
+        ("dgx_h100x16", [8] * 2, 400, 8, 450e9),
+        ("dgx_h100x32", [8] * 4, 400, 8, 450e9),
+        ("dgx_a100x64", [8] * 8, 200, 8, 300e9),
+        ("ethernet_4x1", [1] * 4, 10, 1, None),
+    ],
+)
+def test_presets_of_hosts_have_the_figures_of_their_sources(
+    name, devices_each, gbit_per_s, nics, link_bytes_per_s
+):
+    cluster = preset(name=name)
+    assert np.bincount(cluster.hosts).tolist() == devices_each
+    assert list(cluster.hosts) == sorted(cluster.hosts)
+    assert (cluster.nics, cluster.nic_bytes_per_s) == (nics, gbit_per_s / 8 * 1e9)
+    apart_DD, between = cluster.between_hosts, ~np.eye(cluster.num_devices, dtype=bool)
+    # The interface is the narrowest part of the way to another host.
+    assert (cluster.bytes_per_s[apart_DD] > cluster.nic_bytes_per_s).all()
+    assert (cluster.path_bytes_per_s[apart_DD] == cluster.nic_bytes_per_s).all()
+    within = cluster.path_bytes_per_s[between & ~apart_DD]
+    assert set(within.tolist()) == ({link_bytes_per_s} if link_bytes_per_s else set())
+    latency_s = cluster.latency_s[apart_DD] + cluster.nic_latency_s
+    np.testing.assert_array_equal(cluster.path_latency_s[apart_DD], latency_s)
+
+
+def test_a_preset_of_hosts_with_other_numbers_of_devices_fills_one_host_after_another():
+    assert preset(name="dgx_h100x16", num_devices=20).hosts == (0,) * 8 + (1,) * 8 + (2,) * 4
+    one = preset(name="dgx_h100x16", num_devices=8)
+    assert (one.num_hosts, one.hosts) == (1, None)
+    np.testing.assert_array_equal(one.path_bytes_per_s, preset(name="h100x8").bytes_per_s)
+    np.testing.assert_array_equal(one.path_latency_s, preset(name="h100x8").latency_s)
+    halves = preset(name="dgx_h100x16", hosts=4, nics=2)
+    assert (np.bincount(halves.hosts).tolist(), halves.nics) == ([4] * 4, 2)
+    assert halves.bytes_per_s[0, 3] == 450e9 and halves.bytes_per_s[3, 4] == 64e9
+
+
+def test_any_preset_and_written_out_cluster_can_be_on_hosts():
+    for cluster in (
+        preset(name="p100x4", hosts=2, nics=3, nic_bytes_per_s=1e9, nic_latency_s=1e-6),
+        custom(
+            name="mine",
+            devices=[SPEC] * 4,
+            bytes_per_s=12e9,
+            latency_s=10e-6,
+            hosts=[0, 0, 1, 1],
+            nics=3,
+            nic_bytes_per_s=1e9,
+            nic_latency_s=1e-6,
+        ),
+    ):
+        assert (cluster.hosts, cluster.num_hosts, cluster.nics) == ((0, 0, 1, 1), 2, 3)
+        assert cluster.path_bytes_per_s[0, 1:].tolist() == [12e9, 1e9, 1e9]
+        assert cluster.path_latency_s[0, 1:] == pytest.approx([10e-6, 11e-6, 11e-6], rel=1e-12)
+
+
+def test_devices_that_are_all_on_one_host_are_on_none():
+    for hosts in (None, 1, [0] * 4):
+        cluster = preset(name="p100x4", hosts=hosts, nics=2, nic_bytes_per_s=1.0)
+        assert (cluster.hosts, cluster.num_hosts) == (None, 1)
+        assert not cluster.between_hosts.any()
+        np.testing.assert_array_equal(cluster.path_bytes_per_s, cluster.bytes_per_s)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hosts": 3}, "cluster 'p100x4': hosts=3 cannot share 4 devices equally; give the host"),
+        ({"hosts": 2, "nic_bytes_per_s": None}, "cluster 'p100x4': 2 hosts need nic_bytes_per_s"),
+        ({"hosts": [0, 1]}, "hosts must be 4 numbers, one per device, got [0, 1]"),
+        ({"hosts": [0, 0, 2, 2]}, "numbered from 0 on, got [0, 0, 2, 2]: host 1 has no device"),
+        ({"hosts": 0}, "preset.hosts: must be a whole number of at least 1"),
+        ({"hosts": [0, 0, -1, -1]}, "preset.hosts"),
+        ({"hosts": 1.5}, "preset.hosts"),
+        ({"nics": 61}, "cluster 'p100x4': nics must be a whole number from 1 to 60, got 61"),
+        ({"nics": 0}, "preset.nics: must be a whole number of at least 1"),
+        ({"nic_bytes_per_s": 0.0}, "preset.nic_bytes_per_s: must be a number above 0"),
+        ({"nic_latency_s": -1.0}, "preset.nic_latency_s: must be a number of at least 0"),
+    ],
+)
+def test_hosts_that_cannot_be_are_named_in_one_line(changes, message):
+    with pytest.raises(InputError) as error:
+        preset(**{"name": "p100x4", "hosts": 2, "nic_bytes_per_s": 1e9, **changes})
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hosts": (0, 1)}, "cluster 'three': hosts must be 3 numbers, one per device, got (0, 1)"),
+        ({"hosts": "012"}, "hosts must be 3 numbers, one per device, got '012'"),
+        ({"hosts": 2}, "hosts must be 3 numbers, one per device, got 2"),
+        ({"hosts": (0, 1, -1)}, "hosts must be numbered from 0 on, got (0, 1, -1): negative"),
+        ({"nics": 1.0}, "nics must be a whole number from 1 to 60, got 1.0"),
+        ({"nic_bytes_per_s": np.nan}, "nic_bytes_per_s must be positive, got nan"),
+        ({"nic_bytes_per_s": "fast"}, "nic_bytes_per_s must be positive, got 'fast'"),
+        ({"nic_latency_s": np.inf}, "nic_latency_s must not be negative, got inf"),
+    ],
+)
+def test_a_cluster_checks_its_hosts(changes, message):
+    with pytest.raises(InputError) as error:
+        cluster_with(**changes)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_machine_of_hosts_is_read_from_the_file_that_was_written(tmp_path):
+    for cluster in (preset(name="dgx_h100x16"), preset(name="mixed")):
+        save_cluster(cluster, tmp_path)
+        again = load_cluster(tmp_path)
+        assert [one.name for one in again.devices] == [one.name for one in cluster.devices]
+        for key in ("hosts", "nics", "nic_bytes_per_s", "nic_latency_s"):
+            assert getattr(again, key) == getattr(cluster, key)
+        np.testing.assert_array_equal(again.path_bytes_per_s, cluster.path_bytes_per_s)
+    assert "nics" not in json.loads((tmp_path / "cluster.json").read_text())
+    data = {**json.loads((tmp_path / "cluster.json").read_text()), "hosts": [0, 1]}
+    (tmp_path / "cluster.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"cluster.json: cluster 'mixed': hosts must be 4 numbers"):
+        load_cluster(tmp_path)
 
 
 # --- What devices reach of their peaks ----------------------------------------------------------

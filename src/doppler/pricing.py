@@ -63,6 +63,8 @@ class Prices(NamedTuple):
     memory_bytes: FloatArray
     kind: NDArray[np.int64]
     kind_seconds: FloatArray
+    host: NDArray[np.int64]
+    nics: NDArray[np.int64]
 
 
 def given_prices(
@@ -110,6 +112,8 @@ def _no_prices(graph: DataflowGraph, cluster: Cluster) -> Prices:
         memory_bytes=np.array([float(device.memory_bytes) for device in cluster.devices]),
         kind=np.array([list(dict.fromkeys(kinds)).index(kind) for kind in kinds]),
         kind_seconds=np.zeros((0, 0, 0)),
+        host=np.array(cluster.hosts or (), dtype=np.int64),
+        nics=np.full(cluster.num_hosts if cluster.hosts else 0, cluster.nics, dtype=np.int64),
     )
 
 
@@ -172,7 +176,7 @@ def modelled_prices(graph: DataflowGraph, cluster: Cluster, costs: CostTable | N
         ],
         axis=1,
     )
-    latency_s, seconds_per_size = cluster.latency_s.copy(), 1.0 / cluster.bytes_per_s
+    latency_s, seconds_per_size = cluster.path_latency_s, 1.0 / cluster.path_bytes_per_s
     if costs is not None:
         op_seconds = _replaced(op_seconds, measured_seconds(graph, costs))
         latency_s = _replaced(latency_s, costs.latency_s)

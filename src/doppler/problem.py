@@ -98,8 +98,9 @@ class Problem:
         """Hex digest of all numbers of the problem: equal for equal problems."""
         digest = hashlib.sha256()
         p = self.arrays
-        named = (len(p.kind_seconds) > 0, len(p.kind_seconds) > 0, *(self.has_groups,) * 3)
-        # What a problem lacks is no part of its name, which is older than groups.
+        by_kind, has_hosts = len(p.kind_seconds) > 0, len(p.host) > 0
+        named = (*(by_kind,) * 2, *(self.has_groups,) * 3, *(has_hosts,) * 2)
+        # What a problem lacks is no part of its name, which is older than groups and hosts.
         for array, counts in zip(p, (True,) * (len(p) - len(named)) + named, strict=True):
             if not counts:
                 continue

@@ -1,6 +1,6 @@
 """A problem as plain arrays, the form that compiled code takes, and what a transfer takes in it.
 
-Shape suffixes: V ops, E edges, R regions, I inputs, D devices, K kinds of devices.
+Shape suffixes: V ops, E edges, R regions, I inputs, D devices, K kinds of devices, H hosts.
 """
 
 from typing import NamedTuple
@@ -47,6 +47,8 @@ class ProblemArrays(NamedTuple):
     group: IntArray  # [V] the first op of each op's group, which goes to one device
     member_ptr: IntArray  # [V + 1] group g: members[member_ptr[g]:member_ptr[g + 1]]; or [0]
     members: IntArray  # [V], or [0]
+    host: IntArray  # [D] the host of each device; or [0]: all are on one
+    nics: IntArray  # [H] network interfaces of each host, in either direction; or [0]
 
 
 def make_arrays(graph: DataflowGraph, prices: Prices, groups: OpGroups) -> ProblemArrays:
@@ -77,6 +79,8 @@ def make_arrays(graph: DataflowGraph, prices: Prices, groups: OpGroups) -> Probl
         group=groups.of_op.copy(),
         member_ptr=groups.ptr.astype(np.int64),
         members=groups.members.astype(np.int64),
+        host=prices.host,
+        nics=prices.nics,
     )
 
 
@@ -92,6 +96,12 @@ def sized_seconds(p, r, src, dst):
     if len(p.kind_seconds) > 0:
         return p.kind_seconds[r, p.kind[src], p.kind[dst]]
     return p.size[r] * p.seconds_per_size[src, dst]
+
+
+@compiled
+def crosses_hosts(p, src, dst):
+    """Whether what moves between two devices occupies network interfaces."""
+    return len(p.host) > 0 and p.host[src] != p.host[dst]
 
 
 def link_seconds(p: ProblemArrays, regions: slice | None = None) -> FloatArray:
@@ -123,12 +133,21 @@ def same_when_swapped(p: ProblemArrays, a: int, b: int) -> bool:
     return (
         np.array_equal(p.op_seconds[:, a], p.op_seconds[:, b])
         and bool(p.memory_bytes[a] == p.memory_bytes[b])
+        and _hosts_alike(p, a, b)
         and all(
             np.array_equal(link[between], link[names][between])
             for link in (p.latency_s, p.seconds_per_size)
         )
         and (len(p.kind_seconds) == 0 or _kinds_alike(p, int(p.kind[a]), int(p.kind[b]), names))
     )
+
+
+def _hosts_alike(p: ProblemArrays, a: int, b: int) -> bool:
+    """One host, or two of a device each."""
+    if len(p.host) == 0 or p.host[a] == p.host[b]:
+        return True
+    num_H = np.bincount(p.host)
+    return bool(num_H[p.host[a]] == num_H[p.host[b]] == 1 and len(set(p.nics[p.host[[a, b]]])) == 1)
 
 
 def _kinds_alike(p: ProblemArrays, a: int, b: int, names: tuple) -> bool:

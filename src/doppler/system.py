@@ -10,6 +10,7 @@ from typing import Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.errors import InputError
 from doppler.problem import Placement, Problem
 from doppler.trace import Trace
 
@@ -127,3 +128,19 @@ def measure_placements(
     device_BV = np.stack([placement.device for placement in placements])
     priority_BV = np.stack([placement.priority for placement in placements])
     return session.measure(device_BV, priority_BV, rng=rng).cost_s()
+
+
+def check_hosts(system: object, problem: Problem) -> None:
+    """Refuse a machine of several hosts where a system says why it knows of one only.
+
+    system: its ``one_host`` says why; those that have none know hosts.
+
+    Raises:
+        InputError: names the cluster.
+    """
+    why, cluster = getattr(system, "one_host", None), problem.cluster
+    if why is not None and cluster.num_hosts > 1:
+        raise InputError(
+            f"cluster {cluster.name!r}: has {cluster.num_hosts} hosts, and {why}; use "
+            "simulator=work_conserving, or cluster.hosts=1"
+        )

@@ -17,6 +17,7 @@ import doppler
 from doppler.baselines import Clustering, RoundRobin
 from doppler.cluster import preset
 from doppler.errors import InputError
+from doppler.executor import Threads
 from doppler.graph import load_graph
 from doppler.problem import Placement, build
 from doppler.search import AnnealFromBest, PlaceAgain, methods
@@ -222,6 +223,15 @@ def test_a_cluster_from_a_file(placed, tmp_path):
         doppler.place(placed.problem.graph, cluster=path, method="heft")
     with pytest.raises(InputError, match=r"none.yaml: "):
         doppler.place(placed.problem.graph, cluster="none.yaml")
+
+
+def test_a_machine_of_hosts_is_placed_on_and_what_is_placed_runs_here(module):
+    on_hosts = doppler.place(module, X, "ethernet_4x1", evaluations=20)
+    assert on_hosts.problem.cluster.num_hosts == 4
+    with torch.no_grad():
+        torch.testing.assert_close(doppler.run(on_hosts, X), module(X), rtol=1e-4, atol=1e-4)
+    with pytest.raises(InputError, match="'ethernet_4x1': has 4 hosts, and executors run on this"):
+        Threads().open(on_hosts.problem)
 
 
 def test_a_training_step_runs_too():

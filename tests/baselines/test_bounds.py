@@ -8,7 +8,14 @@ from itertools import chain, combinations
 
 import numpy as np
 import pytest
-from problems import cluster_of, graph_of, published_graph, random_problem
+from problems import (
+    cluster_of,
+    graph_of,
+    hosted_problem,
+    published_graph,
+    random_placement,
+    random_problem,
+)
 from scipy.optimize import linprog
 
 from doppler.baselines import LowerBound, lower_bound
@@ -204,6 +211,20 @@ def test_heads_equal_the_best_of_all_sets_of_local_producers():
         streams = 1 + seed % 3
         head_VD, _ = heads_and_tails(problem, streams=streams)
         assert head_VD == pytest.approx(plain_heads(problem, streams), rel=1e-12)
+
+
+def test_bounds_hold_between_hosts():
+    """They know how fast interfaces are, not that transfers wait for them."""
+    for seed in range(60):
+        problem = hosted_problem(seed, costs="tied" if seed % 2 else "distinct")
+        bound = lower_bound(problem)
+        slow = build(problem.graph, replace(problem.cluster, nic_latency_s=1e6))
+        assert lower_bound(slow).seconds >= bound.seconds
+        with WorkConserving().open(problem) as session:
+            for one in range(5):
+                placement = random_placement(problem, one)
+                measured = session.measure(placement.device[None], placement.priority[None])
+                assert measured.seconds[0, 0] >= bound.seconds * (1 - 1e-12)
 
 
 def turned_round(problem: Problem) -> Problem:

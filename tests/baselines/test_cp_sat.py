@@ -9,7 +9,14 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
-from problems import cluster_of, graph_of, random_device, random_problem, random_ranking
+from problems import (
+    cluster_of,
+    graph_of,
+    hosted_problem,
+    random_device,
+    random_problem,
+    random_ranking,
+)
 
 from doppler.baselines import CPSAT, Clustering, SearchResult, lower_bound
 from doppler.baselines.cp_sat import placement_of
@@ -24,6 +31,7 @@ from doppler.graph.dataflow import GivenCosts
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.system import System
+from doppler.trace import Trace
 
 cp_model = pytest.importorskip("ortools.sat.python.cp_model")
 
@@ -133,12 +141,42 @@ def test_every_execution_is_a_solution(system):
         )
         with system.open(problem) as session:
             trace = session.trace(placement)
-        program = ConstraintProgram(trace)
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.fix_variables_to_their_hinted_value = True
-        assert solver.solve(program.model) == cp_model.OPTIMAL, seed
-        assert program.bound_s(solver.objective_value) == pytest.approx(trace.makespan_s, rel=TICKS)
+        assert_is_a_solution(trace)
+
+
+def assert_is_a_solution(trace: Trace) -> None:
+    program = ConstraintProgram(trace)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.fix_variables_to_their_hinted_value = True
+    assert solver.solve(program.model) == cp_model.OPTIMAL
+    assert program.bound_s(solver.objective_value) == pytest.approx(trace.makespan_s, rel=TICKS)
+
+
+@pytest.mark.parametrize("contention", ["fifo", "engines"])
+def test_executions_between_hosts_are_solutions(contention):
+    for seed in range(20):
+        problem = hosted_problem(seed)
+        rng = np.random.default_rng(seed)
+        placement = Placement.make(
+            problem, random_device(problem, rng), random_ranking(problem, rng)
+        )
+        with WorkConserving(contention=contention).open(problem) as session:
+            assert_is_a_solution(session.trace(placement))
+
+
+def test_transfers_between_two_hosts_go_through_their_interfaces():
+    # Four producers that only host 0 runs, each with a reader that only its device of host 1 runs.
+    edges = [(v, 4 + v, 4.0) for v in range(4)]
+    kinds = [f"from{v}" for v in range(4)] + [f"to{v}" for v in range(4)]
+    able = [[f"from{v}"] for v in range(4)] + [[f"to{v}"] for v in range(4)]
+    unsupported = [[kind for kind in kinds if kind not in here] for here in able]
+    for nics, makespan_s in ((1, 1 + 16 + 1), (2, 1 + 8 + 1), (4, 1 + 4 + 1)):
+        cluster = cluster_of(
+            [1.0] * 8, unsupported_kinds=unsupported, hosts=(0,) * 4 + (1,) * 4, nics=nics
+        )
+        result = search(build(graph_of([1] * 8, edges, kinds=kinds), cluster), WorkConserving())
+        assert is_optimum(result, makespan_s)
 
 
 @pytest.mark.parametrize("contention", ["fifo", "engines"])

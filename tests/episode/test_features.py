@@ -514,6 +514,11 @@ def test_one_unequal_link_or_memory_size_tells_devices_apart():
     assert classes_of(cluster_of([1e3] * 3, memory_bytes=memory)) == [0, 1, 0]
 
 
+def test_devices_of_one_host_are_a_class_and_so_are_hosts_of_one_device():
+    assert classes_of(cluster_of([1e3] * 5, hosts=(0, 0, 1, 1, 2))) == [0, 0, 2, 2, 4]
+    assert classes_of(cluster_of([1e3] * 4, hosts=(0, 1, 1, 2))) == [0, 1, 1, 0]
+
+
 def test_a_kind_of_op_that_does_not_occur_tells_nothing_apart():
     cluster = cluster_of([1.0, 1.0], unsupported_kinds=[[], ["a"]])
     assert classes_of(cluster, graph_of([1, 1], kinds="b")) == [0, 0]

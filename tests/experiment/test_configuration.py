@@ -128,6 +128,16 @@ def test_an_option_of_a_swept_group_is_given_to_its_sweep_alone():
     assert hydra_arguments(["cluster.num_devices=2", "seed=1"])[0] == "cluster.num_devices=2"
 
 
+def test_hosts_of_any_preset_are_options():
+    words = ["cluster=p100x4", "cluster.num_devices=6", "cluster.nic_bytes_per_s=1e9"]
+    for value, expected in (("2", (0, 0, 0, 1, 1, 1)), ("[0,1,0,1,0,1]", (0, 1) * 3)):
+        given = [*words, f"cluster.hosts={value}", "cluster.nics=2", "cluster.nic_latency_s=1e-5"]
+        cfg = compose("config", hydra_arguments(given))
+        check_configuration(cfg)
+        cluster = instantiate(cfg.cluster)
+        assert (cluster.hosts, cluster.nics, cluster.nic_latency_s) == (expected, 2, 1e-5)
+
+
 # --- Every key of every file of conf/ ------------------------------------------------------------
 
 VALUES = (None, -1, 1.5, "abc", [], {}, float("nan"), 2**70, True)

@@ -253,6 +253,11 @@ CLUSTERS = [
         "latency_s": 1e-5,
     },
     {"_target_": "doppler.cluster.preset", "name": "h100x8", "num_devices": 4},
+    {
+        "_target_": "doppler.cluster.preset",
+        "name": "p100x4",
+        **{"hosts": [0, 1, 1, 0], "nics": 2, "nic_bytes_per_s": 1e9, "nic_latency_s": 1e-6},
+    },
 ]
 
 
@@ -268,6 +273,11 @@ CLUSTER_VALUES = {
     "devices.*.memory_bytes_per_s": _speed,
     "devices.*.flop_per_s.f32": _speed,
     "latency_s": lambda value: finite(value) or isinstance(value, list),
+    "hosts": lambda value: whole(value) or isinstance(value, list) or value is None,
+    "hosts.*": whole,
+    "nics": lambda value: whole(value) or value is None,
+    "nic_bytes_per_s": lambda value: value is None or _speed(value),
+    "nic_latency_s": lambda value: value is None or finite(value),
     "num_devices": lambda value: whole(value) or value is None,
 }
 

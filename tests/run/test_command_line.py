@@ -70,7 +70,7 @@ BAD_OVERRIDES = {
     "unknown workload": (["workload=nope"], "choose from chainmm, cholesky, dataproc, ffnn, file"),
     "unknown cluster": (
         ["cluster=nope"],
-        "choose from a100x8, h100x8, host, identical, mixed, p100x4, profiled, v100x8",
+        "choose from a100x8, dgx_a100x64, dgx_h100x16, dgx_h100x32, ethernet_4x1, h100x8, host",
     ),
     "mistyped key": (
         ["baseline.annealing_order.evaluatons=5"],
@@ -89,6 +89,21 @@ BAD_OVERRIDES = {
         "policy.build.hidden: 7 is not divisible by 2 x 4 heads",
     ),
     "zero devices": (["cluster.num_devices=0"], "num_devices: must be a whole number of at least"),
+    "hosts that cannot share": (
+        ["cluster.hosts=3", "cluster.nic_bytes_per_s=1e9"],
+        "cluster 'p100x4': hosts=3 cannot share 4 devices equally",
+    ),
+    "hosts without a network": (["cluster.hosts=2"], "'p100x4': 2 hosts need nic_bytes_per_s"),
+    "no hosts": (["cluster.hosts=0"], "cluster.hosts: must be a whole number of at least 1"),
+    "hosts of this machine": (["cluster=host", "cluster.hosts=2"], "cluster.hosts: no such option"),
+    "hosts for an executor": (
+        ["cluster=ethernet_4x1", "stage=rl_real"],
+        "cluster 'ethernet_4x1': has 4 hosts, and executors run on this one",
+    ),
+    "hosts and barriers": (
+        ["cluster=ethernet_4x1", "simulator=bulk_synchronous"],
+        "has 4 hosts, and the bulk-synchronous system knows no network interfaces",
+    ),
     "bad seed": (["seed=one"], "seed: must be a whole number"),
     "bad queue": (["simulator.queue=lifo"], "got 'lifo'"),
     "bad preset": (["workload.preset=huge"], "huge"),
@@ -241,7 +256,7 @@ def test_a_defect_of_ours_is_no_fault_of_the_user(command, monkeypatch):
     def broken(*args, **kwargs):
         raise IndexError("tuple index out of range")
 
-    monkeypatch.setattr("doppler.cluster.connected", broken)
+    monkeypatch.setattr("doppler.cluster.presets.connected", broken)
     code, _, error = command("stage=evaluate", "baseline=round_robin")
     assert code == 1 and "Traceback" in error
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hydra.utils import instantiate
 
+from doppler.cluster.json_format import load_cluster
 from doppler.errors import InputError
 from doppler.graph import load_graph
 from doppler.problem import Placement, build
@@ -284,6 +285,8 @@ def test_describe_leaves_the_graph_in_words_files_and_a_picture(run, tmp_path):
     assert (again.num_ops, again.num_edges, len(again.inputs)) == (76, 80, 36)
     assert set(again.ops.kinds) == {"matmul", "elementwise", "formation"}
     assert (directory / "graph.png").stat().st_size > 0
+    assert (directory / "cluster.png").read_bytes().startswith(b"\x89PNG")
+    assert load_cluster(directory).num_devices == summary["num_devices"] == 4
     assert summary["level_widths"] == [32, 12, 16, 8, 8]
     said = (directory / "description.txt").read_text()
     assert said.strip() in text and "DE" in said

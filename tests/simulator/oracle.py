@@ -55,7 +55,8 @@ def simulate(
     """
     plan = _make_plan(problem, placement, contention)
     tasks = sorted(plan.seconds)  # ops come first: "op" < "transfer"
-    capacity = {r: 1 if r[0] != "device" else streams for t in tasks for r in plan.resources[t]}
+    many = {"device": streams, "out of": problem.cluster.nics, "into": problem.cluster.nics}
+    capacity = {r: many.get(r[0], 1) for t in tasks for r in plan.resources[t]}
     order = sorted(range(problem.num_ops), key=lambda v: placement.priority[v])
 
     start: dict[Task, float] = {}
@@ -179,6 +180,9 @@ def _make_plan(problem: Problem, placement: Placement, contention: str) -> _Plan
                 "fifo": [("channel", here, d)],
                 "engines": [("sender", here), ("receiver", d)],
             }[contention]
+            hosts = problem.cluster.hosts or [0] * problem.num_devices
+            if hosts[here] != hosts[d] and contention != "none":
+                plan.resources[transfer] += [("out of", hosts[here]), ("into", hosts[d])]
             plan.rank[transfer] = min(rank[v] for _, v in there)
             for op in there:
                 plan.needs[op].append(transfer)

@@ -1,7 +1,8 @@
 """SimPy models of the published semantics, and of the same with link contention.
 
 They are what a SimPy user would write: a process per op, a process per transfer, a Resource per
-device and, with contention, one per ordered pair of devices. Costs are whole numbers (1e-10 s).
+device and, with contention, one per ordered pair of devices, or a desk that lets transfers go who
+need several things at once. Costs are whole numbers (1e-10 s).
 
 Source: the semantics are those of the released simulator of DOPPLER (Yao et al., ICLR 2026).
 """
@@ -35,6 +36,8 @@ class Graph:
 
     num_devices: int
     op_cost: list[list[int]]  # [op][device]
+    hosts: list[int]  # of each device
+    nics: int  # interfaces of a host
     regions: list[tuple[int, list[int]]]  # producer and consumers
     transfer_cost: list[list[list[int]]]  # [region][sender][receiver]
 
@@ -47,6 +50,8 @@ class Graph:
         consumers = np.split(regions.consumers, regions.consumer_ptr[1:-1])
         return cls(
             num_devices=problem.num_devices,
+            hosts=list(problem.cluster.hosts or [0] * problem.num_devices),
+            nics=problem.cluster.nics,
             op_cost=np.rint(op_VD * COSTS_PER_SECOND).astype(int).tolist(),
             regions=[
                 (int(src), dst.tolist()) for src, dst in zip(regions.src, consumers, strict=False)
@@ -100,10 +105,44 @@ def published(
     return times
 
 
+class Desk:
+    """Hands out channels and interfaces: first come, first served of those who find all free."""
+
+    def __init__(self, env: simpy.Environment, graph: Graph) -> None:
+        self.env, self.hosts = env, graph.hosts
+        self.free = {("out", host): graph.nics for host in set(graph.hosts)}
+        self.free |= {("in", host): graph.nics for host in set(graph.hosts)}
+        self.waiting: list[tuple[list[tuple], simpy.Event]] = []
+
+    def enter(self, here: int, there: int) -> tuple[list[tuple], simpy.Event]:
+        needs: list[tuple] = [("channel", here, there)]
+        if self.hosts[here] != self.hosts[there]:
+            needs += [("out", self.hosts[here]), ("in", self.hosts[there])]
+        ticket = (needs, self.env.event())
+        self.waiting.append(ticket)
+        self._serve()
+        return ticket
+
+    def leave(self, needs: list[tuple]) -> None:
+        for need in needs:
+            self.free[need] += 1
+        self._serve()
+
+    def _serve(self) -> None:
+        for ticket in list(self.waiting):
+            needs, goes = ticket
+            if all(self.free.setdefault(need, 1) > 0 for need in needs):
+                for need in needs:
+                    self.free[need] -= 1
+                self.waiting.remove(ticket)
+                goes.succeed()
+
+
 def with_contention(graph: Graph, device: Sequence[int]) -> Times:
     """Run one placement; a region moves once per destination, one at a time on each channel.
 
-    Both devices and channels serve first come, first served.
+    Between hosts it holds an outgoing and an incoming interface too. Devices, channels and
+    interfaces serve first come, first served; nothing is kept free for who waits for more.
     """
     env = simpy.Environment()
     num_ops = len(graph.op_cost)
@@ -111,13 +150,14 @@ def with_contention(graph: Graph, device: Sequence[int]) -> Times:
     finished = [env.event() for _ in range(num_ops)]
     inputs: list[list[simpy.Event]] = [[] for _ in range(num_ops)]
     devices = [simpy.Resource(env) for _ in range(graph.num_devices)]
-    channels = [[simpy.Resource(env) for _ in devices] for _ in devices]
+    desk = Desk(env, graph)
 
-    def move(src, channel, cost):
+    def move(src, here, there, cost):
         yield finished[src]
-        with channel.request() as request:
-            yield request
-            yield env.timeout(cost)
+        needs, goes = desk.enter(here, there)
+        yield goes
+        yield env.timeout(cost)
+        desk.leave(needs)
 
     def compute(v):
         yield env.all_of(inputs[v])
@@ -130,16 +170,13 @@ def with_contention(graph: Graph, device: Sequence[int]) -> Times:
 
     for (src, consumers), cost in zip(graph.regions, graph.transfer_cost, strict=True):
         here = device[src]
-        transfers: dict[int, simpy.Process] = {}
+        # What one op sends at once goes in the order of regions and destinations.
+        transfers = {
+            there: env.process(move(src, here, there, cost[here][there]))
+            for there in sorted({device[v] for v in consumers} - {here})
+        }
         for v in consumers:
-            there = device[v]
-            if there == here:
-                inputs[v].append(finished[src])
-                continue
-            if there not in transfers:
-                channel = channels[here][there]
-                transfers[there] = env.process(move(src, channel, cost[here][there]))
-            inputs[v].append(transfers[there])
+            inputs[v].append(transfers.get(device[v], finished[src]))
     for v in range(num_ops):
         env.process(compute(v))
     env.run()

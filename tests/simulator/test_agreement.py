@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from problems import (
     REPOSITORY,
+    hosted_problem,
     published_graph,
     random_placement,
     random_problem,
@@ -24,6 +25,7 @@ from doppler.simulator import Published, WorkConserving
 from doppler.trace import Trace, check
 
 NUM_PROBLEMS = 1000
+NUM_HOSTED = 100
 MODES = [
     *product(("none", "fifo", "engines"), ("fifo", "priority", "strict", "random"), (1,)),
     *product(("none", "fifo", "engines"), ("priority",), (2,)),
@@ -108,6 +110,30 @@ def test_work_conserving_engine_equals_the_oracle(contention, queue, streams):
     assert num_deadlocks < NUM_PROBLEMS / 4
 
 
+@pytest.mark.parametrize(("contention", "queue", "streams"), MODES)
+def test_transfers_between_hosts_equal_the_oracle(contention, queue, streams):
+    system = WorkConserving(contention=contention, queue=queue, streams=streams)
+    for seed in range(NUM_HOSTED):
+        problem = hosted_problem(seed, costs="distinct" if seed % 5 == 4 else "tied")
+        placement = random_placement(problem, seed)
+        expected = oracle.simulate(
+            problem,
+            placement,
+            contention=contention,
+            queue=queue,
+            streams=streams,
+            random_key=lambda number: uniform(0, -2 - number),
+        )
+        with system.open(problem) as session:
+            if not np.isfinite(expected.makespan_s):
+                measured = session.measure(placement.device[None], placement.priority[None])
+                assert queue == "strict" and not measured.feasible[0]
+                continue
+            trace = session.trace(placement)
+        assert_same_events(trace, expected)
+        check(trace)
+
+
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize("queue", ["fifo", "priority"])
 def test_published_engine_equals_the_simpy_model(queue, streams):
@@ -127,8 +153,13 @@ def test_published_engine_equals_the_simpy_model(queue, streams):
 
 def test_fifo_contention_equals_the_simpy_model_where_nothing_ties():
     system = WorkConserving(contention="fifo", queue="fifo")
-    for seed in range(300):
-        problem = random_problem(seed, num_ops=20, costs="distinct", given_costs=False)
+    problems = [
+        random_problem(seed, num_ops=20, costs="distinct", given_costs=False) for seed in range(300)
+    ]
+    hosted = [hosted_problem(seed, costs="distinct") for seed in range(2 * NUM_HOSTED)]
+    problems += [problem for problem in hosted if not problem.has_given_costs]
+    assert len(problems) > 300 + NUM_HOSTED
+    for seed, problem in enumerate(problems):
         placement = random_placement(problem, seed)
         expected = simpy_model.with_contention(
             simpy_model.Graph.of(problem), placement.device.tolist()

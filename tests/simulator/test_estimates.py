@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from plain_schedule import PlainQueues, with_less_memory
-from problems import cluster_of, graph_of, random_device, random_problem
+from problems import cluster_of, graph_of, hosted_problem, random_device, random_problem
 
 from doppler.baselines import Annealing
 from doppler.baselines.levels import b_level_priority
@@ -24,10 +24,11 @@ def estimated(problem: Problem, device_V, priority_V, contention="fifo"):
         return estimates.measure(device_V[None], priority_V[None])
 
 
+@pytest.mark.parametrize("hosts", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_estimates_are_those_of_plain_queues(seed):
+def test_estimates_are_those_of_plain_queues(seed, hosts):
     rng = np.random.default_rng(seed)
-    problem = random_problem(seed, num_ops=25, num_devices=3)
+    problem = hosted_problem(seed) if hosts else random_problem(seed, num_ops=25, num_devices=3)
     device_V, priority_V = random_device(problem, rng), random_rank(problem, rng)
     plain = PlainQueues(problem)
     for v in np.argsort(priority_V).tolist():

@@ -259,3 +259,73 @@ def test_published_semantics_have_no_contention():
     _, ops, transfers = run(graph, cluster_of([1, 1]), [0, 0, 1, 1], Published())
     assert ops == {0: (0, 1), 1: (1, 2), 2: (4, 5), 3: (5, 6)}
     assert transfers == {(0, 1): [(1, 4)], (1, 1): [(2, 5)]}
+
+
+def between_hosts(*, priority=None, nics=1, **rules):
+    """Two producers on host 0, each with a reader of its own on host 1; all links are apart."""
+    graph = graph_of([1, 1, 1, 1], [(0, 2, 2), (1, 3, 3)])
+    cluster = cluster_of([1] * 4, hosts=(0, 0, 1, 1), nics=nics)
+    return run(graph, cluster, [0, 1, 2, 3], WorkConserving(**rules), priority)
+
+
+def test_transfers_of_two_links_share_the_interfaces_of_their_hosts():
+    #            01234567
+    # device 0   0                 1 runs on device 1 at the same time
+    # host 0     .aabbb            a goes over the link 0 -> 2, b over 1 -> 3
+    # device 2   ...2
+    # device 3   ......3
+    trace, ops, transfers = between_hosts()
+    assert transfers == {(0, 2): [(1, 3)], (1, 3): [(3, 6)]}
+    assert (ops[2], ops[3]) == ((3, 4), (6, 7))
+    assert trace.transfer_outlet.tolist() == trace.transfer_inlet.tolist() == [0, 0]
+    # What has the better priority goes first.
+    _, _, transfers = between_hosts(priority=np.array([0, 1, 3, 2]))
+    assert transfers == {(1, 3): [(1, 4)], (0, 2): [(4, 6)]}
+
+
+def test_of_two_interfaces_each_transfer_takes_the_first_that_is_free():
+    for contention in ("fifo", "engines"):
+        trace, _, transfers = between_hosts(nics=2, contention=contention)
+        assert transfers == {(0, 2): [(1, 3)], (1, 3): [(1, 4)]}
+        assert trace.transfer_outlet.tolist() == trace.transfer_inlet.tolist()
+        assert dict(zip(trace.transfer_src, trace.transfer_outlet, strict=True)) == {0: 0, 1: 1}
+
+
+def test_without_contention_transfers_hold_no_interface():
+    trace, _, transfers = between_hosts(contention="none")
+    assert transfers == {(0, 2): [(1, 3)], (1, 3): [(1, 4)]}
+    assert trace.transfer_outlet.tolist() == trace.transfer_inlet.tolist() == [-1, -1]
+
+
+def test_an_incoming_interface_is_shared_by_hosts_that_send_to_it():
+    #            0123456
+    # host 0     .aa
+    # host 1     ...bbb            its own interface has been free since 1
+    # host 2     .aabbb
+    graph = graph_of([1, 1, 1, 1], [(0, 2, 2), (1, 3, 3)])
+    cluster = cluster_of([1] * 4, hosts=(0, 1, 2, 2))
+    _, _, transfers = run(graph, cluster, [0, 1, 2, 3], WorkConserving())
+    assert transfers == {(0, 2): [(1, 3)], (1, 3): [(3, 6)]}
+
+
+def test_links_of_one_host_need_no_interface_and_both_ways_go_at_once():
+    # 0 -> 1 stays on host 0 and 0 -> 2 leaves it, while 3 -> 1 comes back.
+    graph = graph_of([1, 1, 1, 1, 1], [(0, 1, 4), (0, 2, 4), (3, 4, 4)])
+    cluster = cluster_of([1] * 4, hosts=(0, 0, 1, 1))
+    _, _, transfers = run(graph, cluster, [0, 1, 2, 3, 1], WorkConserving())
+    assert transfers == {(0, 1): [(1, 5)], (0, 2): [(1, 5)], (3, 1): [(1, 5)]}
+
+
+def test_between_hosts_the_slower_of_link_and_interface_counts_and_both_latencies():
+    graph = graph_of([1, 1], [(0, 1, 8)])
+    for nic_bytes_per_s, seconds in ((1, 2 + 3 + 8), (2, 2 + 3 + 4), (16, 2 + 3 + 2)):
+        cluster = cluster_of(
+            [1, 1],
+            latency_s=2,
+            bytes_per_s=4,
+            hosts=(0, 1),
+            nic_bytes_per_s=nic_bytes_per_s,
+            nic_latency_s=3,
+        )
+        _, _, transfers = run(graph, cluster, [0, 1], WorkConserving())
+        assert transfers == {(0, 1): [(1, 1 + seconds)]}

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from problems import cluster_of, graph_of, random_device, random_problem
+from problems import cluster_of, graph_of, hosted_problem, random_device, random_problem
 
 from doppler.errors import InputError
 from doppler.problem import Placement, build
-from doppler.simulator import Published, WorkConserving
+from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.simulator.session import _measure_batch
 from doppler.system import Measurement, Session, System, measure_placements
 
@@ -27,6 +27,23 @@ def test_simulators_are_systems(system: System, problem):
     with system.open(problem) as session:
         opened: Session = session
         assert opened.problem is problem
+
+
+@pytest.mark.parametrize(
+    ("system", "why"),
+    [
+        (Published(), "the published simulator knows no network interfaces"),
+        (BulkSynchronous(), "the bulk-synchronous system knows no network interfaces"),
+    ],
+)
+def test_systems_that_know_no_interfaces_refuse_hosts(system, why):
+    problem = hosted_problem(0)
+    with pytest.raises(InputError) as error:
+        system.open(problem)
+    assert str(error.value) == (
+        f"cluster 'test': has {problem.cluster.num_hosts} hosts, and {why}; use "
+        "simulator=work_conserving, or cluster.hosts=1"
+    )
 
 
 def test_evaluations_are_placements_times_repeats(problem):

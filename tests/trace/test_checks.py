@@ -45,7 +45,7 @@ def with_transfers(trace: Trace, *, start, finish) -> Trace:
 
 def with_rows(trace: Trace, rows: list[int]) -> Trace:
     """The trace with the listed transfers, in this order."""
-    columns = ("region", "src", "dst", "start_s", "finish_s")
+    columns = ("region", "src", "dst", "start_s", "finish_s", "outlet", "inlet")
     return replace(
         trace, **{f"transfer_{c}": getattr(trace, f"transfer_{c}")[rows] for c in columns}
     )
@@ -176,3 +176,54 @@ def test_correct_published_traces_pass(seed, queue, streams):
     system = Published(queue=queue, streams=streams)
     trace = system.open(problem).trace(random_placement(problem, seed))
     assert violations(trace) == []
+
+
+# --- Network interfaces ---------------------------------------------------------------------------
+
+
+def between_hosts(nics: int = 1) -> Trace:
+    """0 -> 2 and 1 -> 3 between two hosts; by one interface [1, 3] and [3, 6], else [2, 5]."""
+    graph = graph_of([1, 2, 1, 1], [(0, 2, 2.0), (1, 3, 3.0)])
+    problem = build(graph, cluster_of([1.0] * 4, hosts=(0, 0, 1, 1), nics=nics))
+    placement = Placement.make(problem, [0, 1, 2, 3])
+    return WorkConserving().open(problem).trace(placement)
+
+
+def with_nics(trace: Trace, *, out: list[int], into: list[int]) -> Trace:
+    return replace(trace, transfer_outlet=np.array(out), transfer_inlet=np.array(into))
+
+
+HELD_WRONGLY = {
+    "two transfers overlap on interface 0 of host 0, out": lambda: with_transfers(
+        between_hosts(), start=[1, 2], finish=[3, 5]
+    ),
+    "two transfers overlap on interface 1 of host 1, in": lambda: with_nics(
+        between_hosts(nics=2), out=[0, 1], into=[1, 1]
+    ),
+    "transfer 1 holds the outgoing interface 2": lambda: with_nics(
+        between_hosts(nics=2), out=[0, 2], into=[0, 1]
+    ),
+    "transfer 0 holds the incoming interface -1": lambda: with_nics(
+        between_hosts(), out=[0, 0], into=[-1, 0]
+    ),
+    "transfer 0 holds the outgoing interface 0": lambda: with_nics(
+        correct(), out=[0, -1], into=[-1, -1]
+    ),
+    "transfer 1 (1 -> 3) waits although its link is free": lambda: with_ops(
+        with_transfers(between_hosts(), start=[1, 4], finish=[3, 7]), op3=7.0
+    ),
+}
+
+
+@pytest.mark.parametrize("expected", HELD_WRONGLY)
+def test_wrong_use_of_an_interface_is_seen(expected):
+    assert violations(between_hosts()) == violations(between_hosts(nics=2)) == []
+    found = violations(HELD_WRONGLY[expected]())
+    assert expected in found, found
+
+
+def test_with_a_free_interface_on_both_sides_nothing_may_wait():
+    one = between_hosts()
+    two = replace(one, problem=between_hosts(nics=2).problem)
+    (found,) = violations(two)
+    assert found == "transfer 1 (1 -> 3) waits although its link is free"

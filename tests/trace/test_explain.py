@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import cluster_of, graph_of, random_device, random_problem, random_ranking
+from problems import (
+    cluster_of,
+    graph_of,
+    hosted_problem,
+    random_device,
+    random_placement,
+    random_problem,
+    random_ranking,
+)
 
 from doppler.errors import InputError
 from doppler.problem import Placement, build
@@ -206,3 +214,44 @@ def test_compare_two_placements():
     other = trace_of([2, 5, 1], [(0, 1, 3.0)], [0, 1, 0])
     with pytest.raises(InputError, match="two problems"):
         compare(apart, other)
+
+
+def test_chain_through_a_busy_interface():
+    # Links 0 -> 2 and 1 -> 3 lead from host 0 to host 1: 1 to 3, then 3 to 6.
+    graph = graph_of([1, 2, 1, 1], [(0, 2, 2.0), (1, 3, 3.0)])
+    problem = build(graph, cluster_of([1.0] * 4, hosts=(0, 0, 1, 1)))
+    trace = WorkConserving().open(problem).trace(Placement.make(problem, [0, 1, 2, 3]))
+    found = explain(trace)
+    assert rows(found) == [
+        ("op", 0, "device 0", 0.0, 1.0, "start"),
+        ("transfer", 0, "0 -> 2", 1.0, 3.0, "data"),
+        ("transfer", 1, "1 -> 3", 3.0, 6.0, "interface"),
+        ("op", 3, "device 3", 6.0, 7.0, "data"),
+    ]
+    assert found.chain[2].queued_s == 1  # its data has been there since 2
+    assert (found.device_queue_s, found.link_queue_s, found.interface_queue_s) == (0, 0, 2)
+    assert [(use.host, use.nic, use.way) for use in found.interfaces] == [
+        (0, 0, "out"),
+        (1, 0, "in"),
+    ]
+    for use in found.interfaces:
+        assert (use.num_transfers, use.bytes, use.busy_s) == (2, 5.0, 5.0)
+        assert use.utilisation == pytest.approx(5 / 7)
+    text = "\n".join(found.lines())
+    assert "1 waited for a busy interface, behind 2 s (29%) of others" in text
+    assert "busiest network interfaces: host 0 out 71% (2 transfers, 5 B), host 1 in 71%" in text
+
+
+def test_every_chain_between_hosts_adds_up():
+    waited = 0
+    for seed in range(60):
+        problem = hosted_problem(seed, costs="distinct")
+        placement = random_placement(problem, seed)
+        with WorkConserving().open(problem) as session:
+            found = explain(session.trace(placement))
+        waited += found.interface_queue_s > 0
+        total = found.compute_s + found.transfer_s + found.idle_s
+        assert total == pytest.approx(found.makespan_s, rel=1e-9)
+        assert found.idle_s == pytest.approx(0, abs=1e-9 * found.makespan_s)
+        assert all(use.utilisation <= 1 + 1e-9 for use in found.interfaces)
+    assert waited > 10

@@ -18,7 +18,7 @@ from doppler.graph.dataflow import Edges, Inputs, Ops
 from doppler.problem import Placement, build
 from doppler.simulator import WorkConserving
 from doppler.trace import Trace, explain, gantt, save_gantt, save_perfetto
-from doppler.trace.perfetto import CHAIN, DEVICES, LINKS, assign_lanes
+from doppler.trace.perfetto import CHAIN, DEVICES, INTERFACES, LINKS, assign_lanes
 
 CONTENTIONS = st.sampled_from(["fifo", "none", "engines"])
 
@@ -244,3 +244,36 @@ def test_gantt_names_the_ops_of_the_program_those_that_take_most_time():
     seconds = np.bincount(ops.node, trace.op_finish_s - trace.op_start_s)
     shown = {int(label.removeprefix("op (node ").rstrip(")")) for label in labels[:12]}
     assert shown == set(np.argsort(-seconds)[:12].tolist())
+
+
+def hosted_trace(nics: int) -> Trace:
+    graph = graph_of([1, 2, 1, 1], [(0, 2, 2.0), (1, 3, 3.0)])
+    problem = build(graph, cluster_of([1.0] * 4, hosts=(0, 0, 1, 1), nics=nics))
+    return WorkConserving().open(problem).trace(Placement.make(problem, [0, 1, 2, 3]))
+
+
+def test_gantt_has_rows_of_interfaces():
+    figure = gantt._draw(hosted_trace(1), None)
+    (axes,) = figure.axes
+    labels = [text.get_text() for text in axes.texts]
+    assert {"host 0 out", "host 1 in"} <= set(labels)
+    transfers = axes.collections[0]
+    spans = [(box.vertices[:, 0].min(), box.vertices[:, 0].max()) for box in transfers.get_paths()]
+    assert spans == [(1, 3), (3, 6)] * 3  # on links, out of host 0, into host 1
+    rows = [float(box.vertices[:, 1].mean()) for box in transfers.get_paths()]
+    assert len(set(rows)) == 4 and max(rows[:2]) < rows[2] == rows[3] < rows[4] == rows[5]
+    (axes,) = gantt._draw(hosted_trace(2), None).axes
+    labels = [text.get_text() for text in axes.texts]
+    assert {"host 0 nic 0 out", "host 0 nic 1 out", "host 1 nic 1 in"} <= set(labels)
+
+
+def test_perfetto_has_tracks_of_interfaces(tmp_path):
+    events = saved_events(hosted_trace(1), tmp_path)
+    names = {e["tid"]: e["args"]["name"] for e in events["M"] if e["name"] == "thread_name"}
+    shown = [(names[e["tid"]], e["name"], e["ts"]) for e in events["X"] if e["pid"] == INTERFACES]
+    assert shown == [
+        ("host 0 nic 0 out", "op0 (0 -> 2)", 1e6),
+        ("host 0 nic 0 out", "op1 (1 -> 3)", 3e6),
+        ("host 1 nic 0 in", "op0 (0 -> 2)", 1e6),
+        ("host 1 nic 0 in", "op1 (1 -> 3)", 3e6),
+    ]

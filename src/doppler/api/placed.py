@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from doppler.api.device_maps import device_map
-from doppler.api.saving import load_binding, load_cluster, save_binding, save_cluster
+from doppler.api.saving import load_binding, save_binding
 from doppler.baselines import LowerBound, lower_bound
+from doppler.cluster.json_format import load_cluster, save_cluster
 from doppler.errors import InputError
 from doppler.files import read_json
 from doppler.files.values import read_list, read_object, read_text
@@ -26,7 +27,7 @@ from doppler.report.rows import format_seconds, gap_over
 from doppler.simulator import WorkConserving
 from doppler.system import System
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
-from doppler.trace.explain import bytes_text
+from doppler.trace.usage import bytes_text
 
 # What a directory says of the search.
 _FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds", "phases")

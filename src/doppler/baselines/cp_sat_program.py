@@ -48,7 +48,8 @@ class ConstraintProgram:
     Of devices that can be exchanged, the k-th heaviest op may only use the first k.
 
     Where transfers contend, each is an optional interval too: those of a channel or of an engine do
-    not overlap. With barriers they do not contend here, which is a relaxation.
+    not overlap, nor more of those that leave or enter a host than it has interfaces. With barriers
+    they do not contend here, which is a relaxation.
 
     Source: Laborie, Rogerie, Shaw, Vilim, "IBM ILOG CP Optimizer for scheduling", Constraints 2018
     (optional intervals).
@@ -197,14 +198,22 @@ class ConstraintProgram:
                         here = self._on[v][d]
                         model.add_bool_or(~there, ~here, moves)
                         model.add(self._start[v] >= begin + ticks).only_enforce_if(there, here)
-        for intervals in alone.values():
-            model.add_no_overlap(intervals)
+        for (what, *_), intervals in alone.items():
+            if what in ("leaves", "enters"):
+                nics = self._problem.cluster.nics
+                model.add_cumulative(intervals, [1] * len(intervals), nics)
+            else:
+                model.add_no_overlap(intervals)
 
     def _held(self, src: int, dst: int) -> list[tuple[str, int, int]]:
-        """What a transfer has for itself: its channel, or two engines."""
+        """What a transfer has for itself: its channel, or two engines; interfaces of two hosts."""
+        held = [("sends", src, src), ("receives", dst, dst)]
         if self._rules.contention == "fifo":
-            return [("channel", src, dst)]
-        return [("sends", src, src), ("receives", dst, dst)]
+            held = [("channel", src, dst)]
+        hosts = self._problem.cluster.hosts
+        if hosts is not None and hosts[src] != hosts[dst]:
+            held += [("leaves", hosts[src], 0), ("enters", hosts[dst], 0)]
+        return held
 
 
 def whole_tick_s(p: ProblemArrays, finest_s: float) -> float | None:

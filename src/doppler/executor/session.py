@@ -179,6 +179,8 @@ class ExecutorSession:
             transfer_start_s=execution.start_s[transfers],
             transfer_finish_s=execution.finish_s[transfers],
             peak_bytes=self._peak_bytes(execution),
+            transfer_outlet=np.full(len(channel_T), -1),
+            transfer_inlet=np.full(len(channel_T), -1),
         )
 
     def results(self, placement: Placement) -> dict[str, torch.Tensor]:

@@ -13,7 +13,7 @@ from doppler.executor.gpus import Gpus
 from doppler.executor.session import ExecutorSession
 from doppler.options import Natural, Rule, checked
 from doppler.problem import Problem
-from doppler.system import SystemKind
+from doppler.system import SystemKind, check_hosts
 from doppler.trace import ExecutionRules, Queue
 
 _Queue = Literal["priority", "fifo", "strict"]
@@ -37,6 +37,7 @@ class _Executor:
     warm_up: Natural = 3
     kind: ClassVar[SystemKind] = "measured"
     streams: ClassVar[int] = 1
+    one_host: ClassVar[str] = "executors run on this one"
 
     def with_noise(self, noise: float) -> Self:
         """See system.System: what is measured has noise of its own."""
@@ -56,6 +57,8 @@ class _Executor:
         *,
         issue_ahead: bool = False,
     ) -> ExecutorSession:
+        if inputs is None:  # what is computed does not depend on hosts, what is measured does
+            check_hosts(self, problem)
         return ExecutorSession(
             problem=problem,
             execution=rules,

@@ -1,8 +1,9 @@
-"""stage=describe: what the workload's graph consists of, in words, in a picture and as files."""
+"""stage=describe: what graph and machine consist of, in words, in pictures and as files."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from doppler.cluster.json_format import save_cluster
 from doppler.errors import InputError
 from doppler.experiment.directory import Summary
 from doppler.experiment.results import identity
@@ -10,6 +11,8 @@ from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification
 from doppler.graph import save_json, save_text
 from doppler.graph.formats import write_atomically
+from doppler.report.cluster_description import cluster_counts, describe_cluster
+from doppler.report.cluster_picture import save_cluster_picture
 from doppler.report.description import counts, describe
 from doppler.report.graph_picture import save_graph_picture
 from doppler.report.modules import module_lines, module_parts
@@ -20,7 +23,7 @@ DESCRIPTION_FILE = "description.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class Describe(Stage):
-    """Describe the graph."""
+    """Describe the graph, and the machine."""
 
     name: ClassVar[str] = "describe"
     unused: ClassVar[tuple[str, ...]] = (
@@ -33,10 +36,11 @@ class Describe(Stage):
 
     def run(self, run: Run) -> Summary:
         """See Stage."""
-        graph, directory = run.spec.problem.graph, run.directory.path
+        problem, directory = run.spec.problem, run.directory.path
+        graph, cluster = problem.graph, problem.cluster
         lines = describe(graph)
-        parts = module_parts(graph, run.spec.problem.mean_op_seconds)
-        for table in (module_lines(parts), relation_lines(graph)):
+        parts = module_parts(graph, problem.mean_op_seconds)
+        for table in (module_lines(parts), relation_lines(graph), describe_cluster(cluster)):
             lines += ["", *table] if table else []
         save_json(graph, directory / "graph.json")
         try:
@@ -44,11 +48,13 @@ class Describe(Stage):
         except InputError as error:
             lines.append(f"no graph.txt: {error}")
         save_graph_picture(graph, directory / "graph.png")
+        save_cluster(cluster, directory)
+        save_cluster_picture(cluster, directory / "cluster.png")
         write_atomically(directory / DESCRIPTION_FILE, "\n".join(lines) + "\n")
-        summary = {**identity(run), **counts(graph)}
+        summary = {**identity(run), **counts(graph), **cluster_counts(cluster)}
         run.directory.write_summary(summary)
         run.say("\n".join(lines))
-        run.say(f"graph.json, graph.txt and graph.png are in {directory}")
+        run.say(f"graph.json, graph.txt, graph.png, cluster.json, cluster.png: in {directory}")
         return summary
 
     def show(self, run: Run) -> None:

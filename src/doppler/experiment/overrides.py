@@ -18,8 +18,12 @@ PATHS = (
     *("output_dir", "run_dir", "costs", "stage.init_from"),
     *("workload.path", "workload.program", "workload.module"),
 )
-# Options of every file of a group, which none of them lists: they are given without a `+`.
-ADDED = ("cluster.memory_bytes",)
+# Options of every file of a group, which none of them lists: they are given without a `+`. Of hosts
+# and their interfaces those of `host` have none: this machine is one.
+ADDED = (
+    *("cluster.memory_bytes", "cluster.hosts", "cluster.nics"),
+    *("cluster.nic_bytes_per_s", "cluster.nic_latency_s"),
+)
 # Flags whose value is a word of its own, which is no override.
 _WITH_VALUE = (
     *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),

@@ -17,7 +17,7 @@ from doppler.costs import load_costs
 from doppler.episode import View, make_view
 from doppler.graph.optima import Optimum, known_optima
 from doppler.problem import Problem, build
-from doppler.system import System
+from doppler.system import System, check_hosts
 
 # Keys that say where and how to run, not what: equal results for any value. What a table of costs
 # says is in the problem's hash.
@@ -139,7 +139,8 @@ class Specification:
         Raises:
             InputError: or Hydra's own error, in one line.
         """
-        _ = self.problem, self.system, self.baselines, self.bound, self.optimum
+        check_hosts(self.system, self.problem)
+        _ = self.baselines, self.bound, self.optimum
 
 
 def plain(cfg: DictConfig) -> Any:

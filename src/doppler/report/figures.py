@@ -13,8 +13,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from doppler.graph.formats import replaced
 from doppler.report.finished import FinishedRun
 from doppler.report.tables import method_labels
-from doppler.trace.explain import time_unit
 from doppler.trace.gantt import PALETTE
+from doppler.trace.usage import time_unit
 
 _INK = "#333333"
 _PANELS = {"best_s": "best so far", "mean_s": "mean of a batch"}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from doppler.graph import DataflowGraph
 from doppler.report.description import aligned, quantity
-from doppler.trace.explain import bytes_text, time_text
+from doppler.trace.usage import bytes_text, time_text
 
 # Lines of a table: the largest parts.
 _MAX_ROWS = 30

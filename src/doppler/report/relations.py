@@ -12,7 +12,7 @@ from collections import defaultdict
 
 from doppler.graph import DataflowGraph
 from doppler.report.description import aligned
-from doppler.trace.explain import bytes_text
+from doppler.trace.usage import bytes_text
 
 _MAX_ROWS = 60
 

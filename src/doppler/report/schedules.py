@@ -20,9 +20,9 @@ from doppler.graph import load_graph
 from doppler.report.finished import FinishedRun
 from doppler.report.graph_picture import save_graph_picture
 from doppler.report.rows import TRACES
-from doppler.trace.explain import time_text, time_unit
 from doppler.trace.gantt import CHAIN, GREY, INK, OTHERS, PALETTE, op_groups, shorten
 from doppler.trace.perfetto import DEVICES, LINKS
+from doppler.trace.usage import time_text, time_unit
 
 _MAX_TASKS, _MAX_LINKS = 6000, 24  # of one schedule on the page
 _DEVICE_PX, _LINK_PX = 34, 16

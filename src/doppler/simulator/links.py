@@ -1,8 +1,9 @@
 """Estimated starts where transfers of one link wait for each other.
 
 Each region goes once to each device that reads it, over the link of the two devices, after all that
-went there for ops placed before: queues in the order of placing. Shape suffixes: V ops, R regions,
-D devices.
+went there for ops placed before: queues in the order of placing. Between hosts it also waits for an
+outgoing and an incoming network interface, of each host the one that is free first. Shape suffixes:
+V ops, R regions, D devices, H hosts, N interfaces.
 
 Source: list scheduling with contention, Sinnen and Sousa, "Communication Contention in Task
 Scheduling", IEEE TPDS 2005; regions that are sent once are ours.
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
-from doppler.problem_arrays import ProblemArrays, move_seconds
+from doppler.problem_arrays import ProblemArrays, crosses_hosts, move_seconds
 
 FloatArray = NDArray[np.float64]
 
@@ -31,12 +32,17 @@ class Queues(NamedTuple):
     start: FloatArray  # [D] of one op on each device
     changed: NDArray[np.int64]  # [D] how many were placed when starts there last changed
     num_placed: NDArray[np.int64]  # [1]
+    out_free: FloatArray  # [H, N] when all that was sent through an interface is there; or [0, 0]
+    in_free: FloatArray  # [H, N] the same of what is received
+    out_then: FloatArray  # [H, N] both, if an op were placed somewhere
+    in_then: FloatArray  # [H, N]
     waits: bool  # whether transfers of a link wait for each other at all
 
 
 def make_queues(p: ProblemArrays, *, waits: bool = True) -> Queues:
     """Buffers for one problem."""
     num_ops, num_devices = p.op_seconds.shape
+    interfaces = (len(p.nics), int(p.nics.max(initial=0)))
     return Queues(
         device=np.zeros(num_ops, np.int64),
         finish=np.zeros(num_ops),
@@ -47,6 +53,10 @@ def make_queues(p: ProblemArrays, *, waits: bool = True) -> Queues:
         start=np.zeros(num_devices),
         changed=np.zeros(num_devices, np.int64),
         num_placed=np.zeros(1, np.int64),
+        out_free=np.zeros(interfaces),
+        in_free=np.zeros(interfaces),
+        out_then=np.zeros(interfaces),
+        in_then=np.zeros(interfaces),
         waits=waits,
     )
 
@@ -59,6 +69,8 @@ def empty_queues(q):
     q.arrival[:, :] = -1.0
     q.changed[:] = 0
     q.num_placed[0] = 0
+    q.out_free[:, :] = 0.0
+    q.in_free[:, :] = 0.0
 
 
 @compiled
@@ -67,6 +79,9 @@ def try_start(p, q, v, d, commit):
     ready = q.device_free[d]
     for s in range(len(q.into)):
         q.into[s] = q.link_free[s, d]
+    if len(p.host) > 0:
+        _copy(q.out_free, q.out_then)
+        _copy(q.in_free, q.in_then)
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
         r = p.reads[i]
         src = p.region_src[r]
@@ -78,7 +93,10 @@ def try_start(p, q, v, d, commit):
             else:
                 if q.waits:
                     there = max(there, q.into[s])
-                there += move_seconds(p, r, s, d)
+                if q.waits and crosses_hosts(p, s, d):
+                    there = _through_interfaces(p, q, r, s, d, there)
+                else:
+                    there += move_seconds(p, r, s, d)
                 q.into[s] = there
                 if commit:
                     q.arrival[r, d] = there
@@ -86,7 +104,37 @@ def try_start(p, q, v, d, commit):
     if commit:
         for s in range(len(q.into)):
             q.link_free[s, d] = q.into[s]
+        _copy(q.out_then, q.out_free)
+        _copy(q.in_then, q.in_free)
     return ready
+
+
+@compiled
+def _through_interfaces(p, q, r, s, d, ready):
+    """When region r, which could go from s to another host's d at ``ready``, is there."""
+    out_N, into_N = q.out_then[p.host[s]], q.in_then[p.host[d]]
+    out, into = _first_free(out_N, p.nics[p.host[s]]), _first_free(into_N, p.nics[p.host[d]])
+    there = max(ready, out_N[out], into_N[into]) + move_seconds(p, r, s, d)
+    out_N[out] = there
+    into_N[into] = there
+    return there
+
+
+@compiled
+def _copy(free_HN, to_HN):
+    for host in range(len(free_HN)):
+        for i in range(free_HN.shape[1]):
+            to_HN[host, i] = free_HN[host, i]
+
+
+@compiled
+def _first_free(free_N, num):
+    """The first of the interfaces that are free first."""
+    first = 0
+    for i in range(1, num):
+        if free_N[i] < free_N[first]:
+            first = i
+    return first
 
 
 @compiled
@@ -97,5 +145,7 @@ def place_in_queues(p, q, v, d):
     q.finish[v] = start + p.op_seconds[v, d]
     q.device_free[d] = q.finish[v]
     q.num_placed[0] += 1
-    q.changed[d] = q.num_placed[0]  # what goes elsewhere uses other links
+    q.changed[d] = q.num_placed[0]  # what goes elsewhere uses other links,
+    if len(p.host) > 0:  # but maybe the same interfaces
+        q.changed[:] = q.num_placed[0]
     return start

@@ -29,7 +29,7 @@ from doppler.simulator.state import (
     State,
     make_state,
 )
-from doppler.system import Measurement, SystemKind, honours_order
+from doppler.system import Measurement, SystemKind, check_hosts, honours_order
 from doppler.trace import Contention, ExecutionRules, Queue, Trace
 
 QUEUES = {
@@ -90,13 +90,14 @@ class Published:
     """The semantics of the published simulator: no contention, its order of simultaneous events.
 
     ``queue=priority`` replaces its first-in-first-out devices; other fields as WorkConserving. It
-    knows no memory: peak_bytes are NaN, and nothing is infeasible for lack of it.
+    knows no memory: peak_bytes are NaN, and nothing is infeasible for lack of it; nor hosts.
     """
 
     queue: Literal["fifo", "priority"] = "fifo"
     streams: _Streams = 1
     noise: _Noise = 0.0
     name: ClassVar[str] = "published"
+    one_host: ClassVar[str] = "the published simulator knows no network interfaces"
     kind: ClassVar[SystemKind] = "simulated"
 
     def with_noise(self, noise: float) -> Self:
@@ -105,6 +106,7 @@ class Published:
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
+        check_hosts(self, problem)
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
@@ -121,11 +123,13 @@ class Published:
 class BulkSynchronous:
     """The bulk-synchronous system: level by level, a collective exchange and a barrier before each.
 
-    A device runs one op at a time, in any order: priorities are not used. noise: as WorkConserving.
+    A device runs one op at a time, in any order: priorities are not used. All devices have to be on
+    one host. noise: as WorkConserving.
     """
 
     noise: _Noise = 0.0
     name: ClassVar[str] = "bulk_synchronous"
+    one_host: ClassVar[str] = "the bulk-synchronous system knows no network interfaces"
     kind: ClassVar[SystemKind] = "simulated"
     queue: ClassVar[Queue] = "fifo"
     streams: ClassVar[int] = 1
@@ -136,6 +140,7 @@ class BulkSynchronous:
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
+        check_hosts(self, problem)
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
@@ -315,6 +320,9 @@ class SimulatorSession:
         num_tasks = num_ops + int(state.num_transfers[0])
         ops, transfers = state.tasks[:num_ops].copy(), state.tasks[num_ops:num_tasks].copy()
         channel_T = transfers["resource"].astype(np.int64) - num_devices
+        src_T, dst_T = channel_T // num_devices, channel_T % num_devices
+        crosses_T = self.problem.cluster.between_hosts[src_T, dst_T]
+        crosses_T &= self.execution.contention != "none"
         return Trace(
             problem=self.problem,
             placement=placement,
@@ -324,11 +332,13 @@ class SimulatorSession:
             op_start_s=ops["start"],
             op_finish_s=ops["finish"],
             transfer_region=transfers["number"].astype(np.int64),
-            transfer_src=channel_T // num_devices,
-            transfer_dst=channel_T % num_devices,
+            transfer_src=src_T,
+            transfer_dst=dst_T,
             transfer_start_s=transfers["start"],
             transfer_finish_s=transfers["finish"],
             peak_bytes=peak_D,
+            transfer_outlet=np.where(crosses_T, transfers["stream"].astype(np.int64), -1),
+            transfer_inlet=np.where(crosses_T, transfers["inlet"].astype(np.int64), -1),
         )
 
 

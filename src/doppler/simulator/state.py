@@ -2,8 +2,9 @@
 
 A *task* is an op or a transfer: task v < V is op v, task V + t is transfer t of this placement.
 A *resource* runs tasks: resource d < D is device d, resource D + s * D + d is the channel from
-device s to device d. Shape suffixes: V ops, E edges, R regions, D devices, T transfers at most,
-K = V + T tasks, C = D + D * D resources.
+device s to device d. A *coupled* channel waits for more than itself: for the engines of its devices
+where transfers have these, for interfaces where it leads to another host. Shape suffixes: V ops, E
+edges, R regions, D devices, H hosts, T transfers at most, K = V + T tasks, C = D + D * D resources.
 
 The state is a handful of structured arrays: a task's fields lie together in memory, and few
 arguments pass from one compiled function to the next. Indices are unsigned: compiled code need not
@@ -34,11 +35,12 @@ TASK = np.dtype(
         ("child", np.uint32),  # links of that queue
         ("sibling", np.uint32),
         ("resource", np.uint32),
-        ("stream", np.uint32),
+        ("stream", np.uint32),  # of a transfer between hosts: the outgoing interface
         ("pending", np.uint32),  # of an op: inputs that it still waits for
         ("next", np.uint32),  # of an op: the one after it on its device under strict order
         ("source", np.uint32),  # of a transfer: device that it comes from
         ("destination", np.uint32),  # of a transfer: device that it goes to
+        ("inlet", np.uint32),  # of a transfer between hosts: the incoming interface
     ],
     align=True,
 )
@@ -46,9 +48,11 @@ RESOURCE = np.dtype(
     [
         ("queue", np.uint32),  # its ready tasks
         ("free", np.uint32),  # tasks that it can still take
-        ("touched", np.uint32),  # whether it may start a task at this instant
+        ("touched", np.uint32),  # whether it may start a task at this instant, or is listed
+        ("coupled", np.uint32),  # whether it is a coupled channel
     ]
 )
+HOST = np.dtype([("sending", np.int64), ("receiving", np.int64)])  # one bit per interface
 DEVICE = np.dtype(
     [
         ("memory", np.float64),
@@ -104,7 +108,10 @@ class State(NamedTuple):
     read_of_edge: NDArray[np.uint32]  # [E] where the edges of ``consumers`` are in ``reads``
     resources: NDArray[np.void]  # RESOURCE [C]
     devices: NDArray[np.void]  # DEVICE [D]
+    hosts: NDArray[np.void]  # HOST [H], or [0]
     touched: NDArray[np.uint32]  # [C] stack of touched resources
+    coupled: NDArray[np.uint32]  # [C] list of coupled channels for which something is ready
+    num_coupled: NDArray[np.int64]  # [2] of them, and whether any of these may start
     order: NDArray[np.int64]  # [V] ops by priority or level
     starts: NDArray[np.void]  # START [D] (published semantics)
     arrivals: NDArray[np.void]  # ARRIVAL [V + 1] (published semantics)
@@ -131,7 +138,10 @@ def make_state(arrays: ProblemArrays) -> State:
         read_of_edge=read_of_edge,
         resources=np.zeros(num_resources, RESOURCE),
         devices=np.zeros(num_devices, DEVICE),
+        hosts=np.zeros(len(arrays.nics), HOST),
         touched=np.zeros(num_resources, np.uint32),
+        coupled=np.zeros(num_resources, np.uint32),
+        num_coupled=np.zeros(2, np.int64),
         order=np.zeros(num_ops, np.int64),
         starts=np.zeros(num_devices, START),
         arrivals=np.zeros(num_ops + 1, ARRIVAL),
@@ -184,11 +194,42 @@ def open_ops(p, rules, device_V, priority_V, seed, tasks):
 @compiled
 def take_stream(devices, d):
     """The first idle stream of device d, from now on busy."""
-    stream = 0
-    while (devices[d].busy >> stream) & 1:
-        stream += 1
+    stream = _first_free(devices[d].busy)
     devices[d].busy |= 1 << stream
     return stream
+
+
+@compiled
+def can_cross(p, hosts, src, dst):
+    """Whether the hosts of two devices, different ones, have interfaces free for a transfer."""
+    here, there = p.host[src], p.host[dst]
+    full_here, full_there = (1 << p.nics[here]) - 1, (1 << p.nics[there]) - 1
+    return hosts[here].sending != full_here and hosts[there].receiving != full_there
+
+
+@compiled
+def take_interfaces(p, hosts, src, dst):
+    """The first free ones of the two hosts, outgoing and incoming, from now on busy."""
+    here, there = p.host[src], p.host[dst]
+    out, into = _first_free(hosts[here].sending), _first_free(hosts[there].receiving)
+    hosts[here].sending |= 1 << out
+    hosts[there].receiving |= 1 << into
+    return out, into
+
+
+@compiled
+def free_interfaces(p, hosts, src, dst, out, into):
+    """They are free again."""
+    hosts[p.host[src]].sending &= ~(1 << out)
+    hosts[p.host[dst]].receiving &= ~(1 << into)
+
+
+@compiled
+def _first_free(bits):
+    first = 0
+    while (bits >> first) & 1:
+        first += 1
+    return first
 
 
 @compiled

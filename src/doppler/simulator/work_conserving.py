@@ -4,18 +4,26 @@ At every instant all tasks that end are retired first, then free resources take 
 result does not depend on the order in which simultaneous events are listed. Vocabulary and shape
 suffixes as in state.py.
 
-Source: DOPPLER (Yao et al., ICLR 2026), work-conserving system; contention, priorities, memory
-and jitter are ours.
+A transfer between hosts starts once its channel (with contention=engines: both engines) and an
+outgoing and an incoming interface of the two hosts are free, and holds them until it ends; it takes
+the first free interface of each host. Without contention it waits for none of them. Of transfers
+that wait for one interface the first by the rule of queues goes first, and one that cannot start
+keeps nothing from those after it.
+
+Source: DOPPLER (Yao et al., ICLR 2026), work-conserving system; contention, hosts, priorities,
+memory and jitter are ours.
 """
 
 import numpy as np
 
 from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
+from doppler.problem_arrays import crosses_hosts
 from doppler.simulator.copies import allocate, free_reads, list_transfers, load_inputs
 from doppler.simulator.queues import insert, remove
 from doppler.simulator.state import (
     CONTENTION_ENGINES,
+    CONTENTION_FIFO,
     CONTENTION_NONE,
     NONE,
     QUEUE_FIFO,
@@ -23,8 +31,11 @@ from doppler.simulator.state import (
     QUEUE_STRICT,
     UNLIMITED,
     by_key,
+    can_cross,
+    free_interfaces,
     open_ops,
     output_bytes,
+    take_interfaces,
     take_stream,
     transfer_draw,
     transfer_seconds,
@@ -49,7 +60,7 @@ def simulate(p, rules, device_V, priority_V, seed, s):
             num_touched = _enqueue(rules, s, now, np.uint32(v), num_touched)
     while True:
         while True:  # start whatever can start now
-            task, num_touched = _take(rules, s, num_touched)
+            task, num_touched = _take(p, rules, s, num_touched)
             if task == NONE:
                 break
             num_touched = _start(p, rules, s, seed, now, task, num_touched)
@@ -62,7 +73,9 @@ def simulate(p, rules, device_V, priority_V, seed, s):
             running = remove(tasks, running, NONE, _ends_before)
             c = tasks[task].resource
             s.resources[c].free += 1
-            if s.resources[c].queue != NONE:
+            if s.resources[c].coupled != 0:
+                s.num_coupled[1] = 1
+            elif s.resources[c].queue != NONE:
                 num_touched = _touch(s, c, num_touched)
             if task < num_ops:
                 num_done += 1
@@ -90,6 +103,8 @@ def _start(p, rules, s, seed, now, task, num_touched):
         r, src, dst = tasks[task].number, tasks[task].source, tasks[task].destination
         seconds = transfer_seconds(p, rules, seed, r, src, dst)
         tasks[task].stream = 0
+        if rules.contention != CONTENTION_NONE and crosses_hosts(p, src, dst):
+            tasks[task].stream, tasks[task].inlet = take_interfaces(p, s.hosts, src, dst)
         devices[src].sending += 1
         devices[dst].receiving += 1
         allocate(devices, dst, p.region_bytes[r])
@@ -124,6 +139,8 @@ def _end_transfer(p, rules, s, now, task, num_touched):
     r, src, dst = s.tasks[task].number, s.tasks[task].source, s.tasks[task].destination
     s.devices[src].sending -= 1
     s.devices[dst].receiving -= 1
+    if rules.contention != CONTENTION_NONE and crosses_hosts(p, src, dst):
+        free_interfaces(p, s.hosts, src, dst, s.tasks[task].stream, s.tasks[task].inlet)
     s.uses[r] -= 1
     if s.uses[r] == 0:
         s.devices[src].memory -= p.region_bytes[r]
@@ -141,6 +158,10 @@ def _open(p, rules, device_V, priority_V, seed, s):
     """Prepare a run: nothing has started, every resource is free."""
     tasks, resources, devices = s.tasks, s.resources, s.devices
     s.num_transfers[0] = 0
+    s.num_coupled[:] = 0
+    for host in range(len(s.hosts)):
+        s.hosts[host].sending = 0
+        s.hosts[host].receiving = 0
     open_ops(p, rules, device_V, priority_V, seed, tasks)
     load_inputs(p, device_V, devices)
     if rules.queue == QUEUE_RANDOM:
@@ -151,6 +172,7 @@ def _open(p, rules, device_V, priority_V, seed, s):
     for c in range(len(resources)):
         resources[c].queue = NONE
         resources[c].touched = 0
+        resources[c].coupled = 0
         if c < len(devices):
             resources[c].free = rules.streams
             devices[c].busy = 0
@@ -158,6 +180,10 @@ def _open(p, rules, device_V, priority_V, seed, s):
             devices[c].receiving = 0
         else:
             resources[c].free = UNLIMITED if rules.contention == CONTENTION_NONE else 1
+            src, dst = divmod(c - len(devices), len(devices))
+            by_hosts = rules.contention == CONTENTION_FIFO and crosses_hosts(p, src, dst)
+            if by_hosts or rules.contention == CONTENTION_ENGINES:
+                resources[c].coupled = 1
 
 
 @compiled
@@ -198,6 +224,13 @@ def _enqueue(rules, s, now, task, num_touched):
         s.tasks[task].key = now
     c = s.tasks[task].resource
     s.resources[c].queue = insert(s.tasks, s.resources[c].queue, task, NONE, by_key)
+    if s.resources[c].coupled != 0:
+        if s.resources[c].touched == 0:
+            s.resources[c].touched = 1
+            s.coupled[s.num_coupled[0]] = c
+            s.num_coupled[0] += 1
+        s.num_coupled[1] = 1
+        return num_touched
     return _touch(s, c, num_touched) if s.resources[c].free > 0 else num_touched
 
 
@@ -212,33 +245,60 @@ def _touch(s, c, num_touched):
 
 
 @compiled
-def _take(rules, s, num_touched):
+def _take(p, rules, s, num_touched):
     """The next task that can start now, taken from its queue, or NONE."""
-    resources, devices = s.resources, s.devices
+    resources = s.resources
     while num_touched > 0:
         c = s.touched[num_touched - 1]
-        by_engine = rules.contention == CONTENTION_ENGINES and c >= len(devices)
-        if resources[c].free > 0 and resources[c].queue != NONE and not by_engine:
+        if resources[c].free > 0 and resources[c].queue != NONE:
             return _take_first(s, c), num_touched
         num_touched -= 1
         resources[c].touched = 0
-    if rules.contention != CONTENTION_ENGINES:
-        return NONE, 0
-    # A transfer holds its sender's and its receiver's engine: the best one that finds both free.
-    best = NONE
-    for src in range(len(devices)):
-        if devices[src].sending > 0:
+    return _take_coupled(p, rules, s), 0
+
+
+@compiled
+def _take_coupled(p, rules, s):
+    """Of the transfers that wait for more than their channel, the best one that can start now."""
+    if s.num_coupled[1] == 0:
+        return NONE
+    best, i, num = NONE, 0, s.num_coupled[0]
+    while i < num:
+        c = s.coupled[i]
+        task = s.resources[c].queue
+        if task == NONE:
+            num -= 1
+            s.coupled[i] = s.coupled[num]
+            s.resources[c].touched = 0
             continue
-        for dst in range(len(devices)):
-            c = len(devices) + src * len(devices) + dst
-            task = resources[c].queue
-            if task == NONE or devices[dst].receiving > 0:
-                continue
-            if best == NONE or by_key(s.tasks, task, best):
-                best = task
+        if _can_move(p, rules, s, task) and (best == NONE or _moves_first(s.tasks, task, best)):
+            best = task
+        i += 1
+    s.num_coupled[0] = num
     if best == NONE:
-        return NONE, 0
-    return _take_first(s, s.tasks[best].resource), 0
+        s.num_coupled[1] = 0
+        return NONE
+    return _take_first(s, s.tasks[best].resource)
+
+
+@compiled
+def _can_move(p, rules, s, task):
+    """Whether all that a transfer of a coupled channel holds while it runs is free."""
+    src, dst = s.tasks[task].source, s.tasks[task].destination
+    if s.resources[s.tasks[task].resource].free == 0:
+        return False
+    engines = rules.contention == CONTENTION_ENGINES
+    if engines and (s.devices[src].sending > 0 or s.devices[dst].receiving > 0):
+        return False
+    return not crosses_hosts(p, src, dst) or can_cross(p, s.hosts, src, dst)
+
+
+@compiled
+def _moves_first(tasks, i, j):
+    """Whether transfer i goes before transfer j of another channel."""
+    if by_key(tasks, i, j):
+        return True
+    return not by_key(tasks, j, i) and tasks[i].resource < tasks[j].resource
 
 
 @compiled

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from doppler.trace.checks import check, violations
 from doppler.trace.events import Contention, ExecutionRules, Queue, Trace
-from doppler.trace.explain import Explanation, LinkUse, Step, compare, explain
+from doppler.trace.explain import Explanation, Step, compare, explain
 from doppler.trace.perfetto import save_perfetto
+from doppler.trace.usage import InterfaceUse, LinkUse
 
 if TYPE_CHECKING:
     from doppler.trace.gantt import save_gantt
@@ -14,6 +15,7 @@ __all__ = [
     "Contention",
     "ExecutionRules",
     "Explanation",
+    "InterfaceUse",
     "LinkUse",
     "Queue",
     "Step",

@@ -1,14 +1,16 @@
 """The checks that every trace passes, simulated or measured.
 
 Ops where they may run and groups together, precedence, one op per stream, one transfer per channel
-or engine, no transfer before its producer, bytes conserved (each region moves exactly once to each
-foreign device that reads it), and work conservation (nothing waits for a resource that is free).
+or engine, and per network interface where it leads to another host, no transfer before its
+producer, bytes conserved (each region moves exactly once to each foreign device that reads it), and
+work conservation (nothing waits for a resource that is free).
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.trace.events import Trace
+from doppler.trace.usage import interface_holders
 
 FloatArray = NDArray[np.float64]
 
@@ -24,6 +26,7 @@ def violations(trace: Trace, *, tolerance_s: float | None = None) -> list[str]:
         *_check_allowed(trace),
         *_check_transfers_complete(trace),
         *_check_precedence(trace, tolerance),
+        *_check_interfaces(trace),
         *_check_exclusive(trace, tolerance),
     ]
     if not found and trace.rules.work_conserving:
@@ -86,10 +89,25 @@ def _tracks(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     src, dst = trace.transfer_src, trace.transfer_dst
     devices = range(trace.problem.num_devices)
     if trace.rules.contention == "fifo":
-        return [(f"channel {s} -> {d}", (src == s) & (dst == d)) for s in devices for d in devices]
-    return [(f"sender {d}", src == d) for d in devices] + [
-        (f"receiver {d}", dst == d) for d in devices
-    ]
+        found = [(f"channel {s} -> {d}", (src == s) & (dst == d)) for s in devices for d in devices]
+    else:
+        found = [(f"sender {d}", src == d) for d in devices]
+        found += [(f"receiver {d}", dst == d) for d in devices]
+    for (host, nic, way), on in interface_holders(trace).items():
+        found.append((f"interface {nic} of host {host}, {way}", on))
+    return found
+
+
+def _check_interfaces(trace: Trace) -> list[str]:
+    """Transfers between hosts hold an interface of each, and no others do."""
+    cluster, held = trace.problem.cluster, trace.rules.contention != "none"
+    needs_T = cluster.between_hosts[trace.transfer_src, trace.transfer_dst] & held
+    found = []
+    for way, nic_T in (("outgoing", trace.transfer_outlet), ("incoming", trace.transfer_inlet)):
+        wrong_T = np.where(needs_T, (nic_T < 0) | (nic_T >= cluster.nics), nic_T != -1)
+        for t in np.flatnonzero(wrong_T):
+            found.append(f"transfer {t} holds the {way} interface {nic_T[t]}")
+    return found
 
 
 def _check_exclusive(trace: Trace, tolerance: float) -> list[str]:
@@ -108,19 +126,30 @@ def _check_exclusive(trace: Trace, tolerance: float) -> list[str]:
 
 
 def _idle_while_waiting(
-    ready: float, start: float, starts: FloatArray, finishes: FloatArray, slots: int, tolerance
+    ready: float,
+    start: float,
+    starts: FloatArray,
+    finishes: FloatArray,
+    needed: list[tuple[NDArray[np.bool_], int]],
+    tolerance: float,
 ) -> bool:
-    """Whether fewer than ``slots`` tasks of a resource run at some time in [ready, start)."""
+    """Whether at some time in [ready, start) all that a task needs is free.
+
+    starts, finishes: of the tasks of one kind. needed: of each resource, which of them hold it, and
+    how many may at a time.
+    """
     if start <= ready + tolerance:
         return False
-    inside = np.concatenate([[ready], finishes[(finishes > ready) & (finishes < start)]])
-    for begin in inside:
-        later = np.concatenate([starts[starts > begin], finishes[finishes > begin], [start]])
-        end = min(start, later.min())
+    on = np.any([holds for holds, _ in needed], axis=0) if needed else np.zeros(len(starts), bool)
+    ends = finishes[on & (finishes > ready) & (finishes < start)]
+    for begin in [ready, *ends.tolist()]:
+        changes = [starts[on & (starts > begin)], finishes[on & (finishes > begin)], [start]]
+        end = min(start, np.concatenate(changes).min())
         if end - begin <= tolerance:
             continue
         middle = 0.5 * (begin + end)
-        if np.count_nonzero((starts <= middle) & (finishes > middle)) < slots:
+        runs = (starts <= middle) & (finishes > middle)
+        if all(np.count_nonzero(runs & holds) < slots for holds, slots in needed):
             return True
     return False
 
@@ -129,32 +158,41 @@ def _check_work_conserving(trace: Trace, tolerance: float) -> list[str]:
     found, device_V = [], trace.placement.device
     ready_V = trace.op_ready_s()
     for v in range(trace.problem.num_ops):
-        on = device_V == device_V[v]
         if _idle_while_waiting(
             ready_V[v],
             trace.op_start_s[v],
-            trace.op_start_s[on],
-            trace.op_finish_s[on],
-            trace.rules.streams,
+            trace.op_start_s,
+            trace.op_finish_s,
+            [(device_V == device_V[v], trace.rules.streams)],
             tolerance,
         ):
             found.append(f"op {v} waits although device {device_V[v]} is free")
     ready_T = trace.transfer_ready_s()
-    src, dst = trace.transfer_src, trace.transfer_dst
     for t in range(trace.num_transfers):
-        if trace.rules.contention == "none":
-            on, slots = np.zeros(trace.num_transfers, dtype=bool), 1
-        elif trace.rules.contention == "fifo":
-            on, slots = (src == src[t]) & (dst == dst[t]), 1
-        else:  # either engine busy is reason enough to wait
-            on, slots = (src == src[t]) | (dst == dst[t]), 1
         if _idle_while_waiting(
             ready_T[t],
             trace.transfer_start_s[t],
-            trace.transfer_start_s[on],
-            trace.transfer_finish_s[on],
-            slots,
+            trace.transfer_start_s,
+            trace.transfer_finish_s,
+            _held(trace, t),
             tolerance,
         ):
-            found.append(f"transfer {t} ({src[t]} -> {dst[t]}) waits although its link is free")
+            pair = f"{trace.transfer_src[t]} -> {trace.transfer_dst[t]}"
+            found.append(f"transfer {t} ({pair}) waits although its link is free")
     return found
+
+
+def _held(trace: Trace, t: int) -> list[tuple[NDArray[np.bool_], int]]:
+    """What transfer t needs: which transfers hold it too, and how many may at a time."""
+    src_T, dst_T = trace.transfer_src, trace.transfer_dst
+    from_T, to_T = src_T == src_T[t], dst_T == dst_T[t]
+    if trace.rules.contention == "none":
+        return []
+    needed = [(from_T & to_T, 1)] if trace.rules.contention == "fifo" else [(from_T, 1), (to_T, 1)]
+    cluster = trace.problem.cluster
+    if cluster.between_hosts[src_T[t], dst_T[t]]:
+        host_D = np.array(cluster.hosts)
+        leaves_T = host_D[src_T] != host_D[dst_T]
+        needed.append((leaves_T & (host_D[src_T] == host_D[src_T[t]]), cluster.nics))
+        needed.append((leaves_T & (host_D[dst_T] == host_D[dst_T[t]]), cluster.nics))
+    return needed

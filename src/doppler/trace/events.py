@@ -20,7 +20,8 @@ class ExecutionRules:
     """The rules that a system keeps, as far as a trace must show them.
 
     streams: ops that a device runs at a time. contention: of transfers: ``fifo`` one at a time
-    per ordered pair of devices, ``engines`` one at a time per sender and per receiver, ``none``.
+    per ordered pair of devices, ``engines`` one at a time per sender and per receiver, both of them
+    one at a time per interface of a host where they leave it; ``none``.
     queue: which ready task goes first. barriers: whether everything waits for the end of a level.
     """
 
@@ -41,6 +42,8 @@ class Trace:
 
     op_stream, op_start_s, op_finish_s: [V]. transfer_region (an index into graph.regions),
     transfer_src, transfer_dst, transfer_start_s, transfer_finish_s: [T]. peak_bytes: [D].
+    transfer_outlet, transfer_inlet: [T] network interfaces that a transfer between hosts holds, of
+    the sender's host and of the receiver's; -1 where it holds none.
     """
 
     problem: Problem
@@ -56,6 +59,8 @@ class Trace:
     transfer_start_s: NDArray[np.float64]
     transfer_finish_s: NDArray[np.float64]
     peak_bytes: NDArray[np.float64]
+    transfer_outlet: NDArray[np.int64]
+    transfer_inlet: NDArray[np.int64]
 
     @property
     def makespan_s(self) -> float:

@@ -1,24 +1,31 @@
 """Why an execution took as long as it did, and what sets two placements apart.
 
 A *task* is an op or a transfer: task v < V is op v, task V + t is transfer t. A *track* runs one
-task at a time: a stream of a device, a channel, an engine. Shape suffixes: V ops, T transfers,
-K = V + T tasks, D devices.
+task at a time: a stream of a device, a channel, an engine, a network interface one way. Shape
+suffixes: V ops, T transfers, K = V + T tasks, D devices.
 """
 
 from bisect import bisect_left
-from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.errors import InputError
 from doppler.trace.events import Trace
+from doppler.trace.usage import (
+    InterfaceUse,
+    LinkUse,
+    bytes_text,
+    interfaces_used,
+    links_used,
+    time_text,
+)
 
 FloatArray = NDArray[np.float64]
-WaitedFor = Literal["data", "device", "link", "start"]
+WaitedFor = Literal["data", "device", "link", "interface", "start"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +34,8 @@ class Step:
 
     id: of the op, or of the transfer in the trace. name: of the op, or of the transfer's producer.
     where: ``device d`` or ``s -> d``. waited_for: what came last before it could start: its
-    ``data``, its ``device`` or ``link`` that another task occupied, or nothing (``start``).
+    ``data``, its ``device``, ``link`` or network ``interface`` that another task occupied, or
+    nothing (``start``).
     queued_s: how long its data had been there when the busy resource became free, in seconds.
     """
 
@@ -46,18 +54,6 @@ class Step:
         return self.finish_s - self.start_s
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinkUse:
-    """What one ordered pair of devices carried; busy_s counts overlapping transfers once."""
-
-    src: int
-    dst: int
-    num_transfers: int
-    bytes: float
-    busy_s: float
-    utilisation: float
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Explanation:
     """What bounds a makespan.
@@ -65,10 +61,10 @@ class Explanation:
     chain: the tasks that led to the last finish, first to last; each begins when the one before it
     ends. compute_s + transfer_s + idle_s is the makespan: ops and transfers of the chain, and what
     lies between them, which is barriers (if the system has them), or hand-over on a real system.
-    device_queue_s and link_queue_s are the parts of it in which the next task of the chain waited
-    for a busy resource instead of its data.
-    device_utilisation: [D] busy share of the makespan, the mean over streams. links: those used,
-    the busiest first.
+    device_queue_s, link_queue_s and interface_queue_s are the parts of it in which the next task of
+    the chain waited for a busy resource instead of its data.
+    device_utilisation: [D] busy share of the makespan, the mean over streams. links, interfaces:
+    those used, the busiest first.
     """
 
     makespan_s: float
@@ -83,6 +79,8 @@ class Explanation:
     device_names: tuple[str, ...]
     device_utilisation: FloatArray
     links: tuple[LinkUse, ...]
+    interface_queue_s: float
+    interfaces: tuple[InterfaceUse, ...]
 
     def lines(self) -> list[str]:
         """The explanation as a few lines of text."""
@@ -95,7 +93,12 @@ class Explanation:
             f"transfers {self._share(self.transfer_s)}"
             + (f", {between} {self._share(self.idle_s)}" if self.idle_s else ""),
             f"queueing on the chain: {self._queueing('device', self.device_queue_s)}; "
-            f"{self._queueing('link', self.link_queue_s)}",
+            f"{self._queueing('link', self.link_queue_s)}"
+            + (
+                f"; {self._queueing('interface', self.interface_queue_s)}"
+                if self.interfaces
+                else ""
+            ),
             "devices busy: "
             + ", ".join(
                 f"{name} {share:.0%}"
@@ -109,6 +112,15 @@ class Explanation:
                     f"{use.src} -> {use.dst} {use.utilisation:.0%} "
                     f"({use.num_transfers} transfers, {bytes_text(use.bytes)})"
                     for use in self.links[:3]
+                )
+            )
+        if self.interfaces:
+            found.append(
+                "busiest network interfaces: "
+                + ", ".join(
+                    f"host {use.host} {use.way} {use.utilisation:.0%} "
+                    f"({use.num_transfers} transfers, {bytes_text(use.bytes)})"
+                    for use in self.interfaces[:3]
                 )
             )
         longest = sorted(ops, key=lambda step: -step.seconds)[:3]
@@ -148,9 +160,11 @@ def explain(trace: Trace) -> Explanation:
         idle_s=chain[0].start_s + sum(gaps),
         device_queue_s=sum(e.seconds for e, step in before if step.waited_for == "device"),
         link_queue_s=sum(e.seconds for e, step in before if step.waited_for == "link"),
+        interface_queue_s=sum(e.seconds for e, step in before if step.waited_for == "interface"),
         device_names=tuple(device.name for device in trace.problem.cluster.devices),
         device_utilisation=_device_utilisation(trace),
-        links=_links_used(trace),
+        links=links_used(trace),
+        interfaces=interfaces_used(trace),
     )
 
 
@@ -195,36 +209,6 @@ def compare(trace_a: Trace, trace_b: Trace) -> list[str]:
     return found
 
 
-def busy_seconds(start_s: FloatArray, finish_s: FloatArray) -> float:
-    """Seconds in which at least one of the tasks [N] runs."""
-    order = np.argsort(start_s, kind="stable")
-    start, finish = start_s[order], finish_s[order]
-    covered = np.maximum.accumulate(np.concatenate([[0.0], finish]))[:-1]
-    return float(np.maximum(finish - np.maximum(start, covered), 0.0).sum())
-
-
-def time_unit(seconds: float) -> tuple[float, str]:
-    """The unit in which a duration reads well: its length in seconds and its symbol."""
-    for unit_s, symbol in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= unit_s:
-            return unit_s, symbol
-    return (1e-9, "ns") if seconds > 0 else (1.0, "s")
-
-
-def time_text(seconds: float) -> str:
-    """Seconds in a readable unit, three digits."""
-    unit_s, symbol = time_unit(seconds)
-    return f"{seconds / unit_s:.3g} {symbol}" if seconds < 1000 else f"{seconds:.0f} s"
-
-
-def bytes_text(num: float) -> str:
-    """Bytes in a readable decimal unit, three digits."""
-    for unit, symbol in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if num >= unit:
-            return f"{num / unit:.3g} {symbol}"
-    return f"{num:.0f} B"
-
-
 def _moved_bytes(trace: Trace) -> float:
     return float(trace.problem.graph.regions.bytes[trace.transfer_region].sum())
 
@@ -233,26 +217,6 @@ def _device_utilisation(trace: Trace) -> FloatArray:
     busy_V = trace.op_finish_s - trace.op_start_s
     busy_D = np.bincount(trace.placement.device, busy_V, trace.problem.num_devices)
     return busy_D / ((trace.makespan_s or 1.0) * trace.rules.streams)
-
-
-def _links_used(trace: Trace) -> tuple[LinkUse, ...]:
-    bytes_T = trace.problem.graph.regions.bytes[trace.transfer_region]
-    pair_T = np.stack([trace.transfer_src, trace.transfer_dst], axis=1)
-    found = []
-    for src, dst in np.unique(pair_T, axis=0).tolist():
-        on = (trace.transfer_src == src) & (trace.transfer_dst == dst)
-        busy_s = busy_seconds(trace.transfer_start_s[on], trace.transfer_finish_s[on])
-        found.append(
-            LinkUse(
-                src=src,
-                dst=dst,
-                num_transfers=int(on.sum()),
-                bytes=float(bytes_T[on].sum()),
-                busy_s=busy_s,
-                utilisation=busy_s / (trace.makespan_s or 1.0),
-            )
-        )
-    return tuple(sorted(found, key=lambda use: (-use.busy_s, use.src, use.dst)))
 
 
 def _critical_chain(trace: Trace) -> list[Step]:
@@ -277,7 +241,7 @@ class _Causes:
         self.finish_K = np.concatenate([trace.op_finish_s, trace.transfer_finish_s])
         arrivals = zip(trace.transfer_region.tolist(), trace.transfer_dst.tolist(), strict=True)
         self.carrier = {pair: self.num_ops + t for t, pair in enumerate(arrivals)}
-        self.tracks: dict[Hashable, tuple[list[float], list[int]]] = {}
+        self.tracks: dict[tuple, tuple[list[float], list[int]]] = {}
         for k in np.lexsort((self.finish_K, self.start_K)).tolist():
             for key in self._track_keys(k):
                 starts, tasks = self.tracks.setdefault(key, ([], []))
@@ -294,7 +258,8 @@ class _Causes:
         # In strict order an op also waits for the one before it to start, and so for its causes.
         holder = task
         while holder < self.num_ops and (earlier := int(self.earlier_V[holder])) >= 0:
-            came = max(self._finish(self._delivered(holder)), self._finish(self._occupant(holder)))
+            occupant, _ = self._occupant(holder)
+            came = max(self._finish(self._delivered(holder)), self._finish(occupant))
             if self.start_K[earlier] <= max(0.0, came):
                 break
             holder = earlier
@@ -318,13 +283,13 @@ class _Causes:
             start_s=start_s,
             finish_s=float(self.finish_K[task]),
             waited_for=waited_for,
-            queued_s=start_s - ready_s if waited_for in ("device", "link") else 0.0,
+            queued_s=0.0 if waited_for in ("data", "start") else start_s - ready_s,
         )
 
     def _own(self, task: int) -> tuple[WaitedFor, int]:
-        data, occupant = self._delivered(task), self._occupant(task)
+        data, (occupant, what) = self._delivered(task), self._occupant(task)
         if self._finish(occupant) > self._finish(data):
-            return ("device" if task < self.num_ops else "link"), occupant
+            return what, occupant
         return ("data", data) if data >= 0 else ("start", -1)
 
     def _finish(self, task: int) -> float:
@@ -343,24 +308,28 @@ class _Causes:
                 best = by
         return best
 
-    def _occupant(self, task: int) -> int:
-        """The last task to start before it on a track that it needs."""
-        best = -1
-        for key in self._track_keys(task):
-            starts, tasks = self.tracks[key]
+    def _occupant(self, task: int) -> tuple[int, WaitedFor]:
+        """The last task to start before it on a track that it needs, and what that is of."""
+        best, what = -1, "start"
+        for of, *key in self._track_keys(task):
+            starts, tasks = self.tracks[of, *key]
             i = bisect_left(starts, self.start_K[task])
             if i and self._finish(tasks[i - 1]) > self._finish(best):
-                best = tasks[i - 1]
-        return best
+                best, what = tasks[i - 1], of
+        return best, what
 
-    def _track_keys(self, task: int) -> list[Hashable]:
-        trace = self.trace
+    def _track_keys(self, task: int) -> list[tuple[Any, ...]]:
+        """What each track is of, and its name."""
+        trace, t = self.trace, task - self.num_ops
         if task < self.num_ops:
-            return [("stream", trace.placement.device[task], trace.op_stream[task])]
-        src = trace.transfer_src[task - self.num_ops]
-        dst = trace.transfer_dst[task - self.num_ops]
+            return [("device", trace.placement.device[task], trace.op_stream[task])]
+        src, dst = trace.transfer_src[t], trace.transfer_dst[t]
         if trace.rules.contention == "none":
             return []
+        keys = [("link", "sender", src), ("link", "receiver", dst)]
         if trace.rules.contention == "fifo":
-            return [("channel", src, dst)]
-        return [("sender", src), ("receiver", dst)]
+            keys = [("link", src, dst)]
+        if (hosts := trace.problem.cluster.hosts) and hosts[src] != hosts[dst]:
+            keys.append(("interface", "out", hosts[src], trace.transfer_outlet[t]))
+            keys.append(("interface", "in", hosts[dst], trace.transfer_inlet[t]))
+        return keys

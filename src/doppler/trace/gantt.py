@@ -1,4 +1,4 @@
-"""A trace as a picture: one row per device stream and per link, the critical chain outlined.
+"""A trace as a picture: rows of device streams, links and interfaces, the critical chain outlined.
 
 Shape suffixes: V ops, T transfers, N boxes of one layer; C 4 corners or colour channels.
 """
@@ -19,11 +19,20 @@ from numpy.typing import NDArray
 
 from doppler.graph.formats import replaced
 from doppler.trace.events import Trace
-from doppler.trace.explain import Explanation, LinkUse, busy_seconds, explain, time_text, time_unit
+from doppler.trace.explain import Explanation, explain
+from doppler.trace.usage import (
+    InterfaceUse,
+    LinkUse,
+    busy_seconds,
+    interface_holders,
+    time_text,
+    time_unit,
+)
 
 FloatArray = NDArray[np.floating]
 
 MAX_LINKS = 24
+MAX_INTERFACES = 16
 MAX_LEGEND_ROW = 7
 MAX_LABELS = 300
 _DPI = 150
@@ -48,6 +57,7 @@ class _Rows:
     link_in: float
     num_device_rows: int
     links: tuple[LinkUse, ...]
+    interfaces: tuple[InterfaceUse, ...]
     labels: tuple[str, ...]
 
     @property
@@ -60,8 +70,9 @@ class _Rows:
 
     @property
     def height_in(self) -> float:
-        gap = _GAP_IN if self.links else 0.0
-        return self.num_device_rows * self.device_in + gap + len(self.links) * self.link_in
+        gap = _GAP_IN * (bool(self.links) + bool(self.interfaces))
+        others = len(self.links) + len(self.interfaces)
+        return self.num_device_rows * self.device_in + gap + others * self.link_in
 
     def op_middle(self, trace: Trace) -> FloatArray:
         """The middle of each op's row [V]."""
@@ -72,6 +83,11 @@ class _Rows:
         """The middle of each link's row."""
         top = self.num_device_rows * self.device_in + _GAP_IN
         return top + (np.arange(len(self.links)) + 0.5) * self.link_in
+
+    def interface_middle(self) -> FloatArray:
+        """The middle of each interface's row."""
+        top = self.num_device_rows * self.device_in + 2 * _GAP_IN + len(self.links) * self.link_in
+        return top + (np.arange(len(self.interfaces)) + 0.5) * self.link_in
 
     def transfer_middle(self, trace: Trace) -> FloatArray:
         """The middle of each transfer's row [T], NaN where its link is not shown."""
@@ -84,8 +100,9 @@ def save_gantt(trace: Trace, path: str | Path, *, title: str | None = None) -> N
     """Write a PNG, atomically.
 
     Ops are coloured by the operation of the program that they are a block of, or by kind where
-    that is unknown; transfers are grey; each row's utilisation stands at its right end. Of many
-    links the busiest are shown.
+    that is unknown; transfers are grey, and those between hosts are in the rows of the network
+    interfaces too; each row's utilisation stands at its right end. Of many links and interfaces the
+    busiest are shown.
     """
     figure = _draw(trace, title)
     with replaced(path) as partial:
@@ -121,7 +138,14 @@ def _lay_out(trace: Trace, explanation: Explanation) -> _Rows:
     streams = trace.rules.streams
     num_device_rows = trace.problem.num_devices * streams
     device_in = _DEVICE_IN if streams == 1 else 0.6 * _DEVICE_IN
-    shrink = min(1.0, _MAX_ROWS_IN / (num_device_rows * device_in + len(links) * _LINK_IN))
+    interfaces = tuple(
+        sorted(
+            explanation.interfaces[:MAX_INTERFACES],
+            key=lambda use: (use.host, use.way == "in", use.nic),
+        )
+    )
+    others_in = (len(links) + len(interfaces)) * _LINK_IN
+    shrink = min(1.0, _MAX_ROWS_IN / (num_device_rows * device_in + others_in))
     labels = [
         shorten(name, 22) + (f" / {stream}" if streams > 1 else "")
         for name in explanation.device_names
@@ -133,8 +157,17 @@ def _lay_out(trace: Trace, explanation: Explanation) -> _Rows:
         link_in=_LINK_IN * shrink,
         num_device_rows=num_device_rows,
         links=links,
-        labels=(*labels, *(f"{use.src} → {use.dst}" for use in links)),
+        interfaces=interfaces,
+        labels=(
+            *(*labels, *(f"{use.src} → {use.dst}" for use in links)),
+            *(interface_label(use, trace.problem.cluster.nics) for use in interfaces),
+        ),
     )
+
+
+def interface_label(use: InterfaceUse, nics: int) -> str:
+    """Which host, of several interfaces which one, and which way."""
+    return f"host {use.host}" + (f" nic {use.nic}" if nics > 1 else "") + f" {use.way}"
 
 
 def op_groups(names: Sequence[str], kinds: Sequence[str], nodes: Sequence[int]) -> list[str]:
@@ -199,6 +232,8 @@ def _draw_frame(axes: Axes, trace: Trace, rows: _Rows, end: float) -> None:
         bands.append(((row + 0.5) * rows.device_in, rows.device_in, share))
     for use, middle in zip(rows.links, rows.link_middle().tolist(), strict=True):
         bands.append((middle, rows.link_in, use.utilisation))
+    for use, middle in zip(rows.interfaces, rows.interface_middle().tolist(), strict=True):
+        bands.append((middle, rows.link_in, use.utilisation))
     for i, (middle, height, share) in enumerate(bands):
         shade = "#f2f3f5" if i % 2 == 0 else "#f9f9fb"
         axes.axhspan(middle - height / 2, middle + height / 2, color=shade, lw=0, zorder=0)
@@ -225,13 +260,20 @@ def _draw_frame(axes: Axes, trace: Trace, rows: _Rows, end: float) -> None:
 
 def _draw_transfers(axes: Axes, trace: Trace, rows: _Rows, unit_s: float) -> None:
     middle_T = rows.transfer_middle(trace)
-    on = np.isfinite(middle_T)
-    boxes = _boxes(
-        trace.transfer_start_s[on] / unit_s,
-        trace.transfer_finish_s[on] / unit_s,
-        middle_T[on],
-        _TRANSFER_FILL * rows.link_in,
-    )
+    drawn = [(np.isfinite(middle_T), middle_T)]
+    holders = interface_holders(trace) if rows.interfaces else {}
+    for use, middle in zip(rows.interfaces, rows.interface_middle().tolist(), strict=True):
+        drawn.append((holders[use.host, use.nic, use.way], np.full(len(middle_T), middle)))
+    boxes = [
+        box
+        for on, y_T in drawn
+        for box in _boxes(
+            trace.transfer_start_s[on] / unit_s,
+            trace.transfer_finish_s[on] / unit_s,
+            y_T[on],
+            _TRANSFER_FILL * rows.link_in,
+        )
+    ]
     # Without contention transfers overlap: translucent boxes are darker where they do.
     alpha = 0.45 if trace.rules.contention == "none" else 1.0
     axes.add_collection(
@@ -317,6 +359,8 @@ def _draw_title(
     facts = f"makespan {time_text(trace.makespan_s)}, {trace.system_kind}"
     if len(explanation.links) > len(rows.links):
         facts += f"; the {len(rows.links)} busiest of {len(explanation.links)} links are shown"
+    if len(explanation.interfaces) > len(rows.interfaces):
+        facts += f"; {len(rows.interfaces)} of {len(explanation.interfaces)} interfaces"
     y = 1.0 - 0.3 / figure.get_figheight()
     figure.text(
         rows.left_in / _WIDTH_IN,

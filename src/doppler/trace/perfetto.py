@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from doppler.graph.formats import write_atomically
 from doppler.trace.events import Trace
 from doppler.trace.explain import Step, explain
+from doppler.trace.usage import interface_holders
 
-CHAIN, DEVICES, LINKS = 1, 2, 3
+CHAIN, DEVICES, LINKS, INTERFACES = 1, 2, 3, 4
 _GROUPS = {CHAIN: "critical chain", DEVICES: "devices", LINKS: "links"}
 Event = dict[str, Any]
 Point = tuple[int, int, float]  # process, track, and a time inside a slice in microseconds
@@ -24,8 +25,9 @@ Point = tuple[int, int, float]  # process, track, and a time inside a slice in m
 def save_perfetto(trace: Trace, path: str | Path) -> None:
     """Write a trace as JSON, atomically.
 
-    One process each for the critical chain, the devices and the links; one track per device stream
-    and per link; arrows lead from an op to the transfers of its output and on to their consumers.
+    One process each for the critical chain, the devices and the links, and for the network
+    interfaces where there are any; one track per device stream, link, and interface and way; arrows
+    lead from an op to the transfers of its output and on to their consumers.
     Tasks that overlap on one track, as transfers without contention do, are spread over several.
     """
     sheet = _Sheet()
@@ -35,6 +37,7 @@ def save_perfetto(trace: Trace, path: str | Path) -> None:
     op_tid = _add_ops(sheet, trace, critical)
     transfer_tid = _add_transfers(sheet, trace, critical)
     _add_flows(sheet, trace, op_tid, transfer_tid)
+    _add_interfaces(sheet, trace)
     document = {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -60,8 +63,12 @@ class _Sheet:
         self.num_tracks = 0
         self.num_flows = 0
         for pid, name in _GROUPS.items():
-            self._describe("process_name", pid, 0, name=name)
-            self._describe("process_sort_index", pid, 0, sort_index=pid)
+            self.add_group(pid, name)
+
+    def add_group(self, pid: int, name: str) -> None:
+        """A process, which is what viewers call a group of tracks."""
+        self._describe("process_name", pid, 0, name=name)
+        self._describe("process_sort_index", pid, 0, sort_index=pid)
 
     def _describe(self, what: str, pid: int, tid: int, **args: object) -> None:
         self.events.append({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
@@ -197,6 +204,23 @@ def _add_transfers(sheet: _Sheet, trace: Trace, critical: set) -> list[int]:
         for t, track in zip(on, sheet.add_tracks(LINKS, f"{src} -> {dst}", slices), strict=True):
             tid[t] = track
     return tid
+
+
+def _add_interfaces(sheet: _Sheet, trace: Trace) -> None:
+    """Transfers between hosts once more, by the interfaces that they go through."""
+    holders, names = interface_holders(trace), trace.problem.graph.ops.names
+    if holders:
+        sheet.add_group(INTERFACES, "network interfaces")
+    for (host, nic, way), on in sorted(holders.items()):
+        slices = []
+        for t in np.flatnonzero(on).tolist():
+            producer = int(trace.problem.graph.regions.src[trace.transfer_region[t]])
+            times = (trace.transfer_start_s[t], trace.transfer_finish_s[t])
+            pair = f"{trace.transfer_src[t]} -> {trace.transfer_dst[t]}"
+            slices.append(
+                _slice(f"{names[producer]} ({pair})", "transfer", *times, {"transfer": t})
+            )
+        sheet.add_tracks(INTERFACES, f"host {host} nic {nic} {way}", slices)
 
 
 def _inside(pid: int, tid: int, start_s: float, finish_s: float, share: float) -> Point | None:

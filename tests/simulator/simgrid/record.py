@@ -7,7 +7,9 @@ Run with a Python that has SimGrid (Debian: apt-get install python3-simgrid, ver
 It needs nothing of this project. Devices are hosts with one worker actor per stream, which takes
 ready ops from the device's list; a channel is a link with one actor that moves ready regions one
 at a time or, without contention, a link that all transfers have to themselves (FATPIPE). SimGrid
-says how long what takes. Its default network model scales bandwidth and latency; CM02 with
+says how long what takes. Between hosts a region goes over the links of two interfaces too, and a
+desk lets it go once channel and interfaces are free: a device has a port, which is another host to
+SimGrid, for each interface. SimGrid's default network model scales bandwidth and latency; CM02 with
 TCP-gamma, weight-S and crosstraffic 0 is latency + bytes / bandwidth.
 
 Costs are large and random, so that only ops with a common cause become ready at once; such ties go
@@ -19,9 +21,10 @@ import random
 import subprocess
 import sys
 
-NUM_GRAPHS = 12
+NUM_GRAPHS = NUM_HOSTED = 12
 # contention, queue, streams
 MODES = [("none", "fifo", 1), ("fifo", "fifo", 1), ("fifo", "priority", 1), ("fifo", "fifo", 2)]
+HOSTED_MODES = [("fifo", "fifo", 1), ("fifo", "priority", 1)]
 CONFIGURATION = [
     "network/model:CM02",
     "network/TCP-gamma:0",
@@ -60,6 +63,21 @@ def make_graph(seed):
     }
 
 
+def on_hosts(graph, seed):
+    """The same on two or three hosts, with one or two interfaces each."""
+    rng = random.Random(1000 + seed)
+    num = len(graph["speed"])
+    hosts = list(range(min(num, 2 + seed % 2)))
+    hosts += [rng.randrange(len(hosts)) for _ in range(num - len(hosts))]
+    return {
+        **graph,
+        "hosts": rng.sample(hosts, num),
+        "nics": 1 + seed // 2 % 2,
+        "nic_bytes_per_s": rng.choice([0.25, 0.5, 1.0]),
+        "nic_latency_s": rng.choice([0.0, 2000.0]),
+    }
+
+
 class Simulation:
     """One graph in one mode; SimGrid allows one engine a process."""
 
@@ -75,6 +93,11 @@ class Simulation:
         for host in self.hosts:
             host.core_count = streams
             host.seal()
+        # For the desk of transfers between hosts: what waits, channels and interfaces in use.
+        self.desk, self.used = [], set()
+        self.interfaces, self.ports = {}, {}
+        if "hosts" in graph:
+            self.make_interfaces(zone)
         for s in devices:
             for d in devices:
                 if s != d:
@@ -93,7 +116,7 @@ class Simulation:
         for d in devices:
             for stream in range(streams):
                 self.serve(d, self.hosts[d], f"worker{d}.{stream}", self.run_op)
-        if contention == "fifo":
+        if contention == "fifo" and not self.interfaces:
             for s in devices:
                 for d in devices:
                     if s != d:
@@ -107,6 +130,60 @@ class Simulation:
         link.seal()
         route = [self.sg.LinkInRoute(link)]
         zone.add_route(self.hosts[s].netpoint, self.hosts[d].netpoint, None, None, route, False)
+        if not self.leaves(s, d):
+            return
+        hosts, nics = self.graph["hosts"], range(self.graph["nics"])
+        for i in nics:
+            for j in nics:
+                through = [self.interfaces["out", hosts[s], i], self.interfaces["in", hosts[d], j]]
+                ends = (self.ports[s, i].netpoint, self.ports[d, j].netpoint)
+                links = [*route, *map(self.sg.LinkInRoute, through)]
+                zone.add_route(*ends, None, None, links, False)
+
+    def make_interfaces(self, zone):
+        """A link for each interface of each host and direction, and a port of each device there."""
+        graph = self.graph
+        for i in range(graph["nics"]):
+            for host in sorted(set(graph["hosts"])):
+                for way in ("out", "in"):
+                    link = zone.create_link(f"{way}{host}.{i}", graph["nic_bytes_per_s"])
+                    link.set_latency(graph["nic_latency_s"] if way == "out" else 0.0)
+                    link.seal()
+                    self.interfaces[way, host, i] = link
+            for d in range(len(graph["speed"])):
+                self.ports[d, i] = zone.create_host(f"port{d}.{i}", 1.0)
+                self.ports[d, i].seal()
+
+    def leaves(self, s, d):
+        """Whether a transfer goes to another host."""
+        hosts = self.graph.get("hosts")
+        return bool(hosts) and hosts[s] != hosts[d]
+
+    def needs(self, s, d):
+        """What a transfer takes: its channel and two free interfaces; None if it has to wait."""
+        if ("channel", s, d) in self.used:
+            return None
+        if not self.leaves(s, d):
+            return [("channel", s, d)]
+        hosts, nics = self.graph["hosts"], range(self.graph["nics"])
+        out = [("out", hosts[s], i) for i in nics if ("out", hosts[s], i) not in self.used]
+        into = [("in", hosts[d], i) for i in nics if ("in", hosts[d], i) not in self.used]
+        return [("channel", s, d), out[0], into[0]] if out and into else None
+
+    def serve_desk(self):
+        """Let all transfers go that find free what they need, the first ones first."""
+        for task in sorted(self.desk) if self.by_rank else list(self.desk):
+            _, u, r, d = task
+            s = self.graph["device"][u]
+            needs = self.needs(s, d)
+            if needs:
+                self.used.update(needs)
+                self.desk.remove(task)
+
+                def go(u=u, r=r, d=d, needs=needs):
+                    self.move(u, r, d, needs)
+
+                self.sg.Actor.create(f"move{u}.{r}-{d}", self.hosts[s], go)
 
     def serve(self, resource, host, name, work):
         """An actor that does, one at a time, what waits for a resource."""
@@ -131,6 +208,7 @@ class Simulation:
         asked, self.asked = self.asked, []
         for resource in asked:
             self.count[resource].release()
+        self.serve_desk()
 
     def arrive(self, v):
         """One more of the regions that op v reads is on its device."""
@@ -152,7 +230,10 @@ class Simulation:
                     local += there
                 elif self.contention == "fifo":
                     rank = min(self.graph["rank"][w] for w in there)
-                    self.ask((device[v], d), rank, u, r, d)
+                    if self.interfaces:
+                        self.desk.append((rank, u, r, d))
+                    else:
+                        self.ask((device[v], d), rank, u, r, d)
                 else:
                     actor = lambda r=r, d=d: self.move(v, r, d)  # noqa: E731
                     self.sg.Actor.create(f"move{v}.{r}-{d}", self.hosts[device[v]], actor)
@@ -160,9 +241,13 @@ class Simulation:
             self.arrive(w)
         self.wake()
 
-    def move(self, u, r, d):
+    def move(self, u, r, d, needs=()):
         device = self.graph["device"]
-        self.sg.Comm.sendto(self.hosts[device[u]], self.hosts[d], self.bytes[u, r])
+        ends = (self.hosts[device[u]], self.hosts[d])
+        if len(needs) > 1:
+            ends = (self.ports[device[u], needs[1][2]], self.ports[d, needs[2][2]])
+        self.sg.Comm.sendto(*ends, self.bytes[u, r])
+        self.used.difference_update(needs)
         for w in self.readers[u, r]:
             if device[w] == d:
                 self.arrive(w)
@@ -188,24 +273,31 @@ def main():
         graph, mode = json.load(sys.stdin)
         json.dump(Simulation(graph, *mode).main(), sys.stdout)
         return
-    cases = []
-    for seed in range(NUM_GRAPHS):
-        graph, results = make_graph(seed), []
-        for mode in MODES:
-            done = subprocess.run(
-                [sys.executable, __file__, "--one"],
-                input=json.dumps([graph, mode]),
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            contention, queue, streams = mode
-            rules = {"contention": contention, "queue": queue, "streams": streams}
-            results.append({**rules, **json.loads(done.stdout)})
-        cases.append({"graph": graph, "results": results})
-    lines = ",\n".join(json.dumps(case) for case in cases)
+    cases = [simulated(make_graph(seed), MODES) for seed in range(NUM_GRAPHS)]
+    hosted = [
+        simulated(on_hosts(make_graph(seed), seed), HOSTED_MODES) for seed in range(NUM_HOSTED)
+    ]
+    parts = [",\n".join(json.dumps(case) for case in part) for part in (cases, hosted)]
     with open(sys.argv[1], "w") as file:
-        file.write(f'{{"simulator": "SimGrid 3.32", "cases": [\n{lines}\n]}}\n')
+        file.write('{"simulator": "SimGrid 3.32", "cases": [\n')
+        file.write(f'{parts[0]}\n],\n"hosted": [\n{parts[1]}\n]}}\n')
+
+
+def simulated(graph, modes):
+    """The graph and what came of it in each mode."""
+    results = []
+    for mode in modes:
+        done = subprocess.run(
+            [sys.executable, __file__, "--one"],
+            input=json.dumps([graph, mode]),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        contention, queue, streams = mode
+        rules = {"contention": contention, "queue": queue, "streams": streams}
+        results.append({**rules, **json.loads(done.stdout)})
+    return {"graph": graph, "results": results}
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ class NodeSeconds:
         num = cluster.num_devices
         between = ~np.eye(num, dtype=bool)
         # Each device sends over one link at a time: others may be busy with other nodes' data.
-        self.s_per_byte = (1.0 / cluster.bytes_per_s[between]).mean() / num if num > 1 else 0.0
+        self.s_per_byte = (1.0 / cluster.path_bytes_per_s[between]).mean() / num if num > 1 else 0.0
 
     def candidates(self, node: Node) -> list[tuple[int, ...]]:
         fitting = [

@@ -1,0 +1,41 @@
+"""Where a graph runs: devices, the links between them, hosts, and presets of known machines."""
+
+from doppler.cluster.device import Device, Efficiency
+from doppler.cluster.machine import MAX_NICS, Cluster, Link, connected
+from doppler.cluster.presets import (
+    A100,
+    H100,
+    H200,
+    INFINIBAND,
+    MEASURED,
+    NVLINK2,
+    P100,
+    PCIE3,
+    PRESETS,
+    V100,
+    preset,
+)
+from doppler.cluster.this_machine import host
+from doppler.cluster.written_out import custom
+
+__all__ = [
+    "A100",
+    "H100",
+    "H200",
+    "INFINIBAND",
+    "MAX_NICS",
+    "MEASURED",
+    "NVLINK2",
+    "P100",
+    "PCIE3",
+    "PRESETS",
+    "V100",
+    "Cluster",
+    "Device",
+    "Efficiency",
+    "Link",
+    "connected",
+    "custom",
+    "host",
+    "preset",
+]

@@ -1,0 +1,93 @@
+"""A device: how fast it is, what it reaches of that, what it can hold."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from numbers import Real
+
+from doppler.errors import InputError
+from doppler.options import Amount
+
+# Of every device, or of each.
+Memory = Amount | Sequence[Amount]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """How much of its peaks a device reaches, by the size of a kernel.
+
+    compute, memory: shares of the peaks that large kernels reach. half_flops, half_bytes: of a
+    kernel that reaches half of that: so long a device takes to fill and to drain.
+    """
+
+    compute: float
+    memory: float
+    half_flops: float
+    half_bytes: float
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, is_share = getattr(self, one.name), one.name in ("compute", "memory")
+            if not (is_number(value) and value >= 0 and (not is_share or 0 < value <= 1)):
+                expected = "above 0 and at most 1" if is_share else "0 or more"
+                raise InputError(f"efficiency.{one.name}: must be {expected}, got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One device.
+
+    flop_per_s: peak floating-point operations per second, by dtype (f16, f32, f64; c64 counts real
+    operations and runs at the f32 rate unless given).
+    memory_bytes_per_s: bandwidth of its own memory. launch_overhead_s: fixed seconds per op.
+    memory_bytes: capacity. unsupported_kinds: op kinds that it cannot run. efficiency: what kernels
+    reach of the peaks; None: all.
+    """
+
+    name: str
+    flop_per_s: Mapping[str, float]
+    memory_bytes_per_s: float
+    launch_overhead_s: float
+    memory_bytes: float
+    unsupported_kinds: Sequence[str] = ()
+    efficiency: Efficiency | None = None
+
+    @property
+    def kind(self) -> str:
+        """What it is one of: its name up to the last colon, as ``p100`` of ``p100:3``."""
+        return self.name.rpartition(":")[0] or self.name
+
+    def __post_init__(self) -> None:
+        where = f"device {self.name!r}"
+        if not isinstance(self.flop_per_s, Mapping) or not self.flop_per_s:
+            raise InputError(f"{where}: flop_per_s names no dtype")
+        if isinstance(self.unsupported_kinds, str):
+            raise InputError(f"{where}: unsupported_kinds must be a list of kinds")
+        rates = {f"flop_per_s[{dtype}]": rate for dtype, rate in self.flop_per_s.items()}
+        rates["memory_bytes_per_s"] = self.memory_bytes_per_s
+        for label, rate in rates.items():
+            if not (is_number(rate) and rate > 0):
+                raise InputError(f"{where}: {label} must be positive, got {rate!r}")
+        for label in ("launch_overhead_s", "memory_bytes"):
+            value = getattr(self, label)
+            if not (is_number(value) and value >= 0):
+                raise InputError(f"{where}: {label} must not be negative, got {value!r}")
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number; true and false are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def with_memory(
+    name: str, devices: Sequence[Device], memory_bytes: float | Sequence[float] | None
+) -> list[Device]:
+    """The devices with other memory: one number for all, or one for each; None: their own."""
+    if memory_bytes is None:
+        return list(devices)
+    each = [memory_bytes] * len(devices) if is_number(memory_bytes) else memory_bytes
+    if not isinstance(each, Sequence) or len(each) != len(devices):
+        raise InputError(
+            f"cluster {name!r}: memory_bytes must be a number or {len(devices)}, one per device, "
+            f"got {memory_bytes!r}"
+        )
+    return [replace(one, memory_bytes=room) for one, room in zip(devices, each, strict=True)]

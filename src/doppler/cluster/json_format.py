@@ -1,0 +1,65 @@
+"""A cluster as a file of a directory, ``cluster.json``."""
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from doppler.cluster.device import Device, Efficiency
+from doppler.cluster.machine import Cluster
+from doppler.errors import InputError
+from doppler.files import read_json
+from doppler.files.values import read_object
+from doppler.graph.formats import write_atomically
+
+_FILE = "cluster.json"
+# What a machine of one host has no use for.
+_OF_HOSTS = ("hosts", "nics", "nic_bytes_per_s", "nic_latency_s")
+
+
+def save_cluster(cluster: Cluster, directory: Path) -> None:
+    """Write a machine as JSON; null is no limit."""
+    data = {key: _plain(value) for key, value in asdict(cluster).items()}
+    if cluster.hosts is None:
+        data = {key: value for key, value in data.items() if key not in _OF_HOSTS}
+    write_atomically(directory / _FILE, json.dumps(data, indent=1) + "\n")
+
+
+def load_cluster(directory: Path) -> Cluster:
+    """Read what `save_cluster` wrote.
+
+    Raises:
+        InputError: names the file.
+    """
+    path = directory / _FILE
+    try:
+        known = [one.name for one in fields(Cluster) if one.name not in _OF_HOSTS]
+        row = read_object(read_json(path), "", known, _OF_HOSTS)
+        row["devices"] = tuple(map(_device, row["devices"]))
+        for key in ("bytes_per_s", "latency_s"):
+            row[key] = np.array(row[key], dtype=np.float64)
+            row[key][np.isnan(row[key])] = np.inf
+        if row.get("nic_bytes_per_s", 0) is None:
+            row["nic_bytes_per_s"] = np.inf
+        return Cluster(**row)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(f"{path}: describes no cluster") from None
+
+
+def _device(row: dict[str, Any]) -> Device:
+    reached = row.pop("efficiency")
+    return Device(**row, efficiency=None if reached is None else Efficiency(**reached))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return [_plain(row) for row in value.tolist()]
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return None if value == float("inf") else value

@@ -1,0 +1,193 @@
+"""Devices, the links between them, and the hosts that they are on.
+
+Shape suffix: D devices, H hosts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.cluster.device import Device, is_number
+from doppler.errors import InputError
+
+# Interfaces of a host are bits of a number.
+MAX_NICS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """One direction between two devices: seconds = latency_s + bytes / bytes_per_s."""
+
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Cluster:
+    """Devices and the links between them, on one host or on several.
+
+    A transfer between two hosts occupies, beside the link of its devices, an outgoing interface of
+    the sender's host and an incoming one of the receiver's, which all devices of a host share; it
+    is as fast as the slower of link and interface, and takes the latencies of both.
+
+    bytes_per_s, latency_s: [D, D], row the sender, column the receiver; the diagonal is unused.
+    hosts: [D] the host of each device, numbered from 0; None: one. nics: interfaces of a host, each
+    for one transfer at a time in either direction. nic_bytes_per_s, nic_latency_s: of an interface,
+    in either direction; on one host nothing of interfaces counts.
+
+    Raises:
+        InputError: no device, a matrix of another shape, a link or interface without bandwidth, a
+            negative latency, a device that no link reaches, hosts that are not one number per
+            device from 0 on; names the device, pair or field.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    bytes_per_s: NDArray[np.float64] = field(repr=False)
+    latency_s: NDArray[np.float64] = field(repr=False)
+    hosts: tuple[int, ...] | None = None
+    nics: int = 1
+    nic_bytes_per_s: float = np.inf
+    nic_latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        num, where = len(self.devices), f"cluster {self.name!r}"
+        if num < 1:
+            raise InputError(f"{where}: needs at least one device, has {num}")
+        for column in ("bytes_per_s", "latency_s"):
+            matrix = np.array(getattr(self, column), dtype=np.float64)
+            if matrix.shape != (num, num):
+                raise InputError(f"{where}: {column} has shape {matrix.shape} for {num} devices")
+            matrix.setflags(write=False)
+            object.__setattr__(self, column, matrix)
+        between = ~np.eye(num, dtype=bool)
+        closed = between & ~(self.bytes_per_s > 0)
+        for d in range(num):
+            others = between[:, d]
+            if num > 1 and closed[others, d].all():
+                raise InputError(f"{where}: no link reaches device {d} ({self.devices[d].name})")
+        for s, d in np.argwhere(closed):
+            raise InputError(
+                f"{where}: link {s} -> {d} has bandwidth {self.bytes_per_s[s, d]:g} bytes/s: "
+                "must be positive"
+            )
+        for s, d in np.argwhere(between & ~(self.latency_s >= 0)):
+            raise InputError(
+                f"{where}: link {s} -> {d} has latency {self.latency_s[s, d]:g} s: "
+                "must not be negative"
+            )
+        self._check_hosts(where)
+
+    def _check_hosts(self, where: str) -> None:
+        if self.hosts is not None:
+            hosts = _host_numbers(where, self.hosts, self.num_devices)
+            object.__setattr__(self, "hosts", hosts if max(hosts) else None)
+        if not (type(self.nics) is int and 1 <= self.nics <= MAX_NICS):
+            raise InputError(
+                f"{where}: nics must be a whole number from 1 to {MAX_NICS}, got {self.nics!r}"
+            )
+        if not (is_number(self.nic_bytes_per_s) and self.nic_bytes_per_s > 0):
+            raise InputError(
+                f"{where}: nic_bytes_per_s must be positive, got {self.nic_bytes_per_s!r}"
+            )
+        if not (is_number(self.nic_latency_s) and 0 <= self.nic_latency_s < np.inf):
+            raise InputError(
+                f"{where}: nic_latency_s must not be negative, got {self.nic_latency_s!r}"
+            )
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices, D."""
+        return len(self.devices)
+
+    @property
+    def num_hosts(self) -> int:
+        """Number of hosts, H."""
+        return 1 if self.hosts is None else max(self.hosts) + 1
+
+    @property
+    def between_hosts(self) -> NDArray[np.bool_]:
+        """Whether two devices [D, D] are on different hosts."""
+        host_D = np.array(self.hosts or (0,) * self.num_devices)
+        return host_D[:, None] != host_D
+
+    @property
+    def path_bytes_per_s(self) -> NDArray[np.float64]:
+        """What a transfer between two devices [D, D] reaches: its link's, or an interface's."""
+        slower = np.minimum(self.bytes_per_s, self.nic_bytes_per_s)
+        return np.where(self.between_hosts, slower, self.bytes_per_s)
+
+    @property
+    def path_latency_s(self) -> NDArray[np.float64]:
+        """Latency [D, D] of a link, between hosts and of an interface."""
+        through_s = self.latency_s + self.nic_latency_s
+        return np.where(self.between_hosts, through_s, self.latency_s)
+
+
+def _host_numbers(where: str, hosts: Any, num: int) -> tuple[int, ...]:
+    """The hosts of a cluster's devices, checked."""
+    given = list(hosts) if isinstance(hosts, Sequence | np.ndarray) else None
+    whole = given is not None and all(
+        isinstance(one, int | np.integer) and not isinstance(one, bool) for one in given
+    )
+    if given is None or not whole or len(given) != num:
+        raise InputError(f"{where}: hosts must be {num} numbers, one per device, got {hosts!r}")
+    numbers = tuple(map(int, given))
+    missing = set(range(max(numbers) + 1)) - set(numbers)
+    if min(numbers) < 0 or missing:
+        wrong = f"host {min(missing)} has no device" if min(numbers) >= 0 else "negative"
+        raise InputError(f"{where}: hosts must be numbered from 0 on, got {hosts!r}: {wrong}")
+    return numbers
+
+
+def on_hosts(
+    cluster: Cluster,
+    *,
+    hosts: int | Sequence[int] | None,
+    nics: int | None = None,
+    nic_bytes_per_s: float | None = None,
+    nic_latency_s: float | None = None,
+) -> Cluster:
+    """The same devices and links on hosts.
+
+    Args:
+        cluster: the machine; what is None below stays as it is there.
+        hosts: how many, with as many devices each, in their order; or the host of each device.
+        nics: interfaces of a host.
+        nic_bytes_per_s: of an interface.
+        nic_latency_s: of an interface.
+
+    Raises:
+        InputError: devices that hosts cannot share equally, several hosts without bandwidth, and
+            as `Cluster`.
+    """
+    where, num = f"cluster {cluster.name!r}", cluster.num_devices
+    if isinstance(hosts, int):
+        if hosts < 1 or num % hosts:
+            raise InputError(
+                f"{where}: hosts={hosts} cannot share {num} devices equally; give the host of each"
+            )
+        hosts = [d * hosts // num for d in range(num)]
+    given = {
+        **{"hosts": hosts, "nics": nics, "nic_bytes_per_s": nic_bytes_per_s},
+        "nic_latency_s": nic_latency_s,
+    }
+    made = replace(cluster, **{key: one for key, one in given.items() if one is not None})
+    if made.num_hosts > 1 and not np.isfinite(made.nic_bytes_per_s):
+        raise InputError(f"{where}: {made.num_hosts} hosts need nic_bytes_per_s")
+    return made
+
+
+def connected(*, name: str, devices: Sequence[Device], link: Callable[[int, int], Link]) -> Cluster:
+    """A cluster whose link from device s to device d is ``link(s, d)``, on one host."""
+    num = len(devices)
+    bytes_per_s, latency_s = np.full((num, num), np.inf), np.zeros((num, num))
+    for s in range(num):
+        for d in range(num):
+            if s != d:
+                one = link(s, d)
+                bytes_per_s[s, d], latency_s[s, d] = one.bytes_per_s, one.latency_s
+    return Cluster(name=name, devices=tuple(devices), bytes_per_s=bytes_per_s, latency_s=latency_s)

@@ -1,0 +1,104 @@
+"""Clusters that a configuration file writes out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from doppler.cluster.device import Device, Efficiency, Memory, with_memory
+from doppler.cluster.machine import Cluster, on_hosts
+from doppler.errors import InputError
+from doppler.files.values import fault, unknown_key
+from doppler.options import Amount, Count, Devices, Name, Natural, Positive, check
+
+# How many hosts, or the host of each device.
+Hosts = Count | Sequence[Natural]
+
+
+def custom(
+    *,
+    name: Name,
+    devices: Sequence[Mapping],
+    bytes_per_s: float | Sequence[Sequence[float]],
+    latency_s: float | Sequence[Sequence[float]],
+    num_devices: Devices | None = None,
+    memory_bytes: Memory | None = None,
+    hosts: Hosts | None = None,
+    nics: Count | None = None,
+    nic_bytes_per_s: Positive | None = None,
+    nic_latency_s: Amount | None = None,
+) -> Cluster:
+    """A cluster written out in a configuration file: one mapping of Device fields per device.
+
+    bytes_per_s, latency_s: one number for all links, or a [D, D] matrix. num_devices: their number,
+    for what interpolates it; so many of a kind where only one is described. memory_bytes: instead
+    of what the devices say: one number, or one per device. hosts: their number, or the host of each
+    device; nics and the like: network interfaces of a host, see `Cluster`.
+    """
+    if num_devices is not None and len(devices) == 1:
+        devices = [devices[0]] * num_devices
+    num = len(devices)
+    if num_devices not in (None, num):
+        raise InputError(f"cluster {name!r}: num_devices is {num_devices}, but it has {num}")
+    built = [_device(name, i, spec) for i, spec in enumerate(devices)]
+    matrices = {}
+    for column, value in (("bytes_per_s", bytes_per_s), ("latency_s", latency_s)):
+        try:
+            matrix = np.array(value, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"cluster {name!r}: {column} is neither a number nor a matrix: {value!r}"
+            ) from None
+        if np.isinf(matrix).any():
+            raise InputError(f"cluster {name!r}: {column} must be finite")
+        matrices[column] = np.full((num, num), matrix) if matrix.ndim == 0 else matrix
+    built = with_memory(name, built, memory_bytes)
+    for key, kind, value in (
+        ("hosts", Hosts | None, hosts),
+        ("nics", Count | None, nics),
+        ("nic_bytes_per_s", Positive | None, nic_bytes_per_s),
+        ("nic_latency_s", Amount | None, nic_latency_s),
+    ):
+        check(f"cluster {name!r}: {key}", kind, value)
+    return on_hosts(
+        Cluster(name=name, devices=tuple(built), **matrices),
+        hosts=hosts,
+        nics=nics,
+        nic_bytes_per_s=nic_bytes_per_s,
+        nic_latency_s=nic_latency_s,
+    )
+
+
+def _device(cluster: str, number: int, spec: Mapping) -> Device:
+    """One device of a configuration file."""
+    where = f"devices[{number}]"
+    if not isinstance(spec, Mapping):
+        raise fault(f"cluster {cluster!r}: {where}", "a mapping", spec)
+    known = [one.name for one in fields(Device)]
+    for key in spec:
+        if key not in known:
+            raise InputError(f"cluster {cluster!r}: {unknown_key(where, key, known)}")
+    for key in known[1:-2]:
+        if key not in spec:
+            raise InputError(f"cluster {cluster!r}: {where}: {key!r} is missing")
+    efficiency = _efficiency(f"cluster {cluster!r}: {where}", spec.get("efficiency"))
+    device = Device(**{"name": f"device{number}", **spec, "efficiency": efficiency})
+    numbers = (device.memory_bytes_per_s, device.launch_overhead_s, device.memory_bytes)
+    if not np.isfinite([*numbers, *device.flop_per_s.values()]).all():
+        raise InputError(f"cluster {cluster!r}: {where}: every number must be finite")
+    return device
+
+
+def _efficiency(where: str, spec: object) -> Efficiency | None:
+    known = [one.name for one in fields(Efficiency)]
+    if spec is None:
+        return None
+    if not isinstance(spec, Mapping):
+        raise fault(f"{where}: efficiency", f"a mapping of {', '.join(known)}", spec)
+    for key in spec:
+        if key not in known:
+            raise InputError(unknown_key(f"{where}: efficiency", key, known))
+    for key in known:
+        if key not in spec:
+            raise InputError(f"{where}: efficiency: {key!r} is missing")
+    return Efficiency(**spec)
