@@ -85,8 +85,9 @@ def place(
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
         method: auto (clusterings and list schedulers, then annealing from the best of them), policy
-            (its episodes, searched on estimates, then annealing), the name of a baseline in conf/baseline, a
-            baseline of your own, which takes what it takes, or a list of steps (doppler.search).
+            (its episodes, searched on estimates, then annealing), the name of a baseline in
+            conf/baseline, a baseline of your own, which takes what it takes, or a list of steps
+            (doppler.search).
         policy: for ``method="policy"``: a checkpoint, or a policy, instead of the one that comes
             with the package (docs/pretrained.md).
         decomposition: who splits the module's ops into blocks. With auto, nothing is split where

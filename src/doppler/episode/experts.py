@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from doppler.compiled import compiled
-from doppler.simulator.links import try_start
+from doppler.episode.process import queued_start
 
 
 class SelExperts(NamedTuple):
@@ -65,7 +65,7 @@ def _queued_start(p, w, e, v):
     for d in range(len(e.devices)):
         may_go = w.able[v, d] if home < 0 else d == home
         if may_go and e.queues.device_free[d] < start:
-            start = min(start, try_start(p, e.queues, v, d, False))
+            start = min(start, queued_start(p, e, v, d))
     return start
 
 

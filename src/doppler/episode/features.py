@@ -18,8 +18,8 @@ from doppler.episode.process import (
     NUM_KERNELS,
     STEP,
     earliest_start,
+    queued_start,
 )
-from doppler.simulator.links import try_start
 
 
 class SelFeatures(NamedTuple):
@@ -255,7 +255,7 @@ def _queued_features(p, w, e, v, out):
     q = e.queues
     best_start, best_finish, first_free = np.inf, np.inf, np.inf
     for d in range(len(q.start)):
-        start = try_start(p, q, v, d, False)
+        start = queued_start(p, e, v, d)
         q.start[d] = start
         first_free = min(first_free, q.device_free[d])
         if p.op_seconds[v, d] < np.inf:

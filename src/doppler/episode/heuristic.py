@@ -9,8 +9,17 @@ from numpy.typing import NDArray
 
 from doppler.compiled import compiled
 from doppler.episode.features import open_devices
-from doppler.episode.process import NUM_CANDIDATES, earliest_start, make_episode, place, reset
-from doppler.episode.view import View
+from doppler.episode.process import (
+    NUM_CANDIDATES,
+    NUM_RELEASED,
+    STEP,
+    earliest_start,
+    make_episode,
+    place,
+    reset,
+)
+from doppler.episode.ready import bring_forward
+from doppler.episode.view import LARGE, View
 
 
 @compiled
@@ -33,8 +42,11 @@ def bring_earliest_starts_forward(w, e, num):
     """Move the ``num`` candidates that can start earliest to the front of their list, in any order.
 
     Starts are those without contention. Ties go to the larger b_level, then to the smaller op.
-    Source: quickselect, Hoare, "Algorithm 65: Find", 1961.
+    Source: quickselect, Hoare, "Algorithm 65: Find", 1961; in large graphs queues (ready.py).
     """
+    if len(e.ops) > LARGE:
+        bring_forward(w, e, e.status[STEP] + 1, e.status[NUM_RELEASED], num)
+        return
     low, high = 0, e.status[NUM_CANDIDATES] - 1
     for i in range(high + 1):
         e.key[e.candidates[i]] = _earliest_start_anywhere(w, e, e.candidates[i])

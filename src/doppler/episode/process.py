@@ -14,9 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
+from doppler.episode.ready import ReadyQueues, empty_ready_queues, make_ready_queues
 from doppler.episode.view import DIFFUSIONS, ViewArrays
 from doppler.problem_arrays import ProblemArrays, move_seconds
-from doppler.simulator.links import Queues, empty_queues, make_queues, place_in_queues
+from doppler.simulator.links import (
+    Queues,
+    empty_queues,
+    make_queues,
+    place_in_queues,
+    try_start,
+)
 
 NUM_KERNELS = len(DIFFUSIONS)
 
@@ -39,6 +46,8 @@ _OP_ON_DEVICE = np.dtype(
         ("compute", np.float64),  # of the producers on the device
         ("first_start", np.float64),
         ("last_end", np.float64),  # -1 until there is a producer
+        ("queued_start", np.float64),  # of the op behind queues,
+        ("asked", np.int64),  # when so many ops were placed; -1 before that
     ]
 )
 _DEVICE = np.dtype(
@@ -60,12 +69,15 @@ class Episode(NamedTuple):
     affinity: NDArray[np.float32]  # [V, D, kernels]
     level_load: NDArray[np.float64]  # [L, D]
     candidates: NDArray[np.int64]  # [V]
+    position: NDArray[np.int64]  # [V] of a candidate in that list
+    released: NDArray[np.int64]  # [V] all that ever were candidates, the first first
+    ready: ReadyQueues
     home: NDArray[np.int64]  # [V] device of each group, -1 until one is chosen
     key: NDArray[np.float64]  # [V] scratch: of candidates, to compare them by
-    status: NDArray[np.int64]  # number of candidates, step, last op, last device
+    status: NDArray[np.int64]  # [5] see below
 
 
-NUM_CANDIDATES, STEP, LAST_OP, LAST_DEVICE = 0, 1, 2, 3
+NUM_CANDIDATES, STEP, LAST_OP, LAST_DEVICE, NUM_RELEASED = range(5)
 
 
 def make_episode(p: ProblemArrays, view: ViewArrays) -> Episode:
@@ -79,9 +91,12 @@ def make_episode(p: ProblemArrays, view: ViewArrays) -> Episode:
         affinity=np.zeros((num_ops, num_devices, NUM_KERNELS), np.float32),
         level_load=np.zeros((len(view.level_work), num_devices)),
         candidates=np.zeros(num_ops, np.int64),
+        position=np.zeros(num_ops, np.int64),
+        released=np.zeros(num_ops, np.int64),
+        ready=make_ready_queues(num_ops, num_devices),
         home=np.zeros(num_ops, np.int64),
         key=np.zeros(num_ops),
-        status=np.zeros(4, np.int64),
+        status=np.zeros(5, np.int64),
     )
 
 
@@ -90,7 +105,9 @@ def reset(p, e):
     """Begin an episode: nothing is placed, the sources are the candidates."""
     num_ops, num_devices = p.op_seconds.shape
     empty_queues(e.queues)
-    count = 0
+    empty_ready_queues(e.ready)
+    e.status[NUM_CANDIDATES] = 0
+    e.status[NUM_RELEASED] = 0
     for v in range(num_ops):
         op = e.ops[v]
         op.device = -1
@@ -103,8 +120,7 @@ def reset(p, e):
         op.placed_in = 0.0
         e.home[v] = -1
         if op.pending == 0:
-            e.candidates[count] = v
-            count += 1
+            _release(e, v)
         for d in range(num_devices):
             on = e.on_device[v, d]
             on.data_ready = 0.0
@@ -112,18 +128,42 @@ def reset(p, e):
             on.compute = 0.0
             on.first_start = 0.0
             on.last_end = -1.0
+            on.asked = -1
             for k in range(NUM_KERNELS):
-                e.affinity[v, d, k] = 0.0
+                if e.affinity[v, d, k] != 0.0:  # large graphs have none, and get no memory for it
+                    e.affinity[v, d, k] = 0.0
     for d in range(num_devices):
         e.devices[d].available = 0.0
         e.devices[d].load = 0.0
         e.devices[d].num_ops = 0
         for level in range(len(e.level_load)):
             e.level_load[level, d] = 0.0
-    e.status[NUM_CANDIDATES] = count
     e.status[STEP] = 0
     e.status[LAST_OP] = -1
     e.status[LAST_DEVICE] = -1
+
+
+@compiled
+def _release(e, v):
+    """Op v becomes a candidate."""
+    e.released[e.status[NUM_RELEASED]] = v
+    e.status[NUM_RELEASED] += 1
+    e.candidates[e.status[NUM_CANDIDATES]] = v
+    e.position[v] = e.status[NUM_CANDIDATES]
+    e.status[NUM_CANDIDATES] += 1
+
+
+@compiled
+def queued_start(p, e, v, d):
+    """When candidate v can start on device d behind queues.
+
+    It is remembered: from step to step only starts on one device change.
+    """
+    on = e.on_device[v, d]
+    if on.asked < e.queues.changed[d]:
+        on.queued_start = try_start(p, e.queues, v, d, False)
+        on.asked = e.queues.num_placed[0]
+    return on.queued_start
 
 
 @compiled
@@ -137,7 +177,9 @@ def place(p, w, e, index, d):
     """Place the candidate at ``index`` of the list on device d; its consumers learn of it."""
     v = e.candidates[index]
     e.status[NUM_CANDIDATES] -= 1
-    e.candidates[index] = e.candidates[e.status[NUM_CANDIDATES]]
+    last = e.candidates[e.status[NUM_CANDIDATES]]
+    e.candidates[index] = last
+    e.position[last] = index
     seconds, start = p.op_seconds[v, d], earliest_start(e, v, d)
     e.ops[v].device = d
     e.ops[v].finish = start + seconds
@@ -183,5 +225,4 @@ def _tell_consumer(p, w, e, c, r, v, start):
     op.pending -= 1
     if op.pending == 0:
         op.born = e.status[STEP]
-        e.candidates[e.status[NUM_CANDIDATES]] = c
-        e.status[NUM_CANDIDATES] += 1
+        _release(e, c)

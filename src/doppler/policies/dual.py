@@ -5,8 +5,9 @@ candidates of all these steps, F features, H hidden of the encoder, S hidden of 
 """
 
 import os
+import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from doppler.episode import (
     make_episode,
 )
 from doppler.episode.experts import PLC_BEGINNING, SEL_BEGINNING
+from doppler.episode.view import LARGE
 from doppler.errors import InputError
 from doppler.options import DepthOrNone, Width, checked
 from doppler.policies.choosing import SAMPLE
@@ -33,7 +35,13 @@ from doppler.policies.dual_ablations import (
     blind,
     make_even,
 )
-from doppler.policies.dual_replay import SelRows, placed_before, plc_choices, sel_choices
+from doppler.policies.dual_replay import (
+    SelRows,
+    over_steps,
+    placed_before,
+    plc_choices,
+    sel_choices,
+)
 from doppler.policies.dual_rollout import (
     MOST_CANDIDATES,
     NO_ROOM,
@@ -104,6 +112,9 @@ class DualPolicy(nn.Module):
     Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy; the features that depend on
     the placement, and the sizes, are ours.
     """
+
+    # Recorded of an episode; gradients are those of so many steps (dual_replay.over_steps).
+    most_steps: ClassVar[int] = LARGE
 
     def __init__(
         self,
@@ -186,7 +197,7 @@ class DualPolicy(nn.Module):
 
     def _static_parts(self, view: View) -> StaticParts:
         x_VF, edge_index_2E, edge_E1, to_sink, to_source = self._view_tensors(view)
-        h_VH = self.encoder(x_VF, edge_index_2E, edge_E1)
+        h_VH = self.encoder(x_VF, edge_index_2E, edge_E1, by_op=len(x_VF) > LARGE)
         return self._first_layers(x_VF, h_VH, to_sink.mean(h_VH), to_source.mean(h_VH))
 
     def _first_layers(
@@ -262,9 +273,11 @@ class DualPolicy(nn.Module):
         problem, num = view.problem, len(seeds_B)
         # Decisions to follow, and ties of a SEL that is not learned, may need more. Room that no
         # candidate takes takes no memory either.
-        room = MOST_CANDIDATES * problem.num_ops
+        room, num_steps = MOST_CANDIDATES, min(problem.num_ops, self.most_steps)
+        drawn_by = seeds_B if forced is None else self._seeds_of(forced[0])
         while True:
-            record = make_record(num, view, room)
+            rng = np.random.default_rng(drawn_by)
+            record = make_record(num, view, num_steps, room, rng)
             if forced is not None:
                 record.op[:], record.device[:] = forced
             with torch.no_grad():
@@ -280,6 +293,11 @@ class DualPolicy(nn.Module):
         return Decisions(
             op=record.op, device=record.device, log_prob=record.log_prob, record=record
         )
+
+    def _seeds_of(self, op_BV: NDArray[np.int64]) -> list[int]:
+        """Seeds of what is recorded of decisions to follow: with other weights other steps."""
+        arrays = op_BV, self.plc_out.weight.detach().numpy()
+        return [zlib.crc32(np.ascontiguousarray(array)) for array in arrays]
 
     def _play_into(
         self,
@@ -325,10 +343,10 @@ class DualPolicy(nn.Module):
     def _replay(self, parts: StaticParts, decisions: Decisions) -> tuple[Tensor, Tensor]:
         sel_log_prob_T, sel_entropy_T = self._replay_sel(parts, decisions)
         plc_log_prob_T, plc_entropy_T = self._replay_plc(parts, decisions)
-        shape = decisions.op.shape
+        record = decisions.record
         return (
-            sel_log_prob_T.view(shape).sum(1) + plc_log_prob_T.view(shape).sum(1),
-            sel_entropy_T.view(shape).sum(1) + plc_entropy_T.view(shape).sum(1),
+            over_steps(sel_log_prob_T, record) + over_steps(plc_log_prob_T, record),
+            over_steps(sel_entropy_T, record) + over_steps(plc_entropy_T, record),
         )
 
     def _replay_sel(self, parts: StaticParts, decisions: Decisions) -> tuple[Tensor, Tensor]:
@@ -340,15 +358,20 @@ class DualPolicy(nn.Module):
 
     def _replay_plc(self, parts: StaticParts, decisions: Decisions) -> tuple[Tensor, Tensor]:
         record: Record = decisions.record
-        x_NF = torch.from_numpy(record.device_x).flatten(0, 2)  # a row for each step and device
-        static_NP = placed_before(parts.plc_op_VP, parts.plc_placed_VP, record)
+        num = record.step.shape[1]
+        x_BSDF, experts_BSDX, mask_BSD = (
+            torch.from_numpy(seen[:, :num])
+            for seen in (record.device_x, record.device_experts, record.device_mask)
+        )
+        x_NF = x_BSDF.flatten(0, 2)  # a row for each step and device
+        static_NP = placed_before(parts.plc_op_VP, parts.plc_placed_VP, record, record.num_before)
         hidden_NP = torch.addmm(static_NP, x_NF, self._plc_in(x_NF.shape[-1]).T)
-        closed_TD = torch.from_numpy(record.device_mask == 0).flatten(0, 1)
+        closed_TD = (mask_BSD == 0).flatten(0, 1)
         return plc_choices(
             hidden_NP.unflatten(0, closed_TD.shape),
             self.plc_mid,
             self.plc_out,
-            torch.from_numpy(record.device_experts).flatten(0, 1) @ self.plc_experts,
+            experts_BSDX.flatten(0, 1) @ self.plc_experts,
             closed_TD,
-            torch.from_numpy(decisions.judged[1]).flatten(),
+            torch.from_numpy(np.take_along_axis(decisions.judged[1], record.step, 1)).flatten(),
         )

@@ -4,6 +4,7 @@ Shape suffixes: B episodes, V ops and steps, E edges, D devices, C states (an ep
 its steps), N candidates in these states, F features, H hidden of the encoder, P hidden of PLC.
 """
 
+import sys
 from typing import Literal, NotRequired, TypedDict, Unpack
 
 import numpy as np
@@ -48,6 +49,8 @@ class StepwiseDualPolicy(DualPolicy):
     Source: DOPPLER (Yao et al., ICLR 2026), ablation of message passing per episode against per
     step; Placeto (Addanki et al. 2019) encodes at every step.
     """
+
+    most_steps = sys.maxsize
 
     def __init__(self, **options: Unpack[_Options]) -> None:
         super().__init__(**options)

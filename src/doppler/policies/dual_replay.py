@@ -13,31 +13,32 @@ from torch import Tensor, nn
 from torch_geometric.utils import scatter
 
 from doppler.compiled import compiled
-from doppler.policies.dual_rollout import Record
+from doppler.policies.dual_rollout import Record, parts_of_episode
 from doppler.policies.encoder import LEAKINESS
 
 
 class SelRows:
     """The recorded candidates of some episodes, one row each, as tensors.
 
-    op: [N]. x: [N, F]. experts: [N, X]. step: [N] step t of episode b is step b * V + t. chosen:
-    [T] the row of the choice, or of what was advised in its place. num_steps: T.
+    op: [N]. x: [N, F]. experts: [N, X]. step: [N] recorded step s of episode b is step b * S + s.
+    chosen: [T] the row of the choice, or of what was advised in its place. num_steps: T.
     """
 
     def __init__(self, record: Record, advised_op_BV: NDArray[np.int64] | None = None) -> None:
-        rows_B = record.candidate_ptr[:, -1]
+        num = record.step.shape[1]
+        rows_B = record.candidate_ptr[:, num]
         first_B = np.concatenate([[0], np.cumsum(rows_B)[:-1]])
-        self.num_steps = record.op.size
+        self.num_steps = record.step.size
         self.op = torch.from_numpy(_joined(record.candidate_op, rows_B))
         self.x = torch.from_numpy(_joined(record.candidate_x, rows_B))
         self.experts = torch.from_numpy(_joined(record.candidate_experts, rows_B))
         self.step = torch.repeat_interleave(
             torch.arange(self.num_steps),
-            torch.from_numpy(np.diff(record.candidate_ptr, axis=1).ravel()),
+            torch.from_numpy(np.diff(record.candidate_ptr[:, : num + 1], axis=1).ravel()),
         )
-        self.chosen = torch.from_numpy((record.chosen + first_B[:, None]).ravel())
+        self.chosen = torch.from_numpy((record.chosen[:, :num] + first_B[:, None]).ravel())
         if advised_op_BV is not None:
-            advised_T = torch.from_numpy(advised_op_BV.ravel())
+            advised_T = torch.from_numpy(np.take_along_axis(advised_op_BV, record.step, 1).ravel())
             self.chosen = (self.op == advised_T[self.step]).nonzero()[:, 0]
             assert len(self.chosen) == self.num_steps, "advice is to take a candidate"
 
@@ -68,8 +69,20 @@ def among_candidates(logit_N: Tensor, step_N: Tensor, chosen_T: Tensor) -> tuple
     return log_prob_N[chosen_T], entropy_T
 
 
+def over_steps(x_T: Tensor, record: Record) -> Tensor:
+    """The sum over all steps of each episode [B], of what the recorded ones have.
+
+    Where some are recorded, each stands for its part of the episode: the sum is right in the mean.
+    """
+    (num, num_steps), num_ops = record.step.shape, record.op.shape[1]
+    x_BS = x_T.view(num, num_steps)
+    if num_steps < num_ops:
+        x_BS = x_BS * torch.from_numpy(np.diff(parts_of_episode(num_ops, num_steps)))
+    return x_BS.sum(1)
+
+
 class PlacedOps(Protocol):
-    """What `placed_before` reads of a record: op, device [B, V] and device_mask [B, V, D]."""
+    """What `placed_before` reads of a record: op, device [B, V] and device_mask [B, S, D]."""
 
     @property
     def op(self) -> NDArray[np.int64]: ...
@@ -79,65 +92,89 @@ class PlacedOps(Protocol):
     def device_mask(self) -> NDArray[np.int64]: ...
 
 
-def placed_before(own_VP: Tensor, added_VP: Tensor, record: PlacedOps) -> Tensor:
+def placed_before(
+    own_VP: Tensor,
+    added_VP: Tensor,
+    record: PlacedOps,
+    num_before_BV: NDArray[np.int64] | None = None,
+) -> Tensor:
     """For each step and device [T * D, P]: of the step's op, plus the sum of what is there before.
 
     own_VP: of an op itself. added_VP: what it adds to its device for all later steps.
+    num_before_BV: see Record; None: all steps are recorded.
     """
-    return _PlacedBefore.apply(own_VP, added_VP, record)  # pyright: ignore[reportReturnType]
+    if num_before_BV is None:
+        num, num_ops = record.op.shape
+        num_before_BV = np.broadcast_to(np.arange(num_ops + 1), (num, num_ops + 1)).copy()
+    apply = _PlacedBefore.apply
+    return apply(own_VP, added_VP, record, num_before_BV)  # pyright: ignore[reportReturnType]
 
 
 class _PlacedBefore(torch.autograd.Function):
     """Sums along episodes, compiled: torch would need a dozen passes over the result."""
 
     @staticmethod
-    def forward(ctx: Any, own_VP: Tensor, added_VP: Tensor, record: PlacedOps) -> Tensor:
-        ctx.record = record
+    def forward(
+        ctx: Any,
+        own_VP: Tensor,
+        added_VP: Tensor,
+        record: PlacedOps,
+        num_before_BV: NDArray[np.int64],
+    ) -> Tensor:
+        ctx.decisions = record.op, record.device, num_before_BV
         num_devices, width = record.device_mask.shape[-1], own_VP.shape[1]
-        out_TDP = np.empty((record.op.size, num_devices, width), np.float32)
+        out_TDP = np.empty((num_before_BV[:, -1].sum(), num_devices, width), np.float32)
         on_DP = np.empty((num_devices, width), np.float32)
         arrays = own_VP.detach().numpy(), added_VP.detach().numpy()
-        _sum_before(*arrays, record.op, record.device, on_DP, out_TDP)
+        _sum_before(*arrays, *ctx.decisions, on_DP, out_TDP)
+        ctx.num_devices = num_devices
         return torch.from_numpy(out_TDP).flatten(0, 1)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        record: PlacedOps = ctx.record
-        num_ops, num_devices = record.op.shape[1], record.device_mask.shape[-1]
-        gradient_TDP = gradients[0].unflatten(0, (-1, num_devices)).contiguous().numpy()
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        num_ops = ctx.decisions[0].shape[1]
+        gradient_TDP = gradients[0].unflatten(0, (-1, ctx.num_devices)).contiguous().numpy()
         own_VP, added_VP = np.zeros((2, num_ops, gradient_TDP.shape[2]), np.float32)
         later_DP = np.empty(gradient_TDP.shape[1:], np.float32)
-        _sum_back(gradient_TDP, record.op, record.device, later_DP, own_VP, added_VP)
-        return torch.from_numpy(own_VP), torch.from_numpy(added_VP), None
+        _sum_back(gradient_TDP, *ctx.decisions, later_DP, own_VP, added_VP)
+        return torch.from_numpy(own_VP), torch.from_numpy(added_VP), None, None
 
 
 @compiled
-def _sum_before(own_VP, added_VP, op_BV, device_BV, on_DP, out_TDP):
-    num_ops, (num_devices, width) = op_BV.shape[1], on_DP.shape
+def _sum_before(own_VP, added_VP, op_BV, device_BV, num_before_BV, on_DP, out_TDP):
+    num_ops, (num_devices, width), row = op_BV.shape[1], on_DP.shape, 0
     for b in range(len(op_BV)):
         on_DP[:, :] = np.float32(0.0)
         for t in range(num_ops):
             v, taken = op_BV[b, t], device_BV[b, t]
-            for d in range(num_devices):
-                for j in range(width):
-                    out_TDP[b * num_ops + t, d, j] = own_VP[v, j] + on_DP[d, j]
+            if num_before_BV[b, t + 1] > num_before_BV[b, t]:
+                for d in range(num_devices):
+                    for j in range(width):
+                        out_TDP[row, d, j] = own_VP[v, j] + on_DP[d, j]
+                row += 1
             for j in range(width):
                 on_DP[taken, j] += added_VP[v, j]
 
 
 @compiled
-def _sum_back(gradient_TDP, op_BV, device_BV, later_DP, own_VP, added_VP):
+def _sum_back(gradient_TDP, op_BV, device_BV, num_before_BV, later_DP, own_VP, added_VP):
     num_ops, (num_devices, width) = op_BV.shape[1], later_DP.shape
+    end = 0
     for b in range(len(op_BV)):
         later_DP[:, :] = np.float32(0.0)
+        first = end
+        end = first + num_before_BV[b, num_ops]
         for t in range(num_ops - 1, -1, -1):
             v, taken = op_BV[b, t], device_BV[b, t]
             for j in range(width):
                 added_VP[v, j] += later_DP[taken, j]
+            if num_before_BV[b, t + 1] == num_before_BV[b, t]:
+                continue
+            row = first + num_before_BV[b, t]
             for d in range(num_devices):
                 for j in range(width):
-                    own_VP[v, j] += gradient_TDP[b * num_ops + t, d, j]
-                    later_DP[d, j] += gradient_TDP[b * num_ops + t, d, j]
+                    own_VP[v, j] += gradient_TDP[row, d, j]
+                    later_DP[d, j] += gradient_TDP[row, d, j]
 
 
 def plc_choices(

@@ -17,6 +17,7 @@ from doppler.episode.features import (
     NUM_SEL_FEATURES,
     NUM_SEL_GROUP_FEATURES,
     device_features,
+    open_devices,
     sel_features,
 )
 from doppler.episode.heuristic import (
@@ -25,7 +26,8 @@ from doppler.episode.heuristic import (
     largest_b_levels_first,
 )
 from doppler.episode.process import NUM_CANDIDATES, place, reset
-from doppler.episode.view import View
+from doppler.episode.ready import swap_candidates
+from doppler.episode.view import LARGE, View
 from doppler.policies.choosing import choose, log_prob_of
 
 Float32 = NDArray[np.float32]
@@ -33,8 +35,9 @@ LEAKINESS = np.float32(0.1)
 # Results of an episode that was not played to its end.
 NO_ROOM, NO_SUCH_CHOICE = -1, -2
 # SEL looks at no more candidates than these, those that can start earliest: where thousands of ops
-# are ready, recording them all would take gigabytes.
-MOST_CANDIDATES = 64
+# are ready, recording them all would take gigabytes. In large graphs at fewer: makespans of 3,000
+# and 10,000 ops were the same with 16 and with 64, to 0.3%.
+MOST_CANDIDATES, MOST_IN_LARGE = 64, 32
 
 
 class HeadWeights(NamedTuple):
@@ -56,19 +59,24 @@ class HeadWeights(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What the policy saw and chose in each episode, for the replay with gradients."""
+    """What the policy saw and chose in each episode, for the replay with gradients.
+
+    Of large graphs it is what S of the steps saw; so much for one step more is scratch.
+    """
 
     op: NDArray[np.int64]  # [B, V]
     device: NDArray[np.int64]  # [B, V]
-    log_prob: NDArray[np.float64]  # [B]
-    candidate_ptr: NDArray[np.int64]  # [B, V + 1] candidates of step t are rows ptr[t]:ptr[t + 1]
+    log_prob: NDArray[np.float64]  # [B] of all steps
+    step: NDArray[np.int64]  # [B, S] the steps recorded, one of each of `parts_of_episode`
+    num_before: NDArray[np.int64]  # [B, V + 1] how many of them come before each step
+    candidate_ptr: NDArray[np.int64]  # [B, S + 1] candidates of the s-th are rows ptr[s]:ptr[s + 1]
     candidate_op: NDArray[np.int64]  # [B, N]
     candidate_x: Float32  # [B, N, F]; of merged views with the features of groups
     candidate_experts: Float32  # [B, N, X]
-    chosen: NDArray[np.int64]  # [B, V] the row of the chosen candidate
-    device_x: Float32  # [B, V, D, F]; the same
-    device_experts: Float32  # [B, V, D, X]
-    device_mask: NDArray[np.int64]  # [B, V, D]
+    chosen: NDArray[np.int64]  # [B, S] the row of the chosen candidate
+    device_x: Float32  # [B, S, D, F]; the same
+    device_experts: Float32  # [B, S, D, X]
+    device_mask: NDArray[np.int64]  # [B, S, D]
 
 
 class HeadBuffers(NamedTuple):
@@ -95,19 +103,39 @@ def make_head_buffers(weights: HeadWeights, num_devices: int) -> HeadBuffers:
     )
 
 
-def make_record(num_episodes: int, view: View, room: int) -> Record:
-    """Space for the given number of episodes with ``room`` candidates each."""
+def parts_of_episode(num_ops: int, num_steps: int) -> NDArray[np.int64]:
+    """Where each of ``num_steps`` equal parts of an episode begins, and where the last ends."""
+    return np.arange(num_steps + 1) * num_ops // num_steps
+
+
+def make_record(
+    num_episodes: int, view: View, num_steps: int, room: int, rng: np.random.Generator
+) -> Record:
+    """Space for so many steps of the given number of episodes, ``room`` candidates for each step.
+
+    rng: draws the steps, one of each part of an episode, so that all are as likely.
+    """
     num_ops, num_devices = view.problem.num_ops, view.problem.num_devices
     num_seen, num_seen_of_devices = NUM_SEL_FEATURES, NUM_DEVICE_FEATURES
     if view.is_merged:
         num_seen += NUM_SEL_GROUP_FEATURES
         num_seen_of_devices += NUM_DEVICE_GROUP_FEATURES
-    shape = (num_episodes, num_ops)
+    begin_S = parts_of_episode(num_ops, num_steps)
+    step_BS = np.broadcast_to(begin_S[:-1], (num_episodes, num_steps)).copy()
+    if num_steps < num_ops:
+        step_BS += rng.integers(np.diff(begin_S), size=step_BS.shape)
+    num_before = np.zeros((num_episodes, num_ops + 1), np.int64)
+    np.put_along_axis(num_before, step_BS + 1, 1, axis=1)
+    np.cumsum(num_before, axis=1, out=num_before)
+    slots = num_steps + (num_steps < num_ops)
+    shape, room = (num_episodes, slots), room * slots
     return Record(
-        op=np.empty(shape, np.int64),
-        device=np.empty(shape, np.int64),
+        op=np.empty((num_episodes, num_ops), np.int64),
+        device=np.empty((num_episodes, num_ops), np.int64),
         log_prob=np.zeros(num_episodes),
-        candidate_ptr=np.zeros((num_episodes, num_ops + 1), np.int64),
+        step=step_BS,
+        num_before=num_before,
+        candidate_ptr=np.zeros((num_episodes, slots + 1), np.int64),
         candidate_op=np.empty((num_episodes, room), np.int64),
         candidate_x=np.empty((num_episodes, room, num_seen), np.float32),
         candidate_experts=np.empty((num_episodes, room, NUM_SEL_EXPERTS), np.float32),
@@ -169,25 +197,29 @@ def _plc_logit(weights, v, d, x, scratch):
 
 
 @compiled
-def _candidates(p, w, weights, e, scratch, forced, b, t, rows, record):
-    """Record the open candidates from row ``rows`` on, their logits in scratch.
+def _candidates(p, w, weights, e, scratch, forced, b, t, s, record):
+    """Record the open candidates, their logits in scratch; of recorded step ``s``, or before it.
 
     Returns their number, and the place of the forced one in the list of candidates, or -1.
     """
-    index, count = -1, e.status[NUM_CANDIDATES]
+    index, count, rows = -1, e.status[NUM_CANDIDATES], record.candidate_ptr[b, s]
     if not weights.sel_learned:
         count = largest_b_levels_first(w, e)
-    elif count > MOST_CANDIDATES:
-        bring_earliest_starts_forward(w, e, MOST_CANDIDATES)
-        count = MOST_CANDIDATES
+    else:
+        most = MOST_CANDIDATES if len(e.ops) <= LARGE else MOST_IN_LARGE
+        if count > most:
+            bring_earliest_starts_forward(w, e, most)
+            count = most
     if forced:
         for i in range(e.status[NUM_CANDIDATES]):
             if e.candidates[i] == record.op[b, t]:
                 index = i
-        if index >= count:  # none of those: then all are open
+        if index >= count and weights.sel_learned and len(e.ops) > LARGE:
+            swap_candidates(e, index, count - 1)  # it takes the place of the last of those
+            index = count - 1
+        elif index >= count:  # none of those: then all are open
             count = e.status[NUM_CANDIDATES]
-    record.candidate_ptr[b, t] = rows
-    record.candidate_ptr[b, t + 1] = rows + count
+    record.candidate_ptr[b, s + 1] = rows + count
     if rows + count > record.candidate_op.shape[1]:
         return NO_ROOM, index
     experts = record.candidate_experts[b, rows : rows + count]
@@ -203,11 +235,11 @@ def _candidates(p, w, weights, e, scratch, forced, b, t, rows, record):
 
 
 @compiled
-def _devices(p, w, weights, e, scratch, v, taken, b, t, record):
+def _devices(p, w, weights, e, scratch, v, taken, b, s, record):
     """Record the devices for op v, their logits in scratch; ``taken`` is the forced one, or -1."""
     num_devices = len(e.devices)
-    mask = record.device_mask[b, t]
-    device_features(p, w, e, v, record.device_x[b, t], mask)
+    mask = record.device_mask[b, s]
+    device_features(p, w, e, v, record.device_x[b, s], mask)
     # A teacher may take another of several equal empty devices: it is the same choice.
     if taken >= 0 and mask[taken] == 0:
         for other in range(taken):
@@ -217,11 +249,24 @@ def _devices(p, w, weights, e, scratch, v, taken, b, t, record):
                 break
     if not weights.plc_learned:
         close_later_starts(w, e, v, taken, mask)
-    experts = record.device_experts[b, t]
+    experts = record.device_experts[b, s]
     plc_experts(p, w, e, v, mask, experts)
     for d in range(num_devices):
-        logit = _plc_logit(weights, v, d, record.device_x[b, t, d], scratch)
+        logit = _plc_logit(weights, v, d, record.device_x[b, s, d], scratch)
         scratch.logits[d] = logit + _expert_logit(weights.plc_experts, experts[d])
+
+
+@compiled
+def _only_device(w, e, v, mask):
+    """The device to which op v must go, -1 if there are several."""
+    open_devices(w, e, v, mask)
+    only = -1
+    for d in range(len(mask)):
+        if mask[d] != 0:
+            if only >= 0:
+                return -1
+            only = d
+    return only
 
 
 @compiled
@@ -237,8 +282,8 @@ def begin(p, e, b, record):
 def step(p, w, weights, e, scratch, explore, seed, forced, b, t, record):
     """Take and record step t of episode b; returns what `play` does."""
     num_devices = len(e.devices)
-    logits, rows = scratch.logits, record.candidate_ptr[b, t]
-    count, index = _candidates(p, w, weights, e, scratch, forced, b, t, rows, record)
+    logits, s = scratch.logits, record.num_before[b, t]
+    count, index = _candidates(p, w, weights, e, scratch, forced, b, t, s, record)
     if count == NO_ROOM:
         return NO_ROOM
     if forced and index < 0:
@@ -248,23 +293,26 @@ def step(p, w, weights, e, scratch, explore, seed, forced, b, t, record):
     record.log_prob[b] += log_prob_of(logits, scratch.allowed, count, index)
     v = e.candidates[index]
     record.op[b, t] = v
-    record.chosen[b, t] = rows + index
+    record.chosen[b, s] = record.candidate_ptr[b, s] + index
 
     d = record.device[b, t] if forced else -1
     if forced and (d < 0 or d >= num_devices or p.op_seconds[v, d] == np.inf):
         return NO_SUCH_CHOICE
-    mask = record.device_mask[b, t]
-    _devices(p, w, weights, e, scratch, v, d, b, t, record)
-    if forced and mask[d] == 0:
-        return NO_SUCH_CHOICE
-    if not forced:
-        d = choose(logits, mask, num_devices, explore, seed, 2 * t + 1)
-    record.log_prob[b] += log_prob_of(logits, mask, num_devices, d)
+    mask, is_recorded = record.device_mask[b, s], record.num_before[b, t + 1] > s
+    if not (forced or is_recorded):
+        d = _only_device(w, e, v, mask)
+    if forced or d < 0:
+        _devices(p, w, weights, e, scratch, v, d, b, s, record)
+        if forced and mask[d] == 0:
+            return NO_SUCH_CHOICE
+        if not forced:
+            d = choose(logits, mask, num_devices, explore, seed, 2 * t + 1)
+        record.log_prob[b] += log_prob_of(logits, mask, num_devices, d)
     record.device[b, t] = d
     for j in range(weights.plc_op.shape[1]):
         scratch.placed[d, j] += weights.plc_placed[v, j]
     place(p, w, e, index, d)
-    return rows + count
+    return record.candidate_ptr[b, s + 1]
 
 
 @compiled

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import ResGatedGraphConv
 
 LEAKINESS = 0.1
+# Edges whose messages are computed together where no gradients are asked for: a core's cache.
+_EDGES_AT_ONCE = 1 << 14
 
 
 class GraphEncoder(nn.Module):
@@ -34,15 +36,48 @@ class GraphEncoder(nn.Module):
         )
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(rounds))
 
-    def forward(self, x_VF: Tensor, edge_index_2E: Tensor, edge_E1: Tensor) -> Tensor:
-        """Embeddings H_v [V, H] of op features, edges (src, dst) and edge features."""
+    def forward(
+        self, x_VF: Tensor, edge_index_2E: Tensor, edge_E1: Tensor, *, by_op: bool = False
+    ) -> Tensor:
+        """Embeddings H_v [V, H] of op features, edges (src, dst) and edge features.
+
+        by_op: multiply by weights once for each op in place of once for each edge: sums differ in
+        the last digits, and take a fraction of the time and memory.
+        """
         h_VH = nn.functional.leaky_relu(self.embed(x_VF), LEAKINESS)
         against_2E = edge_index_2E.flip(0)
         rounds = zip(self.forward_rounds, self.backward_rounds, self.norms, strict=True)
         for along, against, norm in rounds:
-            message_VH = along(h_VH, edge_index_2E, edge_E1) + against(h_VH, against_2E, edge_E1)
+            if by_op:
+                message_VH = _messages(along, h_VH, edge_index_2E, edge_E1)
+                message_VH = message_VH + _messages(against, h_VH, against_2E, edge_E1)
+            else:
+                message_VH = along(h_VH, edge_index_2E, edge_E1)
+                message_VH = message_VH + against(h_VH, against_2E, edge_E1)
             h_VH = h_VH + nn.functional.leaky_relu(norm(message_VH), LEAKINESS)
         return h_VH
+
+
+def _messages(
+    conv: ResGatedGraphConv, h_VH: Tensor, edge_index_2E: Tensor, edge_EF: Tensor
+) -> Tensor:
+    """What ``conv`` returns; its layers are applied to ops and edges by themselves, then added."""
+    width, linear = h_VH.shape[1], nn.functional.linear
+    key, query, value = conv.lin_key, conv.lin_query, conv.lin_value
+    to_VH = linear(h_VH, key.weight[:, :width], key.bias + query.bias)
+    from_weight = torch.cat([query.weight[:, :width], value.weight[:, :width]])
+    from_V2H = linear(h_VH, from_weight, torch.cat([torch.zeros_like(value.bias), value.bias]))
+    edge_weight = torch.cat([key.weight + query.weight, value.weight])[:, width:]
+    received_VH = conv.lin_skip(h_VH) + conv.bias
+    num_edges = edge_index_2E.shape[1]
+    at_once = num_edges if torch.is_grad_enabled() else _EDGES_AT_ONCE
+    for first in range(0, num_edges, at_once):
+        src_E, dst_E = edge_index_2E[:, first : first + at_once]
+        gate_E2H = from_V2H[src_E] + linear(edge_EF[first : first + at_once], edge_weight)
+        gate_EH = (gate_E2H[:, :width] + to_VH[dst_E]).sigmoid()
+        message_EH = gate_EH * gate_E2H[:, width:]
+        received_VH = received_VH.scatter_add_(0, dst_E[:, None].expand_as(message_EH), message_EH)
+    return received_VH
 
 
 class NoEncoder(nn.Module):
@@ -50,7 +85,9 @@ class NoEncoder(nn.Module):
 
     width = 1  # layers of width 0 make torch warn
 
-    def forward(self, x_VF: Tensor, edge_index_2E: Tensor, edge_E1: Tensor) -> Tensor:
+    def forward(
+        self, x_VF: Tensor, edge_index_2E: Tensor, edge_E1: Tensor, *, by_op: bool = False
+    ) -> Tensor:
         """Zeros [V, 1]."""
         return x_VF.new_zeros(len(x_VF), self.width)
 

@@ -30,6 +30,8 @@ class Queues(NamedTuple):
     arrival: FloatArray  # [R, D] of regions that were sent, -1 elsewhere
     into: FloatArray  # [D] link_free of the links into one device, if an op were placed there
     start: FloatArray  # [D] of one op on each device
+    changed: NDArray[np.int64]  # [D] how many were placed when starts there last changed
+    num_placed: NDArray[np.int64]  # [1]
     out_free: FloatArray  # [H, N] when all that was sent through an interface is there; or [0, 0]
     in_free: FloatArray  # [H, N] the same of what is received
     out_then: FloatArray  # [H, N] both, if an op were placed somewhere
@@ -49,6 +51,8 @@ def make_queues(p: ProblemArrays, *, waits: bool = True) -> Queues:
         arrival=np.zeros((len(p.size), num_devices)),
         into=np.zeros(num_devices),
         start=np.zeros(num_devices),
+        changed=np.zeros(num_devices, np.int64),
+        num_placed=np.zeros(1, np.int64),
         out_free=np.zeros(interfaces),
         in_free=np.zeros(interfaces),
         out_then=np.zeros(interfaces),
@@ -63,6 +67,8 @@ def empty_queues(q):
     q.device_free[:] = 0.0
     q.link_free[:, :] = 0.0
     q.arrival[:, :] = -1.0
+    q.changed[:] = 0
+    q.num_placed[0] = 0
     q.out_free[:, :] = 0.0
     q.in_free[:, :] = 0.0
 
@@ -138,4 +144,8 @@ def place_in_queues(p, q, v, d):
     q.device[v] = d
     q.finish[v] = start + p.op_seconds[v, d]
     q.device_free[d] = q.finish[v]
+    q.num_placed[0] += 1
+    q.changed[d] = q.num_placed[0]  # what goes elsewhere uses other links,
+    if len(p.host) > 0:  # but maybe the same interfaces
+        q.changed[:] = q.num_placed[0]
     return start

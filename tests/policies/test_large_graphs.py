@@ -1,0 +1,182 @@
+"""Graphs of thousands of ops: which candidates are seen, and gradients of sampled steps."""
+
+import numpy as np
+import pytest
+import torch
+from problems import cluster_of, random_problem
+from test_dual import assert_possible, make_policy, replayed
+
+from doppler.episode import make_view, merged
+from doppler.episode.view import LARGE
+from doppler.graph.synthetic import synthetic
+from doppler.policies import Decisions, DualPolicy
+from doppler.policies.dual_rollout import MOST_IN_LARGE
+from doppler.policies.encoder import GraphEncoder
+from doppler.problem import Problem, build
+
+
+def large_problem(family: str, num_ops: int = 1300) -> Problem:
+    """Devices of two speeds, the last of which is slower to reach."""
+    graph = synthetic(family=family, num_ops=num_ops, transfer_ratio=1.0, seed=3)
+    rate = np.array([[1, 2, 1], [2, 1, 1], [1, 1, 1]]) * 1e9
+    problem = build(graph, cluster_of([1e12, 1e12, 2e12], bytes_per_s=rate))
+    assert problem.num_ops > LARGE
+    return problem
+
+
+class PlainProcess:
+    """When candidates could start, without contention, in plain numpy."""
+
+    def __init__(self, view) -> None:
+        self.p, self.w = view.problem.arrays, view.arrays
+        num_ops, num_devices = self.p.op_seconds.shape
+        self.free = np.zeros(num_devices)
+        self.ready = np.zeros((num_ops, num_devices))
+        self.left = np.diff(self.p.read_ptr)
+        self.home = np.full(num_ops, -1)
+        self.candidates = set(np.flatnonzero(self.left == 0).tolist())
+
+    def first(self, num: int) -> set[int]:
+        """The candidates that can start earliest."""
+        ops = np.array(sorted(self.candidates))
+        start = np.maximum(self.free, self.ready[ops])
+        home = self.home[self.w.group[ops]]
+        elsewhere = (home[:, None] >= 0) & (home[:, None] != np.arange(len(self.free)))
+        earliest = np.where(elsewhere, np.inf, start).min(axis=1)
+        return set(ops[np.lexsort((ops, -self.w.b_level[ops], earliest))][:num].tolist())
+
+    def place(self, v: int, d: int) -> None:
+        """Op v starts on device d as early as it can."""
+        p = self.p
+        self.candidates.remove(v)
+        self.free[d] = max(self.free[d], self.ready[v, d]) + p.op_seconds[v, d]
+        self.home[self.w.group[v]] = d
+        for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
+            move = p.latency_s[d] + p.size[r] * p.seconds_per_size[d]
+            move[d] = 0.0
+            for c in p.consumers[p.consumer_ptr[r] : p.consumer_ptr[r + 1]].tolist():
+                self.ready[c] = np.maximum(self.ready[c], self.free[d] + move)
+                self.left[c] -= 1
+                if self.left[c] == 0:
+                    self.candidates.add(c)
+
+
+@pytest.mark.parametrize("family", ["tree", "butterfly", "elimination"])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_the_candidates_that_can_start_earliest_are_seen(family, grouped):
+    problem = large_problem(family)
+    view = make_view(problem)
+    if grouped:
+        view = merged(view, least_weight_s=0.0, cap_s=5 * view.arrays.mean_op_s)
+    decisions = make_policy().rollout(view, 1, 0.2, np.random.default_rng(0))
+    assert_possible(problem, decisions)
+    record, process, wide = decisions.record, PlainProcess(view), 0
+    recorded = dict(zip(record.step[0].tolist(), range(LARGE), strict=True))
+    steps = zip(decisions.op[0].tolist(), decisions.device[0].tolist(), strict=True)
+    for t, (v, d) in enumerate(steps):
+        if t in recorded:
+            first, end = record.candidate_ptr[0, recorded[t] : recorded[t] + 2]
+            expected = process.first(MOST_IN_LARGE)
+            assert set(record.candidate_op[0, first:end].tolist()) == expected
+            wide += len(process.candidates) > MOST_IN_LARGE
+        process.place(v, d)
+    assert wide > 100
+
+
+def test_a_followed_op_that_would_not_have_been_seen_takes_the_place_of_the_last():
+    problem = large_problem("tree")
+    view, policy = make_view(problem), make_policy()
+    by_number = np.argsort(view.arrays.depth, kind="stable")[None]
+    followed = policy.follow(view, by_number, np.zeros_like(by_number))
+    record = followed.record
+    assert followed.op.tolist() == by_number.tolist()
+    assert np.diff(record.candidate_ptr[0, : LARGE + 1]).max() == MOST_IN_LARGE
+    chosen = record.candidate_op[0, record.chosen[0, :LARGE]]
+    assert chosen.tolist() == by_number[0, record.step[0]].tolist()
+
+
+# --- Sampled steps ------------------------------------------------------------------------------
+
+
+class Sampling(DualPolicy):
+    """It records six steps of an episode."""
+
+    most_steps = 6
+
+
+def sampled_and_exact(view, seed: int) -> tuple[Decisions, Decisions, DualPolicy, DualPolicy]:
+    """An episode, recorded in part and as a whole, and the policies that recorded it so."""
+    exact = make_policy(sharpness=10.0)
+    policy = Sampling(hidden=8, rounds=2, sel_hidden=8, plc_hidden=8)
+    policy.load_state_dict(exact.state_dict())
+    played = policy.rollout(view, 4, None, np.random.default_rng(seed))
+    return played, exact.follow(view, played.op, played.device), policy, exact
+
+
+def gradients(policy: DualPolicy, view, decisions: Decisions) -> np.ndarray:
+    """Of log-probabilities and entropies, in a row."""
+    policy.zero_grad()
+    log_prob_B, entropy_B = policy.log_prob(view, decisions)
+    (log_prob_B.sum() + 0.5 * entropy_B.sum()).backward()
+    found = [p.grad.flatten().numpy() for p in policy.parameters() if p.grad is not None]
+    return np.concatenate(found)
+
+
+def test_sampled_steps_have_the_gradient_of_all_steps_in_the_mean():
+    view = make_view(random_problem(2, num_ops=20, num_devices=3))
+    differences, values = [], []
+    for seed in range(300):
+        sampled, whole, policy, exact = sampled_and_exact(view, seed)
+        np.testing.assert_array_equal(sampled.log_prob, whole.log_prob)
+        assert sampled.record.device_x.shape[1] == 7
+        differences.append(gradients(policy, view, sampled) - gradients(exact, view, whole))
+        values.append((replayed(policy, view, sampled) - whole.log_prob).mean())
+    for sample in (np.stack(differences), np.array(values)[:, None]):
+        error = sample.std(axis=0) / np.sqrt(len(sample))
+        assert error.max() > 1e-3, "it is a sample"
+        z = sample.mean(axis=0)[error > 1e-6] / error[error > 1e-6]
+        assert (z**2).mean() < 2.0
+        assert np.abs(z).max() < 5.0
+
+
+def test_every_step_is_sampled_and_others_with_other_weights():
+    view = make_view(random_problem(2, num_ops=20, num_devices=3))
+    steps = {
+        int(t) for seed in range(20) for t in sampled_and_exact(view, seed)[0].record.step.flat
+    }
+    assert steps == set(range(20))
+    played, _, policy, _ = sampled_and_exact(view, 0)
+    followed = [policy.follow(view, played.op, played.device).record.step for _ in range(2)]
+    np.testing.assert_array_equal(*followed)
+    with torch.no_grad():
+        policy.plc_out.weight.mul_(2.0)
+    later = policy.follow(view, played.op, played.device).record.step
+    assert (later != followed[0]).any()
+
+
+def test_what_is_recorded_of_an_episode_has_a_largest_size():
+    view = make_view(large_problem("layered", 4000))
+    record = make_policy().rollout(view, 1, None, np.random.default_rng(0)).record
+    assert record.step.shape == (1, LARGE)
+    assert record.device_x.shape[1] == LARGE + 1
+    assert record.candidate_x.shape[1] <= 64 * (LARGE + 1)
+
+
+def test_messages_of_ops_and_edges_by_themselves_are_those_of_both_together(monkeypatch):
+    torch.manual_seed(0)
+    encoder = GraphEncoder(num_features=3, hidden=8, rounds=2, num_edge_features=2)
+    x_VF, edge_E2 = torch.randn(9, 3), torch.randn(30, 2)
+    edge_2E = torch.randint(9, (2, 30))
+    expected_VH = encoder(x_VF, edge_2E, edge_E2)
+    found_VH = encoder(x_VF, edge_2E, edge_E2, by_op=True)
+    torch.testing.assert_close(found_VH, expected_VH)
+    weights = list(encoder.parameters())
+    for found, expected in zip(
+        torch.autograd.grad(found_VH.sum(), weights),
+        torch.autograd.grad(expected_VH.sum(), weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr("doppler.policies.encoder._EDGES_AT_ONCE", 7)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(x_VF, edge_2E, edge_E2, by_op=True), expected_VH)
