@@ -19,7 +19,7 @@ from doppler.einsum import Decomposition, lower
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
-from doppler.importing import as_call, import_module, load_exported
+from doppler.importing import TorchProgram, as_call, import_module, load_exported
 from doppler.options import Count, Positive, Seed, checked
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED
@@ -111,15 +111,8 @@ def place(
     if isinstance(model, DataflowGraph):
         graph, source = model, None
     else:
-        if isinstance(model, str | Path):
-            model = load_exported(model)
-        if isinstance(model, nn.Module) and example_inputs is None and example_kwargs is None:
-            raise InputError("place: a module needs example_inputs")
-        args, kwargs = as_call(example_inputs, example_kwargs or {})
         with phases.timed("export"):
-            source = import_module(
-                model, args, kwargs, training=training, learning_rate=learning_rate
-            )
+            source = _imported(model, example_inputs, example_kwargs, training, learning_rate)
         graph = split(source.program, machine, decomposition, phases)
     problem, bound, single_s = _priced(graph, source, machine, executing, phases)
     best, evaluations = _search(make_steps(problem), problem, executing, budget, phases, seed)
@@ -138,6 +131,22 @@ def place(
         whole=source.whole if source else (),
         binding=source.binding if source else None,
     )
+
+
+def _imported(
+    model: nn.Module | ExportedProgram | str | Path,
+    example_inputs: Any,
+    example_kwargs: Mapping[str, Any] | None,
+    training: bool,
+    learning_rate: float,
+) -> TorchProgram:
+    """The module's program, and how its tensors are those of its user."""
+    if isinstance(model, str | Path):
+        model = load_exported(model)
+    if isinstance(model, nn.Module) and example_inputs is None and example_kwargs is None:
+        raise InputError("place: a module needs example_inputs")
+    args, kwargs = as_call(example_inputs, example_kwargs or {})
+    return import_module(model, args, kwargs, training=training, learning_rate=learning_rate)
 
 
 def _priced(
