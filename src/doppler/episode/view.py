@@ -40,8 +40,8 @@ OP_FEATURES = (
 DIFFUSIONS = ((0.6, True), (0.95, True), (0.95, False))
 # Graphs of more ops have queues of ready ops, and records of some steps alone.
 LARGE = 1024
-# Graphs of more ops have no kernels: of 600 to 1,000 ops they are 80% of the time of a placement, and
-# make it 0.1% better.
+# Graphs of more ops have no kernels: of 600 to 1,000 ops they are 80% of the time of a placement,
+# and make it 0.1% better.
 _MOST_DIFFUSED = 512
 # Smaller entries are dropped: ops that meet only many levels further down feel each other by
 # entries of 1e-6, which count while nothing nearer is placed.
