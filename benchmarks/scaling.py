@@ -5,12 +5,12 @@
 
 *CPU s*: of one greedy placement with the weights of the package, from the priced problem on: view,
 features, merged views, episodes, the choice among them by estimates, one execution. Median of
-three, each with a new policy, on one thread, compilation excluded. *peak MiB*: of a process that does only
-this, libraries and the making of the graph included. *exponent*: of the growth of CPU seconds from
-the family's smallest graph of at least 1,000 ops to its largest below 1,000,000. *over HEFT*, *over
-the bound*: makespans, simulated, work-conserving, contention fifo, queue priority, on h100x8;
-transfers take half as long as ops. HEFT looks for gaps everywhere: of a million ops it is left out.
-Training is benchmarks/training.py --growth.
+three, each with a new policy, on one thread, compilation excluded. *peak MiB*: of a process that
+does only this, libraries and the making of the graph included. *exponent*: of the growth of CPU
+seconds from the family's smallest graph to its largest below a million ops. *over HEFT*, *over the
+bound*: makespans, simulated, work-conserving, contention fifo, queue priority, on h100x8; transfers
+take half as long as ops. HEFT looks for gaps everywhere: of a million ops it is left out. Training
+is benchmarks/training.py --growth.
 """
 
 import argparse

@@ -6,13 +6,16 @@ import torch
 from problems import cluster_of, random_problem
 from test_dual import assert_possible, make_policy, replayed
 
-from doppler.episode import make_view, merged
+from doppler.cluster import preset
+from doppler.episode import make_episode, make_view, merged
+from doppler.episode.process import NUM_CANDIDATES, place, queued_start, reset
 from doppler.episode.view import LARGE
 from doppler.graph.synthetic import synthetic
 from doppler.policies import Decisions, DualPolicy
 from doppler.policies.dual_rollout import MOST_IN_LARGE
 from doppler.policies.encoder import GraphEncoder
 from doppler.problem import Problem, build
+from doppler.simulator.links import try_start
 
 
 def large_problem(family: str, num_ops: int = 1300) -> Problem:
@@ -93,6 +96,25 @@ def test_a_followed_op_that_would_not_have_been_seen_takes_the_place_of_the_last
     assert np.diff(record.candidate_ptr[0, : LARGE + 1]).max() == MOST_IN_LARGE
     chosen = record.candidate_op[0, record.chosen[0, :LARGE]]
     assert chosen.tolist() == by_number[0, record.step[0]].tolist()
+
+
+@pytest.mark.parametrize("name", ["h100x8", "ethernet_4x1"])
+def test_remembered_starts_are_those_asked_anew(name):
+    graph = synthetic(family="butterfly", num_ops=60, transfer_ratio=3.0, seed=1)
+    problem = build(graph, preset(name=name))
+    p, w, rng = problem.arrays, make_view(problem).arrays, np.random.default_rng(0)
+    episode, remembered = make_episode(p, w), 0
+    reset(p, episode)
+    for _ in range(problem.num_ops):
+        num = episode.status[NUM_CANDIDATES]
+        for v in episode.candidates[:num].tolist():
+            for d in rng.permutation(problem.num_devices)[: rng.integers(3)].tolist():
+                is_known = episode.on_device[v, d]["asked"] >= episode.queues.changed[d]
+                remembered += bool(is_known)
+                expected = try_start(p, episode.queues, v, d, False)
+                assert queued_start(p, episode, v, d) == expected
+        place(p, w, episode, int(rng.integers(num)), int(rng.integers(problem.num_devices)))
+    assert name != "h100x8" or remembered > 20
 
 
 # --- Sampled steps ------------------------------------------------------------------------------
