@@ -460,7 +460,7 @@ def test_the_kernels_are_the_diffusion_series_and_their_columns_sum_to_one(seed)
 def test_large_graphs_have_no_kernels_and_affinities_of_zero(monkeypatch):
     problem = random_problem(3, num_ops=40, num_devices=3, costs="distinct")
     assert dense_kernels(problem).any()
-    monkeypatch.setattr(view_module, "_MOST_DIFFUSED", 10)
+    monkeypatch.setattr(view_module, "LARGE", 10)
     assert not dense_kernels(problem).any()
     view, columns = make_view(problem), slice(DEVICE.diffusion_near, DEVICE.diffusion_near + 3)
     policy = DualPolicy(hidden=4, rounds=1, sel_hidden=4, plc_hidden=4)

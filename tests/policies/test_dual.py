@@ -507,7 +507,8 @@ def test_with_nothing_learned_the_policy_is_a_list_scheduler_behind_queues():
     hosted = [hosted_problem(seed, costs="distinct") for seed in range(4)]
     for problem in alone + hosted:
         greedy = only_experts().rollout(make_view(problem), 1, 0.0, generator())
-        record, queues = greedy.record, PlainQueues(problem)
+        followed = only_experts().follow(make_view(problem), greedy.op, greedy.device)
+        record, queues = followed.record, PlainQueues(problem)
         mean_s = problem.mean_op_seconds.mean()
         for t, (v, d) in enumerate(
             zip(greedy.op[0].tolist(), greedy.device[0].tolist(), strict=True)

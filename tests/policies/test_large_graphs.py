@@ -6,13 +6,18 @@ import torch
 from problems import cluster_of, random_problem
 from test_dual import assert_possible, make_policy, replayed
 
-from doppler.episode import make_view, merged
+from doppler.cluster import preset
+from doppler.episode import make_episode, make_view, merged
+from doppler.episode.process import NUM_CANDIDATES, place, queued_start, reset
 from doppler.episode.view import LARGE
 from doppler.graph.synthetic import synthetic
 from doppler.policies import Decisions, DualPolicy
 from doppler.policies.dual_rollout import MOST_IN_LARGE
 from doppler.policies.encoder import GraphEncoder
 from doppler.problem import Problem, build
+from doppler.simulator.links import try_start
+
+MOST_STEPS = DualPolicy.most_steps
 
 
 def large_problem(family: str, num_ops: int = 1300) -> Problem:
@@ -71,7 +76,7 @@ def test_the_candidates_that_can_start_earliest_are_seen(family, grouped):
     decisions = make_policy().rollout(view, 1, 0.2, np.random.default_rng(0))
     assert_possible(problem, decisions)
     record, process, wide = decisions.record, PlainProcess(view), 0
-    recorded = dict(zip(record.step[0].tolist(), range(LARGE), strict=True))
+    recorded = dict(zip(record.step[0].tolist(), range(MOST_STEPS), strict=True))
     steps = zip(decisions.op[0].tolist(), decisions.device[0].tolist(), strict=True)
     for t, (v, d) in enumerate(steps):
         if t in recorded:
@@ -90,9 +95,28 @@ def test_a_followed_op_that_would_not_have_been_seen_takes_the_place_of_the_last
     followed = policy.follow(view, by_number, np.zeros_like(by_number))
     record = followed.record
     assert followed.op.tolist() == by_number.tolist()
-    assert np.diff(record.candidate_ptr[0, : LARGE + 1]).max() == MOST_IN_LARGE
-    chosen = record.candidate_op[0, record.chosen[0, :LARGE]]
+    assert np.diff(record.candidate_ptr[0, : MOST_STEPS + 1]).max() == MOST_IN_LARGE
+    chosen = record.candidate_op[0, record.chosen[0, :MOST_STEPS]]
     assert chosen.tolist() == by_number[0, record.step[0]].tolist()
+
+
+@pytest.mark.parametrize("name", ["h100x8", "ethernet_4x1"])
+def test_remembered_starts_are_those_asked_anew(name):
+    graph = synthetic(family="butterfly", num_ops=60, transfer_ratio=3.0, seed=1)
+    problem = build(graph, preset(name=name))
+    p, w, rng = problem.arrays, make_view(problem).arrays, np.random.default_rng(0)
+    episode, remembered = make_episode(p, w), 0
+    reset(p, episode)
+    for _ in range(problem.num_ops):
+        num = episode.status[NUM_CANDIDATES]
+        for v in episode.candidates[:num].tolist():
+            for d in rng.permutation(problem.num_devices)[: rng.integers(3)].tolist():
+                is_known = episode.on_device[v, d]["asked"] >= episode.queues.changed[d]
+                remembered += bool(is_known)
+                expected = try_start(p, episode.queues, v, d, False)
+                assert queued_start(p, episode, v, d) == expected
+        place(p, w, episode, int(rng.integers(num)), int(rng.integers(problem.num_devices)))
+    assert name != "h100x8" or remembered > 20
 
 
 # --- Sampled steps ------------------------------------------------------------------------------
@@ -156,10 +180,12 @@ def test_every_step_is_sampled_and_others_with_other_weights():
 
 def test_what_is_recorded_of_an_episode_has_a_largest_size():
     view = make_view(large_problem("layered", 4000))
-    record = make_policy().rollout(view, 1, None, np.random.default_rng(0)).record
-    assert record.step.shape == (1, LARGE)
-    assert record.device_x.shape[1] == LARGE + 1
-    assert record.candidate_x.shape[1] <= 64 * (LARGE + 1)
+    policy = make_policy()
+    record = policy.rollout(view, 1, None, np.random.default_rng(0)).record
+    assert record.step.shape == (1, MOST_STEPS)
+    assert record.device_x.shape[1] == MOST_STEPS + 1
+    assert record.candidate_x.shape[1] <= 64 * (MOST_STEPS + 1)
+    assert policy.rollout(view, 1, 0.0, np.random.default_rng(0)).record.device_x.shape[1] == 1
 
 
 def test_messages_of_ops_and_edges_by_themselves_are_those_of_both_together(monkeypatch):
@@ -180,3 +206,10 @@ def test_messages_of_ops_and_edges_by_themselves_are_those_of_both_together(monk
     monkeypatch.setattr("doppler.policies.encoder._EDGES_AT_ONCE", 7)
     with torch.no_grad():
         torch.testing.assert_close(encoder(x_VF, edge_2E, edge_E2, by_op=True), expected_VH)
+
+
+def test_greedy_episodes_are_recorded_when_someone_asks():
+    view, policy = make_view(random_problem(2, num_ops=20, num_devices=3)), make_policy()
+    greedy = policy.rollout(view, 2, 0.0, np.random.default_rng(0))
+    assert greedy.record.step.size == 0
+    np.testing.assert_allclose(replayed(policy, view, greedy), greedy.log_prob, atol=1e-4)

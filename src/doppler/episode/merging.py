@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 
 from doppler.baselines.groups import join_groups, label_groups, make_groups
-from doppler.episode.view import LARGE, View, group_rest
+from doppler.episode.view import View, group_rest
 from doppler.restrictions import listed
 
 # Loads up to which groups are merged at random.
@@ -14,7 +14,8 @@ _LOADS = (0.1, 1.0)
 # Heavy edges, as transfers over the mean op; mean ops that a group may have, and the share of what
 # a device has that it may have at most.
 _WEIGHTS, _CAPS, _HEAVY_LOAD = (1.0, 2.0, 4.0, 8.0), (4.0, 16.0), 0.35
-_OF_LARGE = (8.0, 16.0)
+# Of graphs of more ops: one of each.
+_MOST_OPS, _OF_LARGE = 1024, (8.0, 16.0)
 
 
 def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
@@ -63,7 +64,7 @@ def mergings(view: View) -> list[View]:
     """
     mean_op_s, most_s = view.arrays.mean_op_s, _HEAVY_LOAD * _fair_share_s(view)
     views, known = [view], {view.arrays.group.tobytes()}
-    choices = product(_WEIGHTS, _CAPS) if view.problem.num_ops <= LARGE else [_OF_LARGE]
+    choices = product(_WEIGHTS, _CAPS) if view.problem.num_ops <= _MOST_OPS else [_OF_LARGE]
     for weight, cap in choices:
         one = merged(view, least_weight_s=weight * mean_op_s, cap_s=min(cap * mean_op_s, most_s))
         label = one.arrays.group.tobytes()

@@ -38,11 +38,9 @@ OP_FEATURES = (
 )
 # Retention factors of the diffusion kernels, and whether edges are weighted by transfer time.
 DIFFUSIONS = ((0.6, True), (0.95, True), (0.95, False))
-# Graphs of more ops have queues of ready ops, and records of some steps alone.
-LARGE = 1024
-# Graphs of more ops have no kernels: of 600 to 1,000 ops they are 80% of the time of a placement,
-# and make it 0.1% better.
-_MOST_DIFFUSED = 512
+# Graphs of more ops have queues of ready ops, fewer candidates, and no kernels: of 600 to 1,000 ops
+# these are 80% of the time of a placement, and make it 0.1% better.
+LARGE = 512
 # Smaller entries are dropped: ops that meet only many levels further down feel each other by
 # entries of 1e-6, which count while nothing nearer is placed.
 _NEGLIGIBLE = 1e-8
@@ -237,7 +235,7 @@ def _diffusion_kernels(
 ) -> tuple[IntArray, IntArray, NDArray[np.float32]]:
     """The kernels of DIFFUSIONS on one sparsity pattern, as compressed rows; none if large."""
     edges, num_ops = problem.graph.edges, problem.num_ops
-    if num_ops > _MOST_DIFFUSED:
+    if num_ops > LARGE:
         nothing = np.zeros((0, len(DIFFUSIONS)), np.float32)
         return np.zeros(num_ops + 1, np.int64), np.zeros(0, np.int64), nothing
     series = []

@@ -7,6 +7,7 @@ candidates of all these steps, F features, H hidden of the encoder, S hidden of 
 import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -114,7 +115,7 @@ class DualPolicy(nn.Module):
     """
 
     # Recorded of an episode; gradients are those of so many steps (dual_replay.over_steps).
-    most_steps: ClassVar[int] = LARGE
+    most_steps: ClassVar[int] = 1024
 
     def __init__(
         self,
@@ -274,6 +275,8 @@ class DualPolicy(nn.Module):
         # Decisions to follow, and ties of a SEL that is not learned, may need more. Room that no
         # candidate takes takes no memory either.
         room, num_steps = MOST_CANDIDATES, min(problem.num_ops, self.most_steps)
+        if explore == 0.0 and forced is None:
+            num_steps = 0  # hardly anyone asks for gradients of greedy episodes
         drawn_by = seeds_B if forced is None else self._seeds_of(forced[0])
         while True:
             rng = np.random.default_rng(drawn_by)
@@ -338,7 +341,14 @@ class DualPolicy(nn.Module):
     def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
         parts = self._static_parts(view)
-        return in_a_row(self._replay(parts, each) for each in decisions)
+        return in_a_row(self._replay(parts, self._recorded(view, each)) for each in decisions)
+
+    def _recorded(self, view: View, decisions: Decisions) -> Decisions:
+        """The same decisions, recorded."""
+        if decisions.record.step.size > 0:
+            return decisions
+        followed = self.follow(view, decisions.op, decisions.device)
+        return replace(followed, advised=decisions.advised)
 
     def _replay(self, parts: StaticParts, decisions: Decisions) -> tuple[Tensor, Tensor]:
         sel_log_prob_T, sel_entropy_T = self._replay_sel(parts, decisions)

@@ -144,7 +144,7 @@ class StepwiseDualPolicy(DualPolicy):
 
         Without the second replay, embeddings of V graphs of V ops would be kept for each episode.
         """
-        return in_a_row(self._replay_all(view, each) for each in decisions)
+        return in_a_row(self._replay_all(view, self._recorded(view, each)) for each in decisions)
 
     def _replay_all(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
         num, num_ops = decisions.op.shape

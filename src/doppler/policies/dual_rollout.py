@@ -104,8 +104,8 @@ def make_head_buffers(weights: HeadWeights, num_devices: int) -> HeadBuffers:
 
 
 def parts_of_episode(num_ops: int, num_steps: int) -> NDArray[np.int64]:
-    """Where each of ``num_steps`` equal parts of an episode begins, and where the last ends."""
-    return np.arange(num_steps + 1) * num_ops // num_steps
+    """Where each of so many equal parts of an episode begins, and where the last ends."""
+    return np.arange(num_steps + 1) * num_ops // max(1, num_steps)
 
 
 def make_record(
