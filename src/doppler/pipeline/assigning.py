@@ -1,0 +1,94 @@
+"""Devices for the stages of a pipeline that may be anywhere: those of the least bound.
+
+Shape suffixes: S stages, D devices.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.pipeline.stages import Pipeline, arranged
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+def assignment_bound_s(pipeline: Pipeline, device_S: IntArray) -> float:
+    """Seconds that no order of these devices undercuts: a device's first input, then all its work.
+
+    Behind it comes at least, where backwards are not divided, the way back from its last stage.
+    """
+    speed_S = pipeline.speed[device_S]
+    forward_S = pipeline.forward_s / speed_S
+    back_S = pipeline.backward_s / speed_S
+    moved = (device_S[1:] != device_S[:-1]) * pipeline.transfer_s
+    before_S = np.concatenate([[0.0], np.cumsum(forward_S[:-1] + moved)])
+    after_S = np.concatenate([[0.0], np.cumsum(back_S[:-1] + moved)])
+    load_S = pipeline.microbatches * (forward_S + back_S)
+    worst = 0.0
+    for d in np.unique(device_S):
+        on = device_S == d
+        tail = after_S[on].min() if pipeline.weight_grad_s is None else 0.0
+        worst = max(worst, before_S[on].min() + load_S[on].sum() + tail)
+    return float(worst)
+
+
+def good_assignments(
+    pipeline: Pipeline,
+    memory_D: FloatArray,
+    rng: np.random.Generator,
+    *,
+    most: int = 24,
+    restarts: int = 24,
+) -> list[IntArray]:
+    """Assignments with small bounds, the smallest first; of equal ones those with fewer transfers.
+
+    Found by descent over moves and swaps of stages from loops, vs, contiguous and random ones. Every
+    device has a stage: torch runs nothing on a rank without.
+    """
+    num_stages, num_devices = pipeline.num_stages, pipeline.num_devices
+    found: dict[tuple[int, ...], tuple[float, float, int]] = {}
+
+    def cost(device_S: IntArray) -> tuple[float, float, int]:
+        key = tuple(device_S.tolist())
+        if key not in found:
+            short = (pipeline.needed_bytes(device_S) > memory_D).any()
+            empty = len(set(key)) < num_devices
+            bound = assignment_bound_s(pipeline, device_S)
+            load_D = np.bincount(
+                device_S, (pipeline.forward_s + pipeline.backward_s) / pipeline.speed[device_S]
+            )
+            found[key] = (
+                np.inf if short or empty else bound,
+                float((load_D**2).sum()),
+                int((device_S[1:] != device_S[:-1]).sum()),
+            )
+        return found[key]
+
+    starts = [arranged("loop", num_stages, num_devices), arranged("v", num_stages, num_devices)]
+    starts.append(np.arange(num_stages) * num_devices // num_stages)
+    starts += [rng.integers(num_devices, size=num_stages) for _ in range(restarts)]
+    for start in starts:
+        _descend(start.copy(), num_devices, cost, rng)
+    ranked = sorted((one for one in found if np.isfinite(found[one][0])), key=found.__getitem__)
+    return [np.array(one) for one in ranked[:most]]
+
+
+def _descend(device_S: IntArray, num_devices: int, cost, rng: np.random.Generator) -> None:
+    """Move or swap stages as long as it helps."""
+    best, num_stages, better = cost(device_S), len(device_S), True
+    while better:
+        better = False
+        for s in rng.permutation(num_stages):
+            for d in rng.permutation(num_devices):
+                here = device_S[s]
+                device_S[s] = d
+                if cost(device_S) < best:
+                    best, better = cost(device_S), True
+                else:
+                    device_S[s] = here
+            for u in rng.permutation(num_stages):
+                device_S[[s, u]] = device_S[[u, s]]
+                if cost(device_S) < best:
+                    best, better = cost(device_S), True
+                else:
+                    device_S[[s, u]] = device_S[[u, s]]
