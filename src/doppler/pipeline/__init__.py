@@ -1,0 +1,35 @@
+"""Pipelines of stages: schedules for torch.distributed.pipelining, found and handed over."""
+
+from doppler.pipeline.orders import (
+    load_orders,
+    orders_of,
+    placement_of_orders,
+    save_orders,
+)
+from doppler.pipeline.searching import (
+    JudgedSchedule,
+    ListSchedules,
+    TorchSchedules,
+    judged,
+    judged_schedules,
+)
+from doppler.pipeline.stages import Action, Orders, Pipeline, PipelineGraph, graph_of
+from doppler.pipeline.workload import pipeline_parallel
+
+__all__ = [
+    "Action",
+    "JudgedSchedule",
+    "ListSchedules",
+    "Orders",
+    "Pipeline",
+    "PipelineGraph",
+    "TorchSchedules",
+    "graph_of",
+    "judged",
+    "judged_schedules",
+    "load_orders",
+    "orders_of",
+    "pipeline_parallel",
+    "placement_of_orders",
+    "save_orders",
+]

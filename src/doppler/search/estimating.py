@@ -96,7 +96,7 @@ class AnnealEstimates:
     drafts are executed as they are. Where executing takes real time, annealing takes as long.
 
     drafts: kinds of them. steps: of annealing before each execution; fewer on large graphs.
-    at_most: executions of one turn. hot, cold: see baselines.Annealing.
+    at_most: executions of one turn. hot, cold, devices: see baselines.Annealing.
 
     Source: searching a cheap model of an expensive objective before each evaluation of it, as
     Jones, Schonlau, Welch, "Efficient global optimization of expensive black-box functions",
@@ -108,6 +108,7 @@ class AnnealEstimates:
     at_most: Count = 64
     hot: Positive = 0.02
     cold: Positive = 1e-4
+    devices: bool = True
     share: Share | None = None
     repeats: ClassVar[bool] = True
 
@@ -155,7 +156,12 @@ class AnnealEstimates:
         """What annealing on estimates makes of it; itself where nothing is estimated to fit."""
         assert start.placement is not None
         annealing = Annealing(
-            evaluations=steps * walks, order=True, starts=walks, hot=self.hot, cold=self.cold
+            evaluations=steps * walks,
+            order=True,
+            starts=walks,
+            hot=self.hot,
+            cold=self.cold,
+            devices=self.devices,
         )
         result = annealing.place(estimates, rng, initial=_in_order(estimates.problem, start))
         if not np.isfinite(result.makespan_s):
