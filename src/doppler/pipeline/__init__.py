@@ -1,5 +1,6 @@
 """Pipelines of stages: schedules for torch.distributed.pipelining, found and handed over."""
 
+from doppler.pipeline.handing_over import check_orders, schedule, stages_of_rank
 from doppler.pipeline.orders import (
     load_orders,
     orders_of,
@@ -24,6 +25,7 @@ __all__ = [
     "Pipeline",
     "PipelineGraph",
     "TorchSchedules",
+    "check_orders",
     "graph_of",
     "judged",
     "judged_schedules",
@@ -32,4 +34,6 @@ __all__ = [
     "pipeline_parallel",
     "placement_of_orders",
     "save_orders",
+    "schedule",
+    "stages_of_rank",
 ]

@@ -4,11 +4,16 @@ All names that are internal to torch are here, and nowhere else; tests hold them
 """
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doppler.errors import InputError
 from doppler.pipeline.stages import Action, Arrangement, Orders, Pipeline
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed.pipelining import PipelineStage
 
 # Schedules by the arrangement of their stages, and how many stages they need on a device.
 SCHEDULES: dict[str, tuple[Arrangement, tuple[int, int]]] = {
@@ -110,3 +115,61 @@ def _fused(orders: Orders) -> Orders:
         [one._replace(kind="B") if one.kind == "I" else one for one in order if one.kind != "W"]
         for order in orders
     ]
+
+
+def lowered(orders: Orders) -> list[list[str]]:
+    """What the runtime does on each rank, sends and receives included, as torch writes it.
+
+    Raises:
+        InputError: torch finds no order of sends and receives.
+    """
+    from torch.distributed.pipelining import schedules
+
+    rank_of = {action.stage: rank for rank, order in enumerate(orders) for action in order}
+    actions = _torch_actions(orders)
+    # Torch takes lists away that are empty, and expects none in the beginning.
+    actions = {rank: list(row) for rank, row in actions.items() if row}
+    try:
+        done: Any = schedules._add_send_recv(actions, rank_of.__getitem__, len(rank_of))
+    except (AssertionError, KeyError) as error:
+        raise InputError(f"schedule: torch orders no sends and receives: {error}") from None
+    return [[str(one) for one in done.get(rank, [])] for rank in range(len(orders))]
+
+
+def _torch_actions(orders: Orders) -> dict[int, list[Any]]:
+    from torch.distributed.pipelining.schedules import _Action
+
+    return {
+        rank: [_Action.from_str(str(action)) for action in order]
+        for rank, order in enumerate(orders)
+    }
+
+
+def runtime(
+    stages: "Sequence[PipelineStage]",
+    orders: Orders,
+    num_microbatches: int,
+    loss_fn: "Callable[..., Tensor] | None",
+    **options: Any,
+) -> Any:
+    """Torch's runtime with these orders; see `schedule`, which checks them."""
+    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+    made = _PipelineScheduleRuntime(list(stages), num_microbatches, loss_fn=loss_fn, **options)
+    made.pipeline_order = _torch_actions(orders)
+    made._prepare_schedule_with_comms(made.pipeline_order)
+    return made
+
+
+def input_gradient(outputs: Any, grads: Any, inputs: Any, weights: Any) -> tuple[Any, Any]:
+    """I of a stage as torch's runtime does it; see `weight_gradient`."""
+    from torch.distributed.pipelining._backward import stage_backward_input
+
+    return stage_backward_input(outputs, grads, inputs, weights)
+
+
+def weight_gradient(weights: Any, groups: Any) -> Any:
+    """W of a stage, from what `input_gradient` left."""
+    from torch.distributed.pipelining._backward import stage_backward_weight
+
+    return stage_backward_weight(weights, groups)

@@ -85,11 +85,9 @@ def pipeline_parallel(
     values = {key: _each(key, value, num, "stages") for key, value in columns.items()}
     memory_D = np.array([device.memory_bytes for device in cluster.devices], dtype=np.float64)
     pipeline = Pipeline(
-        forward_s=_above_zero("forward", values["forward"]),
-        input_grad_s=_above_zero("input_grad", values["input_grad"]),
-        weight_grad_s=None
-        if columns["weight_grad"] is None
-        else _above_zero("weight_grad", values["weight_grad"]),
+        forward_s=values["forward"],
+        input_grad_s=values["input_grad"],
+        weight_grad_s=None if columns["weight_grad"] is None else values["weight_grad"],
         transfer_s=_each("transfer", transfer, num - 1, "boundaries between stages"),
         activation_bytes=values["activation_bytes"],
         weight_grad_bytes=values["weight_grad_bytes"] * (columns["weight_grad"] is not None),
@@ -107,6 +105,8 @@ def pipeline_parallel(
             f"workload.microbatches: {num} stages x {microbatches} are more than {MAX_OPS} ops; "
             f"at most {MAX_OPS // (3 * num)} would fit"
         )
+    _check_time("forward", pipeline.forward_s)
+    _check_time("input_grad and weight_grad", pipeline.backward_s)
     check_room(pipeline, memory_D)
     return graph_of(pipeline, name)
 
@@ -133,13 +133,12 @@ def _each(key: str, value: object, num: int, what: str) -> FloatArray:
     return array
 
 
-def _above_zero(key: str, seconds_S: FloatArray) -> FloatArray:
+def _check_time(key: str, seconds_S: FloatArray) -> None:
     without = np.flatnonzero(seconds_S <= 0)
     if len(without):
         raise InputError(
             f"workload.{key}: stage {without[0]} has no time; seconds above 0 would fit"
         )
-    return seconds_S
 
 
 def _read_profile(path: str | Path) -> tuple[dict[str, object], list[float]]:
