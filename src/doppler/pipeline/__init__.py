@@ -14,7 +14,7 @@ from doppler.pipeline.searching import (
     judged,
     judged_schedules,
 )
-from doppler.pipeline.stages import Action, Orders, Pipeline, PipelineGraph, graph_of
+from doppler.pipeline.stages import Action, Orders, PipelineGraph, TrainingPipeline, graph_of
 from doppler.pipeline.workload import pipeline_parallel
 
 __all__ = [
@@ -22,9 +22,9 @@ __all__ = [
     "JudgedSchedule",
     "ListSchedules",
     "Orders",
-    "Pipeline",
     "PipelineGraph",
     "TorchSchedules",
+    "TrainingPipeline",
     "check_orders",
     "graph_of",
     "judged",

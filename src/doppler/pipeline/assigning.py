@@ -6,13 +6,14 @@ Shape suffixes: S stages, D devices.
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.pipeline.stages import Pipeline, arranged
+from doppler.errors import InputError
+from doppler.pipeline.stages import TrainingPipeline, arranged
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-def assignment_bound_s(pipeline: Pipeline, device_S: IntArray) -> float:
+def assignment_bound_s(pipeline: TrainingPipeline, device_S: IntArray) -> float:
     """Seconds that no order of these devices undercuts: a device's first input, then all its work.
 
     Behind it comes at least, where backwards are not divided, the way back from its last stage.
@@ -33,17 +34,17 @@ def assignment_bound_s(pipeline: Pipeline, device_S: IntArray) -> float:
 
 
 def good_assignments(
-    pipeline: Pipeline,
+    pipeline: TrainingPipeline,
     memory_D: FloatArray,
     rng: np.random.Generator,
     *,
     most: int = 24,
     restarts: int = 24,
 ) -> list[IntArray]:
-    """Assignments with small bounds, the smallest first; of equal ones those with fewer transfers.
+    """Assignments with small bounds, the smallest first; of equal ones those of fewer transfers.
 
-    Found by descent over moves and swaps of stages from loops, vs, contiguous and random ones. Every
-    device has a stage: torch runs nothing on a rank without.
+    Found by descent over moves and swaps of stages from loops, vs, contiguous and random ones. A
+    device without a stage is none: torch runs nothing on such a rank.
     """
     num_stages, num_devices = pipeline.num_stages, pipeline.num_devices
     found: dict[tuple[int, ...], tuple[float, float, int]] = {}
@@ -92,3 +93,31 @@ def _descend(device_S: IntArray, num_devices: int, cost, rng: np.random.Generato
                     best, better = cost(device_S), True
                 else:
                     device_S[[s, u]] = device_S[[u, s]]
+
+
+def check_room(pipeline: TrainingPipeline, memory_D: FloatArray) -> None:
+    """Refuse memory in which no schedule fits: one microbatch alone needs more.
+
+    Raises:
+        InputError: names what there is, and what would fit.
+    """
+    device_S = pipeline.devices()
+    if device_S is None:
+        held_S = np.maximum(pipeline.activation_bytes, pipeline.weight_grad_bytes)
+        device_S, left_D = np.zeros(pipeline.num_stages, np.int64), memory_D.astype(float)
+        for s in np.argsort(-held_S, kind="stable"):  # the largest first, to where most room is
+            device_S[s] = left_D.argmax()
+            left_D[device_S[s]] -= held_S[s]
+    need_D = pipeline.needed_bytes(device_S)
+    short = np.flatnonzero(need_D > memory_D)
+    if len(short) == 0:
+        return
+    if pipeline.arrangement == "free":
+        if good_assignments(pipeline, memory_D, np.random.default_rng(0), most=1):
+            return
+        short = short[[need_D[short].argmax()]]
+    d = int(short[0])
+    raise InputError(
+        f"cluster.memory_bytes: {memory_D[d]:g} on device {d} is too small for any schedule: one "
+        f"microbatch takes {need_D[d]:g} there; {need_D.max():g} on every device would fit"
+    )

@@ -142,7 +142,7 @@ def check_messages(rows: Sequence[Sequence[str]]) -> None:
     """Refuse sends and receives that wait for each other if each waits for its counterpart.
 
     Args:
-        rows: what each rank does, as torch writes it: ``0SEND_F3`` and ``1RECV_F3`` are one message.
+        rows: what each rank does, as torch writes it: ``0SEND_F3``, ``1RECV_F3`` are one message.
 
     Raises:
         InputError: names who waits for whom.

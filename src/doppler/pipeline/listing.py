@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.pipeline.stages import Action, Orders, Pipeline
+from doppler.pipeline.stages import Action, Orders, TrainingPipeline
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -18,14 +18,14 @@ FloatArray = NDArray[np.float64]
 class Manner(NamedTuple):
     """Which of the actions that can start goes first.
 
-    deep: forwards of later stages before those of earlier ones. patience: W waits while I or F will
-    be ready within so many times its seconds. late: W waits until nothing else is left to do, else
-    until forwards are in flight on every later device.
+    deep: forwards of later stages before those of earlier ones. patience: W is not begun while I or
+    F will be ready within so many times its seconds. ahead: share of the memory that forwards of a
+    device's first stage may fill.
     """
 
     deep: bool
     patience: float
-    ahead: float  # of the memory, what forwards may take
+    ahead: float
 
 
 MANNERS = [
@@ -37,7 +37,7 @@ MANNERS = [
 
 
 def list_schedule(
-    pipeline: Pipeline, device_S: IntArray, memory_D: FloatArray, manner: Manner
+    pipeline: TrainingPipeline, device_S: IntArray, memory_D: FloatArray, manner: Manner
 ) -> Orders | None:
     """What each device does if it never waits for something better than it can have.
 
@@ -53,7 +53,7 @@ def list_schedule(
     Returns:
         The orders, or None where it got stuck.
 
-    Source: the greedy rule of Qi, Wan, Huang, Lin, "Zero Bubble Pipeline Parallelism", ICLR 2024,
+    Source: the greedy rule of Qi, Wan, Huang, Lin, "Zero Bubble TrainingPipeline Parallelism", ICLR 2024,
     for any seconds, bytes and stages of a device.
     """
     return _Listing(pipeline, device_S, memory_D, manner).run()
@@ -61,7 +61,7 @@ def list_schedule(
 
 class _Listing:
     def __init__(
-        self, pipeline: Pipeline, device_S: IntArray, memory_D: FloatArray, manner: Manner
+        self, pipeline: TrainingPipeline, device_S: IntArray, memory_D: FloatArray, manner: Manner
     ) -> None:
         self.pipeline, self.manner = pipeline, manner
         self.device = device_S.tolist()

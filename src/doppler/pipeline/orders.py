@@ -74,7 +74,10 @@ def _ranks(problem: Problem, rows: list[list[int]]) -> IntArray:
     By when they would end if every transfer took its time at once.
     """
     graph, p = problem.graph, problem.arrays
-    next_V, waits_V = np.full(graph.num_ops, -1), np.bincount(graph.edges.dst, minlength=graph.num_ops)
+    next_V, waits_V = (
+        np.full(graph.num_ops, -1),
+        np.bincount(graph.edges.dst, minlength=graph.num_ops),
+    )
     for row in rows:
         next_V[row[:-1]] = row[1:]
         waits_V[row[1:]] += 1
@@ -116,7 +119,10 @@ def split_actions(orders: Orders) -> Orders:
             for part in (
                 [one]
                 if one.kind != "B"
-                else [Action(one.stage, "I", one.microbatch), Action(one.stage, "W", one.microbatch)]
+                else [
+                    Action(one.stage, "I", one.microbatch),
+                    Action(one.stage, "W", one.microbatch),
+                ]
             )
         ]
         for order in orders

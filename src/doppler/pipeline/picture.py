@@ -99,8 +99,13 @@ def _draw_rows(axes: Axes, trace: Trace, unit_s: float) -> None:
             label = f"{action.stage}:{action.microbatch}" if several else str(action.microbatch)
             middle = (start_V[v] + end_V[v]) / 2
             axes.text(
-                middle, device_V[v] + 0.5, label,
-                ha="center", va="center", fontsize=5 if several else 7, color="white",
+                middle,
+                device_V[v] + 0.5,
+                label,
+                ha="center",
+                va="center",
+                fontsize=5 if several else 7,
+                color="white",
             )
     num = trace.problem.num_devices
     axes.set_ylim(num, 0.0)

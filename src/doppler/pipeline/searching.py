@@ -76,7 +76,7 @@ class TorchSchedules(_Schedules):
     them as they are).
 
     Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream" (1F1B), SOSP 2019,
-    and "Megatron-LM" (interleaved), SC 2021; Qi et al., "Zero Bubble Pipeline Parallelism", ICLR
+    and "Megatron-LM" (interleaved), SC 2021; Qi et al., "Zero Bubble TrainingPipeline Parallelism", ICLR
     2024; DeepSeek-AI, "DeepSeek-V3" (DualPipe), 2024; all as torch has them.
     """
 
@@ -119,7 +119,9 @@ class ListSchedules(_Schedules):
             return super().draw(problem, num, rng)
         return _stacked([drawn[i % len(drawn)] for i in range(num)])
 
-    def _listed(self, problem: Problem, assignments: Sequence[IntArray], manners) -> list[Placement]:
+    def _listed(
+        self, problem: Problem, assignments: Sequence[IntArray], manners
+    ) -> list[Placement]:
         memory_D, pipeline = problem.arrays.memory_bytes, pipeline_of(problem).pipeline
         found = [
             list_schedule(pipeline, device_S, memory_D, manner)
@@ -148,7 +150,7 @@ def _stacked(placements: Sequence[Placement]) -> tuple[IntArray, IntArray]:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedSchedule:
-    """What a schedule takes as it is: seconds, largest memory in use per device [D], whether it fits."""
+    """What a schedule takes as it is: seconds, peaks of memory [D], whether it fits."""
 
     orders: Orders
     seconds: float

@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.errors import InputError
 from doppler.graph import DataflowGraph, Edges, GivenCosts, Inputs, Ops
 
 FloatArray = NDArray[np.float64]
@@ -35,15 +34,15 @@ Orders = list[list[Action]]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Pipeline:
+class TrainingPipeline:
     """What the stages take and hold.
 
-    forward_s, input_grad_s, weight_grad_s: seconds of F, I and W [S] on a device of speed 1; without
-    weight_grad_s, input_grad_s are those of the full backward B. transfer_s: [S - 1] between
-    neighbours on two devices. activation_bytes: [S] held from the start of F to the end of I (or
-    B). weight_grad_bytes: [S] from the end of I to the end of W. microbatches: M. arrangement:
-    which devices the stages are on: ``loop`` 0, 1, .., 0, 1, ..; ``v`` 0, 1, .., 1, 0, ..; ``free``:
-    any. speed: [D] of the devices.
+    forward_s, input_grad_s, weight_grad_s: seconds of F, I and W [S] on a device of speed 1;
+    without weight_grad_s, input_grad_s are those of the full backward B. transfer_s: [S - 1]
+    between neighbours on two devices. activation_bytes: [S] held from the start of F to the end of
+    I (or B). weight_grad_bytes: [S] from the end of I to the end of W. microbatches: M.
+    arrangement: which devices the stages are on: ``loop`` 0, 1, .., 0, 1, ..; ``v`` 0, 1, .., 1,
+    0, ..; ``free``: any. speed: [D] of the devices.
     """
 
     forward_s: FloatArray
@@ -73,8 +72,10 @@ class Pipeline:
 
     def devices(self) -> IntArray | None:
         """The device of every stage [S]; None where they are free."""
-        return None if self.arrangement == "free" else arranged(
-            self.arrangement, self.num_stages, self.num_devices
+        return (
+            None
+            if self.arrangement == "free"
+            else arranged(self.arrangement, self.num_stages, self.num_devices)
         )
 
     def needed_bytes(self, device_S: IntArray) -> FloatArray:
@@ -103,7 +104,7 @@ class PipelineGraph(DataflowGraph):
     pipeline: of which it is. fused: [S, M] whether I and W are one op, B.
     """
 
-    pipeline: Pipeline
+    pipeline: TrainingPipeline
     fused: NDArray[np.bool_]
 
     @property
@@ -114,7 +115,7 @@ class PipelineGraph(DataflowGraph):
 
 
 def graph_of(
-    pipeline: Pipeline, name: str = "pipeline", fused: NDArray[np.bool_] | None = None
+    pipeline: TrainingPipeline, name: str = "pipeline", fused: NDArray[np.bool_] | None = None
 ) -> PipelineGraph:
     """The ops of a pipeline and what they wait for.
 
@@ -168,7 +169,7 @@ def graph_of(
     )
 
 
-def _seconds(pipeline: Pipeline) -> dict[str, FloatArray]:
+def _seconds(pipeline: TrainingPipeline) -> dict[str, FloatArray]:
     weight_s = pipeline.weight_grad_s
     return {
         "F": pipeline.forward_s,
@@ -186,7 +187,7 @@ def _by_speed(seconds_V: list[float], speed_D: FloatArray) -> FloatArray:
 
 
 def _edges(
-    pipeline: Pipeline, fused: NDArray[np.bool_]
+    pipeline: TrainingPipeline, fused: NDArray[np.bool_]
 ) -> list[tuple[Action, Action, int, float, float]]:
     """From, to, region, bytes on the sender's device till read, seconds to move.
 
@@ -215,8 +216,9 @@ def _edges(
     return found
 
 
-def with_stages_divided(pipeline: Pipeline, parts: int, arrangement: Arrangement) -> Pipeline:
+def with_stages_divided(pipeline: TrainingPipeline, parts: int, arrangement: Arrangement) -> TrainingPipeline:
     """Each stage as several of equal time, bytes in equal parts; no transfer within a stage."""
+
     def divided(values: FloatArray) -> FloatArray:
         return np.repeat(values / parts, parts)
 
@@ -232,29 +234,3 @@ def with_stages_divided(pipeline: Pipeline, parts: int, arrangement: Arrangement
         weight_grad_bytes=divided(pipeline.weight_grad_bytes),
         arrangement=arrangement,
     )
-
-
-def check_room(pipeline: Pipeline, memory_bytes: FloatArray) -> None:
-    """Refuse memory in which no schedule fits.
-
-    Raises:
-        InputError: names the device, what it has, and what would fit.
-    """
-    device_S = pipeline.devices()
-    if device_S is None:  # somewhere the largest stage has to be; the rest is the search's to find
-        need = float(np.maximum(pipeline.activation_bytes, pipeline.weight_grad_bytes).max())
-        if need > memory_bytes.max():
-            s = int(np.maximum(pipeline.activation_bytes, pipeline.weight_grad_bytes).argmax())
-            raise InputError(
-                f"cluster.memory_bytes: {memory_bytes.max():g} is too small for any schedule: "
-                f"stage {s} takes {need:g} for one microbatch"
-            )
-        return
-    need_D = pipeline.needed_bytes(device_S)
-    short = np.flatnonzero(need_D > memory_bytes)
-    if len(short):
-        d = int(short[0])
-        raise InputError(
-            f"cluster.memory_bytes: {memory_bytes[d]:g} on device {d} is too small for any "
-            f"schedule: one microbatch of its stages takes {need_D[d]:g}"
-        )

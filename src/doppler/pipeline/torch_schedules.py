@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from doppler.errors import InputError
-from doppler.pipeline.stages import Action, Arrangement, Orders, Pipeline
+from doppler.pipeline.stages import Action, Arrangement, Orders, TrainingPipeline
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,7 @@ SCHEDULES: dict[str, tuple[Arrangement, tuple[int, int]]] = {
 }
 
 
-def schedules_for(pipeline: Pipeline) -> dict[str, Orders]:
+def schedules_for(pipeline: TrainingPipeline) -> dict[str, Orders]:
     """The orders of torch's schedules that suit the arrangement, by name.
 
     With one stage on each device loop and v are the same. Those that need another number of
@@ -50,9 +50,7 @@ def schedules_for(pipeline: Pipeline) -> dict[str, Orders]:
     return found
 
 
-def orders_of_schedule(
-    name: str, num_stages: int, num_devices: int, microbatches: int
-) -> Orders:
+def orders_of_schedule(name: str, num_stages: int, num_devices: int, microbatches: int) -> Orders:
     """What each rank does under one of torch's schedules.
 
     Raises:
@@ -69,8 +67,14 @@ def orders_of_schedule(
     made: Any = get_schedule_class(name)
     stages: Any = [
         SimpleNamespace(
-            num_stages=num_stages, group_size=num_devices, group_rank=0, submod=None,
-            stage_index=i, has_backward=True, is_first=False, is_last=False,
+            num_stages=num_stages,
+            group_size=num_devices,
+            group_rank=0,
+            submod=None,
+            stage_index=i,
+            has_backward=True,
+            is_first=False,
+            is_last=False,
         )
         for i in range(per_device)
     ]
@@ -83,7 +87,9 @@ def orders_of_schedule(
     except (ValueError, AssertionError) as error:
         raise InputError(f"schedule {name}: {str(error).splitlines()[0]}") from None
     order = schedule.pipeline_order
-    orders = [[one for each in order[rank] for one in _actions(each)] for rank in range(num_devices)]
+    orders = [
+        [one for each in order[rank] for one in _actions(each)] for rank in range(num_devices)
+    ]
     return [_renumbered(one) for one in orders] if per_device == 1 else orders
 
 

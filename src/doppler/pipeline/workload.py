@@ -12,13 +12,8 @@ from doppler.errors import InputError
 from doppler.files import read_json
 from doppler.files.values import Table, check_version, read_list, read_number, read_object
 from doppler.options import Amount, Count, FilePath, Positive, checked, one_of
-from doppler.pipeline.stages import (
-    ARRANGEMENTS,
-    Pipeline,
-    PipelineGraph,
-    check_room,
-    graph_of,
-)
+from doppler.pipeline.assigning import check_room
+from doppler.pipeline.stages import ARRANGEMENTS, PipelineGraph, TrainingPipeline, graph_of
 
 FloatArray = NDArray[np.float64]
 # Of every stage, or of each; of every device, or of each.
@@ -84,7 +79,7 @@ def pipeline_parallel(
     num = _num_stages(columns, stages, num_devices)
     values = {key: _each(key, value, num, "stages") for key, value in columns.items()}
     memory_D = np.array([device.memory_bytes for device in cluster.devices], dtype=np.float64)
-    pipeline = Pipeline(
+    pipeline = TrainingPipeline(
         forward_s=values["forward"],
         input_grad_s=values["input_grad"],
         weight_grad_s=None if columns["weight_grad"] is None else values["weight_grad"],
