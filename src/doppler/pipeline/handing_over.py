@@ -58,7 +58,8 @@ def stages_of_rank(orders: Orders, rank: int) -> list[int]:
 def check_orders(orders: Orders, num_microbatches: int | None = None) -> None:
     """Refuse a schedule that torch's runtime would not finish.
 
-    Every stage is on one rank, and does F, then B or I and W, once for every microbatch; every rank
+    Every stage is on one rank, and does F, then B or I and W, once for every microbatch; those of
+    the last stage come in the order of microbatches, as torch keeps losses in a list; every rank
     has a stage; the orders do not wait for each other; and the sends and receives that torch puts
     between do not either, even if every one of them waits for its counterpart.
 
@@ -96,6 +97,16 @@ def _check_complete(orders: Orders, num_microbatches: int | None) -> None:
                     f"schedule: stage {stage}, microbatch {m}: does {kinds or 'nothing'}, "
                     "not F, I, W or F, B"
                 )
+    last = [
+        one.microbatch
+        for one in orders[rank_of[num_stages - 1]]
+        if one.kind == "F" and one.stage == num_stages - 1
+    ]
+    if last != sorted(last):
+        raise InputError(
+            "schedule: the forwards of the last stage are not in the order of microbatches, and "
+            "torch would take one's loss for another's"
+        )
     most = max(action.microbatch for action in seen)
     if most >= num:
         raise InputError(f"schedule: microbatch {most}, but there are {num}")

@@ -53,7 +53,7 @@ def list_schedule(
     Returns:
         The orders, or None where it got stuck.
 
-    Source: the greedy rule of Qi, Wan, Huang, Lin, "Zero Bubble TrainingPipeline Parallelism", ICLR 2024,
+    Source: the greedy rule of Qi, Wan, Huang, Lin, "Zero Bubble Pipeline Parallelism", ICLR 2024,
     for any seconds, bytes and stages of a device.
     """
     return _Listing(pipeline, device_S, memory_D, manner).run()
@@ -65,17 +65,16 @@ class _Listing:
     ) -> None:
         self.pipeline, self.manner = pipeline, manner
         self.device = device_S.tolist()
+        num = pipeline.num_stages
         self.stages: list[list[int]] = [
             np.flatnonzero(device_S == d).tolist() for d in range(pipeline.num_devices)
         ]
         self.memory, self.used = memory_D.tolist(), [0.0] * pipeline.num_devices
-        kept = np.maximum(pipeline.activation_bytes, pipeline.weight_grad_bytes)
-        # Room that a forward leaves on its device: what one microbatch takes on later stages.
-        self.reserve = [
-            float(sum(kept[j] for j in self.stages[self.device[s]] if j > s))
-            for s in range(pipeline.num_stages)
+        # Room that a forward finds on its device: what its microbatch takes from there on.
+        self.needed = [
+            float(pipeline.needed_bytes(np.where(np.arange(num) >= s, device_S, -1))[d])
+            for s, d in enumerate(self.device)
         ]
-        num = pipeline.num_stages
         self.done = {kind: [0] * num for kind in "FIW"}
         self.arrive: dict[str, list[list[float]]] = {
             "F": [[] for _ in range(num)],
@@ -154,8 +153,7 @@ class _Listing:
         """Whether a forward of stage s fits, and leaves what later stages need."""
         first = s == self.stages[d][0]
         limit = self.memory[d] * (self.manner.ahead if first and self.used[d] > 0 else 1.0)
-        need = self.pipeline.activation_bytes[s] + self._late(s) + self.reserve[s]
-        return self.used[d] + need <= limit * (1 + 1e-12)
+        return self.used[d] + self.needed[s] <= limit * (1 + 1e-12)
 
     def _comes_before(self, d: int, now: float, until: float) -> bool:
         """Whether I or F will be ready soon; nothing that would not be waited for anyway."""

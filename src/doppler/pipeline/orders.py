@@ -6,7 +6,7 @@ Shape suffixes: S stages, V ops, D devices.
 import csv
 import io
 import re
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +35,26 @@ def pipeline_of(problem: Problem) -> PipelineGraph:
 
 
 def orders_of(trace: Trace) -> Orders:
-    """What each device does, by start."""
+    """What each device does, by start.
+
+    Microbatches are alike, so of each stage they come in their order: nothing begins later, and
+    torch's runtime needs it.
+    """
     actions, placement = pipeline_of(trace.problem).actions, trace.placement
     orders: Orders = [[] for _ in range(trace.problem.num_devices)]
     for v in np.lexsort((placement.priority, trace.op_start_s)):
         orders[placement.device[v]].append(actions[v])
-    return orders
+    return [renumbered(order) for order in orders]
+
+
+def renumbered(order: list[Action]) -> list[Action]:
+    """The same with microbatches from 0 on, for each kind of each stage."""
+    count: Counter[tuple[int, str]] = Counter()
+    found = []
+    for action in order:
+        found.append(action._replace(microbatch=count[action.stage, action.kind]))
+        count[action.stage, action.kind] += 1
+    return found
 
 
 def placement_of_orders(problem: Problem, orders: Orders) -> Placement:
@@ -131,11 +145,8 @@ def split_actions(orders: Orders) -> Orders:
 
 def fused_of(orders: Orders, num_stages: int, microbatches: int) -> NDArray[np.bool_]:
     """Which backwards [S, M] are B."""
-    fused = np.zeros((num_stages, microbatches), dtype=bool)
-    for order in orders:
-        for one in order:
-            fused[one.stage, one.microbatch] |= one.kind == "B"
-    return fused
+    whole = {(one.stage, one.microbatch) for order in orders for one in order if one.kind == "B"}
+    return np.array([[(s, m) in whole for m in range(microbatches)] for s in range(num_stages)])
 
 
 def save_orders(orders: Orders, path: str | Path) -> None:

@@ -76,7 +76,7 @@ class TorchSchedules(_Schedules):
     them as they are).
 
     Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream" (1F1B), SOSP 2019,
-    and "Megatron-LM" (interleaved), SC 2021; Qi et al., "Zero Bubble TrainingPipeline Parallelism", ICLR
+    and "Megatron-LM" (interleaved), SC 2021; Qi et al., "Zero Bubble Pipeline Parallelism", ICLR
     2024; DeepSeek-AI, "DeepSeek-V3" (DualPipe), 2024; all as torch has them.
     """
 

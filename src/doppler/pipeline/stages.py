@@ -216,7 +216,9 @@ def _edges(
     return found
 
 
-def with_stages_divided(pipeline: TrainingPipeline, parts: int, arrangement: Arrangement) -> TrainingPipeline:
+def with_stages_divided(
+    pipeline: TrainingPipeline, parts: int, arrangement: Arrangement
+) -> TrainingPipeline:
     """Each stage as several of equal time, bytes in equal parts; no transfer within a stage."""
 
     def divided(values: FloatArray) -> FloatArray:

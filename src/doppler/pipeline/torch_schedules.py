@@ -3,12 +3,12 @@
 All names that are internal to torch are here, and nowhere else; tests hold them for its version.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from doppler.errors import InputError
+from doppler.pipeline.orders import renumbered
 from doppler.pipeline.stages import Action, Arrangement, Orders, TrainingPipeline
 
 if TYPE_CHECKING:
@@ -90,17 +90,8 @@ def orders_of_schedule(name: str, num_stages: int, num_devices: int, microbatche
     orders = [
         [one for each in order[rank] for one in _actions(each)] for rank in range(num_devices)
     ]
-    return [_renumbered(one) for one in orders] if per_device == 1 else orders
-
-
-def _renumbered(order: list[Action]) -> list[Action]:
-    """Microbatches in their order: torch 2.13 writes that of 1F1B's last rank from 1 on."""
-    count: Counter[str] = Counter()
-    found = []
-    for action in order:
-        found.append(action._replace(microbatch=count[action.kind]))
-        count[action.kind] += 1
-    return found
+    # Torch 2.13 numbers the forwards of 1F1B's last rank from 1 on.
+    return [renumbered(one) for one in orders] if per_device == 1 else orders
 
 
 def _actions(action: Any) -> list[Action]:
