@@ -66,7 +66,9 @@ def test_seconds_and_memory_are_those_of_a_plain_account(seed):
         estimated = estimates.measure(placement.device[None], placement.priority[None])
     assert estimated.seconds[0, 0] == pytest.approx(seconds, rel=1e-12)
     assert lower_bound(problem).seconds <= seconds * (1 + 1e-12)
-    assert assignment_bound_s(pipeline, pipeline.devices()) <= seconds * (1 + 1e-12)
+    for memory_D in (None, np.array(peaks)):
+        bound_s = assignment_bound_s(pipeline, pipeline.devices(), memory_D)
+        assert bound_s <= seconds * (1 + 1e-12)
 
 
 def test_what_w_needs_beyond_the_activation_counts_from_the_start_of_i():

@@ -7,6 +7,7 @@ from doppler.pipeline.orders import (
     placement_of_orders,
     save_orders,
 )
+from doppler.pipeline.patterns import Patterns
 from doppler.pipeline.searching import (
     JudgedSchedule,
     ListSchedules,
@@ -22,6 +23,7 @@ __all__ = [
     "JudgedSchedule",
     "ListSchedules",
     "Orders",
+    "Patterns",
     "PipelineGraph",
     "TorchSchedules",
     "TrainingPipeline",

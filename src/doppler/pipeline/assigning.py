@@ -13,10 +13,16 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-def assignment_bound_s(pipeline: TrainingPipeline, device_S: IntArray) -> float:
-    """Seconds that no order of these devices undercuts: a device's first input, then all its work.
+def assignment_bound_s(
+    pipeline: TrainingPipeline, device_S: IntArray, memory_D: FloatArray | None = None
+) -> float:
+    """Seconds that no order of these devices undercuts.
 
-    Behind it comes at least, where backwards are not divided, the way back from its last stage.
+    A device waits for its first input and then has all its work; behind it comes at least, where
+    backwards are not divided, the way back from its first stage. An activation is held from F to I,
+    which lie the way to the last stage and back apart. So of the k microbatches that fit at a time
+    the first has come back before the (k + 1)-th begins; and all that is held, times how long, fits
+    into memory times seconds.
     """
     speed_S = pipeline.speed[device_S]
     forward_S = pipeline.forward_s / speed_S
@@ -30,7 +36,34 @@ def assignment_bound_s(pipeline: TrainingPipeline, device_S: IntArray) -> float:
         on = device_S == d
         tail = after_S[on].min() if pipeline.weight_grad_s is None else 0.0
         worst = max(worst, before_S[on].min() + load_S[on].sum() + tail)
+    if memory_D is not None:
+        input_S = pipeline.input_grad_s / speed_S
+        way_S = np.cumsum((forward_S + input_S)[::-1])[::-1]
+        way_S[:-1] += 2 * np.cumsum(moved[::-1])[::-1]
+        worst = max(worst, _memory_bound_s(pipeline, device_S, memory_D, before_S, way_S))
     return float(worst)
+
+
+def _memory_bound_s(
+    pipeline: TrainingPipeline,
+    device_S: IntArray,
+    memory_D: FloatArray,
+    before_S: FloatArray,
+    way_S: FloatArray,
+) -> float:
+    """See assignment_bound_s; way_S: from the start of F to the end of I."""
+    num, worst = pipeline.microbatches, 0.0
+    held_S, left_S = pipeline.activation_bytes, pipeline.weight_grad_bytes
+    area_S = held_S * way_S
+    if pipeline.weight_grad_s is not None:
+        area_S = area_S + left_S * pipeline.weight_grad_s / pipeline.speed[device_S]
+    for d in np.unique(device_S):
+        on, memory = device_S == d, memory_D[d]
+        worst = max(worst, before_S[on].min() + num * area_S[on].sum() / memory)
+        for s in np.flatnonzero(on & (held_S > 0)):
+            at_a_time = max(1.0, np.floor(memory / held_S[s] * (1 + 1e-9)))
+            worst = max(worst, before_S[s] + ((num - 1) // at_a_time + 1) * way_S[s])
+    return worst
 
 
 def good_assignments(
@@ -54,7 +87,7 @@ def good_assignments(
         if key not in found:
             short = (pipeline.needed_bytes(device_S) > memory_D).any()
             empty = len(set(key)) < num_devices
-            bound = assignment_bound_s(pipeline, device_S)
+            bound = assignment_bound_s(pipeline, device_S, memory_D)
             load_D = np.bincount(
                 device_S, (pipeline.forward_s + pipeline.backward_s) / pipeline.speed[device_S]
             )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from doppler.baselines.contract import SearchResult
 from doppler.errors import InputError
 from doppler.options import checked
-from doppler.pipeline.assigning import good_assignments
+from doppler.pipeline.assigning import assignment_bound_s, good_assignments
 from doppler.pipeline.listing import MANNERS, list_schedule
 from doppler.pipeline.orders import (
     fused_of,
@@ -32,7 +32,7 @@ IntArray = NDArray[np.int64]
 _MOST_LISTED = 150_000
 
 
-class _Schedules:
+class Schedules:
     """What a search and drafts share; a kind says which placements there are."""
 
     uses_order: ClassVar[bool] = True
@@ -51,10 +51,15 @@ class _Schedules:
             return SearchResult(placement=anywhere, makespan_s=np.inf, evaluations=0)
         cost_B = session.measure(*_stacked(placements), rng=rng).cost_s()
         best = int(cost_B.argmin())
+        pipeline = pipeline_of(problem).pipeline
+        device_S = pipeline.devices()
         return SearchResult(
             placement=placements[best],
             makespan_s=float(cost_B[best]),
             evaluations=len(placements),
+            lower_bound_s=None
+            if device_S is None
+            else assignment_bound_s(pipeline, device_S, problem.arrays.memory_bytes),
         )
 
     def draw(
@@ -69,7 +74,7 @@ class _Schedules:
 
 @checked
 @dataclass(frozen=True, kw_only=True)
-class TorchSchedules(_Schedules):
+class TorchSchedules(Schedules):
     """The schedules of torch.distributed.pipelining that suit the stages, I and W apart.
 
     So they are a little faster than in torch, whose B sends behind W (`judged_schedules` judges
@@ -83,7 +88,7 @@ class TorchSchedules(_Schedules):
     name: ClassVar[str] = "torch"
 
     def placements(self, problem: Problem, rng: np.random.Generator) -> list[Placement]:
-        """See _Schedules."""
+        """See Schedules."""
         graph = pipeline_of(problem)
         separate = graph.pipeline.weight_grad_s is not None
         return [
@@ -94,13 +99,13 @@ class TorchSchedules(_Schedules):
 
 @checked
 @dataclass(frozen=True, kw_only=True)
-class ListSchedules(_Schedules):
+class ListSchedules(Schedules):
     """List schedules within the memory limits, on the given devices or on those of least bound."""
 
     name: ClassVar[str] = "list"
 
     def placements(self, problem: Problem, rng: np.random.Generator) -> list[Placement]:
-        """See _Schedules; as many as fit into some seconds."""
+        """See Schedules; as many as fit into some seconds."""
         num = max(len(MANNERS), _MOST_LISTED // problem.num_ops)
         return self._listed(problem, _assignments(problem, rng, num // len(MANNERS)), MANNERS)
 

@@ -145,12 +145,9 @@ def _read_profile(path: str | Path) -> tuple[dict[str, object], list[float]]:
             raise InputError(f"format: expected {PROFILE_FORMAT!r}, found {data['format']!r}")
         check_version(data, PROFILE_VERSION)
         table = Table(data, "stages", STAGE_COLUMNS)
-        columns: dict[str, object] = {
-            column.removesuffix("_s"): table.numbers(column) for column in STAGE_COLUMNS
-        }
+        numbers = {column: table.numbers(column) for column in STAGE_COLUMNS}
         transfers = read_list(data.get("transfer_s", []), "transfer_s", read_number)
-        for column, values in columns.items():
-            assert isinstance(values, list)
+        for column, values in numbers.items():
             for s, value in enumerate(values):
                 if value < 0:
                     raise InputError(f"stages[{s}].{column}: must be 0 or more, found {value:g}")
@@ -158,4 +155,5 @@ def _read_profile(path: str | Path) -> tuple[dict[str, object], list[float]]:
             raise InputError("stages: there is none")
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    columns: dict[str, object] = {key.removesuffix("_s"): one for key, one in numbers.items()}
     return columns, list(transfers) or [0.0] * (len(table.rows) - 1)
