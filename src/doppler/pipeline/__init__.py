@@ -1,5 +1,6 @@
 """Pipelines of stages: schedules for torch.distributed.pipelining, found and handed over."""
 
+from doppler.pipeline.finding import FoundSchedule, find
 from doppler.pipeline.handing_over import check_orders, schedule, stages_of_rank
 from doppler.pipeline.orders import (
     load_orders,
@@ -20,6 +21,7 @@ from doppler.pipeline.workload import pipeline_parallel
 
 __all__ = [
     "Action",
+    "FoundSchedule",
     "JudgedSchedule",
     "ListSchedules",
     "Orders",
@@ -28,6 +30,7 @@ __all__ = [
     "TorchSchedules",
     "TrainingPipeline",
     "check_orders",
+    "find",
     "graph_of",
     "judged",
     "judged_schedules",

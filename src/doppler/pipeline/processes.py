@@ -5,6 +5,7 @@ Shape suffixes: S stages.
 
 import multiprocessing as mp
 import os
+import pickle
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -55,7 +56,7 @@ class Processes:
     def __exit__(self, *exc: object) -> None:
         for end in self._ends:
             try:
-                end.send(None)
+                end.send_bytes(pickle.dumps(None))
             except OSError:
                 continue
         for process in self._processes:
@@ -73,7 +74,8 @@ class Processes:
             RuntimeError: a rank raised; so is it.
         """
         for end in self._ends:
-            end.send((function, arguments))
+            # As bytes: what torch sends by itself is shared, and a training there changed it here.
+            end.send_bytes(pickle.dumps((function, arguments)))
         return self._collect()
 
     def _collect(self) -> list[Any]:
@@ -90,7 +92,7 @@ class Processes:
             for end in ready:
                 rank = self._ends.index(end)  # type: ignore[arg-type]
                 try:
-                    succeeded, answers[rank] = end.recv()  # type: ignore[union-attr]
+                    succeeded, answers[rank] = pickle.loads(end.recv_bytes())  # type: ignore[union-attr]
                 except EOFError:
                     succeeded, answers[rank] = False, "ended"
                 if not succeeded:
@@ -104,13 +106,14 @@ def _serve(rank: int, num: int, meeting: str, end: Connection) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=num)
-    end.send((True, _READY))
-    while (asked := end.recv()) is not None:
+    end.send_bytes(pickle.dumps((True, _READY)))
+    while (asked := pickle.loads(end.recv_bytes())) is not None:
         function, arguments = asked
         try:
-            end.send((True, function(rank, *arguments)))
+            end.send_bytes(pickle.dumps((True, function(rank, *arguments))))
         except Exception as error:
-            end.send((False, f"{type(error).__name__}: {str(error).splitlines()[0]}"))
+            said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            end.send_bytes(pickle.dumps((False, said)))
             return
     dist.destroy_process_group()
 

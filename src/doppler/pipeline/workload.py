@@ -44,6 +44,8 @@ def pipeline_parallel(
     stages_of_device: Annotated[str, one_of(ARRANGEMENTS)] = "loop",
     speed: Speeds = 1.0,
     profile: FilePath | None = None,
+    module: FilePath | None = None,
+    boundaries: Sequence[Count] | None = None,
 ) -> PipelineGraph:
     """Stages that are trained on microbatches, as ops F, I and W.
 
@@ -61,6 +63,10 @@ def pipeline_parallel(
         stages_of_device: ``loop`` (0, 1, .., 0, 1, ..), ``v`` (0, 1, .., 1, 0, ..) or ``free``.
         speed: of every device or of each; seconds are those of a device of speed 1.
         profile: a file of stages (`save_profile`) in place of the numbers of stages.
+        module: ``FILE.py:function`` or ``package.module:function`` that returns an nn.Sequential of
+            blocks and a microbatch: divided into ``stages``, each timed on this machine. Where a
+            profile is named too, it is measured once and kept there.
+        boundaries: the first block of every stage but the first; else blocks are balanced.
 
     Raises:
         InputError: lists of different lengths, a stage without time, more devices than stages,
@@ -74,7 +80,10 @@ def pipeline_parallel(
         "activation_bytes": activation_bytes,
         "weight_grad_bytes": weight_grad_bytes,
     }
-    if profile is not None:
+    if module is not None and (profile is None or not Path(profile).exists()):
+        num_wanted = len(boundaries) + 1 if boundaries else stages or num_devices
+        columns = _measure(module, num_wanted, boundaries, profile)
+    elif profile is not None:
         columns, transfer = _read_profile(profile)
     num = _num_stages(columns, stages, num_devices)
     values = {key: _each(key, value, num, "stages") for key, value in columns.items()}
@@ -134,6 +143,20 @@ def _check_time(key: str, seconds_S: FloatArray) -> None:
         raise InputError(
             f"workload.{key}: stage {without[0]} has no time; seconds above 0 would fit"
         )
+
+
+def _measure(
+    module: str, stages: int, boundaries: Sequence[int] | None, path: str | None
+) -> dict[str, object]:
+    from doppler.pipeline.splitting import profile_module, save_profile  # torch takes a second
+
+    profiles = profile_module(module, stages, boundaries)
+    if path is not None:
+        save_profile(profiles, path, notes=[module])
+    return {
+        column.removesuffix("_s"): [getattr(one, column) for one in profiles]
+        for column in STAGE_COLUMNS
+    }
 
 
 def _read_profile(path: str | Path) -> tuple[dict[str, object], list[float]]:
