@@ -61,9 +61,10 @@ def test_list_schedules_keep_to_the_memory(manner):
         if device_S is None:
             device_S = np.array([0, 1, 2, *rng.integers(3, size=3)])
         memory_D = pipeline.needed_bytes(device_S) + rng.uniform(0, 3, 3)
-        orders = list_schedule(pipeline, device_S, memory_D, manner)
-        assert orders is not None, "one microbatch always fits"
-        peaks = plain_account(pipeline, orders)[1]
+        listed = list_schedule(pipeline, device_S, memory_D, manner)
+        assert listed is not None, "one microbatch always fits"
+        seconds, peaks = plain_account(pipeline, listed.orders)
+        assert listed.seconds == pytest.approx(seconds)
         assert (np.array(peaks) <= memory_D * (1 + 1e-9)).all()
 
 

@@ -71,7 +71,7 @@ def good_assignments(
     memory_D: FloatArray,
     rng: np.random.Generator,
     *,
-    most: int = 24,
+    most: int,
     restarts: int = 24,
 ) -> list[IntArray]:
     """Assignments with small bounds, the smallest first; of equal ones those of fewer transfers.

@@ -28,6 +28,13 @@ class Manner(NamedTuple):
     ahead: float
 
 
+class Listed(NamedTuple):
+    """A list schedule, and when it ends if transfers do not wait for each other."""
+
+    seconds: float
+    orders: Orders
+
+
 MANNERS = [
     Manner(deep, patience, ahead)
     for deep in (True, False)
@@ -38,7 +45,7 @@ MANNERS = [
 
 def list_schedule(
     pipeline: TrainingPipeline, device_S: IntArray, memory_D: FloatArray, manner: Manner
-) -> Orders | None:
+) -> Listed | None:
     """What each device does if it never waits for something better than it can have.
 
     I before F before W, older microbatches first. A forward leaves room for one microbatch on every
@@ -51,7 +58,7 @@ def list_schedule(
         manner: what else decides.
 
     Returns:
-        The orders, or None where it got stuck.
+        The orders and when they end, or None where it got stuck.
 
     Source: the greedy rule of Qi, Wan, Huang, Lin, "Zero Bubble Pipeline Parallelism", ICLR 2024,
     for any seconds, bytes and stages of a device.
@@ -91,7 +98,7 @@ class _Listing:
         assert of_kind is not None, "no W where backwards are fused"
         return float(of_kind[stage] / pipeline.speed[self.device[stage]])
 
-    def run(self) -> Orders | None:
+    def run(self) -> Listed | None:
         # (time, what): a device is free, an input arrives; ends come before starts by the order.
         events = [(0.0, d) for d in range(len(self.stages))]
         busy_until = [0.0] * len(self.stages)
@@ -111,7 +118,9 @@ class _Listing:
             heapq.heappush(events, (end, d))
         total = sum(len(order) for order in self.orders)
         per_microbatch = self.pipeline.num_stages * (2 if self.fused else 3)
-        return self.orders if total == per_microbatch * self.pipeline.microbatches else None
+        if total < per_microbatch * self.pipeline.microbatches:
+            return None
+        return Listed(max(busy_until), self.orders)
 
     def _choose(self, d: int, now: float) -> tuple[str, int] | None:
         """What device d starts now."""

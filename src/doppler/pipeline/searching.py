@@ -29,7 +29,9 @@ from doppler.system import Session, System
 
 IntArray = NDArray[np.int64]
 # Ops placed by all list schedules of one search together: some seconds.
-_MOST_LISTED = 150_000
+_MOST_LISTED = 300_000
+# Assignments to begin with, and those that are tried in all manners.
+_MOST_ASSIGNMENTS, _BEST = 48, 4
 
 
 class Schedules:
@@ -106,8 +108,10 @@ class ListSchedules(Schedules):
 
     def placements(self, problem: Problem, rng: np.random.Generator) -> list[Placement]:
         """See Schedules; as many as fit into some seconds."""
-        num = max(len(MANNERS), _MOST_LISTED // problem.num_ops)
-        return self._listed(problem, _assignments(problem, rng, num // len(MANNERS)), MANNERS)
+        assignments = _assignments(problem, rng, _MOST_ASSIGNMENTS)
+        if len(assignments) > 1:
+            assignments = _improved(problem, assignments, rng)[:_BEST]
+        return self._listed(problem, assignments, MANNERS)
 
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator
@@ -133,7 +137,7 @@ class ListSchedules(Schedules):
             for device_S in assignments
             for manner in manners
         ]
-        return [placement_of_orders(problem, orders) for orders in found if orders is not None]
+        return [placement_of_orders(problem, one.orders) for one in found if one is not None]
 
 
 def _assignments(problem: Problem, rng: np.random.Generator, most: int) -> list[IntArray]:
@@ -143,6 +147,41 @@ def _assignments(problem: Problem, rng: np.random.Generator, most: int) -> list[
     if given_S is not None:
         return [given_S]
     return good_assignments(pipeline, problem.arrays.memory_bytes, rng, most=max(1, most))
+
+
+def _improved(
+    problem: Problem, assignments: Sequence[IntArray], rng: np.random.Generator
+) -> list[IntArray]:
+    """Those and their neighbours, by what a list schedule takes on them: the best ones first.
+
+    A neighbour has one stage elsewhere, or two stages swapped.
+    """
+    pipeline, memory_D = pipeline_of(problem).pipeline, problem.arrays.memory_bytes
+    left = max(1, _MOST_LISTED // problem.num_ops)
+    seconds: dict[tuple[int, ...], float] = {}
+
+    def listed_s(device_S: IntArray) -> float:
+        key = tuple(device_S.tolist())
+        if key not in seconds:
+            listed = None
+            if len(set(key)) == pipeline.num_devices:
+                listed = list_schedule(pipeline, device_S, memory_D, MANNERS[0])
+            seconds[key] = np.inf if listed is None else listed.seconds
+        return seconds[key]
+
+    best = min(assignments[: max(1, left // 3)], key=listed_s)
+    while len(seconds) < left:
+        near = best.copy()
+        one, other = rng.integers(pipeline.num_stages, size=2)
+        if rng.random() < 0.5:
+            near[one] = rng.integers(pipeline.num_devices)
+        else:
+            near[[one, other]] = near[[other, one]]
+        before = len(seconds)
+        if listed_s(near) <= listed_s(best):
+            best = near
+        left -= len(seconds) == before  # so that it ends where there are few
+    return [np.array(key) for key in sorted(seconds, key=seconds.__getitem__)]
 
 
 def _stacked(placements: Sequence[Placement]) -> tuple[IntArray, IntArray]:
