@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from doppler.pipeline import TrainingPipeline, find
 from doppler.pipeline.processes import Processes, train
-from doppler.pipeline.splitting import save_profile, stages_of
+from doppler.pipeline.profiles import save_profile
+from doppler.pipeline.splitting import stages_of
 
 WORDS, WIDTH, LENGTH, BATCH, MICROBATCHES, STEPS = 500, 64, 32, 16, 8, 20
 

@@ -9,7 +9,8 @@ from torch import nn
 
 from doppler.errors import InputError
 from doppler.pipeline import TrainingPipeline, check_orders, find
-from doppler.pipeline.splitting import balanced, profile_module, save_profile, split, timed
+from doppler.pipeline.profiles import save_profile
+from doppler.pipeline.splitting import balanced, profile_module, split, timed
 
 
 class Wide(nn.Module):

@@ -4,12 +4,9 @@ Shape suffixes: S stages, K blocks.
 """
 
 import itertools
-import json
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,23 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from doppler.errors import InputError
-from doppler.graph.formats import write_atomically
 from doppler.importing.workload import make_module
+from doppler.pipeline.profiles import STAGE_COLUMNS, StageProfile
 from doppler.pipeline.torch_schedules import input_gradient, weight_gradient
-from doppler.pipeline.workload import PROFILE_FORMAT, PROFILE_VERSION, STAGE_COLUMNS
 
 Loss = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageProfile:
-    """What one stage takes for a microbatch: medians of seconds, bytes of tensors that it keeps."""
-
-    forward_s: float
-    input_grad_s: float
-    weight_grad_s: float
-    activation_bytes: float
-    weight_grad_bytes: float
 
 
 def split(blocks: Iterable[nn.Module], boundaries: Sequence[int]) -> list[nn.Sequential]:
@@ -175,19 +160,6 @@ def block_seconds(blocks: Iterable[nn.Module], example: Tensor, loss: Loss) -> l
     """Seconds [K] of F, I and W of every block on a microbatch."""
     profiles = timed(list(blocks), example, loss, repeats=3)
     return [one.forward_s + one.input_grad_s + one.weight_grad_s for one in profiles]
-
-
-def save_profile(
-    profiles: Sequence[StageProfile], path: str | Path, *, notes: Sequence[str] = ()
-) -> None:
-    """Write what ``workload.profile`` reads, atomically."""
-    data = {
-        "format": PROFILE_FORMAT,
-        "version": PROFILE_VERSION,
-        "notes": list(notes),
-        "stages": [{key: getattr(one, key) for key in STAGE_COLUMNS} for one in profiles],
-    }
-    write_atomically(path, json.dumps(data, indent=1) + "\n")
 
 
 def stages_of(

@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 
 from doppler.cluster import Cluster
 from doppler.errors import InputError
-from doppler.files import read_json
-from doppler.files.values import Table, check_version, read_list, read_number, read_object
 from doppler.options import Amount, Count, FilePath, Positive, checked, one_of
 from doppler.pipeline.assigning import check_room
+from doppler.pipeline.profiles import STAGE_COLUMNS, read_profile, save_profile
 from doppler.pipeline.stages import ARRANGEMENTS, PipelineGraph, TrainingPipeline, graph_of
 
 FloatArray = NDArray[np.float64]
@@ -20,11 +19,6 @@ FloatArray = NDArray[np.float64]
 Amounts = Amount | Sequence[Amount]
 Speeds = Positive | Sequence[Positive]
 
-PROFILE_FORMAT, PROFILE_VERSION = "doppler-stages", 1
-STAGE_COLUMNS = (
-    *("forward_s", "input_grad_s", "weight_grad_s"),
-    *("activation_bytes", "weight_grad_bytes"),
-)
 MAX_OPS = 200_000
 
 
@@ -84,7 +78,7 @@ def pipeline_parallel(
         num_wanted = len(boundaries) + 1 if boundaries else stages or num_devices
         columns = _measure(module, num_wanted, boundaries, profile)
     elif profile is not None:
-        columns, transfer = _read_profile(profile)
+        columns, transfer = read_profile(profile)
     num = _num_stages(columns, stages, num_devices)
     values = {key: _each(key, value, num, "stages") for key, value in columns.items()}
     memory_D = np.array([device.memory_bytes for device in cluster.devices], dtype=np.float64)
@@ -148,7 +142,7 @@ def _check_time(key: str, seconds_S: FloatArray) -> None:
 def _measure(
     module: str, stages: int, boundaries: Sequence[int] | None, path: str | None
 ) -> dict[str, object]:
-    from doppler.pipeline.splitting import profile_module, save_profile  # torch takes a second
+    from doppler.pipeline.splitting import profile_module  # torch takes a second
 
     profiles = profile_module(module, stages, boundaries)
     if path is not None:
@@ -157,26 +151,3 @@ def _measure(
         column.removesuffix("_s"): [getattr(one, column) for one in profiles]
         for column in STAGE_COLUMNS
     }
-
-
-def _read_profile(path: str | Path) -> tuple[dict[str, object], list[float]]:
-    """The columns of a file of stages, and the transfers between them."""
-    data = read_json(path)
-    try:
-        read_object(data, "", ("format", "version", "stages"), ("transfer_s", "notes"))
-        if data["format"] != PROFILE_FORMAT:
-            raise InputError(f"format: expected {PROFILE_FORMAT!r}, found {data['format']!r}")
-        check_version(data, PROFILE_VERSION)
-        table = Table(data, "stages", STAGE_COLUMNS)
-        numbers = {column: table.numbers(column) for column in STAGE_COLUMNS}
-        transfers = read_list(data.get("transfer_s", []), "transfer_s", read_number)
-        for column, values in numbers.items():
-            for s, value in enumerate(values):
-                if value < 0:
-                    raise InputError(f"stages[{s}].{column}: must be 0 or more, found {value:g}")
-        if not table.rows:
-            raise InputError("stages: there is none")
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    columns: dict[str, object] = {key.removesuffix("_s"): one for key, one in numbers.items()}
-    return columns, list(transfers) or [0.0] * (len(table.rows) - 1)
