@@ -44,12 +44,13 @@ def custom(
     built = [_device(name, i, spec) for i, spec in enumerate(devices)]
     built = with_memory(name, built, memory_bytes)
     for key, kind, value in (
-        ("hosts", Hosts | None, hosts),
-        ("nics", Count | None, nics),
-        ("nic_bytes_per_s", Positive | None, nic_bytes_per_s),
-        ("nic_latency_s", Amount | None, nic_latency_s),
+        ("hosts", Hosts, hosts),
+        ("nics", Count, nics),
+        ("nic_bytes_per_s", Positive, nic_bytes_per_s),
+        ("nic_latency_s", Amount, nic_latency_s),
     ):
-        check(f"cluster {name!r}: {key}", kind, value)
+        if value is not None:
+            check(f"cluster {name!r}: {key}", kind, value)
     return on_hosts(
         Cluster(
             name=name,

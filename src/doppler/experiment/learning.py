@@ -90,10 +90,9 @@ def check_learning(
 def searches_of(run: Run) -> list[Baseline]:
     """What a policy's search has beside episodes, to be compiled before a clock starts."""
     order, options = honours_order(run.spec.system.queue), run.spec.cfg.search.anneal
-    return [
-        Annealing(evaluations=1, order=order, hot=options.hot, cold=options.cold),
-        alone(AnnealEstimates(drafts=[Clustering(evaluations=1)])),
-    ]
+    anneal = Annealing(evaluations=1, order=order, hot=options.hot, cold=options.cold)
+    estimates: Any = alone(AnnealEstimates(drafts=[Clustering(evaluations=1)]))
+    return [anneal, estimates]
 
 
 def train(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] = ()) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hydra.utils import instantiate
@@ -23,7 +24,7 @@ from doppler.search import search_settings
 from doppler.simulator import WorkConserving
 from doppler.trace import Trace
 
-_STRICT = WorkConserving(queue="strict")
+_STRICT: Any = WorkConserving(queue="strict")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -5,7 +5,7 @@ Shape suffixes: B placements, V ops.
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,9 +81,10 @@ class Patterns(Schedules):
             result = annealing.place(estimates, rng, initial=start)
         if not np.isfinite(result.makespan_s):
             return None
-        orders = found_orders(small, WorkConserving(queue="strict"), result.placement)
+        strict: Any = WorkConserving(queue="strict")
+        orders = found_orders(small, strict, result.placement)
         placement = placement_of_orders(small, orders)
-        with WorkConserving(queue="strict").open(small) as session:
+        with strict.open(small) as session:
             trace = session.trace(placement)
         begin = dict(zip(pipeline_of(small).actions, trace.op_start_s.tolist(), strict=True))
         return orders, begin

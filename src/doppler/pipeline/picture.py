@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from doppler.graph.formats import replaced
 from doppler.pipeline.orders import pipeline_of
 from doppler.trace import Trace
-from doppler.trace.explain import time_unit
+from doppler.trace.usage import time_unit
 
 FloatArray = NDArray[np.float64]
 COLORS = {"F": "#4e79a7", "I": "#f28e2b", "W": "#59a14f", "B": "#b07aa1"}

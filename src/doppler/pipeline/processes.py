@@ -34,7 +34,7 @@ class Processes:
     def __init__(self, num: int, timeout_s: float = 120.0) -> None:
         self._num, self._timeout_s = num, timeout_s
         self._processes: list[Any] = []
-        self._ends: list[Connection] = []
+        self._ends: list[Any] = []
 
     def __enter__(self) -> Self:
         context = mp.get_context("forkserver")

@@ -86,7 +86,7 @@ def orders_of_schedule(name: str, num_stages: int, num_devices: int, microbatche
         )
     except (ValueError, AssertionError) as error:
         raise InputError(f"schedule {name}: {str(error).splitlines()[0]}") from None
-    order = schedule.pipeline_order
+    order: Any = schedule.pipeline_order
     orders = [
         [one for each in order[rank] for one in _actions(each)] for rank in range(num_devices)
     ]

@@ -300,7 +300,7 @@ class DualPolicy(nn.Module):
     def _seeds_of(self, op_BV: NDArray[np.int64]) -> list[int]:
         """Seeds of what is recorded of decisions to follow: with other weights other steps."""
         arrays = op_BV, self.plc_out.weight.detach().numpy()
-        return [zlib.crc32(np.ascontiguousarray(array)) for array in arrays]
+        return [zlib.crc32(array.tobytes()) for array in arrays]
 
     def _play_into(
         self,

@@ -3,6 +3,8 @@
 Shape suffixes: V ops, E edges, F features, H hidden.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import ResGatedGraphConv
@@ -58,10 +60,8 @@ class GraphEncoder(nn.Module):
         return h_VH
 
 
-def _messages(
-    conv: ResGatedGraphConv, h_VH: Tensor, edge_index_2E: Tensor, edge_EF: Tensor
-) -> Tensor:
-    """What ``conv`` returns; its layers are applied to ops and edges by themselves, then added."""
+def _messages(conv: Any, h_VH: Tensor, edge_index_2E: Tensor, edge_EF: Tensor) -> Tensor:
+    """What a ResGatedGraphConv returns; its layers are applied to ops and to edges, then added."""
     width, linear = h_VH.shape[1], nn.functional.linear
     key, query, value = conv.lin_key, conv.lin_query, conv.lin_value
     to_VH = linear(h_VH, key.weight[:, :width], key.bias + query.bias)

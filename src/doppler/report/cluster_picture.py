@@ -247,7 +247,9 @@ def _draw_network(axes: Axes, cluster: Cluster, boxes: Sequence[_HostBox]) -> No
     axes.plot([left, left], [min(bars), max(bars)], color=_NETWORK, linewidth=3.5, zorder=1)
 
 
-def _box(axes: Axes, corner: Point, size: Point, *, face: str | Point, edge: str) -> None:
+def _box(
+    axes: Axes, corner: Point, size: Point, *, face: str | tuple[float, ...], edge: str
+) -> None:
     shape = FancyBboxPatch(
         corner,
         *size,

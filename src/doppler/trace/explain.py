@@ -324,7 +324,7 @@ class _Causes:
         src, dst = trace.transfer_src[t], trace.transfer_dst[t]
         if trace.rules.contention == "none":
             return []
-        keys = [("link", "sender", src), ("link", "receiver", dst)]
+        keys: list[tuple[Any, ...]] = [("link", "sender", src), ("link", "receiver", dst)]
         if trace.rules.contention == "fifo":
             keys = [("link", src, dst)]
         if (hosts := trace.problem.cluster.hosts) and hosts[src] != hosts[dst]:
