@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 from plain_schedule import PlainQueues, PlainSchedule, problems, steps
-from problems import cluster_of, graph_of
+from problems import cluster_of, graph_of, hosted_problem
 
 from doppler.baselines import ETF, QueuedETF
 from doppler.baselines.levels import b_levels
@@ -14,7 +14,8 @@ from doppler.simulator import WorkConserving
 
 def test_the_op_that_starts_first_goes_where_it_ends_first():
     seen = Counter()
-    for seed, problem in problems(60):
+    hosted = [(seed, hosted_problem(seed, costs="distinct")) for seed in range(15)]
+    for seed, problem in [*problems(60), *hosted]:
         level_V, seconds_VD = b_levels(problem), problem.arrays.op_seconds
         decisions = QueuedETF(evaluations=1).schedule(problem, 2, np.random.default_rng(seed))
         for run, rows in enumerate(steps(decisions)):
@@ -44,6 +45,23 @@ def test_the_op_that_starts_first_goes_where_it_ends_first():
                 plain.place(v, d, start)
                 queues.place(v, d)
     assert min(seen["by level"], seen["overflows"], seen["waits"]) > 20, seen
+
+
+def test_where_one_interface_carries_all_what_would_wait_stays_on_its_host():
+    """As below, but each reader would have a link of its own to a device of the other host."""
+    graph = graph_of([1, *[4] * 8], [(0, v, 8, v) for v in range(1, 9)], kinds=["first", *"r" * 8])
+    makespans = {}
+    for hosts in (None, (0, 0, *[1] * 8)):
+        cluster = cluster_of(
+            [1.0] * 10, hosts=hosts, bytes_per_s=4, unsupported_kinds=[[], *[["first"]] * 9]
+        )
+        problem = build(graph, cluster)
+        with WorkConserving().open(problem) as session:
+            for method in (ETF, QueuedETF):
+                result = method(evaluations=1).place(session, np.random.default_rng(0))
+                makespans[method, hosts is None] = result.makespan_s
+    assert makespans[QueuedETF, True] == makespans[ETF, True]
+    assert makespans[QueuedETF, False] < makespans[ETF, False]
 
 
 def test_where_one_link_carries_all_what_would_wait_is_run_where_its_data_is():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from plain_schedule import PlainQueues
-from problems import cluster_of, graph_of, random_problem
+from problems import cluster_of, graph_of, hosted_problem, random_problem
 from scipy.stats import chi2
 
 from doppler.episode import make_view, merged
@@ -504,8 +504,9 @@ def only_experts(seed: int = 0, **changes) -> DualPolicy:
 
 def test_with_nothing_learned_the_policy_is_a_list_scheduler_behind_queues():
     """Equal starts and ends apart: costs are distinct."""
-    for seed in range(6):
-        problem = random_problem(seed, num_ops=30, num_devices=3, costs="distinct")
+    alone = [random_problem(seed, num_ops=30, num_devices=3, costs="distinct") for seed in range(6)]
+    hosted = [hosted_problem(seed, costs="distinct") for seed in range(4)]
+    for problem in alone + hosted:
         greedy = only_experts().rollout(make_view(problem), 1, 0.0, generator())
         followed = only_experts().follow(make_view(problem), greedy.op, greedy.device)
         record, queues = followed.record, PlainQueues(problem)

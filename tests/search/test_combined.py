@@ -263,7 +263,7 @@ def test_every_method_by_name_is_that_of_the_command_line(configured, budget):
         else:
             assert isinstance(baseline, Annealing)
             assert (step.hot, step.cold) == (baseline.hot, baseline.cold)
-    assert [type(step) for step in steps_of("auto", budget)] == [PlaceAgain, AnnealFromBest]
+    assert [type(step) for step in steps_of("auto", budget)] == [InParts, AnnealFromBest]
 
 
 def test_a_list_scheduler_runs_as_often_as_the_budget_allows():

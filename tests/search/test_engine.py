@@ -21,6 +21,7 @@ from doppler.search import (
     Budget,
     Episodes,
     GreedyEpisode,
+    InParts,
     PlaceAgain,
     search,
 )
@@ -190,6 +191,22 @@ class Ticking:
 
     def __init__(self) -> None:
         self.perf_counter = itertools.count().__next__
+
+
+@pytest.mark.parametrize("step", [CLUSTER, InParts(steps=[CLUSTER, CLUSTER]), ANNEAL], ids=repr)
+def test_within_seconds_what_may_find_more_is_taken_again_with_more(step, monkeypatch):
+    monkeypatch.setattr("doppler.search.engine.time", Ticking())
+    given, search_step = [], type(step).search
+
+    def noted(self, best, evaluations, rng, **options):
+        if self is step:
+            given.append(evaluations)
+        search_step(self, best, evaluations, rng, **options)
+
+    monkeypatch.setattr(type(step), "search", noted)
+    with WorkConserving().open(PROBLEM) as session:
+        search([step], best_of(session), Budget(seconds=10.0), generator())
+    assert len(given) > 1 and given[1] > given[0]
 
 
 def test_within_seconds_annealing_walks_on_every_core_again_and_again(monkeypatch):

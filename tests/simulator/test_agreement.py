@@ -83,28 +83,34 @@ def restricted_cases() -> list[tuple[Problem, Placement]]:
     return found
 
 
+def assert_equals_the_oracle(problem, placement, contention, queue, streams) -> bool:
+    """Returns whether the placement finishes at all."""
+    expected = oracle.simulate(
+        problem,
+        placement,
+        contention=contention,
+        queue=queue,
+        streams=streams,
+        random_key=lambda number: uniform(0, -2 - number),  # as a trace draws it
+    )
+    system = WorkConserving(contention=contention, queue=queue, streams=streams)
+    with system.open(problem) as session:
+        if not np.isfinite(expected.makespan_s):
+            measured = session.measure(placement.device[None], placement.priority[None])
+            assert not measured.feasible[0]
+            return False
+        trace = session.trace(placement)
+    assert_same_events(trace, expected)
+    check(trace)
+    return True
+
+
 @pytest.mark.parametrize(("contention", "queue", "streams"), MODES)
 def test_work_conserving_engine_equals_the_oracle(contention, queue, streams):
-    system = WorkConserving(contention=contention, queue=queue, streams=streams)
     num_deadlocks = 0
     for problem, placement in [*cases(), *restricted_cases()]:
-        expected = oracle.simulate(
-            problem,
-            placement,
-            contention=contention,
-            queue=queue,
-            streams=streams,
-            random_key=lambda number: uniform(0, -2 - number),  # as a trace draws it
-        )
-        with system.open(problem) as session:
-            if not np.isfinite(expected.makespan_s):
-                measured = session.measure(placement.device[None], placement.priority[None])
-                assert not measured.feasible[0]
-                num_deadlocks += 1
-                continue
-            trace = session.trace(placement)
-        assert_same_events(trace, expected)
-        check(trace)
+        finishes = assert_equals_the_oracle(problem, placement, contention, queue, streams)
+        num_deadlocks += not finishes
     # Only a strict order can wait for itself, and then not on every fourth placement.
     assert (num_deadlocks > 0) == (queue == "strict")
     assert num_deadlocks < NUM_PROBLEMS / 4
@@ -112,26 +118,26 @@ def test_work_conserving_engine_equals_the_oracle(contention, queue, streams):
 
 @pytest.mark.parametrize(("contention", "queue", "streams"), MODES)
 def test_transfers_between_hosts_equal_the_oracle(contention, queue, streams):
-    system = WorkConserving(contention=contention, queue=queue, streams=streams)
     for seed in range(NUM_HOSTED):
         problem = hosted_problem(seed, costs="distinct" if seed % 5 == 4 else "tied")
         placement = random_placement(problem, seed)
-        expected = oracle.simulate(
-            problem,
-            placement,
-            contention=contention,
-            queue=queue,
-            streams=streams,
-            random_key=lambda number: uniform(0, -2 - number),
-        )
-        with system.open(problem) as session:
-            if not np.isfinite(expected.makespan_s):
-                measured = session.measure(placement.device[None], placement.priority[None])
-                assert queue == "strict" and not measured.feasible[0]
-                continue
-            trace = session.trace(placement)
-        assert_same_events(trace, expected)
-        check(trace)
+        finishes = assert_equals_the_oracle(problem, placement, contention, queue, streams)
+        assert finishes or queue == "strict"
+
+
+@pytest.mark.slow
+def test_two_thousand_problems_between_hosts_equal_oracle_and_simpy():
+    modes = [mode for mode in MODES if mode[0] != "none"]
+    num_simpy = 0
+    for seed in range(2000):
+        contention, queue, streams = modes[seed % len(modes)]
+        problem = hosted_problem(seed, costs="distinct" if seed % 2 else "tied")
+        placement = random_placement(problem, seed)
+        assert_equals_the_oracle(problem, placement, contention, queue, streams)
+        if seed % 2 and not problem.has_given_costs:
+            num_simpy += 1
+            assert_equals_simpy(problem, placement)
+    assert num_simpy > 500
 
 
 @pytest.mark.parametrize("streams", [1, 2])
@@ -151,8 +157,15 @@ def test_published_engine_equals_the_simpy_model(queue, streams):
         check(trace)
 
 
+def assert_equals_simpy(problem: Problem, placement: Placement) -> None:
+    expected = simpy_model.with_contention(simpy_model.Graph.of(problem), placement.device.tolist())
+    with WorkConserving(contention="fifo", queue="fifo").open(problem) as session:
+        trace = session.trace(placement)
+    assert np.rint(trace.op_start_s * 1e10).tolist() == expected.start
+    assert np.rint(trace.op_finish_s * 1e10).tolist() == expected.finish
+
+
 def test_fifo_contention_equals_the_simpy_model_where_nothing_ties():
-    system = WorkConserving(contention="fifo", queue="fifo")
     problems = [
         random_problem(seed, num_ops=20, costs="distinct", given_costs=False) for seed in range(300)
     ]
@@ -160,14 +173,7 @@ def test_fifo_contention_equals_the_simpy_model_where_nothing_ties():
     problems += [problem for problem in hosted if not problem.has_given_costs]
     assert len(problems) > 300 + NUM_HOSTED
     for seed, problem in enumerate(problems):
-        placement = random_placement(problem, seed)
-        expected = simpy_model.with_contention(
-            simpy_model.Graph.of(problem), placement.device.tolist()
-        )
-        with system.open(problem) as session:
-            trace = session.trace(placement)
-        assert np.rint(trace.op_start_s * 1e10).tolist() == expected.start
-        assert np.rint(trace.op_finish_s * 1e10).tolist() == expected.finish
+        assert_equals_simpy(problem, random_placement(problem, seed))
 
 
 def recorded_rows() -> list[tuple[str, dict]]:

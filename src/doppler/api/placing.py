@@ -19,7 +19,7 @@ from doppler.einsum import Decomposition, lower
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
-from doppler.importing import as_call, import_module, load_exported
+from doppler.importing import TorchProgram, as_call, import_module, load_exported
 from doppler.options import Count, Positive, Seed, checked
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED
@@ -84,9 +84,10 @@ def place(
         example_kwargs: what else the module is called with, by keyword.
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
-        method: auto (clusterings, then annealing from the best of them), policy (its episodes,
-            searched on estimates, then annealing), the name of a baseline in conf/baseline, a
-            baseline of your own, which takes what it takes, or a list of steps (doppler.search).
+        method: auto (clusterings and list schedulers, then annealing from the best of them), policy
+            (its episodes, searched on estimates, then annealing), the name of a baseline in
+            conf/baseline, a baseline of your own, which takes what it takes, or a list of steps
+            (doppler.search).
         policy: for ``method="policy"``: a checkpoint, or a policy, instead of the one that comes
             with the package (docs/pretrained.md).
         decomposition: who splits the module's ops into blocks. With auto, nothing is split where
@@ -110,15 +111,8 @@ def place(
     if isinstance(model, DataflowGraph):
         graph, source = model, None
     else:
-        if isinstance(model, str | Path):
-            model = load_exported(model)
-        if isinstance(model, nn.Module) and example_inputs is None and example_kwargs is None:
-            raise InputError("place: a module needs example_inputs")
-        args, kwargs = as_call(example_inputs, example_kwargs or {})
         with phases.timed("export"):
-            source = import_module(
-                model, args, kwargs, training=training, learning_rate=learning_rate
-            )
+            source = _imported(model, example_inputs, example_kwargs, training, learning_rate)
         graph = split(source.program, machine, decomposition, phases)
     problem, bound, single_s = _priced(graph, source, machine, executing, phases)
     best, evaluations = _search(make_steps(problem), problem, executing, budget, phases, seed)
@@ -137,6 +131,22 @@ def place(
         whole=source.whole if source else (),
         binding=source.binding if source else None,
     )
+
+
+def _imported(
+    model: nn.Module | ExportedProgram | str | Path,
+    example_inputs: Any,
+    example_kwargs: Mapping[str, Any] | None,
+    training: bool,
+    learning_rate: float,
+) -> TorchProgram:
+    """The module's program, and how its tensors are those of its user."""
+    if isinstance(model, str | Path):
+        model = load_exported(model)
+    if isinstance(model, nn.Module) and example_inputs is None and example_kwargs is None:
+        raise InputError("place: a module needs example_inputs")
+    args, kwargs = as_call(example_inputs, example_kwargs or {})
+    return import_module(model, args, kwargs, training=training, learning_rate=learning_rate)
 
 
 def _priced(

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from doppler.baselines.annealing_walk import (
+    ORDER_SHARE,
     Walk,
     WalkPlan,
     change,
@@ -40,7 +41,8 @@ class Annealing:
     order of their b_level. starts: independent walks that share the evaluations, in parallel where
     the system allows. draws: executions that a placement's cost is the mean of; from 2 on they are
     under jitter, the same for all placements, and what is found is robust. hot, cold: first and
-    last temperature as shares of the present makespan; it falls geometrically.
+    last temperature as shares of the present makespan; it falls geometrically. devices: whether
+    devices are searched; where no op has a choice they are not.
 
     Half of the moves begin on the critical chain of the present execution, where a simulator knows
     it; of an execution that is measured only its seconds are known, and work stands for the chain.
@@ -57,6 +59,7 @@ class Annealing:
     draws: Batch = 1
     hot: Positive
     cold: Positive
+    devices: bool = True
 
     def __post_init__(self) -> None:
         if self.evaluations < self.starts * self.draws:
@@ -87,6 +90,8 @@ class Annealing:
         near = make_neighbours(problem)
         jitter_seed = int(rng.integers(2**62))
         hot = self.hot if initial is None else max(self.cold, POLISHING * self.hot)
+        has_choice = (np.isfinite(problem.arrays.op_seconds).sum(axis=1) > 1).any()
+        order_share = ORDER_SHARE if self.devices and has_choice else 1.0
         plans, walks = [], []
         for i in range(self.starts):
             plans.append(
@@ -97,6 +102,7 @@ class Annealing:
                     hot=float(hot),
                     cold=float(self.cold),
                     near=near,
+                    order_share=order_share,
                 )
             )
             start = initial or Placement.make(

@@ -57,6 +57,7 @@ class WalkPlan(NamedTuple):
     hot: float
     cold: float
     near: Neighbours
+    order_share: float = ORDER_SHARE  # of the moves, where the order is searched
 
 
 class Walk(NamedTuple):
@@ -175,7 +176,7 @@ def change(p, plan, step, walk):
     status = walk.status
     status[0].num_moved = 0
     status[0].rank_low, status[0].rank_high = 0, 0
-    if plan.order and _draw(plan, status) < ORDER_SHARE:
+    if plan.order and _draw(plan, status) < plan.order_share:
         _reorder(p, plan, walk)
     else:
         _move(p, plan, step, walk)

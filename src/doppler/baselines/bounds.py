@@ -52,7 +52,7 @@ def lower_bounds(problem: Problem, *, streams: int = 1) -> dict[str, float]:
     several others, or feeds several, has them on its own device one after another or waits for a
     transfer (`heads_and_tails`). window: some ops as divisible work, after the smallest head among
     them and before the smallest tail (`window_bound`). group: the same of the ops of a group, on
-    the device that is best for it.
+    the device that is best for it, and of all that only one device may run.
     """
     edges, seconds_VD = problem.graph.edges, problem.arrays.op_seconds
     no_transfers = np.zeros(len(edges))
@@ -75,12 +75,18 @@ def lower_bounds(problem: Problem, *, streams: int = 1) -> dict[str, float]:
 def _group_bound(p: ProblemArrays, streams: int, head_VD: FloatArray, tail_VD: FloatArray) -> float:
     """The largest `window_bound` of a group, on the device where it is smallest.
 
-    There the streams share its ops, which take nothing of any other device.
+    There the streams share its ops, which take nothing of any other device. Groups that may be on
+    one device alone, the same, are one.
     """
-    largest = 0.0
-    for root in np.flatnonzero(np.diff(p.member_ptr) > 1):
-        ops = p.members[p.member_ptr[root] : p.member_ptr[root + 1]]
-        able_D = np.isfinite(p.op_seconds[root])
+    largest, able_VD = 0.0, np.isfinite(p.op_seconds)
+    is_given_V = able_VD.sum(axis=1) == 1
+    roots = np.flatnonzero((np.diff(p.member_ptr) > 1) & ~is_given_V)
+    sets = [p.members[p.member_ptr[root] : p.member_ptr[root + 1]] for root in roots]
+    sets += [np.flatnonzero(is_given_V & able_VD[:, d]) for d in range(able_VD.shape[1])]
+    for ops in sets:
+        if len(ops) == 0:
+            continue
+        able_D = able_VD[ops[0]]
         windows = [
             window_bound(head_VD[ops, d], p.op_seconds[ops, d] / streams, tail_VD[ops, d])
             for d in np.flatnonzero(able_D)

@@ -28,8 +28,9 @@ class CPSAT:
 
     In the program devices may idle on purpose, and transfers contend as in the system but go in any
     order. Every better solution is executed, its start times as priorities, and the best execution
-    counts. Memory is no part of the program: what does not fit costs inf when it is executed, and
-    the bound holds whatever the memory. On measured systems it holds for the nominal times.
+    counts. Memory is a part of the program where ops have no choice of devices; elsewhere what does
+    not fit costs inf when it is executed, and the bound holds whatever the memory. On measured
+    systems it holds for the nominal times.
 
     deterministic_time: effort in CP-SAT's own measure, about seconds of one core. seconds: upper
     limit of the search; results are repeatable unless it strikes. workers: threads.
@@ -53,7 +54,7 @@ class CPSAT:
         """See contract.Baseline."""
         start = Clustering(evaluations=_START_EVALUATIONS).place(session, rng)
         program = ConstraintProgram(session.trace(start.placement))
-        bound_s, solutions = self._solve(program, int(rng.integers(2**31)))
+        bound_s, solutions = self.solve(program, int(rng.integers(2**31)))
         placements = [placement_of(session.problem, solution) for solution in solutions]
         cost_B = measure_placements(session, [start.placement, *placements], rng)
         best = int(cost_B.argmin())
@@ -64,7 +65,7 @@ class CPSAT:
             lower_bound_s=bound_s,
         )
 
-    def _solve(self, program: ConstraintProgram, seed: int) -> tuple[float, list[Solution]]:
+    def solve(self, program: ConstraintProgram, seed: int) -> tuple[float, list[Solution]]:
         """The proven bound in seconds, and every solution that was better than all before it."""
         from ortools.sat.python import cp_model
 

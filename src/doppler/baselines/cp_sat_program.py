@@ -8,6 +8,7 @@ nothing is rounded, and the search counts in whole steps.
 Shape suffixes: V ops, D devices.
 """
 
+import itertools
 import math
 from collections import defaultdict
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ IntArray = NDArray[np.int64]
 # A makespan takes 2 ** _TICK_BITS ticks, or half as many: rounding takes less than a ten-thousandth
 # from the bound at a thousand ops. Seconds of a tick are a power of two: what is exact stays so.
 _TICK_BITS = 24
+# Bytes are counted in so fine parts of a device's memory.
+_BYTE_BITS = 30
 # Heads, tails and bounds are sums that may be wrong in their last digit, and then round to a tick
 # too many. With all starts a tick later and the makespan two, every schedule satisfies them.
 _SLACK_TICKS = 2
@@ -45,6 +48,7 @@ class ConstraintProgram:
     ``streams`` of them. An op starts after its producers, and later by the transfer where one is on
     another device. Redundant, but they decide: heads and tails (bounds.heads_and_tails), and that
     no device has more work than the makespan.
+    Memory that is limited counts for what is made and read on a device that has no choice.
     Of devices that can be exchanged, the k-th heaviest op may only use the first k.
 
     Where transfers contend, each is an optional interval too: those of a channel or of an engine do
@@ -70,6 +74,7 @@ class ConstraintProgram:
         self._end: list[Any] = []
         self._on: list[dict[int, Any]] = []  # per op: device -> literal
         self._add_ops(hint)
+        self._add_memory()
         renamed_D = self._break_symmetry(hint.placement.device)
         self._hint_ops(hint, renamed_D[hint.placement.device])
         if self._rules.contention == "none" or self._rules.barriers:
@@ -133,6 +138,44 @@ class ConstraintProgram:
             else:
                 model.add_cumulative(intervals[d], [1] * len(intervals[d]), streams)
             model.add(sum(work[d]) <= streams * makespan)
+
+    def _add_memory(self) -> None:
+        """A region is held from the start of its op to the end of the last one that reads it.
+
+        Only where all of these have one device alone, the same. Bytes are rounded down, so that
+        what fits in memory fits here.
+        """
+        p = self._problem.arrays
+        able_VD = np.isfinite(p.op_seconds)
+        only_V = np.where(able_VD.sum(axis=1) == 1, able_VD.argmax(axis=1), -1)
+        held: dict[int, list[tuple[int, list[int], float]]] = defaultdict(list)
+        for r in np.flatnonzero(p.region_bytes > 0):
+            readers = p.consumers[p.consumer_ptr[r] : p.consumer_ptr[r + 1]].tolist()
+            src = int(p.region_src[r])
+            if only_V[src] >= 0 and (only_V[readers] == only_V[src]).all():
+                held[int(only_V[src])].append((src, readers, float(p.region_bytes[r])))
+        for d, regions in held.items():
+            memory = float(p.memory_bytes[d])
+            if sum(size for *_, size in regions) <= memory:
+                continue
+            quantum = 2.0 ** (math.ceil(math.log2(memory)) - _BYTE_BITS)
+            intervals, demands = [], []
+            for src, readers, size in regions:
+                end = self.model.new_int_var(0, self._horizon, "")
+                length = self.model.new_int_var(0, self._horizon, "")
+                for v in readers:
+                    self.model.add(end >= self._end[v])
+                intervals.append(self.model.new_interval_var(self._start[src], length, end, ""))
+                demands.append(math.floor(size / quantum))
+            self.model.add_cumulative(intervals, demands, math.floor(memory / quantum))
+
+    def in_order(self, ops: list[int]) -> None:
+        """Only schedules in which these ops begin one after another.
+
+        Of ops that could swap their names this loses nothing.
+        """
+        for before, after in itertools.pairwise(ops):
+            self.model.add(self._start[after] >= self._start[before])
 
     def _break_symmetry(self, device_V: IntArray) -> IntArray:
         """Forbid placements that differ by names of devices; returns names [D] for a given one."""

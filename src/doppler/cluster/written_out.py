@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from doppler.cluster.device import Device, Efficiency, Memory, with_memory
 from doppler.cluster.machine import Cluster, on_hosts
@@ -41,17 +42,6 @@ def custom(
     if num_devices not in (None, num):
         raise InputError(f"cluster {name!r}: num_devices is {num_devices}, but it has {num}")
     built = [_device(name, i, spec) for i, spec in enumerate(devices)]
-    matrices = {}
-    for column, value in (("bytes_per_s", bytes_per_s), ("latency_s", latency_s)):
-        try:
-            matrix = np.array(value, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise InputError(
-                f"cluster {name!r}: {column} is neither a number nor a matrix: {value!r}"
-            ) from None
-        if np.isinf(matrix).any():
-            raise InputError(f"cluster {name!r}: {column} must be finite")
-        matrices[column] = np.full((num, num), matrix) if matrix.ndim == 0 else matrix
     built = with_memory(name, built, memory_bytes)
     for key, kind, value in (
         ("hosts", Hosts | None, hosts),
@@ -61,12 +51,28 @@ def custom(
     ):
         check(f"cluster {name!r}: {key}", kind, value)
     return on_hosts(
-        Cluster(name=name, devices=tuple(built), **matrices),
+        Cluster(
+            name=name,
+            devices=tuple(built),
+            bytes_per_s=_of_links(f"cluster {name!r}: bytes_per_s", bytes_per_s, num),
+            latency_s=_of_links(f"cluster {name!r}: latency_s", latency_s, num),
+        ),
         hosts=hosts,
         nics=nics,
         nic_bytes_per_s=nic_bytes_per_s,
         nic_latency_s=nic_latency_s,
     )
+
+
+def _of_links(where: str, value: object, num: int) -> NDArray[np.float64]:
+    """A number for every link, [D, D]."""
+    try:
+        matrix = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{where} is neither a number nor a matrix: {value!r}") from None
+    if np.isinf(matrix).any():
+        raise InputError(f"{where} must be finite")
+    return np.full((num, num), matrix) if matrix.ndim == 0 else matrix
 
 
 def _device(cluster: str, number: int, spec: Mapping) -> Device:

@@ -16,7 +16,7 @@ from doppler.resources import resource
 # against the annotations.
 PATHS = (
     *("output_dir", "run_dir", "costs", "stage.init_from"),
-    *("workload.path", "workload.program", "workload.module"),
+    *("workload.path", "workload.program", "workload.module", "workload.profile"),
 )
 # Options of every file of a group, which none of them lists: they are given without a `+`. Of hosts
 # and their interfaces those of `host` have none: this machine is one.

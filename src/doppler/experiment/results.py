@@ -12,6 +12,7 @@ from doppler.experiment.judging import Method, judged_row, largest_bound
 from doppler.experiment.run import Run
 from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
+from doppler.pipeline.leaving import leave_schedule, told
 from doppler.report.rows import (
     PLACEMENTS,
     RESULTS_FILE,
@@ -63,9 +64,10 @@ def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary
     save_perfetto(trace, directory / "trace.json")
     title = f"{method.name}: {rows[0].workload} on {rows[0].cluster}, seed {rows[0].seed}"
     save_gantt(trace, directory / "schedule.png", title=title)
-    explanation = explain(trace).lines()
+    schedule = leave_schedule(trace, spec.simulator, directory, title)
+    explanation = [*explain(trace).lines(), *told(schedule)]
     write_atomically(directory / "explanation.txt", "\n".join(explanation) + "\n")
-    summary = {**identity(run), **_outcome(rows[0]), **extra}
+    summary = {**identity(run), **_outcome(rows[0]), **schedule, **extra}
     run.directory.write_summary(summary)
     if not run.is_step:
         for line in explanation:

@@ -60,15 +60,16 @@ def load_module(
 
 
 def make_module(
-    factory: str, key: str = "workload.module"
+    factory: str, key: str = "workload.module", device: str = "meta"
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Call a function that makes a torch module, on the meta device: parameters take no memory.
+    """Call a function that makes a torch module.
 
     Args:
         factory: ``FILE.py:function``, or ``package.module:function``, found from where the process
             runs or as installed. It returns a module, the tuple of its example inputs, and, where
             it has any, a dictionary of those by keyword.
         key: what asked for it, for errors.
+        device: torch's default device meanwhile; on ``meta`` parameters take no memory.
 
     Returns:
         The module, its inputs, its inputs by keyword.
@@ -76,7 +77,7 @@ def make_module(
     Raises:
         InputError: the function does not exist, fails, or returns something else.
     """
-    with torch.device("meta"):
+    with torch.device(device):
         try:
             made = _find(factory, key)()
         except InputError:
@@ -86,7 +87,7 @@ def make_module(
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(
                 f"{key}: {factory} fails: {type(error).__name__}: {reason} "
-                f"({os.path.basename(at.filename)}:{at.lineno}, called on the meta device)"
+                f"({os.path.basename(at.filename)}:{at.lineno}, called on the {device} device)"
             ) from None
     match made:
         case (nn.Module() as module, torch.Tensor() as example):

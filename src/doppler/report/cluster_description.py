@@ -21,7 +21,8 @@ def describe_cluster(cluster: Cluster) -> list[str]:
     """Lines for a person: what the machine consists of."""
     num_hosts = cluster.num_hosts
     on = f"on {num_hosts} hosts" if num_hosts > 1 else "on one host"
-    lines = [f"cluster {cluster.name}: {cluster.num_devices} devices {on}"]
+    devices = f"{cluster.num_devices} device" + ("s" if cluster.num_devices > 1 else "")
+    lines = [f"cluster {cluster.name}: {devices} {on}"]
     if num_hosts > 1:
         lines.append(
             f"network interfaces of a host: {cluster.nics}, each {interface_figures(cluster)} "

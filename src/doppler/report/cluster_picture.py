@@ -74,7 +74,8 @@ def save_cluster_picture(cluster: Cluster, path: str | Path) -> None:
     axes.set_axis_off()
     hosts = f"{cluster.num_hosts} hosts" if cluster.num_hosts > 1 else "one host"
     more = f", {len(boxes)} of them drawn" if len(boxes) < cluster.num_hosts else ""
-    title = f"{shorten(cluster.name, 60)}: {cluster.num_devices} devices on {hosts}{more}"
+    devices = f"{cluster.num_devices} device" + ("s" if cluster.num_devices > 1 else "")
+    title = f"{shorten(cluster.name, 60)}: {devices} on {hosts}{more}"
     _write(axes, (_SIDE_IN, 0.27), title, size=12, align="left")
     for box in boxes:
         _draw_host(axes, machine, box)

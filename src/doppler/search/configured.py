@@ -20,7 +20,7 @@ from doppler.search.estimating import Episodes
 from doppler.search.steps import GreedyEpisode, PlaceAgain, PlaceOnce
 
 # What the method "auto" is: a file of conf/baseline.
-_AUTO = "cluster_then_anneal"
+_AUTO = "portfolio"
 
 
 def search_settings() -> DictConfig:

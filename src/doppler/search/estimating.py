@@ -99,7 +99,7 @@ class AnnealEstimates:
     anneal: drafts are executed as they are. Where executing takes real time, so does annealing.
 
     drafts: kinds of them. steps: of annealing before each execution; fewer on large graphs.
-    at_most: executions of one turn. hot, cold: see baselines.Annealing.
+    at_most: executions of one turn. hot, cold, devices: see baselines.Annealing.
 
     Source: searching a cheap model of an expensive objective before each evaluation of it, as
     Jones, Schonlau, Welch, "Efficient global optimization of expensive black-box functions",
@@ -111,6 +111,7 @@ class AnnealEstimates:
     at_most: Count = 64
     hot: Positive = 0.02
     cold: Positive = 1e-4
+    devices: bool = True
     share: Share | None = None
     repeats: ClassVar[bool] = True
 
@@ -165,6 +166,7 @@ class AnnealEstimates:
             starts=walks,
             hot=self.hot,
             cold=self.cold,
+            devices=self.devices,
         )
         result = annealing.place(estimates, rng, initial=_in_order(estimates.problem, start))
         if not np.isfinite(result.makespan_s):

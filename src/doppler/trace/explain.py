@@ -105,30 +105,28 @@ class Explanation:
                 for name, share in zip(self.device_names, self.device_utilisation, strict=True)
             ),
         ]
-        if self.links:
-            found.append(
-                "busiest links: "
-                + ", ".join(
-                    f"{use.src} -> {use.dst} {use.utilisation:.0%} "
-                    f"({use.num_transfers} transfers, {bytes_text(use.bytes)})"
-                    for use in self.links[:3]
-                )
-            )
-        if self.interfaces:
-            found.append(
-                "busiest network interfaces: "
-                + ", ".join(
-                    f"host {use.host} {use.way} {use.utilisation:.0%} "
-                    f"({use.num_transfers} transfers, {bytes_text(use.bytes)})"
-                    for use in self.interfaces[:3]
-                )
-            )
+        found += self._busiest()
         longest = sorted(ops, key=lambda step: -step.seconds)[:3]
         found.append(
             "longest ops of the chain: "
             + ", ".join(f"{step.name} {time_text(step.seconds)} ({step.where})" for step in longest)
         )
         return found
+
+    def _busiest(self) -> list[str]:
+        """The links and the network interfaces that are busiest, three of each."""
+        links = [
+            f"{use.src} -> {use.dst} {use.utilisation:.0%} "
+            f"({use.num_transfers} transfers, {bytes_text(use.bytes)})"
+            for use in self.links[:3]
+        ]
+        interfaces = [
+            f"host {use.host} {use.way} {use.utilisation:.0%} "
+            f"({use.num_transfers} transfers, {bytes_text(use.bytes)})"
+            for use in self.interfaces[:3]
+        ]
+        named = {"links": links, "network interfaces": interfaces}
+        return [f"busiest {what}: {', '.join(uses)}" for what, uses in named.items() if uses]
 
     def _share(self, seconds: float) -> str:
         return f"{time_text(seconds)} ({seconds / (self.makespan_s or 1.0):.0%})"

@@ -1,0 +1,44 @@
+"""Pipelines of stages: schedules for torch.distributed.pipelining, found and handed over."""
+
+from doppler.pipeline.finding import FoundSchedule, find
+from doppler.pipeline.handing_over import check_orders, schedule, stages_of_rank
+from doppler.pipeline.orders import (
+    load_orders,
+    orders_of,
+    placement_of_orders,
+    save_orders,
+)
+from doppler.pipeline.patterns import Patterns
+from doppler.pipeline.searching import (
+    JudgedSchedule,
+    ListSchedules,
+    TorchSchedules,
+    judged,
+    judged_schedules,
+)
+from doppler.pipeline.stages import Action, Orders, PipelineGraph, TrainingPipeline, graph_of
+from doppler.pipeline.workload import pipeline_parallel
+
+__all__ = [
+    "Action",
+    "FoundSchedule",
+    "JudgedSchedule",
+    "ListSchedules",
+    "Orders",
+    "Patterns",
+    "PipelineGraph",
+    "TorchSchedules",
+    "TrainingPipeline",
+    "check_orders",
+    "find",
+    "graph_of",
+    "judged",
+    "judged_schedules",
+    "load_orders",
+    "orders_of",
+    "pipeline_parallel",
+    "placement_of_orders",
+    "save_orders",
+    "schedule",
+    "stages_of_rank",
+]
