@@ -316,7 +316,8 @@ def test_devices_that_cannot_run_an_op_may_not_be_chosen():
     problem = build(graph_of([1] * 8, kinds=["a", "b"] * 4), cluster)
     view = make_view(problem)
     for explore in (None, 1.0, 0.0):
-        decisions = make_policy().rollout(view, 20, explore, generator())
+        played = make_policy().rollout(view, 20, explore, generator())
+        decisions = make_policy().follow(view, played.op, played.device)  # recorded in any case
         mask_BVD = decisions.record.device_mask
         assert (mask_BVD[decisions.op % 2 == 0] == [0, 1, 1]).all()
         assert (mask_BVD[decisions.op % 2 == 1] == [1, 0, 1]).all()
