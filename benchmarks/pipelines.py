@@ -248,12 +248,12 @@ def proofs(out: Path, seconds: float) -> None:
             )
 
 
-def measured(unit_s: float, turns: int) -> None:
+def measured(unit_s: float, turns: int, processes_of: list[int]) -> None:
     """Steps of waiting stages: ours against ZBV and 1F1B, in turns."""
     print("| processes | schedule | simulated | measured | interval | measured / simulated |")
     print("|--:|---|--:|--:|--:|--:|")
     search = pipeline_search(200, 3)
-    for num in (2, 4, 8):
+    for num in processes_of:
         microbatches = 2 * num
         case = "embedding and head"
         whole = pipeline_of(case, num, microbatches, 1, "loop")
@@ -386,7 +386,8 @@ def main() -> None:
     parser.add_argument("what", choices=("table", "prove", "measured", "random", "large"))
     parser.add_argument("--out", type=Path, default=Path("outputs/pipelines"))
     parser.add_argument("--turns", type=int, default=4, help="of annealing, or measured steps")
-    parser.add_argument("--unit", type=float, default=0.06, help="seconds of a waiting stage")
+    parser.add_argument("--unit", type=float, default=0.3, help="seconds of a waiting stage")
+    parser.add_argument("--processes", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--seconds", type=float, default=40, help="of CP-SAT")
     parser.add_argument("--num", type=int, default=500, help="random schedules")
     options = parser.parse_args()
@@ -396,7 +397,7 @@ def main() -> None:
     elif options.what == "prove":
         proofs(options.out, options.seconds)
     elif options.what == "measured":
-        measured(options.unit, options.turns)
+        measured(options.unit, options.turns, options.processes)
     elif options.what == "random":
         run_random(options.num)
     else:

@@ -98,6 +98,7 @@ def main(folder: Path) -> None:
     losses = next(one for one in told if one is not None)
     alone = in_one_process(module, batches)
     difference = max(abs(a - b) for a, b in zip(losses, alone, strict=True))
+    assert difference < 1e-5, f"{losses} and {alone}"
     print(f"loss {losses[0]:.4f} to {losses[-1]:.4f}; from one process's at most {difference:.1e}")
 
 
