@@ -95,8 +95,8 @@ GRAPH_VALUES = {
     "ops.*.dtype": text,
     "ops.*.flops": finite,
     "ops.*.read_bytes": finite,
-    "ops.*.group": whole,
-    "ops.*.pinned": whole,
+    "ops.*.group": lambda value: value == -1 or whole(value),  # -1: none
+    "ops.*.pinned": lambda value: value == -1 or whole(value),
     "ops.*.output_bytes": finite,
     "edges.*": lambda value: isinstance(value, dict),
     "edges.*.src": whole,

@@ -186,6 +186,14 @@ def test_an_op_that_feeds_itself_is_named():
     assert str(error.value) == "graph 'test': edge 1 (1 -> 1) makes an op feed itself"
 
 
+def test_a_region_is_a_number_of_its_op():
+    graph = graph_of([1, 1], [(0, 1, 1)])
+    with pytest.raises(InputError) as error:
+        replaced(graph, edges_region=np.array([-1]))
+    line = "graph 'test': edge 0 (0 -> 1) has region -1: must be at least 0"
+    assert str(error.value) == line
+
+
 @pytest.mark.parametrize(
     ("edge", "unknown"), [((0, 4), 4), ((4, 0), 4), ((0, -1), -1), ((-1, 0), -1)]
 )

@@ -87,7 +87,10 @@ def _machine(data: Mapping[str, Any]) -> tuple[int, int, float]:
     numbers = [read_integer(row[key], key) for key in ("maxFPGAs", "maxCPUs")]
     if min(numbers) < 0 or not 1 <= sum(numbers) <= _MOST_DEVICES:
         raise InputError(f"maxFPGAs, maxCPUs: from 1 to {_MOST_DEVICES} devices, got {numbers}")
-    return numbers[0], numbers[1], read_number(row["maxSizePerFPGA"], "maxSizePerFPGA")
+    room_bytes = read_number(row["maxSizePerFPGA"], "maxSizePerFPGA")
+    if room_bytes < 0:
+        raise InputError(f"maxSizePerFPGA: must be at least 0, got {room_bytes:g}")
+    return numbers[0], numbers[1], room_bytes
 
 
 def _ends(nodes: Table, edges: Table) -> tuple[list[int], list[int]]:

@@ -88,6 +88,11 @@ def _check_edges(graph: "DataflowGraph") -> None:
     bad = np.flatnonzero(edges.src == edges.dst)
     if len(bad):
         raise InputError(f"{where}: {_edge(graph, bad[0])} makes an op feed itself")
+    bad = np.flatnonzero(edges.region < 0)
+    if len(bad):
+        raise InputError(
+            f"{where}: {_edge(graph, bad[0])} has region {edges.region[bad[0]]}: must be at least 0"
+        )
     _check_cost(edges.bytes, where, "bytes", partial(_edge, graph))
     _check_regions(graph, edges.bytes, "bytes")
 
