@@ -92,6 +92,9 @@ Amount = Annotated[float, Rule("a number of at least 0", lambda value: value >= 
 Positive = Annotated[float, Rule("a number above 0", lambda value: value > 0)]
 # A thread cannot wait longer than some 9e9 s.
 Seconds = Annotated[float, within(0.0, 1e9)]
+PositiveSeconds = Annotated[
+    float, Rule("a number above 0, at most 1e9", lambda value: 0 < value <= 1e9)
+]
 # First and last learning rate; of 0 nothing is learned.
 Rates = Annotated[
     Sequence[Amount],

@@ -268,7 +268,7 @@ def test_a_training_step_runs_too():
             "place.method: must be a text or a Baseline or a list, each a SearchStep, got [3]",
         ),
         ({"policy": "no.ckpt"}, 'policy: is for method="policy" alone'),
-        ({"seconds": 0}, "place.seconds: must be a number above 0 or null, got 0"),
+        ({"seconds": 0}, "place.seconds: must be a number above 0, at most 1e9 or null, got 0"),
         ({"evaluations": 5}, "evaluations, seconds: a search has one of them, got 5 and 0.1"),
         (
             {"evaluations": 0, "seconds": None},

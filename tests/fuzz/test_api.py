@@ -61,6 +61,7 @@ OPTIONS = (
 
 @FUZZ
 @example(GRAPH, None, {"seconds": None})
+@example(GRAPH, None, {"seconds": 2**70})
 @given(
     st.sampled_from([GRAPH, MODULE]) | ODD,
     st.sampled_from([None, torch.zeros(2, 4), (torch.zeros(2, 4),)]) | ODD,

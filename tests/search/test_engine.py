@@ -234,9 +234,9 @@ def test_within_seconds_annealing_walks_on_every_core_again_and_again(monkeypatc
         ({"evaluations": 5, "seconds": 1.0}, "evaluations, seconds: a search has one of them"),
         ({"evaluations": 1.5}, "evaluations: must be a whole number of at least 0, got 1.5"),
         ({"evaluations": -1}, "evaluations: must be a whole number of at least 0, got -1"),
-        ({"seconds": 0}, "seconds: must be a number above 0, got 0"),
-        ({"seconds": float("inf")}, "seconds: must be a number above 0, got inf"),
-        ({"seconds": float("nan")}, "seconds: must be a number above 0, got nan"),
+        ({"seconds": 0}, "seconds: must be a number above 0, at most 1e9, got 0"),
+        ({"seconds": float("inf")}, "seconds: must be a number above 0, at most 1e9, got inf"),
+        ({"seconds": float("nan")}, "seconds: must be a number above 0, at most 1e9, got nan"),
     ],
 )
 def test_a_budget_is_one_number_that_makes_sense(arguments, line):

@@ -20,7 +20,7 @@ from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.importing import TorchProgram, as_call, import_module, load_exported
-from doppler.options import Count, Positive, Seed, checked
+from doppler.options import Count, PositiveSeconds, Seed, checked
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED
 from doppler.problem import Problem, build
@@ -55,7 +55,7 @@ def place(
     model: nn.Module | ExportedProgram | str | Path | DataflowGraph,
     example_inputs: Any = None,
     cluster: str | Path | Cluster = "h100x8",
-    seconds: Positive | None = None,
+    seconds: PositiveSeconds | None = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
     evaluations: Count | None = None,

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 
@@ -11,13 +11,12 @@ from doppler.errors import InputError
 from doppler.executor.devices import Cores, Devices
 from doppler.executor.gpus import Gpus
 from doppler.executor.session import ExecutorSession
-from doppler.options import Natural, Rule, checked
+from doppler.options import Natural, PositiveSeconds, checked
 from doppler.problem import Problem
 from doppler.system import SystemKind, check_hosts
 from doppler.trace import ExecutionRules, Queue
 
 _Queue = Literal["priority", "fifo", "strict"]
-_Timeout = Annotated[float, Rule("a number above 0, at most 1e9", lambda s: 0 < s <= 1e9)]
 SYNCHRONOUS = ExecutionRules(contention="engines", queue="fifo", barriers=True)
 MIN_CORES = 2  # one device would leave nothing to place
 
@@ -33,7 +32,7 @@ class _Executor:
     """
 
     verify: bool = False
-    timeout_s: _Timeout = 60.0
+    timeout_s: PositiveSeconds = 60.0
     warm_up: Natural = 3
     kind: ClassVar[SystemKind] = "measured"
     streams: ClassVar[int] = 1
@@ -163,7 +162,7 @@ def automatic(
     *,
     queue: _Queue = "priority",
     verify: bool = False,
-    timeout_s: _Timeout = 60.0,
+    timeout_s: PositiveSeconds = 60.0,
     warm_up: Natural = 3,
 ) -> Threads | Cuda:
     """The executor for this machine: GPUs if there are any. Its name says what was picked."""

@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from doppler.errors import InputError
-from doppler.options import Natural, Positive, Share, check
+from doppler.options import Natural, PositiveSeconds, Share, check
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.effort import Effort
 
@@ -36,7 +36,7 @@ class Budget:
         if self.evaluations is not None:
             check("evaluations", Natural, self.evaluations)
         if self.seconds is not None:
-            check("seconds", Positive, self.seconds)
+            check("seconds", PositiveSeconds, self.seconds)
 
 
 class SearchStep(Protocol):
