@@ -197,6 +197,8 @@ def main() -> None:
         for method in METHODS[:-1]:  # whatever is compiled for this size is compiled here
             searched(method, problems[0], Budget(evaluations=70), 0, policy)
         for axis, (kind, budgets) in enumerate(kinds.items()):
+            if not budgets:
+                continue
             found = curves(problems, budgets, policy)
             title = f"{name}, by {kind}"
             print_curves(title, found, budgets)
