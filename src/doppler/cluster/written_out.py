@@ -28,13 +28,16 @@ def custom(
     nics: Count | None = None,
     nic_bytes_per_s: Positive | None = None,
     nic_latency_s: Amount | None = None,
+    host_bytes_per_s: Positive | None = None,
+    host_latency_s: Amount | None = None,
 ) -> Cluster:
     """A cluster written out in a configuration file: one mapping of Device fields per device.
 
     bytes_per_s, latency_s: one number for all links, or a [D, D] matrix. num_devices: their number,
     for what interpolates it; so many of a kind where only one is described. memory_bytes: instead
     of what the devices say: one number, or one per device. hosts: their number, or the host of each
-    device; nics and the like: network interfaces of a host, see `Cluster`.
+    device; nics and the like: network interfaces of a host, host_bytes_per_s and host_latency_s:
+    of the way to its memory, see `Cluster`.
     """
     if num_devices is not None and len(devices) == 1:
         devices = [devices[0]] * num_devices
@@ -48,6 +51,8 @@ def custom(
         ("nics", Count, nics),
         ("nic_bytes_per_s", Positive, nic_bytes_per_s),
         ("nic_latency_s", Amount, nic_latency_s),
+        ("host_bytes_per_s", Positive, host_bytes_per_s),
+        ("host_latency_s", Amount, host_latency_s),
     ):
         if value is not None:
             check(f"cluster {name!r}: {key}", kind, value)
@@ -62,6 +67,8 @@ def custom(
         nics=nics,
         nic_bytes_per_s=nic_bytes_per_s,
         nic_latency_s=nic_latency_s,
+        host_bytes_per_s=host_bytes_per_s,
+        host_latency_s=host_latency_s,
     )
 
 
