@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+from tests.problems import hosted_problem, random_problem
 
 from doppler.memory import MemoryPlan, Offload
 from doppler.memory.arrays import FREE, op_need_bytes
 from doppler.memory.events import bytes_in_use
 from doppler.problem import Placement, Problem
 from doppler.simulator import WorkConserving
-from tests.problems import hosted_problem, random_problem
 
 
 def some_problem(rng: np.random.Generator) -> Problem:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.cluster.device import Device, is_number
+from doppler.cluster.device import Device, MemoryBytes, is_number, with_memory
 from doppler.errors import InputError
 
 # Interfaces of a host are bits of a number.
@@ -100,6 +100,14 @@ class Cluster:
         for key in ("nic_latency_s", "host_latency_s"):
             if not (is_number(seconds := getattr(self, key)) and 0 <= seconds < np.inf):
                 raise InputError(f"{where}: {key} must not be negative, got {seconds!r}")
+
+    def with_memory(self, memory_bytes: MemoryBytes | None) -> "Cluster":
+        """The same with other memory: one number for all devices, or one for each; None: its own.
+
+        Raises:
+            InputError: another number of numbers.
+        """
+        return replace(self, devices=tuple(with_memory(self.name, self.devices, memory_bytes)))
 
     @property
     def num_devices(self) -> int:

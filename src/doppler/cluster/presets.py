@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from doppler.cluster.device import Device, Efficiency, Memory, with_memory
+from doppler.cluster.device import Device, Efficiency, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, Link, connected, on_hosts
 from doppler.cluster.written_out import Hosts
 from doppler.options import Amount, Count, Devices, Positive, checked, one_of
@@ -147,7 +147,7 @@ def preset(
     *,
     name: Annotated[str, one_of(PRESETS)],
     num_devices: Devices | None = None,
-    memory_bytes: Memory | None = None,
+    memory_bytes: MemoryBytes | None = None,
     allow_tf32: bool = True,
     efficiency: Literal["peak", "measured"] = "peak",
     hosts: Hosts | None = None,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from doppler.cluster.device import Device, Memory, with_memory
+from doppler.cluster.device import Device, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, Link, connected
 from doppler.cluster.presets import A100, H100, H200, P100, PCIE3, V100, without_tf32
 from doppler.errors import InputError
@@ -29,7 +29,7 @@ def host(
     name: Name = "host",
     device_type: Literal["cpu", "cuda"] = "cpu",
     num_devices: Devices,
-    memory_bytes: Memory | None = None,
+    memory_bytes: MemoryBytes | None = None,
     host_bytes_per_s: Positive | None = None,
     host_latency_s: Amount | None = None,
 ) -> Cluster:

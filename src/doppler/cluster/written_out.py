@@ -6,7 +6,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.cluster.device import Device, Efficiency, Memory, with_memory
+from doppler.cluster.device import Device, Efficiency, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, on_hosts
 from doppler.errors import InputError
 from doppler.files.values import fault, unknown_key
@@ -23,7 +23,7 @@ def custom(
     bytes_per_s: float | Sequence[Sequence[float]],
     latency_s: float | Sequence[Sequence[float]],
     num_devices: Devices | None = None,
-    memory_bytes: Memory | None = None,
+    memory_bytes: MemoryBytes | None = None,
     hosts: Hosts | None = None,
     nics: Count | None = None,
     nic_bytes_per_s: Positive | None = None,

@@ -17,8 +17,8 @@ _PIECE: dict[str, Any] = {"no_cpython_wrapper": True}
 class Compiled:
     """A function that is compiled when it is first called, once for each kind of arguments.
 
-    entry: what Python calls. piece: what compiled callers call, and inline. Each is machine code of its own,
-    because a piece needs no way in from Python: all those would take half of the compiling.
+    entry: what Python calls. piece: what compiled callers call, and inline. Each is machine code of
+    its own, because a piece needs no way in from Python: these would take half of the compiling.
     """
 
     def __init__(self, function: Callable, *, inlined: bool = True) -> None:

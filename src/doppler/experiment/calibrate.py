@@ -70,7 +70,7 @@ class Calibrate(Stage):
     name: ClassVar[str] = "calibrate"
     executes: ClassVar[bool] = True
     unused: ClassVar[tuple[str, ...]] = (
-        *("policy", "algorithm", "search", "trainer", "baseline", "budget"),
+        *("policy", "algorithm", "search", "trainer", "baseline", "budget", "memory"),
     )
 
     def costs(self, cfg: DictConfig) -> None:

@@ -103,6 +103,7 @@ COUNTS = np.dtype(
         ("retired", np.int64),
         ("ended", np.int64),  # in `ends`, before which all are retired
         ("failed", np.int64),
+        ("recomputes", np.int64),  # may compute again
         ("is_known", np.int64),  # there is a plan, for `device` and `priority`
         ("offloaded", np.float64),
         ("loaded", np.float64),
@@ -112,7 +113,7 @@ COUNTS = np.dtype(
 )
 
 
-class Choices(NamedTuple):
+class PlanChoices(NamedTuple):
     """How a planner decides, as numbers for compiled code."""
 
     victim: int
@@ -143,7 +144,7 @@ class PlanState(NamedTuple):
     free: State  # of the placement without limits
     run: State  # of the plan
     machine: Machine
-    choices: Choices
+    choices: PlanChoices
     counts: NDArray[np.void]  # COUNTS [1]
     data: NDArray[np.void]  # DATUM [N]
     uses: NDArray[np.int32]  # positions of the tasks that use each datum
@@ -163,6 +164,7 @@ class PlanState(NamedTuple):
     finish: NDArray[np.float64]
     order: NDArray[np.int32]  # [V + T] tasks by start
     ends: NDArray[np.int32]  # [V + T] tasks by finish
+    rank: NDArray[np.int64]  # [V] rises where one op is before another at one instant
     retired: NDArray[np.int8]  # [V + T]
     position: NDArray[np.int32]  # [V + T] of each in `order`
     device: NDArray[np.int64]  # [V] placement that the plan is of
@@ -205,7 +207,7 @@ def op_need_bytes(p: ProblemArrays) -> NDArray[np.float64]:
     return need_V
 
 
-def make_plan_state(p: ProblemArrays, *, machine: Machine, choices: Choices) -> PlanState:
+def make_plan_state(p: ProblemArrays, *, machine: Machine, choices: PlanChoices) -> PlanState:
     """Buffers large enough for a plan of any placement of the problem."""
     num_ops, num_devices = p.op_seconds.shape
     free = make_state(p)
@@ -247,6 +249,7 @@ def make_plan_state(p: ProblemArrays, *, machine: Machine, choices: Choices) -> 
         finish=np.zeros(num_base),
         order=np.zeros(num_base, np.int32),
         ends=np.zeros(num_base, np.int32),
+        rank=np.zeros(num_ops, np.int64),
         retired=np.zeros(num_base, np.int8),
         position=np.zeros(num_base, np.int32),
         device=np.zeros(num_ops, np.int64),

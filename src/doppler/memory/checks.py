@@ -5,20 +5,19 @@ every run, since there is a chain of waits from one to the other.
 """
 
 from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.graph.levels import topological_order
 from doppler.memory.arrays import EVICT, FREE, LOAD, MOVE, OP, RECOMPUTE
 from doppler.memory.plans import KINDS, MemoryPlan
 
 
 def violations(plan: MemoryPlan) -> list[str]:
     """One line per thing that some order of the run could break; empty for a safe plan."""
-    try:
-        before = _precedence(plan)
-    except ValueError:
+    before = _precedence(plan)
+    if before is None:
         return ["tasks wait for each other in a circle"]
     return [
         *_check_tasks(plan),
@@ -35,18 +34,17 @@ def check(plan: MemoryPlan) -> None:
     assert not found, "; ".join(found[:5])
 
 
-def _precedence(plan: MemoryPlan) -> NDArray[np.bool_]:
-    """Whether a task [K, K] is before another, or is that one."""
-    num = plan.num_tasks
-    task, waiting = plan.waits.T
-    order = topological_order(num, task, waiting)
-    if len(order) < num:
-        raise ValueError
-    waits_for: dict[int, list[int]] = defaultdict(list)
+def _precedence(plan: MemoryPlan) -> NDArray[np.bool_] | None:
+    """Whether a task [K, K] is before another, or is that one; None of a circle."""
+    waits_for: dict[int, set[int]] = {k: set() for k in range(plan.num_tasks)}
     for one, other in plan.waits.tolist():
-        waits_for[other].append(one)
-    before = np.eye(num, dtype=bool)
-    for k in order.tolist():
+        waits_for[other].add(one)
+    try:
+        order = list(TopologicalSorter(waits_for).static_order())
+    except CycleError:
+        return None
+    before = np.eye(plan.num_tasks, dtype=bool)
+    for k in order:
         for one in waits_for[k]:
             before[:, k] |= before[:, one]
     return before
@@ -115,7 +113,9 @@ def _check_reads(plan: MemoryPlan, before: NDArray[np.bool_]) -> list[str]:
             used[k].add(("input", int(copies.input[c]), int(copies.device[c])))
     for k, needed in enumerate(_reads(plan)):
         if not needed <= used[k]:
-            found.append(f"task {k} ({KINDS[int(plan.kind[k])]}) uses no copy of {needed - used[k]}")
+            found.append(
+                f"task {k} ({KINDS[int(plan.kind[k])]}) uses no copy of {needed - used[k]}"
+            )
     return found
 
 

@@ -123,14 +123,14 @@ def bytes_in_use(
     A copy takes room from the start of who writes it until all that read it have ended; at one
     instant, what ends goes first.
     """
-    copies, end = plan.copies, float(finish_K.max(initial=0.0))
+    copies = plan.copies
     born = np.where(copies.creator >= 0, start_K[copies.creator], 0.0)
     dies = np.where(copies.creator >= 0, finish_K[copies.creator], 0.0)
     is_used = np.zeros(len(copies), bool)
     for c, k in plan.uses.tolist():
         dies[c] = max(dies[c], finish_K[k])
         is_used[c] = True
-    dies = np.where(copies.gone, dies, end)
+    dies = np.where(copies.gone, dies, np.inf)
     there = (copies.creator >= 0) | is_used | ~copies.gone
     found = []
     for d in range(plan.problem.num_devices):
@@ -138,8 +138,6 @@ def bytes_in_use(
         times = np.concatenate([dies[on], born[on]])
         change = np.concatenate([-copies.bytes[on], copies.bytes[on]])
         order = np.lexsort((change, times))
-        order = order[~((times[order] >= end) & (change[order] < 0))]
+        order = order[np.isfinite(times[order])]
         found.append(np.stack([times[order], change[order].cumsum()], axis=1))
     return tuple(found)
-
-

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.errors import InputError
-from doppler.memory.arrays import Choices, PlanState, make_machine, make_plan_state, op_need_bytes
+from doppler.memory.arrays import (
+    PlanChoices,
+    PlanState,
+    make_machine,
+    make_plan_state,
+    op_need_bytes,
+)
 from doppler.memory.events import planned_trace
 from doppler.memory.plans import MemoryPlan, read_plan
 from doppler.memory.running import make_plan, run_plan, simulate_plan
@@ -26,7 +32,7 @@ from doppler.trace import Trace
 _FITS = {"earliest": EARLIEST, "tightest": TIGHTEST}
 
 
-class Memory(Protocol):
+class MemoryMode(Protocol):
     """What a run does about memory: conf/memory."""
 
     def applied(self, system: Any) -> Any:
@@ -74,15 +80,22 @@ class Offload:
         return SystemWithPlans(system, self)
 
     @property
-    def choices(self) -> Choices:
+    def choices(self) -> PlanChoices:
         """The same as numbers for compiled code."""
-        return Choices(
+        return PlanChoices(
             victim=VICTIMS[self.victim],
             fit=_FITS[self.fit],
             ahead=self.ahead,
             recompute=self.recompute,
             passes=1,
         )
+
+
+MODES: dict[str, Refuse | Offload] = {
+    "refuse": Refuse(),
+    "offload": Offload(),
+    "offload_or_recompute": Offload(recompute=True),
+}
 
 
 class SystemWithPlans:

@@ -9,11 +9,15 @@ from doppler.compiled import compiled_apart
 from doppler.compiled.heap import heap_pop, heap_push
 from doppler.memory.arrays import FROM_THE_START, MOVE, NOTHING, OP
 from doppler.memory.space import new_segment, open_space
+from doppler.simulator.state import NONE
 
 
 @compiled_apart
-def open_plan(m, p):
-    """Forget the last plan; list the tasks by `start` and `finish`, and what uses each datum."""
+def open_plan(m, p, strict):
+    """Forget the last plan; list the tasks by `start` and `finish`, and what uses each datum.
+
+    strict: each device runs its ops in the order of the placement.
+    """
     num_base = len(p.op_seconds) + m.free.num_transfers[0]
     counts = m.counts
     counts[0].tasks = num_base
@@ -28,6 +32,7 @@ def open_plan(m, p):
     counts[0].loaded = 0.0
     counts[0].recomputed = 0.0
     _open_tasks(m, p, num_base)
+    _rank_ops(m, p, strict)
     _list_by(m, p, m.start, m.order, num_base)
     _list_by(m, p, m.finish, m.ends, num_base)
     for a in range(num_base):
@@ -73,15 +78,51 @@ def _open_tasks(m, p, num_base):
 
 
 @compiled_apart
+def _rank_ops(m, p, strict):
+    """Numbers of the ops that rise along edges and, under strict order, along each device's."""
+    num_ops, head, tail = len(p.op_seconds), 0, 0
+    if not strict:
+        for v in range(num_ops):
+            m.rank[v] = m.machine.depth[v]
+        return
+    for v in range(num_ops):
+        m.pending[v] = p.read_ptr[v + 1] - p.read_ptr[v]
+    for v in range(num_ops):
+        if m.free.tasks[v].next != NONE:
+            m.pending[m.free.tasks[v].next] += 1
+    for v in range(num_ops):
+        if m.pending[v] == 0:
+            m.stack[tail] = v
+            tail += 1
+    while head < tail:
+        v = m.stack[head]
+        m.rank[v] = head
+        head += 1
+        for e in range(p.consumer_ptr[p.region_ptr[v]], p.consumer_ptr[p.region_ptr[v + 1]]):
+            tail = _count_down(m, p.consumers[e], tail)
+        if m.free.tasks[v].next != NONE:
+            tail = _count_down(m, np.int64(m.free.tasks[v].next), tail)
+
+
+@compiled_apart
+def _count_down(m, v, tail):
+    m.pending[v] -= 1
+    if m.pending[v] == 0:
+        m.stack[tail] = v
+        return tail + 1
+    return tail
+
+
+@compiled_apart
 def _list_by(m, p, time, tasks, num_base):
     """The tasks by a time; at one instant, those after which others can begin come first."""
     num_ops = len(p.op_seconds)
     for task in range(num_base):
         if task < num_ops:
-            rank = 2 * m.machine.depth[task]
+            rank = 2 * m.rank[task]
         else:
             r = np.int64(m.free.tasks[task].number)
-            rank = 2 * m.machine.depth[p.region_src[r]] + 1
+            rank = 2 * m.rank[p.region_src[r]] + 1
         heap_push(m.heap, 0, task, time[task], rank * num_base + task)
     for i in range(num_base):
         tasks[i] = heap_pop(m.heap, 0, num_base - i) % num_base

@@ -58,8 +58,11 @@ def make_plan(p, rules, device_V, priority_V, m):
     for task in range(num_base):
         m.start[task] = m.free.tasks[task].start
         m.finish[task] = m.free.tasks[task].finish
-    if not walk(m, p):
-        return np.inf
+    m.counts[0].recomputes = m.choices.recompute
+    if not walk(m, p, rules.queue == QUEUE_STRICT):
+        m.counts[0].recomputes = 0  # between what is computed again there may be no room
+        if not walk(m, p, rules.queue == QUEUE_STRICT):
+            return np.inf
     _link_waits(m)
     for v in range(len(device_V)):
         m.device[v] = device_V[v]

@@ -10,6 +10,7 @@ import numpy as np
 
 from doppler.compiled import compiled_apart
 from doppler.memory.arrays import NOTHING
+from doppler.simulator.state import output_bytes
 
 FARTHEST, LEAST_RECENT, CHEAPEST, BALANCED = 0, 1, 2, 3
 VICTIMS = {
@@ -88,7 +89,7 @@ def can_recompute(m, p, n):
     the one that reads n.
     """
     v, d = m.data[n].maker, m.data[n].on
-    if not m.choices.recompute or v == NOTHING or v >= len(p.op_seconds):
+    if m.counts[0].recomputes == 0 or v == NOTHING or v >= len(p.op_seconds):
         return False
     if m.data[n].feeds > 0 or m.data[n].stays != 0 or m.data[n].use >= m.data[n].end:
         return False
@@ -96,9 +97,11 @@ def can_recompute(m, p, n):
         return False
     position = m.uses[m.data[n].use]
     reader = m.order[position]
-    need = m.machine.need[v]
+    need = m.machine.need[v] - output_bytes(p, v)
     if reader < len(p.op_seconds):
         need += m.machine.need[reader]
+    else:
+        need += m.data[n].bytes
     if need > m.machine.limit[d]:
         return False
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):

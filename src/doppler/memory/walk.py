@@ -33,9 +33,9 @@ from doppler.memory.victims import can_recompute, host_seconds
 
 
 @compiled_apart
-def walk(m, p):
+def walk(m, p, strict):
     """Plan the placement whose schedule is in `start` and `finish`; false if it cannot be done."""
-    open_plan(m, p)
+    open_plan(m, p, strict)
     for a in range(m.counts[0].placed):
         if _allocate(m, p, a, False) == NOTHING:
             continue
