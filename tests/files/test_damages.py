@@ -184,6 +184,7 @@ def test_yaml_is_data_and_no_more_of_it_than_it_shows(tmp_path):
         "{a: 1}: 2": "a key that is no text",
         "!!python/object/apply:os.system [ls]": "could not determine a constructor",
         "a: 1\n---\nb: 2": "another document",
+        "a: " + 150 * "[" + 150 * "]": "nested too deeply",
     }.items():
         path.write_text(text)
         assert why in message(read_yaml, path)
