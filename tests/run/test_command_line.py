@@ -80,6 +80,7 @@ BAD_OVERRIDES = {
     "no such key": (["+nosuchkey=1"], "nosuchkey: no such option"),
     "no cluster": (["cluster=null"], "cluster: must be one of a100x8"),
     "a cluster that is no name": (["cluster=1"], "cluster: must be one of a100x8"),
+    "a group less, by no name": (["~algorithm=true"], "algorithm: must be one of default"),
     "a comma": (["workload.path=a,b"], "\"workload.path='a,b'\""),
     "a reference to nothing": (["run_dir=a${b}"], r"that refers to nothing is written \${"),
     "half a reference": (["run_dir=a${b"], r"that refers to nothing is written \${"),

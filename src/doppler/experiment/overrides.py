@@ -112,7 +112,7 @@ def quoted(word: str) -> str:
         return f"{key}={value}"
     if parsed is None:
         return f"{key}={_literal(value)}"
-    _check_group(key.lstrip("+").partition("@")[0], parsed)
+    _check_group(key.lstrip("+~").partition("@")[0], parsed)
     return word
 
 
