@@ -25,6 +25,7 @@ from doppler.graph.profiled_format import machine_of
 from doppler.graph.text_format import render_text
 from doppler.pipeline import pipeline_parallel
 from doppler.policies.weights import load_checkpoint
+from doppler.problem import build
 from doppler.report.finished import find_runs
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -207,7 +208,9 @@ def test_stages_of_pipelines(tmp_path, case):
 
     def build_pipeline(path: Path):
         pair = preset(name="identical", num_devices=2, memory_bytes=100.0)
-        return pipeline_parallel(cluster=pair, microbatches=2, profile=str(path))
+        made = pipeline_parallel(cluster=pair, microbatches=2, profile=str(path))
+        build(made, pair)
+        return made
 
     check_given(read("stages of a pipeline", build_pipeline, path, case))
 
