@@ -30,15 +30,15 @@ NOWHERE = np.uint32(2**32 - 1)  # the resource of what takes none
 DATUM = np.dtype(
     [
         ("bytes", np.float64),
-        ("on", np.int32),  # its device
-        ("at", np.int32),  # copy that it has now, or NOTHING
-        ("evicted", np.int32),  # the task that brought it to the host, or as above
-        ("maker", np.int32),  # task of the placement that makes it, NOTHING of an input
-        ("use", np.int32),  # its next place in `uses`
-        ("end", np.int32),  # where its uses end
-        ("stays", np.int32),  # output of the program: is kept when nothing reads it any more
-        ("dropped", np.int32),  # is to be computed again
-        ("feeds", np.int32),  # dropped data that are computed from it
+        ("on", np.int64),  # its device
+        ("at", np.int64),  # copy that it has now, or NOTHING
+        ("evicted", np.int64),  # the task that brought it to the host, or as above
+        ("maker", np.int64),  # task of the placement that makes it, NOTHING of an input
+        ("use", np.int64),  # its next place in `uses`
+        ("end", np.int64),  # where its uses end
+        ("stays", np.int64),  # output of the program: is kept when nothing reads it any more
+        ("dropped", np.int64),  # is to be computed again
+        ("feeds", np.int64),  # dropped data that are computed from it
     ],
     align=True,
 )
@@ -47,16 +47,16 @@ COPY = np.dtype(
         ("address", np.float64),
         ("bytes", np.float64),
         ("until", np.float64),  # when its last use ends, as far as is known
-        ("datum", np.int32),
-        ("on", np.int32),  # its device
-        ("creator", np.int32),  # task that writes it, NOTHING: there from the start
-        ("uses", np.int32),  # list of those who read it, in `links`
-        ("num_uses", np.int32),
-        ("pins", np.int32),  # tasks that are not retired and need it where it is
-        ("freed", np.int32),  # FREE task that all its users precede
-        ("gone", np.int32),  # has given its room back
-        ("segment", np.int32),
-        ("left", np.int32),  # while a plan runs: uses to come
+        ("datum", np.int64),
+        ("on", np.int64),  # its device
+        ("creator", np.int64),  # task that writes it, NOTHING: there from the start
+        ("uses", np.int64),  # list of those who read it, in `links`
+        ("num_uses", np.int64),
+        ("pins", np.int64),  # tasks that are not retired and need it where it is
+        ("freed", np.int64),  # FREE task that all its users precede
+        ("gone", np.int64),  # has given its room back
+        ("segment", np.int64),
+        ("left", np.int64),  # while a plan runs: uses to come
     ],
     align=True,
 )
@@ -64,30 +64,30 @@ SEGMENT = np.dtype(
     [
         ("bytes", np.float64),
         ("since", np.float64),  # when it became free, as far as is known
-        ("before", np.int32),
-        ("after", np.int32),
-        ("holder", np.int32),  # copy that has it, or NOTHING
-        ("last", np.int32),  # copy that had it, or NOTHING
+        ("before", np.int64),
+        ("after", np.int64),
+        ("holder", np.int64),  # copy that has it, or NOTHING
+        ("last", np.int64),  # copy that had it, or NOTHING
     ],
     align=True,
 )
 PLANNED = np.dtype(
     [
         ("seconds", np.float64),
-        ("kind", np.int32),
-        ("made", np.int32),  # copy that it makes, moves or frees; of an op its first one
-        ("num_copies", np.int32),  # that it makes
-        ("uses", np.int32),  # list of what it reads, in `links`
+        ("kind", np.int64),
+        ("made", np.int64),  # copy that it makes, moves or frees; of an op its first one
+        ("num_copies", np.int64),  # that it makes
+        ("uses", np.int64),  # list of what it reads, in `links`
         ("key", np.float64),
     ],
     align=True,
 )
 LINK = np.dtype(
     [
-        ("read", np.int32),  # copy
-        ("task", np.int32),
-        ("of_copy", np.int32),  # the next use of the copy
-        ("of_task", np.int32),  # the next that the task uses
+        ("read", np.int64),  # copy
+        ("task", np.int64),
+        ("of_copy", np.int64),  # the next use of the copy
+        ("of_task", np.int64),  # the next that the task uses
     ]
 )
 COUNTS = np.dtype(
@@ -147,26 +147,26 @@ class PlanState(NamedTuple):
     choices: PlanChoices
     counts: NDArray[np.void]  # COUNTS [1]
     data: NDArray[np.void]  # DATUM [N]
-    uses: NDArray[np.int32]  # positions of the tasks that use each datum
-    input_datum: NDArray[np.int32]  # of each of input_consumers
+    uses: NDArray[np.int64]  # positions of the tasks that use each datum
+    input_datum: NDArray[np.int64]  # of each of input_consumers
     copies: NDArray[np.void]  # COPY [C]
     segments: NDArray[np.void]  # SEGMENT [S]
-    first: NDArray[np.int32]  # [D] segment of each device's lowest address
+    first: NDArray[np.int64]  # [D] segment of each device's lowest address
     planned: NDArray[np.void]  # PLANNED [K]
     links: NDArray[np.void]  # LINK [L]
-    waits: NDArray[np.int32]  # [W, 2] task, and task that waits for it
-    wait_ptr: NDArray[np.int32]  # [K + 1]
-    waiting: NDArray[np.int32]  # [W] those that wait for each task
-    pending: NDArray[np.int32]  # [K]
-    stack: NDArray[np.int32]  # [K]
+    waits: NDArray[np.int64]  # [W, 2] task, and task that waits for it
+    wait_ptr: NDArray[np.int64]  # [K + 1]
+    waiting: NDArray[np.int64]  # [W] those that wait for each task
+    pending: NDArray[np.int64]  # [K]
+    stack: NDArray[np.int64]  # [K]
     heap: NDArray[np.void]  # ENTRY
     start: NDArray[np.float64]  # [V + T] that the plan goes by
     finish: NDArray[np.float64]
-    order: NDArray[np.int32]  # [V + T] tasks by start
-    ends: NDArray[np.int32]  # [V + T] tasks by finish
+    order: NDArray[np.int64]  # [V + T] tasks by start
+    ends: NDArray[np.int64]  # [V + T] tasks by finish
     rank: NDArray[np.int64]  # [V] rises where one op is before another at one instant
-    retired: NDArray[np.int8]  # [V + T]
-    position: NDArray[np.int32]  # [V + T] of each in `order`
+    retired: NDArray[np.int64]  # [V + T]
+    position: NDArray[np.int64]  # [V + T] of each in `order`
     device: NDArray[np.int64]  # [V] placement that the plan is of
     priority: NDArray[np.int64]
 
@@ -232,26 +232,26 @@ def make_plan_state(p: ProblemArrays, *, machine: Machine, choices: PlanChoices)
         choices=choices,
         counts=np.zeros(1, COUNTS),
         data=np.zeros(num_data, DATUM),
-        uses=np.zeros(num_uses, np.int32),
-        input_datum=np.zeros(num_slots, np.int32),
+        uses=np.zeros(num_uses, np.int64),
+        input_datum=np.zeros(num_slots, np.int64),
         copies=np.zeros(num_copies, COPY),
         segments=np.zeros(2 * num_copies + num_devices, SEGMENT),
-        first=np.zeros(num_devices, np.int32),
+        first=np.zeros(num_devices, np.int64),
         planned=np.zeros(num_tasks, PLANNED),
         links=np.zeros(num_links, LINK),
-        waits=np.zeros((num_waits, 2), np.int32),
-        wait_ptr=np.zeros(num_tasks + 1, np.int32),
-        waiting=np.zeros(num_waits, np.int32),
-        pending=np.zeros(num_tasks, np.int32),
-        stack=np.zeros(num_tasks, np.int32),
+        waits=np.zeros((num_waits, 2), np.int64),
+        wait_ptr=np.zeros(num_tasks + 1, np.int64),
+        waiting=np.zeros(num_waits, np.int64),
+        pending=np.zeros(num_tasks, np.int64),
+        stack=np.zeros(num_tasks, np.int64),
         heap=np.zeros(max(num_base, num_data), ENTRY),
         start=np.zeros(num_base),
         finish=np.zeros(num_base),
-        order=np.zeros(num_base, np.int32),
-        ends=np.zeros(num_base, np.int32),
+        order=np.zeros(num_base, np.int64),
+        ends=np.zeros(num_base, np.int64),
         rank=np.zeros(num_ops, np.int64),
-        retired=np.zeros(num_base, np.int8),
-        position=np.zeros(num_base, np.int32),
+        retired=np.zeros(num_base, np.int64),
+        position=np.zeros(num_base, np.int64),
         device=np.zeros(num_ops, np.int64),
         priority=np.zeros(num_ops, np.int64),
     )

@@ -135,15 +135,15 @@ def _open_data(m, p):
     for n in range(len(m.data)):
         m.data[n].end = 0
     for v in range(num_ops):
-        d = m.free.tasks[v].resource
+        d = np.int64(m.free.tasks[v].resource)
         for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
             _open_datum(m, r, p.region_bytes[r], d, v)
         if p.region_ptr[v] == p.region_ptr[v + 1]:
             _open_datum(m, sink_datum(m, p, v), p.sink_bytes[v], d, v)
             m.data[sink_datum(m, p, v)].stays = 1
     for t in range(m.free.num_transfers[0]):
-        task = m.free.tasks[num_ops + t]
-        _open_datum(m, num_regions + t, p.region_bytes[task.number], task.destination, num_ops + t)
+        r, d = np.int64(m.free.tasks[num_ops + t].number), m.free.tasks[num_ops + t].destination
+        _open_datum(m, num_regions + t, p.region_bytes[r], np.int64(d), num_ops + t)
     first = sink_datum(m, p, num_ops)
     n = first
     for d in range(len(m.first)):

@@ -129,7 +129,7 @@ def run_plan(p, rules, device_V, seed, m):
             task, num_touched = take(apart, rules, s, num_touched)
             if task == NONE:
                 break
-            num_touched = _start(p, rules, m, seed, now, task, num_touched)
+            num_touched = _start(p, rules, m, seed, now, np.int64(task), num_touched)
             running = insert(tasks, running, task, NONE, ends_before)
         if running == NONE:
             break
@@ -140,7 +140,7 @@ def run_plan(p, rules, device_V, seed, m):
             if task < len(device_V):
                 num_done += 1
                 makespan = now
-            num_touched = _end(rules, m, now, task, num_touched)
+            num_touched = _end(rules, m, now, np.int64(task), num_touched)
     for d in range(len(m.devices)):
         m.devices[d].peak = s.devices[d].peak
     return makespan if num_done == len(device_V) else np.inf
@@ -309,7 +309,7 @@ def _begin(rules, m, now, task, num_touched):
         return enqueue(rules, m.run, now, task, num_touched)
     m.run.tasks[task].start = now
     m.run.tasks[task].finish = now
-    return _release(rules, m, now, task, num_touched)
+    return _release(rules, m, now, np.int64(task), num_touched)
 
 
 @compiled_apart
