@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.errors import InputError
+from doppler.executor import Threads
+from doppler.memory.arenas import ThreadsWithPlans
 from doppler.memory.arrays import (
     PlanChoices,
     PlanState,
@@ -71,12 +73,15 @@ class Offload:
         """As conf/memory has it."""
         return "offload_or_recompute" if self.recompute else "offload"
 
-    def applied(self, system: System) -> "SystemWithPlans":
+    def applied(self, system: System) -> "SystemWithPlans | ThreadsWithPlans":
         """The system, which plans every placement before it runs it.
 
         Raises:
             InputError: a system that cannot run plans.
         """
+        if isinstance(system, Threads):
+            simulator = SystemWithPlans(WorkConserving(queue=system.queue), self)
+            return ThreadsWithPlans(system, self, simulator)
         return SystemWithPlans(system, self)
 
     @property
@@ -112,8 +117,8 @@ class SystemWithPlans:
     def __init__(self, system: Any, memory: Offload) -> None:
         if not isinstance(system, WorkConserving):
             raise InputError(
-                f"memory={memory.name}: plans run on simulator=work_conserving, not on "
-                f"{getattr(system, 'name', type(system).__name__)}"
+                f"memory={memory.name}: plans run on simulator=work_conserving and "
+                f"executor=threads, not on {getattr(system, 'name', type(system).__name__)}"
             )
         self.__dict__.update(vars(system))
         self.memory = memory.name
@@ -123,6 +128,11 @@ class SystemWithPlans:
     def name(self) -> str:
         """The system's."""
         return self._settings[0].name
+
+    @property
+    def memory_mode(self) -> Offload:
+        """How it plans."""
+        return self._settings[1]
 
     def with_noise(self, noise: float) -> "SystemWithPlans":
         """See system.System."""

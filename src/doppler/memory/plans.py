@@ -104,6 +104,22 @@ class MemoryPlan:
         moved[writes] = self.made[writes]
         return moved
 
+    def describe(self, task: int) -> str:
+        """A task in words, for messages."""
+        kind, d, graph = int(self.kind[task]), int(self.device[task]), self.problem.graph
+        where = self.problem.cluster.devices[d].name
+        c = self.moved[task] if kind in (MOVE, EVICT, LOAD) else self.made[task]
+        what = f"op {self.op[task]} ({graph.ops.names[self.op[task]]!r})"
+        if self.op[task] < 0 and c >= 0:
+            what = f"input {graph.inputs.names[self.copies.input[c]]!r}"
+        if kind == MOVE:
+            origin = self.problem.cluster.devices[int(self.source[task])].name
+            return f"transfer of {what} from device {origin} to {where}"
+        ways = {EVICT: f"from device {where} to the host", LOAD: f"from the host to device {where}"}
+        if kind in ways:
+            return f"copy of {what} {ways[kind]}"
+        return f"{what} on device {where}"
+
     @property
     def reserved_bytes(self) -> FloatArray:
         """The end of the highest address in use on each device [D]."""
