@@ -104,6 +104,8 @@ COUNTS = np.dtype(
         ("ended", np.int64),  # in `ends`, before which all are retired
         ("failed", np.int64),
         ("recomputes", np.int64),  # may compute again
+        ("fit", np.int64),  # of this try
+        ("ahead", np.int64),
         ("is_known", np.int64),  # there is a plan, for `device` and `priority`
         ("offloaded", np.float64),
         ("loaded", np.float64),
@@ -120,7 +122,7 @@ class PlanChoices(NamedTuple):
     fit: int
     ahead: int  # tasks
     recompute: bool
-    passes: int
+    tries: int  # other fits, and tasks ahead
 
 
 class Machine(NamedTuple):

@@ -5,7 +5,7 @@ Shape suffixes: V ops, T transfers, D devices, K tasks.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +22,16 @@ from doppler.memory.arrays import (
 )
 from doppler.memory.events import planned_trace
 from doppler.memory.plans import MemoryPlan, read_plan
-from doppler.memory.running import make_plan, run_plan, simulate_plan
-from doppler.memory.space import EARLIEST, TIGHTEST
+from doppler.memory.running import MOST_TRIES, make_plan, run_plan, simulate_plan
+from doppler.memory.space import EARLIEST, LOWEST, TIGHTEST
 from doppler.memory.victims import VICTIMS
-from doppler.options import Natural, checked
+from doppler.options import Natural, checked, within
 from doppler.problem import Placement, Problem
 from doppler.simulator import SimulatorSession, WorkConserving
 from doppler.system import System, SystemKind
 from doppler.trace import Trace
 
-_FITS = {"earliest": EARLIEST, "tightest": TIGHTEST}
+_FITS = {"earliest": EARLIEST, "tightest": TIGHTEST, "edges": LOWEST}
 
 
 class MemoryMode(Protocol):
@@ -58,14 +58,17 @@ class Offload:
 
     victim: who is evicted: ``farthest`` next use, ``least_recent`` use, the ``cheapest`` to have
     away and back, or ``balanced`` between that and the time until the next use. fit: which room a
-    copy gets: that was free ``earliest``, or the ``tightest``. ahead: so many tasks before its turn
-    room is made for a task by eviction rather than by waiting. recompute: what is cheaper computed
-    again than copied is.
+    copy gets: that was free ``earliest``, the ``tightest``, or at the ``edges``: large copies at
+    low addresses, small ones at high ones. ahead: so many tasks before its turn
+    room is made for a task by eviction rather than by waiting. tries: plans of a placement, with
+    other ``fit`` and ``ahead``, until one takes hardly longer than without limits. recompute: what
+    is cheaper computed again than copied is.
     """
 
     victim: Literal["farthest", "least_recent", "cheapest", "balanced"] = "farthest"
-    fit: Literal["earliest", "tightest"] = "earliest"
+    fit: Literal["earliest", "tightest", "edges"] = "earliest"
     ahead: Natural = 0
+    tries: Annotated[int, within(1, MOST_TRIES)] = MOST_TRIES
     recompute: bool = False
 
     @property
@@ -92,7 +95,7 @@ class Offload:
             fit=_FITS[self.fit],
             ahead=self.ahead,
             recompute=self.recompute,
-            passes=1,
+            tries=self.tries,
         )
 
 

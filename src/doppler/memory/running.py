@@ -10,6 +10,7 @@ import numpy as np
 from doppler.compiled import compiled_apart
 from doppler.compiled.draws import jitter, uniform
 from doppler.memory.arrays import EVICT, FREE, LOAD, MOVE, NOTHING, NOWHERE, OP, RECOMPUTE
+from doppler.memory.space import EARLIEST, LOWEST, TIGHTEST
 from doppler.memory.walk import walk
 from doppler.problem_arrays import crosses_hosts
 from doppler.simulator.copies import allocate
@@ -30,6 +31,11 @@ from doppler.simulator.state import (
     transfer_seconds,
 )
 from doppler.simulator.work_conserving import ends_before, enqueue, simulate, take, touch
+
+# Which room a copy gets, and how many tasks ahead, try by try; the first is as it is said.
+_TRIES = ((EARLIEST, 0), (EARLIEST, 24), (LOWEST, 0), (LOWEST, 24), (TIGHTEST, 8))
+MOST_TRIES = len(_TRIES)
+_ENOUGH = 1.005  # times as long as without limits
 
 
 @compiled_apart
@@ -54,21 +60,42 @@ def make_plan(p, rules, device_V, priority_V, m):
     seconds = simulate(p, rules, device_V, priority_V, 0, m.free)
     if seconds == np.inf or not _can_fit(m, device_V):
         return seconds
-    num_base = len(device_V) + m.free.num_transfers[0]
-    for task in range(num_base):
-        m.start[task] = m.free.tasks[task].start
-        m.finish[task] = m.free.tasks[task].finish
-    m.counts[0].recomputes = m.choices.recompute
-    if not walk(m, p, rules.queue == QUEUE_STRICT):
-        m.counts[0].recomputes = 0  # between what is computed again there may be no room
-        if not walk(m, p, rules.queue == QUEUE_STRICT):
-            return np.inf
-    _link_waits(m)
+    best, best_seconds, last = NOTHING, np.inf, NOTHING
+    for last in range(m.choices.tries):
+        made = _try(p, rules, device_V, m, last)
+        if made < best_seconds:
+            best, best_seconds = last, made
+        if made <= _ENOUGH * seconds:
+            break
+    if best == NOTHING:
+        return np.inf
+    if best != last:
+        _try(p, rules, device_V, m, best)
     for v in range(len(device_V)):
         m.device[v] = device_V[v]
         m.priority[v] = priority_V[v]
     m.counts[0].is_known = 1
     return seconds
+
+
+@compiled_apart
+def _try(p, rules, device_V, m, number):
+    """Plan by the schedule without limits, and run the plan without jitter; inf if there is none.
+
+    number: of the try: the choices as given, then others.
+    """
+    m.counts[0].fit = m.choices.fit if number == 0 else _TRIES[number][0]
+    m.counts[0].ahead = m.choices.ahead if number == 0 else _TRIES[number][1]
+    m.counts[0].recomputes = m.choices.recompute
+    for task in range(len(device_V) + m.free.num_transfers[0]):
+        m.start[task] = m.free.tasks[task].start
+        m.finish[task] = m.free.tasks[task].finish
+    if not walk(m, p, rules.queue == QUEUE_STRICT):
+        m.counts[0].recomputes = 0  # between what is computed again there may be no room
+        if not walk(m, p, rules.queue == QUEUE_STRICT):
+            return np.inf
+    _link_waits(m)
+    return run_plan(p, rules, device_V, 0, m)
 
 
 @compiled_apart

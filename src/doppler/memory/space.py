@@ -11,7 +11,8 @@ from doppler.memory.arrays import FREE, NOTHING
 from doppler.memory.victims import window_score
 
 # Which of the free windows a copy gets.
-EARLIEST, TIGHTEST, LOWEST = 0, 1, 2
+EARLIEST, TIGHTEST, LOWEST, HIGHEST = 0, 1, 2, 3
+RESERVED = -2  # holder of a free segment that is kept for later
 
 
 @compiled_apart
@@ -47,7 +48,7 @@ def new_segment(m):
 def find_free(m, d, size, fit):
     """The window of free segments for so many bytes: its first segment, or NOTHING.
 
-    fit: EARLIEST: that was free first; TIGHTEST: that leaves least; LOWEST: the first that does.
+    fit: EARLIEST: that was free first; TIGHTEST: that leaves least; LOWEST, HIGHEST: by address.
     """
     best, best_since, best_left = NOTHING, np.inf, np.inf
     s = m.first[d]
@@ -67,7 +68,9 @@ def find_free(m, d, size, fit):
         left = max(0.0, total - size)
         if fit == LOWEST:
             return s
-        if fit == TIGHTEST:
+        if fit == HIGHEST:
+            better = True
+        elif fit == TIGHTEST:
             better = left < best_left or (left == best_left and since < best_since)
         else:
             better = since < best_since or (since == best_since and left < best_left)
@@ -78,15 +81,14 @@ def find_free(m, d, size, fit):
 
 
 @compiled_apart
-def find_victims(m, p, d, size, now):
+def find_victims(m, p, d, size, now, victim):
     """The window of free and evictable segments whose eviction is best: its first, or NOTHING."""
     best, best_score, best_cost = NOTHING, -np.inf, np.inf
     s = m.first[d]
     while s != NOTHING:
         total, t = 0.0, s
         while t != NOTHING:
-            c = m.segments[t].holder
-            if c != NOTHING and m.copies[c].pins > 0:
+            if _is_barred(m, m.segments[t].holder):
                 break
             total += m.segments[t].bytes
             if total + m.machine.slack >= size:
@@ -94,11 +96,10 @@ def find_victims(m, p, d, size, now):
             t = m.segments[t].after
         if t == NOTHING:
             break
-        c = m.segments[t].holder
-        if c != NOTHING and m.copies[c].pins > 0:
+        if _is_barred(m, m.segments[t].holder):
             s = m.segments[t].after
             continue
-        score, cost = window_score(m, p, s, t, now)
+        score, cost = window_score(m, p, s, t, now, victim)
         if score > best_score or (score == best_score and cost < best_cost):
             best, best_score, best_cost = s, score, cost
         s = m.segments[s].after
@@ -106,46 +107,82 @@ def find_victims(m, p, d, size, now):
 
 
 @compiled_apart
-def take_window(m, s, size, copy):
+def _is_barred(m, holder):
+    """Whether a segment may not be given away: it is reserved, or its copy is pinned."""
+    return holder == RESERVED or (holder != NOTHING and m.copies[holder].pins > 0)
+
+
+@compiled_apart
+def reserve(m, s, size, before, after):
+    """Segments of so many bytes, from s on, change hands from holder ``before`` to ``after``."""
+    total = 0.0
+    while total + m.machine.slack < size:
+        total += m.segments[s].bytes
+        if m.segments[s].holder == before:
+            m.segments[s].holder = after
+        s = m.segments[s].after
+
+
+@compiled_apart
+def take_window(m, s, size, copy, from_end):
     """Give the free window that begins with segment s to a copy; who had it is in `stack`.
 
-    Returns how many copies had it; the rest of the last segment stays free.
+    Returns its segment, and how many copies had it. The rest of the window stays free, at the other
+    end of it if ``from_end``.
     """
     segments, total, num, t = m.segments, 0.0, 0, s
     while True:
         total += segments[t].bytes
-        if segments[t].last != NOTHING:
-            m.stack[num] = segments[t].last
-            num += 1
         if total + m.machine.slack >= size:
             break
         t = segments[t].after
-    left, last, since = total - size, segments[t].last, segments[t].since
-    end = segments[t].after
-    t = segments[s].after
-    while t != end:  # all but the first are given back
-        after = segments[t].after
-        segments[t].after = m.counts[0].unused
-        m.counts[0].unused = t
-        t = after
+    left = total - size
     if left > m.machine.slack:
-        rest = new_segment(m)
-        segments[rest].bytes = left
-        segments[rest].since = since
-        segments[rest].holder = NOTHING
-        segments[rest].last = last
-        segments[rest].before = s
-        segments[rest].after = end
-        if end != NOTHING:
-            segments[end].before = rest
-        end = rest
-    elif end != NOTHING:
+        if from_end and s == t:
+            s = _split_free(m, s, left)
+            t = s
+        else:
+            _split_free(m, t, segments[t].bytes - left)
+    u, total = s, 0.0
+    while True:
+        total += segments[u].bytes
+        if segments[u].last != NOTHING:
+            m.stack[num] = segments[u].last
+            num += 1
+        if u == t:
+            break
+        u = segments[u].after
+    end, u = segments[t].after, segments[s].after
+    while u != end:  # all but the first are given back
+        after = segments[u].after
+        segments[u].after = m.counts[0].unused
+        m.counts[0].unused = u
+        u = after
+    if end != NOTHING:
         segments[end].before = s
     segments[s].after = end
-    segments[s].bytes = size if left > m.machine.slack else total
+    segments[s].bytes = total
     segments[s].holder = copy
     segments[s].last = NOTHING
-    return num
+    return s, num
+
+
+@compiled_apart
+def _split_free(m, s, size):
+    """Cut a free segment behind so many bytes; returns the segment of the rest."""
+    segments, rest = m.segments, new_segment(m)
+    end = segments[s].after
+    segments[rest].bytes = segments[s].bytes - size
+    segments[rest].since = segments[s].since
+    segments[rest].holder = NOTHING
+    segments[rest].last = segments[s].last
+    segments[rest].before = s
+    segments[rest].after = end
+    if end != NOTHING:
+        segments[end].before = rest
+    segments[s].after = rest
+    segments[s].bytes = size
+    return rest
 
 
 @compiled_apart

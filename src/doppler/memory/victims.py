@@ -48,7 +48,7 @@ def eviction_seconds(m, p, n):
 
 
 @compiled_apart
-def window_score(m, p, s, t, now):
+def window_score(m, p, s, t, now, victim):
     """How good it is to evict all of segments s to t, large first, and the seconds that it takes.
 
     now: when the task starts that needs the room, as far as is known.
@@ -70,7 +70,6 @@ def window_score(m, p, s, t, now):
         if u == t:
             break
         u = m.segments[u].after
-    victim = m.choices.victim
     if victim == LEAST_RECENT:
         return -latest, cost
     if victim == CHEAPEST:

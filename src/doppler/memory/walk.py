@@ -19,17 +19,23 @@ from doppler.memory.arrays import EVICT, LOAD, NOTHING, RECOMPUTE
 from doppler.memory.opening import open_plan, operand, place_copy, sink_datum
 from doppler.memory.space import (
     EARLIEST,
+    HIGHEST,
     LOWEST,
+    RESERVED,
     add_wait,
     address_of,
     find_free,
     find_victims,
     freed_by,
     give_back,
+    reserve,
     split_segment,
     take_window,
 )
-from doppler.memory.victims import can_recompute, host_seconds
+from doppler.memory.victims import CHEAPEST, can_recompute, host_seconds
+from doppler.simulator.state import output_bytes
+
+_SMALL = 16  # so many of a size fit
 
 
 @compiled_apart
@@ -38,6 +44,8 @@ def walk(m, p, strict):
     open_plan(m, p, strict)
     for a in range(m.counts[0].placed):
         if _allocate(m, p, a, False) == NOTHING:
+            continue
+        if _allocate_around(m, p, a):
             continue
         _clear(m, p, a)
         if _allocate(m, p, a, True) != NOTHING or m.counts[0].failed != 0:
@@ -80,6 +88,38 @@ def _allocate(m, p, a, packed):
 
 
 @compiled_apart
+def _allocate_around(m, p, a):
+    """As `_allocate`, the room for what an op makes first, where that costs least; or false.
+
+    What the op reads may have lain there, and is brought again. A transfer makes one thing, for
+    which there was no room at all.
+    """
+    task = m.order[a]
+    _retire_all(m, p, a)
+    if task >= len(p.op_seconds):
+        return False
+    d, size = np.int64(m.free.tasks[task].resource), output_bytes(p, task)
+    if size == 0.0:
+        return False
+    s = find_victims(m, p, d, size, m.start[task], CHEAPEST)
+    if s == NOTHING:
+        return False
+    _evict_window(m, p, a, s, size)
+    reserve(m, s, size, NOTHING, RESERVED)
+    lacking = _bring_all(m, p, a, False)
+    reserve(m, s, size, RESERVED, NOTHING)
+    if lacking != NOTHING:
+        return False
+    first, num = p.region_ptr[task], p.region_ptr[task + 1] - p.region_ptr[task]
+    if num == 0:
+        first, num = sink_datum(m, p, task), 1
+    if _make(m, p, a, first, num, size, d, False):
+        return True
+    _unpin(m, p, task)
+    return False
+
+
+@compiled_apart
 def _bring_all(m, p, a, packed):
     """Have all that the task at position a reads on its device, pinned; or that device."""
     task, i = m.order[a], 0
@@ -111,7 +151,7 @@ def _make(m, p, a, first, num, total, d, packed):
     The data are ``first`` to ``first + num - 1``, of ``total`` bytes together.
     """
     task, c = m.order[a], m.counts[0].copies
-    if total > 0.0 and not _take(m, p, a, task, c, total, d, packed, m.choices.fit):
+    if total > 0.0 and not _take(m, p, a, task, c, total, d, packed, m.counts[0].fit):
         return False
     segment = m.copies[c].segment if total > 0.0 else NOTHING
     m.planned[task].made = c
@@ -156,10 +196,10 @@ def _use(m, c, task):
 @compiled_apart
 def _take(m, p, a, task, c, size, d, packed, fit):
     """Give room to copy c, which ``task`` is to write, and let it wait for who had it; or false."""
-    s = _room(m, p, a, size, d, LOWEST if packed else fit)
+    s = _room(m, p, a, size, d, LOWEST if packed else _at_edge(m, d, size, fit))
     if s == NOTHING:
         return False
-    num = take_window(m, s, size, c)
+    s, num = take_window(m, s, size, c, not packed and _at_edge(m, d, size, fit) == HIGHEST)
     m.copies[c].segment = s
     for i in range(num):
         add_wait(m, freed_by(m, m.stack[i]), task)
@@ -167,10 +207,18 @@ def _take(m, p, a, task, c, size, d, packed, fit):
 
 
 @compiled_apart
+def _at_edge(m, d, size, fit):
+    """Large copies from one edge of the memory, small ones from the other; or as ``fit`` says."""
+    if m.counts[0].fit != LOWEST:
+        return fit
+    return HIGHEST if size * _SMALL < m.machine.limit[d] else LOWEST
+
+
+@compiled_apart
 def _room(m, p, a, size, d, fit):
     """The first segment of a free window for so many bytes, or NOTHING: see the top."""
     now = m.start[m.order[a]]
-    patient = m.start[m.order[max(0, a - m.choices.ahead)]]
+    patient = m.start[m.order[max(0, a - m.counts[0].ahead)]]
     while True:
         s = find_free(m, d, size, fit)
         if s != NOTHING:
@@ -179,7 +227,7 @@ def _room(m, p, a, size, d, fit):
         if ending != NOTHING and m.finish[ending] <= patient:
             _retire(m, p, ending)
             continue
-        s = find_victims(m, p, d, size, now)
+        s = find_victims(m, p, d, size, now, m.choices.victim)
         if s != NOTHING:
             _evict_window(m, p, a, s, size)
             return s
@@ -217,7 +265,8 @@ def _retire(m, p, task):
         m.copies[c].pins -= 1
         m.copies[c].until = max(m.copies[c].until, m.finish[task])
         m.data[n].use += 1
-        if m.data[n].use >= m.data[n].end and m.data[n].stays == 0:
+        is_read = m.data[n].use >= m.data[n].end and m.data[n].stays == 0
+        if is_read and m.copies[c].pins == 0:  # else something is computed from it again
             give_back(m, c, m.copies[c].until)
         i += 1
         n = operand(m, p, task, i)
