@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from doppler.experiment.stage_one import ImitationStage
     from doppler.experiment.stage_three import StageThree
     from doppler.experiment.stage_two import Pipeline, StageTwo
+    from doppler.experiment.streaming import StreamStage
 
 __all__ = [
     "Calibrate",
@@ -26,6 +27,7 @@ __all__ = [
     "Stage",
     "StageThree",
     "StageTwo",
+    "StreamStage",
     "execute",
 ]
 
@@ -33,7 +35,7 @@ _HOME = {
     **{"Calibrate": "calibrate", "Describe": "describe", "Evaluate": "evaluate"},
     **{"Inference": "inference", "Run": "run", "Stage": "run", "execute": "run"},
     **{"ImitationStage": "stage_one", "Pipeline": "stage_two", "StageTwo": "stage_two"},
-    "StageThree": "stage_three",
+    **{"StageThree": "stage_three", "StreamStage": "streaming"},
 }
 
 register_resolvers()  # a configuration is composed, and shown, before anything runs
