@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from doppler.experiment.describe import Describe
     from doppler.experiment.evaluate import Evaluate
     from doppler.experiment.inference import Inference
+    from doppler.experiment.many import PlacerStage
     from doppler.experiment.run import Run, Stage, execute
     from doppler.experiment.stage_one import ImitationStage
     from doppler.experiment.stage_three import StageThree
@@ -23,6 +24,7 @@ __all__ = [
     "ImitationStage",
     "Inference",
     "Pipeline",
+    "PlacerStage",
     "Run",
     "Stage",
     "StageThree",
@@ -35,7 +37,7 @@ _HOME = {
     **{"Calibrate": "calibrate", "Describe": "describe", "Evaluate": "evaluate"},
     **{"Inference": "inference", "Run": "run", "Stage": "run", "execute": "run"},
     **{"ImitationStage": "stage_one", "Pipeline": "stage_two", "StageTwo": "stage_two"},
-    **{"StageThree": "stage_three", "StreamStage": "streaming"},
+    **{"PlacerStage": "many", "StageThree": "stage_three", "StreamStage": "streaming"},
 }
 
 register_resolvers()  # a configuration is composed, and shown, before anything runs

@@ -17,13 +17,13 @@ from doppler.graph.formats import write_atomically
 from doppler.report.rows import plain_table
 from doppler.search import seeded_generator
 from doppler.streams import (
+    WHICH,
     Allocator,
     Always,
     BestFixed,
     Hindsight,
     Oracle,
     Played,
-    RandomMixture,
     Stream,
     StreamGraph,
     play,
@@ -126,7 +126,7 @@ def stream_of(spec: Specification) -> Stream:
 def controls(stream: Stream, order_N: Any, played: Played) -> dict[str, dict[str, float]]:
     """What learns nothing, or knows all, on the same inputs; at the same cost where it has one."""
     rng = np.random.default_rng(0)
-    small, large = (play(stream, order_N, Always(which=one), rng) for one in ("cheapest", "dearest"))
+    small, large = (play(stream, order_N, Always(which=one), rng) for one in WHICH)
     told = {
         "always_small": {"accuracy": small.accuracy, "cost": small.mean_cost},
         "always_large": {"accuracy": large.accuracy, "cost": large.mean_cost},

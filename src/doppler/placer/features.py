@@ -16,6 +16,7 @@ FEATURES = (
     *("log_ops", "log_devices", "log_edges", "log_transfer_ratio", "log_width", "unevenness"),
     "groups",
 )
+PROGRESS = ("gap", "root_gap", "last_gain", "gain_before")
 _LEAST = 1e-6
 
 
@@ -50,5 +51,5 @@ def progress_features(found_s: Sequence[float], bound_s: float, at: int) -> NDAr
         math.log(max(found_s[i] / found_s[i + 1], 1.0)) if i + 1 <= at else 0.0
         for i in range(max(0, at - 2), at)
     ]
-    last, before = ([0.0, 0.0] + gained)[-1], ([0.0, 0.0] + gained)[-2]
+    before, last = [0.0, 0.0, *gained][-2:]
     return np.array([gap, math.sqrt(gap), last, before])

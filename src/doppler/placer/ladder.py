@@ -1,7 +1,4 @@
-"""A ladder of searches: each level goes on from what the ones below have found, at a higher price.
-
-The lower bound is a certificate that needs no level at all: who has reached it can stop.
-"""
+"""A ladder of searches: each level goes on from what those below found, at a higher price."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,10 +9,10 @@ import numpy as np
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from doppler.baselines import LowerBound, QueuedETF, lower_bound
+from doppler.baselines import QueuedETF
 from doppler.episode import make_view, mergings
 from doppler.policies import Policy
-from doppler.problem import Placement, Problem
+from doppler.problem import Problem
 from doppler.search import (
     BestSoFar,
     Episodes,
@@ -24,10 +21,9 @@ from doppler.search import (
     SearchStep,
     search_settings,
 )
-from doppler.system import System
 
-# Executions, of a level's, that annealing on estimates chooses, and its steps before each: so a level
-# takes some times as long as the one below.
+# Executions, of a level's, that annealing on estimates chooses, and its steps before each: so every
+# level takes some times as long as the one below.
 _FEW, _MORE = (8, 1_000), (32, 2_000)
 
 
@@ -81,70 +77,31 @@ LEVELS = (
 class Climb:
     """One problem on its way up: what was found so far, and the seconds that it took.
 
-    system: what executes. policy: of the second and third level. levels: from the cheapest on.
-    bound: what no placement undercuts. found_s, took_s: makespan and seconds of each level so far.
+    best: of a session on the problem; counts what is executed. policy: of the second level and the
+    third. levels: from the cheapest on. found_s, took_s: makespan and seconds of each level so far.
     """
 
     def __init__(
         self,
-        problem: Problem,
-        system: System,
+        best: BestSoFar,
         policy: Policy,
+        rng: np.random.Generator,
         *,
-        seed: int = 0,
         levels: Sequence[Level] = LEVELS,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.problem = problem
         self.levels = levels
-        self.bound: LowerBound = lower_bound(problem, streams=system.streams)
         self.found_s: list[float] = []
         self.took_s: list[float] = []
-        self._system = system
-        self._clock = clock
-        self._policy = policy
+        self._best, self._policy, self._rng, self._clock = best, policy, rng, clock
         self._settings = search_settings()
-        self._seed = seed
-        self._rng = np.random.default_rng(seed)
-        self._best: BestSoFar | None = None
+        self._before = best.evaluations
 
-    @property
-    def height(self) -> int:
-        """Levels gone so far."""
-        return len(self.found_s)
-
-    @property
-    def seconds(self) -> float:
-        """What they took."""
-        return sum(self.took_s)
-
-    @property
-    def best(self) -> BestSoFar:
-        """The best placement so far, and the executions used."""
-        assert self._best is not None, "no level yet"
-        return self._best
-
-    @property
-    def placement(self) -> Placement | None:
-        """The best one, if any fits."""
-        return self.best.placement
-
-    def go_on(self) -> float:
-        """One level more; returns the makespan that is the best then, in seconds."""
-        level, begin_s = self.levels[self.height], self._clock()
-        with self._system.open(self.problem) as session:
-            before = self._best
-            self._best = BestSoFar(
-                session=session,
-                confirmations=self._settings.confirmations,
-                seed=self._seed,
-                evaluations=0 if before is None else before.evaluations,
-            )
-            if before is not None:
-                self._best.found = before.found
-            for step in level.make(self._settings, self._policy, self.problem):
-                left = max(1, level.evaluations - self._best.evaluations)
-                step.search(self._best, left, self._rng)
+    def go_on(self) -> None:
+        """One level more."""
+        level, begin_s = self.levels[len(self.found_s)], self._clock()
+        for step in level.make(self._settings, self._policy, self._best.session.problem):
+            left = level.evaluations - (self._best.evaluations - self._before)
+            step.search(self._best, max(self._best.num_confirming, left), self._rng)
         self.took_s.append(self._clock() - begin_s)
         self.found_s.append(self._best.seconds)
-        return self._best.seconds

@@ -1,6 +1,7 @@
 """Streams of inputs of one program, and what allocates backends to them while they flow."""
 
 from doppler.streams.allocators import (
+    WHICH,
     Allocator,
     Always,
     BestFixed,
@@ -11,20 +12,21 @@ from doppler.streams.allocators import (
 )
 from doppler.streams.answers import answers
 from doppler.streams.router import Router
-from doppler.streams.stream import Input, Played, Stream, StreamGraph, StreamSession
+from doppler.streams.stream import Played, Stream, StreamGraph, StreamInput, StreamSession
 
 __all__ = [
+    "WHICH",
     "Allocator",
     "Always",
     "BestFixed",
     "Hindsight",
-    "Input",
     "Oracle",
     "Played",
     "RandomMixture",
     "Router",
     "Stream",
     "StreamGraph",
+    "StreamInput",
     "StreamSession",
     "answers",
     "play",

@@ -88,7 +88,7 @@ class Always:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class RandomMixture:
-    """The dearest backend for a share of all modules of all inputs, drawn by lot; else the cheapest.
+    """The dearest backend for a share of all modules of all inputs, by lot; else the cheapest.
 
     What learns nothing can have any cost in between by this; so a router has to be better.
     """
@@ -107,7 +107,7 @@ class RandomMixture:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class BestFixed:
-    """The same backends for all inputs: those of the least mean loss + price x cost in hindsight."""
+    """The same backends for all inputs, of the least mean loss + price x cost in hindsight."""
 
     price: Amount = 0.1
     name: ClassVar[str] = "best_fixed"

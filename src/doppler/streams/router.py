@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from doppler.errors import InputError
 from doppler.options import Count, Positive, Share, checked
-from doppler.streams.stream import Input, StreamSession
+from doppler.streams.stream import StreamInput, StreamSession
 from doppler.streams.text_features import TextFeatures, check_scikit_learn, shape_features
 
 FloatArray = NDArray[np.float64]
@@ -82,7 +82,7 @@ class _Routing:
         self._gain, self._solved = np.zeros(size), 0
         self._sorted = np.zeros(0)
 
-    def choose(self, one: Input) -> int:
+    def choose(self, one: StreamInput) -> int:
         """Which model gets the input."""
         n, router = self._num, self._router
         self._feature_NF[n] = self._features(one)
@@ -106,7 +106,7 @@ class _Routing:
             return
         self._solve()
 
-    def _features(self, one: Input) -> FloatArray:
+    def _features(self, one: StreamInput) -> FloatArray:
         if self._texts is None:
             return np.append(1.0, one.features)
         self._shape_NS.append(shape_features(one.text))

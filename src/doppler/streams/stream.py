@@ -101,7 +101,7 @@ class StreamGraph(DataflowGraph):
         return self.stream.digest
 
 
-class Input(NamedTuple):
+class StreamInput(NamedTuple):
     """What is known of an input before anything ran: its place in the stream, text, numbers."""
 
     number: int
@@ -147,12 +147,12 @@ class StreamSession:
         self._choice = np.full((self.num, stream.num_modules), -1, dtype=np.int64)
         self._at = -1
 
-    def __iter__(self) -> Iterator[Input]:
+    def __iter__(self) -> Iterator[StreamInput]:
         for number, n in enumerate(self._order):
             assert self._at < 0 or self._choice[self._at, 0] >= 0, "the last input was not run"
             self._at = number
             text = self._stream.texts[n] if self.has_texts else ""
-            yield Input(number, text, self._stream.features[n])
+            yield StreamInput(number, text, self._stream.features[n])
 
     def run(self, choice_M: IntArray | int) -> float:
         """Run the program on the present input; returns how right its answer is."""
