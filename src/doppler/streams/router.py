@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 from doppler.errors import InputError
 from doppler.options import Count, Positive, Share, checked
 from doppler.streams.stream import StreamInput, StreamSession
-from doppler.streams.text_features import TextFeatures, check_scikit_learn, shape_features
+from doppler.streams.text_features import (
+    TextFeatures,
+    check_scikit_learn,
+    shape_features,
+    words,
+)
 
 FloatArray = NDArray[np.float64]
 SMALL, LARGE = 0, 1
@@ -45,7 +50,7 @@ class Router:
     explore: Share = 0.3
     directions: Count = 40
     ridge: Positive = 3.0
-    growth: Positive = 1.3
+    growth: Positive = 1.5
     name: ClassVar[str] = "router"
 
     def __post_init__(self) -> None:
@@ -110,15 +115,15 @@ class _Routing:
         if self._texts is None:
             return np.append(1.0, one.features)
         self._shape_NS.append(shape_features(one.text))
-        self._words.append(self._texts.words([one.text]))
+        self._words.append(words(one.text))
         return self._texts.numbers(np.array(self._shape_NS[-1:]), self._words[-1])[0]
 
     def _fit_words(self) -> None:
         from scipy.sparse import vstack
 
-        words = vstack(self._words).tocsr()
-        self._texts.fit(words)
-        self._feature_NF[: self._num] = self._texts.numbers(np.array(self._shape_NS), words)
+        counts = vstack(self._words).tocsr()
+        self._texts.fit(counts)
+        self._feature_NF[: self._num] = self._texts.numbers(np.array(self._shape_NS), counts)
         self._square[:], self._product[:], self._solved = 0.0, 0.0, 0
 
     def _solve(self) -> None:

@@ -4,7 +4,7 @@ Shape suffixes: N texts, F features.
 """
 
 import re
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,19 @@ def shape_features(text: str) -> list[float]:
     return [np.log1p(len(text)) / 5, *(np.log1p(count) / 5 for count in counts)]
 
 
+@lru_cache
+def _counter() -> Any:
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    return HashingVectorizer(n_features=_WORDS, alternate_sign=False, norm=None)
+
+
+@lru_cache(maxsize=100_000)
+def words(text: str) -> Any:
+    """Counts of a text's words, by their hash: a sparse row."""
+    return _counter().transform([text])
+
+
 class TextFeatures:
     """What texts look like, and the main directions of their words, of those seen so far.
 
@@ -43,10 +56,9 @@ class TextFeatures:
     """
 
     def __init__(self, num: int, seed: int) -> None:
-        from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+        from sklearn.feature_extraction.text import TfidfTransformer
 
         self._num, self._seed = num, seed
-        self._count = HashingVectorizer(n_features=_WORDS, alternate_sign=False, norm=None)
         self._weigh: Any = TfidfTransformer(sublinear_tf=True)
         self._directions_WF: Any = None
 
@@ -55,22 +67,18 @@ class TextFeatures:
         """F."""
         return 2 + len(_PATTERNS) + self._num
 
-    def words(self, texts: Sequence[str]) -> Any:
-        """Counts of hashed words, sparse [N, words]."""
-        return self._count.transform(texts)
-
-    def fit(self, words: Any) -> None:
+    def fit(self, counts: Any) -> None:
         """Find the main directions of these texts' words; too few tell nothing."""
         from sklearn.decomposition import TruncatedSVD
 
-        if words.shape[0] < _FEWEST:
+        if counts.shape[0] < _FEWEST:
             return
-        weighed = self._weigh.fit_transform(words)
-        num = min(self._num, words.shape[0] - 1)
-        found = TruncatedSVD(num, n_iter=2, random_state=self._seed).fit(weighed)
+        weighed = self._weigh.fit_transform(counts)
+        num = min(self._num, counts.shape[0] - 1)
+        found = TruncatedSVD(num, n_iter=1, random_state=self._seed).fit(weighed)
         self._directions_WF = np.ascontiguousarray(found.components_.T) * self._weigh.idf_[:, None]
 
-    def numbers(self, shapes_NS: NDArray[np.float64], words: Any) -> NDArray[np.float64]:
+    def numbers(self, shapes_NS: NDArray[np.float64], counts: Any) -> NDArray[np.float64]:
         """Features [N, F] of texts: what they look like, and the directions of their words."""
         features_NF = np.zeros((len(shapes_NS), self.size))
         features_NF[:, 0] = 1.0
@@ -78,9 +86,9 @@ class TextFeatures:
         if self._directions_WF is not None:
             first = 1 + shapes_NS.shape[1]
             for n in range(len(shapes_NS)):  # of one text as fast as of many
-                used = slice(words.indptr[n], words.indptr[n + 1])
-                weight = np.log(words.data[used]) + 1.0
-                along = weight @ self._directions_WF[words.indices[used]]
+                used = slice(counts.indptr[n], counts.indptr[n + 1])
+                weight = np.log(counts.data[used]) + 1.0
+                along = weight @ self._directions_WF[counts.indices[used]]
                 length = max(float(np.linalg.norm(along)), 1e-12)
                 features_NF[n, first : first + len(along)] = along / length
         return features_NF
