@@ -34,10 +34,14 @@ _LEAST_PLACEMENTS = 3  # for correlations
 
 
 def costs_path(cfg: DictConfig) -> Path:
-    """The file of cost tables: what ``costs`` names, else that of this host."""
+    """The file of cost tables: what ``costs`` names, else that of this host, or of its agents."""
     if cfg.costs is not None:
         return Path(str(cfg.costs))
-    return Path(str(cfg.output_dir), "costs", f"{platform.node()}.json")
+    name = platform.node()
+    if "agents" in cfg.executor:  # the same devices by another way
+        kind, num = cfg.executor._target_.rpartition(".")[2].lower(), cfg.executor.agents
+        name += f"-{kind}" if num is None else f"-{kind}-{num}"
+    return Path(str(cfg.output_dir), "costs", f"{name}.json")
 
 
 def is_calibrated(path: Path, problem: Problem) -> bool:

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import torch
 
 from doppler.errors import InputError
@@ -25,7 +24,7 @@ from doppler.executor.hosts.delays import Delays
 from doppler.executor.hosts.emulation import EmulatedSession
 from doppler.executor.hosts.parts import Part
 from doppler.executor.hosts.peers import Arrival, Peers
-from doppler.executor.hosts.running import AgentRun, Failure, KernelSession
+from doppler.executor.hosts.running import AgentRun, KernelSession, TaskFailedError
 from doppler.executor.hosts.wire import Message, Wire, WireError, connect
 from doppler.executor.locks import acquire, release
 
@@ -133,14 +132,19 @@ class Agent:
     def _work(self) -> None:
         torch.set_num_threads(1)
         doing: dict[str, Callable[[Message], None]] = {
-            **{"lock": self._lock, "open": self._open, "close": self._close, "run": self._carry_out},
+            **{
+                "lock": self._lock,
+                "open": self._open,
+                "close": self._close,
+                "run": self._carry_out,
+            },
             **{"outputs": self._outputs, "wipe": self._wipe},
         }
         while True:
             asked = self._todo.get()
             try:
                 doing[str(asked.fields["ask"])](asked)
-            except Failure as failure:
+            except TaskFailedError as failure:
                 told = {"error": failure.reason, "task": failure.task, "hangs": failure.hangs}
                 self._answer(asked, told)
             except WireError:

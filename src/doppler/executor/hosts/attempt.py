@@ -1,4 +1,4 @@
-"""One run of a placement by all agents: told, begun together, watched, and what is said if it fails."""
+"""One run of a placement by all agents: told, begun together, watched."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,8 +26,8 @@ class LostRunError(Exception):
 class Attempt:
     """A run of a session.
 
-    agent_of: [D]. describe: names a task. host: names an agent. timeout_s: how long one may be silent, and a
-    message be under way.
+    timeout_s: how long an agent may be silent, and a message be under way. agent_of: [D].
+    describe: names a task. host: names an agent.
     """
 
     group: Group
@@ -113,9 +113,7 @@ class Attempt:
                 self.group.send(rank, {"ask": "abort", "run": number})
             while left:
                 with suppress(RefusedError):
-                    for member, message in self.group.answers(
-                        sorted(left), number, self.timeout_s
-                    ):
+                    for member, message in self.group.answers(sorted(left), number, self.timeout_s):
                         if not message.fields.get("ready"):
                             left.discard(member.rank)
                             break
@@ -154,7 +152,9 @@ class Attempt:
                 if task not in ended:
                     ended.add(task)
                     left.append(task)
-        own = [v for v in range(self.tasks.num_ops) if self.agent_of[self.tasks.resource[v]] == rank]
+        own = [
+            v for v in range(self.tasks.num_ops) if self.agent_of[self.tasks.resource[v]] == rank
+        ]
         open_ops = [v for v in own if v not in ended]
         waiting = [v for v in open_ops if all(task in ended for task in before[v])]
         return min(waiting or open_ops or own, key=self.tasks.key.__getitem__, default=None)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.executor.dispatcher import Dispatcher
-from doppler.executor.hosts.parts import IN, OUT, FloatArray, Part
+from doppler.executor.hosts.parts import OUT, FloatArray, Part
 from doppler.executor.hosts.peers import Peers
 from doppler.executor.hosts.running import AgentRun, Fields
 from doppler.executor.tasks import Tasks

@@ -38,8 +38,10 @@ class RefusedError(Exception):
 
 
 class Member(NamedTuple):
-    """An agent. offset_s: what its clock says when that of this process says 0; error_s: how far
-    that may be off.
+    """An agent.
+
+    offset_s: what its clock says when that of this process says 0. error_s: how far that may be
+    off.
     """
 
     rank: int
@@ -119,7 +121,9 @@ class Group:
     def _join(self, address: str) -> None:
         """Let the agents find each other: what one says, all may ask for."""
         for member in self.members:
-            self.send(member.rank, {"ask": "join", "number": 0, "size": self._num, "address": address})
+            self.send(
+                member.rank, {"ask": "join", "number": 0, "size": self._num, "address": address}
+            )
         said: dict[str, str] = {}
         asked: list[tuple[Member, str]] = []
         left = set(range(self._num))
@@ -187,9 +191,7 @@ class Group:
             told = {**fields, **own, "number": number}
             self.send(rank, told, () if arrays is None else arrays[i])
         answers: dict[int, Message] = {}
-        for member, message in self.answers(
-            ranks, number, timeout_s, ignores_lost=ignores_lost
-        ):
+        for member, message in self.answers(ranks, number, timeout_s, ignores_lost=ignores_lost):
             answers[member.rank] = message
             if len(answers) == len(ranks):
                 break

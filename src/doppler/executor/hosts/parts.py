@@ -4,6 +4,7 @@ Shape suffixes: N tasks of an agent, O its ops, T its transfers, K tasks of all.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -53,9 +54,7 @@ class Part(NamedTuple):
             key=self.key.tolist(),
             number=self.number.tolist(),
             num_waits=self.num_waits.tolist(),
-            successors=[
-                successors[begin:end] for begin, end in zip(ptr[:-1], ptr[1:], strict=True)
-            ],
+            successors=[successors[begin:end] for begin, end in pairwise(ptr)],
             region=self.region.tolist(),
         )
 
@@ -102,7 +101,9 @@ class _Growing:
 
     def done(self) -> Part:
         local = {row[0]: i for i, row in enumerate(self.rows)}
-        task, resource, key, number, num_waits = zip(*self.rows, strict=True) if self.rows else 5 * ((),)
+        task, resource, key, number, num_waits = (
+            zip(*self.rows, strict=True) if self.rows else 5 * ((),)
+        )
         successors = [[local[one] for one in each] for each in self.successors]
         ways = np.array(self.ways, dtype=np.int64).reshape(-1, 5).T
         ints = [np.array(column, dtype=np.int64) for column in (task, resource, number, num_waits)]
@@ -136,9 +137,7 @@ class Times:
     under_way_s: float
 
 
-def merged(
-    tasks: Tasks, parts: list[Part], seconds: list[tuple[FloatArray, FloatArray]]
-) -> Times:
+def merged(tasks: Tasks, parts: list[Part], seconds: list[tuple[FloatArray, FloatArray]]) -> Times:
     """One clock and one list of what all agents have told.
 
     A transfer between hosts ends when it has arrived, and occupies its channel from when it could
@@ -151,7 +150,11 @@ def merged(
     sent_s = np.full(len(tasks.resource), -np.inf)
     for part, (start_N, finish_N) in zip(parts, seconds, strict=True):
         way_N = np.concatenate([np.zeros(part.num_ops, dtype=np.int64), part.way])
-        begins, ends, leaves = part.task[way_N != IN], part.task[way_N != OUT], part.task[way_N == OUT]
+        begins, ends, leaves = (
+            part.task[way_N != IN],
+            part.task[way_N != OUT],
+            part.task[way_N == OUT],
+        )
         start_s[begins], finish_s[ends] = start_N[way_N != IN], finish_N[way_N != OUT]
         sent_s[leaves] = finish_N[way_N == OUT]
     crossing = np.flatnonzero(np.isfinite(sent_s))

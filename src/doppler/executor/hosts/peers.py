@@ -71,9 +71,7 @@ class Peers:
         WireError: one of them does not know the secret.
     """
 
-    def __init__(
-        self, wire: Wire, rank: int, size: int, *, secret: bytes, address: str
-    ) -> None:
+    def __init__(self, wire: Wire, rank: int, size: int, *, secret: bytes, address: str) -> None:
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = _NEVER

@@ -27,7 +27,7 @@ from doppler.graph.json_format import parse_graph
 Fields = dict[str, Any]
 
 
-class Failure(Exception):
+class TaskFailedError(Exception):
     """A task of an agent that failed, and why; hangs: it still runs."""
 
     def __init__(self, reason: str, task: int, *, hangs: bool = False) -> None:
@@ -84,7 +84,7 @@ class AgentRun:
         """Execute it; start and finish of each task [N], in seconds since then.
 
         Raises:
-            Failure: a task failed, or hangs.
+            TaskFailedError: a task failed, or hangs.
         """
         raise NotImplementedError
 
@@ -125,10 +125,10 @@ class _KernelRun(AgentRun):
         except TaskError as failure:
             if not self.is_abandoned:
                 task = int(self._part.task[failure.task])
-                raise Failure(reason_of(failure.__cause__), task) from None
+                raise TaskFailedError(reason_of(failure.__cause__), task) from None
         except TaskTimeoutError as failure:
             reason, task = f"still runs after {self.timeout_s:g} s", self._part.task[failure.task]
-            raise Failure(reason, int(task), hangs=True) from None
+            raise TaskFailedError(reason, int(task), hangs=True) from None
         return self.times(at_s)
 
 
@@ -140,7 +140,7 @@ class KernelSession:
 
     Raises:
         InputError: the graph cannot be executed here.
-        Failure: an op failed.
+        TaskFailedError: an op failed.
     """
 
     def __init__(self, fields: Fields, arrays: Sequence[np.ndarray]) -> None:
@@ -169,10 +169,10 @@ class KernelSession:
                     tasks, actions, fifo=False, sender_copies=True, timeout_s=timeout_s + LOADING_S
                 )
             except TaskError as failure:
-                raise Failure(reason_of(failure.__cause__), failure.task) from None
+                raise TaskFailedError(reason_of(failure.__cause__), failure.task) from None
             except TaskTimeoutError as failure:
                 reason = f"still runs after {timeout_s + LOADING_S:g} s"
-                raise Failure(reason, failure.task, hangs=True) from None
+                raise TaskFailedError(reason, failure.task, hangs=True) from None
 
     def prepare(self, fields: Fields, part: Part, peers: Peers) -> AgentRun:
         """A run that has not begun."""
@@ -180,7 +180,9 @@ class KernelSession:
         number = int(fields["run"])
         actions: list[Action] = []
         ops, resource = part.task[: part.num_ops].tolist(), tasks.resource
-        actions += [memory.computation(v, local[d]) for v, d in zip(ops, resource[: len(ops)], strict=True)]
+        actions += [
+            memory.computation(v, local[d]) for v, d in zip(ops, resource[: len(ops)], strict=True)
+        ]
         into: list[torch.Tensor | None] = []
         columns = (part.task[part.num_ops :], part.region, part.src, part.dst, part.way, part.peer)
         for task, region, src, dst, way, peer in np.stack(columns, axis=1).tolist():

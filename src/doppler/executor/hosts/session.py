@@ -29,6 +29,7 @@ from doppler.problem import Placement, Problem
 from doppler.problem_arrays import move_seconds
 from doppler.trace import ExecutionRules
 
+
 class Emulation(NamedTuple):
     """How devices wait instead of computing.
 
@@ -82,7 +83,9 @@ class HostsSession(ExecutorSession):
             given = inputs or random_inputs(problem.graph, np.random.default_rng(0))
             self._expected = run_graph(problem.graph, given)
         self._opened: list[tuple[int, int]] = []
-        self.close = weakref.finalize(self, _close, group, self._opened, self._locks(), settings.timeout_s)
+        self.close = weakref.finalize(
+            self, _close, group, self._opened, self._locks(), settings.timeout_s
+        )
         try:
             self._open()
             for _ in range(settings.warm_up):
@@ -278,7 +281,10 @@ def _outlets(
 
 
 def _close(
-    group: Group, opened: Sequence[tuple[int, int]], locks: Sequence[Sequence[str]], timeout_s: float
+    group: Group,
+    opened: Sequence[tuple[int, int]],
+    locks: Sequence[Sequence[str]],
+    timeout_s: float,
 ) -> None:
     """Give back what agents that still are there hold for a session."""
     with suppress(AgentLostError, RefusedError):

@@ -13,7 +13,15 @@ from doppler.executor.hosts.launchers import Launcher, LocalLauncher
 from doppler.executor.hosts.members import group_of
 from doppler.executor.hosts.session import Emulation, HostSettings, HostsSession
 from doppler.executor.systems import Inputs
-from doppler.options import Amount, Name, Natural, Positive, PositiveSeconds, at_least, checked, within
+from doppler.options import (
+    Amount,
+    Name,
+    Natural,
+    Positive,
+    PositiveSeconds,
+    checked,
+    within,
+)
 from doppler.problem import Problem
 from doppler.system import SystemKind
 from doppler.trace import ExecutionRules
