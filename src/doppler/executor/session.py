@@ -222,8 +222,8 @@ class ExecutorSession:
             self._execute_to_end(placement)
         return self._devices.use()
 
-    def bandwidths(self) -> NDArray[np.float64]:
-        """Bytes per second between devices [D, D]; see bandwidth.bandwidths."""
+    def bandwidths(self) -> NDArray[np.float64] | None:
+        """Bytes per second between devices [D, D], if they can be told; bandwidth.bandwidths."""
         return bandwidths(self._devices)
 
     def _execute_to_end(self, placement: Placement) -> Execution:

@@ -174,6 +174,8 @@ def _report_bandwidths(run: Run) -> list[list[float | None]] | None:
         if not isinstance(session, ExecutorSession) or run.spec.problem.num_devices == 1:
             return None
         rate_DD = session.bandwidths()
+    if rate_DD is None:
+        return None
     names = _devices(run.spec.problem)
     slowest, fastest = (
         np.unravel_index(arg(rate_DD), rate_DD.shape) for arg in (np.nanargmin, np.nanargmax)

@@ -5,12 +5,9 @@ on by nobody: what other agents send makes its ops ready. It ends with that conn
 """
 
 import gc
-import json
 import os
 import platform
 import queue
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -42,7 +39,8 @@ class Agent:
         self._lost: tuple[int, str] | None = None
         self._todo: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._delays = Delays(self._deliver)
-        self._skew_s = 0.0  # of its clock, for tests
+        # For tests: how much its clock is ahead, and ops that fail.
+        self._skew_s, self._fails = 0.0, list[int]()
         threading.Thread(target=self._work, name="work", daemon=True).start()
 
     def serve(self) -> None:
@@ -109,6 +107,7 @@ class Agent:
     def _disturb(self, asked: Message) -> None:
         self._skew_s = float(asked.fields.get("skew_s", 0.0))
         self._delays.set(float(asked.fields.get("delay_s", 0.0)), asked.fields.get("drops", ()))
+        self._fails = list(asked.fields.get("fails", ()))
         self._answer(asked, {})
 
     # --- Messages ---------------------------------------------------------------------------------
@@ -181,7 +180,7 @@ class Agent:
         session = self._sessions[fields["session"]]
         part = Part(*asked.arrays[: len(Part._fields)])
         rest = asked.arrays[len(Part._fields) :]
-        run = session.prepare(fields, part, peers, *rest)
+        run = session.prepare({**fields, "fails": self._fails}, part, peers, *rest)
         self._run = run
         try:
             self._wire.send({"answers": fields["number"], "ready": True})
@@ -238,20 +237,4 @@ def serve(address: tuple[str, int], secret: bytes, rank: int) -> None:
     except WireError:
         code = 1  # it is gone
     finally:
-        sys.stdout.flush()
         os._exit(code)  # threads that wait for other agents never would
-
-
-def main() -> None:
-    """Told by the first line of the standard input: address, port, secret, rank."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
-    told = json.loads(sys.stdin.readline())
-    torch.set_num_threads(1)
-    try:
-        serve((told["address"], int(told["port"])), bytes.fromhex(told["secret"]), told["rank"])
-    except InputError as error:
-        sys.exit(str(error))
-
-
-if __name__ == "__main__":
-    main()

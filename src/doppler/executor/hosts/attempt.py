@@ -60,7 +60,7 @@ class Attempt:
                 group.send(rank, fields, [*part, *(extra[rank] if extra else ())])
             return self._wait(ranks, number)
         except AgentLostError as failure:
-            raise LostRunError(self._of_lost(failure)) from None
+            raise self.lost(failure) from None
         except RefusedError as refused:
             self._let_go(refused, ranks, number)
             at = self.host(refused.rank)
@@ -125,12 +125,12 @@ class Attempt:
 
     # --- What is said of a lost agent -------------------------------------------------------------
 
-    def _of_lost(self, failure: AgentLostError) -> str:
+    def lost(self, failure: AgentLostError) -> LostRunError:
         """The agent, why, and the op that it had come to."""
         where = self.host(failure.rank)
         op = self._next_op(failure.rank)
         at = "" if op is None else f" at {self.describe(op)}"
-        return f"{where}: {failure.why}{at}"
+        return LostRunError(f"{where}: {failure.why}{at}")
 
     def _next_op(self, rank: int) -> int | None:
         """The first op of an agent, by its order, that may not have ended; what others know."""

@@ -15,6 +15,7 @@ class Delays:
         self._delay_s, self._drops = 0.0, frozenset[int]()
         self._random = random.Random(0)
         self._late: list[tuple[float, int, int]] = []
+        self._last_s: dict[int, float] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -26,8 +27,8 @@ class Delays:
                 self._thread = threading.Thread(target=self._let_go, name="delays", daemon=True)
                 self._thread.start()
 
-    def put(self, run: int, task: int) -> None:
-        """A message of a run has come, for this task."""
+    def put(self, run: int, task: int, channel: int) -> None:
+        """A message of a run has come, for this task; those of a channel stay in their order."""
         if task in self._drops:
             return
         if not self._delay_s:
@@ -35,6 +36,7 @@ class Delays:
             return
         with self._changed:
             at_s = time.perf_counter() + self._random.uniform(0.0, self._delay_s)
+            at_s = self._last_s[channel] = max(at_s, self._last_s.get(channel, 0.0) + 1e-9)
             heapq.heappush(self._late, (at_s, run, task))
             self._changed.notify()
 

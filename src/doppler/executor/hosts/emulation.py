@@ -63,7 +63,7 @@ class OutletDispatcher(Dispatcher):
                 self._waiting[self._sending_host(resource)].add(resource)
         for host, resources in self._waiting.items():
             while resources and self._free_outlets[host]:
-                first = min(resources, key=lambda one: self._queues[one][0])
+                first = min(resources, key=lambda one: (self._queues[one][0][:2], one))
                 resources.remove(first)
                 self._touched.append(first)
                 (task,) = super().start(now)
@@ -112,14 +112,17 @@ class _Clockwork:
                 if left_s is None or left_s > 0:
                     self._changed.wait(left_s)
                     continue
-                end_s, task = heappop(self._ends)
+                end_s, ended = self._ends[0][0], []
                 now = max(now, end_s)
-                self.dispatcher.retire(task, now)
-                self._num_left -= 1
-                for other in self.dispatcher.start(now):
-                    heappush(self._ends, (now + self._seconds[other], other))
-            if task in self._sends:
-                self._sends[task]()
+                while self._ends and self._ends[0][0] == end_s:  # before anything starts
+                    ended.append(heappop(self._ends)[1])
+                    self.dispatcher.retire(ended[-1], now)
+                self._num_left -= len(ended)
+                for task in self.dispatcher.start(now):
+                    heappush(self._ends, (now + self._seconds[task], task))
+            for task in ended:
+                if task in self._sends:
+                    self._sends[task]()
 
 
 class _EmulatedRun(AgentRun):

@@ -20,7 +20,7 @@ from doppler.executor.hosts.wire import Wire, WireError, admit
 
 # Importing torch, on a busy machine.
 START_S = 120.0
-_AGENT = "from doppler.executor.hosts.agent import main; main()"
+_NURSERY = "from doppler.executor.hosts.nursery import main; main()"
 
 
 class Started(Protocol):
@@ -106,7 +106,7 @@ class LocalLauncher:
 
 
 class Processes:
-    """Agents of some ranks, as children of this process; others may come by themselves."""
+    """Agents of some ranks, started by this process; others come by themselves."""
 
     def __init__(
         self, address: str, ranks: Sequence[int], num: int, secret: bytes | None = None
@@ -114,19 +114,12 @@ class Processes:
         self._door = Door(address, secret or secrets.token_bytes(32))
         self.address, self._num = self._door.address, num
         self.boot = _boot()
-        self._processes: dict[int, subprocess.Popen] = {}
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        environment.setdefault("OMP_NUM_THREADS", "1")
+        self._nursery, self._ranks = _the_nursery(), set(ranks)
+        self._codes: dict[int, int] = {}
+        told = {"address": self.address, "port": self.port, "secret": self._door.secret.hex()}
         for rank in ranks:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _AGENT], stdin=subprocess.PIPE, env=environment
-            )
-            self._processes[rank] = process
-            told = {"address": self.address, "port": self.port, "secret": self._door.secret.hex()}
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):
-                process.stdin.write(json.dumps({**told, "rank": rank}).encode() + b"\n")
-                process.stdin.close()
+            self._nursery.ask_for({**told, "rank": rank})
+        self._came: dict[int, tuple[Wire, dict[str, Any]]] = {}
 
     @property
     def port(self) -> int:
@@ -139,42 +132,120 @@ class Processes:
         Raises:
             InputError: one ended, or did not come.
         """
-        came: dict[int, tuple[Wire, dict[str, Any]]] = {}
         until_s = time.monotonic() + START_S
-        while len(came) < self._num:
-            for rank, process in self._processes.items():
-                if rank not in came and process.poll() is not None:
-                    raise InputError(f"executor: agent {rank}: {self.how_it_ended(rank)}")
+        while len(self._came) < self._num:
+            self._nursery.check()
+            missing = min(set(range(self._num)) - self._came.keys())
             if time.monotonic() > until_s:
-                missing = min(set(range(self._num)) - came.keys())
                 raise InputError(f"executor: agent {missing} has not come within {START_S:g} s")
             if found := self._door.admitted(0.1):
-                came[int(found[1]["rank"])] = found
+                self._came[int(found[1]["rank"])] = found
         self._door.close()
-        return [came[rank] for rank in range(self._num)]
+        return [self._came[rank] for rank in range(self._num)]
 
     def how_it_ended(self, rank: int) -> str:
         """See Started."""
-        process = self._processes.get(rank)
-        if process is None:
+        if rank not in self._ranks:
             return ""
-        with suppress(subprocess.TimeoutExpired):
-            code = process.wait(0.5)
-            if code < 0:
-                return f"was ended by {signal.Signals(-code).name}"
-            return f"ended with exit code {code}"
-        return ""
+        code = self._nursery.code_of(self._pid(rank), 0.5)
+        if code is None:
+            return ""
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def _pid(self, rank: int) -> int:
+        return int(self._came[rank][1]["pid"])
 
     def end(self, patience_s: float) -> None:
         """See Started."""
         self._door.close()
         until_s = time.monotonic() + patience_s
-        for process in self._processes.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, until_s - time.monotonic()))
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        for rank in self._ranks & self._came.keys():
+            left_s = max(0.0, until_s - time.monotonic())
+            pid = self._pid(rank)
+            if self._nursery.code_of(pid, left_s) is None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                self._nursery.code_of(pid, 5.0)
+
+
+class _Nursery:
+    """The process that agents of this machine are copies of; see nursery.py."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _NURSERY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self._ended = threading.Condition()
+        self._codes: dict[int, int] = {}
+        threading.Thread(target=self._hear, name="nursery", daemon=True).start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def check(self) -> None:
+        """Raise an InputError if it has ended."""
+        if not self.is_alive:
+            raise InputError(
+                f"executor: agents cannot be started (exit code {self._process.returncode})"
+            )
+
+    def ask_for(self, told: dict[str, Any]) -> None:
+        """An agent more."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(told).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _hear(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            fields = json.loads(line)
+            if "ended" in fields:
+                with self._ended:
+                    self._codes[int(fields["pid"])] = int(fields["code"])
+                    self._ended.notify_all()
+
+    def code_of(self, pid: int, timeout_s: float) -> int | None:
+        """How a process ended; None if it runs."""
+        with self._ended:
+            self._ended.wait_for(lambda: pid in self._codes, timeout_s)
+            return self._codes.get(pid)
+
+    def close(self) -> None:
+        """It ends, and all agents that are left."""
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+_nurseries: list[_Nursery] = []
+
+
+def _the_nursery() -> _Nursery:
+    while _nurseries and not _nurseries[0].is_alive:
+        _nurseries.pop()
+    if not _nurseries:
+        _nurseries.append(_Nursery())
+    return _nurseries[0]
+
+
+def close_nursery() -> None:
+    """No agent is started any more."""
+    while _nurseries:
+        _nurseries.pop().close()
 
 
 def _boot() -> str | None:

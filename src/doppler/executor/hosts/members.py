@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from doppler.errors import InputError
-from doppler.executor.hosts.launchers import Launcher, Started
+from doppler.executor.hosts.launchers import Launcher, Started, close_nursery
 from doppler.executor.hosts.wire import Message, Wire, WireError
 
 # A member that says nothing for so long when it is to end is ended.
@@ -313,3 +313,4 @@ def close_all() -> None:
     for group in _groups.values():
         group.close()
     _groups.clear()
+    close_nursery()

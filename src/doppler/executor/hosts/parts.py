@@ -140,9 +140,8 @@ class Times:
 def merged(tasks: Tasks, parts: list[Part], seconds: list[tuple[FloatArray, FloatArray]]) -> Times:
     """One clock and one list of what all agents have told.
 
-    A transfer between hosts ends when it has arrived, and occupies its channel from when it could
-    have been under way: its producer has finished, and what was sent before it has arrived. What
-    was sent meanwhile waited in the network. Handing over counts, as everywhere.
+    A transfer between hosts ends when it has arrived, and occupies its channel from when it is
+    sent; one that is sent before another has arrived waits for that in the network.
 
     seconds: of each part start and finish [N], on the clock of all. NaN where a task never ran.
     """
@@ -159,11 +158,10 @@ def merged(tasks: Tasks, parts: list[Part], seconds: list[tuple[FloatArray, Floa
         sent_s[leaves] = finish_N[way_N == OUT]
     crossing = np.flatnonzero(np.isfinite(sent_s))
     ahead_s = (sent_s - finish_s)[crossing]
-    producer = {other: task for task in range(tasks.num_ops) for other in tasks.successors[task]}
     arrived: dict[int, float] = {}
     for k in crossing[np.argsort(start_s[crossing], kind="stable")].tolist():
         channel = tasks.resource[k]
-        start_s[k] = max(float(finish_s[producer[k]]), arrived.get(channel, 0.0))
+        start_s[k] = max(float(start_s[k]), arrived.get(channel, 0.0))
         arrived[channel] = max(float(finish_s[k]), arrived.get(channel, 0.0))
     return Times(
         start_s,

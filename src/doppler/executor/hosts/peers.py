@@ -28,10 +28,11 @@ _NEVER = timedelta(days=30)  # who waits too long is told by the one who watches
 
 
 class Arrival(NamedTuple):
-    """What a message is for: the memory that it is copied into, and the task that it ends."""
+    """What a message is for: memory that it is copied into, the task that it ends, its channel."""
 
     into: torch.Tensor | None
     local: int
+    channel: int
 
 
 Expected = Callable[[int, int], Arrival | None]
@@ -98,13 +99,13 @@ class Peers:
     def listen(
         self,
         expected: Expected,
-        arrived: Callable[[int, int], None],
+        arrived: Callable[[int, int, int], None],
         lost: Callable[[int, str], None],
     ) -> None:
         """Take in what comes, each in a thread of its own.
 
         expected: where the message of a run and task goes; None: to nobody any more. arrived: is
-        told of both once it is there. lost: the other agent, and why.
+        told of both, and of the channel, once it is there. lost: the other agent, and why.
         """
         for other in self._others:
             threading.Thread(
@@ -138,7 +139,7 @@ class Peers:
                 brought = buffer[_HEAD_BYTES : _HEAD_BYTES + size]
                 into.copy_(brought.view(into.dtype).view(into.shape))
             if found is not None:
-                arrived(run, task)
+                arrived(run, task, found.channel)
 
     def _take_long(self, other: int, task: int, size: int, into: torch.Tensor | None) -> None:
         if into is not None and size != into.nbytes:

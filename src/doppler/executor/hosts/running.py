@@ -66,9 +66,10 @@ class AgentRun:
         num_ops, way = part.num_ops, part.way.tolist()
         self._leaving = [num_ops + t for t, one in enumerate(way) if one == OUT]
         self._coming = [num_ops + t for t, one in enumerate(way) if one == IN]
+        channels = (part.src << 32 | part.dst)[part.way == IN].tolist()
         self.expected = {
-            int(part.task[local]): Arrival(into and into[local - num_ops], local)
-            for local in self._coming
+            int(part.task[local]): Arrival(into and into[local - num_ops], local, channel)
+            for local, channel in zip(self._coming, channels, strict=True)
         }
 
     def arrive(self, local: int) -> None:
@@ -181,7 +182,8 @@ class KernelSession:
         actions: list[Action] = []
         ops, resource = part.task[: part.num_ops].tolist(), tasks.resource
         actions += [
-            memory.computation(v, local[d]) for v, d in zip(ops, resource[: len(ops)], strict=True)
+            _fail if v in fields["fails"] else memory.computation(v, local[d])
+            for v, d in zip(ops, resource[: len(ops)], strict=True)
         ]
         into: list[torch.Tensor | None] = []
         columns = (part.task[part.num_ops :], part.region, part.src, part.dst, part.way, part.peer)
@@ -219,6 +221,10 @@ class KernelSession:
     def close(self) -> None:
         """End its threads."""
         self._workers.close()
+
+
+def _fail() -> None:
+    raise RuntimeError("told to fail")
 
 
 def _nothing() -> None:

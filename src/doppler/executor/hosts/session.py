@@ -21,7 +21,7 @@ from doppler.executor.hosts.members import AgentLostError, Group, RefusedError
 from doppler.executor.hosts.parts import IN, Part, cut_by_host, merged
 from doppler.executor.hosts.peers import as_bytes
 from doppler.executor.reference import run_graph
-from doppler.executor.session import Execution, ExecutionError, ExecutorSession
+from doppler.executor.session import LOADING_S, Execution, ExecutionError, ExecutorSession
 from doppler.executor.tasks import Tasks
 from doppler.executor.tensors import Outputs, check_executable, random_inputs
 from doppler.graph.json_format import render_json
@@ -133,7 +133,13 @@ class HostsSession(ExecutorSession):
                 self._ask([rank], {"ask": "lock", "locks": locks})
             self._opened.append((self._generation, self._number))
             each = [{"devices": self._devices_of(rank)} for rank in ranks]
-            self._ask(ranks, fields, [arrays] * self._num_agents, each=each)
+            self._group.ask(
+                ranks,
+                fields,
+                [arrays] * self._num_agents,
+                each=each,
+                timeout_s=self._settings.timeout_s + LOADING_S,
+            )
         except AgentLostError as failure:
             raise self._lost(failure, "while its ops were planned") from None
         except RefusedError as refused:
@@ -179,8 +185,6 @@ class HostsSession(ExecutorSession):
             try:
                 execution = self._execute_once(tasks)
                 break
-            except AgentLostError as failure:
-                lost = self._lost(failure, "before the run began")
             except LostRunError as failure:
                 self._group.close(wait=False)
                 lost = ExecutionError(str(failure))
@@ -194,12 +198,10 @@ class HostsSession(ExecutorSession):
     def _execute_once(self, tasks: Tasks) -> Execution:
         if self._generation != self._group.generation or not self._group.members:
             self._open()
-        if self._expected is not None:
-            self.wipe()
         parts = cut_by_host(tasks, self._agent_of, self._num_agents)
         seconds_K = self._seconds(tasks)
         extra = [] if seconds_K is None else [[seconds_K[part.task]] for part in parts]
-        told = Attempt(
+        attempt = Attempt(
             group=self._group,
             session=self._number,
             tasks=tasks,
@@ -207,7 +209,13 @@ class HostsSession(ExecutorSession):
             agent_of=self._agent_of,
             describe=lambda task: self._describe(tasks, task),
             host=self._host,
-        ).carry_out(parts, extra)
+        )
+        if self._expected is not None:
+            try:
+                self.wipe()
+            except AgentLostError as failure:
+                raise attempt.lost(failure) from None
+        told = attempt.carry_out(parts, extra)
         scale = 1.0 if self._emulation is None else self._emulation.scale
         times = merged(tasks, parts, [(each[0] / scale, each[1] / scale) for each in told])
         errors = [member.error_s / scale for member in self._group.members[: self._num_agents]]
@@ -261,9 +269,8 @@ class HostsSession(ExecutorSession):
         """See ExecutorSession: what other hosts are busy with is not asked for."""
         return []
 
-    def bandwidths(self) -> NDArray[np.float64]:
-        """Bytes per second between devices [D, D]; NaN: what is not measured here."""
-        return np.full((self.problem.num_devices,) * 2, np.nan)
+    def bandwidths(self) -> None:
+        """See ExecutorSession: what links do is seen in the runs alone."""
 
 
 def _outlets(
