@@ -257,7 +257,9 @@ def _is_of(kind: Any, value: Any) -> bool:
         is_plain = isinstance(value, str | Real | Mapping | list) or type(value) is tuple
         return value is not None and not is_plain
     if getattr(kind, "_is_protocol", False):
-        return any(hasattr(value, name) for name in vars(kind) if not name.startswith("_"))
+        public = {name: one for name, one in vars(kind).items() if not name.startswith("_")}
+        methods = [name for name, one in public.items() if inspect.isfunction(one)]
+        return all(callable(getattr(value, name, None)) for name in methods or public)
     return isinstance(value, kind)
 
 

@@ -279,6 +279,7 @@ def test_a_training_step_runs_too():
             "place.decomposition: must be one of auto, published or a Decomposition, got 'fine'",
         ),
         ({"example_inputs": None}, "place: a module needs example_inputs"),
+        ({"system": torch.zeros(2)}, "place.system: must be a System or null, got tensor("),
     ],
 )
 def test_mistakes_end_in_one_line(module, options, line):

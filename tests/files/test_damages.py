@@ -121,6 +121,7 @@ DAMAGES = [
     ("cluster.yaml", ("hosts",), "ab", "cluster 'mine': hosts: must be"),
     ("cluster.yaml", ("hosts",), True, "cluster 'mine': hosts: must be"),
     ("cluster.yaml", ("hosts",), [0, 2], "numbered from 0 on, got [0, 2]: host 1 has no device"),
+    ("cluster.yaml", ("hosts",), [0, 10**9], "0, 1000000000]: host 1 has no device"),
     ("cluster.yaml", ("hosts",), 2, "cluster 'mine': 2 hosts need nic_bytes_per_s"),
     ("cluster.yaml", ("nics",), 1.5, "cluster 'mine': nics: must be a whole number"),
     ("cluster.yaml", ("nic_bytes_per_s",), INF, "cluster 'mine': nic_bytes_per_s: must be"),
@@ -184,6 +185,7 @@ def test_yaml_is_data_and_no_more_of_it_than_it_shows(tmp_path):
         "{a: 1}: 2": "a key that is no text",
         "!!python/object/apply:os.system [ls]": "could not determine a constructor",
         "a: 1\n---\nb: 2": "another document",
+        "a: " + 150 * "[" + 150 * "]": "nested too deeply",
     }.items():
         path.write_text(text)
         assert why in message(read_yaml, path)

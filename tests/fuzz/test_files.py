@@ -16,13 +16,16 @@ from hypothesis import strategies as st
 from right_files import PROFILED, WORKFLOW
 
 from doppler.api.placing import resolve_cluster
+from doppler.cluster import preset
 from doppler.costs import load_all
 from doppler.einsum import load_program, load_workload, lower
 from doppler.graph import load_graph, save_json, synthetic
 from doppler.graph.json_format import render_json
 from doppler.graph.profiled_format import machine_of
 from doppler.graph.text_format import render_text
+from doppler.pipeline import pipeline_parallel
 from doppler.policies.weights import load_checkpoint
+from doppler.problem import build
 from doppler.report.finished import find_runs
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -182,6 +185,34 @@ def test_profiled_networks(tmp_path, case):
     path = tmp_path / "profiled.json"
     read("profiled network", load_graph, path, case)
     outcome("machine of a profiled network", lambda: machine_of(path))
+
+
+STAGE = {
+    **{"forward_s": 1.0, "input_grad_s": 1.0, "weight_grad_s": 0.5},
+    **{"activation_bytes": 2.0, "weight_grad_bytes": 1.0},
+}
+STAGES = {
+    **{"format": "doppler-stages", "version": 1, "notes": ["a model"]},
+    **{"stages": [STAGE, {**STAGE, "forward_s": 2.0}], "transfer_s": [0.5]},
+}
+STAGES_VALUES = {
+    **{f"stages.*.{column}": finite for column in STAGE},
+    **{"format": "doppler-stages".__eq__, "version": (1).__eq__, "transfer_s.*": finite},
+}
+
+
+@FUZZ
+@given(damaged([STAGES], STAGES_VALUES))
+def test_stages_of_pipelines(tmp_path, case):
+    path = tmp_path / "stages.json"
+
+    def build_pipeline(path: Path):
+        pair = preset(name="identical", num_devices=2, memory_bytes=100.0)
+        made = pipeline_parallel(cluster=pair, microbatches=2, profile=str(path))
+        build(made, pair)
+        return made
+
+    check_given(read("stages of a pipeline", build_pipeline, path, case))
 
 
 def check_given(graph) -> None:

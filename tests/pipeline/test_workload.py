@@ -70,6 +70,13 @@ def test_a_profile_stands_in_place_of_numbers(run, tmp_path):
         match=r"bad.json: stages\[1\].forward_s: must be 0 or more",
     ):
         run(f"workload.profile={tmp_path}/bad.json")
+    PROFILE["stages"][1]["forward_s"] = 1.0
+    (tmp_path / "bad.json").write_text(json.dumps({**PROFILE, "transfer_s": [-1.0]}))
+    with pytest.raises(
+        (InputError, InstantiationException),
+        match=r"bad.json: transfer_s\[0\]: must be 0 or more",
+    ):
+        run(f"workload.profile={tmp_path}/bad.json")
 
 
 @pytest.mark.parametrize(

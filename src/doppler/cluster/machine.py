@@ -136,7 +136,7 @@ def _host_numbers(where: str, hosts: Any, num: int) -> tuple[int, ...]:
     if given is None or not whole or len(given) != num:
         raise InputError(f"{where}: hosts must be {num} numbers, one per device, got {hosts!r}")
     numbers = tuple(map(int, given))
-    missing = set(range(max(numbers) + 1)) - set(numbers)
+    missing = set(range(min(num, max(numbers) + 1))) - set(numbers)
     if min(numbers) < 0 or missing:
         wrong = f"host {min(missing)} has no device" if min(numbers) >= 0 else "negative"
         raise InputError(f"{where}: hosts must be numbered from 0 on, got {hosts!r}: {wrong}")

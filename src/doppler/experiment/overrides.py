@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
 from hydra.errors import HydraException
 
 from doppler.errors import InputError
@@ -112,7 +112,7 @@ def quoted(word: str) -> str:
         return f"{key}={value}"
     if parsed is None:
         return f"{key}={_literal(value)}"
-    _check_group(key.lstrip("+").partition("@")[0], parsed)
+    _check_group(key.lstrip("+~").partition("@")[0], parsed)
     return word
 
 
@@ -151,8 +151,13 @@ def _literal(text: str) -> str:
 def _check_group(group: str, override: Override) -> None:
     """Hydra says of a value that is no name neither which one nor whose."""
     folder = resource("conf") / group
-    value: Any = None if override.is_sweep_override() else override.value()
-    if override.is_sweep_override() or isinstance(value, str | list) or not folder.is_dir():
+    chosen: list[Any] = [override.value()]
+    if isinstance(chosen[0], ChoiceSweep):
+        chosen = list(chosen[0].list)
+    if not override.is_delete():
+        chosen = [one for each in chosen for one in (each if isinstance(each, list) else [each])]
+    are_names = all(isinstance(one, str | Glob) for one in chosen)
+    if are_names or not folder.is_dir():
         return
     given = str(override.input_line).partition("=")[2]
     choices = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))

@@ -11,6 +11,7 @@ from doppler.files.reading import read_text
 
 _MAX_MB = 1.0  # a configuration has kilobytes, and a megabyte takes seconds
 _MAX_VALUES = 100_000  # an alias counts as what it stands for
+_MAX_DEPTH = 100  # the time of a scan grows with the square of the depth
 _FLOAT = re.compile(
     r"^[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+"
     r"|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
@@ -19,6 +20,16 @@ _FLOAT = re.compile(
 
 class _Loader(yaml.SafeLoader):
     """Safe; ``1e9`` is a number and a date is text, as in the configuration (OmegaConf)."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise RecursionError
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen = set()

@@ -170,19 +170,19 @@ def _embedding(node: fx.Node) -> Shared:
 
 
 def _but(*names: str) -> Callable[[fx.Node], Shared]:
-    """Ops along some dimensions of their first operand, alike for all of the others.
+    """Ops along some dimensions of their operands, alike for all of the others.
 
     names: of the arguments that say which.
     """
 
     def rule(node: fx.Node) -> Shared:
-        data: Any = node.args[0]
-        rank = rank_of(data)
+        rank = rank_of(node.all_input_nodes[0])
         dims = [argument(node, name) for name in names]
         if rank_of(node) != rank or None in dims:
             return {}
         used = {one % rank for dim in dims for one in (dim if isinstance(dim, list) else [dim])}
-        return {data: {one: one for one in range(rank) if one not in used}}
+        others = {one: one for one in range(rank) if one not in used}
+        return dict.fromkeys(node.all_input_nodes, others)
 
     return rule
 

@@ -54,11 +54,17 @@ def read_profile(path: str | Path) -> tuple[dict[str, object], list[float]]:
         transfers = read_list(data.get("transfer_s", []), "transfer_s", read_number)
         for column, values in numbers.items():
             for s, value in enumerate(values):
-                if value < 0:
-                    raise InputError(f"stages[{s}].{column}: must be 0 or more, found {value:g}")
+                _check_sign(f"stages[{s}].{column}", value)
+        for s, value in enumerate(transfers):
+            _check_sign(f"transfer_s[{s}]", value)
         if not table.rows:
             raise InputError("stages: there is none")
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     columns: dict[str, object] = {key.removesuffix("_s"): one for key, one in numbers.items()}
     return columns, list(transfers) or [0.0] * (len(table.rows) - 1)
+
+
+def _check_sign(key: str, value: float) -> None:
+    if value < 0:
+        raise InputError(f"{key}: must be 0 or more, found {value:g}")
