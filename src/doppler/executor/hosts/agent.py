@@ -19,7 +19,7 @@ import torch
 from doppler.errors import InputError
 from doppler.executor.hosts.delays import Delays
 from doppler.executor.hosts.emulation import EmulatedSession
-from doppler.executor.hosts.parts import Part
+from doppler.executor.hosts.parts import HostPart
 from doppler.executor.hosts.peers import Arrival, Peers
 from doppler.executor.hosts.running import AgentRun, KernelSession, TaskFailedError
 from doppler.executor.hosts.wire import Message, Wire, WireError, connect
@@ -178,8 +178,8 @@ class Agent:
         fields, peers = asked.fields, self._peers
         assert peers is not None
         session = self._sessions[fields["session"]]
-        part = Part(*asked.arrays[: len(Part._fields)])
-        rest = asked.arrays[len(Part._fields) :]
+        part = HostPart(*asked.arrays[: len(HostPart._fields)])
+        rest = asked.arrays[len(HostPart._fields) :]
         run = session.prepare({**fields, "fails": self._fails}, part, peers, *rest)
         self._run = run
         try:

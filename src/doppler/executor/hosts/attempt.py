@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from doppler.executor.hosts.members import AgentLostError, Group, RefusedError
-from doppler.executor.hosts.parts import Part
+from doppler.executor.hosts.parts import HostPart
 from doppler.executor.session import ExecutionError
 from doppler.executor.tasks import Tasks
 
@@ -39,7 +39,7 @@ class Attempt:
     host: Callable[[int], str]
 
     def carry_out(
-        self, parts: Sequence[Part], extra: Sequence[Sequence[np.ndarray]]
+        self, parts: Sequence[HostPart], extra: Sequence[Sequence[np.ndarray]]
     ) -> list[list[np.ndarray]]:
         """What each agent tells of its tasks.
 

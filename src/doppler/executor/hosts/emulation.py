@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.executor.dispatcher import Dispatcher
-from doppler.executor.hosts.parts import OUT, FloatArray, Part
+from doppler.executor.hosts.parts import OUT, FloatArray, HostPart
 from doppler.executor.hosts.peers import Peers
 from doppler.executor.hosts.running import AgentRun, Fields
 from doppler.executor.tasks import Tasks
@@ -145,7 +145,7 @@ class EmulatedSession:
         self._hosts, self._nics = fields["hosts"], int(fields["nics"])
 
     def prepare(
-        self, fields: Fields, part: Part, peers: Peers, seconds_N: FloatArray
+        self, fields: Fields, part: HostPart, peers: Peers, seconds_N: FloatArray
     ) -> _EmulatedRun:
         """A run that has not begun; seconds: of each task."""
         tasks = part.tasks(self._num_devices)

@@ -100,12 +100,12 @@ class LocalLauncher:
 
     address: str = "127.0.0.1"
 
-    def start(self, num: int) -> "Processes":
+    def start(self, num: int) -> "LocalAgents":
         """See Launcher."""
-        return Processes(self.address, range(num), num)
+        return LocalAgents(self.address, range(num), num)
 
 
-class Processes:
+class LocalAgents:
     """Agents of some ranks, started by this process; others come by themselves."""
 
     def __init__(

@@ -18,7 +18,7 @@ FloatArray = NDArray[np.float64]
 WITHIN, OUT, IN = 0, 1, 2  # which way a transfer goes
 
 
-class Part(NamedTuple):
+class HostPart(NamedTuple):
     """What one agent is told of a run; plain arrays. Its tasks are numbered from 0, ops first.
 
     task: [N] among the tasks of all. resource, key, number, num_waits: [N] see Tasks; what comes
@@ -59,7 +59,7 @@ class Part(NamedTuple):
         )
 
 
-def cut_by_host(tasks: Tasks, agent_of: list[int], num_agents: int) -> list[Part]:
+def cut_by_host(tasks: Tasks, agent_of: list[int], num_agents: int) -> list[HostPart]:
     """What each agent runs.
 
     A transfer between two of them is a task of both: the sender's ends when it has been sent, the
@@ -99,7 +99,7 @@ class _Growing:
         self.rows.append(row)
         self.successors.append(tasks.successors[task] if leads_on else [])
 
-    def done(self) -> Part:
+    def done(self) -> HostPart:
         local = {row[0]: i for i, row in enumerate(self.rows)}
         task, resource, key, number, num_waits = (
             zip(*self.rows, strict=True) if self.rows else 5 * ((),)
@@ -107,7 +107,7 @@ class _Growing:
         successors = [[local[one] for one in each] for each in self.successors]
         ways = np.array(self.ways, dtype=np.int64).reshape(-1, 5).T
         ints = [np.array(column, dtype=np.int64) for column in (task, resource, number, num_waits)]
-        return Part(
+        return HostPart(
             task=ints[0],
             resource=ints[1],
             key=np.array(key, dtype=np.float64),
@@ -124,7 +124,7 @@ class _Growing:
 
 
 @dataclass(frozen=True, eq=False)
-class Times:
+class HostTimes:
     """When the tasks of a run started and finished [K], in seconds from its start.
 
     late_s: how much later than a message arrived its sender may have heard that it was sent.
@@ -137,7 +137,9 @@ class Times:
     under_way_s: float
 
 
-def merged(tasks: Tasks, parts: list[Part], seconds: list[tuple[FloatArray, FloatArray]]) -> Times:
+def merged(
+    tasks: Tasks, parts: list[HostPart], seconds: list[tuple[FloatArray, FloatArray]]
+) -> HostTimes:
     """One clock and one list of what all agents have told.
 
     A transfer between hosts ends when it has arrived, and occupies its channel from when it is
@@ -163,7 +165,7 @@ def merged(tasks: Tasks, parts: list[Part], seconds: list[tuple[FloatArray, Floa
         channel = tasks.resource[k]
         start_s[k] = max(float(start_s[k]), arrived.get(channel, 0.0))
         arrived[channel] = max(float(finish_s[k]), arrived.get(channel, 0.0))
-    return Times(
+    return HostTimes(
         start_s,
         finish_s,
         late_s=float(ahead_s.max(initial=0.0)),

@@ -12,7 +12,7 @@ import torch
 
 from doppler.executor.devices import Cores
 from doppler.executor.elementwise import TORCH_DTYPES
-from doppler.executor.hosts.parts import IN, OUT, WITHIN, FloatArray, Part
+from doppler.executor.hosts.parts import IN, OUT, WITHIN, FloatArray, HostPart
 from doppler.executor.hosts.peers import Arrival, Peers, as_bytes
 from doppler.executor.memory import Memory
 from doppler.executor.recording import Action
@@ -55,7 +55,7 @@ class AgentRun:
     def __init__(
         self,
         fields: Fields,
-        part: Part,
+        part: HostPart,
         scheduled: _Scheduled,
         into: Sequence[torch.Tensor | None] | None = None,
     ) -> None:
@@ -175,7 +175,7 @@ class KernelSession:
                 reason = f"still runs after {timeout_s + LOADING_S:g} s"
                 raise TaskFailedError(reason, failure.task, hangs=True) from None
 
-    def prepare(self, fields: Fields, part: Part, peers: Peers) -> AgentRun:
+    def prepare(self, fields: Fields, part: HostPart, peers: Peers) -> AgentRun:
         """A run that has not begun."""
         tasks, memory, local = part.tasks(self._num_devices), self._memory, self._local
         number = int(fields["run"])

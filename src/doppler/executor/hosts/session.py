@@ -18,7 +18,7 @@ from doppler.executor.devices import Use
 from doppler.executor.elementwise import TORCH_DTYPES
 from doppler.executor.hosts.attempt import Attempt, LostRunError
 from doppler.executor.hosts.members import AgentLostError, Group, RefusedError
-from doppler.executor.hosts.parts import IN, Part, cut_by_host, merged
+from doppler.executor.hosts.parts import IN, HostPart, cut_by_host, merged
 from doppler.executor.hosts.peers import as_bytes
 from doppler.executor.reference import run_graph
 from doppler.executor.session import LOADING_S, Execution, ExecutionError, ExecutorSession
@@ -141,7 +141,7 @@ class HostsSession(ExecutorSession):
                 timeout_s=self._settings.timeout_s + LOADING_S,
             )
         except AgentLostError as failure:
-            raise self._lost(failure, "while its ops were planned") from None
+            raise self._lost(failure) from None
         except RefusedError as refused:
             raise self._refused(refused) from None
 
@@ -165,11 +165,13 @@ class HostsSession(ExecutorSession):
             return f"host {rank}"
         return f"host {rank} ({members[rank].host}, process {members[rank].pid})"
 
-    def _lost(self, failure: AgentLostError, what: str) -> ExecutionError:
-        """An agent is lost, and all others with it: those that are left begin anew."""
+    def _lost(self, failure: AgentLostError) -> ExecutionError:
+        """An agent is lost that was planning ops; all others begin anew with it."""
         where = self._host(failure.rank)
         self._group.close(wait=False)
-        return ExecutionError(f"{where}: {failure.why}, {what}")
+        name = self.problem.graph.ops.names[0]
+        at = f"at op 0 ({name!r}) or one of those after it, while they were planned"
+        return ExecutionError(f"{where}: {failure.why} {at}")
 
     # --- Running ----------------------------------------------------------------------------------
 
@@ -274,7 +276,7 @@ class HostsSession(ExecutorSession):
 
 
 def _outlets(
-    tasks: Tasks, parts: Sequence[Part], told: Sequence[Sequence[NDArray[np.float64]]]
+    tasks: Tasks, parts: Sequence[HostPart], told: Sequence[Sequence[NDArray[np.float64]]]
 ) -> NDArray[np.int64] | None:
     """By which interface of its host each transfer [T] left it, if the agents tell."""
     if len(told[0]) < 3:
