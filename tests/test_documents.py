@@ -10,6 +10,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
+from recorded_answers import write_answers
 from rich.console import Console
 
 from doppler.experiment import execute
@@ -118,6 +119,8 @@ def test_every_configuration_file_composes_and_instantiates(file, tmp_path):
     if (group, choice) in (("workload", "file"), ("experiment", "optima")):
         (tmp_path / "graph.txt").write_text("2\n\n0\n1\n100,400\n100,400\n")
         overrides.append(f"workload.path={tmp_path}/graph.txt")
+    if (group, choice) in (("workload", "answers"), ("experiment", "router")):
+        overrides.append(f"workload.path={write_answers(tmp_path / 'answers.csv')}")
     if (group, choice) == ("workload", "torch"):
         overrides.append("workload.module=benchmarks.torch_modules:mlp")
     if (group, choice) == ("logger", "wandb"):

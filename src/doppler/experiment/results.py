@@ -61,7 +61,7 @@ def _finish_measured(run: Run, methods: list[Method], extra: Summary, ranks: boo
     spec, rng = run.spec, seeded_generator(run.spec.seed, "turns")
     with waiting(run.say, f"executing {len(methods)} placements {ROUNDS} times"):
         seconds_MR = measure_in_turns([Contender(spec, each) for each in methods], ROUNDS, rng)
-    fits_M = np.isfinite(seconds_MR).all(axis=1)
+    fits_M = np.asarray(np.isfinite(seconds_MR).all(axis=1))
     if not fits_M[0] and not ranks:
         raise InputError(f"{methods[0].name}: its placement does not fit in memory")
     order = (

@@ -57,6 +57,10 @@ class Stage(ABC):
         """The method that the run is about, as its directory is called."""
         return spec.policy_name
 
+    def introduce(self, run: "Run") -> None:
+        """Say what is run on what."""
+        run.introduce()
+
     def check_left(self, directory: RunDirectory) -> None:
         """Raise an InputError if what this run goes on from, or another begins with, is damaged."""
         if directory.is_finished:
@@ -222,7 +226,7 @@ def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summ
             with each.loggers.closed():
                 if not already:
                     with logged(directory.path, each.console), telling(directory.write_agents):
-                        each.introduce()
+                        each.stage.introduce(each)
                         each.stage.run(each)
                 if not each.is_step:
                     each.loggers.publish(retell=already)

@@ -14,13 +14,15 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 
 from doppler.executor.hosts.wire import Wire, WireError, proof
 
 # Whole numbers: of the run, of the task, bytes of what is brought, and one that lets any kind of
 # number begin where its head ends.
 HEAD = 4
+# Internal names of torch.distributed: in this file alone.
+_dist: Any = torch.distributed
 _HEAD_BYTES = 8 * HEAD
 # What is copied in less time than a second message takes.
 INLINE_BYTES = 1 << 16
@@ -38,7 +40,7 @@ class Arrival(NamedTuple):
 Expected = Callable[[int, int], Arrival | None]
 
 
-class _Store(dist.Store):
+class _Store(_dist.Store):
     """How gloo's members find each other: the one who started them keeps what they tell."""
 
     def __init__(self, wire: Wire) -> None:
@@ -73,11 +75,11 @@ class Peers:
     """
 
     def __init__(self, wire: Wire, rank: int, size: int, *, secret: bytes, address: str) -> None:
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+        options = _dist.ProcessGroupGloo._Options()
+        options._devices = [_dist.ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = _NEVER
         self.rank, self._others = rank, [one for one in range(size) if one != rank]
-        self._group = dist.ProcessGroupGloo(_Store(wire), rank, size, options)
+        self._group = _dist.ProcessGroupGloo(_Store(wire), rank, size, options)
         for other in self._others:
             self._recognise(other, secret)
 

@@ -68,7 +68,9 @@ class AgentRun:
         self._coming = [num_ops + t for t, one in enumerate(way) if one == IN]
         channels = (part.src << 32 | part.dst)[part.way == IN].tolist()
         self.expected = {
-            int(part.task[local]): Arrival(into and into[local - num_ops], local, channel)
+            int(part.task[local]): Arrival(
+                None if into is None else into[local - num_ops], local, channel
+            )
             for local, channel in zip(self._coming, channels, strict=True)
         }
 

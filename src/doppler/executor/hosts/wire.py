@@ -69,7 +69,7 @@ class Wire:
                 self.socket.sendall(head + text)
                 for array in plain:
                     if array.nbytes:
-                        self.socket.sendall(memoryview(array).cast("B"))
+                        self.socket.sendall(array.reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise WireError(error.strerror or "closed") from None
 
