@@ -10,6 +10,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
+from recorded_answers import write_answers
 from rich.console import Console
 
 from doppler.experiment import execute
@@ -104,7 +105,7 @@ def test_every_choice_of_every_group_is_described():
     for group in (
         *("stage", "workload", "decomposition", "cluster", "simulator", "baseline", "policy"),
         *("executor", "algorithm", "budget", "experiment", "logger", "search", "trainer"),
-        "training_set",
+        *("training_set", "system"),
     ):
         (row,) = re.findall(rf"^\| `{group}` \|(.*)$", OPTIONS, re.MULTILINE)
         for file in (PROJECT / "conf" / group).glob("*.yaml"):
@@ -118,6 +119,8 @@ def test_every_configuration_file_composes_and_instantiates(file, tmp_path):
     if (group, choice) in (("workload", "file"), ("experiment", "optima")):
         (tmp_path / "graph.txt").write_text("2\n\n0\n1\n100,400\n100,400\n")
         overrides.append(f"workload.path={tmp_path}/graph.txt")
+    if (group, choice) in (("workload", "answers"), ("experiment", "router")):
+        overrides.append(f"workload.path={write_answers(tmp_path / 'answers.csv')}")
     if (group, choice) == ("workload", "torch"):
         overrides.append("workload.module=benchmarks.torch_modules:mlp")
     if (group, choice) == ("logger", "wandb"):

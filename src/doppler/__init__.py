@@ -1,6 +1,7 @@
 """Doppler: learned placement of asynchronous dataflow graphs on several devices.
 
-``doppler.place`` and ``doppler.run`` are those of `doppler.api`, imported when first used.
+``doppler.place``, ``doppler.run`` and ``doppler.Placer`` are those of `doppler.api`, imported when
+first used.
 """
 
 from typing import TYPE_CHECKING
@@ -8,9 +9,9 @@ from typing import TYPE_CHECKING
 from doppler.version import __version__
 
 if TYPE_CHECKING:
-    from doppler.api import Placed, place, run
+    from doppler.api import Placed, Placer, place, run
 
-__all__ = ["Placed", "__version__", "place", "run"]
+__all__ = ["Placed", "Placer", "__version__", "place", "run"]
 
 
 def __getattr__(name: str) -> object:

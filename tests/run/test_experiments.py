@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from recorded_answers import write_answers
 
 from doppler.experiment import Stage
 from doppler.experiment.specification import Specification
@@ -28,6 +29,8 @@ def test_every_choice_of_an_experiment_composes_and_builds(file, configure, tmp_
     if "override /workload: file" in file.read_text():  # which one the command line says
         (tmp_path / "graph.stg").write_text("1\n0 0 0\n1 5 1 0\n2 0 1 1\n")
         given = [f"workload.path={tmp_path}/graph.stg"]
+    if "override /workload: answers" in file.read_text():
+        given = [f"workload.path={write_answers(tmp_path / 'answers.csv')}"]
     assert len(sweep["seed"]) >= 3
     first = {key: choices[0] for key, choices in sweep.items()}
     del sweep["seed"]  # all compose alike, and composing takes long

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from doppler.experiment.describe import Describe
     from doppler.experiment.evaluate import Evaluate
     from doppler.experiment.inference import Inference
+    from doppler.experiment.many import PlacerStage
     from doppler.experiment.run import Run, Stage, execute
     from doppler.experiment.stage_one import ImitationStage
     from doppler.experiment.stage_three import StageThree
     from doppler.experiment.stage_two import Pipeline, StageTwo
+    from doppler.experiment.streaming import StreamStage
 
 __all__ = [
     "Calibrate",
@@ -22,10 +24,12 @@ __all__ = [
     "ImitationStage",
     "Inference",
     "Pipeline",
+    "PlacerStage",
     "Run",
     "Stage",
     "StageThree",
     "StageTwo",
+    "StreamStage",
     "execute",
 ]
 
@@ -33,7 +37,7 @@ _HOME = {
     **{"Calibrate": "calibrate", "Describe": "describe", "Evaluate": "evaluate"},
     **{"Inference": "inference", "Run": "run", "Stage": "run", "execute": "run"},
     **{"ImitationStage": "stage_one", "Pipeline": "stage_two", "StageTwo": "stage_two"},
-    "StageThree": "stage_three",
+    **{"PlacerStage": "many", "StageThree": "stage_three", "StreamStage": "streaming"},
 }
 
 register_resolvers()  # a configuration is composed, and shown, before anything runs

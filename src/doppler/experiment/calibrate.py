@@ -22,6 +22,7 @@ from doppler.experiment.directory import Summary
 from doppler.experiment.results import identity
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification
+from doppler.memory import Refuse
 from doppler.options import Batch, Count, Seconds, at_least
 from doppler.problem import Placement, Problem, build
 from doppler.report.fidelity import Fidelity, fidelity_table, write_fidelity
@@ -34,10 +35,14 @@ _LEAST_PLACEMENTS = 3  # for correlations
 
 
 def costs_path(cfg: DictConfig) -> Path:
-    """The file of cost tables: what ``costs`` names, else that of this host."""
+    """The file of cost tables: what ``costs`` names, else that of this host, or of its agents."""
     if cfg.costs is not None:
         return Path(str(cfg.costs))
-    return Path(str(cfg.output_dir), "costs", f"{platform.node()}.json")
+    name = platform.node()
+    if "agents" in cfg.executor:  # the same devices by another way
+        kind, num = cfg.executor._target_.rpartition(".")[2].lower(), cfg.executor.agents
+        name += f"-{kind}" if num is None else f"-{kind}-{num}"
+    return Path(str(cfg.output_dir), "costs", f"{name}.json")
 
 
 def is_calibrated(path: Path, problem: Problem) -> bool:
@@ -72,6 +77,12 @@ class Calibrate(Stage):
     unused: ClassVar[tuple[str, ...]] = (
         *("policy", "algorithm", "search", "trainer", "baseline", "budget", "memory"),
     )
+
+    def check(self, spec: Specification) -> None:
+        """See Stage."""
+        if not isinstance(spec.memory, Refuse):
+            raise InputError("memory: stage=calibrate measures without plans: memory=refuse")
+        super().check(spec)
 
     def costs(self, cfg: DictConfig) -> None:
         """None: they are about to be measured."""
@@ -170,6 +181,8 @@ def _report_bandwidths(run: Run) -> list[list[float | None]] | None:
         if not isinstance(session, ExecutorSession) or run.spec.problem.num_devices == 1:
             return None
         rate_DD = session.bandwidths()
+    if rate_DD is None:
+        return None
     names = _devices(run.spec.problem)
     slowest, fastest = (
         np.unravel_index(arg(rate_DD), rate_DD.shape) for arg in (np.nanargmin, np.nanargmax)

@@ -128,7 +128,8 @@ class Specification:
         Args:
             unused: keys, dotted ones too, on which the results do not depend.
         """
-        return short_hash([self.settings(unused), self.problem.hash])
+        beside = getattr(self.problem.graph, "digest", None)  # of what comes with the graph
+        return short_hash([self.settings(unused), self.problem.hash, *([beside] if beside else [])])
 
     def settings(self, unused: Sequence[str] = ()) -> dict[str, Any]:
         """The configuration without what says where and how to run, and without these keys."""

@@ -344,6 +344,7 @@ class ThreadsWithPlans:
     Its attributes are those of `Threads`, and ``memory``.
     """
 
+    __slots__ = ("__dict__", "_planning")
     kind: ClassVar[SystemKind] = "measured"
     streams: ClassVar[int] = 1
 

@@ -115,6 +115,7 @@ class SystemWithPlans:
         InputError: the system cannot run plans.
     """
 
+    __slots__ = ("__dict__", "_settings")
     kind: ClassVar[SystemKind] = "simulated"
 
     def __init__(self, system: Any, memory: Offload) -> None:
