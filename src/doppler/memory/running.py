@@ -61,7 +61,7 @@ def make_plan(p, rules, device_V, priority_V, m):
     if seconds == np.inf or not _can_fit(m, device_V):
         return seconds
     best, best_seconds, last = NOTHING, np.inf, NOTHING
-    for last in range(m.choices.tries):
+    for last in range(m.choices.tries * (1 + m.choices.recompute)):
         made = _try(p, rules, device_V, m, last)
         if made < best_seconds:
             best, best_seconds = last, made
@@ -82,11 +82,12 @@ def make_plan(p, rules, device_V, priority_V, m):
 def _try(p, rules, device_V, m, number):
     """Plan by the schedule without limits, and run the plan without jitter; inf if there is none.
 
-    number: of the try: the choices as given, then others.
+    number: of the try: the choices as given, then others, then all of them without recomputing.
     """
-    m.counts[0].fit = m.choices.fit if number == 0 else _TRIES[number][0]
-    m.counts[0].ahead = m.choices.ahead if number == 0 else _TRIES[number][1]
-    m.counts[0].recomputes = m.choices.recompute
+    one = number % m.choices.tries
+    m.counts[0].fit = m.choices.fit if one == 0 else _TRIES[one][0]
+    m.counts[0].ahead = m.choices.ahead if one == 0 else _TRIES[one][1]
+    m.counts[0].recomputes = m.choices.recompute and number == one
     for task in range(len(device_V) + m.free.num_transfers[0]):
         m.start[task] = m.free.tasks[task].start
         m.finish[task] = m.free.tasks[task].finish
