@@ -70,21 +70,20 @@ def test_expert_answers_that_were_not_asked_for_change_nothing():
     assert np.array_equal(again.right, played.right)
 
 
-@pytest.mark.parametrize(
-    "make", [OnlineLogistic, lambda f, c: OnlineNet(f, c, np.random.default_rng(0))]
-)
-def test_models_step_down_the_gradient(make):
+@pytest.mark.parametrize("kind", ["logistic", "net"])
+def test_models_learn_what_can_be_learned(kind):
     rng = np.random.default_rng(1)
-    x, label = rng.normal(size=(40, 4)), rng.integers(3, size=40)
-    model = make(4, 3)
+    x = rng.normal(size=(40, 4))
+    label = x[:, :3].argmax(axis=1)
+    model = OnlineLogistic(4, 3) if kind == "logistic" else OnlineNet(4, 3, rng)
 
     def loss():
         return -np.mean([np.log(model.shares(row)[k]) for row, k in zip(x, label, strict=True)])
 
     before = loss()
-    for _ in range(600):
+    for _ in range(300):
         model.learn(x, label)
-    assert loss() < 0.8 * before
+    assert loss() < 0.6 * before
     assert np.isclose(model.shares(x[0]).sum(), 1.0)
 
 
