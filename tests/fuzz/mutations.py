@@ -119,9 +119,12 @@ def damaged(draw: st.DrawFn, documents: list[Any], right: Mapping[str, Check]) -
 
 
 def finite(value: Any) -> bool:
-    """A number that is no truth value, not negative, and has an end."""
+    """A number that is no truth value, not negative, and has an end.
+
+    A bandwidth of 1e308 is one; of seconds a problem's pricing says that they are too many.
+    """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 <= value < 1e308
+    return is_number and 0 <= value < float("inf")
 
 
 def whole(value: Any) -> bool:
