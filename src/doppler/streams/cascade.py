@@ -51,7 +51,7 @@ class Cascade:
     price: Positive = 0.3
     asks: Share = 1.0
     decay: Share = 0.97
-    least: Share = 0.01
+    least: Share = 0.05
     rate: Positive = 0.02
     replayed: Count = 32
     steps: Count = 8
