@@ -142,7 +142,8 @@ def controls(stream: AnyStream, order_N: Any, played: Played) -> dict[str, dict[
     told["random_mixture"] = {"accuracy": mixed, "cost": played.mean_cost}
     dearest = float(stream.cost.max())
     most = played.mean_cost / dearest if dearest > 0 else 1.0
-    for one in (BestFixed(), Oracle(share=min(1.0, most))):
+    knowing: list[Any] = [BestFixed(), Oracle(share=min(1.0, most))]
+    for one in knowing:
         known = play(stream, order_N, one, rng)
         told[one.name] = {"accuracy": known.accuracy, "cost": known.mean_cost}
     return told

@@ -6,7 +6,7 @@ Shape suffixes: N inputs, F features, L levels.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class LabelledStream:
         """Of inputs."""
         return int(max(self.label.max(), self.expert.max())) + 1
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """Equal for equal streams."""
         arrays = (self.features, self.label, self.expert, self.cost)
@@ -121,7 +121,8 @@ def digits(
     check_scikit_learn("workload=digits")
     from sklearn.datasets import load_digits
 
-    pixels, label = load_digits(return_X_y=True)
+    loaded: Any = load_digits()
+    pixels, label = np.asarray(loaded.data), np.asarray(loaded.target)
     order = np.random.default_rng(0).permutation(len(label))
     num = max(100, round(taught * len(label)))
     teaching, rest = order[:num], order[num:]
@@ -139,9 +140,10 @@ def _expert(pixels_NF: FloatArray, label_N: IntArray, asked_NF: FloatArray) -> I
     from sklearn.neighbors import KNeighborsClassifier
     from sklearn.svm import SVC
 
+    vectors: Any = SVC  # its stubs know gamma as a text alone
     models = [
         ("neighbours", KNeighborsClassifier(3)),
-        ("vectors", SVC(C=10.0, gamma=0.001)),
+        ("vectors", vectors(C=10.0, gamma=0.001)),
         ("trees", ExtraTreesClassifier(200, random_state=0)),
     ]
     vote = VotingClassifier(models, voting="hard").fit(pixels_NF, label_N)

@@ -8,7 +8,6 @@ Shape suffixes: N inputs, M modules, K backends, F features.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -58,7 +57,7 @@ class Stream:
         """K."""
         return self.right.shape[2]
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """Equal for equal streams."""
         digest = hashlib.sha256(repr((self.backends, self.texts)).encode())
