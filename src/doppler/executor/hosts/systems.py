@@ -15,6 +15,7 @@ from doppler.executor.hosts.members import group_of
 from doppler.executor.hosts.session import Emulation, HostSettings, HostsSession
 from doppler.executor.hosts.torchrun import TorchrunLauncher
 from doppler.executor.systems import Inputs
+from doppler.executor.tensors import check_executable
 from doppler.options import (
     Amount,
     Name,
@@ -77,6 +78,13 @@ class _OnHosts:
             raise InputError(
                 f"executor.agents: {num}, but cluster {cluster.name!r} has {most} {what}"
             )
+        if by_torchrun and num != torchrun.world_size():
+            raise InputError(
+                f"executor.agents: {num}, but torchrun has started {torchrun.world_size()} "
+                "processes"
+            )
+        if self.launcher == "torchrun" and not by_torchrun:
+            raise InputError("executor.launcher: torchrun has not started this process")
         if cluster.hosts is None:
             return [d * num // most for d in range(most)]
         return [host * num // num_hosts for host in cluster.hosts]
@@ -94,6 +102,11 @@ class Hosts(_OnHosts):
     verify: bool = False
     warm_up: Natural = 3
     name: ClassVar[str] = "hosts"
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what cannot be run; see system.check_hosts."""
+        self.agent_of(problem)
+        check_executable(problem.graph)
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> HostsSession:
         """A session for one problem; see executor.Threads.
@@ -136,6 +149,11 @@ class Emulated(_OnHosts):
     slow_host: Natural | None = None
     slower: Amount = 0.3
     name: ClassVar[str] = "emulated"
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what cannot be run; see system.check_hosts."""
+        self.agent_of(problem)
+        self._slowness(problem)
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> HostsSession:
         """A session for one problem; see Hosts. Nothing is computed: inputs are not read."""
