@@ -60,7 +60,7 @@ class Auto:
     in memory. grains: blocks of a contraction per device that are tried. whole: nothing split is
     tried too, first.
 
-    Of a torch module whose layers are alike (repeats.py) a few layers are split, and judged.
+    Of layers that are alike (repeats.py) a few are split, and judged.
     """
 
     cluster: Cluster
@@ -78,9 +78,7 @@ class Auto:
         Raises:
             InputError: nothing that was tried fits in memory.
         """
-        short = Shortened(program=program, stand_ins={})
-        if not program.copies_sums:
-            short = shorten(program)
+        short = shorten(program)
         cluster = self._room_left(short)
         for proposals in (self._proposals(short.program, parts), self._fine(short.program)):
             judged = self._judged(short.program, cluster, proposals, until_s)

@@ -1,14 +1,16 @@
 """Layers that are equal up to their names: a program with a few of them stands for all.
 
-A layer is what lies below one number of a path, as modules name it: ``decoder.layers.7.mlp.mm``. Of
-a stack 0, 1, 2, ... whose layers from 1 on are alike, all but 1 and one more of these are left
-out; who reads one that is missing reads the same node of one that stays.
+A layer is what lies below one number of a path, as modules name it: ``decoder.layers.7.mlp.mm``;
+what ``repeat`` makes of a text has the number behind it and gets a path. Of a stack 0, 1, 2, ...
+whose layers from 1 on are alike, all but 1 and one more of these are left out; who reads one that
+is missing reads the same node of one that stays.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from doppler.einsum.program import Input, Node, Program, Splits
 
@@ -40,6 +42,42 @@ class Shortened:
 
 def shorten(program: Program) -> Shortened:
     """Leave out the layers of every stack that others stand for."""
+    name_of = _names_by_path(program)
+    if not name_of:
+        return _shorten(program)
+    path_of = {name: path for path, name in name_of.items()}
+    short = _shorten(_renamed(program, path_of))
+    return Shortened(
+        program=_renamed(short.program, name_of),
+        stand_ins={name_of[one]: name_of[other] for one, other in short.stand_ins.items()},
+        missing_inputs=short.missing_inputs,
+    )
+
+
+def _names_by_path(program: Program) -> dict[str, str]:
+    """Of a text with ``repeat``, names by paths: ``q.3`` by ``repeat.2.q``; else nothing."""
+    names = {node.name for node in program.nodes}
+    repeated = {name for name in names if f"{name}.2" in names}
+    found = {}
+    for name in names if repeated else ():
+        path, words = [], name.split(".")
+        for word, after in pairwise([*words, ""]):
+            bare = word.removeprefix("d_")
+            layer = int(after) - 1 if after.isdecimal() else 0
+            if bare in repeated:
+                path.append(f"{word.removesuffix(bare)}repeat.{layer}.{bare}")
+            elif not word.isdecimal():
+                path.append(word)
+        found[".".join(path)] = name
+    return found if len(found) == len(names) else {}
+
+
+def _renamed(program: Program, names: Mapping[str, str]) -> Program:
+    nodes = tuple(replace(node, name=names[node.name]) for node in program.nodes)
+    return replace(program, nodes=nodes, given_splits={})
+
+
+def _shorten(program: Program) -> Shortened:
     found = Shortened(program=program, stand_ins={})
     for stack in _stacks(program):
         shorter = _without_repeats(found.program, stack)

@@ -1,0 +1,216 @@
+"""Whole Llamas on one to four hosts: splits, placements, and what people use instead.
+
+    python benchmarks/whole_models.py
+    python benchmarks/whole_models.py --models 7b --machines h100x8 --seconds 20
+
+The program is workloads/llama_layer.einsum with the sizes of Llama-2 7B, 13B and 70B, every layer
+with as many keys as queries, one sequence of 4,096 positions, f16; makespans are simulated,
+work-conserving, contention fifo, queue priority, by the data sheets' peaks. *auto*: the time-aware
+decomposition, of one layer in the middle and what is around it. *fewest*: the published one, which
+knows no machine. *tensor*: what Megatron does with sequence parallelism
+(Shoeybi et al., arXiv 1909.08053; Korthikanti et al., arXiv 2205.05198): products split by columns,
+then by rows, sums scattered over positions, norms by positions. *tensor parallel* places those
+blocks one part on each device; *by hosts* does so within a host, and layers follow each other over
+the hosts. *layers* is a pipeline of whole layers. *s* are wall seconds of reading, splitting and
+pricing, and of the placement.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import doppler
+from doppler.baselines import ETF, HEFT, Clustering, Judge
+from doppler.baselines.bounds import lower_bound
+from doppler.cluster import preset
+from doppler.einsum import Auto, FewestElements, Program, load_program, lower
+from doppler.einsum.differentiation import training_program
+from doppler.episode import make_view, mergings
+from doppler.errors import InputError
+from doppler.problem import Placement, Problem, build
+from doppler.search import BestSoFar, GreedyEpisode, load_policy
+from doppler.simulator import WorkConserving
+
+MODELS = {
+    "7b": {"layers": 32, "heads": 32, "dim": 128, "ffn": 11008},
+    "13b": {"layers": 40, "heads": 40, "dim": 128, "ffn": 13824},
+    "70b": {"layers": 80, "heads": 64, "dim": 128, "ffn": 28672},
+}
+PROGRAM = Path("workloads/llama_layer.einsum")
+BASELINES = {
+    "HEFT": HEFT(evaluations=1),
+    "ETF": ETF(evaluations=1),
+    "32 clusterings": Clustering(evaluations=32),
+}
+JUDGE = Judge(baseline=Clustering(evaluations=64), system=WorkConserving())
+IntArray = NDArray[np.int64]
+Splits = dict[str, tuple[int, ...]]
+Placed = Iterator[tuple[str, IntArray]]
+MACHINES = ("h100x8", "dgx_h100x16", "dgx_h100x32")
+COLUMNS = ("model", "machine", "splits", "ops", "s", "method", "s", "ms", "over the bound", "GB")
+MOST_OPS = 20_000  # of graphs that methods which search are tried on
+
+
+def tensor_dims(name: str) -> tuple[int, ...]:
+    """Dimensions of a node's join that tensor parallelism splits; the last one says the device.
+
+    The batch comes first. Sums over heads or features are split along these, and scattered.
+    """
+    base = name.split(".")[0]
+    if base in ("turns", "last", "word"):
+        return ()
+    if base in ("o", "z"):
+        return 1, 4
+    is_wide = base[0] in "qk" or base in ("v", "inner", "gate", "passes", "gated")
+    return (2,) if is_wide else (1,)
+
+
+def tensor_splits(program: Program, parts: int) -> dict[str, tuple[int, ...]]:
+    """Splits by node: Megatron's, with norms by positions."""
+    splits = {}
+    for node in program.nodes:
+        if node.kind not in ("input", "formation", "fill"):
+            rank = len(getattr(node, "extents", node.shape))
+            dims = tensor_dims(node.name)
+            splits[node.name] = tuple(parts if dim in dims else 1 for dim in range(rank))
+    return splits
+
+
+def part_of_ops(problem: Problem, program: Program, splits: Splits) -> IntArray:
+    """Which part each op is of [V]; 0 where its node is whole."""
+    graph, part_V = problem.graph, np.zeros(problem.num_ops, np.int64)
+    rank_of = {node.name: len(node.shape) for node in program.nodes}
+    for v in range(problem.num_ops):
+        node = graph.tensors[graph.ops.node[v]].name
+        name = node.removesuffix(".formation")
+        split, dims = splits.get(name, ()), tensor_dims(name)
+        if node != name:  # a formation is split as its result
+            split = split[: rank_of[name]]
+            dims = tuple(dim for dim in dims if dim < len(split))
+        if split and dims:
+            part_V[v] = np.unravel_index(graph.ops.block[v], split)[dims[-1]]
+    return part_V
+
+
+def layer_of_ops(problem: Problem) -> IntArray:
+    """The layer of each op [V], by the number of its node; what is behind: the last."""
+    graph, layer_V = problem.graph, np.zeros(problem.num_ops, np.int64)
+    is_behind = np.zeros(problem.num_ops, bool)
+    for v in range(problem.num_ops):
+        words = graph.tensors[graph.ops.node[v]].name.split(".")
+        layer_V[v] = next((int(word) for word in words[1:] if word.isdigit()), 1) - 1
+        is_behind[v] = words[0].startswith("o_") or words[0] in ("final", "last", "word", "choice")
+    layer_V[is_behind] = layer_V.max()
+    return layer_V
+
+
+def by_layers(problem: Problem, num: int) -> IntArray:
+    """A number below ``num`` for each op [V]: layers in turn, as many ops' seconds each."""
+    layer_V = layer_of_ops(problem)
+    seconds = np.bincount(layer_V, problem.mean_op_seconds)
+    part = np.minimum((seconds.cumsum() - seconds / 2) / seconds.sum() * num, num - 1)
+    return part.astype(np.int64)[layer_V]
+
+
+def given_placements(problem: Problem, program: Program, name: str, splits: Splits) -> Placed:
+    """What people use: devices of each op [V] by the name of the method."""
+    num, num_hosts = problem.num_devices, problem.cluster.num_hosts
+    if name == "whole":
+        yield "layers", by_layers(problem, num)
+    elif name == "tensor":
+        yield "tensor parallel", part_of_ops(problem, program, splits) % num
+    elif name == "tensor in hosts":
+        each = num // num_hosts
+        part_V = part_of_ops(problem, program, splits)
+        yield "tensor parallel by hosts", by_layers(problem, num_hosts) * each + part_V
+
+
+def searched(problem: Problem, seconds: float) -> Iterator[tuple[str, float, float, float]]:
+    """Method, wall seconds, makespan, peak bytes of what places the graph itself."""
+    policy = load_policy()
+    begin_s = time.perf_counter()
+    with WorkConserving().open(problem) as session:
+        best = BestSoFar(session=session, confirmations=0, seed=0)
+        views = mergings(make_view(problem))
+        GreedyEpisode(policy=policy, views=views).search(best, 1, np.random.default_rng(0))
+        yield judged("policy, at once", problem, best.placement, begin_s)
+        for name, baseline in BASELINES.items():
+            begin_s = time.perf_counter()
+            found = baseline.place(session, np.random.default_rng(0))
+            yield judged(name, problem, found.placement, begin_s)
+    begin_s = time.perf_counter()
+    placed = doppler.place(problem.graph, cluster=problem.cluster, seconds=seconds)
+    yield judged(f"doppler.place, {seconds:g} s", problem, placed.placement, begin_s)
+
+
+def judged(
+    method: str, problem: Problem, placement: Placement, begin_s: float
+) -> tuple[str, float, float, float]:
+    """One line of a method."""
+    took_s = time.perf_counter() - begin_s
+    with WorkConserving().open(problem) as session:
+        measured = session.measure(placement.device[None], placement.priority[None])
+    return method, took_s, float(measured.cost_s()[0]), float(measured.peak_bytes.max())
+
+
+def rows_of(model: str, machine: str, training: bool, seconds: float) -> Iterator[tuple[str, ...]]:
+    """All lines of one model on one machine."""
+    cluster, kind = preset(name=machine), f"{model}, training" if training else model
+    for name in ("whole", "tensor", "tensor in hosts", "fewest", "auto"):
+        if (training and name.startswith("tensor")) or (
+            name == "tensor in hosts" and cluster.num_hosts == 1
+        ):
+            continue
+        begin_s = time.perf_counter()
+        params = {**MODELS[model], "words": 32000}
+        program = load_program(str(PROGRAM), params=params, training=training)
+        if training:
+            program = training_program(program, learning_rate=1e-3)
+        parts = cluster.num_devices // (cluster.num_hosts if name.endswith("hosts") else 1)
+        splits: Splits = {}
+        if name == "fewest":
+            splits = FewestElements().splits(program, parts)
+        elif name == "auto":
+            splits = Auto(cluster=cluster, judge=JUDGE, grains=[1, 2]).splits(program, parts)
+        elif name != "whole":
+            splits = tensor_splits(program, parts)
+        try:
+            problem = build(lower(program, splits), cluster)
+        except InputError as error:
+            yield kind, machine, name, "", "", str(error), "", "", "", ""
+            continue
+        made_s, bound_s = time.perf_counter() - begin_s, lower_bound(problem).seconds
+        found = [
+            judged(method, problem, Placement.make(problem, device_V), time.perf_counter())
+            for method, device_V in given_placements(problem, program, name, splits)
+        ]
+        if name != "whole" and problem.num_ops <= MOST_OPS:
+            found += searched(problem, seconds)
+        for method, took_s, makespan_s, peak in found:
+            over = f"{makespan_s / bound_s:.2f}"
+            cells = (f"{problem.num_ops:,}", f"{made_s:.1f}", method, f"{took_s:.1f}")
+            yield kind, machine, name, *cells, f"{1e3 * makespan_s:.1f}", over, f"{peak / 1e9:.1f}"
+
+
+def main() -> None:
+    """Print the table, line by line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--machines", nargs="+", default=list(MACHINES))
+    parser.add_argument("--kinds", nargs="+", default=["forward", "training"])
+    parser.add_argument("--seconds", type=float, default=20.0, help="of doppler.place")
+    options = parser.parse_args()
+    print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
+    for model in options.models:
+        for kind in options.kinds:
+            for machine in options.machines:
+                for cells in rows_of(model, machine, kind == "training", options.seconds):
+                    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
