@@ -9,11 +9,12 @@ from doppler.baselines.groups import join_groups, label_groups, make_groups
 from doppler.episode.view import View, group_rest
 from doppler.restrictions import listed
 
-# Loads up to which groups are merged at random.
-_LOADS = (0.1, 1.0)
+# Loads up to which groups are merged at random; to learn where moving costs most, wider ones.
+_LOADS, _WIDE_LOADS = (0.1, 1.0), (0.1, 4.0)
 # Heavy edges, as transfers over the mean op; mean ops that a group may have, and the share of what
-# a device has that it may have at most.
+# a device has that it may have at most; where moving costs most, shares of several devices.
 _WEIGHTS, _CAPS, _HEAVY_LOAD = (1.0, 2.0, 4.0, 8.0), (4.0, 16.0), 0.35
+_SHARES = (1.0, 2.0, 4.0)
 # Of graphs of more ops: one of each.
 _MOST_OPS, _OF_LARGE = 1024, (8.0, 16.0)
 
@@ -46,9 +47,12 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
     return replace(view, arrays=arrays)
 
 
-def merged_at_random(view: View, rng: np.random.Generator) -> View:
-    """Merged along the edges from a random weight on, maybe none, up to a random load."""
-    load = float(np.exp(rng.uniform(*np.log(_LOADS))))
+def merged_at_random(view: View, rng: np.random.Generator, *, wide: bool = False) -> View:
+    """Merged along the edges from a random weight on, maybe none, up to a random load.
+
+    wide: up to what four devices have, else one.
+    """
+    load = float(np.exp(rng.uniform(*np.log(_WIDE_LOADS if wide else _LOADS))))
     weights = np.unique(np.append(view.problem.mean_transfer_seconds, np.inf))
     cap_s = load * _fair_share_s(view)
     return merged(view, least_weight_s=float(rng.choice(weights)), cap_s=cap_s)
@@ -62,11 +66,14 @@ def mergings(view: View) -> list[View]:
     Of large graphs there is one merged view, of the heaviest edges: of nine families of 3,000 and
     10,000 ops all eight together were 0.2% better.
     """
-    mean_op_s, most_s = view.arrays.mean_op_s, _HEAVY_LOAD * _fair_share_s(view)
+    mean_op_s, share_s = view.arrays.mean_op_s, _fair_share_s(view)
     views, known = [view], {view.arrays.group.tobytes()}
     choices = product(_WEIGHTS, _CAPS) if view.problem.num_ops <= _MOST_OPS else [_OF_LARGE]
-    for weight, cap in choices:
-        one = merged(view, least_weight_s=weight * mean_op_s, cap_s=min(cap * mean_op_s, most_s))
+    limits = [(weight, min(cap * mean_op_s, _HEAVY_LOAD * share_s)) for weight, cap in choices]
+    if view.problem.num_ops <= _MOST_OPS:
+        limits += [(weight, share * share_s) for weight, share in product(_WEIGHTS, _SHARES)]
+    for weight, cap_s in limits:
+        one = merged(view, least_weight_s=weight * mean_op_s, cap_s=cap_s)
         label = one.arrays.group.tobytes()
         if label not in known:
             known.add(label)
