@@ -105,7 +105,7 @@ def test_every_choice_of_every_group_is_described():
     for group in (
         *("stage", "workload", "decomposition", "cluster", "simulator", "baseline", "policy"),
         *("executor", "algorithm", "budget", "experiment", "logger", "search", "trainer"),
-        "training_set",
+        *("training_set", "system"),
     ):
         (row,) = re.findall(rf"^\| `{group}` \|(.*)$", OPTIONS, re.MULTILINE)
         for file in (PROJECT / "conf" / group).glob("*.yaml"):

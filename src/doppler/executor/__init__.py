@@ -1,5 +1,6 @@
 """The same graph on real devices: kernels that compute, and their execution."""
 
+from doppler.executor.hosts import Emulated, Hosts
 from doppler.executor.kernels import Kernel, compile_kernel
 from doppler.executor.operands import assemble, cut
 from doppler.executor.reference import run_graph
@@ -17,8 +18,10 @@ from doppler.executor.tensors import Outputs, check_executable, input_blocks, ra
 
 __all__ = [
     "Cuda",
+    "Emulated",
     "ExecutionError",
     "ExecutorSession",
+    "Hosts",
     "Kernel",
     "Outputs",
     "SynchronousCuda",

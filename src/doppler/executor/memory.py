@@ -84,20 +84,31 @@ class Memory:
     def actions(self, tasks: Tasks) -> list[Action]:
         """What the ops and transfers of a placement stand for; all ops are planned."""
         return [
-            *(self._computations[d][v] for v, d in enumerate(tasks.resource[: tasks.num_ops])),
+            *(self.computation(v, d) for v, d in enumerate(tasks.resource[: tasks.num_ops])),
             *(
-                self._move(region, *tasks.channel(task))
+                self.move(region, *tasks.channel(task))
                 for task, region in enumerate(tasks.region, start=tasks.num_ops)
             ),
         ]
 
-    def _move(self, region: int, src: int, dst: int) -> Action:
+    def computation(self, op: int, device: int) -> Action:
+        """Run an op on a device; it is planned."""
+        return self._computations[device][op]
+
+    def move(self, region: int, src: int, dst: int) -> Action:
         """Copy a region from one device to another."""
         if (region, src, dst) not in self._moves:
-            producer, box = self._producer[region], self._boxes[region]
-            there, here = (cut(self._results[d][producer], box) for d in (dst, src))
+            there, here = (self.region(region, d) for d in (dst, src))
             self._moves[region, src, dst] = self._devices.copying(src, dst, here, there)
         return self._moves[region, src, dst]
+
+    def region(self, region: int, device: int) -> torch.Tensor:
+        """Where a region lies on a device."""
+        return cut(self._results[device][self._producer[region]], self._boxes[region])
+
+    def result(self, op: int, device: int) -> torch.Tensor:
+        """What an op has made on a device."""
+        return self._results[device][op]
 
     def wipe(self) -> None:
         """Overwrite all results, so that a run finds nothing that it has not made itself."""

@@ -44,11 +44,17 @@ class ExecutionError(InputError):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Execution:
-    """When the tasks of a run started and finished [K], in seconds from its start."""
+    """When the tasks of a run started and finished [K], in seconds from its start.
+
+    tolerance_s: how far clocks may disagree. outlet: [T] the network interface that each transfer
+    left its host by, -1 for none; None: of all.
+    """
 
     tasks: Tasks
     start_s: NDArray[np.float64]
     finish_s: NDArray[np.float64]
+    tolerance_s: float = 0.0
+    outlet: NDArray[np.int64] | None = None
 
     @property
     def makespan_s(self) -> float:
@@ -73,11 +79,8 @@ class ExecutorSession:
         inputs: Mapping[str, torch.Tensor] | None,
     ) -> None:
         check_executable(problem.graph)
-        self.problem, self.execution, self.evaluations = problem, execution, 0
-        self.honours_order, self.is_random = honours_order(execution.queue), True
-        self._timeout_s, self._issue_ahead = timeout_s, issue_ahead
-        self._unroller = Unroller(problem.graph, problem.num_devices)
-        self._topological = topological_priority(problem)
+        self._describe_problem(problem, execution, timeout_s)
+        self._issue_ahead = issue_ahead
         self._workers, self._devices = Workers(), devices
         acquire(devices.locks)
         # Also for a session that nobody closes: threads and locks do not outlive it.
@@ -87,6 +90,15 @@ class ExecutorSession:
         except BaseException:
             self.close()
             raise
+
+    def _describe_problem(
+        self, problem: Problem, execution: ExecutionRules, timeout_s: float
+    ) -> None:
+        self.problem, self.execution, self.evaluations = problem, execution, 0
+        self.honours_order, self.is_random = honours_order(execution.queue), True
+        self._timeout_s = timeout_s
+        self._unroller = Unroller(problem.graph, problem.num_devices)
+        self._topological = topological_priority(problem)
 
     def _prepare(
         self,
@@ -179,8 +191,11 @@ class ExecutorSession:
             transfer_start_s=execution.start_s[transfers],
             transfer_finish_s=execution.finish_s[transfers],
             peak_bytes=self._peak_bytes(execution),
-            transfer_outlet=np.full(len(channel_T), -1),
+            transfer_outlet=np.full(len(channel_T), -1)
+            if execution.outlet is None
+            else execution.outlet,
             transfer_inlet=np.full(len(channel_T), -1),
+            tolerance_s=execution.tolerance_s,
         )
 
     def results(self, placement: Placement) -> dict[str, torch.Tensor]:
@@ -207,8 +222,8 @@ class ExecutorSession:
             self._execute_to_end(placement)
         return self._devices.use()
 
-    def bandwidths(self) -> NDArray[np.float64]:
-        """Bytes per second between devices [D, D]; see bandwidth.bandwidths."""
+    def bandwidths(self) -> NDArray[np.float64] | None:
+        """Bytes per second between devices [D, D], if they can be told; bandwidth.bandwidths."""
         return bandwidths(self._devices)
 
     def _execute_to_end(self, placement: Placement) -> Execution:
@@ -261,7 +276,7 @@ class ExecutorSession:
                 start_s = np.array(dispatcher.start_s) - begin
                 finish_s = np.array(dispatcher.finish_s) - begin
         except TaskError as failure:
-            reason = _reason(failure.__cause__)
+            reason = reason_of(failure.__cause__)
             raise ExecutionError(f"{self._describe(tasks, failure.task)}: {reason}") from None
         except TaskTimeoutError as failure:
             self._workers.is_lost = True
@@ -305,7 +320,7 @@ def _close(workers: Workers, locks: Sequence[str]) -> None:
     release(locks)
 
 
-def _reason(error: BaseException | None) -> str:
+def reason_of(error: BaseException | None) -> str:
     """Why a task failed, in one line."""
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or any(

@@ -59,6 +59,17 @@ class Tasks:
         self.successors[other].append(task)
         self.num_waits[task] += 1
 
+    def wait_for_themselves(self) -> bool:
+        """Whether some tasks wait for each other in a circle."""
+        waits = self.num_waits.copy()
+        ready = [task for task, num in enumerate(waits) if num == 0]
+        for task in ready:  # which grows meanwhile
+            for other in self.successors[task]:
+                waits[other] -= 1
+                if waits[other] == 0:
+                    ready.append(other)
+        return len(ready) < len(waits)
+
     def channel(self, transfer: int) -> tuple[int, int]:
         """The devices that a transfer goes from and to."""
         return divmod(self.resource[transfer] - self.num_devices, self.num_devices)

@@ -78,6 +78,11 @@ class Outputs:
                 tensor.shape, dtype=TORCH_DTYPES[tensor.dtype], device=device
             )
 
+    @property
+    def ops(self) -> list[int]:
+        """The ops whose results they are put together from."""
+        return list(self._blocks)
+
     def take(self, op: int, result: torch.Tensor) -> None:
         """Copy the result of an op into the output that it is a block of, if it is of one."""
         if op in self._blocks:

@@ -69,13 +69,34 @@ class Workers:
             TaskError: a task raised; all others that ran have ended.
             TaskTimeoutError: a task runs for longer than ``timeout_s``.
         """
+        run = self.prepare(tasks, actions, fifo=fifo, sender_copies=sender_copies)
+        return run.dispatcher, self.carry_out(run, timeout_s)
+
+    def prepare(
+        self,
+        tasks: Tasks,
+        actions: Sequence[Action],
+        *,
+        fifo: bool,
+        sender_copies: bool,
+        num_arrivals: int = 0,
+    ) -> "TaskRun":
+        """A run that has not begun; see `run`.
+
+        num_arrivals: how many of the tasks end when `TaskRun.arrive` is told of them.
+        """
         assert not self.is_lost, "a thread hangs"
         for _ in range(len(self._workers), len(set(tasks.resource) - {NOWHERE})):
             self._workers.append(_Worker())
-        run = _Run(
-            tasks, actions, Dispatcher(tasks, fifo=fifo), self._workers.copy(), sender_copies
-        )
-        begin = run.begin()
+        dispatcher, idle = Dispatcher(tasks, fifo=fifo), self._workers.copy()
+        return TaskRun(tasks, actions, dispatcher, idle, sender_copies, num_arrivals)
+
+    def carry_out(self, run: "TaskRun", timeout_s: float, at_s: float | None = None) -> float:
+        """Let a run begin, and wait for its end; returns when it began. Raises as `run`.
+
+        at_s: when it begins, on time.perf_counter; now unless given.
+        """
+        begin_s = run.begin(at_s)
         try:
             run.wait(timeout_s)
         except BaseException:
@@ -85,7 +106,7 @@ class Workers:
         if run.failed is not None:
             task, error = run.failed
             raise TaskError(task) from error
-        return run.dispatcher, begin
+        return begin_s
 
     def close(self) -> None:
         """End the threads; one that hangs is left behind and does not outlive the process.
@@ -105,13 +126,13 @@ class _Worker:
     """A thread that sleeps until it is given something to do."""
 
     def __init__(self) -> None:
-        self._todo: tuple[_Run, int] | None = None
+        self._todo: tuple[TaskRun, int] | None = None
         self._wake = threading.Lock()  # free only from a gift to its acceptance
         self._wake.acquire()
         self.thread = threading.Thread(target=self._serve, name="executor", daemon=True)
         self.thread.start()
 
-    def give(self, todo: "tuple[_Run, int] | None") -> None:
+    def give(self, todo: "tuple[TaskRun, int] | None") -> None:
         """A run and its task to begin with; None ends the thread."""
         self._todo = todo
         self._wake.release()
@@ -129,8 +150,11 @@ class _Worker:
                 del run
 
 
-class _Run:
-    """One run of some tasks by some threads."""
+class TaskRun:
+    """One run of some tasks by some threads.
+
+    failed: a task that raised, and what; NOWHERE if all was given up.
+    """
 
     def __init__(
         self,
@@ -139,6 +163,7 @@ class _Run:
         dispatcher: Dispatcher,
         idle: list[_Worker],
         sender_copies: bool,
+        num_arrivals: int,
     ) -> None:
         self.dispatcher = dispatcher
         self.failed: tuple[int, BaseException] | None = None
@@ -149,18 +174,48 @@ class _Run:
         self._done = threading.Lock()
         self._done.acquire()
         self._num_running = 0  # has been given to a thread
+        self._num_arrivals = num_arrivals  # still to come
+        self._early: list[int] | None = []  # those that came before the beginning
+        self._is_over = False
         self._running: dict[_Worker, int] = {}  # what each of them is at
 
-    def begin(self) -> float:
-        """Start what can start; returns the time."""
+    def begin(self, at_s: float | None = None) -> float:
+        """Start what can start, when it is time; returns the time."""
+        while at_s is not None and (left_s := at_s - time.perf_counter()) > 0:
+            time.sleep(left_s)
         with self._lock:
-            now = time.perf_counter()
-            started = self.dispatcher.start(now)
+            now = time.perf_counter() if at_s is None else at_s
+            started = [] if self.failed is not None else self.dispatcher.start(now)
             self._num_running = len(started)
-            if not started:
-                self._done.release()
+            early, self._early = self._early, None
+            self._end_if_over()
         self._hand_over(started)
+        for task in early or ():
+            self.arrive(task)
         return now
+
+    def arrive(self, task: int) -> None:
+        """A task has ended that runs elsewhere; what waits for it may start."""
+        with self._lock:
+            if self.failed is not None:
+                return
+            if self._early is not None:
+                self._early.append(task)
+                return
+            now = time.perf_counter()
+            self.dispatcher.retire(task, now)
+            started = self.dispatcher.start(now)
+            self._num_running += len(started)
+            self._num_arrivals -= 1
+            self._end_if_over()
+        self._hand_over(started)
+
+    def _end_if_over(self) -> None:
+        """Wake who waits for the end, once; the caller holds the lock."""
+        nothing_comes = self._num_arrivals == 0 or self.failed is not None
+        if self._num_running == 0 and nothing_comes and not self._is_over:
+            self._is_over = True
+            self._done.release()
 
     def _hand_over(self, tasks: list[int]) -> None:
         for task in tasks:
@@ -218,14 +273,14 @@ class _Run:
             if started is None or not (started or num_waiting):
                 self._idle.append(worker)
                 del self._running[worker]
-                if self._num_running == 0:
-                    self._done.release()
+                self._end_if_over()
         return started
 
     def abandon(self) -> None:
         """Start nothing any more."""
         with self._lock:
             self.failed = self.failed or (NOWHERE, RuntimeError("abandoned"))
+            self._end_if_over()
 
     def wait(self, timeout_s: float) -> None:
         """Until no task runs any more.

@@ -34,10 +34,14 @@ _LEAST_PLACEMENTS = 3  # for correlations
 
 
 def costs_path(cfg: DictConfig) -> Path:
-    """The file of cost tables: what ``costs`` names, else that of this host."""
+    """The file of cost tables: what ``costs`` names, else that of this host, or of its agents."""
     if cfg.costs is not None:
         return Path(str(cfg.costs))
-    return Path(str(cfg.output_dir), "costs", f"{platform.node()}.json")
+    name = platform.node()
+    if "agents" in cfg.executor:  # the same devices by another way
+        kind, num = cfg.executor._target_.rpartition(".")[2].lower(), cfg.executor.agents
+        name += f"-{kind}" if num is None else f"-{kind}-{num}"
+    return Path(str(cfg.output_dir), "costs", f"{name}.json")
 
 
 def is_calibrated(path: Path, problem: Problem) -> bool:
@@ -170,6 +174,8 @@ def _report_bandwidths(run: Run) -> list[list[float | None]] | None:
         if not isinstance(session, ExecutorSession) or run.spec.problem.num_devices == 1:
             return None
         rate_DD = session.bandwidths()
+    if rate_DD is None:
+        return None
     names = _devices(run.spec.problem)
     slowest, fastest = (
         np.unravel_index(arg(rate_DD), rate_DD.shape) for arg in (np.nanargmin, np.nanargmax)

@@ -72,6 +72,7 @@ class Configuration(TypedDict):
     costs: FilePath | None
     overwrite: bool
     optimized_metric: str
+    executes: NotRequired[bool]
     source_of: NotRequired[Mapping[str, str]]
     budget: Budgets
     search: SearchSettings

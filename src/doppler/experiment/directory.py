@@ -28,6 +28,7 @@ OVERRIDES_FILE = ".hydra/overrides.yaml"
 IDENTITY_FILE = ".hydra/run_hash"
 LOCK_FILE = ".lock"
 PLACEMENT_FILE = "placement.json"
+AGENTS_FILE = "agents.json"
 CHECKPOINTS = "checkpoints"
 
 Summary = dict[str, Any]
@@ -72,6 +73,10 @@ class RunDirectory:
     def write_summary(self, summary: Summary) -> None:
         """Mark the run as finished."""
         write_atomically(self.path / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
+
+    def write_agents(self, members: list[dict[str, Any]]) -> None:
+        """Which processes execute for the run, and where: rank, host, pid."""
+        write_atomically(self.path / AGENTS_FILE, json.dumps(members, indent=1) + "\n")
 
     def keep_best(self, placement: Placement, seconds: float, kind: SystemKind) -> None:
         """Best so far, on disk; a better one that an interrupted run left there stays."""

@@ -31,4 +31,4 @@ class Evaluate(Stage):
         if not methods:
             raise InputError("baseline: none is configured, or none can run on this system")
         methods.sort(key=lambda method: method.makespan_s)
-        return finish(run, methods[0], methods[1:], {})
+        return finish(run, methods[0], methods[1:], {}, ranks=True)

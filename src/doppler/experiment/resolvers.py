@@ -18,16 +18,24 @@ def _num_host_devices(executor: str) -> int:
     return num_host_devices(executor)
 
 
-def _default_preset(cluster: str, stage: str, executor: str) -> str:
+def _default_preset(cluster: str, stage: str, executor: str, *, _root_: Any) -> str:
     """Sizes of a workload: ``small`` where CPUs execute it, else ``paper``.
+
+    An emulation computes nothing.
 
     Args:
         cluster: its name; ``host`` stands for this machine.
         stage: target of the stage; some execute.
         executor: target of the executor.
     """
-    executes = stage.endswith((".Calibrate", ".StageThree")) or cluster == "host"
-    return "small" if executes and _host_device_type(executor) == "cpu" else "paper"
+    executes = stage.endswith((".Calibrate", ".StageThree")) or bool(_root_.get("executes"))
+    if executor.endswith(".Emulated"):
+        executes = False
+    return (
+        "small"
+        if (executes or cluster == "host") and _host_device_type(executor) == "cpu"
+        else "paper"
+    )
 
 
 def _num_processors(path: str | None) -> int | None:

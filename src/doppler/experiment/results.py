@@ -7,9 +7,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from doppler.errors import InputError
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, judged_row, largest_bound
 from doppler.experiment.run import Run
+from doppler.experiment.turns import Contender, leave_measured, measure_in_turns
 from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
 from doppler.pipeline.leaving import leave_schedule, told
@@ -22,12 +26,18 @@ from doppler.report.rows import (
     print_results,
     write_results,
 )
+from doppler.search import seeded_generator
 from doppler.trace import explain, save_gantt, save_perfetto
 from doppler.version import __version__
 from doppler.waiting import waiting
 
+# Of what is executed: in each round all placements, in an order of its own.
+ROUNDS = 11
 
-def finish(run: Run, method: Method, others: list[Method], extra: Summary) -> Summary:
+
+def finish(
+    run: Run, method: Method, others: list[Method], extra: Summary, *, ranks: bool = False
+) -> Summary:
     """Judge the methods and write everything that a finished run leaves behind.
 
     Args:
@@ -35,12 +45,40 @@ def finish(run: Run, method: Method, others: list[Method], extra: Summary) -> Su
         method: the one that the run is about.
         others: compared with it.
         extra: further entries of the summary.
+        ranks: where they are executed, the run is about the fastest.
     """
     methods = [method, *others]
+    if run.spec.system.kind == "measured":
+        return _finish_measured(run, methods, extra, ranks)
     bound = largest_bound(run.spec, methods)
     with waiting(run.say, f"judging {len(methods)} placements"):
         rows = [judged_row(run.spec, each, bound) for each in methods]
     return leave(run, methods, rows, extra)
+
+
+def _finish_measured(run: Run, methods: list[Method], extra: Summary, ranks: bool) -> Summary:
+    """As `finish`, for what is executed: in turns, and medians count."""
+    spec, rng = run.spec, seeded_generator(run.spec.seed, "turns")
+    with waiting(run.say, f"executing {len(methods)} placements {ROUNDS} times"):
+        seconds_MR = measure_in_turns([Contender(spec, each) for each in methods], ROUNDS, rng)
+    fits_M = np.asarray(np.isfinite(seconds_MR).all(axis=1))
+    if not fits_M[0] and not ranks:
+        raise InputError(f"{methods[0].name}: its placement does not fit in memory")
+    order = (
+        np.argsort(np.median(seconds_MR, axis=1), kind="stable") if ranks else range(len(methods))
+    )
+    kept = [int(m) for m in order if fits_M[m]]
+    if not kept:
+        raise InputError("no placement fits in memory")
+    methods, seconds_MR = [methods[m] for m in kept], seconds_MR[kept]
+    contenders = [Contender(spec, each) for each in methods]
+    rows, ratios = leave_measured(run.directory.path, spec, contenders, seconds_MR)
+    measured = {
+        "repeats": ROUNDS,
+        "std": float(seconds_MR[0].std()),
+        "paired": {one.other: [one.ratio, one.low, one.high] for one in ratios},
+    }
+    return leave(run, methods, rows, {**measured, **extra})
 
 
 def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary) -> Summary:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from doppler.errors import InputError
+from doppler.executor.hosts import telling
 from doppler.experiment.configuration import check_configuration
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.log import logged
@@ -28,7 +29,7 @@ class Stage(ABC):
     """What a run does. Its file in conf/stage/ names the class and gives it its options.
 
     name: of the folder in which its runs lie.
-    executes: its system is the executor, not the simulator.
+    executes: its system is the executor, whatever ``system`` says.
     unused: keys of the configuration on which its results do not depend.
     """
 
@@ -86,7 +87,8 @@ class Run:
     def directory(self) -> RunDirectory:
         """Where it leaves its results: at ``run_dir``, or where the configuration determines."""
         spec, cfg = self.spec, self.spec.cfg
-        identity = spec.hash(self.stage.unused)
+        unused = [key for key in self.stage.unused if key != "executor" or not spec.executes]
+        identity = spec.hash(unused)
         if cfg.run_dir is not None:
             return RunDirectory(Path(str(cfg.run_dir)), identity)
         method = self.stage.method(spec)
@@ -123,6 +125,8 @@ class Run:
         """
         # Resolved: what depends on the stage, as the size of a workload does, is of this run.
         settings = {**plain(self.spec.cfg), "run_dir": None, "overwrite": False, **changes}
+        if self.stage.executes:  # of itself: what it begins with is simulated
+            settings.pop("executes", None)
         cfg = DictConfig(literal({**settings, "stage": stage}))
         return make_run(cfg, self.console, is_step=True)
 
@@ -141,7 +145,7 @@ class Run:
         )
         for note in graph.notes:
             self.say(note)
-        if "preset" in cfg.workload and (self.stage.executes or cfg.cluster.name == "host"):
+        if "preset" in cfg.workload and (self.spec.executes or cfg.cluster.name == "host"):
             self.say(f"workload.preset: {cfg.workload.preset}")
         if self.spec.executes:
             self.say(f"executor: {self.spec.system.name}")
@@ -185,7 +189,8 @@ def make_run(
     """
     check_configuration(cfg, overrides)
     stage = made(cfg.stage)
-    spec = Specification(cfg, executes=stage.executes, costs=stage.costs(cfg))
+    executes = stage.executes or bool(cfg.get("executes"))
+    spec = Specification(cfg, executes=executes, costs=stage.costs(cfg))
     return Run(spec, stage, console, is_step)
 
 
@@ -220,7 +225,7 @@ def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summ
                     each.stage.check_left(directory)
             with each.loggers.closed():
                 if not already:
-                    with logged(directory.path, each.console):
+                    with logged(directory.path, each.console), telling(directory.write_agents):
                         each.stage.introduce(each)
                         each.stage.run(each)
                 if not each.is_step:

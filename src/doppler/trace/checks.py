@@ -18,10 +18,13 @@ FloatArray = NDArray[np.float64]
 def violations(trace: Trace, *, tolerance_s: float | None = None) -> list[str]:
     """One line per broken rule; empty for a correct trace.
 
-    tolerance_s: how far times may disagree; 1e-9 of the makespan unless given. Measured traces
-    need the time that a system takes to hand over a task.
+    tolerance_s: how far times may disagree; 1e-9 of the makespan unless given, and what the trace
+    says of its clocks. Where devices have clocks of their own, the time that one takes to hear of
+    another.
     """
-    tolerance = 1e-9 * trace.makespan_s if tolerance_s is None else tolerance_s
+    tolerance = tolerance_s
+    if tolerance is None:
+        tolerance = 1e-9 * trace.makespan_s + trace.tolerance_s
     found = [
         *_check_allowed(trace),
         *_check_transfers_complete(trace),
@@ -100,10 +103,11 @@ def _tracks(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
 
 def _check_interfaces(trace: Trace) -> list[str]:
     """Transfers between hosts hold an interface of each, and no others do."""
-    cluster, held = trace.problem.cluster, trace.rules.contention != "none"
-    needs_T = cluster.between_hosts[trace.transfer_src, trace.transfer_dst] & held
+    cluster, rules = trace.problem.cluster, trace.rules
+    crosses_T = cluster.between_hosts[trace.transfer_src, trace.transfer_dst]
     found = []
     for way, nic_T in (("outgoing", trace.transfer_outlet), ("incoming", trace.transfer_inlet)):
+        needs_T = crosses_T & (rules.contention != "none") & (rules.interfaces in ("both", way))
         wrong_T = np.where(needs_T, (nic_T < 0) | (nic_T >= cluster.nics), nic_T != -1)
         for t in np.flatnonzero(wrong_T):
             found.append(f"transfer {t} holds the {way} interface {nic_T[t]}")
@@ -189,10 +193,11 @@ def _held(trace: Trace, t: int) -> list[tuple[NDArray[np.bool_], int]]:
     if trace.rules.contention == "none":
         return []
     needed = [(from_T & to_T, 1)] if trace.rules.contention == "fifo" else [(from_T, 1), (to_T, 1)]
-    cluster = trace.problem.cluster
-    if cluster.between_hosts[src_T[t], dst_T[t]]:
+    cluster, known = trace.problem.cluster, trace.rules.interfaces
+    if cluster.between_hosts[src_T[t], dst_T[t]] and known != "none":
         host_D = np.array(cluster.hosts)
         leaves_T = host_D[src_T] != host_D[dst_T]
         needed.append((leaves_T & (host_D[src_T] == host_D[src_T[t]]), cluster.nics))
-        needed.append((leaves_T & (host_D[dst_T] == host_D[dst_T[t]]), cluster.nics))
+        if known == "both":
+            needed.append((leaves_T & (host_D[dst_T] == host_D[dst_T[t]]), cluster.nics))
     return needed

@@ -13,6 +13,7 @@ from doppler.problem import Placement, Problem
 
 Contention = Literal["none", "fifo", "engines"]
 Queue = Literal["priority", "fifo", "random", "strict"]
+Interfaces = Literal["both", "outgoing", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,8 @@ class ExecutionRules:
 
     streams: ops that a device runs at a time. contention: of transfers: ``fifo`` one at a time
     per ordered pair of devices, ``engines`` one at a time per sender and per receiver, both of them
-    one at a time per interface of a host where they leave it; ``none``.
+    one at a time per interface of a host where they leave it; ``none``. interfaces: which of these
+    a trace knows of: those of ``both`` hosts, the ``outgoing`` ones of senders, or ``none``.
     queue: which ready task goes first. barriers: whether everything waits for the end of a level.
     """
 
@@ -29,6 +31,7 @@ class ExecutionRules:
     contention: Contention = "fifo"
     queue: Queue = "priority"
     barriers: bool = False
+    interfaces: Interfaces = "both"
 
     @property
     def work_conserving(self) -> bool:
@@ -61,6 +64,7 @@ class Trace:
     peak_bytes: NDArray[np.float64]
     transfer_outlet: NDArray[np.int64]
     transfer_inlet: NDArray[np.int64]
+    tolerance_s: float = 0.0
 
     @property
     def makespan_s(self) -> float:
