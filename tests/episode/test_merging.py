@@ -122,17 +122,6 @@ def test_where_moving_costs_most_one_device_may_have_what_several_would_have(num
     assert {share, 2 * share, min(4 * share, 12)} <= largest
 
 
-def test_merged_at_random_and_wide_groups_may_have_what_four_devices_would_have():
-    edges = [(v, v + 1, 9 - 0.1 * v) for v in range(23)]
-    view = make_view(build(graph_of([1] * 24, edges), cluster_of([1.0] * 8)))
-
-    def largest(wide: bool) -> int:
-        seen = [merged_at_random(view, generator(seed), wide=wide) for seed in range(200)]
-        return max(int(np.bincount(one.arrays.group).max()) for one in seen)
-
-    assert largest(False) <= 3 < 8 <= largest(True) <= 12
-
-
 def test_mergings_do_not_depend_on_the_unit_of_time_nor_on_how_large_the_rest_of_the_graph_is():
     def labels(num_ops: int, unit: float) -> list[list[int]]:
         edges = [(v, v + 1, unit * (3 + v)) for v in range(5)]

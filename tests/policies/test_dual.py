@@ -552,16 +552,16 @@ def test_what_experts_count_is_replayed(merge):
     assert np.abs(replayed(without, view, decisions) - decisions.log_prob).min() > 1.0
 
 
-def test_the_surer_experts_are_the_less_do_episodes_differ():
-    view = make_view(random_problem(4, num_ops=25, num_devices=4, costs="distinct"))
-    num = []
+def test_the_surer_experts_are_the_nearer_are_episodes_to_the_greedy_one():
+    view, near = make_view(random_problem(4, num_ops=25, num_devices=4, costs="distinct")), []
     for sureness in (1.0, 10.0):
         policy = make_policy(sureness=sureness)
         np.testing.assert_allclose(
             policy.sel_experts.detach(), sureness * np.array(SEL_BEGINNING), rtol=1e-6
         )
-        num.append(len(np.unique(policy.rollout(view, 64, None, generator()).device, axis=0)))
-    assert num[1] < num[0]
+        greedy, drawn = (policy.rollout(view, *how, generator()) for how in ((1, 0.0), (64, None)))
+        near.append((drawn.op == greedy.op).mean())
+    assert near[1] > near[0] + 0.1
 
 
 def test_experts_are_left_out_where_the_ablation_says_so():

@@ -9,8 +9,8 @@ from doppler.baselines.groups import join_groups, label_groups, make_groups
 from doppler.episode.view import View, group_rest
 from doppler.restrictions import listed
 
-# Loads up to which groups are merged at random; to learn where moving costs most, wider ones.
-_LOADS, _WIDE_LOADS = (0.1, 1.0), (0.1, 4.0)
+# Loads up to which groups are merged at random.
+_LOADS = (0.1, 1.0)
 # Heavy edges, as transfers over the mean op; mean ops that a group may have, and the share of what
 # a device has that it may have at most; where moving costs most, shares of several devices.
 _WEIGHTS, _CAPS, _HEAVY_LOAD = (1.0, 2.0, 4.0, 8.0), (4.0, 16.0), 0.35
@@ -47,12 +47,9 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
     return replace(view, arrays=arrays)
 
 
-def merged_at_random(view: View, rng: np.random.Generator, *, wide: bool = False) -> View:
-    """Merged along the edges from a random weight on, maybe none, up to a random load.
-
-    wide: up to what four devices have, else one.
-    """
-    load = float(np.exp(rng.uniform(*np.log(_WIDE_LOADS if wide else _LOADS))))
+def merged_at_random(view: View, rng: np.random.Generator) -> View:
+    """Merged along the edges from a random weight on, maybe none, up to a random load."""
+    load = float(np.exp(rng.uniform(*np.log(_LOADS))))
     weights = np.unique(np.append(view.problem.mean_transfer_seconds, np.inf))
     cap_s = load * _fair_share_s(view)
     return merged(view, least_weight_s=float(rng.choice(weights)), cap_s=cap_s)

@@ -177,7 +177,7 @@ class Reinforcement(EpisodeTraining):
         learning, remaining, view = self.learning, self.remaining, task.view
         explore = None if learning.exploration is None else learning.exploration * remaining
         if learning.grouped and self.rng.random() < learning.grouped:
-            view = merged_at_random(view, self.rng, wide=True)
+            view = merged_at_random(view, self.rng)
         episodes = self.policy.rollout(view, learning.batch_episodes, explore, self.rng)
         source = MERGED_EPISODE if view.is_merged else EPISODE
         cost_B, lack_B = self._executed(task, episodes, explore, source)
