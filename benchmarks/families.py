@@ -7,8 +7,9 @@ placement among its candidates. *At once*: one execution too, chosen and made be
 among the policy's and list schedulers' drafts; *without policy*: the same of list schedulers'
 alone. Each is divided by the best of HEFT, ETF, the queue-aware ETF and 32 clusterings (35
 executions) on the same problem: simulated, work-conserving, contention fifo, queue priority.
-Means are geometric, over problems and seeds of problems; intervals are of 95%, over problems. The
-seeds of these problems, and the families elimination and butterfly, are in no training set.
+Means are geometric, over problems and seeds of problems; intervals are of 95%, over problems; what
+does not fit in memory is counted, and in no mean. The seeds of these problems, and the families
+elimination and butterfly, are in no training set.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from hydra import initialize_config_dir
 from hydra.utils import instantiate
 
 from doppler.baselines import ETF, HEFT, Clustering, QueuedETF
-from doppler.episode import make_view
+from doppler.episode import make_view, mergings
 from doppler.errors import InputError
 from doppler.experiment.problem_set import problems_of
 from doppler.policies import Policy
@@ -34,9 +35,10 @@ from doppler.problem import Problem
 from doppler.search import (
     BestSoFar,
     Budget,
+    GreedyEpisode,
     SearchStep,
+    estimates_step,
     load_policy,
-    policy_steps,
     search,
     search_settings,
 )
@@ -88,13 +90,14 @@ def methods_of(problem: Problem, policy: Policy) -> Iterator[tuple[str, float, f
     settings = search_settings()
     for name in METHODS:
         begin_s = time.process_time()
-        if name == "without policy":
-            drafts = instantiate(settings.drafts, _convert_="all")
-            steps = [instantiate(settings.estimates)(drafts=drafts)]
+        if name == "policy":
+            step: SearchStep = GreedyEpisode(policy=policy, views=mergings(make_view(problem)))
+        elif name == "at once":
+            step = estimates_step(settings, policy, make_view(problem))
         else:
-            greedy, estimates, _ = policy_steps(settings, policy, make_view(problem))
-            steps = [greedy] if name == "policy" else [estimates]
-        seconds = searched(steps, problem)
+            drafts = instantiate(settings.drafts, _convert_="all")
+            step = instantiate(settings.estimates)(drafts=drafts)
+        seconds = searched([step], problem)
         yield name, seconds, time.process_time() - begin_s
 
 
@@ -124,10 +127,14 @@ def cells(options: argparse.Namespace, policy: Policy) -> Iterator[Cell]:
 
 def mean(chosen: Sequence[Cell], method: str) -> str:
     """The geometric mean, and its interval."""
-    logs = np.log([cell.over[method] for cell in chosen])
+    found = np.array([cell.over[method] for cell in chosen])
+    logs = np.log(found[np.isfinite(found)])
+    if len(logs) == 0:
+        return "none fits"
     half = 1.96 * logs.std(ddof=1) / np.sqrt(len(logs)) if len(logs) > 1 else np.nan
     low, high = np.exp([logs.mean() - half, logs.mean() + half])
-    return f"{np.exp(logs.mean()):.3f} ({low:.3f} to {high:.3f})"
+    lacking = f", {len(found) - len(logs)} do not fit" if len(logs) < len(found) else ""
+    return f"{np.exp(logs.mean()):.3f} ({low:.3f} to {high:.3f}){lacking}"
 
 
 def print_tables(found: Sequence[Cell]) -> None:

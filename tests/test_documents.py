@@ -119,7 +119,10 @@ def test_every_configuration_file_composes_and_instantiates(file, tmp_path):
     if (group, choice) in (("workload", "file"), ("experiment", "optima")):
         (tmp_path / "graph.txt").write_text("2\n\n0\n1\n100,400\n100,400\n")
         overrides.append(f"workload.path={tmp_path}/graph.txt")
-    if (group, choice) in (("workload", "answers"), ("experiment", "router")):
+    if (group, choice) in (
+        *(("workload", "answers"), ("workload", "answers_program")),
+        *(("experiment", "router"), ("experiment", "program")),
+    ):
         overrides.append(f"workload.path={write_answers(tmp_path / 'answers.csv')}")
     if (group, choice) == ("workload", "torch"):
         overrides.append("workload.module=benchmarks.torch_modules:mlp")

@@ -19,6 +19,7 @@ from doppler.errors import InputError
 from doppler.files import read_json
 from doppler.files.values import read_integers, read_object, read_text
 from doppler.graph import DataflowGraph
+from doppler.graph.alternatives import fastest
 from doppler.graph.formats import write_atomically
 from doppler.graph.levels import longest_paths, topological_order
 from doppler.pricing import given_prices, measured_seconds, modelled_prices
@@ -156,6 +157,10 @@ def build(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None = None
         prices = given_prices(graph, graph.given_costs, cluster, costs)
     else:
         prices = modelled_prices(graph, cluster, costs)
+    if graph.ops.alternatives:  # who chooses none runs the fastest of each device (doppler.choices)
+        where = f"graph {graph.name!r}"
+        fast_VD = fastest(graph.ops.alternatives, prices.op_seconds, where)
+        prices = prices._replace(op_seconds=fast_VD)
     groups = groups_of(graph)
     restrict(graph, cluster, groups, prices.op_seconds)
     arrays = make_arrays(graph, prices, groups)

@@ -131,9 +131,10 @@ def measure_placements(
 
 
 def check_hosts(system: object, problem: Problem) -> None:
-    """Refuse a machine of several hosts where a system says why it knows of one only.
+    """Refuse a machine that a system cannot run a problem on, before anything has begun.
 
-    system: its ``one_host`` says why; those that have none know hosts.
+    system: its ``one_host`` says why it knows of one host only, its ``check`` raises what else is
+    wrong; those that have none know hosts, and all machines.
 
     Raises:
         InputError: names the cluster.
@@ -144,3 +145,5 @@ def check_hosts(system: object, problem: Problem) -> None:
             f"cluster {cluster.name!r}: has {cluster.num_hosts} hosts, and {why}; use "
             "simulator=work_conserving, or cluster.hosts=1"
         )
+    if (check := getattr(system, "check", None)) is not None:
+        check(problem)

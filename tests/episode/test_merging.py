@@ -111,6 +111,17 @@ def test_mergings_are_of_edges_that_take_several_ops_to_move_under_caps_of_sever
     assert len({view.arrays.group.tobytes() for view in views}) == len(views), "each once"
 
 
+@pytest.mark.parametrize("num_devices", [3, 6])
+def test_where_moving_costs_most_one_device_may_have_what_several_would_have(num_devices):
+    # A chain of 12 ops, of which each device would have 4 or 2: caps of one, two and four shares.
+    edges = [(v, v + 1, 9 - 0.1 * v) for v in range(11)]
+    problem = build(graph_of([1] * 12, edges), cluster_of([1.0] * num_devices))
+    views = mergings(make_view(problem))
+    largest = {int(np.bincount(view.arrays.group).max()) for view in views if view.is_merged}
+    share = 12 // num_devices
+    assert {share, 2 * share, min(4 * share, 12)} <= largest
+
+
 def test_mergings_do_not_depend_on_the_unit_of_time_nor_on_how_large_the_rest_of_the_graph_is():
     def labels(num_ops: int, unit: float) -> list[list[int]]:
         edges = [(v, v + 1, unit * (3 + v)) for v in range(5)]

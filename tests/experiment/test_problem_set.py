@@ -27,6 +27,22 @@ def test_lines_are_swept_over_their_values(no_hydra):
     ] * 3
 
 
+def test_of_a_sweep_and_of_each_of_its_lines_problems_are_the_same(no_hydra):
+    swept = "workload=synthetic,chainmm workload.name=a,b cluster=mixed cluster.num_devices=3,2"
+    alone = [
+        f"workload={workload} workload.name={name} cluster=mixed cluster.num_devices={num}"
+        for workload in ("synthetic", "chainmm")
+        for name in "ab"
+        for num in (3, 2)
+    ]
+    found = list(problems_of([swept], "problems"))
+    expected = [one for line in alone for one in problems_of([line], "problems")]
+    assert [one.hash for one in found] == [one.hash for one in expected]
+    assert [one.graph.name for one in found] == ["a", "a", "b", "b"] * 2
+    later = problems_of([swept, "workload=synthetic cluster=mixed"], "problems")
+    assert list(later)[-1].graph.name == "layered_100_0", "no value is left of the lines before"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -12,6 +12,7 @@ from problems import cluster_of, graph_of, hosted_problem, random_problem
 from scipy.stats import chi2
 
 from doppler.episode import make_view, merged
+from doppler.episode.experts import SEL_BEGINNING
 from doppler.errors import InputError
 from doppler.policies import Decisions, DualPolicy
 from doppler.policies.dual_replay import placed_before
@@ -549,6 +550,18 @@ def test_what_experts_count_is_replayed(merge):
     np.testing.assert_allclose(replayed(policy, view, decisions), decisions.log_prob, atol=1e-3)
     without = make_policy(sharpness=5.0, experts=False)
     assert np.abs(replayed(without, view, decisions) - decisions.log_prob).min() > 1.0
+
+
+def test_the_surer_experts_are_the_nearer_are_episodes_to_the_greedy_one():
+    view, near = make_view(random_problem(4, num_ops=25, num_devices=4, costs="distinct")), []
+    for sureness in (1.0, 10.0):
+        policy = make_policy(sureness=sureness)
+        np.testing.assert_allclose(
+            policy.sel_experts.detach(), sureness * np.array(SEL_BEGINNING), rtol=1e-6
+        )
+        greedy, drawn = (policy.rollout(view, *how, generator()) for how in ((1, 0.0), (64, None)))
+        near.append((drawn.op == greedy.op).mean())
+    assert near[1] > near[0] + 0.1
 
 
 def test_experts_are_left_out_where_the_ablation_says_so():

@@ -113,7 +113,7 @@ def test_remembered_starts_are_those_asked_anew(name):
             for d in rng.permutation(problem.num_devices)[: rng.integers(3)].tolist():
                 is_known = episode.on_device[v, d]["asked"] >= episode.queues.changed[d]
                 remembered += bool(is_known)
-                expected = try_start(p, episode.queues, v, d, False)
+                expected = try_start(p, episode.queues, v, d)
                 assert queued_start(p, episode, v, d) == expected
         place(p, w, episode, int(rng.integers(num)), int(rng.integers(problem.num_devices)))
     assert name != "h100x8" or remembered > 20

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from doppler.errors import InputError
 from doppler.report.rows import read_results
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -52,6 +53,37 @@ def test_what_stage_two_searches_on_is_chosen(run, tmp_path):
     assert simulated["system"] == "work_conserving"
     directories = tmp_path.glob("pipeline/*/dgx_h100x16/doppler/seed=0-*")
     assert len(list(directories)) == 2, "simulated and executed ones are apart"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("executor.agents=5", "executor.agents: 5, but cluster 'host' has 4 devices"),
+        ("executor.launcher=torchrun", "executor.launcher: torchrun has not started this process"),
+    ],
+)
+def test_what_agents_cannot_do_is_refused_before_anything_is_removed(
+    run, tmp_path, override, message
+):
+    with pytest.raises(InputError) as error:
+        run(*EVALUATE, "baseline=[round_robin]", override)
+    assert str(error.value) == message
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_agents(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node", "2", PROJECT / "src/run.py", *EVALUATE]
+    small = ("baseline=[round_robin]", "workload.params.n=64", "executor.launcher=torchrun")
+    done = subprocess.run(
+        [*command, *small, f"output_dir={tmp_path}"], cwd=PROJECT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    agents = json.loads(only(tmp_path.rglob("agents.json")).read_text())
+    assert [one["rank"] for one in agents] == [0, 1]
+    assert only(tmp_path.rglob("summary.json"))
+    assert gone(one["pid"] for one in agents)
 
 
 def test_a_run_that_says_nothing_of_systems_is_named_as_before_there_were_any(configure):

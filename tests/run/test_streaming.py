@@ -7,6 +7,7 @@ import pytest
 from recorded_answers import write_answers
 
 from doppler.errors import InputError
+from doppler.report.page import write_report
 
 pytest.importorskip("sklearn")
 
@@ -86,3 +87,20 @@ def test_a_placer_against_its_levels(run, tmp_path):
     assert second["compared"]["always 64"] == {**compared["always 64"]}
     with pytest.raises(InputError, match="records of other problems"):
         run("method=placer", f"stage.problems=[{LINE.replace('1,2,3', '4')!r}]", where)
+
+
+def test_a_report_says_what_streams_came_to(run, answers, tmp_path):
+    for seed in (0, 1):
+        run(*answers, "method=random_mixture", f"seed={seed}")
+    run(*answers, "method=always_large")
+    markdown, damaged = write_report([tmp_path / "stream"], tmp_path / "report")
+    assert not damaged
+    (line,) = [line for line in markdown.splitlines() if "random_mixture" in line]
+    assert "share 0.5" in line and "±" in line and line.rstrip(" |").endswith("2")
+    assert "always_large" in markdown
+    assert (tmp_path / "report/report.html").exists()
+    damage = next(tmp_path.glob("stream/answers/*/always_large/*/summary.json"))
+    summary = json.loads(damage.read_text())
+    damage.write_text(json.dumps({**summary, "controls": 3}))
+    with pytest.raises(InputError, match="not the summary of a stream"):
+        write_report([tmp_path / "stream"], tmp_path / "report")

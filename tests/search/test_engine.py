@@ -13,7 +13,7 @@ from doppler.baselines import Annealing, Clustering
 from doppler.episode import make_view, merged_at_random
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
-from doppler.problem import Placement
+from doppler.problem import Placement, topological_priority
 from doppler.search import (
     AnnealEstimates,
     AnnealFromBest,
@@ -312,3 +312,34 @@ def test_under_jitter_what_is_found_is_confirmed_before_it_counts():
         search(steps, best, Budget(evaluations=300), generator())
         assert best.placement is not None
         assert best_of(session, confirmations=3).confirm(best.placement) == best.seconds
+
+
+class _Counting:
+    """A step that always finds the same placement, and counts its turns."""
+
+    share, repeats = None, True
+
+    def __init__(self):
+        self.turns = 0
+
+    def search(self, best, evaluations, rng, *, walks=1):
+        self.turns += 1
+        problem = best.session.problem
+        device = np.zeros((1, problem.num_ops), np.int64)
+        best.measure(device, topological_priority(problem)[None], rng)
+
+
+def test_within_seconds_the_bound_ends_a_search_and_evaluations_are_all_used():
+    problem = random_problem(3)
+    with WorkConserving().open(problem) as session:
+        found = BestSoFar(session=session, confirmations=0, seed=0)
+        rng = np.random.default_rng(0)
+        first = _Counting()
+        search([first], found, Budget(evaluations=1), rng)
+        for enough_s, ends in ((found.seconds, True), (0.5 * found.seconds, False)):
+            anew = BestSoFar(session=session, confirmations=0, seed=0)
+            step, other = _Counting(), _Counting()
+            search([step, other], anew, Budget(seconds=0.2), rng, enough_s=enough_s)
+            assert (step.turns == 1) == ends
+            if ends:
+                assert other.turns == 0

@@ -48,6 +48,7 @@ from doppler.warming import alone, warm_up
 
 # Of the call, unless evaluations are given, and what share of them the search has at least.
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
+_EXACT = 1e-9  # sums of the same seconds in another order differ in their last digits
 _Method = str | Baseline | Sequence[SearchStep]
 
 
@@ -83,7 +84,8 @@ def place(
             describes one as conf/cluster does, or a `Cluster`. For a module a preset is what was
             measured, and f32 runs at f32 rates unless torch allows TF32; for a graph the peaks.
         seconds: of the call, 60 by default: export, splitting, pricing and search, of which the
-            last gets a fifth at least. Compilation comes on top (`doppler warm`).
+            last gets a fifth at least, but ends where the lower bound is reached. Compilation comes
+            on top (`doppler warm`).
         example_kwargs: what else the module is called with, by keyword.
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
@@ -123,7 +125,10 @@ def place(
             source = _imported(model, example_inputs, example_kwargs, training, learning_rate)
         graph = split(source.program, machine, decomposition, phases, plans)
     problem, bound, single_s = _priced(graph, source, machine, executing, phases)
-    best, evaluations = _search(make_steps(problem), problem, executing, budget, phases, seed)
+    enough_s = bound.seconds * (1.0 + _EXACT)
+    best, evaluations = _search(
+        make_steps(problem), problem, executing, budget, phases, seed, enough_s
+    )
     return Placed(
         problem=problem,
         placement=best.placement,
@@ -175,15 +180,22 @@ def _search(
     budget: Budget,
     phases: Phases,
     seed: int,
+    enough_s: float,
 ) -> tuple[Any, int]:
-    """The best so far at the end, which has a placement, and the executions that it took."""
+    """The best so far at the end, which has a placement, and the executions that it took.
+
+    What reaches the lower bound ends the search: of a simulator without jitter, whose seconds are
+    those that the bound is of.
+    """
     with phases.timed("compile", counts=False):
         _warm_up(system, steps)
     with phases.timed("search"), system.open(problem) as session:
         confirmations = search_settings().confirmations
         best = BestSoFar(session=session, confirmations=confirmations, seed=seed)
         budget = replace(budget, seconds=phases.left_s(_LEAST_SEARCH))
-        effort = search(steps, best, budget, np.random.default_rng(seed))
+        exact = system.kind == "simulated" and not session.is_random
+        rng = np.random.default_rng(seed)
+        effort = search(steps, best, budget, rng, enough_s=enough_s if exact else 0.0)
     if best.placement is None:
         raise InputError(
             f"{problem.graph.name}: no placement of {effort.evaluations:,} fits in the memory of "

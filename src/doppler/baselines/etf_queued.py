@@ -86,7 +86,7 @@ def _first_to_start(p, s, q, key_V, candidates, size):
         for d in range(len(s.devices)):
             # What cannot beat the best so far need not be asked when its data would be there.
             if may_run(p, s, v, d) and q.device_free[d] <= time + s.tie_s:
-                start = min(start, try_start(p, q, v, d, False))
+                start = min(start, try_start(p, q, v, d))
         together = start <= time + s.tie_s
         if start < time - s.tie_s or (together and key_V[v] < key_V[candidates[best]]):
             best, time = i, min(start, time)
@@ -101,7 +101,7 @@ def _first_to_end(p, s, q, v, seed, draw):
         if not may_run(p, s, v, d):
             continue
         over = overflow_bytes(p, s, v, d)
-        end = try_start(p, q, v, d, False) + p.op_seconds[v, d]
+        end = try_start(p, q, v, d) + p.op_seconds[v, d]
         if over < least or (over == least and end < time - s.tie_s):
             best, tied, least, time = d, 1, over, end
         elif over == least and end <= time + s.tie_s:

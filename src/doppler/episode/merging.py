@@ -12,8 +12,9 @@ from doppler.restrictions import listed
 # Loads up to which groups are merged at random.
 _LOADS = (0.1, 1.0)
 # Heavy edges, as transfers over the mean op; mean ops that a group may have, and the share of what
-# a device has that it may have at most.
+# a device has that it may have at most; where moving costs most, shares of several devices.
 _WEIGHTS, _CAPS, _HEAVY_LOAD = (1.0, 2.0, 4.0, 8.0), (4.0, 16.0), 0.35
+_SHARES = (1.0, 2.0, 4.0)
 # Of graphs of more ops: one of each.
 _MOST_OPS, _OF_LARGE = 1024, (8.0, 16.0)
 
@@ -62,11 +63,14 @@ def mergings(view: View) -> list[View]:
     Of large graphs there is one merged view, of the heaviest edges: of nine families of 3,000 and
     10,000 ops all eight together were 0.2% better.
     """
-    mean_op_s, most_s = view.arrays.mean_op_s, _HEAVY_LOAD * _fair_share_s(view)
+    mean_op_s, share_s = view.arrays.mean_op_s, _fair_share_s(view)
     views, known = [view], {view.arrays.group.tobytes()}
     choices = product(_WEIGHTS, _CAPS) if view.problem.num_ops <= _MOST_OPS else [_OF_LARGE]
-    for weight, cap in choices:
-        one = merged(view, least_weight_s=weight * mean_op_s, cap_s=min(cap * mean_op_s, most_s))
+    limits = [(weight, min(cap * mean_op_s, _HEAVY_LOAD * share_s)) for weight, cap in choices]
+    if view.problem.num_ops <= _MOST_OPS:
+        limits += [(weight, share * share_s) for weight, share in product(_WEIGHTS, _SHARES)]
+    for weight, cap_s in limits:
+        one = merged(view, least_weight_s=weight * mean_op_s, cap_s=cap_s)
         label = one.arrays.group.tobytes()
         if label not in known:
             known.add(label)

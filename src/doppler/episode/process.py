@@ -161,7 +161,7 @@ def queued_start(p, e, v, d):
     """
     on = e.on_device[v, d]
     if on.asked < e.queues.changed[d]:
-        on.queued_start = try_start(p, e.queues, v, d, False)
+        on.queued_start = try_start(p, e.queues, v, d)
         on.asked = e.queues.num_placed[0]
     return on.queued_start
 

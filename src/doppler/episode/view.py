@@ -224,10 +224,12 @@ def _whole_series(step_VV: FloatArray) -> FloatArray:
     factorise, invert = get_lapack_funcs(("potrf", "potri"), dtype=np.float64)
     factor, failed = factorise(np.identity(len(step_VV)) - step_VV, lower=1)
     assert not failed, "retentions are below 1"
-    lower, _ = invert(factor, lower=1)
-    total = np.tril(lower) + np.tril(lower, -1).T
+    lower, _ = invert(factor, lower=1)  # what is above the diagonal is 0
+    total = lower + lower.T
+    np.fill_diagonal(total, lower.diagonal())
     total /= total.sum(axis=0)
-    return np.where(total < _NEGLIGIBLE, 0.0, total)
+    total[total < _NEGLIGIBLE] = 0.0
+    return total
 
 
 def _diffusion_kernels(
@@ -243,11 +245,13 @@ def _diffusion_kernels(
         weight_E = transfer_E if weighted else np.ones(len(edges))
         one_way = sp.csr_array((weight_E, (edges.src, edges.dst)), shape=(num_ops, num_ops))
         series.append(_whole_series(_step(one_way + one_way.T, retention, num_ops).toarray()))
-    kernel_VVK = np.stack(series, axis=-1, dtype=np.float32, casting="same_kind")
-    kept_VV = kernel_VVK.any(axis=-1)
+    kept_VV = np.logical_or.reduce([one_VV != 0.0 for one_VV in series])
     row_ptr = np.append(0, kept_VV.sum(axis=1).cumsum())
-    columns = np.ascontiguousarray(np.nonzero(kept_VV)[1])
-    return row_ptr, columns, kernel_VVK[kept_VV]
+    entries = np.flatnonzero(kept_VV)
+    kernel = np.empty((len(entries), len(series)), np.float32)
+    for k, one_VV in enumerate(series):
+        kernel[:, k] = one_VV.ravel()[entries]
+    return row_ptr, entries % num_ops, kernel
 
 
 def device_classes(problem: Problem) -> IntArray:

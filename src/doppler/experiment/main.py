@@ -8,6 +8,7 @@ sweep that fails does not end the sweep: what failed is named at the end, whiche
 it. Started again, a sweep runs what is not finished.
 """
 
+import atexit
 import math
 import os
 import sys
@@ -32,6 +33,12 @@ _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 def run(arguments: list[str]) -> int:
     """Run what a command line says, one configuration or a sweep; return the exit code."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from doppler.executor.hosts import torchrun
+
+        if torchrun.rank():
+            return torchrun.serve_all()
+        atexit.register(torchrun.end)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composition through, to be told here
     conf = str(resource("conf"))
     entry = hydra.main(version_base="1.3", config_path=conf, config_name="config")(main)

@@ -20,12 +20,15 @@ from doppler.streams import (
     WHICH,
     Allocator,
     Always,
+    AnyStream,
     BestFixed,
     Hindsight,
+    LabelledStream,
     Oracle,
     Played,
     Stream,
     StreamGraph,
+    check_fits,
     play,
 )
 from doppler.waiting import waiting
@@ -55,7 +58,7 @@ class StreamStage(Stage):
 
     def check(self, spec: Specification) -> None:
         """See Stage."""
-        stream_of(spec)
+        check_fits(stream_of(spec), self.allocator)
         super().check(spec)
 
     def introduce(self, run: Run) -> None:
@@ -76,7 +79,6 @@ class StreamStage(Stage):
         told = controls(stream, order_N, played)
         write_atomically(directory / PLAYED_FILE, _played_csv(played))
         write_atomically(directory / CONTROLS_FILE, _controls_csv(told))
-        mixture = told["random_mixture"]["accuracy"]
         summary = {
             **identity(run),
             "method": self.allocator.name,
@@ -84,7 +86,7 @@ class StreamStage(Stage):
             "order": self.order,
             "accuracy": played.accuracy,
             "cost": played.mean_cost,
-            "above_random_mixture": played.accuracy - mixture,
+            "shares": _shares(stream, played),
             "controls": told,
         }
         run.directory.write_summary(summary)
@@ -101,7 +103,7 @@ class StreamStage(Stage):
             f"{title}{summary['seed']}, order {summary['order']}",
             ("method",),
             ("accuracy", "cost"),
-            note="random mixture, oracle: at the same cost",
+            note="random mixture, oracle: at this cost",
         )
         table.add_row(summary["method"], f"{summary['accuracy']:.4f}", f"{summary['cost']:.4f}")
         for name, one in summary["controls"].items():
@@ -109,7 +111,7 @@ class StreamStage(Stage):
         run.console.print(table)
 
 
-def stream_of(spec: Specification) -> Stream:
+def stream_of(spec: Specification) -> AnyStream:
     """The stream of the workload.
 
     Raises:
@@ -123,8 +125,12 @@ def stream_of(spec: Specification) -> Stream:
     return graph.stream
 
 
-def controls(stream: Stream, order_N: Any, played: Played) -> dict[str, dict[str, float]]:
+def controls(stream: AnyStream, order_N: Any, played: Played) -> dict[str, dict[str, float]]:
     """What learns nothing, or knows all, on the same inputs; at the same cost where it has one."""
+    if isinstance(stream, LabelledStream):
+        right = float((stream.expert == stream.label).mean())
+        return {"expert": {"accuracy": right, "cost": float(stream.cost[-1])}}
+    assert isinstance(stream, Stream)
     rng = np.random.default_rng(0)
     small, large = (play(stream, order_N, Always(which=one), rng) for one in WHICH)
     told = {
@@ -136,7 +142,8 @@ def controls(stream: Stream, order_N: Any, played: Played) -> dict[str, dict[str
     told["random_mixture"] = {"accuracy": mixed, "cost": played.mean_cost}
     dearest = float(stream.cost.max())
     most = played.mean_cost / dearest if dearest > 0 else 1.0
-    for one in (BestFixed(), Oracle(share=min(1.0, most))):
+    knowing: list[Any] = [BestFixed(), Oracle(share=min(1.0, most))]
+    for one in knowing:
         known = play(stream, order_N, one, rng)
         told[one.name] = {"accuracy": known.accuracy, "cost": known.mean_cost}
     return told
@@ -146,7 +153,13 @@ def mixture_accuracy(stream: Stream, share: float) -> float:
     """What is to be expected of `RandomMixture`, its draws averaged out."""
     small, large = int(stream.cost.argmin()), int(stream.cost.argmax())
     mixed_NM = (1.0 - share) * stream.right[:, :, small] + share * stream.right[:, :, large]
-    return float(mixed_NM.prod(axis=1).mean())
+    return float(stream.joined(mixed_NM).mean())
+
+
+def _shares(stream: AnyStream, played: Played) -> dict[str, float]:
+    """Of all choices, by backend or level."""
+    counts = np.bincount(played.choice.ravel(), minlength=len(stream.backends))
+    return dict(zip(stream.backends, (counts / played.choice.size).tolist(), strict=True))
 
 
 def _share(cost: float, least: float, most: float) -> float:

@@ -1,5 +1,6 @@
 """What is to run: the dataflow graph, its levels, its file formats."""
 
+from doppler.graph.alternatives import Alternative
 from doppler.graph.dataflow import (
     DataflowGraph,
     Edges,
@@ -15,6 +16,7 @@ from doppler.graph.networkx_format import from_networkx, to_networkx
 from doppler.graph.synthetic import synthetic
 
 __all__ = [
+    "Alternative",
     "Box",
     "DataflowGraph",
     "Edges",

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from doppler.graph.alternatives import Alternative
 from doppler.graph.kernel import Box, KernelSpec, Read, Tensor
 from doppler.graph.validation import validate
 
@@ -36,7 +37,8 @@ class Ops:
     number in it; node -1 means unknown. group: ops of one group run on one device, wherever that
     is; -1: of none. pinned: the device that an op has to run on; -1: any. Or empty, where the graph
     cannot be executed: kernels: what each op computes; reads: of which pieces its operands consist;
-    boxes: which part of the node's tensor its result is. Reads need the other two.
+    boxes: which part of the node's tensor its result is. Reads need the other two. alternatives: of
+    each op, the backends that can run it; none of ops that run as their costs say. Or empty.
     """
 
     names: tuple[str, ...]
@@ -52,6 +54,7 @@ class Ops:
     kernels: tuple[KernelSpec | None, ...] = ()
     reads: tuple[tuple[Read, ...], ...] = ()
     boxes: tuple[Box, ...] = ()
+    alternatives: tuple[tuple[Alternative, ...], ...] = ()
 
     @classmethod
     def make(
@@ -70,6 +73,7 @@ class Ops:
         kernels: Sequence[KernelSpec | None] = (),
         reads: Sequence[tuple[Read, ...]] = (),
         boxes: Sequence[Box] = (),
+        alternatives: Sequence[Sequence[Alternative]] = (),
     ) -> "Ops":
         """Fill the columns that are not given: names ``op0, op1, ...``, zero bytes, -1 else."""
         flops_V = _frozen(flops, np.float64)
@@ -90,6 +94,7 @@ class Ops:
             kernels=tuple(kernels),
             reads=tuple(reads),
             boxes=tuple(boxes),
+            alternatives=tuple(map(tuple, alternatives)),
         )
 
     def __len__(self) -> int:

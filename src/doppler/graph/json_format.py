@@ -20,6 +20,7 @@ from doppler.files.values import (
     read_shape,
     read_text,
 )
+from doppler.graph.alternatives import alternative_rows, read_alternatives
 from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops
 from doppler.graph.given_costs import (
     edge_entry,
@@ -37,7 +38,7 @@ _OP_KEYS = (
     *("name", "kind", "dtype", "flops", "read_bytes", "output_bytes", "node", "block"),
     *("box", "kernel", "reads", "given_seconds"),
 )
-_NEW_OP_KEYS = ("group", "pinned")  # of version 2
+_NEW_OP_KEYS = ("group", "pinned", "alternatives")  # of version 2
 _EDGE_KEYS = ("src", "dst", "bytes", "region", "given_seconds")
 _INPUT_KEYS = ("name", "node", "block", "bytes", "consumers", "box")
 _KERNEL_KEYS = ("expression", "operand_shapes", "operand_dtypes", "output_shape", "dtype")
@@ -89,6 +90,8 @@ def _op_rows(graph: DataflowGraph) -> list[dict[str, Any]]:
             row["kernel"] = vars(kernel)
         if ops.reads:
             row["reads"] = [_read_row(read) for read in ops.reads[v]]
+        if ops.alternatives and ops.alternatives[v]:
+            row["alternatives"] = alternative_rows(ops.alternatives[v])
         if given is not None:
             row.update(op_entry(given, v))
         rows.append(row)
@@ -210,6 +213,9 @@ def _ops(table: Table) -> Ops:
         kernels=table.values("kernel", _kernel) if table.has("kernel") else (),
         reads=table.values("reads", _reads, default=[]) if table.has("reads") else (),
         boxes=table.values("box", _box) if table.has("box") else (),
+        alternatives=(
+            table.values("alternatives", read_alternatives) if table.has("alternatives") else ()
+        ),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.errors import InputError
+from doppler.graph.alternatives import check_alternatives
 from doppler.graph.levels import find_cycle
 from doppler.graph.reads import check_blocks, regions_of_reads
 
@@ -57,7 +58,8 @@ def _check_ops(graph: "DataflowGraph") -> None:
     ):
         if len(getattr(ops, column)) != num:
             raise InputError(f"{where}: {len(getattr(ops, column))} op {column} for {num} ops")
-    for column in ("kernels", "reads", "boxes"):
+    check_alternatives(ops.alternatives, where)
+    for column in ("kernels", "reads", "boxes", "alternatives"):
         if len(getattr(ops, column)) not in (0, num):
             raise InputError(f"{where}: {len(getattr(ops, column))} {column} for {num} ops")
     for column in ("flops", "read_bytes", "output_bytes"):

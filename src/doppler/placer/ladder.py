@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from hydra.utils import instantiate
@@ -40,7 +41,8 @@ class Level:
 
 
 def _etf(settings: DictConfig, policy: Policy, problem: Problem) -> Sequence[SearchStep]:
-    return [PlaceOnce(baseline=QueuedETF(evaluations=1))]
+    once: Any = QueuedETF(evaluations=1)
+    return [PlaceOnce(baseline=once)]
 
 
 def _at_once(settings: DictConfig, policy: Policy, problem: Problem) -> Sequence[SearchStep]:

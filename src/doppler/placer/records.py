@@ -108,10 +108,18 @@ def _read(line: str, where: str) -> LadderRecord:
     for key, length in lengths.items():
         if len(lists[key]) != length or (key != "features" and min(lists[key]) <= 0):
             raise InputError(f"{where}: {key}: expected {length} numbers above 0")
-    numbers = {
-        key: read_number(row[key], f"{where}: {key}") for key in ("bound_s", "known_s", "before_s")
-    }
-    return LadderRecord(name=text_of(row["name"], f"{where}: name"), **numbers, **lists)
+    bound_s, known_s, before_s = (
+        read_number(row[key], f"{where}: {key}") for key in ("bound_s", "known_s", "before_s")
+    )
+    return LadderRecord(
+        name=text_of(row["name"], f"{where}: name"),
+        bound_s=bound_s,
+        known_s=known_s,
+        before_s=before_s,
+        features=lists["features"],
+        found_s=lists["found_s"],
+        took_s=lists["took_s"],
+    )
 
 
 class _Replayed:

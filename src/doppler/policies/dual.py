@@ -27,7 +27,7 @@ from doppler.episode import (
 from doppler.episode.experts import PLC_BEGINNING, SEL_BEGINNING
 from doppler.episode.view import LARGE
 from doppler.errors import InputError
-from doppler.options import DepthOrNone, Width, checked
+from doppler.options import DepthOrNone, Positive, Width, checked
 from doppler.policies.choosing import SAMPLE
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import (
@@ -109,6 +109,7 @@ class DualPolicy(nn.Module):
     choose, ties at random ("b_level", "earliest_start"); decisions to follow are followed all the
     same. look_ahead: whether more than the published features is seen.
     experts: whether logits begin with a list scheduler's; without look_ahead they never do.
+    sureness: times what new weights have of it; the more, the less do their episodes differ.
 
     Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy; the features that depend on
     the placement, and the sizes, are ours.
@@ -129,6 +130,7 @@ class DualPolicy(nn.Module):
         plc: Literal["learned", "earliest_start"] = "learned",
         look_ahead: bool = True,
         experts: bool = True,
+        sureness: Positive = 1.0,
     ) -> None:
         super().__init__()
         seen = OP_FEATURES if look_ahead else PUBLISHED_OP_FEATURES
@@ -141,17 +143,16 @@ class DualPolicy(nn.Module):
         self._make_heads(num_static, width, sel_hidden, plc_hidden)
         self._sel_learned, self._plc_learned = sel == "learned", plc == "learned"
         self.sel_experts, self.plc_experts = (
-            nn.Parameter(torch.tensor(known)) for known in (SEL_BEGINNING, PLC_BEGINNING)
+            nn.Parameter(sureness * torch.tensor(known)) for known in (SEL_BEGINNING, PLC_BEGINNING)
         )
-        knows = experts and look_ahead
-        if not self._sel_learned:
-            make_even(self.sel_out.weight)
-        if not self._plc_learned:
-            make_even(self.plc_out.weight)
-        if not (knows and self._sel_learned):
-            make_even(self.sel_experts)
-        if not (knows and self._plc_learned):
-            make_even(self.plc_experts)
+        for learned, out, known in (
+            (self._sel_learned, self.sel_out, self.sel_experts),
+            (self._plc_learned, self.plc_out, self.plc_experts),
+        ):
+            if not learned:
+                make_even(out.weight)
+            if not (learned and experts and look_ahead):
+                make_even(known)
         if not look_ahead:
             self._blind()
         self._tensors: dict[str, ViewTensors] = {}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from doppler.episode import View, make_episode
-from doppler.options import DepthOrNone, Width, checked
+from doppler.options import DepthOrNone, Positive, Width, checked
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual import DualPolicy, StaticParts
 from doppler.policies.dual_replay import SelRows, plc_choices, sel_choices
@@ -36,6 +36,7 @@ class _Options(TypedDict):
     plc: NotRequired[Literal["learned", "earliest_start"]]
     look_ahead: NotRequired[bool]
     experts: NotRequired[bool]
+    sureness: NotRequired[Positive]
 
 
 @checked

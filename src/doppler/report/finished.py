@@ -101,7 +101,7 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[FinishedRun], list[str]]:
             except (InputError, OSError) as error:
                 damaged.setdefault(path.resolve(), " ".join(str(error).split()))
                 continue
-            if run.rows or "fidelity" in run.summary:
+            if run.rows or {"fidelity", "accuracy"} & run.summary.keys():
                 found.setdefault(path.resolve(), run)
     if not found:
         if damaged:

@@ -25,6 +25,7 @@ from doppler.report.figures import save_curves, save_effort
 from doppler.report.finished import FinishedRun, find_runs
 from doppler.report.rendering import to_html, to_latex, to_markdown
 from doppler.report.schedules import Schedule, best_run, best_schedules, save_placement
+from doppler.report.streams import stream_tables
 from doppler.report.tables import (
     fidelity_tables,
     result_tables,
@@ -104,7 +105,9 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
         sections.append(Section(title="Cost of training", tables=training))
     if fidelity:
         sections.append(Section(title="Fidelity", tables=fidelity, pictures=_fidelity(found)))
-    tables = [*results, *training, *fidelity]
+    if streams := stream_tables(found):
+        sections.append(Section(title="Streams", tables=streams))
+    tables = [*results, *training, *fidelity, *streams]
     name = ", ".join(dict.fromkeys(folder.resolve().name for folder in folders))
     markdown = to_markdown(first, tables, damaged)
     columns = table.drop(columns=["section", "order"], errors="ignore")

@@ -3,6 +3,7 @@
 from doppler.search.best_so_far import NOTHING, BestSoFar, Found
 from doppler.search.combined import Combined
 from doppler.search.configured import (
+    estimates_step,
     load_policy,
     methods,
     policy_steps,
@@ -43,6 +44,7 @@ __all__ = [
     "PlaceAgain",
     "PlaceOnce",
     "SearchStep",
+    "estimates_step",
     "load_policy",
     "methods",
     "policy_steps",

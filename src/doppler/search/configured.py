@@ -81,10 +81,15 @@ def policy_steps(settings: DictConfig, policy: Policy, view: View) -> Sequence[S
         policy: whose placements these are.
         view: of the problem.
     """
+    greedy = GreedyEpisode(policy=policy, views=mergings(view))
+    return [greedy, estimates_step(settings, policy, view), instantiate(settings.anneal)]
+
+
+def estimates_step(settings: DictConfig, policy: Policy, view: View) -> SearchStep:
+    """The second of `policy_steps`, which one execution is enough for."""
     episodes = [Episodes(policy=policy, view=view, merged=merged) for merged in (False, True)]
     drafts = [*episodes, *instantiate(settings.drafts, _convert_="all")]
-    greedy = GreedyEpisode(policy=policy, views=mergings(view))
-    return [greedy, instantiate(settings.estimates)(drafts=drafts), instantiate(settings.anneal)]
+    return instantiate(settings.estimates)(drafts=drafts)
 
 
 def load_policy(weights: str | Path = PRETRAINED) -> Policy:

@@ -82,6 +82,7 @@ def search(
     rng: np.random.Generator,
     *,
     after: Callable[[SearchStep], None] | None = None,
+    enough_s: float = 0.0,
 ) -> Effort:
     """Take one step after another within a budget.
 
@@ -95,6 +96,7 @@ def search(
         budget: of all steps.
         rng: all randomness but that of the clock.
         after: told of every step when it has ended.
+        enough_s: within seconds, a placement that takes no longer ends the search: a bound.
 
     Returns:
         What was used.
@@ -112,14 +114,20 @@ def search(
             step.search(best, min(left, max(num, math.ceil(share))), rng)
         elif budget.seconds is not None:
             left_s = budget.seconds - (time.perf_counter() - begin_s)
-            if left_s > 0 or best.placement is None:
-                _repeat(step, best, min(left_s, share * budget.seconds), rng)
+            if best.placement is None or (left_s > 0 and best.seconds > enough_s):
+                _repeat(step, best, min(left_s, share * budget.seconds), rng, enough_s)
         if after is not None:
             after(step)
     return Effort(best.evaluations - before, time.perf_counter() - begin_s)
 
 
-def _repeat(step: SearchStep, best: BestSoFar, seconds: float, rng: np.random.Generator) -> None:
+def _repeat(
+    step: SearchStep,
+    best: BestSoFar,
+    seconds: float,
+    rng: np.random.Generator,
+    enough_s: float,
+) -> None:
     """Search again and again, each time for most of the time that is left."""
     until_s = time.perf_counter() + seconds
     num, walks = _FIRST * best.num_confirming, len(os.sched_getaffinity(0))
@@ -127,7 +135,7 @@ def _repeat(step: SearchStep, best: BestSoFar, seconds: float, rng: np.random.Ge
         begin_s, before = time.perf_counter(), best.evaluations
         step.search(best, num, rng, walks=walks)
         now_s, used = time.perf_counter(), best.evaluations - before
-        if not step.repeats or used == 0:
+        if not step.repeats or used == 0 or best.seconds <= enough_s:
             return
         each_s, left_s = (now_s - begin_s) / used, until_s - now_s
         if left_s < _REST * seconds or left_s * _PART < each_s:

@@ -74,14 +74,23 @@ def empty_queues(q):
 
 
 @compiled
-def try_start(p, q, v, d, commit):
-    """When v would start on d; with ``commit`` what it reads is sent there."""
-    ready = q.device_free[d]
+def try_start(p, q, v, d):
+    """When v would start on d."""
     for s in range(len(q.into)):
         q.into[s] = q.link_free[s, d]
     if len(p.host) > 0:
         _copy(q.out_free, q.out_then)
         _copy(q.in_free, q.in_then)
+    return _start(p, q, v, d, q.into, q.out_then, q.in_then, False)
+
+
+@compiled
+def _start(p, q, v, d, link_S, out_HN, in_HN, commit):
+    """When v starts on d; links and interfaces are as free as that leaves them.
+
+    link_S: of the links into d. commit: what v reads is sent there.
+    """
+    ready = q.device_free[d]
     for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
         r = p.reads[i]
         src = p.region_src[r]
@@ -92,27 +101,22 @@ def try_start(p, q, v, d, commit):
                 there = q.arrival[r, d]
             else:
                 if q.waits:
-                    there = max(there, q.into[s])
+                    there = max(there, link_S[s])
                 if q.waits and crosses_hosts(p, s, d):
-                    there = _through_interfaces(p, q, r, s, d, there)
+                    there = _through_interfaces(p, out_HN, in_HN, r, s, d, there)
                 else:
                     there += move_seconds(p, r, s, d)
-                q.into[s] = there
+                link_S[s] = there
                 if commit:
                     q.arrival[r, d] = there
         ready = max(ready, there)
-    if commit:
-        for s in range(len(q.into)):
-            q.link_free[s, d] = q.into[s]
-        _copy(q.out_then, q.out_free)
-        _copy(q.in_then, q.in_free)
     return ready
 
 
 @compiled
-def _through_interfaces(p, q, r, s, d, ready):
+def _through_interfaces(p, out_HN, in_HN, r, s, d, ready):
     """When region r, which could go from s to another host's d at ``ready``, is there."""
-    out_N, into_N = q.out_then[p.host[s]], q.in_then[p.host[d]]
+    out_N, into_N = out_HN[p.host[s]], in_HN[p.host[d]]
     out, into = _first_free(out_N, p.nics[p.host[s]]), _first_free(into_N, p.nics[p.host[d]])
     there = max(ready, out_N[out], into_N[into]) + move_seconds(p, r, s, d)
     out_N[out] = there
@@ -140,7 +144,7 @@ def _first_free(free_N, num):
 @compiled
 def place_in_queues(p, q, v, d):
     """Place v on d, after all that was placed before; returns when it starts."""
-    start = try_start(p, q, v, d, True)
+    start = _start(p, q, v, d, q.link_free[:, d], q.out_free, q.in_free, True)
     q.device[v] = d
     q.finish[v] = start + p.op_seconds[v, d]
     q.device_free[d] = q.finish[v]

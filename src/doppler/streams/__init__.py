@@ -8,18 +8,33 @@ from doppler.streams.allocators import (
     Hindsight,
     Oracle,
     RandomMixture,
+    check_fits,
     play,
 )
-from doppler.streams.answers import answers
+from doppler.streams.answers import answers, answers_program
+from doppler.streams.cascade import Cascade
+from doppler.streams.labelled import LabelledStream, digits
 from doppler.streams.router import Router
-from doppler.streams.stream import Played, Stream, StreamGraph, StreamInput, StreamSession
+from doppler.streams.stream import (
+    AnyStream,
+    Played,
+    Stream,
+    StreamGraph,
+    StreamInput,
+    StreamSession,
+)
+from doppler.streams.structured import StructuredReinforce, StructuredThompson
+from doppler.streams.synthetic import synthetic_stream
 
 __all__ = [
     "WHICH",
     "Allocator",
     "Always",
+    "AnyStream",
     "BestFixed",
+    "Cascade",
     "Hindsight",
+    "LabelledStream",
     "Oracle",
     "Played",
     "RandomMixture",
@@ -28,6 +43,12 @@ __all__ = [
     "StreamGraph",
     "StreamInput",
     "StreamSession",
+    "StructuredReinforce",
+    "StructuredThompson",
     "answers",
+    "answers_program",
+    "check_fits",
+    "digits",
     "play",
+    "synthetic_stream",
 ]

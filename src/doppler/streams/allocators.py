@@ -5,14 +5,14 @@ Shape suffixes: N inputs, M modules, K backends, C choices.
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.errors import InputError
 from doppler.options import Amount, Share, checked, one_of
-from doppler.streams.stream import Played, Stream, StreamSession
+from doppler.streams.stream import AnyStream, Played, Stream, StreamSession
 
 IntArray = NDArray[np.int64]
 _MOST_CHOICES = 10_000  # of backends for all modules, between which best_fixed and oracle choose
@@ -20,18 +20,23 @@ WHICH = ("cheapest", "dearest")
 
 
 class Allocator(Protocol):
-    """Chooses a backend for each module of each input, and learns from what it ran."""
+    """Chooses a backend for each module of each input, and learns from what it ran.
+
+    What plays another kind of session than `StreamSession` names it: ``session_kind``. What cannot
+    play some sessions of its kind has ``check(session)``, which raises an InputError.
+    """
 
     @property
     def name(self) -> str:
         """What it is called in tables."""
         ...
 
-    def play(self, session: StreamSession, rng: np.random.Generator) -> None:
+    def play(self, session: Any, rng: np.random.Generator) -> None:
         """Run every input of the session, once, in its order."""
         ...
 
 
+@runtime_checkable
 class Hindsight(Protocol):
     """A control that knows all outcomes before it chooses."""
 
@@ -46,7 +51,7 @@ class Hindsight(Protocol):
 
 
 def play(
-    stream: Stream, order_N: IntArray, allocator: Allocator | Hindsight, rng: np.random.Generator
+    stream: AnyStream, order_N: IntArray, allocator: Allocator | Hindsight, rng: np.random.Generator
 ) -> Played:
     """One pass over a stream.
 
@@ -56,14 +61,29 @@ def play(
         allocator: is told the outcomes of what it runs; a control in hindsight knows them all.
         rng: of the allocator.
     """
-    session = StreamSession(stream, order_N)
-    if hasattr(allocator, "choices"):
-        choice_NM = allocator.choices(stream)[order_N]  # pyright: ignore
+    check_fits(stream, allocator)
+    session = stream.session(order_N)
+    if isinstance(allocator, Hindsight):
+        assert isinstance(stream, Stream)
+        choice_NM = allocator.choices(stream)[order_N]
         for one in session:
             session.run(choice_NM[one.number])
     else:
-        allocator.play(session, rng)  # pyright: ignore
+        allocator.play(session, rng)
     return session.played()
+
+
+def check_fits(stream: AnyStream, allocator: Allocator | Hindsight) -> None:
+    """Refuse what cannot play a stream.
+
+    Raises:
+        InputError: it is for streams of another kind, or for another number of backends.
+    """
+    session = stream.session(np.arange(len(stream)))
+    if not isinstance(session, getattr(allocator, "session_kind", StreamSession)):
+        raise InputError(f"method={allocator.name}: cannot play this workload's stream")
+    if hasattr(allocator, "check"):
+        allocator.check(session)  # pyright: ignore
 
 
 @checked

@@ -9,14 +9,16 @@ import io
 import sys
 import zlib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from doppler.errors import InputError
 from doppler.files import read_bytes
-from doppler.graph import Edges, Inputs, Ops
-from doppler.options import FilePath, checked
+from doppler.options import Count, FilePath, Seed, checked
+from doppler.streams.recording import stream_graph
 from doppler.streams.stream import Stream, StreamGraph
+from doppler.streams.text_features import shape_features
 
 _NEEDED = ("prompt", "small_right", "large_right")
 _MOST_MB = 256
@@ -35,6 +37,58 @@ def answers(*, path: FilePath, name: str = "answers") -> StreamGraph:
         InputError: the file cannot be read, lacks a column or questions, or has an outcome that is
             neither 0 nor 1; named with its line.
     """
+    return stream_graph(name, ["answer"], _stream(path))
+
+
+@checked
+def answers_program(
+    *,
+    path: FilePath,
+    modules: Count = 3,
+    repeats: Count = 3,
+    outcome: Literal["all", "mean"] = "mean",
+    seed: Seed = 0,
+    name: str = "answers_program",
+) -> StreamGraph:
+    """A program whose modules each answer a question.
+
+    An input is as many questions of one subject as there are modules. What is known of a module is
+    what its question looks like (text_features.shape_features).
+
+    Args:
+        path: see `answers`.
+        modules: of the program.
+        repeats: how often each question is asked, together with others each time.
+        outcome: how right a program is: ``mean`` of its answers, or only if ``all`` are.
+        seed: of which questions go together.
+        name: of the graph.
+
+    Raises:
+        InputError: as `answers`; no subject has as many questions.
+    """
+    asked, rng = _stream(path), np.random.default_rng(seed)
+    parts = []
+    for group in np.tile(np.arange(int(asked.group.max()) + 1), repeats):
+        members = rng.permutation(np.flatnonzero(asked.group == group))
+        parts.append(members[: len(members) // modules * modules].reshape(-1, modules))
+    question_NM = np.concatenate(parts)
+    if not len(question_NM):
+        raise InputError(f"{path}: no subject has {modules} questions")
+    shapes = np.array([shape_features(text) for text in asked.texts])
+    stream = Stream(
+        backends=asked.backends,
+        right=asked.right[question_NM, 0],
+        cost=asked.cost,
+        features=shapes[question_NM].reshape(len(question_NM), -1),
+        group=asked.group[question_NM[:, 0]],
+        by_module=True,
+        outcome=outcome,
+    )
+    return stream_graph(name, [f"answer{m}" for m in range(modules)], stream)
+
+
+def _stream(path: str) -> Stream:
+    """The questions of a file, each an input of one module."""
     lines = _read(path)
     if not lines:
         raise InputError(f"{path}: no questions")
@@ -46,26 +100,13 @@ def answers(*, path: FilePath, name: str = "answers") -> StreamGraph:
             right[number, 0, k] = _outcome(line[column], f"{path}: question {number + 1}: {column}")
     subjects = [f"{line.get('set')} {line.get('subject')}" for line in lines]
     _, group = np.unique(subjects, return_inverse=True)
-    stream = Stream(
+    return Stream(
         backends=("small", "large"),
         right=right,
         cost=np.array([0.0, 1.0]),
         features=np.zeros((len(lines), 0)),
         group=group.astype(np.int64),
         texts=tuple(str(line["prompt"] or "") for line in lines),
-    )
-    return stream_graph(name, ["answer"], stream)
-
-
-def stream_graph(name: str, modules: list[str], stream: Stream) -> StreamGraph:
-    """The program of a stream: modules one after another."""
-    num = len(modules)
-    return StreamGraph(
-        name=name,
-        ops=Ops.make(names=modules, kinds="module", flops=np.ones(num)),
-        edges=Edges.make(src=np.arange(num - 1), dst=np.arange(1, num), bytes=np.zeros(num - 1)),
-        inputs=Inputs.make(),
-        stream=stream,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.errors import InputError
-from doppler.options import Count, Positive, Share, checked
+from doppler.options import Amount, Count, Positive, Share, checked
 from doppler.streams.stream import StreamInput, StreamSession
 from doppler.streams.text_features import (
     TextFeatures,
@@ -37,8 +37,9 @@ class Router:
     one where that difference is above a threshold: that of the inputs so far of which as large a
     share was above it.
 
-    share: of the inputs that the large model gets. explore: share of all inputs that are sent at
-    random at the beginning; it falls with the cube root of their number. directions: of words, see
+    share: of the inputs that the large model gets. price: of a run of it, in place of a share: it
+    gets the inputs of which it is expected to gain more. explore: share of all inputs that are sent
+    at random at the beginning; it falls with the root of their number. directions: of words, see
     TextFeatures. ridge: of the regressions. growth: the words' directions are found anew whenever
     the stream has grown as many times.
 
@@ -47,7 +48,8 @@ class Router:
     """
 
     share: Share = 0.5
-    explore: Share = 0.3
+    price: Amount | None = None
+    explore: Share = 1.0
     directions: Count = 40
     ridge: Positive = 3.0
     growth: Positive = 1.5
@@ -58,17 +60,20 @@ class Router:
         if self.growth <= 1.0:
             raise InputError(f"router.growth: must be above 1, got {self.growth}")
 
-    def play(self, session: StreamSession, rng: np.random.Generator) -> None:
+    def check(self, session: StreamSession) -> None:
         """See allocators.Allocator."""
         if (session.num_modules, len(session.backends)) != (1, 2):
             raise InputError("router: chooses between two backends of one module")
-        state = _Routing(self, session, rng)
+
+    def play(self, session: StreamSession, rng: np.random.Generator) -> None:
+        """See allocators.Allocator."""
+        state = Routing(self, session, rng)
         for one in session:
             choice = state.choose(one)
             state.learn(choice, session.run(choice))
 
 
-class _Routing:
+class Routing:
     """What a router knows in the middle of a stream."""
 
     def __init__(self, router: Router, session: StreamSession, rng: np.random.Generator) -> None:
@@ -87,17 +92,24 @@ class _Routing:
         self._gain, self._solved = np.zeros(size), 0
         self._sorted = np.zeros(0)
 
-    def choose(self, one: StreamInput) -> int:
-        """Which model gets the input."""
+    def choose(self, one: StreamInput, handicap: float = 0.0) -> int:
+        """Which model gets the input.
+
+        handicap: what the large model has to gain more than else, as where its queue is longer.
+        """
         n, router = self._num, self._router
         self._feature_NF[n] = self._features(one)
         share = router.share
-        if 0.0 < share < 1.0 and n:
+        if router.price is None and share in (0.0, 1.0):
+            return int(share)
+        if router.price is None and n:
             used = self._choice[:n].sum()
             share = float(np.clip(share + (share * n - used) / _HORIZON, 0.0, 1.0))
-        if self._rng.random() < router.explore * (n + 1) ** (-1 / 3) or not len(self._sorted):
+        if self._rng.random() < router.explore * (n + 1) ** -0.5 or not len(self._sorted):
             return int(self._rng.random() < share)
-        gain = float(self._feature_NF[n] @ self._gain)
+        gain = float(self._feature_NF[n] @ self._gain) - handicap
+        if router.price is not None:
+            return int(gain > router.price)
         return int(np.searchsorted(self._sorted, gain) >= (1.0 - share) * len(self._sorted))
 
     def learn(self, choice: int, right: float) -> None:

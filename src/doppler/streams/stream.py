@@ -8,8 +8,7 @@ Shape suffixes: N inputs, M modules, K backends, F features.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +28,10 @@ class Stream:
     backends: names [K], the cheapest first. right: [N, M, K] how good backend k was as module m of
     input n, from 0 to 1. cost: [K] of one run. texts: [N] of the inputs, or none. features: [N, F]
     numbers of the inputs, maybe none (F = 0). group: [N] what drifts in ``order=by_group``, a
-    number per subject or class. expected: [N, M, K] what `right` was drawn around, where that is
-    known.
+    number per subject or class. by_module: features are those of the modules, one after another, as
+    many of each; else each module looks at all of them. outcome: ``all``: modules rely on each
+    other, a program is as right as the product of them; ``mean``: each answers a part. expected:
+    [N, M, K] what `right` was drawn around, where that is known.
     """
 
     backends: tuple[str, ...]
@@ -39,6 +40,8 @@ class Stream:
     features: FloatArray
     group: IntArray
     texts: tuple[str, ...] = ()
+    by_module: bool = False
+    outcome: Literal["all", "mean"] = "all"
     expected: FloatArray | None = None
 
     def __len__(self) -> int:
@@ -54,7 +57,7 @@ class Stream:
         """K."""
         return self.right.shape[2]
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """Equal for equal streams."""
         digest = hashlib.sha256(repr((self.backends, self.texts)).encode())
@@ -63,37 +66,79 @@ class Stream:
         return digest.hexdigest()[:16]
 
     def program_right(self, choice_NM: IntArray) -> FloatArray:
-        """How good the program's answers [N] are: each module relies on those before it.
+        """How good the program's answers [N] are.
 
         choice_NM: backends; of one row, the same for all inputs.
         """
         choice_NM = np.broadcast_to(choice_NM, self.right.shape[:2])
         chosen_NM = np.take_along_axis(self.right, choice_NM[:, :, None], axis=2)[:, :, 0]
-        return chosen_NM.prod(axis=1)
+        return self.joined(chosen_NM)
+
+    def joined(self, right_NM: FloatArray) -> FloatArray:
+        """How good a program is [N] whose modules are as good: see ``outcome``."""
+        return right_NM.prod(axis=-1) if self.outcome == "all" else right_NM.mean(axis=-1)
 
     def program_cost(self, choice_NM: IntArray) -> FloatArray:
         """Mean cost [N] of a module."""
         return self.cost[choice_NM].mean(axis=1)
 
     def in_order(self, order: Order, rng: np.random.Generator) -> IntArray:
-        """The inputs as they come.
+        """The inputs as they come; see `order_of`."""
+        return order_of(self.group, order, rng)
 
-        by_group: groups one after another, in a random order of groups and within each.
-        """
-        if order == "as_recorded":
-            return np.arange(len(self))
-        shuffled_N = rng.permutation(len(self))
-        if order == "random":
-            return shuffled_N
-        place_G = rng.permutation(int(self.group.max(initial=0)) + 1)
-        return shuffled_N[np.argsort(place_G[self.group[shuffled_N]], kind="stable")]
+    def session(self, order_N: IntArray) -> "StreamSession":
+        """One pass."""
+        return StreamSession(self, order_N)
+
+
+class AnyStream(Protocol):
+    """Inputs that come one by one, whatever is done with them.
+
+    backends: names, the cheapest first. cost: of running each. digest: equal for equal streams.
+    """
+
+    @property
+    def backends(self) -> tuple[str, ...]: ...
+
+    @property
+    def cost(self) -> FloatArray: ...
+
+    @property
+    def num_modules(self) -> int: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    def __len__(self) -> int: ...
+
+    def in_order(self, order: Order, rng: np.random.Generator) -> IntArray:
+        """The inputs [N] as they come."""
+        ...
+
+    def session(self, order_N: IntArray) -> Any:
+        """One pass over them, which an allocator plays."""
+        ...
+
+
+def order_of(group_N: IntArray, order: Order, rng: np.random.Generator) -> IntArray:
+    """Inputs [N] in an order.
+
+    by_group: groups one after another, in a random order of groups and within each.
+    """
+    if order == "as_recorded":
+        return np.arange(len(group_N))
+    shuffled_N = rng.permutation(len(group_N))
+    if order == "random":
+        return shuffled_N
+    place_G = rng.permutation(int(group_N.max(initial=0)) + 1)
+    return shuffled_N[np.argsort(place_G[group_N[shuffled_N]], kind="stable")]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StreamGraph(DataflowGraph):
     """A program of which there is a stream: one op per module."""
 
-    stream: Stream
+    stream: AnyStream
 
     @property
     def digest(self) -> str:
@@ -141,6 +186,9 @@ class StreamSession:
         self.backends, self.cost = stream.backends, stream.cost
         self.num_modules, self.num_features = stream.num_modules, stream.features.shape[1]
         self.has_texts = bool(stream.texts)
+        self.by_module = stream.by_module
+        shared = stream.num_modules if stream.by_module else 1
+        self.num_module_features = self.num_features // shared
         self.num = len(order_N)
         self._stream = stream
         self._order = order_N
@@ -160,7 +208,7 @@ class StreamSession:
         self._choice[self._at] = choice_M
         n = self._order[self._at]
         right_M = self._stream.right[n, np.arange(self.num_modules), self._choice[self._at]]
-        return float(right_M.prod())
+        return float(self._stream.joined(right_M))
 
     def played(self) -> Played:
         """All of it, once the last input was run."""
@@ -169,6 +217,6 @@ class StreamSession:
         return Played(
             order=self._order,
             choice=self._choice,
-            right=chosen_NM.prod(axis=1),
+            right=self._stream.joined(chosen_NM),
             cost=self._stream.program_cost(self._choice),
         )

@@ -38,7 +38,8 @@ def shape_features(text: str) -> list[float]:
 def _counter() -> Any:
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    return HashingVectorizer(n_features=_WORDS, alternate_sign=False, norm=None)
+    make: Any = HashingVectorizer  # its stubs know norm as a text alone
+    return make(n_features=_WORDS, alternate_sign=False, norm=None)
 
 
 @lru_cache(maxsize=100_000)
@@ -75,7 +76,7 @@ class TextFeatures:
             return
         weighed = self._weigh.fit_transform(counts)
         num = min(self._num, counts.shape[0] - 1)
-        found = TruncatedSVD(num, n_iter=1, random_state=self._seed).fit(weighed)
+        found: Any = TruncatedSVD(num, n_iter=1, random_state=self._seed).fit(weighed)
         self._directions_WF = np.ascontiguousarray(found.components_.T) * self._weigh.idf_[:, None]
 
     def numbers(self, shapes_NS: NDArray[np.float64], counts: Any) -> NDArray[np.float64]:

@@ -74,7 +74,7 @@ class Agent:
                 self._rank,
                 int(asked.fields["size"]),
                 secret=self._secret,
-                address=str(asked.fields["address"]),
+                address=self._wire.socket.getsockname()[0],  # where it is reached by who began
             )
         except (WireError, RuntimeError) as error:
             self._answer(asked, {"error": f"agents do not reach each other: {_line(error)}"})

@@ -24,12 +24,8 @@ _NURSERY = "from doppler.executor.hosts.nursery import main; main()"
 
 
 class Started(Protocol):
-    """Agents that have been started.
+    """Agents that have been started. boot: what those on this machine say of its clock."""
 
-    address: where they listen for each other. boot: what agents on this machine say of its clock.
-    """
-
-    address: str
     boot: str | None
 
     def hellos(self) -> list[tuple[Wire, dict[str, Any]]]:
@@ -96,7 +92,7 @@ class Door:
 
 @dataclass(frozen=True)
 class LocalLauncher:
-    """Processes of this machine. address: where they listen, and this process does."""
+    """Processes of this machine. address: where this process listens, and so they do."""
 
     address: str = "127.0.0.1"
 

@@ -109,7 +109,7 @@ class Group:
             for rank, (wire, fields) in enumerate(hellos)
         ]
         try:
-            self._join(started.address)
+            self._join()
         except (AgentLostError, RefusedError) as error:
             raise InputError(f"executor: agent {error.rank}: {error.why}") from None
         for i, (member, (_, fields)) in enumerate(zip(self.members, hellos, strict=True)):
@@ -118,12 +118,10 @@ class Group:
                 offset_s, error_s = 0.0, 0.0
             self.members[i] = member._replace(offset_s=offset_s, error_s=error_s)
 
-    def _join(self, address: str) -> None:
+    def _join(self) -> None:
         """Let the agents find each other: what one says, all may ask for."""
         for member in self.members:
-            self.send(
-                member.rank, {"ask": "join", "number": 0, "size": self._num, "address": address}
-            )
+            self.send(member.rank, {"ask": "join", "number": 0, "size": self._num})
         said: dict[str, str] = {}
         asked: list[tuple[Member, str]] = []
         left = set(range(self._num))

@@ -9,10 +9,13 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 
 from doppler.errors import InputError
+from doppler.executor.hosts import torchrun
 from doppler.executor.hosts.launchers import Launcher, LocalLauncher
 from doppler.executor.hosts.members import group_of
 from doppler.executor.hosts.session import Emulation, HostSettings, HostsSession
+from doppler.executor.hosts.torchrun import TorchrunLauncher
 from doppler.executor.systems import Inputs
+from doppler.executor.tensors import check_executable
 from doppler.options import (
     Amount,
     Name,
@@ -36,15 +39,16 @@ class _OnHosts:
     """What every executor on hosts can be told.
 
     agents: processes that share the devices, each those of one host or of several; None: as many as
-    the cluster has hosts. queue: which ready task goes first. launcher: who starts the agents:
-    local: this process, on this machine. timeout_s: how long an op may take, a message be under
-    way, an agent be silent. restarts: how often a session goes on after an agent or a message is
-    lost. address: where agents and this process listen.
+    the cluster has hosts, or torchrun has started. queue: which ready task goes first. launcher:
+    who starts the agents: local: this process, on this machine; torchrun: it has started this
+    process, too. timeout_s: how long an op may take, a message be under way, an agent be silent.
+    restarts: how often a session goes on after an agent or a message is lost. address: where this
+    process listens.
     """
 
     agents: Agents | None = None
     queue: Queue = "priority"
-    launcher: Literal["local"] = "local"
+    launcher: Literal["local", "torchrun"] = "local"
     timeout_s: PositiveSeconds = 60.0
     restarts: Natural = 0
     address: Name = "127.0.0.1"
@@ -56,7 +60,7 @@ class _OnHosts:
         return self
 
     def _launcher(self) -> Launcher:
-        return LocalLauncher(self.address)
+        return (TorchrunLauncher if self.launcher == "torchrun" else LocalLauncher)(self.address)
 
     def agent_of(self, problem: Problem) -> list[int]:
         """Which agent has each device [D].
@@ -67,12 +71,20 @@ class _OnHosts:
             InputError: more agents than hosts, of several, or than devices.
         """
         cluster, num_hosts = problem.cluster, problem.cluster.num_hosts
-        num = self.agents or num_hosts
+        by_torchrun = self.launcher == "torchrun" and torchrun.rank() is not None
+        num = self.agents or (torchrun.world_size() if by_torchrun else num_hosts)
         most, what = (cluster.num_devices, "devices") if num_hosts == 1 else (num_hosts, "hosts")
         if num > most:
             raise InputError(
                 f"executor.agents: {num}, but cluster {cluster.name!r} has {most} {what}"
             )
+        if by_torchrun and num != torchrun.world_size():
+            raise InputError(
+                f"executor.agents: {num}, but torchrun has started {torchrun.world_size()} "
+                "processes"
+            )
+        if self.launcher == "torchrun" and not by_torchrun:
+            raise InputError("executor.launcher: torchrun has not started this process")
         if cluster.hosts is None:
             return [d * num // most for d in range(most)]
         return [host * num // num_hosts for host in cluster.hosts]
@@ -90,6 +102,11 @@ class Hosts(_OnHosts):
     verify: bool = False
     warm_up: Natural = 3
     name: ClassVar[str] = "hosts"
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what cannot be run; see system.check_hosts."""
+        self.agent_of(problem)
+        check_executable(problem.graph)
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> HostsSession:
         """A session for one problem; see executor.Threads.
@@ -132,6 +149,11 @@ class Emulated(_OnHosts):
     slow_host: Natural | None = None
     slower: Amount = 0.3
     name: ClassVar[str] = "emulated"
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what cannot be run; see system.check_hosts."""
+        self.agent_of(problem)
+        self._slowness(problem)
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> HostsSession:
         """A session for one problem; see Hosts. Nothing is computed: inputs are not read."""

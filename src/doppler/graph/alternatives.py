@@ -1,0 +1,102 @@
+"""Alternatives of an op: backends that can run it, each at its own cost and quality.
+
+Shape suffixes: V ops, D devices, K alternatives.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.errors import InputError
+from doppler.files.values import fault, read_list, read_number, read_object, read_text
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    """One way to run an op.
+
+    backend: its name. seconds: on every device, or one number per device, inf where it cannot run.
+    loss: what is expected to be lost by it, as the chance of a wrong answer.
+    """
+
+    backend: str
+    seconds: tuple[float, ...]
+    loss: float = 0.0
+
+    def on(self, num_devices: int, where: str) -> FloatArray:
+        """Seconds [D] on each device.
+
+        Raises:
+            InputError: it names another number of devices.
+        """
+        if len(self.seconds) not in (1, num_devices):
+            raise InputError(
+                f"{where}: seconds for {len(self.seconds)} devices, the cluster has {num_devices}"
+            )
+        return np.broadcast_to(np.array(self.seconds, dtype=np.float64), (num_devices,)).copy()
+
+
+def read_alternatives(value: object, where: str) -> tuple[Alternative, ...]:
+    """A list of ``{"backend": name, "seconds": number or list, "loss": number}``; null: none."""
+    return () if value is None else read_list(value, where, _read_one)
+
+
+def _read_one(value: object, where: str) -> Alternative:
+    row = read_object(value, where, ("backend", "seconds"), ("loss",))
+    seconds = row["seconds"]
+    listed = seconds if isinstance(seconds, list) else [seconds]
+    return Alternative(
+        backend=read_text(row["backend"], f"{where}.backend"),
+        seconds=read_list(listed, f"{where}.seconds", _seconds),
+        loss=read_number(row.get("loss", 0.0), f"{where}.loss"),
+    )
+
+
+def _seconds(value: object, where: str) -> float:
+    return np.inf if value is None else read_number(value, where)
+
+
+def alternative_rows(alternatives: Sequence[Alternative]) -> list[dict[str, object]]:
+    """As a file writes them."""
+    return [
+        {
+            "backend": one.backend,
+            "seconds": [None if each == np.inf else each for each in one.seconds],
+            "loss": one.loss,
+        }
+        for one in alternatives
+    ]
+
+
+def check_alternatives(alternatives: Sequence[Sequence[Alternative]], where: str) -> None:
+    """Refuse what is no time or no loss, and backends of one name.
+
+    Raises:
+        InputError: names the op by its number.
+    """
+    for v, each in enumerate(alternatives):
+        names = [one.backend for one in each]
+        if len(set(names)) < len(names):
+            raise InputError(f"{where}: op {v} has two alternatives of one backend")
+        for one in each:
+            if not one.seconds or not all(s >= 0 for s in one.seconds) or not one.loss >= 0:
+                what = f"{where}: op {v}, backend {one.backend!r}"
+                raise InputError(f"{what}: seconds and loss must not be negative")
+            if one.loss == np.inf:
+                raise fault(f"{where}: op {v}, backend {one.backend!r}: loss", "a number", one.loss)
+
+
+def fastest(
+    alternatives: Sequence[Sequence[Alternative]], op_seconds: FloatArray, where: str
+) -> FloatArray:
+    """Seconds [V, D] of the fastest alternative on each device; of ops without any as they are."""
+    best_VD = op_seconds.copy()
+    for v, each in enumerate(alternatives):
+        if each:
+            seconds_KD = [one.on(op_seconds.shape[1], f"{where}: op {v}") for one in each]
+            best_VD[v] = np.min(seconds_KD, axis=0)
+    return best_VD

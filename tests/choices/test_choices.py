@@ -1,0 +1,171 @@
+"""Ops with alternatives: pairs of alternative and device, against enumeration and plain engines."""
+
+import json
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from problems import random_cluster, random_graph, random_placement
+
+from doppler.choices import ChoosingSystem, bound_of, choose, control, make_choices
+from doppler.cluster import preset
+from doppler.errors import InputError
+from doppler.graph import Alternative, DataflowGraph, Edges, Inputs, Ops, load_graph, save_json
+from doppler.problem import Placement, build
+from doppler.search import load_policy
+from doppler.simulator import WorkConserving
+from doppler.trace.checks import check
+
+
+def alternatives_of(rng, num_devices, most=3):
+    num = int(rng.integers(1, most + 1))
+    return [
+        Alternative(
+            backend=f"b{k}",
+            seconds=tuple((1e-3 * rng.uniform(0.2, 2.0, num_devices)).tolist()),
+            loss=float(rng.uniform(0.0, 1.0)),
+        )
+        for k in range(num)
+    ]
+
+
+def random_choices(seed, num_ops=8, num_devices=3):
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, num_ops)
+    each = [
+        alternatives_of(rng, num_devices) if rng.random() < 0.8 else ()
+        for _ in range(graph.num_ops)
+    ]
+    each[0] = alternatives_of(rng, num_devices)
+    graph = replace(graph, ops=replace(graph.ops, alternatives=tuple(map(tuple, each))))
+    return make_choices(graph, random_cluster(rng, num_devices))
+
+
+def columns_at_random(choices, rng):
+    able_VC = np.isfinite(choices.problem.arrays.op_seconds)
+    column_V = np.array([rng.choice(np.flatnonzero(row)) for row in able_VC])
+    return Placement.make(choices.problem, column_V, rng.permutation(len(column_V)))
+
+
+def test_a_choice_takes_what_the_chosen_graph_takes():
+    """The engine of columns against the engine of devices, on the graph as it was chosen."""
+    for seed in range(12):
+        choices, rng = random_choices(seed), np.random.default_rng(seed)
+        for contention in ("none", "fifo", "engines"):
+            system = ChoosingSystem(choices=choices, price=0.0, contention=contention)
+            plain = WorkConserving(contention=contention)
+            with system.open(choices.problem) as session:
+                for _ in range(4):
+                    placement = columns_at_random(choices, rng)
+                    rows = placement.device[None], placement.priority[None]
+                    measured = session.measure(*rows)
+                    problem, placed = choices.as_placed(placement)
+                    with plain.open(problem) as other:
+                        expected = other.measure(placed.device[None], placed.priority[None])
+                    assert measured.seconds[0, 0] == expected.seconds[0, 0]
+                    peaks = measured.peak_bytes[0, : choices.num_devices]
+                    assert np.array_equal(peaks, expected.peak_bytes[0])
+
+
+def test_traces_of_choices_pass_the_checks_of_all_traces():
+    choices, rng = random_choices(1), np.random.default_rng(0)
+    system = ChoosingSystem(choices=choices, price=0.3)
+    with system.open(choices.problem) as session:
+        for _ in range(5):
+            placement = columns_at_random(choices, rng)
+            trace = system.trace(placement)
+            check(trace)
+            rows = placement.device[None], placement.priority[None]
+            told = session.measure(*rows).seconds[0, 0]
+            loss = choices.total_loss(placement.device)
+            assert np.isclose(told, trace.makespan_s + 0.3 * loss)
+
+
+def tiny() -> DataflowGraph:
+    """Two ops in a row, each slow and right or fast and wrong; and one as its costs say."""
+    slow = Alternative(backend="large", seconds=(2.0,), loss=0.0)
+    fast = Alternative(backend="small", seconds=(1.0, 0.5), loss=0.3)
+    return DataflowGraph(
+        name="tiny",
+        ops=Ops.make(flops=[1e9] * 3, alternatives=[(slow, fast), (slow, fast), ()]),
+        edges=Edges.make(src=[0, 1], dst=[1, 2], bytes=[1e3, 1e3]),
+        inputs=Inputs.make(),
+    )
+
+
+@pytest.mark.parametrize("price", [0.0, 1.0, 4.0, 100.0])
+def test_search_finds_what_enumeration_finds(price):
+    choices = make_choices(tiny(), preset(name="p100x4", num_devices=2))
+    system = ChoosingSystem(choices=choices, price=price)
+    columns = [np.flatnonzero(row) for row in np.isfinite(choices.problem.arrays.op_seconds)]
+    device_BV = np.array(list(product(*columns)))
+    with system.open(choices.problem) as session:
+        least = session.measure(device_BV).cost_s().min()
+    found = choose(choices, price=price, evaluations=300, policy=load_policy())
+    assert np.isclose(found.cost_s, least)
+    assert found.bound.seconds <= found.cost_s * (1 + 1e-9)
+    assert np.isclose(found.cost_s, found.makespan_s + price * found.loss)
+    assert found.cost_s <= min(found.controls.values())
+    expected = 1 if price < 4.9 else 0
+    assert found.alternative.tolist() == [expected, expected, 0]
+
+
+def test_controls_choose_by_their_rules():
+    choices, rng = make_choices(tiny(), preset(name="p100x4", num_devices=2)), None
+    rng = np.random.default_rng(0)
+    rules = {("cheapest", 9.0): 1, ("best", 0.0): 0, ("best_fixed", 1.0): 1, ("best_fixed", 9.0): 0}
+    for (name, price), expected in rules.items():
+        alternative_V, _ = choices.chosen(control(choices, name, price, rng).device)
+        assert alternative_V[:2].tolist() == [expected] * 2, name
+
+
+def test_no_choice_undercuts_the_bound():
+    for seed in range(10):
+        choices, rng = random_choices(seed), np.random.default_rng(seed)
+        bound = bound_of(choices, 0.01).seconds
+        with ChoosingSystem(choices=choices, price=0.01).open(choices.problem) as session:
+            for _ in range(20):
+                placement = columns_at_random(choices, rng)
+                rows = placement.device[None], placement.priority[None]
+                assert session.measure(*rows).seconds[0, 0] >= bound * (1 - 1e-9)
+
+
+def test_who_knows_no_alternatives_runs_the_fastest():
+    problem = build(tiny(), preset(name="p100x4", num_devices=2))
+    assert problem.arrays.op_seconds[:2].tolist() == [[1.0, 0.5], [1.0, 0.5]]
+    with WorkConserving().open(problem) as session:
+        assert session.measure(random_placement(problem, 0).device[None]).feasible.all()
+
+
+def test_files_keep_alternatives(tmp_path):
+    save_json(tiny(), tmp_path / "tiny.json")
+    again = load_graph(tmp_path / "tiny.json")
+    assert again.ops.alternatives == tiny().ops.alternatives
+    data = json.loads((tmp_path / "tiny.json").read_text())
+    assert "alternatives" not in data["ops"][2]
+    wrong = {
+        "expected|must|number": {"backend": "x", "seconds": "fast"},
+        "loss": {"backend": "x", "seconds": 1.0, "loss": -1.0},
+        "speed": {"backend": "x", "seconds": 1.0, "speed": 1.0},
+    }
+    for said, row in wrong.items():
+        data["ops"][2]["alternatives"] = [row]
+        (tmp_path / "bad.json").write_text(json.dumps(data))
+        with pytest.raises(InputError, match=said):
+            load_graph(tmp_path / "bad.json")
+
+
+def test_what_does_not_go_together_is_refused():
+    graph, cluster = tiny(), preset(name="p100x4", num_devices=3)
+    with pytest.raises(InputError, match="op 0: seconds for 2 devices, the cluster has 3"):
+        make_choices(graph, cluster)
+    plain = replace(graph, ops=replace(graph.ops, alternatives=()))
+    with pytest.raises(InputError, match="no op has alternatives"):
+        make_choices(plain, cluster)
+    grouped = replace(graph, ops=replace(graph.ops, group=np.array([0, 0, -1])))
+    with pytest.raises(InputError, match="do not go together"):
+        make_choices(grouped, preset(name="p100x4", num_devices=2))
+    twice = (Alternative(backend="a", seconds=(1.0,)),) * 2
+    with pytest.raises(InputError, match="two alternatives of one backend"):
+        replace(graph, ops=replace(graph.ops, alternatives=(twice, (), ())))
