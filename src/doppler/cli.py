@@ -139,9 +139,13 @@ def _option(word: str) -> tuple[str, Any]:
 
     name, _, value = word.partition("=")
     try:
-        return name, yaml.safe_load(value)
+        read = yaml.safe_load(value)
     except yaml.YAMLError:
         raise InputError(f"place: {word}: not a value") from None
+    if isinstance(read, str):  # YAML's numbers have a point: 2e9 is a text
+        with suppress(ValueError):
+            read = float(read)
+    return name, read
 
 
 def _place_options() -> list[str]:

@@ -202,7 +202,8 @@ def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
         v = bad[0]
         raise InputError(
             f"graph {graph.name!r}: op {v} ({graph.ops.names[v]!r}) needs {need_V[v]:.3g} bytes at "
-            f"once, the largest device that runs it has {room_V[v]:.3g}"
+            f"once, the largest device that runs it has {room_V[v]:.3g}; the least memory that "
+            f"would do for all ops is {_whole(need_V.max())}"
         )
     if len(arrays.members) == 0:
         return
@@ -216,6 +217,11 @@ def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
             f"graph {graph.name!r}: the inputs of group {graph.ops.group[bad[0]]} take "
             f"{held_V[bad[0]]:.3g} bytes, the largest device that runs it has {room_V[bad[0]]:.3g}"
         )
+
+
+def _whole(num_bytes: float) -> str:
+    """A number of bytes, not rounded: what is told to suffice has to."""
+    return str(int(num_bytes)) if num_bytes == int(num_bytes) else repr(float(num_bytes))
 
 
 def _integers(values: ArrayLike, name: str) -> IntArray:

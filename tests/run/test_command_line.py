@@ -67,7 +67,7 @@ def test_a_bad_graph_ends_in_one_line_that_names_file_and_place(case, command, t
 BAD_OVERRIDES = {
     "missing file": (["workload=file", "workload.path=/no/such.txt"], "/no/such.txt: No such file"),
     "no file given": (["workload=file"], "workload.path"),
-    "unknown workload": (["workload=nope"], "choose from chainmm, cholesky, dataproc, ffnn, file"),
+    "unknown workload": (["workload=nope"], "choose from answers, answers_program, chainmm"),
     "unknown cluster": (
         ["cluster=nope"],
         "choose from a100x8, dgx_a100x64, dgx_h100x16, dgx_h100x32, ethernet_4x1, h100x8, host",

@@ -20,6 +20,7 @@ from doppler.files.values import read_list, read_object, read_text
 from doppler.graph import load_graph, save_json
 from doppler.graph.formats import write_atomically
 from doppler.importing import Binding
+from doppler.memory import MODES, MemoryPlan, SystemWithPlans
 from doppler.problem import Placement, Problem, build
 from doppler.report.modules import module_lines, module_parts
 from doppler.report.relations import relation_lines
@@ -32,6 +33,8 @@ from doppler.trace.usage import bytes_text
 # What a directory says of the search.
 _FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds", "phases")
 _TEXTS = ("whole", "cut_short")
+# What older ones do not say.
+_LATER = ("memory",)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,6 +87,20 @@ class Placed:
             for device, peak in zip(devices, self.trace.peak_bytes, strict=True)
         }
 
+    @property
+    def offloaded_bytes(self) -> float:
+        """Bytes of all stays in the memory of the host, instead of that of a device."""
+        memory = self.trace.memory
+        return 0.0 if memory is None else memory.offloaded_bytes
+
+    @property
+    def plan(self) -> MemoryPlan | None:
+        """What it does to keep within memory; None where that is no part of the system."""
+        if not isinstance(self.system, SystemWithPlans):
+            return None
+        with self.system.open(self.problem) as session:
+            return session.plan(self.placement)
+
     def explain(self) -> str:
         """Why it takes as long as it does.
 
@@ -127,6 +144,8 @@ class Placed:
         found = {key: getattr(self, key) for key in (*_FOUND, *_TEXTS)}
         if self.single_device_s == float("inf"):
             found["single_device_s"] = None
+        if isinstance(self.system, SystemWithPlans):
+            found["memory"] = self.system.memory
         write_atomically(directory / "found.json", json.dumps(found, indent=1) + "\n")
         save_cluster(self.problem.cluster, directory)
         if self.binding is not None:
@@ -135,7 +154,7 @@ class Placed:
 
     @classmethod
     def load(cls, directory: str | Path, *, trust: bool = False) -> "Placed":
-        """Read what `save` wrote; its system is the work-conserving simulator.
+        """Read what `save` wrote; its system is the simulator, which does about memory what it did.
 
         Args:
             directory: that it was saved to.
@@ -148,14 +167,17 @@ class Placed:
         directory = Path(directory)
         path = directory / "found.json"
         try:
-            found = read_object(read_json(path), "", (*_FOUND, *_TEXTS))
+            found = read_object(read_json(path), "", (*_FOUND, *_TEXTS), _LATER)
             texts = {key: tuple(read_list(found.pop(key), key, read_text)) for key in _TEXTS}
+            mode = read_text(found.pop("memory", "refuse"), "memory")
+            if mode not in MODES:
+                raise InputError(f"memory: must be one of {', '.join(MODES)}, got {mode[:40]!r}")
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         if found["single_device_s"] is None:
             found["single_device_s"] = float("inf")
         problem = build(load_graph(directory / "graph.json"), load_cluster(directory))
-        system: Any = WorkConserving()
+        system: Any = MODES[mode].applied(WorkConserving())
         return cls(
             problem=problem,
             placement=Placement.load(directory / "placement.json", problem),
@@ -196,6 +218,11 @@ class Placed:
             ),
             ("one device", one),
             ("memory", ", ".join(map(bytes_text, self.memory_bytes.values()))),
+            *(
+                [("offloaded", f"{bytes_text(self.offloaded_bytes)} to the memory of the host")]
+                if self.offloaded_bytes
+                else []
+            ),
             ("found by", f"{self.method}: {self.evaluations:,} executions in {self.seconds:.1f} s"),
             *([("seconds", self._phases_text)] if self.phases else []),
         ]

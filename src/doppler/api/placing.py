@@ -14,12 +14,13 @@ from doppler.api.phases import Phases
 from doppler.api.placed import Placed
 from doppler.api.splitting import single_device_s, split
 from doppler.baselines import Baseline, Clustering, LowerBound, lower_bound
-from doppler.cluster import Cluster
+from doppler.cluster import Cluster, MemoryBytes
 from doppler.einsum import Decomposition, lower
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.importing import TorchProgram, as_call, import_module, load_exported
+from doppler.memory import MODES, Offload
 from doppler.options import Count, PositiveSeconds, Seed, checked
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED
@@ -64,6 +65,8 @@ def place(
     policy: Policy | str | Path | None = None,
     decomposition: Literal["auto", "published"] | Decomposition = "auto",
     system: System | None = None,
+    memory: Literal["refuse", "offload", "offload_or_recompute"] | Offload = "refuse",
+    memory_bytes: MemoryBytes | None = None,
     training: bool = False,
     learning_rate: float = 1e-3,
     seed: Seed = 0,
@@ -95,6 +98,9 @@ def place(
         decomposition: who splits the module's ops into blocks. With auto, nothing is split where
             that is as good.
         system: what executes placements; by default the work-conserving simulator.
+        memory: what is done with placements that do not fit: refuse, offload to the memory of the
+            host, or offload_or_recompute: what is cheaper computed again is (docs/memory.md).
+        memory_bytes: of every device, or of each, instead of the machine's own.
         training: the module returns its loss; backward and a step of gradient descent are added.
         learning_rate: of that step.
         seed: of all random choices.
@@ -108,14 +114,16 @@ def place(
         seconds = _SECONDS
     budget, phases = Budget(evaluations=evaluations, seconds=seconds), Phases(seconds)
     machine = resolve_cluster(cluster, for_module=not isinstance(model, DataflowGraph), trust=trust)
+    machine = machine.with_memory(memory_bytes)
     make_steps = _chosen(method, policy, budget)
-    executing: Any = WorkConserving() if system is None else system
+    plans = MODES[memory] if isinstance(memory, str) else memory
+    executing: Any = plans.applied(WorkConserving() if system is None else system)
     if isinstance(model, DataflowGraph):
         graph, source = model, None
     else:
         with phases.timed("export"):
             source = _imported(model, example_inputs, example_kwargs, training, learning_rate)
-        graph = split(source.program, machine, decomposition, phases)
+        graph = split(source.program, machine, decomposition, phases, plans)
     problem, bound, single_s = _priced(graph, source, machine, executing, phases)
     enough_s = bound.seconds * (1.0 + _EXACT)
     best, evaluations = _search(
@@ -191,7 +199,8 @@ def _search(
     if best.placement is None:
         raise InputError(
             f"{problem.graph.name}: no placement of {effort.evaluations:,} fits in the memory of "
-            f"{problem.cluster.name!r}: use more devices, more search, or half precision"
+            f"{problem.cluster.name!r}: use more devices, more search, half precision, or "
+            'memory="offload"'
         )
     return best, effort.evaluations
 

@@ -8,10 +8,13 @@ import torch
 from doppler.api.placed import Placed
 from doppler.errors import InputError
 from doppler.executor import Threads
+from doppler.memory import SystemWithPlans
 
 
 def run(placed: Placed, *args: Any, executor: Threads | None = None, **kwargs: Any) -> Any:
     """Execute a placed model on this host, as it is placed: its cores stand for the devices.
+
+    What was placed within memory limits is executed within them (docs/memory.md).
 
     Args:
         placed: what `place` returned.
@@ -44,6 +47,8 @@ def run(placed: Placed, *args: Any, executor: Threads | None = None, **kwargs: A
 def _execute(
     placed: Placed, inputs: Mapping[str, torch.Tensor], executor: Threads | None
 ) -> dict[str, torch.Tensor]:
-    executor = executor or Threads(warm_up=0)
-    with executor.open(placed.problem, inputs=inputs) as session:
+    chosen: Any = executor or Threads(warm_up=0)
+    if isinstance(placed.system, SystemWithPlans):
+        chosen = placed.system.memory_mode.applied(chosen)
+    with chosen.open(placed.problem, inputs=inputs) as session:
         return session.results(placed.placement)

@@ -13,6 +13,7 @@ from doppler.einsum import Auto, Decomposition, FewestElements, Program, lower
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.importing import check_memory
+from doppler.memory import MemoryMode, Refuse
 from doppler.problem import Problem, build
 from doppler.resources import resource
 from doppler.simulator import WorkConserving
@@ -26,35 +27,40 @@ _JUDGED, _LEAST_JUDGED = 2_000_000, 4
 
 
 def split(
-    program: Program, cluster: Cluster, decomposition: str | Decomposition, phases: Phases
+    program: Program,
+    cluster: Cluster,
+    decomposition: str | Decomposition,
+    phases: Phases,
+    memory: MemoryMode,
 ) -> DataflowGraph:
     """The graph of a module's program, decomposed for a machine.
 
     decomposition: one that chooses the splits, ``auto`` (conf/decomposition/auto.yaml) or
-    ``published``.
+    ``published``. memory: what is done with placements that do not fit.
 
     Raises:
         InputError: the parameters have no room on the machine, or the decomposition says so.
     """
-    check_memory(program, cluster)
+    if isinstance(memory, Refuse):
+        check_memory(program, cluster)
     if decomposition != "auto":
         made: Any = FewestElements() if decomposition == "published" else decomposition
         with phases.timed("split"):
             return lower(program, made.splits(program, cluster.num_devices))
     with phases.timed("compile", counts=False):
-        simulator: Any = WorkConserving()
+        simulator: Any = memory.applied(WorkConserving())
         warm_up(simulator, [Clustering(evaluations=1)])
     with phases.timed("split"):
         until_s = phases.until_s(_SHARE, _LEAST)
-        choice = _auto(cluster).choose(program, cluster.num_devices, until_s=until_s)
+        choice = _auto(cluster, memory).choose(program, cluster.num_devices, until_s=until_s)
         if choice.tried < choice.num:
             phases.cut_short.append(f"{choice.tried} of {choice.num} ways to split were tried")
         return lower(program, choice.splits)
 
 
-def _auto(cluster: Cluster) -> Auto:
+def _auto(cluster: Cluster, memory: MemoryMode) -> Auto:
     settings: Any = OmegaConf.load(resource("conf") / "decomposition" / "auto.yaml")
-    judge = _QuickJudge(evaluations=settings.judge.baseline.evaluations)
+    judge = _QuickJudge(evaluations=settings.judge.baseline.evaluations, memory=memory)
     return Auto(cluster=cluster, judge=judge, grains=tuple(settings.grains), whole=True)
 
 
@@ -63,13 +69,14 @@ class _QuickJudge:
     """Seconds of the placement that some clusterings find; of fewer where the graph is large."""
 
     evaluations: int
+    memory: MemoryMode
 
     def __call__(self, problem: Problem) -> float:
         """Makespan in seconds, inf where nothing that was found fits in memory."""
         graph = problem.graph
         most = _JUDGED // (graph.num_ops + graph.num_edges)
         baseline: Any = Clustering(evaluations=min(self.evaluations, max(most, _LEAST_JUDGED)))
-        simulator: Any = WorkConserving()
+        simulator: Any = self.memory.applied(WorkConserving())
         return Judge(baseline=baseline, system=simulator)(problem)
 
 

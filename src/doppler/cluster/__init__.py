@@ -1,6 +1,6 @@
 """Where a graph runs: devices, the links between them, hosts, and presets of known machines."""
 
-from doppler.cluster.device import Device, Efficiency
+from doppler.cluster.device import Device, Efficiency, MemoryBytes
 from doppler.cluster.machine import MAX_NICS, Cluster, Link, connected
 from doppler.cluster.presets import (
     A100,
@@ -34,6 +34,7 @@ __all__ = [
     "Device",
     "Efficiency",
     "Link",
+    "MemoryBytes",
     "connected",
     "custom",
     "host",

@@ -8,7 +8,7 @@ from doppler.errors import InputError
 from doppler.options import Amount
 
 # Of every device, or of each.
-Memory = Amount | Sequence[Amount]
+MemoryBytes = Amount | Sequence[Amount]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,8 @@ from doppler.graph.formats import write_atomically
 _FILE = "cluster.json"
 # What a machine of one host has no use for.
 _OF_HOSTS = ("hosts", "nics", "nic_bytes_per_s", "nic_latency_s")
+# Older files lack it.
+_OF_HOST_MEMORY = ("host_bytes_per_s", "host_latency_s")
 
 
 def save_cluster(cluster: Cluster, directory: Path) -> None:
@@ -35,14 +37,16 @@ def load_cluster(directory: Path) -> Cluster:
     """
     path = directory / _FILE
     try:
-        known = [one.name for one in fields(Cluster) if one.name not in _OF_HOSTS]
-        row = read_object(read_json(path), "", known, _OF_HOSTS)
+        optional = (*_OF_HOSTS, *_OF_HOST_MEMORY)
+        known = [one.name for one in fields(Cluster) if one.name not in optional]
+        row = read_object(read_json(path), "", known, optional)
         row["devices"] = tuple(map(_device, row["devices"]))
         for key in ("bytes_per_s", "latency_s"):
             row[key] = np.array(row[key], dtype=np.float64)
             row[key][np.isnan(row[key])] = np.inf
-        if row.get("nic_bytes_per_s", 0) is None:
-            row["nic_bytes_per_s"] = np.inf
+        for key in ("nic_bytes_per_s", "host_bytes_per_s"):
+            if row.get(key, 0) is None:
+                row[key] = np.inf
         return Cluster(**row)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

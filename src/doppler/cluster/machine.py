@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.cluster.device import Device, is_number
+from doppler.cluster.device import Device, MemoryBytes, is_number, with_memory
 from doppler.errors import InputError
 
 # Interfaces of a host are bits of a number.
 MAX_NICS = 60
+# Between a device and its host's memory where nothing else is said: PCI Express 3.0 x16.
+HOST_BYTES_PER_S, HOST_LATENCY_S = 12e9, 10e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,8 @@ class Cluster:
     bytes_per_s, latency_s: [D, D], row the sender, column the receiver; the diagonal is unused.
     hosts: [D] the host of each device, numbered from 0; None: one. nics: interfaces of a host, each
     for one transfer at a time in either direction. nic_bytes_per_s, nic_latency_s: of an interface,
-    in either direction; on one host nothing of interfaces counts.
+    in either direction; on one host nothing of interfaces counts. host_bytes_per_s, host_latency_s:
+    of the way between each device and its host's memory, one of its own in either direction.
 
     Raises:
         InputError: no device, a matrix of another shape, a link or interface without bandwidth, a
@@ -52,6 +55,8 @@ class Cluster:
     nics: int = 1
     nic_bytes_per_s: float = np.inf
     nic_latency_s: float = 0.0
+    host_bytes_per_s: float = HOST_BYTES_PER_S
+    host_latency_s: float = HOST_LATENCY_S
 
     def __post_init__(self) -> None:
         num, where = len(self.devices), f"cluster {self.name!r}"
@@ -89,14 +94,20 @@ class Cluster:
             raise InputError(
                 f"{where}: nics must be a whole number from 1 to {MAX_NICS}, got {self.nics!r}"
             )
-        if not (is_number(self.nic_bytes_per_s) and self.nic_bytes_per_s > 0):
-            raise InputError(
-                f"{where}: nic_bytes_per_s must be positive, got {self.nic_bytes_per_s!r}"
-            )
-        if not (is_number(self.nic_latency_s) and 0 <= self.nic_latency_s < np.inf):
-            raise InputError(
-                f"{where}: nic_latency_s must not be negative, got {self.nic_latency_s!r}"
-            )
+        for key in ("nic_bytes_per_s", "host_bytes_per_s"):
+            if not (is_number(rate := getattr(self, key)) and rate > 0):
+                raise InputError(f"{where}: {key} must be positive, got {rate!r}")
+        for key in ("nic_latency_s", "host_latency_s"):
+            if not (is_number(seconds := getattr(self, key)) and 0 <= seconds < np.inf):
+                raise InputError(f"{where}: {key} must not be negative, got {seconds!r}")
+
+    def with_memory(self, memory_bytes: MemoryBytes | None) -> "Cluster":
+        """The same with other memory: one number for all devices, or one for each; None: its own.
+
+        Raises:
+            InputError: another number of numbers.
+        """
+        return replace(self, devices=tuple(with_memory(self.name, self.devices, memory_bytes)))
 
     @property
     def num_devices(self) -> int:
@@ -150,6 +161,8 @@ def on_hosts(
     nics: int | None = None,
     nic_bytes_per_s: float | None = None,
     nic_latency_s: float | None = None,
+    host_bytes_per_s: float | None = None,
+    host_latency_s: float | None = None,
 ) -> Cluster:
     """The same devices and links on hosts.
 
@@ -159,6 +172,8 @@ def on_hosts(
         nics: interfaces of a host.
         nic_bytes_per_s: of an interface.
         nic_latency_s: of an interface.
+        host_bytes_per_s: between a device and the memory of its host.
+        host_latency_s: likewise.
 
     Raises:
         InputError: devices that hosts cannot share equally, several hosts without bandwidth, and
@@ -173,7 +188,8 @@ def on_hosts(
         hosts = [d * hosts // num for d in range(num)]
     given = {
         **{"hosts": hosts, "nics": nics, "nic_bytes_per_s": nic_bytes_per_s},
-        "nic_latency_s": nic_latency_s,
+        **{"nic_latency_s": nic_latency_s, "host_bytes_per_s": host_bytes_per_s},
+        "host_latency_s": host_latency_s,
     }
     made = replace(cluster, **{key: one for key, one in given.items() if one is not None})
     if made.num_hosts > 1 and not np.isfinite(made.nic_bytes_per_s):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from doppler.cluster.device import Device, Efficiency, Memory, with_memory
+from doppler.cluster.device import Device, Efficiency, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, Link, connected, on_hosts
 from doppler.cluster.written_out import Hosts
 from doppler.options import Amount, Count, Devices, Positive, checked, one_of
@@ -69,6 +69,13 @@ INFINIBAND = Link(bytes_per_s=12.5e9, latency_s=15e-6)
 # both); latency as over PCI Express 3.0.
 PCIE4 = Link(bytes_per_s=32e9, latency_s=10e-6)
 PCIE5 = Link(bytes_per_s=64e9, latency_s=10e-6)
+# Grace to Hopper: 900 GB/s for both directions ("NVIDIA Grace Hopper Superchip Architecture", white
+# paper, 2022). Latency: a guess, less than over PCI Express.
+NVLINK_C2C = Link(bytes_per_s=450e9, latency_s=5e-6)
+
+# Between a device and its host's memory; the way of each generation of GPUs by its data sheet.
+HOST_LINKS = {"pcie3": PCIE3, "pcie4": PCIE4, "pcie5": PCIE5, "nvlink_c2c": NVLINK_C2C}
+_HOST_LINK_OF = {"p100": "pcie3", "v100": "pcie3", "a100": "pcie4", "h100": "pcie5"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,20 +147,25 @@ def preset(
     *,
     name: Annotated[str, one_of(PRESETS)],
     num_devices: Devices | None = None,
-    memory_bytes: Memory | None = None,
+    memory_bytes: MemoryBytes | None = None,
     allow_tf32: bool = True,
     efficiency: Literal["peak", "measured"] = "peak",
     hosts: Hosts | None = None,
     nics: Count | None = None,
     nic_bytes_per_s: Positive | None = None,
     nic_latency_s: Amount | None = None,
+    host_link: Annotated[str, one_of(HOST_LINKS)] | None = None,
+    host_bytes_per_s: Positive | None = None,
+    host_latency_s: Amount | None = None,
 ) -> Cluster:
     """A known machine, with another number of devices or memory (one number, or each) if given.
 
     allow_tf32: products of f32 run in TF32 where tensor cores have it (A100, H100). efficiency:
     whether kernels reach the peaks of the data sheets, or what was measured (`Efficiency`). hosts:
     how many share the devices, or the host of each; else as many as the preset's are full with.
-    nics and the like: network interfaces of a host, see `Cluster`.
+    nics and the like: network interfaces of a host, see `Cluster`. host_link: between each device
+    and its host's memory, else that of the devices' generation; host_bytes_per_s, host_latency_s:
+    instead of its figures.
 
     Raises:
         InputError: unknown name (the choices are listed), fewer than one device, devices that
@@ -183,6 +195,12 @@ def preset(
         nics=nics,
         nic_bytes_per_s=nic_bytes_per_s,
         nic_latency_s=nic_latency_s,
+    )
+    way = HOST_LINKS[host_link or _HOST_LINK_OF[cluster.devices[0].kind]]
+    cluster = replace(
+        cluster,
+        host_bytes_per_s=way.bytes_per_s if host_bytes_per_s is None else host_bytes_per_s,
+        host_latency_s=way.latency_s if host_latency_s is None else host_latency_s,
     )
     if network is not None:
         cluster = _by_way_of(cluster, network.way)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from doppler.cluster.device import Device, Memory, with_memory
+from doppler.cluster.device import Device, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, Link, connected
 from doppler.cluster.presets import A100, H100, H200, P100, PCIE3, V100, without_tf32
 from doppler.errors import InputError
-from doppler.options import Devices, Name, checked
+from doppler.options import Amount, Devices, Name, Positive, checked
 
 # Guesses, to begin with: stage=calibrate measures them. One core with vector units, ordinary
 # memory, and what Python takes to start an op.
@@ -29,13 +29,16 @@ def host(
     name: Name = "host",
     device_type: Literal["cpu", "cuda"] = "cpu",
     num_devices: Devices,
-    memory_bytes: Memory | None = None,
+    memory_bytes: MemoryBytes | None = None,
+    host_bytes_per_s: Positive | None = None,
+    host_latency_s: Amount | None = None,
 ) -> Cluster:
     """The machine this runs on, divided equally among its devices; speeds are guesses.
 
     device_type: ``cpu``: its cores. ``cuda``: its GPUs, of the speed of those in the presets by
     their name, else of an A100's; several devices on one where they are more. memory_bytes: of
-    all devices, or of each, instead of its share.
+    all devices, or of each, instead of its share. host_bytes_per_s, host_latency_s: between each
+    device and the memory of the host, else as between two devices.
 
     Raises:
         InputError: fewer than one device, another device type, or no GPU where there should be one.
@@ -47,7 +50,12 @@ def host(
         device, link = replace(CORE, memory_bytes=share_bytes), lambda s, d: THREAD_TO_THREAD
     devices = [replace(device, name=f"{device_type}:{d}") for d in range(num_devices)]
     devices = with_memory(name, devices, memory_bytes)
-    return connected(name=name, devices=devices, link=link)
+    way = THREAD_TO_THREAD if device_type == "cpu" else PCIE3
+    return replace(
+        connected(name=name, devices=devices, link=link),
+        host_bytes_per_s=way.bytes_per_s if host_bytes_per_s is None else host_bytes_per_s,
+        host_latency_s=way.latency_s if host_latency_s is None else host_latency_s,
+    )
 
 
 def _gpu(name: str, num_devices: int) -> tuple[Device, Callable[[int, int], Link]]:

@@ -6,7 +6,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.cluster.device import Device, Efficiency, Memory, with_memory
+from doppler.cluster.device import Device, Efficiency, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, on_hosts
 from doppler.errors import InputError
 from doppler.files.values import fault, unknown_key
@@ -23,18 +23,21 @@ def custom(
     bytes_per_s: float | Sequence[Sequence[float]],
     latency_s: float | Sequence[Sequence[float]],
     num_devices: Devices | None = None,
-    memory_bytes: Memory | None = None,
+    memory_bytes: MemoryBytes | None = None,
     hosts: Hosts | None = None,
     nics: Count | None = None,
     nic_bytes_per_s: Positive | None = None,
     nic_latency_s: Amount | None = None,
+    host_bytes_per_s: Positive | None = None,
+    host_latency_s: Amount | None = None,
 ) -> Cluster:
     """A cluster written out in a configuration file: one mapping of Device fields per device.
 
     bytes_per_s, latency_s: one number for all links, or a [D, D] matrix. num_devices: their number,
     for what interpolates it; so many of a kind where only one is described. memory_bytes: instead
     of what the devices say: one number, or one per device. hosts: their number, or the host of each
-    device; nics and the like: network interfaces of a host, see `Cluster`.
+    device; nics and the like: network interfaces of a host, host_bytes_per_s and host_latency_s:
+    of the way to its memory, see `Cluster`.
     """
     if num_devices is not None and len(devices) == 1:
         devices = [devices[0]] * num_devices
@@ -48,6 +51,8 @@ def custom(
         ("nics", Count, nics),
         ("nic_bytes_per_s", Positive, nic_bytes_per_s),
         ("nic_latency_s", Amount, nic_latency_s),
+        ("host_bytes_per_s", Positive, host_bytes_per_s),
+        ("host_latency_s", Amount, host_latency_s),
     ):
         if value is not None:
             check(f"cluster {name!r}: {key}", kind, value)
@@ -62,6 +67,8 @@ def custom(
         nics=nics,
         nic_bytes_per_s=nic_bytes_per_s,
         nic_latency_s=nic_latency_s,
+        host_bytes_per_s=host_bytes_per_s,
+        host_latency_s=host_latency_s,
     )
 
 

@@ -11,20 +11,20 @@ from doppler.compiled.keeping import keep
 # `_nrt=False` compiles without numba's reference counting: the engines allocate nothing, and
 # counting references to a dozen arrays at every call made them 2.5 times slower.
 _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
-_INLINED: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True}
+_PIECE: dict[str, Any] = {"no_cpython_wrapper": True}
 
 
 class Compiled:
     """A function that is compiled when it is first called, once for each kind of arguments.
 
-    entry: what Python calls. piece: what compiled callers inline. Each is machine code of its own,
-    because a piece needs no way in from Python: all those would take half of the compiling.
+    entry: what Python calls. piece: what compiled callers call, and inline. Each is machine code of
+    its own, because a piece needs no way in from Python: these would take half of the compiling.
     """
 
-    def __init__(self, function: Callable) -> None:
+    def __init__(self, function: Callable, *, inlined: bool = True) -> None:
         update_wrapper(self, function)
         self.entry: Any = numba.njit(**_OPTIONS)(function)
-        self.piece: Any = numba.njit(**_OPTIONS, **_INLINED)(function)
+        self.piece: Any = numba.njit(**_OPTIONS, **_PIECE, forceinline=inlined)(function)
         # A function given as an argument is part of what machine code is found by. numba draws its
         # identity anew in every process; by name, the code of an earlier process is found.
         self.piece._set_uuid(f"{function.__module__}.{function.__qualname__}")
@@ -55,3 +55,8 @@ def compiled(function: Callable) -> Compiled:
     compiled, and kept, once for each.
     """
     return Compiled(function)
+
+
+def compiled_apart(function: Callable) -> Compiled:
+    """As `compiled`, but compiled callers need not inline it: many large pieces compile sooner."""
+    return Compiled(function, inlined=False)

@@ -45,7 +45,7 @@ class Memory:
         self._scratch = [Scratch() for _ in range(num_devices)]  # a device runs one op at a time
         self._computations: list[dict[int, Action]] = [{} for _ in range(num_devices)]
         self._moves: dict[tuple[int, int, int], Action] = {}
-        self._boxes = _region_boxes(graph)
+        self._boxes = region_boxes(graph)
         self._producer = graph.regions.src.tolist()
 
     def _on(self, device: int, function: Callable[[], T]) -> T:
@@ -140,7 +140,7 @@ def _check_room(graph: DataflowGraph, devices: Devices) -> None:
             )
 
 
-def _region_boxes(graph: DataflowGraph) -> list[Box]:
+def region_boxes(graph: DataflowGraph) -> list[Box]:
     """Per region, which part of its producer's result it is."""
     boxes: dict[int, Box] = {}
     for reads, regions in zip(graph.ops.reads, regions_of_reads(graph), strict=True):

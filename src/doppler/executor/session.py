@@ -299,20 +299,30 @@ class ExecutorSession:
 
     def _verify(self, device_V: NDArray[np.int64]) -> None:
         assert self._expected is not None
-        results = self._memory.outputs(device_V.tolist())
-        for name, expected in self._expected.items():
-            tolerance = TOLERANCE.get(expected.dtype, 1e-12)
-            wide = torch.complex128 if expected.is_complex() else torch.float64
-            result, expected = results[name].to(wide), expected.to(wide)
-            # Also where both are infinite or no numbers.
-            same = (result == expected) | (result.isnan() & expected.isnan())
-            difference = (result - expected).abs().masked_fill(same, 0.0).max()
-            scale = expected.abs().nan_to_num(0.0, 0.0, 0.0).max()
-            if not difference <= tolerance * scale:  # nor if it is NaN
-                raise ExecutionError(
-                    f"result {name!r}: differs from plain torch by up to {difference:.3g}, its "
-                    f"largest element is {scale:.3g}"
-                )
+        check_results(self._memory.outputs(device_V.tolist()), self._expected)
+
+
+def check_results(
+    results: Mapping[str, torch.Tensor], reference: Mapping[str, torch.Tensor]
+) -> None:
+    """Refuse results that are not those of plain torch.
+
+    Raises:
+        ExecutionError: names one that differs by more than `TOLERANCE`.
+    """
+    for name, expected in reference.items():
+        tolerance = TOLERANCE.get(expected.dtype, 1e-12)
+        wide = torch.complex128 if expected.is_complex() else torch.float64
+        result, expected = results[name].to(wide), expected.to(wide)
+        # Also where both are infinite or no numbers.
+        same = (result == expected) | (result.isnan() & expected.isnan())
+        difference = (result - expected).abs().masked_fill(same, 0.0).max()
+        scale = expected.abs().nan_to_num(0.0, 0.0, 0.0).max()
+        if not difference <= tolerance * scale:  # nor if it is NaN
+            raise ExecutionError(
+                f"result {name!r}: differs from plain torch by up to {difference:.3g}, its "
+                f"largest element is {scale:.3g}"
+            )
 
 
 def _close(workers: Workers, locks: Sequence[str]) -> None:

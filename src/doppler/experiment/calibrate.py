@@ -22,6 +22,7 @@ from doppler.experiment.directory import Summary
 from doppler.experiment.results import identity
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification
+from doppler.memory import Refuse
 from doppler.options import Batch, Count, Seconds, at_least
 from doppler.problem import Placement, Problem, build
 from doppler.report.fidelity import Fidelity, fidelity_table, write_fidelity
@@ -74,8 +75,14 @@ class Calibrate(Stage):
     name: ClassVar[str] = "calibrate"
     executes: ClassVar[bool] = True
     unused: ClassVar[tuple[str, ...]] = (
-        *("policy", "algorithm", "search", "trainer", "baseline", "budget"),
+        *("policy", "algorithm", "search", "trainer", "baseline", "budget", "memory"),
     )
+
+    def check(self, spec: Specification) -> None:
+        """See Stage."""
+        if not isinstance(spec.memory, Refuse):
+            raise InputError("memory: stage=calibrate measures without plans: memory=refuse")
+        super().check(spec)
 
     def costs(self, cfg: DictConfig) -> None:
         """None: they are about to be measured."""

@@ -11,6 +11,7 @@ from doppler.cluster import Cluster
 from doppler.einsum import Decomposition
 from doppler.experiment.checking import check_keys, check_names, check_part, target_of, value_of
 from doppler.graph import DataflowGraph
+from doppler.memory import MemoryMode
 from doppler.options import BatchOrNone, Count, FilePath, Name, Seed, Share, check, parameters
 from doppler.policies import Policy
 from doppler.search import Drafts, SearchStep
@@ -77,6 +78,7 @@ class Configuration(TypedDict):
     budget: Budgets
     search: SearchSettings
     executor: System
+    memory: MemoryMode
     stage: _Stage
     simulator: System
     cluster: Cluster

@@ -28,6 +28,7 @@ class Describe(Stage):
     name: ClassVar[str] = "describe"
     unused: ClassVar[tuple[str, ...]] = (
         *("executor", "policy", "algorithm", "search", "trainer", "baseline", "budget"),
+        "memory",
     )
 
     def method(self, spec: Specification) -> str:

@@ -22,7 +22,8 @@ PATHS = (
 # and their interfaces those of `host` have none: this machine is one.
 ADDED = (
     *("cluster.memory_bytes", "cluster.hosts", "cluster.nics"),
-    *("cluster.nic_bytes_per_s", "cluster.nic_latency_s"),
+    *("cluster.nic_bytes_per_s", "cluster.nic_latency_s", "cluster.host_link"),
+    *("cluster.host_bytes_per_s", "cluster.host_latency_s"),
 )
 # Flags whose value is a word of its own, which is no override.
 _WITH_VALUE = (

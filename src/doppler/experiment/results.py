@@ -27,7 +27,7 @@ from doppler.report.rows import (
     write_results,
 )
 from doppler.search import seeded_generator
-from doppler.trace import explain, save_gantt, save_perfetto
+from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.version import __version__
 from doppler.waiting import waiting
 
@@ -105,7 +105,7 @@ def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary
     schedule = leave_schedule(trace, spec.simulator, directory, title)
     explanation = [*explain(trace).lines(), *told(schedule)]
     write_atomically(directory / "explanation.txt", "\n".join(explanation) + "\n")
-    summary = {**identity(run), **_outcome(rows[0]), **schedule, **extra}
+    summary = {**identity(run), **_outcome(rows[0]), **_memory(trace), **schedule, **extra}
     run.directory.write_summary(summary)
     if not run.is_step:
         for line in explanation:
@@ -171,6 +171,13 @@ def _outcome(row: ResultRow) -> dict[str, Any]:
         "evaluations": row.evaluations,
         "wall_s": row.wall_s,
     }
+
+
+def _memory(trace: Trace) -> dict[str, Any]:
+    """Peaks, one per device, null where the system knows none, and what was not there."""
+    peaks = [peak if np.isfinite(peak) else None for peak in trace.peak_bytes.tolist()]
+    offloaded = 0.0 if trace.memory is None else trace.memory.offloaded_bytes
+    return {"peak_bytes": peaks, "offloaded_bytes": offloaded}
 
 
 def _git_commit() -> str | None:

@@ -16,6 +16,7 @@ from doppler.baselines import Baseline, LowerBound, lower_bound
 from doppler.costs import load_costs
 from doppler.episode import View, make_view
 from doppler.graph.optima import Optimum, known_optima
+from doppler.memory import MemoryMode, Refuse
 from doppler.problem import Problem, build
 from doppler.system import System, check_hosts
 
@@ -49,16 +50,23 @@ class Specification:
         return build(graph, cluster, costs)
 
     @cached_property
+    def memory(self) -> MemoryMode:
+        """What is done with placements that do not fit."""
+        return instantiate(self.cfg.memory)
+
+    @cached_property
     def simulator(self) -> System:
         """What simulates placements."""
-        return instantiate(self.cfg.simulator)
+        return self.memory.applied(instantiate(self.cfg.simulator))
 
     @cached_property
     def system(self) -> System:
         """What executes placements."""
         if self.given is not None:
             return self.given
-        return instantiate(self.cfg.executor) if self.executes else self.simulator
+        if not self.executes:
+            return self.simulator
+        return self.memory.applied(instantiate(self.cfg.executor))
 
     def on(self, system: System) -> Self:
         """The same on another system; the problem is not built again."""
@@ -126,7 +134,9 @@ class Specification:
     def settings(self, unused: Sequence[str] = ()) -> dict[str, Any]:
         """The configuration without what says where and how to run, and without these keys."""
         resolved = plain(self.cfg)
-        for key in (*_NOT_HASHED, *unused):
+        # What is refused is no part of a run's name, which is older than plans.
+        refused = ("memory",) if isinstance(self.memory, Refuse) else ()
+        for key in (*_NOT_HASHED, *refused, *unused):
             *parents, last = key.split(".")
             node = resolved
             for parent in parents:

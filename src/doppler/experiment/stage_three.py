@@ -25,6 +25,7 @@ from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
 from doppler.experiment.stage_two import AUTO, training_speed
 from doppler.experiment.turns import Contender, leave_measured, measure_in_turns, show_beside
+from doppler.memory import Refuse
 from doppler.options import Batch, FilePath, at_least
 from doppler.problem import Placement
 from doppler.search import seeded_generator
@@ -82,6 +83,8 @@ class StageThree(Stage):
 
     def check(self, spec: Specification) -> None:
         """See Stage."""
+        if not isinstance(spec.memory, Refuse):
+            raise InputError("memory: stage=rl_real executes only what fits: memory=refuse")
         check_policy(spec, None if self._begins_with else self.init_from)
         check_queue(spec)
         algorithm, budget = _algorithm(spec.cfg), "budget.measured_evaluations"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from doppler.baselines import Annealing, TaughtPlacement, placements_of_steps
 from doppler.episode import View, merged_at_random
 from doppler.errors import InputError
+from doppler.memory import PlanningSession
 from doppler.options import Count, Natural, Positive, Share, checked
 from doppler.policies import Policy
 from doppler.problem import Placement, Problem
@@ -43,9 +44,13 @@ class Drafts(Protocol):
 
 
 def open_estimates_of(session: Session) -> SimulatorSession:
-    """The next cheaper fidelity: estimates of a simulator, a simulator of a real system."""
+    """The next cheaper fidelity: estimates of a simulator, a simulator of a real system.
+
+    Where what does not fit is planned, estimates know no memory.
+    """
     if isinstance(session, SimulatorSession):
-        return open_estimates(session.problem, session.execution.contention)
+        limited = not isinstance(session, PlanningSession)
+        return open_estimates(session.problem, session.execution.contention, limited=limited)
     queue = "priority" if session.honours_order else "fifo"
     return WorkConserving(queue=queue).open(session.problem)
 

@@ -30,11 +30,14 @@ class EstimateState(NamedTuple):
     limited: bool  # whether memory can be short at all
 
 
-def open_estimates(problem: Problem, contention: Contention = "fifo") -> SimulatorSession:
+def open_estimates(
+    problem: Problem, contention: Contention = "fifo", *, limited: bool = True
+) -> SimulatorSession:
     """A session whose seconds are estimates: its evaluations are no executions.
 
     Priorities are to be rankings in which no op comes before its producers, else it tells inf. Its
     peaks are those of ops that run one by one. contention: with none, transfers wait for nothing.
+    limited: memory counts.
     """
     waits = contention != "none"
     return SimulatorSession(
@@ -42,11 +45,11 @@ def open_estimates(problem: Problem, contention: Contention = "fifo") -> Simulat
         engine=estimate,
         execution=ExecutionRules(contention=contention, queue="priority"),
         noise=0.0,
-        make_state=partial(_make_state, waits=waits),
+        make_state=partial(_make_state, waits=waits, limited=limited),
     )
 
 
-def _make_state(p: ProblemArrays, *, waits: bool) -> EstimateState:
+def _make_state(p: ProblemArrays, *, waits: bool, limited: bool) -> EstimateState:
     num_ops, num_devices = p.op_seconds.shape
     everything = p.region_bytes.sum() + p.sink_bytes.sum() + p.input_bytes.sum()
     return EstimateState(
@@ -55,7 +58,7 @@ def _make_state(p: ProblemArrays, *, waits: bool) -> EstimateState:
         queues=make_queues(p, waits=waits),
         order=np.zeros(num_ops, np.int64),
         unread=np.zeros(len(p.size), np.int64),
-        limited=bool(everything > p.memory_bytes.min()),
+        limited=limited and bool(everything > p.memory_bytes.min()),
     )
 
 

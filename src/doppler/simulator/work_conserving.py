@@ -57,26 +57,26 @@ def simulate(p, rules, device_V, priority_V, seed, s):
     now, makespan = 0.0, 0.0
     for v in range(num_ops):
         if tasks[v].pending == 0:
-            num_touched = _enqueue(rules, s, now, np.uint32(v), num_touched)
+            num_touched = enqueue(rules, s, now, np.uint32(v), num_touched)
     while True:
         while True:  # start whatever can start now
-            task, num_touched = _take(p, rules, s, num_touched)
+            task, num_touched = take(p, rules, s, num_touched)
             if task == NONE:
                 break
             num_touched = _start(p, rules, s, seed, now, task, num_touched)
-            running = insert(tasks, running, task, NONE, _ends_before)
+            running = insert(tasks, running, task, NONE, ends_before)
         if running == NONE:
             return makespan if num_done == num_ops else np.inf
         now = tasks[running].finish
         while running != NONE and tasks[running].finish == now:  # retire whatever ends now
             task = running
-            running = remove(tasks, running, NONE, _ends_before)
+            running = remove(tasks, running, NONE, ends_before)
             c = tasks[task].resource
             s.resources[c].free += 1
             if s.resources[c].coupled != 0:
                 s.num_coupled[1] = 1
             elif s.resources[c].queue != NONE:
-                num_touched = _touch(s, c, num_touched)
+                num_touched = touch(s, c, num_touched)
             if task < num_ops:
                 num_done += 1
                 makespan = now
@@ -98,7 +98,7 @@ def _start(p, rules, s, seed, now, task, num_touched):
             after = tasks[task].next
             tasks[after].pending -= 1
             if tasks[after].pending == 0:
-                num_touched = _enqueue(rules, s, now, after, num_touched)
+                num_touched = enqueue(rules, s, now, after, num_touched)
     else:
         r, src, dst = tasks[task].number, tasks[task].source, tasks[task].destination
         seconds = transfer_seconds(p, rules, seed, r, src, dst)
@@ -127,7 +127,7 @@ def _end_op(p, rules, s, seed, now, v, num_touched):
             if rules.queue == QUEUE_RANDOM:
                 draw = transfer_draw(p, r, s.tasks[k].destination)
                 s.tasks[k].key = uniform(seed, -2 - draw)
-            num_touched = _enqueue(rules, s, now, np.uint32(k), num_touched)
+            num_touched = enqueue(rules, s, now, np.uint32(k), num_touched)
         if s.uses[r] > end - begin:
             num_touched = _deliver(p, rules, s, now, r, d, num_touched)
     return num_touched
@@ -148,7 +148,7 @@ def _end_transfer(p, rules, s, now, task, num_touched):
 
 
 @compiled
-def _ends_before(tasks, i, j):
+def ends_before(tasks, i, j):
     """Whether task i ends before task j."""
     return tasks[i].finish < tasks[j].finish
 
@@ -213,12 +213,12 @@ def _deliver(p, rules, s, now, r, d, num_touched):
         if s.tasks[v].resource == d:
             s.tasks[v].pending -= 1
             if s.tasks[v].pending == 0:
-                num_touched = _enqueue(rules, s, now, v, num_touched)
+                num_touched = enqueue(rules, s, now, v, num_touched)
     return num_touched
 
 
 @compiled
-def _enqueue(rules, s, now, task, num_touched):
+def enqueue(rules, s, now, task, num_touched):
     """A task is ready: into the queue of its resource."""
     if rules.queue == QUEUE_FIFO:
         s.tasks[task].key = now
@@ -231,11 +231,11 @@ def _enqueue(rules, s, now, task, num_touched):
             s.num_coupled[0] += 1
         s.num_coupled[1] = 1
         return num_touched
-    return _touch(s, c, num_touched) if s.resources[c].free > 0 else num_touched
+    return touch(s, c, num_touched) if s.resources[c].free > 0 else num_touched
 
 
 @compiled
-def _touch(s, c, num_touched):
+def touch(s, c, num_touched):
     """Resource c may start a task at this instant."""
     if s.resources[c].touched == 0:
         s.resources[c].touched = 1
@@ -245,7 +245,7 @@ def _touch(s, c, num_touched):
 
 
 @compiled
-def _take(p, rules, s, num_touched):
+def take(p, rules, s, num_touched):
     """The next task that can start now, taken from its queue, or NONE."""
     resources = s.resources
     while num_touched > 0:

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from doppler.trace.causes import Step
 from doppler.trace.checks import check, violations
-from doppler.trace.events import Contention, ExecutionRules, Queue, Trace
-from doppler.trace.explain import Explanation, Step, compare, explain
+from doppler.trace.events import Contention, ExecutionRules, MemoryEvents, Queue, Trace
+from doppler.trace.explain import Explanation, compare, explain
 from doppler.trace.perfetto import save_perfetto
 from doppler.trace.usage import InterfaceUse, LinkUse
 
@@ -17,6 +18,7 @@ __all__ = [
     "Explanation",
     "InterfaceUse",
     "LinkUse",
+    "MemoryEvents",
     "Queue",
     "Step",
     "Trace",

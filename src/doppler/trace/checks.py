@@ -3,7 +3,9 @@
 Ops where they may run and groups together, precedence, one op per stream, one transfer per channel
 or engine, and per network interface where it leads to another host, no transfer before its
 producer, bytes conserved (each region moves exactly once to each foreign device that reads it), and
-work conservation (nothing waits for a resource that is free).
+work conservation (nothing waits for a resource that is free). Where memory was planned, copies to
+and from the host and ops computed again hold links and devices too, and no limit is exceeded at any
+time.
 """
 
 import numpy as np
@@ -31,6 +33,7 @@ def violations(trace: Trace, *, tolerance_s: float | None = None) -> list[str]:
         *_check_precedence(trace, tolerance),
         *_check_interfaces(trace),
         *_check_exclusive(trace, tolerance),
+        *_check_memory(trace),
     ]
     if not found and trace.rules.work_conserving:
         found = _check_work_conserving(trace, tolerance)
@@ -89,14 +92,16 @@ def _tracks(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     """Groups of transfers of which one may run at a time."""
     if trace.rules.contention == "none":
         return []
-    src, dst = trace.transfer_src, trace.transfer_dst
+    src, dst, *_ = trace.on_links()
     devices = range(trace.problem.num_devices)
     if trace.rules.contention == "fifo":
-        found = [(f"channel {s} -> {d}", (src == s) & (dst == d)) for s in devices for d in devices]
+        pairs = np.unique(np.stack([src, dst], axis=1), axis=0).tolist()
+        found = [(f"channel {s} -> {d}", (src == s) & (dst == d)) for s, d in pairs]
     else:
         found = [(f"sender {d}", src == d) for d in devices]
         found += [(f"receiver {d}", dst == d) for d in devices]
-    for (host, nic, way), on in interface_holders(trace).items():
+    for (host, nic, way), on_T in interface_holders(trace).items():
+        on = np.concatenate([on_T, np.zeros(len(src) - len(on_T), bool)])
         found.append((f"interface {nic} of host {host}, {way}", on))
     return found
 
@@ -115,16 +120,18 @@ def _check_interfaces(trace: Trace) -> list[str]:
 
 
 def _check_exclusive(trace: Trace, tolerance: float) -> list[str]:
-    found, device_V = [], trace.placement.device
+    found = []
+    device, streams, op_start_s, op_finish_s = trace.on_devices()
+    *_, start_s, finish_s = trace.on_links()
     for d in range(trace.problem.num_devices):
         for stream in range(trace.rules.streams):
-            on = (device_V == d) & (trace.op_stream == stream)
-            if _overlap(trace.op_start_s[on], trace.op_finish_s[on], tolerance):
+            on = (device == d) & (streams == stream)
+            if _overlap(op_start_s[on], op_finish_s[on], tolerance):
                 found.append(f"two ops overlap on stream {stream} of device {d}")
-    if np.any((trace.op_stream < 0) | (trace.op_stream >= trace.rules.streams)):
+    if np.any((streams < 0) | (streams >= trace.rules.streams)):
         found.append("an op runs on a stream that does not exist")
     for name, on in _tracks(trace):
-        if _overlap(trace.transfer_start_s[on], trace.transfer_finish_s[on], tolerance):
+        if _overlap(start_s[on], finish_s[on], tolerance):
             found.append(f"two transfers overlap on {name}")
     return found
 
@@ -158,16 +165,33 @@ def _idle_while_waiting(
     return False
 
 
+def _check_memory(trace: Trace) -> list[str]:
+    """No device holds more than its limit, and nothing of memory's own starts too early."""
+    if (more := trace.memory) is None:
+        return []
+    found = [
+        f"device {d} holds {rows[:, 1].max()} bytes, its limit is {limit}"
+        for d, (rows, limit) in enumerate(zip(more.in_use, more.limit_bytes, strict=True))
+        if len(rows) and rows[:, 1].max() > limit * (1 + 1e-9)
+    ]
+    first = trace.problem.num_ops + trace.num_transfers
+    for i in np.flatnonzero(more.start_s < more.ready_s[first:] - 1e-9 * trace.makespan_s):
+        found.append(f"{more.kinds[i]} of {more.names[i]} starts before it can")
+    return found
+
+
 def _check_work_conserving(trace: Trace, tolerance: float) -> list[str]:
     found, device_V = [], trace.placement.device
+    device, _, op_start_s, op_finish_s = trace.on_devices()
+    *_, start_s, finish_s = trace.on_links()
     ready_V = trace.op_ready_s()
     for v in range(trace.problem.num_ops):
         if _idle_while_waiting(
             ready_V[v],
             trace.op_start_s[v],
-            trace.op_start_s,
-            trace.op_finish_s,
-            [(device_V == device_V[v], trace.rules.streams)],
+            op_start_s,
+            op_finish_s,
+            [(device == device_V[v], trace.rules.streams)],
             tolerance,
         ):
             found.append(f"op {v} waits although device {device_V[v]} is free")
@@ -176,8 +200,8 @@ def _check_work_conserving(trace: Trace, tolerance: float) -> list[str]:
         if _idle_while_waiting(
             ready_T[t],
             trace.transfer_start_s[t],
-            trace.transfer_start_s,
-            trace.transfer_finish_s,
+            start_s,
+            finish_s,
             _held(trace, t),
             tolerance,
         ):
@@ -188,14 +212,14 @@ def _check_work_conserving(trace: Trace, tolerance: float) -> list[str]:
 
 def _held(trace: Trace, t: int) -> list[tuple[NDArray[np.bool_], int]]:
     """What transfer t needs: which transfers hold it too, and how many may at a time."""
-    src_T, dst_T = trace.transfer_src, trace.transfer_dst
+    src_T, dst_T, *_ = trace.on_links()
     from_T, to_T = src_T == src_T[t], dst_T == dst_T[t]
     if trace.rules.contention == "none":
         return []
     needed = [(from_T & to_T, 1)] if trace.rules.contention == "fifo" else [(from_T, 1), (to_T, 1)]
     cluster, known = trace.problem.cluster, trace.rules.interfaces
     if cluster.between_hosts[src_T[t], dst_T[t]] and known != "none":
-        host_D = np.array(cluster.hosts)
+        host_D = np.tile(np.array(cluster.hosts), 2)  # a device's memory of the host is on it
         leaves_T = host_D[src_T] != host_D[dst_T]
         needed.append((leaves_T & (host_D[src_T] == host_D[src_T[t]]), cluster.nics))
         if known == "both":

@@ -39,6 +39,41 @@ class ExecutionRules:
         return self.queue != "strict" and not self.barriers
 
 
+HostKind = Literal["evict", "load", "recompute"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MemoryEvents:
+    """What a run within memory limits did beside ops and transfers; M further tasks, D devices.
+
+    kinds: [M] ``evict``: a copy to the host's memory; ``load``: from there; ``recompute``: an op
+    once more, on its device. ops: [M] whose output it is; -1: an input's. names: [M] of the op or
+    input. device: [M]. stream: [M] of the device, where an op runs. bytes, start_s, finish_s: [M].
+    ready_s: [V + T + M] when all had ended that a task waited for, memory included; last: [.] which
+    task that was, of the V ops, T transfers and M others in a row; -1: none.
+    in_use: per device rows of (time, bytes in use from then on). limit_bytes: [D].
+    offloaded_bytes: of all stays in the memory of the host.
+    """
+
+    kinds: tuple[HostKind, ...]
+    ops: NDArray[np.int64]
+    names: tuple[str, ...]
+    device: NDArray[np.int64]
+    stream: NDArray[np.int64]
+    bytes: NDArray[np.float64]
+    start_s: NDArray[np.float64]
+    finish_s: NDArray[np.float64]
+    ready_s: NDArray[np.float64]
+    last: NDArray[np.int64]
+    in_use: tuple[NDArray[np.float64], ...]
+    limit_bytes: NDArray[np.float64]
+    offloaded_bytes: float
+
+    def of(self, kind: HostKind) -> NDArray[np.bool_]:
+        """Which of the further tasks [M] are of a kind."""
+        return np.array([one == kind for one in self.kinds], dtype=bool)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trace:
     """One execution of one placement. All times are seconds from its start.
@@ -46,7 +81,8 @@ class Trace:
     op_stream, op_start_s, op_finish_s: [V]. transfer_region (an index into graph.regions),
     transfer_src, transfer_dst, transfer_start_s, transfer_finish_s: [T]. peak_bytes: [D].
     transfer_outlet, transfer_inlet: [T] network interfaces that a transfer between hosts holds, of
-    the sender's host and of the receiver's; -1 where it holds none.
+    the sender's host and of the receiver's; -1 where it holds none. memory: of a run that was
+    planned to keep within limits.
     """
 
     problem: Problem
@@ -65,11 +101,40 @@ class Trace:
     transfer_outlet: NDArray[np.int64]
     transfer_inlet: NDArray[np.int64]
     tolerance_s: float = 0.0
+    memory: MemoryEvents | None = None
 
     @property
     def makespan_s(self) -> float:
         """When the last op finishes, in seconds."""
         return float(self.op_finish_s.max())
+
+    def on_devices(self) -> tuple[NDArray, NDArray, NDArray[np.float64], NDArray[np.float64]]:
+        """What ran on devices: device, stream, start and finish; ops, then those computed again."""
+        columns = self.placement.device, self.op_stream, self.op_start_s, self.op_finish_s
+        if (more := self.memory) is None:
+            return columns
+        again = more.of("recompute")
+        others = more.device, more.stream, more.start_s, more.finish_s
+        return tuple(  # pyright: ignore[reportReturnType]
+            np.concatenate([one, two[again]]) for one, two in zip(columns, others, strict=True)
+        )
+
+    def on_links(self) -> tuple[NDArray, NDArray, NDArray[np.float64], NDArray[np.float64]]:
+        """What moved: source, destination, start and finish; transfers, then copies of the host.
+
+        What device d has of the memory of its host is device D + d.
+        """
+        columns = self.transfer_src, self.transfer_dst, self.transfer_start_s
+        columns = *columns, self.transfer_finish_s
+        if (more := self.memory) is None:
+            return columns
+        moves, evicts = ~more.of("recompute"), more.of("evict")
+        host = more.device + self.problem.num_devices
+        ends = np.where(evicts, more.device, host), np.where(evicts, host, more.device)
+        others = *ends, more.start_s, more.finish_s
+        return tuple(  # pyright: ignore[reportReturnType]
+            np.concatenate([one, two[moves]]) for one, two in zip(columns, others, strict=True)
+        )
 
     @property
     def num_transfers(self) -> int:
@@ -77,7 +142,9 @@ class Trace:
         return len(self.transfer_region)
 
     def op_ready_s(self) -> NDArray[np.float64]:
-        """When each op [V] had all that it reads on its device."""
+        """When each op [V] had all that it reads on its device, and room."""
+        if self.memory is not None:
+            return self.memory.ready_s[: self.problem.num_ops]
         regions, device_V = self.problem.graph.regions, self.placement.device
         edges = self.problem.graph.edges
         arrived = {
@@ -97,5 +164,8 @@ class Trace:
         return ready_V
 
     def transfer_ready_s(self) -> NDArray[np.float64]:
-        """When the producer of each transferred region [T] had finished."""
+        """When the producer of each transferred region [T] had finished, and there was room."""
+        if self.memory is not None:
+            begin = self.problem.num_ops
+            return self.memory.ready_s[begin : begin + self.num_transfers]
         return self.op_finish_s[self.problem.graph.regions.src[self.transfer_region]]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from doppler.graph.formats import replaced
 from doppler.trace.events import Trace
 from doppler.trace.explain import Explanation, explain
+from doppler.trace.memory_picture import boxes_of, draw_memory, memory_legend
 from doppler.trace.usage import (
     InterfaceUse,
     LinkUse,
@@ -39,6 +40,7 @@ _DPI = 150
 _WIDTH_IN, _RIGHT_IN, _TOP_IN, _BOTTOM_IN = 14.0, 0.65, 0.55, 0.55
 _DEVICE_IN, _LINK_IN, _GAP_IN, _LEGEND_IN, _MAX_ROWS_IN = 0.42, 0.2, 0.18, 0.24, 16.0
 _OP_FILL, _TRANSFER_FILL = 0.74, 0.62  # height of a box, as a share of its row
+_MEMORY_IN = 0.3
 GREY, CHAIN, INK = "#9aa3ad", "#111111", "#333333"
 # Distinct in hue and in lightness; no grey and no black, which mark transfers and the chain.
 PALETTE = (
@@ -59,6 +61,7 @@ class _Rows:
     links: tuple[LinkUse, ...]
     interfaces: tuple[InterfaceUse, ...]
     labels: tuple[str, ...]
+    memory_in: float = 0.0  # below the rows of each device, where memory was planned
 
     @property
     def left_in(self) -> float:
@@ -72,21 +75,35 @@ class _Rows:
     def height_in(self) -> float:
         gap = _GAP_IN * (bool(self.links) + bool(self.interfaces))
         others = len(self.links) + len(self.interfaces)
-        return self.num_device_rows * self.device_in + gap + others * self.link_in
+        return self.devices_in + gap + others * self.link_in
+
+    @property
+    def devices_in(self) -> float:
+        """Of all devices, their memory included."""
+        num_devices = self.num_device_rows // self.streams
+        return self.num_device_rows * self.device_in + num_devices * self.memory_in
+
+    def row_middle(self, row: int) -> float:
+        """The middle of a row of the devices."""
+        return (row + 0.5) * self.device_in + row // self.streams * self.memory_in
+
+    def memory_bottom(self, device: int) -> float:
+        """Where the memory of a device is empty."""
+        return (device + 1) * (self.streams * self.device_in + self.memory_in)
 
     def op_middle(self, trace: Trace) -> FloatArray:
         """The middle of each op's row [V]."""
         row_V = trace.placement.device * self.streams + trace.op_stream
-        return (row_V + 0.5) * self.device_in
+        return (row_V + 0.5) * self.device_in + trace.placement.device * self.memory_in
 
     def link_middle(self) -> FloatArray:
         """The middle of each link's row."""
-        top = self.num_device_rows * self.device_in + _GAP_IN
+        top = self.devices_in + _GAP_IN
         return top + (np.arange(len(self.links)) + 0.5) * self.link_in
 
     def interface_middle(self) -> FloatArray:
         """The middle of each interface's row."""
-        top = self.num_device_rows * self.device_in + 2 * _GAP_IN + len(self.links) * self.link_in
+        top = self.devices_in + 2 * _GAP_IN + len(self.links) * self.link_in
         return top + (np.arange(len(self.interfaces)) + 0.5) * self.link_in
 
     def transfer_middle(self, trace: Trace) -> FloatArray:
@@ -127,8 +144,12 @@ def _draw(trace: Trace, title: str | None) -> Figure:
     _draw_frame(axes, trace, rows, end)
     _draw_transfers(axes, trace, rows, unit_s)
     _draw_ops(axes, trace, rows, unit_s, color_VC)
+    bottoms = [rows.memory_bottom(d) for d in range(trace.problem.num_devices)]
+    draw_memory(axes, trace, bottoms, rows.memory_in, unit_s)
     _draw_chain(axes, trace, explanation, rows, unit_s)
     _draw_title(figure, trace, explanation, rows, title)
+    if trace.memory is not None:
+        legend += memory_legend(trace)
     _draw_legend(figure, legend)
     return figure
 
@@ -145,7 +166,9 @@ def _lay_out(trace: Trace, explanation: Explanation) -> _Rows:
         )
     )
     others_in = (len(links) + len(interfaces)) * _LINK_IN
-    shrink = min(1.0, _MAX_ROWS_IN / (num_device_rows * device_in + others_in))
+    memory_in = 0.0 if trace.memory is None else _MEMORY_IN
+    memories_in = trace.problem.num_devices * memory_in
+    shrink = min(1.0, _MAX_ROWS_IN / (num_device_rows * device_in + memories_in + others_in))
     labels = [
         shorten(name, 22) + (f" / {stream}" if streams > 1 else "")
         for name in explanation.device_names
@@ -154,6 +177,7 @@ def _lay_out(trace: Trace, explanation: Explanation) -> _Rows:
     return _Rows(
         streams=streams,
         device_in=device_in * shrink,
+        memory_in=memory_in * shrink,
         link_in=_LINK_IN * shrink,
         num_device_rows=num_device_rows,
         links=links,
@@ -212,15 +236,6 @@ def _op_colors(trace: Trace) -> tuple[FloatArray, list[tuple[str, str]]]:
     return to_rgba_array([color.get(group, OTHERS) for group in groups]), legend
 
 
-def _boxes(
-    start: FloatArray, finish: FloatArray, middle: FloatArray, height: float | FloatArray
-) -> list[FloatArray]:
-    """The corners [4, 2] of each of N boxes."""
-    low, high = middle - 0.5 * height, middle + 0.5 * height
-    x_NC = np.stack([start, finish, finish, start], axis=1)
-    return list(np.stack([x_NC, np.stack([low, low, high, high], axis=1)], axis=2))
-
-
 def _draw_frame(axes: Axes, trace: Trace, rows: _Rows, end: float) -> None:
     """Bands behind the rows, their names to the left and their utilisation to the right."""
     bands: list[tuple[float, float, float]] = []
@@ -229,7 +244,7 @@ def _draw_frame(axes: Axes, trace: Trace, rows: _Rows, end: float) -> None:
         on = (trace.placement.device == d) & (trace.op_stream == stream)
         busy_s = busy_seconds(trace.op_start_s[on], trace.op_finish_s[on])
         share = busy_s / (trace.makespan_s or 1.0)
-        bands.append(((row + 0.5) * rows.device_in, rows.device_in, share))
+        bands.append((rows.row_middle(row), rows.device_in, share))
     for use, middle in zip(rows.links, rows.link_middle().tolist(), strict=True):
         bands.append((middle, rows.link_in, use.utilisation))
     for use, middle in zip(rows.interfaces, rows.interface_middle().tolist(), strict=True):
@@ -267,7 +282,7 @@ def _draw_transfers(axes: Axes, trace: Trace, rows: _Rows, unit_s: float) -> Non
     boxes = [
         box
         for on, y_T in drawn
-        for box in _boxes(
+        for box in boxes_of(
             trace.transfer_start_s[on] / unit_s,
             trace.transfer_finish_s[on] / unit_s,
             y_T[on],
@@ -289,7 +304,7 @@ def _draw_ops(axes: Axes, trace: Trace, rows: _Rows, unit_s: float, color_VC: Fl
     width_in = (finish - start) * rows.width_in / (finish.max() or 1.0)
     # A white border separates neighbours, where a box is wide enough to have one.
     border = np.where(width_in > 0.04, 0.5, 0.0)
-    boxes = _boxes(start, finish, middle_V, _OP_FILL * rows.device_in)
+    boxes = boxes_of(start, finish, middle_V, _OP_FILL * rows.device_in)
     axes.add_collection(
         PolyCollection(boxes, facecolors=color_VC, edgecolors="white", linewidths=border, zorder=3),
         autolim=False,
@@ -324,6 +339,8 @@ def _draw_chain(
     runs: list[tuple[float, float, float, float]] = []  # begin, end, middle, height
     hops: list[list[tuple[float, float]]] = []
     for step in explanation.chain:
+        if step.kind not in ("op", "transfer"):
+            continue  # what memory added has colours of its own
         is_op = step.kind == "op"
         middle = float((op_V if is_op else transfer_T)[step.id])
         height = _OP_FILL * rows.device_in if is_op else _TRANSFER_FILL * rows.link_in
@@ -338,7 +355,7 @@ def _draw_chain(
         runs.append((begin, end, middle, height))
     begin_N, end_N, middle_N, height_N = np.array(runs).T
     outlines = PolyCollection(
-        _boxes(begin_N, end_N, middle_N, height_N),
+        boxes_of(begin_N, end_N, middle_N, height_N),
         facecolors="none",
         edgecolors=CHAIN,
         linewidths=1.3,

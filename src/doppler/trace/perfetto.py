@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.graph.formats import write_atomically
+from doppler.trace.causes import Step
 from doppler.trace.events import Trace
-from doppler.trace.explain import Step, explain
+from doppler.trace.explain import explain
 from doppler.trace.usage import interface_holders
 
-CHAIN, DEVICES, LINKS, INTERFACES = 1, 2, 3, 4
+CHAIN, DEVICES, LINKS, INTERFACES, MEMORY = 1, 2, 3, 4, 5
 _GROUPS = {CHAIN: "critical chain", DEVICES: "devices", LINKS: "links"}
 Event = dict[str, Any]
 Point = tuple[int, int, float]  # process, track, and a time inside a slice in microseconds
@@ -26,8 +27,8 @@ def save_perfetto(trace: Trace, path: str | Path) -> None:
     """Write a trace as JSON, atomically.
 
     One process each for the critical chain, the devices and the links, and for the network
-    interfaces where there are any; one track per device stream, link, and interface and way; arrows
-    lead from an op to the transfers of its output and on to their consumers.
+    interfaces and the memory where there are any; one track per device stream, link, and interface
+    and way; arrows lead from an op to the transfers of its output and on to their consumers.
     Tasks that overlap on one track, as transfers without contention do, are spread over several.
     """
     sheet = _Sheet()
@@ -38,6 +39,7 @@ def save_perfetto(trace: Trace, path: str | Path) -> None:
     transfer_tid = _add_transfers(sheet, trace, critical)
     _add_flows(sheet, trace, op_tid, transfer_tid)
     _add_interfaces(sheet, trace)
+    _add_memory(sheet, trace)
     document = {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -221,6 +223,33 @@ def _add_interfaces(sheet: _Sheet, trace: Trace) -> None:
                 _slice(f"{names[producer]} ({pair})", "transfer", *times, {"transfer": t})
             )
         sheet.add_tracks(INTERFACES, f"host {host} nic {nic} {way}", slices)
+
+
+def _add_memory(sheet: _Sheet, trace: Trace) -> None:
+    """Evictions, loads and ops computed again, by device; and the bytes in use over time."""
+    if (more := trace.memory) is None:
+        return
+    sheet.add_group(MEMORY, "memory")
+    for d, rows in enumerate(more.in_use):
+        slices = [
+            _slice(
+                f"{kind} {name}",
+                kind,
+                more.start_s[i],
+                more.finish_s[i],
+                {"bytes": float(more.bytes[i])},
+            )
+            for i, (kind, name) in enumerate(zip(more.kinds, more.names, strict=True))
+            if more.device[i] == d
+        ]
+        sheet.add_tracks(MEMORY, f"device {d} and its host", slices)
+        for at, held in rows.tolist():
+            sheet.events.append(
+                {
+                    **{"ph": "C", "name": f"bytes on device {d}", "pid": MEMORY, "tid": 0},
+                    **{"ts": _nanoseconds(at) / 1e3, "args": {"bytes": held}},
+                }
+            )
 
 
 def _inside(pid: int, tid: int, start_s: float, finish_s: float, share: float) -> Point | None:
