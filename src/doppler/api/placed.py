@@ -96,9 +96,10 @@ class Placed:
     @property
     def plan(self) -> MemoryPlan | None:
         """What it does to keep within memory; None where that is no part of the system."""
-        if not isinstance(self.system, SystemWithPlans):
+        system: Any = self.system
+        if not isinstance(system, SystemWithPlans):
             return None
-        with self.system.open(self.problem) as session:
+        with system.open(self.problem) as session:
             return session.plan(self.placement)
 
     def explain(self) -> str:

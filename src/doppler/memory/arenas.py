@@ -84,7 +84,7 @@ class Arenas:
         self._views = [self._view(c) for c in range(len(copies))]
         self._used: dict[int, dict[tuple[bool, int], int]] = {}
         for c, task in plan.uses.tolist():
-            is_input = copies.input[c] >= 0
+            is_input = bool(copies.input[c] >= 0)
             number = int(copies.input[c] if is_input else copies.region[c])
             self._used.setdefault(task, {})[is_input, number] = c
         self.actions: list[Callable[[], Any]] = [self._action(k) for k in range(plan.num_tasks)]

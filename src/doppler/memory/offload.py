@@ -28,7 +28,7 @@ from doppler.memory.victims import VICTIMS
 from doppler.options import Natural, checked, within
 from doppler.problem import Placement, Problem
 from doppler.simulator import SimulatorSession, WorkConserving
-from doppler.system import System, SystemKind
+from doppler.system import SystemKind
 from doppler.trace import Trace
 
 _FITS = {"earliest": EARLIEST, "tightest": TIGHTEST, "edges": LOWEST}
@@ -46,7 +46,7 @@ class MemoryMode(Protocol):
 class Refuse:
     """What does not fit is infeasible."""
 
-    def applied(self, system: System) -> System:
+    def applied(self, system: Any) -> Any:
         """The system as it is."""
         return system
 
@@ -76,14 +76,15 @@ class Offload:
         """As conf/memory has it."""
         return "offload_or_recompute" if self.recompute else "offload"
 
-    def applied(self, system: System) -> "SystemWithPlans | ThreadsWithPlans":
+    def applied(self, system: Any) -> "SystemWithPlans | ThreadsWithPlans":
         """The system, which plans every placement before it runs it.
 
         Raises:
             InputError: a system that cannot run plans.
         """
         if isinstance(system, Threads):
-            simulator = SystemWithPlans(WorkConserving(queue=system.queue), self)
+            queue: Any = system.queue
+            simulator = SystemWithPlans(WorkConserving(queue=queue), self)
             return ThreadsWithPlans(system, self, simulator)
         return SystemWithPlans(system, self)
 
@@ -238,5 +239,6 @@ def plan(problem: Problem, placement: Placement, memory: Offload | None = None) 
     Raises:
         InputError: an op does not fit on its device; says the least memory that would do.
     """
-    with (memory or Offload()).applied(WorkConserving()).open(problem, num_threads=1) as session:
+    system = SystemWithPlans(WorkConserving(), memory or Offload())
+    with system.open(problem, num_threads=1) as session:
         return session.plan(placement)
