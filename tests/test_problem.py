@@ -213,7 +213,7 @@ def test_an_op_whose_data_fits_on_no_device_is_named():
         build(hungry_graph(), cluster_of([1.0, 1.0], memory_bytes=[1.0, 141.0]))
     assert str(error.value) == (
         "graph 'test': op 1 ('op1') needs 142 bytes at once, "
-        "the largest device that runs it has 141"
+        "the largest device that runs it has 141; the least memory that would do for all ops is 142"
     )
 
 

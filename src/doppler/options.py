@@ -259,7 +259,7 @@ def _is_of(kind: Any, value: Any) -> bool:
     if getattr(kind, "_is_protocol", False):
         public = {name: one for name, one in vars(kind).items() if not name.startswith("_")}
         methods = [name for name, one in public.items() if inspect.isfunction(one)]
-        return all(callable(getattr(value, name, None)) for name in methods or public)
+        return any(callable(getattr(value, name, None)) for name in methods or public)
     return isinstance(value, kind)
 
 

@@ -143,8 +143,10 @@ def test_hosts_of_any_preset_are_options():
 VALUES = (None, -1, 1.5, "abc", [], {}, float("nan"), 2**70, True)
 NEEDED = {
     **{"workload/file": ["workload.path=x.txt"], "workload/torch": ["workload.module=x.py:f"]},
+    **{"workload/answers": ["workload.path=x.csv"]},
+    **{"workload/answers_program": ["workload.path=x.csv"]},
     **{"stage/inference": ["stage.init_from=pretrained"]},
-    **{"training_set/families": ["stage=rl_sim"]},
+    **{"training_set/families": ["stage=rl_sim"], "training_set/broad": ["stage=rl_sim"]},
 }
 FILES = [file for file in sorted(CONF.glob("*/*.yaml")) if file.parent.name != "experiment"]
 KINDS = parameters(Configuration).known

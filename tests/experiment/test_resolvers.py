@@ -74,7 +74,7 @@ def test_the_simulator_of_a_stage_that_executes_may_have_an_order_of_its_own(con
 
 
 def test_costs_are_of_this_host_unless_a_file_is_named():
-    cfg = DictConfig({"costs": None, "output_dir": "somewhere"})
+    cfg = DictConfig({"costs": None, "output_dir": "somewhere", "executor": {}})
     assert costs_path(cfg) == Path(f"somewhere/costs/{platform.node()}.json")
     cfg.costs = "mine.json"
     assert costs_path(cfg) == Path("mine.json")

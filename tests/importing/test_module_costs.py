@@ -19,6 +19,7 @@ from doppler.einsum.decomposition.search import Search
 from doppler.executor import run_graph
 from doppler.graph.scalar import DTYPES
 from doppler.importing import import_module
+from doppler.memory import Refuse
 from doppler.problem import build
 
 
@@ -164,10 +165,10 @@ def test_time_and_memory_of_a_long_recurrence_are_bounded():
 def test_a_limit_of_time_leaves_ways_to_split_untried_and_says_so():
     program = import_module(*on_meta(lambda: encoder(2), 4, 16, 64)).program
     phases = Phases(1e-6)
-    split(program, preset(name="p100x4"), "auto", phases)
+    split(program, preset(name="p100x4"), "auto", phases, Refuse())
     assert phases.cut_short == ["2 of 5 ways to split were tried"]
     phases = Phases(None)
-    split(program, preset(name="p100x4", num_devices=2), "auto", phases)
+    split(program, preset(name="p100x4", num_devices=2), "auto", phases, Refuse())
     assert phases.cut_short == []
 
 

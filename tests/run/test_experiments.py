@@ -65,7 +65,8 @@ def test_no_two_methods_share_a_name_in_the_table(configure):
     named = {}
     for file in METHODS:
         cfg = configure("workload=chainmm", f"method={file.stem}")
-        if cfg.stage._target_ != "doppler.experiment.Evaluate":
+        stage = cfg.stage._target_.rpartition(".")[2]
+        if stage not in ("Evaluate", "StreamStage", "PlacerStage"):  # these train no policy
             assert not cfg.get("baseline"), (
                 f"{file.stem}: baselines are evaluated once, by themselves"
             )
