@@ -75,8 +75,13 @@ def test_a_copy_that_fails_ends_in_one_line(monkeypatch):
         session.trace(placement)
 
 
-def test_arenas_are_no_larger_than_the_limits():
+@pytest.mark.parametrize("more_bytes", [0, 17])
+def test_arenas_are_no_larger_than_the_limits(more_bytes):
+    """Nor do tensors lie at odd addresses where limits are odd."""
     tight, placement = least("dataproc", 1)
+    limit_D = tight.arrays.memory_bytes + more_bytes
+    tight = replace(tight, arrays=tight.arrays._replace(memory_bytes=limit_D))
+    placement = Placement.make(tight, placement.device)
     with Offload().applied(Threads()).open(tight) as session:
         made = session.plan(placement)
     sizes = Arenas(made, random_inputs(graph("dataproc"), np.random.default_rng(0))).sizes

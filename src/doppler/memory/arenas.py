@@ -49,7 +49,7 @@ ALIGNMENT = 64
 
 
 def aligned(problem: Problem) -> Problem:
-    """The problem with sizes that are multiples of `ALIGNMENT`, for plans of real memory."""
+    """The problem with sizes and limits in multiples of `ALIGNMENT`, for plans of real memory."""
     p = problem.arrays
 
     def up(size: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -61,6 +61,7 @@ def aligned(problem: Problem) -> Problem:
             region_bytes=up(p.region_bytes),
             sink_bytes=up(p.sink_bytes),
             input_bytes=up(p.input_bytes),
+            memory_bytes=np.floor(p.memory_bytes / ALIGNMENT) * ALIGNMENT,
         ),
     )
 
