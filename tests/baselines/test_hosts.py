@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from problems import hosted_problem, random_problem
 
+import doppler
 from doppler.baselines import ETF, HEFT, Clustering, Judge, QueuedETF
 from doppler.baselines.hosts import confined, num_ways, using_hosts
 from doppler.cluster import preset
 from doppler.graph import synthetic
 from doppler.problem import build, topological_priority
+from doppler.search import AnnealFromBest, Combined, KeepToHosts
 from doppler.simulator import WorkConserving
 
 
@@ -67,3 +69,46 @@ def test_a_judge_sees_that_one_host_is_enough():
         one_host_s = session.measure(*one_host).seconds[0, 0]
     judged_s = Judge(baseline=Clustering(evaluations=1), system=WorkConserving())(problem)
     assert judged_s <= one_host_s < alone
+
+
+def test_the_ways_to_use_hosts_are_free_one_all_and_what_is_between():
+    problem = build(
+        synthetic(family="layered", num_ops=90, transfer_ratio=0.1, seed=3),
+        preset(name="dgx_h100x32"),
+    )
+    host_D = np.array(problem.cluster.hosts)
+    used = []
+    for way in range(num_ways(problem)):
+        able_VD = np.isfinite(using_hosts(problem, way).arrays.op_seconds)
+        used.append(len(set(host_D[able_VD.any(axis=0)].tolist())))
+    assert used == [4, 1, 4, 3, 2]
+
+
+def test_searches_begin_with_hosts_where_there_are_several():
+    graph = synthetic(family="layered", num_ops=150, transfer_ratio=20.0, seed=2)
+    cluster = preset(name="ethernet_4x1")
+    problem = build(graph, cluster)
+    heft = HEFT(evaluations=num_ways(problem))
+    with WorkConserving().open(problem) as session:
+        expected_s = heft.place(session, np.random.default_rng(0)).makespan_s
+        free_s = HEFT(evaluations=1).place(session, np.random.default_rng(0)).makespan_s
+    placed = doppler.place(graph, cluster=cluster, evaluations=60, method="annealing_order")
+    assert placed.makespan_s <= expected_s < free_s
+
+
+def test_no_more_is_executed_than_allowed_and_shares_are_kept():
+    anneal = AnnealFromBest(hot=0.1, cold=0.1)
+    several = build(
+        synthetic(family="layered", num_ops=60, transfer_ratio=1.0, seed=2),
+        preset(name="dgx_h100x16"),
+    )
+    for evaluations in (1, 2, 19, 20, 40):
+        with WorkConserving().open(several) as session:
+            baseline = Combined(evaluations=evaluations, confirmations=4, steps=[anneal])
+            baseline.place(session, np.random.default_rng(0))
+            assert session.evaluations == evaluations
+    full = [AnnealFromBest(hot=0.1, cold=0.1, share=0.95)]
+    assert KeepToHosts.before(full, several) == full
+    assert len(KeepToHosts.before([anneal], several)) == 2
+    one = random_problem(0, num_ops=10, num_devices=3)
+    assert KeepToHosts.before([anneal], one) == [anneal]

@@ -33,11 +33,13 @@ def confined(problem: Problem, num_stages: int) -> Problem:
 
 
 def num_ways(problem: Problem) -> int:
-    """Of using hosts: freely, and so many of them in turn; one where there is but one host."""
+    """Of using hosts; one where there is but one host."""
     num_hosts = problem.cluster.num_hosts
     return num_hosts + 1 if num_hosts > 1 else 1
 
 
 def using_hosts(problem: Problem, way: int) -> Problem:
-    """The problem for one of these ways, from 0 on."""
-    return confined(problem, way) if way else problem
+    """The problem for one of these ways: freely, on one host, in turn on all, on all but one..."""
+    if way == 0:
+        return problem
+    return confined(problem, 1 if way == 1 else problem.cluster.num_hosts + 2 - way)
