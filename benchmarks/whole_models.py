@@ -54,7 +54,7 @@ Splits = dict[str, tuple[int, ...]]
 Placed = Iterator[tuple[str, IntArray]]
 MACHINES = ("h100x8", "dgx_h100x16", "dgx_h100x32")
 COLUMNS = ("model", "machine", "splits", "ops", "s", "method", "s", "ms", "over the bound", "GB")
-MOST_OPS = 150_000  # of graphs that methods which search are tried on
+MOST_OPS = 60_000  # of graphs that methods which search are tried on
 
 
 def tensor_dims(name: str) -> tuple[int, ...]:
