@@ -141,7 +141,8 @@ def searched(problem: Problem, seconds: float) -> Iterator[tuple[str, float, flo
         best = BestSoFar(session=session, confirmations=0, seed=0)
         views = mergings(make_view(problem))
         GreedyEpisode(policy=policy, views=views).search(best, 1, np.random.default_rng(0))
-        yield judged("policy, at once", problem, best.placement, begin_s)
+        if best.placement is not None:  # it fits in memory
+            yield judged("policy, at once", problem, best.placement, begin_s)
         for name, baseline in {**BASELINES, **many}.items():
             begin_s = time.perf_counter()
             found = baseline.place(session, np.random.default_rng(0))

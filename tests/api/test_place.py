@@ -14,13 +14,22 @@ from benchmarks.torch_modules import ConvNet, Transformer, llama_7b_block
 from torch import nn
 
 import doppler
+from doppler.api import placing
 from doppler.baselines import Clustering, RoundRobin
 from doppler.cluster import preset
+from doppler.episode import make_view, mergings
 from doppler.errors import InputError
 from doppler.executor import Threads
-from doppler.graph import load_graph
+from doppler.graph import load_graph, synthetic
 from doppler.problem import Placement, build
-from doppler.search import AnnealFromBest, PlaceAgain, methods
+from doppler.search import (
+    AnnealFromBest,
+    BestSoFar,
+    GreedyEpisode,
+    PlaceAgain,
+    load_policy,
+    methods,
+)
 from doppler.simulator import BulkSynchronous, WorkConserving
 
 X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0))
@@ -315,3 +324,17 @@ def test_a_module_that_is_too_large_for_the_machine():
 def test_importing_the_package_is_cheap():
     code = "import doppler, sys; assert 'torch' not in sys.modules and 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_large_graphs_begin_with_what_the_policy_places_at_once(monkeypatch):
+    monkeypatch.setattr(placing, "_LARGE", 100)
+    graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
+    problem = build(graph, preset(name="p100x4"))
+    with WorkConserving().open(problem) as session:
+        best = BestSoFar(session=session, confirmations=0, seed=0)
+        step = GreedyEpisode(policy=load_policy(), views=mergings(make_view(problem)))
+        step.search(best, 1, np.random.default_rng(0))
+    placed = doppler.place(graph, cluster="p100x4", evaluations=1)
+    assert placed.makespan_s == best.seconds
+    assert placed.evaluations == 1
+    assert doppler.place(graph, cluster="p100x4", evaluations=40).makespan_s <= best.seconds

@@ -478,9 +478,10 @@ def decided(method, module, few: int, problem: Problem, monkeypatch) -> list[byt
 
 @pytest.mark.parametrize(("method", "module"), [(ETF, etf), (QueuedETF, etf_queued)])
 def test_queues_find_the_op_that_looking_at_all_finds(method, module, monkeypatch):
-    made = [random_problem(seed, num_devices=1 + seed % 5) for seed in range(150)]
+    made = [random_problem(seed, num_devices=1 + seed % 5) for seed in range(100)]
     made += [hosted_problem(seed) for seed in range(50)]
     made += [random_problem(seed, num_devices=4, costs="distinct") for seed in range(50)]
+    made += [with_less_memory(problem, 0.2 + 0.004 * i) for i, problem in enumerate(made)]
     for problem in made:
         each = [decided(method, module, few, problem, monkeypatch) for few in (0, 10**6)]
         assert each[0] == each[1]

@@ -16,7 +16,7 @@ from doppler.api.splitting import single_device_s, split
 from doppler.baselines import HEFT, Baseline, Clustering, LowerBound, lower_bound
 from doppler.cluster import Cluster, MemoryBytes
 from doppler.einsum import Decomposition, lower
-from doppler.episode import make_view
+from doppler.episode import make_view, mergings
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.importing import TorchProgram, as_call, import_module, load_exported
@@ -49,6 +49,8 @@ from doppler.warming import alone, warm_up
 
 # Of the call, unless evaluations are given, and what share of them the search has at least.
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
+# On graphs of more ops a few seconds of search are behind what the policy places at once.
+_LARGE = 8_000
 _EXACT = 1e-9  # sums of the same seconds in another order differ in their last digits
 _Method = str | Baseline | Sequence[SearchStep]
 
@@ -90,7 +92,8 @@ def place(
         example_kwargs: what else the module is called with, by keyword.
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
-        method: auto (clusterings and list schedulers, then annealing from the best of them), policy
+        method: auto (clusterings and list schedulers, then annealing from the best of them; of more
+            than 8,000 ops what the policy places at once comes first), policy
             (its episodes, searched on estimates, then annealing), the name of a baseline in
             conf/baseline, a baseline of your own, which takes what it takes, or a list of steps
             (doppler.search).
@@ -218,12 +221,22 @@ def _chosen(
         return lambda problem: policy_steps(search_settings(), made, make_view(problem))
     if isinstance(method, str):
         steps = steps_of(method, budget)
-        return lambda problem: KeepToHosts.before(steps, problem)
+        return lambda problem: [
+            *(_at_once(problem) if method == "auto" else []),
+            *KeepToHosts.before(steps, problem),
+        ]
     if isinstance(method, Sequence):
         if not method or not all(hasattr(step, "search") for step in method):
             raise InputError(f"method: not a list of steps (doppler.search): {method!r}")
         return lambda problem: method
     return lambda problem: [PlaceOnce(baseline=method)]
+
+
+def _at_once(problem: Problem) -> list[SearchStep]:
+    """What a search of a large graph begins with: the policy of the package, one execution."""
+    if problem.num_ops <= _LARGE:
+        return []
+    return [GreedyEpisode(policy=load_policy(), views=mergings(make_view(problem)))]
 
 
 def _name(method: _Method) -> str:

@@ -43,10 +43,13 @@ class ReadyOps(NamedTuple):
 
 
 def make_ready_ops(problem: Problem, s: PartialSchedule, *, few: int = _FEW) -> ReadyOps:
-    """Buffers for one problem; queues serve where starts alone decide: no memory, no groups."""
+    """Buffers for one problem; queues serve where starts and keys decide, and there are no groups.
+
+    Whether the op that is first has room is for the caller to look at.
+    """
     num_ops, num_devices = problem.num_ops, problem.num_devices
     num_edges = len(problem.arrays.reads)
-    decides = num_ops > few and not (s.limited or s.near or problem.has_groups)
+    decides = num_ops > few and not (s.near or problem.has_groups)
     room = num_ops + num_edges if decides else 0
     return ReadyOps(
         heap=np.zeros(2 * num_devices * room, ENTRY),

@@ -114,7 +114,10 @@ def _start(p, s, q, v, d):
 
 @compiled
 def _first_device(p, s, ready, v, seed, draw):
-    """The device for op v, which is first: of those on which it can start then; or UNSURE."""
+    """The device for op v, which is first: of those on which it can start then, and has room.
+
+    UNSURE: there is none, or one on which it could start a little later.
+    """
     device, num, soonest = UNSURE, 0, np.inf
     for d in range(len(s.devices)):
         soonest = min(soonest, ready.soonest[d])
@@ -124,6 +127,8 @@ def _first_device(p, s, ready, v, seed, draw):
             continue
         if start > soonest + s.tie_s:
             return UNSURE
+        if overflow_bytes(p, s, v, d) > 0.0:
+            continue
         num += 1
         if num == 1 or uniform(seed, draw + d) * num < 1.0:
             device = d
