@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from problems import cluster_of, graph_of, random_problem
 
-from doppler.baselines import Annealing, Clustering
+from doppler.baselines import Annealing, Clustering, NearETF
 from doppler.episode import make_view, mergings
 from doppler.errors import InputError
 from doppler.problem import build
@@ -294,3 +294,17 @@ def test_a_policy_is_asked_for_its_greedy_placements_first():
         best = BestSoFar(session=session, confirmations=0, seed=0)
         search(unseen, best, Budget(evaluations=400), np.random.default_rng(0))
         assert best.evaluations == session.evaluations == 400
+
+
+def test_what_is_slow_on_large_graphs_is_left_out_once_there_is_a_placement(monkeypatch):
+    monkeypatch.setattr(NearETF, "most_ops", 10)
+    step = PlaceAgain(make=NearETF)
+    with WorkConserving().open(PROBLEM) as session:
+        best = BestSoFar(session=session, confirmations=0, seed=0)
+        step.search(best, 2, np.random.default_rng(0))
+        assert best.evaluations == 2
+        step.search(best, 2, np.random.default_rng(0))
+        assert best.evaluations == 2
+        monkeypatch.setattr(NearETF, "most_ops", PROBLEM.num_ops)
+        step.search(best, 2, np.random.default_rng(0))
+        assert best.evaluations == 4

@@ -83,6 +83,8 @@ class NearETF(ETF):
 
     name: ClassVar[str] = "etf_near"
     near: ClassVar[bool] = True
+    # It looks at all ready ops, minutes long on larger graphs: searches leave it out there.
+    most_ops: ClassVar[int] = 20_000
 
 
 @compiled

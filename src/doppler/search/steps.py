@@ -41,7 +41,7 @@ class PlaceOnce:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class PlaceAgain:
-    """A baseline with as many evaluations as there are.
+    """A baseline with as many evaluations as there are; once there is a placement, of graphs up to its size.
 
     make: called with ``evaluations``, makes it.
     """
@@ -57,7 +57,9 @@ class PlaceAgain:
         num = evaluations - best.confirmations
         if num > 0:
             baseline = self.make(evaluations=num)
-            best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
+            most_ops = getattr(baseline, "most_ops", np.inf)
+            if best.placement is None or best.session.problem.num_ops <= most_ops:
+                best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
 
 
 @checked
