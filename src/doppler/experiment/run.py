@@ -12,6 +12,7 @@ import numpy as np
 from omegaconf import DictConfig
 from rich.console import Console
 
+from doppler.compute import computing
 from doppler.errors import InputError
 from doppler.executor.hosts import telling
 from doppler.experiment.configuration import check_configuration
@@ -225,7 +226,11 @@ def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summ
                     each.stage.check_left(directory)
             with each.loggers.closed():
                 if not already:
-                    with logged(directory.path, each.console), telling(directory.write_agents):
+                    with (
+                        logged(directory.path, each.console),
+                        telling(directory.write_agents),
+                        computing(each.spec.compute),
+                    ):
                         each.stage.introduce(each)
                         each.stage.run(each)
                 if not each.is_step:
