@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,18 +12,21 @@ import pytest
 from executions import ordered_placement, problem
 from jobs import Counting, impossible
 
-from doppler.compute import OnRay
+from doppler.baselines import Annealing
+from doppler.compute import Here, OnRay, computing
 from doppler.compute.ray_cluster import disconnect
 from doppler.errors import InputError
 from doppler.executor import ExecutionError, Hosts
 from doppler.executor.hosts import members
 from doppler.executor.hosts.ray_agents import cores_each
 from doppler.policies.weights import load_checkpoint
+from doppler.simulator import WorkConserving
 from doppler.trace import check
 
 pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
+PROJECT = Path(__file__).resolve().parents[2]
 _STORE_BYTES = 80 << 20
 # A node that is gone is noticed within two seconds.
 _WATCHED = {
@@ -93,6 +98,35 @@ def test_jobs_of_a_worker_that_dies_are_done_by_another(tmp_path, cluster):
     with pytest.raises(InputError, match=r"^compute: a worker cannot be made: OSError: nothing$"):
         with OnRay(workers=1).pool(impossible) as pool:
             pool.map("double", [(1, False)])
+
+
+def test_walks_of_annealing_find_the_same_wherever_they_go(cluster):
+    of = problem("cholesky", 4)
+    annealing = Annealing(evaluations=400, order=True, starts=3, hot=0.1, cold=0.01)
+    found = []
+    for compute in (None, Here(), OnRay(workers=2)):
+        with computing(compute), WorkConserving(noise=0.1).open(of) as session:
+            found.append(annealing.place(session, np.random.default_rng(0)))
+            assert session.evaluations == 400
+    for one in found[1:]:
+        assert one.makespan_s == found[0].makespan_s
+        assert np.array_equal(one.placement.device, found[0].placement.device)
+
+
+def test_runs_of_a_sweep_are_spread_and_what_fails_is_named_at_the_end(tmp_path, cluster):
+    command = [sys.executable, PROJECT / "src/run.py", "-m", "stage=evaluate", "compute=ray"]
+    small = ("workload.params.n=64", "baseline=[critical_path]", "compute.workers=1")
+    done = subprocess.run(
+        [*command, *small, "seed=1,2", "cluster.num_devices=4,0", f"output_dir={tmp_path}"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "2 of the sweep's runs failed:" in done.stderr
+    assert done.stderr.count("cluster.num_devices=0: cluster.num_devices: ") == 2
+    assert len(list(tmp_path.rglob("summary.json"))) == 2
+    assert done.stdout.count("critical_path") >= 2
 
 
 # --- Agents ---------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from doppler.baselines.annealing_walk import (
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
 from doppler.baselines.naive import random_devices
+from doppler.compute import chosen
 from doppler.errors import InputError
 from doppler.options import Batch, Count, Positive, checked
 from doppler.problem import Placement
@@ -109,8 +110,13 @@ class Annealing:
                 problem, random_devices(problem, 1, rng)[0], b_level_priority(problem)
             )
             walks.append(Walk.begin(problem, start))
-        if isinstance(session, SimulatorSession):
-            self._search_simulator(session, plans, walks, jitter_seed)
+        compute = chosen()
+        if isinstance(session, SimulatorSession) and compute is not None and len(walks) > 1:
+            with compute.pool(_Walker, self, session, jitter_seed) as pool:
+                walks = pool.map("walk", list(zip(plans, walks, strict=True)))
+            session.evaluations += self.draws * sum(plan.num_steps for plan in plans)
+        elif isinstance(session, SimulatorSession):
+            self.search_simulator(session, plans, walks, jitter_seed)
         else:
             for plan, walk in zip(plans, walks, strict=True):
                 self._search(session, plan, walk, jitter_seed, rng)
@@ -121,7 +127,7 @@ class Annealing:
             evaluations=num_steps * self.draws,
         )
 
-    def _search_simulator(
+    def search_simulator(
         self, session: SimulatorSession, plans: list[WalkPlan], walks: list[Walk], jitter_seed: int
     ) -> None:
         """All walks at once, without Python but between long stretches."""
@@ -173,3 +179,17 @@ class Annealing:
             lacks_memory = (walk.peak_bytes > arrays.memory_bytes).any()
             failed = not (measured.feasible[0] or lacks_memory)
             settle(arrays, plan, step, np.inf if failed else measured.seconds[0].mean(), walk)
+
+
+@dataclass(frozen=True, eq=False)
+class _Walker:
+    """What a worker of spread walks is."""
+
+    annealing: Annealing
+    session: SimulatorSession
+    jitter_seed: int
+
+    def walk(self, shared: None, plan: WalkPlan, walk: Walk) -> Walk:
+        """One of them, to its end."""
+        self.annealing.search_simulator(self.session, [plan], [walk], self.jitter_seed)
+        return walk

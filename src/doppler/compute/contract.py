@@ -11,13 +11,20 @@ from typing import Any, Protocol
 class Pool(Protocol):
     """Workers, each with an object of its own."""
 
-    def map(self, method: str, jobs: Sequence[Sequence[Any]], shared: Any = None) -> list[Any]:
+    def map(
+        self,
+        method: str,
+        jobs: Sequence[Sequence[Any]],
+        shared: Any = None,
+        each: Callable[[int, Any], None] | None = None,
+    ) -> list[Any]:
         """What the objects' method returns for each job, in their order.
 
         Args:
             method: its name.
             jobs: its arguments behind the first, of each job; the first jobs begin first.
             shared: its first argument, of all.
+            each: is told of each job, when it is done, by its number.
 
         Raises:
             InputError: what the method raised, or no worker is left.

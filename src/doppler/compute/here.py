@@ -22,6 +22,17 @@ class _One:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
 
-    def map(self, method: str, jobs: Sequence[Sequence[Any]], shared: Any = None) -> list[Any]:
+    def map(
+        self,
+        method: str,
+        jobs: Sequence[Sequence[Any]],
+        shared: Any = None,
+        each: Callable[[int, Any], None] | None = None,
+    ) -> list[Any]:
         """See contract.Pool."""
-        return [getattr(self._worker, method)(shared, *job) for job in jobs]
+        results = []
+        for number, job in enumerate(jobs):
+            results.append(getattr(self._worker, method)(shared, *job))
+            if each is not None:
+                each(number, results[-1])
+        return results

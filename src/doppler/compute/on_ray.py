@@ -65,9 +65,10 @@ class _Worker:
     def is_there(self) -> None:
         """Once it is made."""
 
-    def do(self, method: str, shared: Any, job: Sequence[Any]) -> Any:
-        """One job."""
-        return getattr(self._object, method)(shared, *job)
+    def do(self, method: str, shared: bytes, job: bytes) -> bytes:
+        """One job. Bytes: arrays that Ray brings by itself could not be written to."""
+        told = pickle.loads(shared), *pickle.loads(job)
+        return pickle.dumps(getattr(self._object, method)(*told))
 
 
 class _Workers:
@@ -88,10 +89,17 @@ class _Workers:
         self._actors.add(actor)
         self._coming[actor.is_there.remote()] = actor
 
-    def map(self, method: str, jobs: Sequence[Sequence[Any]], shared: Any = None) -> list[Any]:
+    def map(
+        self,
+        method: str,
+        jobs: Sequence[Sequence[Any]],
+        shared: Any = None,
+        each: Callable[[int, Any], None] | None = None,
+    ) -> list[Any]:
         """See contract.Pool."""
         ray = self._ray
-        told = ray.put(shared)
+        dumps = ray.cloudpickle.dumps
+        told = ray.put(dumps(shared))
         results: list[Any] = [None] * len(jobs)
         attempts = [0] * len(jobs)
         waiting, at_work = deque(range(len(jobs))), dict[Any, tuple[Any, int]]()
@@ -100,7 +108,7 @@ class _Workers:
             while waiting and self._idle:
                 number, actor = waiting.popleft(), self._idle.pop()
                 attempts[number] += 1
-                at_work[actor.do.remote(method, told, jobs[number])] = actor, number
+                at_work[actor.do.remote(method, told, dumps(jobs[number]))] = actor, number
             ready, _ = ray.wait([*at_work, *self._coming], timeout=1.0)
             for one in ready:
                 is_new = one in self._coming
@@ -121,7 +129,9 @@ class _Workers:
                     raise error.cause from None
                 self._idle.append(actor)
                 if not is_new:
-                    results[number] = found
+                    results[number] = pickle.loads(found)
+                    if each is not None:
+                        each(number, results[number])
             if at_work or self._idle:
                 begin_s = time.monotonic()
                 continue

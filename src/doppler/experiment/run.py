@@ -12,7 +12,7 @@ import numpy as np
 from omegaconf import DictConfig
 from rich.console import Console
 
-from doppler.compute import computing
+from doppler.compute import Compute, computing
 from doppler.errors import InputError
 from doppler.executor.hosts import telling
 from doppler.experiment.configuration import check_configuration
@@ -195,13 +195,19 @@ def make_run(
     return Run(spec, stage, console, is_step)
 
 
-def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summary:
+def execute(
+    cfg: DictConfig,
+    overrides: Sequence[str],
+    console: Console,
+    compute: Compute | None = None,
+) -> Summary:
     """Run a configuration, and first what it needs; or show the run that has done so already.
 
     Args:
         cfg: as composed.
         overrides: of the command line, as they are kept with the run.
         console: where things are told.
+        compute: where the jobs are done of what is configured to be spread, in its place.
 
     Returns:
         The summary that the run left.
@@ -229,7 +235,7 @@ def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summ
                     with (
                         logged(directory.path, each.console),
                         telling(directory.write_agents),
-                        computing(each.spec.compute),
+                        computing(each.spec.compute and (compute or each.spec.compute)),
                     ):
                         each.stage.introduce(each)
                         each.stage.run(each)

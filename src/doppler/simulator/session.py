@@ -198,6 +198,10 @@ class SimulatorSession:
         self._pool: ThreadPoolExecutor | None = None
         self._topological = topological_priority(problem)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: threads are each one's own."""
+        return {**vars(self), "_pool": None, "_num_threads": 1}
+
     def __enter__(self) -> Self:
         return self
 
