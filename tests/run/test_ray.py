@@ -81,8 +81,10 @@ def test_training_on_many_problems_is_the_same_for_any_number_of_workers(run, tm
         compute = ("compute=ray", f"compute.workers={workers}", f"run_dir={directory}")
         summary, _ = run(*SET, *compute)
         weights.append(learned(directory))
-        found.append((summary["makespan_s"], summary["evaluations"]))
-    assert found[0] == found[1]
+        found.append(summary["makespan_s"])
+    as_a_job, _ = run(*SET, "compute=ray", f"run_dir={tmp_path / 'here'}", compute=Here())
+    weights.append(learned(tmp_path / "here"))
+    assert found == [as_a_job["makespan_s"]] * 2
     for name, tensor in weights[0].items():
         assert all(np.array_equal(tensor.numpy(), each[name].numpy()) for each in weights[1:])
 
@@ -124,7 +126,7 @@ def test_runs_of_a_sweep_are_spread_and_what_fails_is_named_at_the_end(tmp_path,
     )
     assert done.returncode == 1
     assert "2 of the sweep's runs failed:" in done.stderr
-    assert done.stderr.count("cluster.num_devices=0: cluster.num_devices: ") == 2
+    assert done.stderr.count("error: cluster.num_devices: must be ") == 2
     assert len(list(tmp_path.rglob("summary.json"))) == 2
     assert done.stdout.count("critical_path") >= 2
 

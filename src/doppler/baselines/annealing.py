@@ -110,13 +110,9 @@ class Annealing:
                 problem, random_devices(problem, 1, rng)[0], b_level_priority(problem)
             )
             walks.append(Walk.begin(problem, start))
-        compute = chosen()
-        if isinstance(session, SimulatorSession) and compute is not None and len(walks) > 1:
-            with compute.pool(_Walker, self, session, jitter_seed) as pool:
-                walks = pool.map("walk", list(zip(plans, walks, strict=True)))
+        if isinstance(session, SimulatorSession):
+            walks = self._search_simulator(session, plans, walks, jitter_seed)
             session.evaluations += self.draws * sum(plan.num_steps for plan in plans)
-        elif isinstance(session, SimulatorSession):
-            self.search_simulator(session, plans, walks, jitter_seed)
         else:
             for plan, walk in zip(plans, walks, strict=True):
                 self._search(session, plan, walk, jitter_seed, rng)
@@ -126,6 +122,17 @@ class Annealing:
             makespan_s=float(best.status["best_s"][0]),
             evaluations=num_steps * self.draws,
         )
+
+    def _search_simulator(
+        self, session: SimulatorSession, plans: list[WalkPlan], walks: list[Walk], jitter_seed: int
+    ) -> list[Walk]:
+        """All walks, at once, here or elsewhere."""
+        compute = chosen()
+        if compute is not None and len(walks) > 1:
+            with compute.pool(_Walker, self, session, jitter_seed) as pool:
+                return pool.map("walk", list(zip(plans, walks, strict=True)))
+        self.search_simulator(session, plans, walks, jitter_seed)
+        return walks
 
     def search_simulator(
         self, session: SimulatorSession, plans: list[WalkPlan], walks: list[Walk], jitter_seed: int
@@ -154,7 +161,6 @@ class Annealing:
 
         for begin in range(0, plans[-1].num_steps, stretch):
             session.in_parallel(partial(go_on, begin=begin), len(walks))
-        session.evaluations += self.draws * sum(plan.num_steps for plan in plans)
 
     def _search(
         self,

@@ -79,7 +79,7 @@ class _Workers:
         self._given = ray.put(ray.cloudpickle.dumps((make, arguments)))
         self._class = ray.remote(_Worker).options(num_cpus=1)
         self._actors: set[Any] = set()
-        self._coming: dict[Any, Any] = {}  # by what tells that one is there
+        self._coming: dict[Any, Any] = {}  # by what tells that one is there, or idle again
         self._idle: list[Any] = []
         for _ in range(num):
             self._begin()
@@ -97,67 +97,111 @@ class _Workers:
         each: Callable[[int, Any], None] | None = None,
     ) -> list[Any]:
         """See contract.Pool."""
-        ray = self._ray
-        dumps = ray.cloudpickle.dumps
-        told = ray.put(dumps(shared))
-        results: list[Any] = [None] * len(jobs)
-        attempts = [0] * len(jobs)
-        waiting, at_work = deque(range(len(jobs))), dict[Any, tuple[Any, int]]()
-        begin_s, is_told = time.monotonic(), False
-        while waiting or at_work:
-            while waiting and self._idle:
-                number, actor = waiting.popleft(), self._idle.pop()
-                attempts[number] += 1
-                at_work[actor.do.remote(method, told, dumps(jobs[number]))] = actor, number
-            ready, _ = ray.wait([*at_work, *self._coming], timeout=1.0)
+        batch = _Batch(self._ray, method, jobs, shared)
+        patience = _Patience()
+        while batch.is_open:
+            while batch.waiting and self._idle:
+                batch.give(self._idle.pop())
+            ready, _ = self._ray.wait([*batch.at_work, *self._coming], timeout=1.0)
             for one in ready:
-                is_new = one in self._coming
-                actor, number = (self._coming.pop(one), -1) if is_new else at_work.pop(one)
-                try:
-                    found = ray.get(one)
-                except ray.exceptions.RayActorError as error:
-                    self._replace(actor, error, is_new)
-                    if not is_new and attempts[number] == _ATTEMPTS:
-                        raise InputError(
-                            f"{_ASKED_BY}: {_ATTEMPTS} workers died at the same job"
-                        ) from None
-                    if not is_new:
-                        waiting.appendleft(number)
+                if one in self._coming:
+                    self._arrived(one)
                     continue
-                except ray.exceptions.RayTaskError as error:
-                    self._drain(at_work)
+                try:
+                    actor, number = batch.take(one)
+                except self._ray.exceptions.RayTaskError as error:
+                    # Others that are at work are idle later.
+                    self._coming |= {asked: actor for asked, (actor, _) in batch.at_work.items()}
                     raise error.cause from None
+                if number is None:
+                    self._actors.discard(actor)
+                    self._begin()
+                    continue
                 self._idle.append(actor)
-                if not is_new:
-                    results[number] = pickle.loads(found)
-                    if each is not None:
-                        each(number, results[number])
-            if at_work or self._idle:
-                begin_s = time.monotonic()
-                continue
-            if time.monotonic() > begin_s + _ROOM_S:
-                raise InputError(f"{_ASKED_BY}: the Ray cluster had no CPU for {_ROOM_S:g} s")
-            if time.monotonic() > begin_s + _TOLD_S and not is_told:
-                is_told = True
-                logging.getLogger(__name__).warning("waiting for a CPU of the Ray cluster")
-        return results
+                if each is not None:
+                    each(number, batch.results[number])
+            patience.look(bool(batch.at_work or self._idle))
+        return batch.results
 
-    def _replace(self, actor: Any, error: Exception, was_new: bool) -> None:
-        """One is lost; what cannot even be made is not made again."""
-        self._actors.discard(actor)
-        if was_new and "creation task" in str(error):
-            cause = getattr(error, "cause", None) or error
-            line = str(cause).strip().splitlines()[-1]
-            raise InputError(f"{_ASKED_BY}: a worker cannot be made: {line}") from None
-        self._begin()
-
-    def _drain(self, at_work: dict[Any, tuple[Any, int]]) -> None:
-        """Others that are at work are idle later."""
-        for asked, (actor, _) in at_work.items():
-            self._coming[asked] = actor
+    def _arrived(self, one: Any) -> None:
+        """A worker is there."""
+        actor = self._coming.pop(one)
+        try:
+            self._ray.get(one)
+        except self._ray.exceptions.RayActorError as error:
+            self._actors.discard(actor)
+            if "creation task" in str(error):  # it would not be made the next time either
+                line = str(error).strip().splitlines()[-1]
+                raise InputError(f"{_ASKED_BY}: a worker cannot be made: {line}") from None
+            self._begin()
+        except self._ray.exceptions.RayTaskError:  # of a batch that was given up
+            self._idle.append(actor)
+        else:
+            self._idle.append(actor)
 
     def close(self) -> None:
         """End them."""
         for actor in self._actors:
             with suppress(Exception):
                 self._ray.kill(actor)
+
+
+class _Batch:
+    """Jobs of one call, and what has come of them."""
+
+    def __init__(self, ray: Any, method: str, jobs: Sequence[Any], shared: Any) -> None:
+        self._ray, self._method = ray, method
+        self._jobs = [ray.cloudpickle.dumps(job) for job in jobs]
+        self._shared = ray.put(ray.cloudpickle.dumps(shared))
+        self._attempts = [0] * len(jobs)
+        self.results: list[Any] = [None] * len(jobs)
+        self.waiting = deque(range(len(jobs)))
+        self.at_work: dict[Any, tuple[Any, int]] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether some job is not done."""
+        return bool(self.waiting or self.at_work)
+
+    def give(self, actor: Any) -> None:
+        """The next job."""
+        number = self.waiting.popleft()
+        self._attempts[number] += 1
+        asked = actor.do.remote(self._method, self._shared, self._jobs[number])
+        self.at_work[asked] = actor, number
+
+    def take(self, asked: Any) -> tuple[Any, int | None]:
+        """Who has ended, and the job that is done; None: the worker is lost, the job waits again.
+
+        Raises:
+            InputError: it was not the first worker that died at this job.
+            RayTaskError: what the job raised.
+        """
+        actor, number = self.at_work.pop(asked)
+        try:
+            self.results[number] = pickle.loads(self._ray.get(asked))
+        except self._ray.exceptions.RayActorError:
+            if self._attempts[number] == _ATTEMPTS:
+                what = f"{_ATTEMPTS} workers died at the same job"
+                raise InputError(f"{_ASKED_BY}: {what}") from None
+            self.waiting.appendleft(number)
+            return actor, None
+        return actor, number
+
+
+class _Patience:
+    """How long there may be no worker at all."""
+
+    def __init__(self) -> None:
+        self._since_s, self._is_told = time.monotonic(), False
+
+    def look(self, is_somebody_there: bool) -> None:
+        """Tell, and at last raise an InputError."""
+        now_s = time.monotonic()
+        if is_somebody_there:
+            self._since_s = now_s
+        elif now_s > self._since_s + _ROOM_S:
+            raise InputError(f"{_ASKED_BY}: the Ray cluster had no worker for {_ROOM_S:g} s")
+        elif now_s > self._since_s + _TOLD_S and not self._is_told:
+            self._is_told = True
+            logging.getLogger(__name__).warning("waiting for workers of the Ray cluster")

@@ -242,14 +242,20 @@ def execute(
                 if not each.is_step:
                     each.loggers.publish(retell=already)
         if already and not each.is_step:
-            each.say(f"{directory.path} is finished already (overwrite=true runs it again)")
-            with mendable():
-                try:
-                    each.stage.show(each)
-                except (KeyError, TypeError, ValueError) as error:
-                    what = str(error) if isinstance(error, InputError) else repr(error)
-                    raise InputError(f"{directory.path}: damaged ({what})") from None
+            _tell_again(each)
     return run.directory.summary()
+
+
+def _tell_again(run: Run) -> None:
+    """Show what a finished run has left."""
+    path = run.directory.path
+    run.say(f"{path} is finished already (overwrite=true runs it again)")
+    with mendable():
+        try:
+            run.stage.show(run)
+        except (KeyError, TypeError, ValueError) as error:
+            what = str(error) if isinstance(error, InputError) else repr(error)
+            raise InputError(f"{path}: damaged ({what})") from None
 
 
 def _in_order(run: Run, *, mends: bool) -> Iterator[Run]:

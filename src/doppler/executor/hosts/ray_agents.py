@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import math
 import secrets
+import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,12 +41,18 @@ class RayLauncher:
             InputError: there is no Ray, no room, or agents would not reach this process.
         """
         ray = connected(_ASKED_BY)
-        if is_elsewhere(ray) and ipaddress.ip_address(self.address).is_loopback:
+        if is_elsewhere(ray) and _is_loopback(self.address):
             raise InputError(
                 f"executor.address: {self.address} is not reached from the other machines of the "
                 "Ray cluster: name an address of this one"
             )
         return RayAgents(self.address, _places(ray, num, self.cores), ray)
+
+
+def _is_loopback(address: str) -> bool:
+    with suppress(OSError):  # told when it is listened at
+        return ipaddress.ip_address(socket.gethostbyname(address)).is_loopback
+    return False
 
 
 class _Host:
