@@ -9,7 +9,8 @@ three, each with a new policy, on one thread, compilation excluded. *peak MiB*: 
 does only this, libraries and the making of the graph included. *exponent*: of the growth of CPU
 seconds from the family's smallest graph to its largest below a million ops. *over HEFT*, *over the
 bound*: makespans, simulated, work-conserving, contention fifo, queue priority, on h100x8; transfers
-take half as long as ops. HEFT is left out above 200,000 ops, but with --heft. Training is benchmarks/training.py --growth.
+take half as long as ops. HEFT is left out above 200,000 ops, but with --heft. Training is
+benchmarks/training.py --growth.
 """
 
 import argparse

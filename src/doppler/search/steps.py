@@ -41,9 +41,10 @@ class PlaceOnce:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class PlaceAgain:
-    """A baseline with as many evaluations as there are; once there is a placement, of graphs up to its size.
+    """A baseline with as many evaluations as there are.
 
-    make: called with ``evaluations``, makes it.
+    make: called with ``evaluations``, makes it. One that is slow on large graphs (``most_ops``) is
+    left out of larger ones once there is a placement.
     """
 
     make: Callable[..., Baseline]
