@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
-
 from benchmarks.agents import graph_of, random_placements
+
 from doppler.cluster import host, preset
 from doppler.compute import OnRay
 from doppler.compute.ray_cluster import disconnect
