@@ -20,7 +20,7 @@ _ASKED_BY = "compute"
 _MOST_WORKERS = 1024
 Workers = Annotated[int, within(1, _MOST_WORKERS)]
 # Without any worker: a person is told, and then it is given up.
-_TOLD_S, _ROOM_S = 5.0, 120.0
+_TOLD_S, _ROOM_S = 5.0, 300.0
 # How often a job is begun anew whose worker died: one that kills its worker ends the run.
 _ATTEMPTS = 3
 

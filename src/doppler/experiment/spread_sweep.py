@@ -60,8 +60,7 @@ class SpreadSweep:
 
     def add(self, cfg: DictConfig, overrides: Sequence[str], number: int) -> None:
         """Keep it."""
-        settings = OmegaConf.to_container(cfg, resolve=True)
-        assert isinstance(settings, dict)
+        settings: Any = OmegaConf.to_container(cfg, resolve=True)
         self._jobs.append((settings, list(overrides)))
         self._numbers.append(number)
         self._compute = cfg.compute
