@@ -23,15 +23,12 @@ from doppler.memory.arrays import (
 from doppler.memory.events import planned_trace
 from doppler.memory.plans import MemoryPlan, read_plan
 from doppler.memory.running import MOST_TRIES, make_plan, run_plan, simulate_plan
-from doppler.memory.space import EARLIEST, LOWEST, TIGHTEST
 from doppler.memory.victims import VICTIMS
 from doppler.options import Natural, checked, within
 from doppler.problem import Placement, Problem
 from doppler.simulator import SimulatorSession, WorkConserving
 from doppler.system import SystemKind
 from doppler.trace import Trace
-
-_FITS = {"earliest": EARLIEST, "tightest": TIGHTEST, "edges": LOWEST}
 
 
 class MemoryMode(Protocol):
@@ -66,7 +63,6 @@ class Offload:
     """
 
     victim: Literal["farthest", "least_recent", "cheapest", "balanced"] = "farthest"
-    fit: Literal["earliest", "tightest", "edges"] = "earliest"
     ahead: Natural = 0
     tries: Annotated[int, within(1, MOST_TRIES)] = MOST_TRIES
     recompute: bool = False
@@ -93,7 +89,6 @@ class Offload:
         """The same as numbers for compiled code."""
         return PlanChoices(
             victim=VICTIMS[self.victim],
-            fit=_FITS[self.fit],
             ahead=self.ahead,
             recompute=self.recompute,
             tries=self.tries,

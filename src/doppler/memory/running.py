@@ -9,8 +9,7 @@ import numpy as np
 
 from doppler.compiled import compiled_apart
 from doppler.compiled.draws import jitter, uniform
-from doppler.memory.arrays import EVICT, FREE, LOAD, MOVE, NOTHING, NOWHERE, OP, RECOMPUTE
-from doppler.memory.space import EARLIEST, LOWEST, TIGHTEST
+from doppler.memory.arrays import EVICT, FREE, LOAD, MOVE, NOTHING, NOWHERE, OP, RECOMPUTE, SLACK
 from doppler.memory.walk import walk
 from doppler.problem_arrays import crosses_hosts
 from doppler.simulator.copies import allocate
@@ -32,9 +31,10 @@ from doppler.simulator.state import (
 )
 from doppler.simulator.work_conserving import ends_before, enqueue, simulate, take, touch
 
-# Which room a copy gets, and how many tasks ahead, try by try; the first is as it is said.
-_TRIES = ((EARLIEST, 0), (EARLIEST, 24), (LOWEST, 0), (LOWEST, 24), (TIGHTEST, 8))
+# How much of the memory is used, how many tasks ahead, whether to wait rather than to evict.
+_TRIES = ((1.0, 0, 0.0), (1.0, 0, 1.0), (1.0, 16, 0.0), (0.9, 0, 0.0), (0.8, 0, 1.0))
 MOST_TRIES = len(_TRIES)
+_CLEARS = 8
 _ENOUGH = 1.005  # times as long as without limits
 
 
@@ -62,15 +62,16 @@ def make_plan(p, rules, device_V, priority_V, m):
         return seconds
     best, best_seconds, last = NOTHING, np.inf, NOTHING
     for last in range(m.choices.tries * (1 + m.choices.recompute)):
-        made = _try(p, rules, device_V, m, last)
+        made = _try(p, rules, device_V, m, last, _CLEARS)
         if made < best_seconds:
             best, best_seconds = last, made
         if made <= _ENOUGH * seconds:
             break
+    clears = _CLEARS
     if best == NOTHING:
+        best, last, clears = 0, NOTHING, len(m.clears)
+    if best != last and _try(p, rules, device_V, m, best, clears) == np.inf:
         return np.inf
-    if best != last:
-        _try(p, rules, device_V, m, best)
     for v in range(len(device_V)):
         m.device[v] = device_V[v]
         m.priority[v] = priority_V[v]
@@ -79,14 +80,19 @@ def make_plan(p, rules, device_V, priority_V, m):
 
 
 @compiled_apart
-def _try(p, rules, device_V, m, number):
+def _try(p, rules, device_V, m, number, clears):
     """Plan by the schedule without limits, and run the plan without jitter; inf if there is none.
 
     number: of the try: the choices as given, then others, then all of them without recomputing.
+    clears: so often at most a device is emptied.
     """
     one = number % m.choices.tries
-    m.counts[0].fit = m.choices.fit if one == 0 else _TRIES[one][0]
-    m.counts[0].ahead = m.choices.ahead if one == 0 else _TRIES[one][1]
+    share, ahead, patience = _TRIES[one]
+    m.counts[0].ahead = m.choices.ahead if one == 0 else ahead
+    m.counts[0].patience = patience
+    m.counts[0].clears = clears
+    for d in range(len(m.room)):
+        m.room[d] = max(share * m.machine.limit[d], m.devices[d].first)
     m.counts[0].recomputes = m.choices.recompute and number == one
     for task in range(len(device_V) + m.free.num_transfers[0]):
         m.start[task] = m.free.tasks[task].start
@@ -118,7 +124,7 @@ def _can_fit(m, device_V):
     for v in range(len(device_V)):
         d = device_V[v]
         m.devices[d].first = max(m.devices[d].first, m.machine.need[v])
-        fits = fits and m.machine.need[v] <= m.machine.limit[d] + m.machine.slack
+        fits = fits and m.machine.need[v] <= m.machine.limit[d] * (1.0 + SLACK)
     for d in range(len(m.devices)):
         m.devices[d].peak = min(m.devices[d].peak, max(m.machine.limit[d], m.devices[d].first))
     return fits
