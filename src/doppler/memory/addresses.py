@@ -18,7 +18,7 @@ from doppler.memory.arrays import NOTHING, SLACK
 from doppler.memory.space import add_wait, freed_by
 
 _ORDERS = 4
-_TRIES = 6  # of an order
+_MOST, _WORK = 24, 2e7  # times that copies are laid down; pairs of copies that are looked at
 
 
 @compiled_apart
@@ -39,17 +39,19 @@ def _is_there(m, c, d):
 
 @compiled_apart
 def _lay_all(m, d):
-    for order in range(_ORDERS):
-        for c in range(m.counts[0].copies):
-            m.copies[c].tries = 0
-        for _ in range(_TRIES):
-            if _lay(m, d, order):
-                return True
+    num = 0
+    for c in range(m.counts[0].copies):
+        m.copies[c].tries = 0
+        num += 1 if _is_there(m, c, d) else 0
+    most = min(_MOST, np.int64(_WORK / (1.0 + num * num)) + 2)
+    for k in range(most):
+        if _lay(m, d, k % _ORDERS, k == 0):
+            return True
     return False
 
 
 @compiled_apart
-def _lay(m, d, order):
+def _lay(m, d, order, is_first):
     """Lay down the copies of a device in some order; one that is stuck goes first from now on."""
     num = 0
     for c in range(m.counts[0].copies):
@@ -60,11 +62,27 @@ def _lay(m, d, order):
     m.first[d] = NOTHING
     for i in range(num):
         c = heap_pop(m.heap, 0, num - i)
+        if is_first:
+            _forget_before(m, d, m.copies[c].born)
         if not _lay_one(m, d, c):
             m.copies[c].tries += 1
             m.counts[0].stuck = c
             return False
     return True
+
+
+@compiled_apart
+def _forget_before(m, d, born):
+    """Who has left is in nobody's way any more, where all are laid down as they come."""
+    before, c = NOTHING, m.first[d]
+    while c != NOTHING:
+        if _end(m, c) > born:
+            before = c
+        elif before == NOTHING:
+            m.first[d] = m.copies[c].after
+        else:
+            m.copies[before].after = m.copies[c].after
+        c = m.copies[c].after
 
 
 @compiled_apart

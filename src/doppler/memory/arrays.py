@@ -40,6 +40,9 @@ DATUM = np.dtype(
         ("stays", np.int64),  # output of the program: is kept when nothing reads it any more
         ("dropped", np.int64),  # is to be computed again
         ("feeds", np.int64),  # dropped data that are computed from it
+        ("sent", np.int64),  # first transfer of a region, or NOTHING
+        ("before", np.int64),  # list of what is on a device, by least recent use
+        ("after", np.int64),
     ],
     align=True,
 )
@@ -125,9 +128,8 @@ class PlanChoices(NamedTuple):
     """How a planner decides, as numbers for compiled code."""
 
     victim: int
-    ahead: int  # tasks
     recompute: bool
-    tries: int
+    tries: NDArray[np.float64]  # [., 5] order, share, ahead, patience, recompute
 
 
 class Machine(NamedTuple):
@@ -158,6 +160,7 @@ class PlanState(NamedTuple):
     copies: NDArray[np.void]  # COPY [C]
     segments: NDArray[np.void]  # SEGMENT [S]
     first: NDArray[np.int64]  # [D] copy that came last to each device, of those that are there
+    last: NDArray[np.int64]  # [D] the other end of such a list
     held: NDArray[np.float64]  # [D] bytes of these
     room: NDArray[np.float64]  # [D] bytes that they may have
     clears: NDArray[np.int64]  # [V + T] whether everything is evicted before the task there
@@ -176,6 +179,8 @@ class PlanState(NamedTuple):
     rank: NDArray[np.int64]  # [V] rises where one op is before another at one instant
     retired: NDArray[np.int64]  # [V + T]
     position: NDArray[np.int64]  # [V + T] of each in `order`
+    sequence: NDArray[np.int64]  # [V] another order of the ops
+    ready: NDArray[np.int64]  # [V]
     device: NDArray[np.int64]  # [V] placement that the plan is of
     priority: NDArray[np.int64]
 
@@ -244,6 +249,7 @@ def make_plan_state(p: ProblemArrays, *, machine: Machine, choices: PlanChoices)
         copies=np.zeros(num_copies, COPY),
         segments=np.zeros(2 * num_copies + 1, SEGMENT),
         first=np.zeros(num_devices, np.int64),
+        last=np.zeros(num_devices, np.int64),
         held=np.zeros(num_devices),
         room=np.zeros(num_devices),
         clears=np.zeros(num_base, np.int64),
@@ -262,6 +268,8 @@ def make_plan_state(p: ProblemArrays, *, machine: Machine, choices: PlanChoices)
         rank=np.zeros(num_ops, np.int64),
         retired=np.zeros(num_base, np.int64),
         position=np.zeros(num_base, np.int64),
+        sequence=np.zeros(num_ops, np.int64),
+        ready=np.zeros(num_ops, np.int64),
         device=np.zeros(num_ops, np.int64),
         priority=np.zeros(num_ops, np.int64),
     )

@@ -21,14 +21,25 @@ from doppler.memory.arrays import (
     op_need_bytes,
 )
 from doppler.memory.events import planned_trace
+from doppler.memory.orders import FINDS, FITS, FREES, OWN
 from doppler.memory.plans import MemoryPlan, read_plan
-from doppler.memory.running import MOST_TRIES, make_plan, run_plan, simulate_plan
+from doppler.memory.running import make_plan, run_plan, simulate_plan
 from doppler.memory.victims import VICTIMS
 from doppler.options import Natural, checked, within
 from doppler.problem import Placement, Problem
 from doppler.simulator import SimulatorSession, WorkConserving
 from doppler.system import SystemKind
 from doppler.trace import Trace
+
+# Of a try the order of ops, the share of the memory that is used, tasks ahead, and seconds that are
+# waited rather than evicted, for each that evicting takes; the first is as it is said.
+TRIES = (
+    (OWN, 1.0, 0, 0.0),
+    (FREES, 1.0, 0, 0.0),
+    (FINDS, 1.0, 0, 0.0),
+    (FITS, 1.0, 0, 0.0),
+    (FITS, 0.8, 0, 0.0),
+)
 
 
 class MemoryMode(Protocol):
@@ -64,7 +75,7 @@ class Offload:
 
     victim: Literal["farthest", "least_recent", "cheapest", "balanced"] = "farthest"
     ahead: Natural = 0
-    tries: Annotated[int, within(1, MOST_TRIES)] = MOST_TRIES
+    tries: Annotated[int, within(1, len(TRIES))] = len(TRIES)
     recompute: bool = False
 
     @property
@@ -87,11 +98,11 @@ class Offload:
     @property
     def choices(self) -> PlanChoices:
         """The same as numbers for compiled code."""
+        tried = np.array(TRIES[: self.tries], dtype=np.float64)
+        tried[0, 2] = self.ahead
+        again = [np.insert(tried, 4, one, axis=1) for one in (1.0, 0.0) if one <= self.recompute]
         return PlanChoices(
-            victim=VICTIMS[self.victim],
-            ahead=self.ahead,
-            recompute=self.recompute,
-            tries=self.tries,
+            victim=VICTIMS[self.victim], recompute=self.recompute, tries=np.concatenate(again)
         )
 
 

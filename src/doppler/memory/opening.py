@@ -146,6 +146,8 @@ def _open_data(m, p):
     for t in range(m.free.num_transfers[0]):
         r, d = np.int64(m.free.tasks[num_ops + t].number), m.free.tasks[num_ops + t].destination
         _open_datum(m, num_regions + t, p.region_bytes[r], np.int64(d), num_ops + t)
+        if m.data[r].sent == NOTHING:
+            m.data[r].sent = t
     first = sink_datum(m, p, num_ops)
     n = first
     for d in range(len(m.first)):
@@ -180,6 +182,7 @@ def _open_datum(m, n, size, d, maker):
     datum.stays = 0
     datum.dropped = 0
     datum.feeds = 0
+    datum.sent = NOTHING
 
 
 @compiled_apart

@@ -10,6 +10,8 @@ import numpy as np
 from doppler.compiled import compiled_apart
 from doppler.compiled.draws import jitter, uniform
 from doppler.memory.arrays import EVICT, FREE, LOAD, MOVE, NOTHING, NOWHERE, OP, RECOMPUTE, SLACK
+from doppler.memory.opening import open_plan
+from doppler.memory.orders import OWN, order_ops
 from doppler.memory.walk import walk
 from doppler.problem_arrays import crosses_hosts
 from doppler.simulator.copies import allocate
@@ -19,6 +21,7 @@ from doppler.simulator.state import (
     CONTENTION_FIFO,
     CONTENTION_NONE,
     NONE,
+    QUEUE_PRIORITY,
     QUEUE_RANDOM,
     QUEUE_STRICT,
     UNLIMITED,
@@ -31,9 +34,6 @@ from doppler.simulator.state import (
 )
 from doppler.simulator.work_conserving import ends_before, enqueue, simulate, take, touch
 
-# How much of the memory is used, how many tasks ahead, whether to wait rather than to evict.
-_TRIES = ((1.0, 0, 0.0), (1.0, 0, 1.0), (1.0, 16, 0.0), (0.9, 0, 0.0), (0.8, 0, 1.0))
-MOST_TRIES = len(_TRIES)
 _CLEARS = 8
 _ENOUGH = 1.005  # times as long as without limits
 
@@ -61,8 +61,8 @@ def make_plan(p, rules, device_V, priority_V, m):
     if seconds == np.inf or not _can_fit(m, device_V):
         return seconds
     best, best_seconds, last = NOTHING, np.inf, NOTHING
-    for last in range(m.choices.tries * (1 + m.choices.recompute)):
-        made = _try(p, rules, device_V, m, last, _CLEARS)
+    for last in range(len(m.choices.tries)):
+        made = _try(p, rules, device_V, priority_V, m, last, _CLEARS)
         if made < best_seconds:
             best, best_seconds = last, made
         if made <= _ENOUGH * seconds:
@@ -70,7 +70,7 @@ def make_plan(p, rules, device_V, priority_V, m):
     clears = _CLEARS
     if best == NOTHING:
         best, last, clears = 0, NOTHING, len(m.clears)
-    if best != last and _try(p, rules, device_V, m, best, clears) == np.inf:
+    if best != last and _try(p, rules, device_V, priority_V, m, best, clears) == np.inf:
         return np.inf
     for v in range(len(device_V)):
         m.device[v] = device_V[v]
@@ -80,29 +80,42 @@ def make_plan(p, rules, device_V, priority_V, m):
 
 
 @compiled_apart
-def _try(p, rules, device_V, m, number, clears):
-    """Plan by the schedule without limits, and run the plan without jitter; inf if there is none.
+def _try(p, rules, device_V, priority_V, m, number, clears):
+    """Plan by a schedule without limits, and run the plan without jitter; inf if there is none.
 
-    number: of the try: the choices as given, then others, then all of them without recomputing.
-    clears: so often at most a device is emptied.
+    number: of the try, a row of `tries`. clears: so often at most a device is emptied.
     """
-    one = number % m.choices.tries
-    share, ahead, patience = _TRIES[one]
-    m.counts[0].ahead = m.choices.ahead if one == 0 else ahead
-    m.counts[0].patience = patience
-    m.counts[0].clears = clears
+    one, is_strict = m.choices.tries[number], rules.queue == QUEUE_STRICT
+    order, recomputes = np.int64(one[0]), one[4] != 0.0
+    if is_strict and order != OWN:
+        return np.inf
     for d in range(len(m.room)):
-        m.room[d] = max(share * m.machine.limit[d], m.devices[d].first)
-    m.counts[0].recomputes = m.choices.recompute and number == one
-    for task in range(len(device_V) + m.free.num_transfers[0]):
-        m.start[task] = m.free.tasks[task].start
-        m.finish[task] = m.free.tasks[task].finish
-    if not walk(m, p, rules.queue == QUEUE_STRICT):
+        m.room[d] = max(one[1] * m.machine.limit[d], m.devices[d].first)
+    m.counts[0].ahead = np.int64(one[2])
+    m.counts[0].patience = one[3]
+    m.counts[0].clears = clears
+    m.counts[0].recomputes = recomputes
+    simulate(p, rules, device_V, priority_V, 0, m.free)
+    _keep_schedule(m, len(device_V))
+    if order != OWN:
+        open_plan(m, p, is_strict)
+        order_ops(m, p, order)
+        other = Rules(QUEUE_PRIORITY, rules.contention, rules.streams, 0.0, 0.0)
+        simulate(p, other, device_V, m.sequence, 0, m.free)
+        _keep_schedule(m, len(device_V))
+    if not walk(m, p, is_strict):
         m.counts[0].recomputes = 0  # between what is computed again there may be no room
-        if not walk(m, p, rules.queue == QUEUE_STRICT):
+        if not recomputes or not walk(m, p, is_strict):
             return np.inf
     _link_waits(m)
     return run_plan(p, rules, device_V, 0, m)
+
+
+@compiled_apart
+def _keep_schedule(m, num_ops):
+    for task in range(num_ops + m.free.num_transfers[0]):
+        m.start[task] = m.free.tasks[task].start
+        m.finish[task] = m.free.tasks[task].finish
 
 
 @compiled_apart

@@ -21,6 +21,8 @@ from doppler.memory.opening import open_plan, operand, place_copy, sink_datum
 from doppler.memory.space import add_wait, choose_victims, leave
 from doppler.memory.victims import can_recompute, host_seconds
 
+_SMALLER, _LESS = 4, 0.96  # so often less memory is used before any is emptied
+
 
 @compiled_apart
 def walk(m, p, strict):
@@ -36,7 +38,11 @@ def walk(m, p, strict):
         num += 1
         if m.counts[0].failed != 0 or num > m.counts[0].clears:
             return False
-        _clear_once_more(m, p)
+        d = m.copies[m.counts[0].stuck].on
+        if num <= _SMALLER and m.room[d] > m.devices[d].first:
+            m.room[d] = max(m.devices[d].first, _LESS * m.room[d])
+        else:
+            _clear_once_more(m, p)
 
 
 @compiled_apart
