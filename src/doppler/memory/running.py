@@ -57,7 +57,7 @@ def simulate_plan(p, rules, device_V, priority_V, seed, m):
 def make_plan(p, rules, device_V, priority_V, m):
     """Plan a placement; without a plan the seconds that it takes without limits."""
     m.counts[0].is_known = 0
-    seconds = simulate(p, rules, device_V, priority_V, 0, m.free)
+    seconds = _schedule(p, rules, device_V, priority_V, m)
     if seconds == np.inf or not _can_fit(m, device_V):
         return seconds
     best, best_seconds, last = NOTHING, np.inf, NOTHING
@@ -95,14 +95,12 @@ def _try(p, rules, device_V, priority_V, m, number, clears):
     m.counts[0].patience = one[3]
     m.counts[0].clears = clears
     m.counts[0].recomputes = recomputes
-    simulate(p, rules, device_V, priority_V, 0, m.free)
-    _keep_schedule(m, len(device_V))
+    _schedule(p, rules, device_V, priority_V, m)
     if order != OWN:
         open_plan(m, p, is_strict)
         order_ops(m, p, order)
         other = Rules(QUEUE_PRIORITY, rules.contention, rules.streams, 0.0, 0.0)
-        simulate(p, other, device_V, m.sequence, 0, m.free)
-        _keep_schedule(m, len(device_V))
+        _schedule(p, other, device_V, m.sequence, m)
     if not walk(m, p, is_strict):
         m.counts[0].recomputes = 0  # between what is computed again there may be no room
         if not recomputes or not walk(m, p, is_strict):
@@ -112,10 +110,13 @@ def _try(p, rules, device_V, priority_V, m, number, clears):
 
 
 @compiled_apart
-def _keep_schedule(m, num_ops):
-    for task in range(num_ops + m.free.num_transfers[0]):
+def _schedule(p, rules, device_V, priority_V, m):
+    """Run a placement without limits, for the planner to go by; returns the seconds."""
+    seconds = simulate(p, rules, device_V, priority_V, 0, m.free)
+    for task in range(len(device_V) + m.free.num_transfers[0]):
         m.start[task] = m.free.tasks[task].start
         m.finish[task] = m.free.tasks[task].finish
+    return seconds
 
 
 @compiled_apart
