@@ -18,7 +18,7 @@ from doppler.memory.arrays import NOTHING, SLACK
 from doppler.memory.space import add_wait, freed_by
 
 _ORDERS = 4
-_MOST, _WORK = 24, 2e7  # times that copies are laid down; pairs of copies that are looked at
+_MOST, _WORK = 8, 4e6  # times that copies are laid down; pairs of copies that are looked at
 
 
 @compiled_apart

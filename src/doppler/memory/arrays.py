@@ -114,6 +114,7 @@ COUNTS = np.dtype(
         ("recomputes", np.int64),  # may compute again
         ("ahead", np.int64),  # of this try
         ("clears", np.int64),  # so often at most everything is evicted
+        ("latest", np.float64),  # seconds of a plan that is known already
         ("patience", np.float64),  # seconds to wait rather than evict, for each that this takes
         ("is_known", np.int64),  # there is a plan, for `device` and `priority`
         ("offloaded", np.float64),

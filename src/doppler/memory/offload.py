@@ -35,10 +35,13 @@ from doppler.trace import Trace
 # waited rather than evicted, for each that evicting takes; the first is as it is said.
 TRIES = (
     (OWN, 1.0, 0, 0.0),
-    (FREES, 1.0, 0, 0.0),
-    (FINDS, 1.0, 0, 0.0),
-    (FITS, 1.0, 0, 0.0),
-    (FITS, 0.8, 0, 0.0),
+    (FREES, 1.0, 0, 1.0),
+    (FITS, 1.0, 0, 1.0),
+    (FREES, 0.75, 16, 0.0),
+    (OWN, 0.9, 0, 1.0),
+    (FINDS, 1.0, 16, 0.0),
+    (FITS, 1.0, 16, 0.0),
+    (FITS, 0.9, 0, 1.0),
 )
 
 

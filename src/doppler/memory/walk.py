@@ -31,7 +31,7 @@ def walk(m, p, strict):
         m.clears[a] = 0
     num = 0
     while True:
-        if not _walk_once(m, p, strict):
+        if not _walk_once(m, p, strict) or _copies_too_long(m):
             return False
         if assign(m):
             return True
@@ -57,6 +57,20 @@ def _walk_once(m, p, strict):
             return False
     _retire_until(m, p, m.counts[0].placed, np.inf)
     return m.counts[0].failed == 0
+
+
+@compiled_apart
+def _copies_too_long(m):
+    """Whether the loads of a device alone take longer than a plan that is known."""
+    for d in range(len(m.last)):
+        seconds = 0.0
+        for c in range(m.counts[0].copies):
+            task = m.copies[c].creator
+            if m.copies[c].on == d and task != NOTHING and m.planned[task].kind == LOAD:
+                seconds += m.planned[task].seconds
+        if seconds > m.counts[0].latest:
+            return True
+    return False
 
 
 @compiled_apart
