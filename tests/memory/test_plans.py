@@ -1,9 +1,15 @@
-"""Plans: safe in any order, by an independent proof and by runs in random order."""
+"""Plans: safe in any order, by proof and by runs; on cores; in doppler.place.
+
+One file, since all of it compiles the planner.
+"""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from tests.executions import graph as program_graph
+from tests.executions import problem as program_problem
 from tests.memory.plans import (
     limited,
     run_in_any_order,
@@ -12,13 +18,19 @@ from tests.memory.plans import (
     some_problem,
 )
 from tests.problems import cluster_of, graph_of
+from torch import nn
 
+import doppler
 from doppler import trace as traces
+from doppler.api.placed import Placed
+from doppler.cluster import host
 from doppler.errors import InputError
+from doppler.executor import Threads, random_inputs, run_graph
 from doppler.memory import Offload, plan
-from doppler.memory.arrays import EVICT, FREE, LOAD, MOVE, OP, RECOMPUTE
+from doppler.memory.arenas import Arenas, aligned
+from doppler.memory.arrays import EVICT, FREE, LOAD, MOVE, OP, RECOMPUTE, op_need_bytes
 from doppler.memory.checks import violations
-from doppler.problem import Placement, build
+from doppler.problem import Placement, Problem, build
 from doppler.simulator import WorkConserving
 
 SHARES = (0.0, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5)
@@ -163,3 +175,122 @@ def test_only_the_work_conserving_simulator_runs_plans():
 
     with pytest.raises(InputError, match="memory=offload: plans run on"):
         Offload().applied(Published())
+
+
+# Hand-over on a busy machine, in seconds.
+TOLERANCE_S = 0.05
+
+
+def least(name: str, seed: int) -> tuple[Problem, Placement]:
+    """A program on two devices with the least memory that would do for a random placement."""
+    whole = program_problem(name)
+    device_V = np.random.default_rng(seed).integers(2, size=whole.num_ops)
+    need_V = op_need_bytes(aligned(whole).arrays)
+    limit_D = np.array([need_V[device_V == d].max(initial=0.0) for d in range(2)])
+    limited = replace(whole, arrays=whole.arrays._replace(memory_bytes=limit_D))
+    return limited, Placement.make(limited, device_V)
+
+
+@pytest.mark.parametrize("name", ["chainmm", "cholesky", "dataproc"])
+def test_results_are_right_in_the_least_memory(name):
+    inputs = random_inputs(program_graph(name), np.random.default_rng(0))
+    expected = run_graph(program_graph(name), inputs)
+    tight, placement = least(name, 0)
+    system = Offload(recompute=True).applied(Threads(verify=True))
+    with system.open(tight, inputs=inputs) as session:
+        trace, results = session.trace(placement), session.results(placement)
+        measured = session.measure(placement.device[None])
+    for key, value in expected.items():
+        assert torch.equal(results[key], value), key
+    assert trace.memory is not None
+    assert trace.memory.offloaded_bytes > 0
+    assert (trace.peak_bytes <= tight.arrays.memory_bytes).all()
+    assert measured.feasible.tolist() == [True]
+    told = traces.violations(trace, tolerance_s=TOLERANCE_S)
+    assert [line for line in told if "holds" in line] == []
+        line for line in traces.violations(trace, tolerance_s=TOLERANCE_S) if "holds" in line
+    ] == []
+
+
+def test_an_arena_that_is_too_small_is_refused_in_one_line():
+    tight, placement = least("chainmm", 0)
+    less = replace(tight, arrays=tight.arrays._replace(memory_bytes=tight.arrays.memory_bytes - 64))
+    placement = Placement.make(less, placement.device)
+    with (
+        Offload().applied(Threads()).open(less) as session,
+        pytest.raises(InputError, match=r"^memory: op .* the least that would do is \d+$"),
+    ):
+        session.trace(placement)
+
+
+def test_a_copy_that_fails_ends_in_one_line(monkeypatch):
+    tight, placement = least("chainmm", 0)
+
+    def fail() -> None:
+        raise RuntimeError("no such page\nof memory")
+
+    def broken(self: Arenas, k: int):
+        return fail if self._plan.kind[k] == 3 else (lambda: None)
+
+    monkeypatch.setattr(Arenas, "_action", broken)
+    with (
+        Offload().applied(Threads()).open(tight) as session,
+        pytest.raises(InputError, match=r"^copy of .* from the host to device cpu:\d: RuntimeErr"),
+    ):
+        session.trace(placement)
+
+
+@pytest.mark.parametrize("more_bytes", [0, 17])
+def test_arenas_are_no_larger_than_the_limits(more_bytes):
+    """Nor do tensors lie at odd addresses where limits are odd."""
+    tight, placement = least("dataproc", 1)
+    limit_D = tight.arrays.memory_bytes + more_bytes
+    tight = replace(tight, arrays=tight.arrays._replace(memory_bytes=limit_D))
+    placement = Placement.make(tight, placement.device)
+    with Offload().applied(Threads()).open(tight) as session:
+        made = session.plan(placement)
+    sizes = Arenas(made, random_inputs(program_graph("dataproc"), np.random.default_rng(0))).sizes
+    assert (np.array(sizes) <= tight.arrays.memory_bytes).all()
+    assert (made.copies.address % 64 == 0).all()
+
+
+@pytest.fixture(scope="module")
+def module() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 64) for _ in range(6)]
+    return nn.Sequential(*layers)
+
+
+# A layer has 16.6 kB, 32 rows of its input 8.2 kB: no device holds two layers.
+MEMORY_BYTES = 36_000.0
+
+
+def test_a_module_that_does_not_fit_is_placed_and_run(module, tmp_path):
+    x = torch.randn(32, 64)
+    cluster = host(num_devices=2)
+    with pytest.raises(InputError, match="hold"):
+        doppler.place(module, x, cluster, evaluations=20, memory_bytes=MEMORY_BYTES)
+    placed = doppler.place(
+        module, x, cluster, evaluations=20, memory="offload", memory_bytes=MEMORY_BYTES
+    )
+    assert max(placed.memory_bytes.values()) <= MEMORY_BYTES
+    assert placed.offloaded_bytes > 0
+    assert "offloaded" in repr(placed)
+    assert "offloaded: " in placed.explain()
+    torch.testing.assert_close(doppler.run(placed, x), module(x))
+    again = Placed.load(placed.save(tmp_path / "placed"))
+    assert again.offloaded_bytes == placed.offloaded_bytes
+    assert again.makespan_s == placed.makespan_s
+
+
+def test_what_no_device_can_hold_at_once_is_refused_in_one_line(module):
+    with pytest.raises(InputError, match=r"least memory that would do for all ops is \d+$"):
+        doppler.place(
+            module,
+            torch.randn(32, 64),
+            host(num_devices=2),
+            evaluations=5,
+            memory="offload",
+            memory_bytes=1000.0,
+            decomposition="published",
+        )

@@ -18,7 +18,7 @@ from doppler.memory.arrays import NOTHING, SLACK
 from doppler.memory.space import add_wait, freed_by
 
 _ORDERS = 4
-_MOST, _WORK = 8, 4e6  # times that copies are laid down; pairs of copies that are looked at
+_MOST, _WORK = 24, 4e6  # times that copies are laid down; pairs of copies that are looked at
 
 
 @compiled_apart
@@ -44,14 +44,59 @@ def _lay_all(m, d):
         m.copies[c].tries = 0
         num += 1 if _is_there(m, c, d) else 0
     most = min(_MOST, np.int64(_WORK / (1.0 + num * num)) + 2)
+    if _lay_early(m, d):
+        return True
     for k in range(most):
-        if _lay(m, d, k % _ORDERS, k == 0):
+        if _lay(m, d, k % _ORDERS):
             return True
     return False
 
 
 @compiled_apart
-def _lay(m, d, order, is_first):
+def _lay_early(m, d):
+    """Lay down the copies of a device as they come, where room was free first: none waits long."""
+    num = _open_segments(m)
+    for c in range(m.counts[0].copies):
+        if _is_there(m, c, d):
+            s = _earliest(m, c, m.machine.limit[d] * (1.0 + SLACK))
+            if s == NOTHING:
+                m.counts[0].stuck = c
+                return False
+            m.copies[c].address = m.segments[s].address
+            num = _cover(m, c, num, False)
+    return True
+
+
+@compiled_apart
+def _earliest(m, c, limit):
+    """Of the windows of segments that are free, and as large as copy c, the first that was.
+
+    Of equal ones the tightest.
+    """
+    best, best_since, best_left, s = NOTHING, np.inf, np.inf, 0
+    while s != NOTHING:
+        since, t, left = -1.0, s, -1.0
+        while t != NOTHING and _died(m, t) <= m.copies[c].born:
+            since = max(since, np.float64(_died(m, t)))
+            t = m.segments[t].after
+            end = limit if t == NOTHING else m.segments[t].address
+            left = end - m.segments[s].address - m.copies[c].bytes
+            if left >= 0.0:
+                break
+        if left >= 0.0 and (since < best_since or (since == best_since and left < best_left)):
+            best, best_since, best_left = s, since, left
+        s = m.segments[s].after
+    return best
+
+
+@compiled_apart
+def _died(m, s):
+    c = m.segments[s].last
+    return _end(m, c) if c != NOTHING else np.int64(-1)
+
+
+@compiled_apart
+def _lay(m, d, order):
     """Lay down the copies of a device in some order; one that is stuck goes first from now on."""
     num = 0
     for c in range(m.counts[0].copies):
@@ -62,27 +107,11 @@ def _lay(m, d, order, is_first):
     m.first[d] = NOTHING
     for i in range(num):
         c = heap_pop(m.heap, 0, num - i)
-        if is_first:
-            _forget_before(m, d, m.copies[c].born)
         if not _lay_one(m, d, c):
             m.copies[c].tries += 1
             m.counts[0].stuck = c
             return False
     return True
-
-
-@compiled_apart
-def _forget_before(m, d, born):
-    """Who has left is in nobody's way any more, where all are laid down as they come."""
-    before, c = NOTHING, m.first[d]
-    while c != NOTHING:
-        if _end(m, c) > born:
-            before = c
-        elif before == NOTHING:
-            m.first[d] = m.copies[c].after
-        else:
-            m.copies[before].after = m.copies[c].after
-        c = m.copies[c].after
 
 
 @compiled_apart
@@ -139,32 +168,45 @@ def _lay_one(m, d, c):
 @compiled_apart
 def _wait_for_room(m, d):
     """Everybody waits for those who had the same addresses last."""
-    segments, num = m.segments, 1
-    segments[0].address = 0.0
-    segments[0].last = NOTHING
-    segments[0].after = NOTHING
+    num = _open_segments(m)
     for c in range(m.counts[0].copies):  # in the order in which they come
-        if not _is_there(m, c, d):
-            continue
-        begin, end, s = m.copies[c].address, m.copies[c].address + m.copies[c].bytes, 0
-        while segments[s].after != NOTHING and segments[segments[s].after].address <= begin:
-            s = segments[s].after
-        first, t = s, s
-        while t != NOTHING and segments[t].address < end:
-            if segments[t].last != NOTHING:
-                add_wait(m, freed_by(m, segments[t].last), m.copies[c].creator)
-            s, t = t, segments[t].after
-        last, after, mine = segments[s].last, segments[s].after, first
-        if segments[first].address < begin:  # whose lower part keeps who had it
-            mine = num
-            num += 1
-            segments[first].after = mine
-            segments[mine].address = begin
-        segments[mine].last = c
-        segments[mine].after = after
-        if after == NOTHING or segments[after].address > end:  # so does what lies behind
-            segments[num].address = end
-            segments[num].last = last
-            segments[num].after = after
-            segments[mine].after = num
-            num += 1
+        if _is_there(m, c, d):
+            num = _cover(m, c, num, True)
+
+
+@compiled_apart
+def _open_segments(m):
+    """One segment that nobody had; returns how many there are."""
+    m.segments[0].address = 0.0
+    m.segments[0].last = NOTHING
+    m.segments[0].after = NOTHING
+    return 1
+
+
+@compiled_apart
+def _cover(m, c, num, waits):
+    """Copy c is the last at its addresses, and waits for who was; returns how many segments."""
+    segments, begin, s = m.segments, m.copies[c].address, 0
+    end = begin + m.copies[c].bytes
+    while segments[s].after != NOTHING and segments[segments[s].after].address <= begin:
+        s = segments[s].after
+    first, t = s, s
+    while t != NOTHING and segments[t].address < end:
+        if waits and segments[t].last != NOTHING:
+            add_wait(m, freed_by(m, segments[t].last), m.copies[c].creator)
+        s, t = t, segments[t].after
+    last, after, mine = segments[s].last, segments[s].after, first
+    if segments[first].address < begin:  # whose lower part keeps who had it
+        mine = num
+        num += 1
+        segments[first].after = mine
+        segments[mine].address = begin
+    segments[mine].last = c
+    segments[mine].after = after
+    if after == NOTHING or segments[after].address > end:  # so does what lies behind
+        segments[num].address = end
+        segments[num].last = last
+        segments[num].after = after
+        segments[mine].after = num
+        num += 1
+    return num

@@ -34,7 +34,7 @@ from doppler.simulator.state import (
 )
 from doppler.simulator.work_conserving import ends_before, enqueue, simulate, take, touch
 
-_CLEARS = 4
+_CLEARS = 4000  # tasks that are walked over again where everything has to be evicted
 _ENOUGH = 1.005  # times as long as without limits
 
 
@@ -61,9 +61,9 @@ def make_plan(p, rules, device_V, priority_V, m):
     if seconds == np.inf or not _can_fit(m, device_V):
         return seconds
     best, best_seconds, last = NOTHING, np.inf, NOTHING
-    m.counts[0].latest = np.inf
+    m.counts[0].latest, clears = np.inf, 4 + _CLEARS // len(m.clears)
     for last in range(len(m.choices.tries)):
-        made = _try(p, rules, device_V, priority_V, m, last, _CLEARS)
+        made = _try(p, rules, device_V, priority_V, m, last, clears)
         if made < best_seconds:
             best, best_seconds = last, made
         if rules.contention != CONTENTION_NONE:  # copies of a device wait for each other
@@ -71,7 +71,6 @@ def make_plan(p, rules, device_V, priority_V, m):
         if made <= _ENOUGH * seconds:
             break
     m.counts[0].latest = np.inf
-    clears = _CLEARS
     if best == NOTHING:
         best, last, clears = 0, NOTHING, len(m.clears)
     if best != last and _try(p, rules, device_V, priority_V, m, best, clears) == np.inf:

@@ -21,7 +21,7 @@ from doppler.memory.opening import open_plan, operand, place_copy, sink_datum
 from doppler.memory.space import add_wait, choose_victims, leave
 from doppler.memory.victims import can_recompute, host_seconds
 
-_SMALLER, _LESS = 4, 0.96  # so often less memory is used before any is emptied
+_SMALLER, _LESS = 5, 0.93  # so often less memory is used before any is emptied
 
 
 @compiled_apart
