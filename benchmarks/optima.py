@@ -33,6 +33,7 @@ from doppler.problem import Problem, build
 from doppler.search import (
     BestSoFar,
     Budget,
+    estimates_step,
     load_policy,
     policy_steps,
     search,
@@ -44,7 +45,7 @@ from doppler.simulator import WorkConserving
 METHODS = (
     *("critical_path", "etf", "etf_near", "etf_queued", "heft", "peft", "cpop", "clustering"),
     *("annealing", "annealing_order", "list_then_anneal", "cluster_then_anneal", "portfolio"),
-    *("estimates_then_anneal", "doppler"),
+    *("estimates_then_anneal", "doppler", "at_once"),
 )
 EVALUATIONS, SECONDS = (1, 64, 1000, 4000), 1.0
 # To which the ratios of the sets are rounded.
@@ -83,10 +84,16 @@ def cases_of(folder: Path) -> list[Case]:
 
 
 def steps(method: str, problem: Problem, budget: Budget) -> Sequence[Any]:
-    """Of a method of conf/, or of the policy that comes with the package."""
-    if method != "doppler":
-        return steps_of(method, budget)
-    return policy_steps(search_settings(), _policy(), make_view(problem))
+    """Of a method of conf/, or of the policy that comes with the package.
+
+    at_once: of its drafts and those of list schedulers, made better on estimates, the first that is
+    executed; doppler begins with its greedy episode.
+    """
+    if method == "at_once":
+        return [estimates_step(search_settings(), _policy(), make_view(problem))]
+    if method == "doppler":
+        return policy_steps(search_settings(), _policy(), make_view(problem))
+    return steps_of(method, budget)
 
 
 _LOADED: list[Any] = []
@@ -119,6 +126,8 @@ def measure(
             budgets[f"{SECONDS:g} s"] = Budget(seconds=SECONDS)
         for method in methods:
             for name, budget in budgets.items():
+                if method == "at_once" and budget.evaluations != 1:
+                    continue
                 seconds = found_s(method, problem, system, budget)
                 rows.append(
                     {

@@ -30,7 +30,8 @@ def alternatives_of(rng, num_devices, most=3):
     ]
 
 
-def random_choices(seed, num_ops=8, num_devices=3):
+def random_choices(seed, num_ops=8, num_devices=3, cluster=None, pinned=0):
+    """pinned: so many of the last ops may run on one device alone."""
     rng = np.random.default_rng(seed)
     graph = random_graph(rng, num_ops)
     each = [
@@ -38,8 +39,11 @@ def random_choices(seed, num_ops=8, num_devices=3):
         for _ in range(graph.num_ops)
     ]
     each[0] = alternatives_of(rng, num_devices)
-    graph = replace(graph, ops=replace(graph.ops, alternatives=tuple(map(tuple, each))))
-    return make_choices(graph, random_cluster(rng, num_devices))
+    pinned_V = np.full(graph.num_ops, -1)
+    pinned_V[graph.num_ops - pinned :] = rng.integers(num_devices, size=pinned)
+    ops = replace(graph.ops, alternatives=tuple(map(tuple, each)), pinned=pinned_V)
+    graph = replace(graph, ops=ops)
+    return make_choices(graph, random_cluster(rng, num_devices) if cluster is None else cluster)
 
 
 def columns_at_random(choices, rng):
@@ -66,6 +70,26 @@ def test_a_choice_takes_what_the_chosen_graph_takes():
                     assert measured.seconds[0, 0] == expected.seconds[0, 0]
                     peaks = measured.peak_bytes[0, : choices.num_devices]
                     assert np.array_equal(peaks, expected.peak_bytes[0])
+
+
+def test_pins_and_hosts_hold_for_choices():
+    """What columns take is what the chosen graph takes there, on its pins and over interfaces."""
+    cluster = preset(name="ethernet_4x1")
+    for seed in range(6):
+        choices, rng = random_choices(seed, 9, 4, cluster, pinned=4), np.random.default_rng(seed)
+        pinned_V = choices.graph.ops.pinned
+        found = choose(choices, price=0.01, evaluations=100)
+        assert (found.device[pinned_V >= 0] == pinned_V[pinned_V >= 0]).all()
+        system = ChoosingSystem(choices=choices, price=0.0)
+        with system.open(choices.problem) as session:
+            for _ in range(3):
+                placement = columns_at_random(choices, rng)
+                taken_s = session.measure(placement.device[None], placement.priority[None]).seconds
+                problem, placed = choices.as_placed(placement)
+                with WorkConserving().open(problem) as plain:
+                    rows = placed.device[None], placed.priority[None]
+                    assert np.isclose(plain.measure(*rows).seconds[0, 0], taken_s[0, 0])
+                check(system.trace(placement))
 
 
 def test_traces_of_choices_pass_the_checks_of_all_traces():

@@ -20,11 +20,11 @@ from doppler.system import System
 class Placer:
     """Places models or graphs as they come, and learns which of them deserve more search.
 
-    Each is placed by a list scheduler first, then by the policy of the package at once, then with
-    64, 1,000 and 100,000 executions: as long as what a level more is expected to bring is worth its
-    seconds. A placement that reaches the lower bound needs no more. What a level brings is learned
-    from the problems that went all the way: the first, and later ones at random, ever fewer
-    (docs/placer.md).
+    Each is placed by a list scheduler first, then by the policy of the package at once, then
+    with 64, 1,000, 10,000 and 100,000 executions: as long as what a level more is expected to
+    bring is worth its seconds. A placement that reaches the lower bound needs no more. What a
+    level brings is learned from the problems that went all the way: the first, and later ones
+    at random, ever fewer (docs/placer.md).
     """
 
     @checked

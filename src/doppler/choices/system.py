@@ -74,16 +74,14 @@ def make_choices(graph: DataflowGraph, cluster: Cluster) -> PricedChoices:
     """Price all alternatives of a graph on a cluster.
 
     Raises:
-        InputError: a graph without alternatives, or with groups or pins, which are not supported
-            together; several hosts; and as `build`.
+        InputError: a graph without alternatives, or with groups, which are not supported together;
+            and as `build`.
     """
     ops, where = graph.ops, f"graph {graph.name!r}"
     if not any(ops.alternatives):
         raise InputError(f"{where}: no op has alternatives")
-    if (ops.group >= 0).any() or (ops.pinned >= 0).any():
-        raise InputError(f"{where}: groups and pins, and alternatives, do not go together")
-    if cluster.num_hosts > 1:
-        raise InputError(f"cluster {cluster.name!r}: alternatives are for one host")
+    if (ops.group >= 0).any():
+        raise InputError(f"{where}: groups and alternatives do not go together")
     fast, num = build(graph, cluster), cluster.num_devices
     most = max(1, *(len(each) for each in ops.alternatives))
     seconds_VKD = np.full((graph.num_ops, most, num), np.inf)
@@ -95,11 +93,14 @@ def make_choices(graph: DataflowGraph, cluster: Cluster) -> PricedChoices:
         for k, one in enumerate(each):
             seconds_VKD[v, k] = one.on(num, f"{where}: op {v}")
             loss_VKD[v, k] = one.loss
+    pinned_V = ops.pinned
+    elsewhere_VD = (pinned_V >= 0)[:, None] & (pinned_V[:, None] != np.arange(num))
+    seconds_VKD[np.broadcast_to(elsewhere_VD[:, None], seconds_VKD.shape)] = np.inf
     loss_VKD[~np.isfinite(seconds_VKD)] = np.inf
     given = graph.given_costs
     columns = replace(
         graph,
-        ops=replace(ops, alternatives=()),
+        ops=replace(ops, alternatives=(), pinned=np.full_like(pinned_V, -1)),
         given_costs=GivenCosts.make(
             op_seconds=seconds_VKD.reshape(graph.num_ops, -1),
             transfer_seconds=None if given is None else given.transfer_seconds,
@@ -117,7 +118,10 @@ def make_choices(graph: DataflowGraph, cluster: Cluster) -> PricedChoices:
 
 
 def _columns_of(cluster: Cluster, most: int) -> Cluster:
-    """Each device once per alternative; between columns of one device all is there at once."""
+    """Each device once per alternative; between columns of one device all is there at once.
+
+    Who plans on columns does not see that hosts share interfaces; the engine does.
+    """
     num = cluster.num_devices
     bytes_per_s = np.tile(cluster.bytes_per_s, (most, most))
     latency_s = np.tile(cluster.latency_s, (most, most))

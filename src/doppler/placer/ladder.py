@@ -25,7 +25,7 @@ from doppler.search import (
 
 # Executions, of a level's, that annealing on estimates chooses, and its steps before each: so every
 # level takes some times as long as the one below.
-_FEW, _MORE = (8, 1_000), (32, 2_000)
+_FEW, _MORE = (8, 1_000), (16, 1_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,7 @@ LEVELS = (
     Level(
         name="1000", evaluations=1_000, make=partial(_estimates, at_most=_MORE[0], steps=_MORE[1])
     ),
+    Level(name="10000", evaluations=10_000, make=_anneal),
     Level(name="100000", evaluations=100_000, make=_anneal),
 )
 
