@@ -208,8 +208,6 @@ def test_results_are_right_in_the_least_memory(name):
     assert measured.feasible.tolist() == [True]
     told = traces.violations(trace, tolerance_s=TOLERANCE_S)
     assert [line for line in told if "holds" in line] == []
-        line for line in traces.violations(trace, tolerance_s=TOLERANCE_S) if "holds" in line
-    ] == []
 
 
 def test_an_arena_that_is_too_small_is_refused_in_one_line():
