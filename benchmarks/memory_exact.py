@@ -24,7 +24,7 @@ from doppler.memory.arrays import NOTHING, PlanState, make_machine, make_plan_st
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import WorkConserving
 
-INSTANCES = Path("tests/memory/offsets")
+INSTANCES = Path(__file__).parents[1] / "tests/memory/offsets"
 _STAYS = 3  # of a datum, at most
 
 
@@ -56,7 +56,7 @@ def least_capacity(rows: np.ndarray, seconds: float) -> tuple[int, bool]:
     """By CP-SAT: rectangles of time and address that do not overlap; and whether it is proven."""
     model = cp_model.CpModel()
     most = int(rows[:, 2].sum())
-    height = model.new_int_var(_load(rows), most, "")
+    height = model.new_int_var(largest_load(rows), most, "")
     in_time, in_space = [], []
     for lower, upper, size in rows.tolist():
         offset = model.new_int_var(0, most, "")
@@ -70,7 +70,7 @@ def least_capacity(rows: np.ndarray, seconds: float) -> tuple[int, bool]:
     return int(solver.objective_value), status == cp_model.OPTIMAL
 
 
-def _load(rows: np.ndarray) -> int:
+def largest_load(rows: np.ndarray) -> int:
     """The most that lives at one time."""
     return max(int(rows[(rows[:, 0] <= t) & (t < rows[:, 1]), 2].sum()) for t in rows[:, 0])
 
@@ -131,9 +131,8 @@ def offsets(arguments: argparse.Namespace) -> Iterator[str]:
         least, proven = least_capacity(rows, arguments.seconds)
         ours = our_capacity(rows, least)
         told = f"{least}" if proven else f"{least}, not proven"
-        yield (
-            f"| {path.stem} | {len(rows)} | {_load(rows)} | {told} | {ours} | {ours / least:.3f} |"
-        )
+        sizes = f"{len(rows)} | {largest_load(rows)}"
+        yield f"| {path.stem} | {sizes} | {told} | {ours} | {ours / least:.3f} |"
 
 
 # Plans

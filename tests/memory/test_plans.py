@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from benchmarks.memory_exact import INSTANCES, largest_load, our_capacity, read_instance
 from tests.executions import graph as program_graph
 from tests.executions import problem as program_problem
 from tests.memory.plans import (
@@ -79,6 +80,38 @@ def test_what_fits_is_run_as_without_plans():
         assert (planned.peak_bytes <= plain.peak_bytes).all()
         assert trace.memory is not None
         assert trace.memory.kinds == ()
+
+
+def test_who_has_just_what_it_needs_takes_no_longer():
+    """Addresses that are given one after another would fragment."""
+    rng, ratios = np.random.default_rng(3), []
+    for _ in range(20):
+        problem = some_problem(rng)
+        placement = some_placement(problem, rng)
+        tight = limited(problem, placement, 1.0)
+        rows = placement.device[None], placement.priority[None]
+        with WorkConserving().open(problem) as session:
+            plain_s = session.measure(*rows).seconds[0, 0]
+        with Offload().applied(WorkConserving()).open(tight) as session:
+            ratios.append(session.measure(*rows).seconds[0, 0] / max(plain_s, 1e-9))
+    assert np.mean(np.array(ratios) <= 1.0 + 1e-9) >= 0.9
+
+
+def test_an_order_that_needs_less_memory_is_found():
+    """Four large outputs, each read by an op that leaves little: one at a time they fit."""
+    pairs = [(v, 4 + v, 6.0) for v in range(4)] + [(4 + v, 8, 1.0) for v in range(4)]
+    cluster = cluster_of([1.0], memory_bytes=11.0, host_bytes_per_s=0.1, host_latency_s=0.0)
+    problem = build(graph_of([1] * 9, pairs), cluster)
+    placement = Placement.make(problem, [0] * 9, list(range(9)))
+    assert plan(problem, placement, Offload(tries=1)).count(EVICT) > 0
+    assert plan(problem, placement).count(EVICT) == 0
+
+
+@pytest.mark.parametrize("path", sorted(INSTANCES.glob("*.csv")), ids=lambda path: path.stem)
+def test_addresses_take_the_least_capacity_that_is_proven(path):
+    """By CP-SAT it is what lives at one time, in all of these (docs/results/memory.md)."""
+    rows = read_instance(path)
+    assert our_capacity(rows, largest_load(rows)) <= 1.01 * largest_load(rows)
 
 
 def check_one(rng: np.random.Generator) -> int:

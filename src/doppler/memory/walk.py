@@ -36,7 +36,7 @@ def walk(m, p, strict):
         if assign(m):
             return True
         num += 1
-        if m.counts[0].failed != 0 or num > m.counts[0].clears:
+        if m.counts[0].failed != 0 or num > _SMALLER + m.counts[0].clears:
             return False
         d = m.copies[m.counts[0].stuck].on
         if num <= _SMALLER and m.room[d] > m.devices[d].first:
@@ -76,13 +76,13 @@ def _copies_too_long(m):
 @compiled_apart
 def _clear_once_more(m, p):
     """The next walk clears a device before one task more: the first of those after who is stuck."""
-    c = m.counts[0].stuck
-    a = m.copies[c].position
-    while m.clears[a] != 0 or not _concerns(m, p, m.order[a], m.copies[c].on):
-        a += 1
-        if a == len(m.clears):
-            a = 0
-    m.clears[a] = 1
+    c, num = m.counts[0].stuck, len(m.clears)
+    for i in range(num):
+        a = (m.copies[c].position + i) % num
+        if m.clears[a] == 0 and _concerns(m, p, m.order[a], m.copies[c].on):
+            m.clears[a] = 1
+            return
+    m.counts[0].failed = 1
 
 
 @compiled_apart
