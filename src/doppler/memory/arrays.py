@@ -235,7 +235,7 @@ def make_plan_state(p: ProblemArrays, *, machine: Machine, choices: PlanChoices)
     num_copies = num_data + num_loads
     num_tasks = num_base + num_loads + num_data + num_copies
     num_links = 2 * num_uses + num_loads * (1 + widest * choices.recompute) + num_data
-    num_waits = 2 * num_links + 3 * num_copies + num_tasks
+    num_waits = 2 * num_links + 5 * num_copies + num_tasks
     return PlanState(
         tasks=free.tasks,
         devices=free.devices,

@@ -28,6 +28,8 @@ def order_ops(m, p, rule):
         m.first[d] = NOTHING
         m.last[d] = NOTHING
         m.held[d] = 0.0
+    for n in range(len(m.data)):
+        m.data[n].at = NOTHING
     for v in range(num_ops):
         m.pending[v] = p.read_ptr[v + 1] - p.read_ptr[v]
         m.sequence[v] = 0
