@@ -7,7 +7,7 @@ The program is workloads/llama_layer.einsum with the sizes of Llama-2 7B, 13B an
 with as many keys as queries, one sequence of 4,096 positions, f16; makespans are simulated,
 work-conserving, contention fifo, queue priority, by the data sheets' peaks. *auto*: the time-aware
 decomposition, of one layer in the middle and what is around it. *fewest*: the published one, which
-knows no machine. *tensor*: what Megatron does with sequence parallelism
+knows no machine, of the same layer. *tensor*: what Megatron does with sequence parallelism
 (Shoeybi et al., arXiv 1909.08053; Korthikanti et al., arXiv 2205.05198): products split by columns,
 then by rows, sums scattered over positions, norms by positions. *tensor parallel* places those
 blocks one part on each device; *by hosts* does so within a host, and layers follow each other over
@@ -26,8 +26,10 @@ from numpy.typing import NDArray
 import doppler
 from doppler.baselines import ETF, HEFT, Clustering, Judge
 from doppler.baselines.bounds import lower_bound
+from doppler.baselines.hosts import num_ways
 from doppler.cluster import preset
 from doppler.einsum import Auto, FewestElements, Program, load_program, lower
+from doppler.einsum.decomposition.repeats import shorten
 from doppler.einsum.differentiation import training_program
 from doppler.episode import make_view, mergings
 from doppler.errors import InputError
@@ -52,7 +54,7 @@ Splits = dict[str, tuple[int, ...]]
 Placed = Iterator[tuple[str, IntArray]]
 MACHINES = ("h100x8", "dgx_h100x16", "dgx_h100x32")
 COLUMNS = ("model", "machine", "splits", "ops", "s", "method", "s", "ms", "over the bound", "GB")
-MOST_OPS = 20_000  # of graphs that methods which search are tried on
+MOST_OPS = 60_000  # of graphs that methods which search are tried on
 
 
 def tensor_dims(name: str) -> tuple[int, ...]:
@@ -133,12 +135,14 @@ def searched(problem: Problem, seconds: float) -> Iterator[tuple[str, float, flo
     """Method, wall seconds, makespan, peak bytes of what places the graph itself."""
     policy = load_policy()
     begin_s = time.perf_counter()
+    ways = num_ways(problem)
+    many = {f"HEFT, {ways} ways to use hosts": HEFT(evaluations=ways)} if ways > 1 else {}
     with WorkConserving().open(problem) as session:
         best = BestSoFar(session=session, confirmations=0, seed=0)
         views = mergings(make_view(problem))
         GreedyEpisode(policy=policy, views=views).search(best, 1, np.random.default_rng(0))
         yield judged("policy, at once", problem, best.placement, begin_s)
-        for name, baseline in BASELINES.items():
+        for name, baseline in {**BASELINES, **many}.items():
             begin_s = time.perf_counter()
             found = baseline.place(session, np.random.default_rng(0))
             yield judged(name, problem, found.placement, begin_s)
@@ -173,7 +177,8 @@ def rows_of(model: str, machine: str, training: bool, seconds: float) -> Iterato
         parts = cluster.num_devices // (cluster.num_hosts if name.endswith("hosts") else 1)
         splits: Splits = {}
         if name == "fewest":
-            splits = FewestElements().splits(program, parts)
+            short = shorten(program)
+            splits = short.splits_of_all(FewestElements().splits(short.program, parts))
         elif name == "auto":
             splits = Auto(cluster=cluster, judge=JUDGE, grains=[1, 2]).splits(program, parts)
         elif name != "whole":

@@ -1,6 +1,7 @@
 """HEFT, CPOP, ETF and what they share, against the papers' example, plain Python and anrg-saga."""
 
 from collections import Counter
+from functools import partial
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -13,15 +14,33 @@ from plain_schedule import (
     with_arrays,
     with_less_memory,
 )
-from problems import cluster_of, graph_of, published_graph, random_device, random_problem
+from problems import (
+    cluster_of,
+    graph_of,
+    hosted_problem,
+    published_graph,
+    random_device,
+    random_problem,
+)
 
-from doppler.baselines import CPOP, ETF, HEFT, PEFT, CriticalPath, NearETF, QueuedETF
+from doppler.baselines import (
+    CPOP,
+    ETF,
+    HEFT,
+    PEFT,
+    CriticalPath,
+    NearETF,
+    QueuedETF,
+    earliest,
+    etf,
+    etf_queued,
+)
 from doppler.baselines.best_of_runs import in_order_of_start
 from doppler.baselines.levels import b_levels, static_levels, t_levels
 from doppler.baselines.list_scheduling import schedule_ops
 from doppler.cluster import preset
 from doppler.errors import InputError
-from doppler.graph import load_graph
+from doppler.graph import load_graph, synthetic
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import Published, WorkConserving
 
@@ -444,3 +463,33 @@ def test_every_decision_of_heft_is_one_that_saga_could_take(name):
         assert start <= min(earliest.values()) + tie_s
         end = start + task.cost
         schedule.add_task(saga.ScheduledTask(node=f"d{d}", name=task.name, start=start, end=end))
+
+
+# --- Queues of ready ops --------------------------------------------------------------------------
+
+
+def decided(method, module, few: int, problem: Problem, monkeypatch) -> list[bytes]:
+    """What the method decides in three runs, with queues for graphs of more ops than ``few``."""
+    made = partial(earliest.make_ready_ops, few=few)
+    monkeypatch.setattr(module, "make_ready_ops", made)
+    decisions = method(evaluations=1).schedule(problem, 3, np.random.default_rng(5))
+    return [array.tobytes() for array in decisions]
+
+
+@pytest.mark.parametrize(("method", "module"), [(ETF, etf), (QueuedETF, etf_queued)])
+def test_queues_find_the_op_that_looking_at_all_finds(method, module, monkeypatch):
+    made = [random_problem(seed, num_devices=1 + seed % 5) for seed in range(150)]
+    made += [hosted_problem(seed) for seed in range(50)]
+    made += [random_problem(seed, num_devices=4, costs="distinct") for seed in range(50)]
+    for problem in made:
+        each = [decided(method, module, few, problem, monkeypatch) for few in (0, 10**6)]
+        assert each[0] == each[1]
+
+
+@pytest.mark.parametrize("method", [(ETF, etf), (QueuedETF, etf_queued)])
+@pytest.mark.parametrize("family", ["layered", "elimination", "tree", "random"])
+def test_queues_find_the_same_on_large_graphs(family, method, monkeypatch):
+    graph = synthetic(family=family, num_ops=1500, transfer_ratio=1.0, seed=7)
+    problem = build(graph, preset(name="mixed"))
+    each = [decided(*method, few, problem, monkeypatch) for few in (0, 10**6)]
+    assert each[0] == each[1]

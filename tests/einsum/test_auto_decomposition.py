@@ -157,3 +157,19 @@ def test_finer_splits_are_taken_where_coarse_ones_do_not_fit():
     assert sizes[0] < sizes[1]
     with pytest.raises(InputError, match="no splits of 'p' that were tried fit in the memory of"):
         auto(cluster(0.1 * whole), grains=(1, 2)).splits(program, 1)
+
+
+def test_on_several_hosts_splits_for_one_of_them_are_tried():
+    program = parse_program(SQUARE)
+    cluster = replace(
+        cluster_of([1.0] * 4, bytes_per_s=100.0),
+        hosts=(0, 0, 1, 1),
+        nic_bytes_per_s=1e-3,
+    )
+    host = cluster.first_host
+    assert host.num_devices == 2
+    assert host.num_hosts == 1
+    assert (host.bytes_per_s == cluster.bytes_per_s[:2, :2]).all()
+    on_all_s = JUDGE(build(lower(program, auto(cluster).splits(program, 4)), cluster))
+    on_one_s = JUDGE(build(lower(program, auto(host).splits(program, 2)), host))
+    assert on_all_s <= 1.01 * on_one_s

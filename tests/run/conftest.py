@@ -33,12 +33,12 @@ def configure(tmp_path):
 def run(configure):
     """run(*overrides) -> (summary, what was printed) of a small run."""
 
-    def go(*overrides: str):
+    def go(*overrides: str, compute=None):
         console = Console(record=True, width=160, file=io.StringIO())
         is_chainmm = not any(one.startswith("workload=") for one in overrides)
         small = (*SMALL, "workload.params.n=64") if is_chainmm else SMALL
         cfg: DictConfig = configure(*small, *overrides)
-        summary = execute(cfg, list(overrides), console)
+        summary = execute(cfg, list(overrides), console, compute)
         return summary, console.export_text()
 
     return go

@@ -13,7 +13,7 @@ from doppler.api.clusters import resolve_cluster
 from doppler.api.phases import Phases
 from doppler.api.placed import Placed
 from doppler.api.splitting import single_device_s, split
-from doppler.baselines import Baseline, Clustering, LowerBound, lower_bound
+from doppler.baselines import HEFT, Baseline, Clustering, LowerBound, lower_bound
 from doppler.cluster import Cluster, MemoryBytes
 from doppler.einsum import Decomposition, lower
 from doppler.episode import make_view
@@ -33,6 +33,7 @@ from doppler.search import (
     Episodes,
     GreedyEpisode,
     InParts,
+    KeepToHosts,
     PlaceAgain,
     PlaceOnce,
     SearchStep,
@@ -217,7 +218,7 @@ def _chosen(
         return lambda problem: policy_steps(search_settings(), made, make_view(problem))
     if isinstance(method, str):
         steps = steps_of(method, budget)
-        return lambda problem: steps
+        return lambda problem: KeepToHosts.before(steps, problem)
     if isinstance(method, Sequence):
         if not method or not all(hasattr(step, "search") for step in method):
             raise InputError(f"method: not a list of steps (doppler.search): {method!r}")
@@ -239,6 +240,8 @@ def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     baselines: list[Any] = [step.baseline for step in steps if isinstance(step, PlaceOnce)]
     others = [step for step in steps if isinstance(step, PlaceAgain | InParts | AnnealFromBest)]
     estimates = [_without_policy(step) for step in steps if isinstance(step, AnnealEstimates)]
+    if any(isinstance(step, KeepToHosts) for step in steps):
+        baselines.append(HEFT(evaluations=1))
     if others or estimates:
         baselines.append(alone(*estimates, *others))
     warm_up(system, baselines, policies[0] if policies else None)

@@ -7,7 +7,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from doppler.api.phases import Phases
-from doppler.baselines import Clustering, Judge, SingleDevice
+from doppler.baselines import HEFT, Clustering, Judge, SingleDevice
 from doppler.cluster import Cluster
 from doppler.einsum import Auto, Decomposition, FewestElements, Program, lower
 from doppler.errors import InputError
@@ -49,7 +49,8 @@ def split(
             return lower(program, made.splits(program, cluster.num_devices))
     with phases.timed("compile", counts=False):
         simulator: Any = memory.applied(WorkConserving())
-        warm_up(simulator, [Clustering(evaluations=1)])
+        listed = [HEFT(evaluations=1)] if cluster.num_hosts > 1 else []  # of a judge
+        warm_up(simulator, [Clustering(evaluations=1), *listed])
     with phases.timed("split"):
         until_s = phases.until_s(_SHARE, _LEAST)
         choice = _auto(cluster, memory).choose(program, cluster.num_devices, until_s=until_s)

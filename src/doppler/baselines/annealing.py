@@ -17,6 +17,7 @@ from doppler.baselines.annealing_walk import (
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
 from doppler.baselines.naive import random_devices
+from doppler.compute import chosen
 from doppler.errors import InputError
 from doppler.options import Batch, Count, Positive, checked
 from doppler.problem import Placement
@@ -110,7 +111,8 @@ class Annealing:
             )
             walks.append(Walk.begin(problem, start))
         if isinstance(session, SimulatorSession):
-            self._search_simulator(session, plans, walks, jitter_seed)
+            walks = self._search_simulator(session, plans, walks, jitter_seed)
+            session.evaluations += self.draws * sum(plan.num_steps for plan in plans)
         else:
             for plan, walk in zip(plans, walks, strict=True):
                 self._search(session, plan, walk, jitter_seed, rng)
@@ -122,6 +124,17 @@ class Annealing:
         )
 
     def _search_simulator(
+        self, session: SimulatorSession, plans: list[WalkPlan], walks: list[Walk], jitter_seed: int
+    ) -> list[Walk]:
+        """All walks, at once, here or elsewhere."""
+        compute = chosen()
+        if compute is not None and len(walks) > 1:
+            with compute.pool(_Walker, self, session, jitter_seed) as pool:
+                return pool.map("walk", list(zip(plans, walks, strict=True)))
+        self.search_simulator(session, plans, walks, jitter_seed)
+        return walks
+
+    def search_simulator(
         self, session: SimulatorSession, plans: list[WalkPlan], walks: list[Walk], jitter_seed: int
     ) -> None:
         """All walks at once, without Python but between long stretches."""
@@ -148,7 +161,6 @@ class Annealing:
 
         for begin in range(0, plans[-1].num_steps, stretch):
             session.in_parallel(partial(go_on, begin=begin), len(walks))
-        session.evaluations += self.draws * sum(plan.num_steps for plan in plans)
 
     def _search(
         self,
@@ -173,3 +185,17 @@ class Annealing:
             lacks_memory = (walk.peak_bytes > arrays.memory_bytes).any()
             failed = not (measured.feasible[0] or lacks_memory)
             settle(arrays, plan, step, np.inf if failed else measured.seconds[0].mean(), walk)
+
+
+@dataclass(frozen=True, eq=False)
+class _Walker:
+    """What a worker of spread walks is."""
+
+    annealing: Annealing
+    session: SimulatorSession
+    jitter_seed: int
+
+    def walk(self, shared: None, plan: WalkPlan, walk: Walk) -> Walk:
+        """One of them, to its end."""
+        self.annealing.search_simulator(self.session, [plan], [walk], self.jitter_seed)
+        return walk

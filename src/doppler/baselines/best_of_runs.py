@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.contract import SearchResult
+from doppler.baselines.hosts import num_ways, using_hosts
 from doppler.options import Count
 from doppler.problem import Placement, Problem
 from doppler.system import Session
@@ -113,7 +114,11 @@ class BestOfRuns(ABC):
 
 
 class ListScheduler(BestOfRuns):
-    """Runs that differ by how ties are broken; the order of a run's decisions is its priority."""
+    """Runs that differ by how ties are broken; the order of a run's decisions is its priority.
+
+    On several hosts they also differ by the hosts that ops are confined to (hosts.py), the first
+    by none.
+    """
 
     @abstractmethod
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
@@ -123,7 +128,13 @@ class ListScheduler(BestOfRuns):
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """See BestOfRuns."""
-        return self.schedule(problem, num, rng).placements()
+        device_BV, priority_BV = np.empty((2, num, problem.num_ops), np.int64)
+        ways = min(num, num_ways(problem))
+        for way in range(ways):
+            rows = slice(way, num, ways)
+            found = self.schedule(using_hosts(problem, way), len(range(num)[rows]), rng)
+            device_BV[rows], priority_BV[rows] = found.placements()
+        return device_BV, priority_BV
 
     def decide(
         self, problem: Problem, num_episodes: int, rng: np.random.Generator

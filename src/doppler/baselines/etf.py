@@ -9,6 +9,15 @@ from typing import ClassVar
 import numpy as np
 
 from doppler.baselines.best_of_runs import ListDecisions, ListScheduler, make_decisions
+from doppler.baselines.earliest import (
+    UNSURE,
+    first_candidate,
+    list_released,
+    make_ready_ops,
+    nothing_ready,
+    orders_and_ranks,
+    take_candidate,
+)
 from doppler.baselines.levels import b_levels, static_levels
 from doppler.baselines.list_scheduling import (
     begin,
@@ -47,11 +56,14 @@ class ETF(ListScheduler):
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """See ListScheduler."""
         decisions = make_decisions(num, problem)
+        partial = make_schedule(problem, tie_seconds(b_levels(problem)), near=self.near)
+        key_BV = queue_keys(static_levels(problem), num, rng)
         _schedule_batch(
             problem.arrays,
-            make_schedule(problem, tie_seconds(b_levels(problem)), near=self.near),
-            queue_keys(static_levels(problem), num, rng),
-            np.empty(problem.num_ops, np.int64),
+            partial,
+            make_ready_ops(problem, partial),
+            key_BV,
+            *orders_and_ranks(key_BV),
             rng.integers(0, 2**62, size=num),
             decisions,
         )
@@ -74,20 +86,48 @@ class NearETF(ETF):
 
 
 @compiled
-def _schedule_batch(p, s, key_BV, candidates, seeds_B, decisions):
+def _schedule_batch(p, s, ready, key_BV, order_BV, rank_BV, seeds_B, decisions):
     num_ops, num_devices = p.op_seconds.shape
     for b in range(len(seeds_B)):
+        nothing_ready(ready)
         size, num_released = 0, begin(p, s, b)
         for step in range(num_ops):
-            for i in range(num_released):
-                candidates[size] = s.released[i]
-                size += 1
-            draw = step * num_devices
-            index, d = _first_pair(p, s, key_BV[b], candidates, size, seeds_B[b], draw)
-            v = candidates[index]
+            size = list_released(_start, p, s, s, ready, rank_BV[b], size, num_released)
+            for d in range(num_devices):
+                last = s.devices[d].last
+                ready.free[d] = s.ops[last].finish if last >= 0 else 0.0
+            draw, d = step * num_devices, UNSURE
+            index = first_candidate(_start, p, s, s, ready, order_BV[b])
+            if index != UNSURE:
+                d = _first_device(p, s, ready, ready.candidates[index], seeds_B[b], draw)
+            if d == UNSURE:
+                index, d = _first_pair(p, s, key_BV[b], ready.candidates, size, seeds_B[b], draw)
+            v = take_candidate(s, ready, index, size)
             size -= 1
-            candidates[index] = candidates[size]
             num_released = schedule(p, s, v, d, False, b, step, decisions)
+
+
+@compiled
+def _start(p, s, q, v, d):
+    return earliest(p, s, v, d, False)[0]
+
+
+@compiled
+def _first_device(p, s, ready, v, seed, draw):
+    """The device for op v, which is first: of those on which it can start then; or UNSURE."""
+    device, num, soonest = UNSURE, 0, np.inf
+    for d in range(len(s.devices)):
+        soonest = min(soonest, ready.soonest[d])
+    for d in range(len(s.devices)):
+        start = _start(p, s, s, v, d)
+        if p.op_seconds[v, d] == np.inf or start > soonest + 3 * s.tie_s:
+            continue
+        if start > soonest + s.tie_s:
+            return UNSURE
+        num += 1
+        if num == 1 or uniform(seed, draw + d) * num < 1.0:
+            device = d
+    return device
 
 
 @compiled

@@ -9,6 +9,16 @@ from typing import ClassVar
 import numpy as np
 
 from doppler.baselines.best_of_runs import ListDecisions, ListScheduler, make_decisions
+from doppler.baselines.earliest import (
+    UNSURE,
+    first_candidate,
+    list_again,
+    list_released,
+    make_ready_ops,
+    nothing_ready,
+    orders_and_ranks,
+    take_candidate,
+)
 from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import (
     begin,
@@ -46,12 +56,15 @@ class QueuedETF(ListScheduler):
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """See ListScheduler."""
         decisions, level_V = make_decisions(num, problem), b_levels(problem)
+        partial = make_schedule(problem, tie_seconds(level_V))
+        key_BV = queue_keys(level_V, num, rng)
         _schedule_batch(
             problem.arrays,
-            make_schedule(problem, tie_seconds(level_V)),
+            partial,
             make_queues(problem.arrays),
-            queue_keys(level_V, num, rng),
-            np.empty(problem.num_ops, np.int64),
+            make_ready_ops(problem, partial),
+            key_BV,
+            *orders_and_ranks(key_BV),
             rng.integers(0, 2**62, size=num),
             decisions,
         )
@@ -59,22 +72,44 @@ class QueuedETF(ListScheduler):
 
 
 @compiled
-def _schedule_batch(p, s, q, key_BV, candidates, seeds_B, decisions):
+def _schedule_batch(p, s, q, ready, key_BV, order_BV, rank_BV, seeds_B, decisions):
     num_ops, num_devices = p.op_seconds.shape
     for b in range(len(seeds_B)):
         empty_queues(q)
+        nothing_ready(ready)
         size, num_released = 0, begin(p, s, b)
         for step in range(num_ops):
-            for i in range(num_released):
-                candidates[size] = s.released[i]
-                size += 1
-            index = _first_to_start(p, s, q, key_BV[b], candidates, size)
-            v = candidates[index]
+            size = list_released(_start, p, s, q, ready, rank_BV[b], size, num_released)
+            for d in range(num_devices):
+                ready.free[d] = q.device_free[d]
+            index = first_candidate(_start, p, s, q, ready, order_BV[b])
+            if index == UNSURE:
+                index = _first_to_start(p, s, q, key_BV[b], ready.candidates, size)
+            v = take_candidate(s, ready, index, size)
             size -= 1
-            candidates[index] = candidates[size]
             d = _first_to_end(p, s, q, v, seeds_B[b], step * num_devices)
+            num_sent = _list_sent(p, q, ready, v, d)
+            start = place_in_queues(p, q, v, d)
+            list_again(_start, p, s, q, ready, rank_BV[b], num_sent, d)
             num_released = schedule(p, s, v, d, False, b, step, decisions)
-            decisions.start[b, step] = place_in_queues(p, q, v, d)
+            decisions.start[b, step] = start
+
+
+@compiled
+def _list_sent(p, q, ready, v, d):
+    """Note the regions that op v would be the first to bring to device d; returns how many."""
+    num = 0
+    for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
+        r = p.reads[i]
+        if q.device[p.region_src[r]] != d and q.arrival[r, d] < 0.0:
+            ready.sent[num] = r
+            num += 1
+    return num
+
+
+@compiled
+def _start(p, s, q, v, d):
+    return try_start(p, q, v, d)
 
 
 @compiled

@@ -41,6 +41,7 @@ _OP = np.dtype(
         ("start", np.float64),
         ("finish", np.float64),
         ("before", np.int32),  # the op before it on its device, -1 if there is none
+        ("gap", np.int32),  # the last op before it there with a gap that some op could take
         ("pending", np.int32),  # regions whose producer is not scheduled
         ("device", np.int32),
     ]
@@ -48,6 +49,7 @@ _OP = np.dtype(
 _DEVICE = np.dtype(
     [
         ("last", np.int32),  # the last of its ops, -1 if there is none
+        ("gap", np.int32),  # the last with a gap before it that some op could take, -1 if none
         ("bytes", np.float64),  # in use
     ]
 )
@@ -69,6 +71,7 @@ class PartialSchedule(NamedTuple):
     limited: bool  # whether anything can overflow at all
     near: bool  # whether copies are asked for where nothing can overflow, too
     tie_s: float
+    shortest: NDArray[np.float64]  # [D] seconds of the op that takes least
     home: NDArray[
         np.int64
     ]  # [V] of groups, by their first op: their device, -1 before it is chosen
@@ -106,6 +109,7 @@ def make_schedule(
         limited=bool(everything > p.memory_bytes.min()),
         near=near,
         tie_s=float(tie_s),
+        shortest=p.op_seconds.min(axis=0),
         home=np.zeros(num_ops, np.int64),
         load=problem.group_seconds,
         other_inputs=_other_inputs(p, needs),
@@ -192,6 +196,7 @@ def begin(p, s, run):
     s.booked[:] = 0.0
     for d in range(len(s.devices)):
         s.devices[d].last = -1
+        s.devices[d].gap = -1
         s.devices[d].bytes = 0.0
     for v in range(len(s.ops)):
         s.ops[v].pending = p.read_ptr[v + 1] - p.read_ptr[v]
@@ -222,10 +227,10 @@ def queue_released(s, key_V, size, num_released):
 def earliest(p, s, v, d, insertion):
     """When op v can start on device d, and the op there that it would precede, -1 if none."""
     ready = s.ready[v, d]
-    u = s.devices[d].last
+    last, u = s.devices[d].last, s.devices[d].gap
     start, following = ready, -1
-    if u >= 0:
-        start = max(ready, s.ops[u].finish)
+    if last >= 0:
+        start = max(ready, s.ops[last].finish)
     # Gaps are tried from the last to the first; those that end before `ready` are of no use.
     while insertion and u >= 0 and s.ops[u].start >= ready:
         before = s.ops[u].before
@@ -234,7 +239,7 @@ def earliest(p, s, v, d, insertion):
             opens = max(ready, s.ops[before].finish)
         if opens + p.op_seconds[v, d] <= s.ops[u].start + s.tie_s:
             start, following = opens, u
-        u = before
+        u = s.ops[u].gap
     return start, following
 
 
@@ -331,9 +336,13 @@ def _commit(p, s, v, d, start, following):
     if following < 0:
         s.ops[v].before = s.devices[d].last
         s.devices[d].last = v
+        s.ops[v].gap = s.devices[d].gap
+        if _has_gap(s, v, d):
+            s.devices[d].gap = v
     else:
         s.ops[v].before = s.ops[following].before
         s.ops[following].before = v
+        _split_gap(s, v, d, following)
     if s.home[p.group[v]] < 0:
         s.home[p.group[v]] = d
         s.booked[d] += s.load[v, d]
@@ -356,6 +365,32 @@ def _commit(p, s, v, d, start, following):
                 s.released[num_released] = c
                 num_released += 1
     return num_released
+
+
+@compiled
+def _has_gap(s, v, d):
+    """Whether the gap before op v is long enough for any op, however early this one is ready."""
+    before = s.ops[v].before
+    opens = s.ops[before].finish if before >= 0 else 0.0
+    return opens + s.shortest[d] <= s.ops[v].start + s.tie_s
+
+
+@compiled
+def _split_gap(s, v, d, following):
+    """Op v has taken a part of the gap before the op ``following``."""
+    rest = s.ops[following].gap
+    if _has_gap(s, v, d):
+        s.ops[v].gap = rest
+        rest = v
+    if _has_gap(s, following, d):
+        s.ops[following].gap = rest
+    elif s.devices[d].gap == following:
+        s.devices[d].gap = rest
+    else:
+        u = s.devices[d].gap
+        while s.ops[u].gap != following:
+            u = s.ops[u].gap
+        s.ops[u].gap = rest
 
 
 @compiled

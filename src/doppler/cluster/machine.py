@@ -120,6 +120,19 @@ class Cluster:
         return 1 if self.hosts is None else max(self.hosts) + 1
 
     @property
+    def first_host(self) -> "Cluster":
+        """Its devices alone."""
+        (here,) = np.nonzero(np.array(self.hosts or (0,) * self.num_devices) == 0)
+        links = np.ix_(here, here)
+        return replace(
+            self,
+            devices=tuple(self.devices[d] for d in here),
+            bytes_per_s=self.bytes_per_s[links],
+            latency_s=self.latency_s[links],
+            hosts=None,
+        )
+
+    @property
     def between_hosts(self) -> NDArray[np.bool_]:
         """Whether two devices [D, D] are on different hosts."""
         host_D = np.array(self.hosts or (0,) * self.num_devices)

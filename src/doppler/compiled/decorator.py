@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from functools import update_wrapper
+from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import numba
@@ -35,6 +37,10 @@ class Compiled:
         """Run the machine code for these arguments."""
         return self.entry(*[a.piece if type(a) is Compiled else a for a in arguments])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process has it by its name: what is compiled is kept there as well."""
+        return _by_name, (self.__wrapped__.__module__, self.__wrapped__.__qualname__)
+
     @property
     def signatures(self) -> list[tuple]:
         """The kinds of arguments, as types of numba, that Python has called this with."""
@@ -44,6 +50,10 @@ class Compiled:
     def _numba_type_(self) -> Any:
         """What this is where compiled code calls it: numba asks for it by this name."""
         return self.piece._numba_type_
+
+
+def _by_name(module: str, name: str) -> Any:
+    return attrgetter(name)(import_module(module))
 
 
 def compiled(function: Callable) -> Compiled:

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from doppler.baselines import Baseline
 from doppler.cluster import Cluster
+from doppler.compute import Compute
 from doppler.einsum import Decomposition
 from doppler.experiment.checking import check_keys, check_names, check_part, target_of, value_of
 from doppler.graph import DataflowGraph
@@ -74,6 +75,7 @@ class Configuration(TypedDict):
     overwrite: bool
     optimized_metric: str
     executes: NotRequired[bool]
+    compute: NotRequired[Compute]
     source_of: NotRequired[Mapping[str, str]]
     budget: Budgets
     search: SearchSettings

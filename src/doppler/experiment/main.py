@@ -24,10 +24,12 @@ from omegaconf import DictConfig, OmegaConf
 from doppler.errors import InputError
 from doppler.experiment import failures
 from doppler.experiment.overrides import hydra_arguments
+from doppler.experiment.spread_sweep import SpreadSweep
 from doppler.resources import resource
 from doppler.stopping import ending_children, going_on, stoppable
 
 _USAGE = 2
+_spread = SpreadSweep()
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -49,6 +51,7 @@ def run(arguments: list[str]) -> int:
             if taken[:1] in (["-m"], ["--multirun"]):
                 stack.enter_context(_sweep())
             entry()
+            _spread.run()
         except failures.RunError as error:  # kept in `lines`, but where no folder is shared
             failed, elsewhere = True, [str(error)]
         except SystemExit as end:  # Hydra's parser of flags ends with 2
@@ -82,6 +85,10 @@ def main(cfg: DictConfig) -> float | None:
     job = HydraConfig.get()
     overrides = [str(one) for one in OmegaConf.to_container(job.overrides.task) or ()]
     searches = job.mode == RunMode.MULTIRUN and job.sweeper["_target_"] != _BASIC_SWEEPER
+    is_swept = job.mode == RunMode.MULTIRUN and not searches
+    if is_swept and _spread.takes(cfg, job.launcher["_target_"]):
+        _spread.add(cfg, overrides, job.job.num)
+        return None
     try:
         from doppler.experiment import execute
         from doppler.report.rows import make_console

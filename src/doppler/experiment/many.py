@@ -51,7 +51,7 @@ class PlacerStage(Stage):
     name: ClassVar[str] = "placer"
     unused: ClassVar[tuple[str, ...]] = (
         *("executor", "policy", "algorithm", "search", "trainer", "baseline", "budget"),
-        *("workload", "cluster", "decomposition", "stage.levels"),
+        *("workload", "cluster", "decomposition", "stage.levels", "compute"),
     )
 
     def method(self, spec: Specification) -> str:

@@ -19,6 +19,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from doppler.compute import chosen
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.experiment.configuration import check_configuration
@@ -31,6 +32,7 @@ from doppler.problem import Problem, build
 from doppler.resources import resource
 from doppler.search import NO_EFFORT, BestSoFar
 from doppler.training import BEST, Reinforcement, Task, effort_of, save_checkpoint
+from doppler.training.spreading import Player, SpreadTraining
 
 # What a line may choose; the system that executes is the run's.
 _GROUPS = ("workload", "decomposition", "cluster")
@@ -58,29 +60,35 @@ def train_on_set(
     Raises:
         InputError: a line that is no problem.
     """
+    compute, spec = chosen(), run.spec
+    learning = instantiate(spec.cfg.algorithm.reinforcement)
     with ExitStack() as stack:
 
         def tasks(key: str, lines: Sequence[str]) -> list[Task]:
             found = list(problems_of(lines, f"stage.{key}"))
             run.say(f"{key}: {len(found)} problems, {_sizes(found)} ops")
-            sessions = [stack.enter_context(run.spec.system.open(problem)) for problem in found]
-            bests = [
-                BestSoFar(session=one, confirmations=0, seed=run.spec.seed) for one in sessions
-            ]
+            sessions = [stack.enter_context(spec.system.open(problem)) for problem in found]
+            bests = [BestSoFar(session=one, confirmations=0, seed=spec.seed) for one in sessions]
             return [Task(make_view(best.session.problem), best) for best in bests]
 
-        trials = tasks("held_out", held_out)
+        trials, learned = tasks("held_out", held_out), tasks("problems", problems)
+        policy, spread = make_policy(run, weights), None
+        if compute is not None:
+            several = [[one.view.problem for one in each] for each in (learned, trials)]
+            given = policy, spec.system, *several, learning, num_updates, spec.seed
+            spread = SpreadTraining(stack.enter_context(compute.pool(Player, *given)))
         module: Reinforcement = Reinforcement(
-            policy=make_policy(run, weights),
-            tasks=tasks("problems", problems),
+            policy=policy,
+            tasks=learned,
             # As they are placed.
             trials=trials,
-            learning=instantiate(run.spec.cfg.algorithm.reinforcement),
+            learning=learning,
             num_updates=num_updates,
-            seed=run.spec.seed,
+            seed=spec.seed,
             title="stage II on many problems",
             on_best=lambda: save_checkpoint(module.trainer, run.directory.path / BEST),
             inherited=NO_EFFORT if weights is None else effort_of(weights),
+            spread=spread,
         )
         train(run, module)
         module.try_greedy()

@@ -12,6 +12,7 @@ import numpy as np
 from omegaconf import DictConfig
 from rich.console import Console
 
+from doppler.compute import Compute, computing
 from doppler.errors import InputError
 from doppler.executor.hosts import telling
 from doppler.experiment.configuration import check_configuration
@@ -194,13 +195,19 @@ def make_run(
     return Run(spec, stage, console, is_step)
 
 
-def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summary:
+def execute(
+    cfg: DictConfig,
+    overrides: Sequence[str],
+    console: Console,
+    compute: Compute | None = None,
+) -> Summary:
     """Run a configuration, and first what it needs; or show the run that has done so already.
 
     Args:
         cfg: as composed.
         overrides: of the command line, as they are kept with the run.
         console: where things are told.
+        compute: where the jobs are done of what is configured to be spread, in its place.
 
     Returns:
         The summary that the run left.
@@ -225,20 +232,30 @@ def execute(cfg: DictConfig, overrides: Sequence[str], console: Console) -> Summ
                     each.stage.check_left(directory)
             with each.loggers.closed():
                 if not already:
-                    with logged(directory.path, each.console), telling(directory.write_agents):
+                    with (
+                        logged(directory.path, each.console),
+                        telling(directory.write_agents),
+                        computing(each.spec.compute and (compute or each.spec.compute)),
+                    ):
                         each.stage.introduce(each)
                         each.stage.run(each)
                 if not each.is_step:
                     each.loggers.publish(retell=already)
         if already and not each.is_step:
-            each.say(f"{directory.path} is finished already (overwrite=true runs it again)")
-            with mendable():
-                try:
-                    each.stage.show(each)
-                except (KeyError, TypeError, ValueError) as error:
-                    what = str(error) if isinstance(error, InputError) else repr(error)
-                    raise InputError(f"{directory.path}: damaged ({what})") from None
+            _tell_again(each)
     return run.directory.summary()
+
+
+def _tell_again(run: Run) -> None:
+    """Show what a finished run has left."""
+    path = run.directory.path
+    run.say(f"{path} is finished already (overwrite=true runs it again)")
+    with mendable():
+        try:
+            run.stage.show(run)
+        except (KeyError, TypeError, ValueError) as error:
+            what = str(error) if isinstance(error, InputError) else repr(error)
+            raise InputError(f"{path}: damaged ({what})") from None
 
 
 def _in_order(run: Run, *, mends: bool) -> Iterator[Run]:

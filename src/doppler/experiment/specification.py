@@ -13,6 +13,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Baseline, LowerBound, lower_bound
+from doppler.compute import Compute
 from doppler.costs import load_costs
 from doppler.episode import View, make_view
 from doppler.graph.optima import Optimum, known_optima
@@ -22,7 +23,10 @@ from doppler.system import System, check_hosts
 
 # Keys that say where and how to run, not what: equal results for any value. What a table of costs
 # says is in the problem's hash.
-_NOT_HASHED = ("output_dir", "run_dir", "overwrite", "costs", "logger", "optimized_metric")
+_NOT_HASHED = (
+    *("output_dir", "run_dir", "overwrite", "costs", "logger", "optimized_metric"),
+    "compute.workers",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +52,12 @@ class Specification:
         if self.costs is not None:
             costs = load_costs(self.costs, tuple(device.name for device in cluster.devices))
         return build(graph, cluster, costs)
+
+    @cached_property
+    def compute(self) -> Compute | None:
+        """Where jobs are done; None: what is computed is not cut into jobs."""
+        conf = self.cfg.get("compute")
+        return instantiate(conf) if conf else None
 
     @cached_property
     def memory(self) -> MemoryMode:
@@ -136,7 +146,9 @@ class Specification:
         resolved = plain(self.cfg)
         # What is refused is no part of a run's name, which is older than plans.
         refused = ("memory",) if isinstance(self.memory, Refuse) else ()
-        for key in (*_NOT_HASHED, *refused, *unused):
+        # Where jobs are done matters to training on many problems alone: it draws by job there.
+        spread = () if self.cfg.stage.get("problems") else ("compute",)
+        for key in (*_NOT_HASHED, *refused, *spread, *unused):
             *parents, last = key.split(".")
             node = resolved
             for parent in parents:

@@ -4,7 +4,6 @@ Shape suffixes: B episodes, V ops and steps, D devices, T steps of all episodes 
 candidates of all these steps, F features, H hidden of the encoder, S hidden of SEL, P of PLC.
 """
 
-import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from doppler.compute.threads import num_threads
 from doppler.episode import (
     DEVICE_FEATURES,
     DEVICE_GROUP_FEATURES,
@@ -157,7 +157,6 @@ class DualPolicy(nn.Module):
             self._blind()
         self._tensors: dict[str, ViewTensors] = {}
         self._played_with: tuple[str, tuple[int, ...], HeadWeights] | None = None
-        self._num_threads = len(os.sched_getaffinity(0))
 
     def _make_heads(self, num_static: int, width: int, sel_hidden: int, plc_hidden: int) -> None:
         self.sel_static = nn.Linear(num_static + 3 * width, sel_hidden)
@@ -315,7 +314,7 @@ class DualPolicy(nn.Module):
         arrays, num = view.problem.arrays, len(seeds_B)
         weights = self._weights_to_play(view)
         rows_B = np.zeros(num, dtype=np.int64)
-        threads = min(self._num_threads, num)
+        threads = min(num_threads(), num)
 
         def part(i: int) -> None:
             mine = slice(num * i // threads, num * (i + 1) // threads)

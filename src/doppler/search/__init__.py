@@ -20,6 +20,7 @@ from doppler.search.steps import (
     AnnealFromBest,
     GreedyEpisode,
     InParts,
+    KeepToHosts,
     PlaceAgain,
     PlaceOnce,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Found",
     "GreedyEpisode",
     "InParts",
+    "KeepToHosts",
     "PlaceAgain",
     "PlaceOnce",
     "SearchStep",

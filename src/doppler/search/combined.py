@@ -12,6 +12,7 @@ from doppler.options import BatchOrNone, Count, checked
 from doppler.problem import Placement
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import Budget, SearchStep, check_shares, search
+from doppler.search.steps import KeepToHosts
 from doppler.system import Session
 
 
@@ -38,8 +39,9 @@ class Combined:
         """See contract.Baseline."""
         seed = int(rng.integers(2**62))
         best = BestSoFar(session=session, confirmations=self.confirmations, seed=seed)
-        search(self.steps, best, Budget(evaluations=self.evaluations), rng)
         problem = session.problem
+        steps = KeepToHosts.before(self.steps, problem)
+        search(steps, best, Budget(evaluations=self.evaluations), rng)
         anywhere = problem.group_seconds.argmin(axis=1)  # where nothing was found that fits
         return SearchResult(
             placement=best.placement or Placement.make(problem, anywhere),

@@ -17,7 +17,7 @@ from doppler.policies.weights import PRETRAINED, load_policy_weights
 from doppler.resources import resource
 from doppler.search.engine import Budget, SearchStep
 from doppler.search.estimating import Episodes
-from doppler.search.steps import GreedyEpisode, PlaceAgain, PlaceOnce
+from doppler.search.steps import GreedyEpisode, KeepToHosts, PlaceAgain, PlaceOnce
 
 # What the method "auto" is: a file of conf/baseline.
 _AUTO = "portfolio"
@@ -82,7 +82,8 @@ def policy_steps(settings: DictConfig, policy: Policy, view: View) -> Sequence[S
         view: of the problem.
     """
     greedy = GreedyEpisode(policy=policy, views=mergings(view))
-    return [greedy, estimates_step(settings, policy, view), instantiate(settings.anneal)]
+    rest = [estimates_step(settings, policy, view), instantiate(settings.anneal)]
+    return [greedy, *KeepToHosts.before(rest, view.problem)]
 
 
 def estimates_step(settings: DictConfig, policy: Policy, view: View) -> SearchStep:

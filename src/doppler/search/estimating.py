@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines import Annealing, TaughtPlacement, placements_of_steps
+from doppler.baselines.hosts import num_ways
 from doppler.episode import View, merged_at_random
 from doppler.errors import InputError
 from doppler.memory import PlanningSession
@@ -60,7 +61,7 @@ def best_by_estimates(
 ) -> tuple[Placement, int]:
     """The placement that is estimated to take least, and which it is.
 
-    placements: devices and priorities of one each, [1, V] both.
+    placements: devices and priorities, [B, V] both.
     """
     device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
     best = int(estimates.measure(device_BV, priority_BV).cost_s().argmin())
@@ -149,11 +150,12 @@ class AnnealEstimates:
                 best.confirm(start.placement, start.source)
 
     def _draft(self, estimates: SimulatorSession, rng: np.random.Generator) -> Found:
-        """Of one new draft of each kind, the one that is estimated to take least."""
+        """Of new drafts, one of each kind for each way to use hosts, the best by estimates."""
         problem = estimates.problem
-        drawn = [kind.draw(problem, 1, rng) for kind in self.drafts]
+        num = num_ways(problem)
+        drawn = [kind.draw(problem, num, rng) for kind in self.drafts]
         placement, best = best_by_estimates(estimates, drawn)
-        return Found(placement, np.inf, self.drafts[best].name)
+        return Found(placement, np.inf, self.drafts[best // num].name)
 
     def _annealed(
         self,

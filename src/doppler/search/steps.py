@@ -6,11 +6,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from doppler.baselines import Annealing, Baseline
+from doppler.baselines import HEFT, Annealing, Baseline
+from doppler.baselines.hosts import num_ways
 from doppler.episode import View
 from doppler.errors import InputError
 from doppler.options import Positive, Share, checked
 from doppler.policies import Policy
+from doppler.problem import Problem
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep, check_shares
 from doppler.search.estimating import best_by_estimates, open_estimates_of
@@ -56,6 +58,30 @@ class PlaceAgain:
         if num > 0:
             baseline = self.make(evaluations=num)
             best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class KeepToHosts:
+    """On several hosts: HEFT for each way to use them, one execution each (baselines/hosts.py)."""
+
+    share: Share | None = 0.1
+    repeats: ClassVar[bool] = False
+
+    @classmethod
+    def before(cls, steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
+        """The steps, this one before them where there are several hosts and a share is left."""
+        own = cls()
+        taken = sum(step.share or 0.0 for step in (own, *steps))
+        return [own, *steps] if num_ways(problem) > 1 and taken <= 1.0 else list(steps)
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep; one execution would show nothing of hosts."""
+        num = min(num_ways(best.session.problem), evaluations - best.confirmations)
+        if num > 1:
+            best.add(HEFT(evaluations=num).place(best.session, rng), HEFT.name)
 
 
 @checked

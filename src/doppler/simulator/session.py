@@ -3,7 +3,6 @@
 Shape suffixes: B placements, R repeats, V ops, D devices.
 """
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.compiled import compiled
+from doppler.compute.threads import num_threads as threads_of_process
 from doppler.errors import InputError
 from doppler.options import Rule, checked, within
 from doppler.problem import Placement, Problem, ProblemArrays, topological_priority
@@ -192,11 +192,15 @@ class SimulatorSession:
         self.engine = engine
         self.counts_memory = counts_memory
         self._complete = complete
-        self._num_threads = num_threads or len(os.sched_getaffinity(0))
+        self._num_threads = num_threads or threads_of_process()
         self._make_state = make_state
         self._states = [make_state(problem.arrays)]
         self._pool: ThreadPoolExecutor | None = None
         self._topological = topological_priority(problem)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: threads are each one's own."""
+        return {**vars(self), "_pool": None, "_num_threads": 1}
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ Shape suffixes: B episodes, V ops.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -82,6 +82,18 @@ class Score(NamedTuple):
     ratio: float
 
 
+class Spread(Protocol):
+    """Who does the work of a training elsewhere; the same for any number of workers."""
+
+    def loss(self, module: "Reinforcement", chosen: Sequence[int]) -> Tensor:
+        """Has the gradient of an update on problems, by their numbers, which are told of it."""
+        ...
+
+    def tried(self, module: "Reinforcement") -> list[float]:
+        """Seconds of the greedy placements of all trials, which are told of them."""
+        ...
+
+
 class Reinforcement(EpisodeTraining):
     """REINFORCE with the makespan as the only reward.
 
@@ -95,6 +107,8 @@ class Reinforcement(EpisodeTraining):
     title: what the training is called where progress is told.
     on_best: called while the weights are those of the best trial so far.
     inherited: what it took to make the weights that training begins with; effort goes on there.
+    spread: does the episodes and gradients of drawn problems, and the trials, elsewhere; None: they
+        are done here, with the random numbers of one stream.
 
     trained: what training alone has found on its first task, set once it has ended.
 
@@ -122,6 +136,7 @@ class Reinforcement(EpisodeTraining):
         title: str,
         on_best: Callable[[], None],
         inherited: Effort = NO_EFFORT,
+        spread: "Spread | None" = None,
     ) -> None:
         super().__init__()
         check("updates", Count, num_updates)
@@ -139,6 +154,7 @@ class Reinforcement(EpisodeTraining):
         self.inherited = inherited
         self.elapsed_s = inherited.seconds
         self.on_best = on_best
+        self.spread = spread
         self.rng = seeded_generator(seed, "reinforcement")
         self.score: Score | None = None
         self.trained: tuple[Found, Effort] | None = None
@@ -167,13 +183,15 @@ class Reinforcement(EpisodeTraining):
     def training_step(self, batch: int, batch_idx: int) -> Tensor:
         """One update on fresh episodes of the problem, or of some of the problems."""
         if self.batch_problems == len(self.tasks):
-            drawn = self.tasks
+            chosen = np.arange(len(self.tasks))
         else:
             chosen = self.rng.integers(len(self.tasks), size=self.batch_problems)
-            drawn = [self.tasks[i] for i in chosen]
-        return finite(torch.stack([self._loss(task) for task in drawn]).mean())
+        if self.spread is not None:
+            return self.spread.loss(self, chosen.tolist())
+        return finite(torch.stack([self.loss_of(self.tasks[i]) for i in chosen]).mean())
 
-    def _loss(self, task: Task) -> Tensor:
+    def loss_of(self, task: Task) -> Tensor:
+        """Of fresh episodes of a problem, which it is told of."""
         learning, remaining, view = self.learning, self.remaining, task.view
         explore = None if learning.exploration is None else learning.exploration * remaining
         if learning.grouped and self.rng.random() < learning.grouped:
@@ -246,7 +264,10 @@ class Reinforcement(EpisodeTraining):
 
     def try_greedy(self) -> None:
         """Execute the greedy placements of the present weights; the best weights are told of."""
-        seconds = [self._try(task) for task in self.trials]
+        if self.spread is not None:
+            seconds = self.spread.tried(self)
+        else:
+            seconds = [self.try_on(task) for task in self.trials]
         ratios = [
             one / task.bound_s
             for one, task in zip(seconds, self.trials, strict=True)
@@ -261,7 +282,8 @@ class Reinforcement(EpisodeTraining):
             self.score = score
             self.on_best()
 
-    def _try(self, task: Task) -> float:
+    def try_on(self, task: Task) -> float:
+        """Execute the greedy placement of a problem; its seconds."""
         device_BV, priority_BV = self.policy.rollout(task.view, 1, 0.0, self.rng).placements()
         placement = Placement.make(task.view.problem, device_BV[0], priority_BV[0])
         seconds = task.best.confirm(placement, GREEDY)

@@ -128,13 +128,17 @@ class Auto:
         return judged
 
     def _proposals(self, program: Program, parts: int) -> list[Callable[[], Splits]]:
-        totals = [grain * self.cluster.num_devices for grain in self.grains]
-        objectives = [NodeSeconds(program, self.cluster, total) for total in totals]
-        return [
-            *([dict] if self.whole else []),
-            *(partial(_searched, program, objective) for objective in objectives),
-            partial(FewestElements().splits, program, parts),
-        ]
+        proposals: list[Callable[[], Splits]] = [dict] if self.whole else []
+        ways = [(self.cluster, parts)]
+        if self.cluster.num_hosts > 1:  # splits for a host: whole ops cross, or one host is enough
+            host = self.cluster.first_host
+            ways.insert(0, (host, parts * host.num_devices // self.cluster.num_devices))
+        for cluster, num in ways:
+            totals = [grain * cluster.num_devices for grain in self.grains]
+            objectives = [NodeSeconds(program, cluster, total) for total in totals]
+            proposals += [partial(_searched, program, objective) for objective in objectives]
+            proposals.append(partial(FewestElements().splits, program, num))
+        return proposals
 
     def _fine(self, program: Program) -> list[Callable[[], Splits]]:
         """Finer ones, of every node: for problems that fit in memory only piece by piece."""

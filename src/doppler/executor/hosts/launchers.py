@@ -101,26 +101,14 @@ class LocalLauncher:
         return LocalAgents(self.address, range(num), num)
 
 
-class LocalAgents:
-    """Agents of some ranks, started by this process; others come by themselves."""
+class Comers:
+    """Agents that come to a door, wherever they were started."""
 
-    def __init__(
-        self, address: str, ranks: Sequence[int], num: int, secret: bytes | None = None
-    ) -> None:
-        self._door = Door(address, secret or secrets.token_bytes(32))
-        self.address, self._num = self._door.address, num
+    def __init__(self, address: str, num: int, secret: bytes) -> None:
+        self._door, self._num = Door(address, secret), num
+        self.address, self.port = self._door.address, self._door.port
         self.boot = _boot()
-        self._nursery, self._ranks = _the_nursery(), set(ranks)
-        self._codes: dict[int, int] = {}
-        told = {"address": self.address, "port": self.port, "secret": self._door.secret.hex()}
-        for rank in ranks:
-            self._nursery.ask_for({**told, "rank": rank})
         self._came: dict[int, tuple[Wire, dict[str, Any]]] = {}
-
-    @property
-    def port(self) -> int:
-        """Where others come to."""
-        return self._door.port
 
     def hellos(self) -> list[tuple[Wire, dict[str, Any]]]:
         """See Started.
@@ -130,7 +118,7 @@ class LocalAgents:
         """
         until_s = time.monotonic() + START_S
         while len(self._came) < self._num:
-            self._nursery.check()
+            self.check()
             missing = min(set(range(self._num)) - self._came.keys())
             if time.monotonic() > until_s:
                 raise InputError(f"executor: agent {missing} has not come within {START_S:g} s")
@@ -139,34 +127,53 @@ class LocalAgents:
         self._door.close()
         return [self._came[rank] for rank in range(self._num)]
 
+    def check(self) -> None:
+        """Raise an InputError if one that has not come cannot come any more."""
+
+    def _pid(self, rank: int) -> int:
+        return int(self._came[rank][1]["pid"])
+
+
+class LocalAgents(Comers):
+    """Agents of some ranks, started by this process; others come by themselves."""
+
+    def __init__(
+        self, address: str, ranks: Sequence[int], num: int, secret: bytes | None = None
+    ) -> None:
+        super().__init__(address, num, secret or secrets.token_bytes(32))
+        self._nursery, self._ranks = _the_nursery(), set(ranks)
+        told = {"address": self.address, "port": self.port, "secret": self._door.secret.hex()}
+        for rank in ranks:
+            self._nursery.ask_for({**told, "rank": rank})
+
+    def check(self) -> None:
+        """See Comers."""
+        self._nursery.check()
+
     def how_it_ended(self, rank: int) -> str:
         """See Started."""
         if rank not in self._ranks:
             return ""
-        code = self._nursery.code_of(self._pid(rank), 0.5)
-        if code is None:
-            return ""
-        if code < 0:
-            return f"was ended by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
-
-    def _pid(self, rank: int) -> int:
-        return int(self._came[rank][1]["pid"])
+        return how_a_process_ended(self._nursery.code_of(self._pid(rank), 0.5))
 
     def end(self, patience_s: float) -> None:
         """See Started."""
         self._door.close()
         until_s = time.monotonic() + patience_s
         for rank in self._ranks & self._came.keys():
-            left_s = max(0.0, until_s - time.monotonic())
-            pid = self._pid(rank)
-            if self._nursery.code_of(pid, left_s) is None:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                self._nursery.code_of(pid, 5.0)
+            self._nursery.end(self._pid(rank), max(0.0, until_s - time.monotonic()))
 
 
-class _Nursery:
+def how_a_process_ended(code: int | None) -> str:
+    """In words; nothing while it runs."""
+    if code is None:
+        return ""
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+class Nursery:
     """The process that agents of this machine are copies of; see nursery.py."""
 
     def __init__(self) -> None:
@@ -215,6 +222,13 @@ class _Nursery:
             self._ended.wait_for(lambda: pid in self._codes, timeout_s)
             return self._codes.get(pid)
 
+    def end(self, pid: int, patience_s: float) -> None:
+        """See to it that an agent ends, by itself or not."""
+        if self.code_of(pid, patience_s) is None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            self.code_of(pid, 5.0)
+
     def close(self) -> None:
         """It ends, and all agents that are left."""
         if self._process.stdin is not None:
@@ -227,14 +241,14 @@ class _Nursery:
             self._process.wait()
 
 
-_nurseries: list[_Nursery] = []
+_nurseries: list[Nursery] = []
 
 
-def _the_nursery() -> _Nursery:
+def _the_nursery() -> Nursery:
     while _nurseries and not _nurseries[0].is_alive:
         _nurseries.pop()
     if not _nurseries:
-        _nurseries.append(_Nursery())
+        _nurseries.append(Nursery())
     return _nurseries[0]
 
 

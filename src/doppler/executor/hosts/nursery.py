@@ -6,6 +6,7 @@ when one has begun, and when one has ended; it ends, and all agents with it, whe
 more.
 """
 
+import ctypes
 import json
 import os
 import select
@@ -18,6 +19,9 @@ import torch
 
 from doppler.errors import InputError
 from doppler.executor.hosts.agent import serve
+
+# An agent ends with the process that it is a copy of, however that ends.
+_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -55,6 +59,8 @@ def main() -> None:
 
 def _be_agent(told: dict[str, Any], *inherited: int) -> None:
     """In the copy; does not return."""
+    with suppress(OSError, AttributeError):  # Linux alone
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for file in inherited:

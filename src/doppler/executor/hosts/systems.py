@@ -3,6 +3,7 @@
 Shape suffix: D devices.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -11,7 +12,8 @@ import numpy as np
 from doppler.errors import InputError
 from doppler.executor.hosts import torchrun
 from doppler.executor.hosts.launchers import Launcher, LocalLauncher
-from doppler.executor.hosts.members import group_of
+from doppler.executor.hosts.members import Group, group_of
+from doppler.executor.hosts.ray_agents import RayLauncher
 from doppler.executor.hosts.session import Emulation, HostSettings, HostsSession
 from doppler.executor.hosts.torchrun import TorchrunLauncher
 from doppler.executor.systems import Inputs
@@ -41,14 +43,14 @@ class _OnHosts:
     agents: processes that share the devices, each those of one host or of several; None: as many as
     the cluster has hosts, or torchrun has started. queue: which ready task goes first. launcher:
     who starts the agents: local: this process, on this machine; torchrun: it has started this
-    process, too. timeout_s: how long an op may take, a message be under way, an agent be silent.
-    restarts: how often a session goes on after an agent or a message is lost. address: where this
-    process listens.
+    process, too; ray: a Ray cluster, on its nodes. timeout_s: how long an op may take, a message be
+    under way, an agent be silent. restarts: how often a session goes on after an agent or a message
+    is lost. address: where this process listens.
     """
 
     agents: Agents | None = None
     queue: Queue = "priority"
-    launcher: Literal["local", "torchrun"] = "local"
+    launcher: Literal["local", "torchrun", "ray"] = "local"
     timeout_s: PositiveSeconds = 60.0
     restarts: Natural = 0
     address: Name = "127.0.0.1"
@@ -59,8 +61,16 @@ class _OnHosts:
         """See system.System: what is measured has noise of its own."""
         return self
 
-    def _launcher(self) -> Launcher:
-        return (TorchrunLauncher if self.launcher == "torchrun" else LocalLauncher)(self.address)
+    def _group(self, agent_of: list[int], *, computes: bool) -> Group:
+        """The agents. computes: each of their devices wants a core."""
+        launcher: Launcher
+        if self.launcher == "ray":
+            most = max(Counter(agent_of).values())
+            launcher = RayLauncher(self.address, most if computes else 1)
+        else:
+            kind = TorchrunLauncher if self.launcher == "torchrun" else LocalLauncher
+            launcher = kind(self.address)
+        return group_of(launcher, max(agent_of) + 1)
 
     def agent_of(self, problem: Problem) -> list[int]:
         """Which agent has each device [D].
@@ -118,7 +128,7 @@ class Hosts(_OnHosts):
         return HostsSession(
             problem=problem,
             execution=ExecutionRules(queue=self.queue, interfaces="none"),
-            group=group_of(self._launcher(), max(agent_of) + 1),
+            group=self._group(agent_of, computes=True),
             agent_of=agent_of,
             settings=HostSettings(
                 verify=self.verify,
@@ -164,7 +174,7 @@ class Emulated(_OnHosts):
             execution=ExecutionRules(
                 queue=self.queue, interfaces="outgoing" if several else "both"
             ),
-            group=group_of(self._launcher(), max(agent_of) + 1),
+            group=self._group(agent_of, computes=False),
             agent_of=agent_of,
             settings=HostSettings(
                 verify=False, timeout_s=self.timeout_s, warm_up=0, restarts=self.restarts

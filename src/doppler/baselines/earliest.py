@@ -1,0 +1,213 @@
+"""Ready ops by when they can start, compiled: for list schedulers that take the earliest op.
+
+These ask for the earliest start of thousands of ready ops on all devices and, of the ops that can
+start then, within a tie, for the one with the smallest key. Here every ready op is in one of two
+queues of each device that may run it: it is expected, by its start there; or it waits for the
+device, by its key. Starts grow as ops are scheduled, so that the one an op is queued by is a bound,
+computed anew when its turn comes, and the first op is found without looking at all of them. Only
+what was sent for one op may bring forward the start of another: then this one is queued once more.
+Where an op could start a little later than a tie, who is first depends on the order in which all
+are looked at: then the queues say that they cannot tell.
+
+Shape suffixes: V ops, E edges, D devices.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.baselines.list_scheduling import PartialSchedule
+from doppler.compiled import compiled
+from doppler.compiled.heap import ENTRY, heap_pop, heap_push
+from doppler.problem import Problem
+
+UNSURE = -1
+# Fewer ops are looked at one by one sooner.
+_FEW = 256
+_EXPECTED, _WAITING = 0, 1
+
+
+class ReadyOps(NamedTuple):
+    """Queues of all devices; without room for any op where they do not serve."""
+
+    # ENTRY [2 * D * (V + E)] (start, rank), those of waiting ops (0, rank)
+    heap: NDArray[np.void]
+    num: NDArray[np.int64]  # [2, D]
+    free: NDArray[np.float64]  # [D] no op starts there sooner
+    soonest: NDArray[np.float64]  # [D] scratch
+    stack: NDArray[np.int64]  # [V + E + 2] scratch
+    sent: NDArray[np.int64]  # [E] regions that the last op was the first to bring to its device
+    candidates: NDArray[np.int64]  # [V] all ready ops, in the order of listing
+    position: NDArray[np.int64]  # [V] there
+
+
+def make_ready_ops(problem: Problem, s: PartialSchedule, *, few: int = _FEW) -> ReadyOps:
+    """Buffers for one problem; queues serve where starts alone decide: no memory, no groups."""
+    num_ops, num_devices = problem.num_ops, problem.num_devices
+    num_edges = len(problem.arrays.reads)
+    decides = num_ops > few and not (s.limited or s.near or problem.has_groups)
+    room = num_ops + num_edges if decides else 0
+    return ReadyOps(
+        heap=np.zeros(2 * num_devices * room, ENTRY),
+        num=np.zeros((2, num_devices), np.int64),
+        free=np.zeros(num_devices),
+        soonest=np.zeros(num_devices),
+        stack=np.zeros(room + 2, np.int64),
+        sent=np.zeros(num_edges, np.int64),
+        candidates=np.zeros(num_ops, np.int64),
+        position=np.zeros(num_ops, np.int64),
+    )
+
+
+def orders_and_ranks(
+    key_BV: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The ops of each run by key, and the place of each op there, [B, V] both."""
+    order_BV = np.argsort(key_BV, axis=1)
+    rank_BV = np.empty_like(order_BV)
+    np.put_along_axis(rank_BV, order_BV, np.arange(key_BV.shape[1])[None], axis=1)
+    return order_BV, rank_BV
+
+
+@compiled
+def nothing_ready(ready):
+    """Empty the queues."""
+    ready.num[:, :] = 0
+
+
+@compiled
+def list_released(start_of, p, s, q, ready, rank_V, size, num_released):
+    """Add the released ops to ``size`` candidates; returns their new number.
+
+    start_of(p, s, q, v, d): when op v can start on device d. rank_V: by key.
+    """
+    for i in range(num_released):
+        v = s.released[i]
+        ready.candidates[size] = v
+        ready.position[v] = size
+        size += 1
+        for d in range(len(s.devices) if len(ready.heap) > 0 else 0):
+            _expect(start_of, p, s, q, ready, rank_V, v, d)
+    return size
+
+
+@compiled
+def list_again(start_of, p, s, q, ready, rank_V, num_sent, d):
+    """The first ``num_sent`` regions of ``ready.sent`` have been sent to device d."""
+    for i in range(num_sent if len(ready.heap) > 0 else 0):
+        r = ready.sent[i]
+        for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
+            v = p.consumers[e]
+            if s.ops[v].pending == 0:
+                _expect(start_of, p, s, q, ready, rank_V, v, d)
+
+
+@compiled
+def take_candidate(s, ready, index, size):
+    """The candidate of this index, taken out of ``size``."""
+    v, last = ready.candidates[index], ready.candidates[size - 1]
+    ready.candidates[index] = last
+    ready.position[last] = index
+    s.ops[v].pending = -1
+    return v
+
+
+@compiled
+def first_candidate(start_of, p, s, q, ready, by_rank_V):
+    """The index of the candidate that is first, UNSURE if queues do not serve or cannot tell.
+
+    ``ready.free`` is to be up to date.
+    """
+    if len(ready.heap) == 0:
+        return UNSURE
+    soonest = np.inf
+    for d in range(len(s.devices)):
+        ready.soonest[d] = _soonest_on(start_of, p, s, q, ready, by_rank_V, d)
+        soonest = min(soonest, ready.soonest[d])
+    best, tied, late = len(by_rank_V), soonest + s.tie_s, soonest + 3 * s.tie_s
+    for d in range(len(s.devices)):
+        if ready.soonest[d] > late:
+            continue
+        if ready.num[_WAITING, d] > 0:
+            if ready.free[d] > tied:
+                return UNSURE
+            best = min(best, ready.heap[_base(ready, _WAITING, d)].task)
+        rank = _first_expected(start_of, p, s, q, ready, by_rank_V, d, tied, late)
+        if rank == UNSURE:
+            return UNSURE
+        best = min(best, rank)
+    return ready.position[by_rank_V[best]]
+
+
+@compiled
+def _soonest_on(start_of, p, s, q, ready, by_rank_V, d):
+    """When the first candidate can start on device d; the first of those that wait can then."""
+    free, heap = ready.free[d], ready.heap
+    while True:
+        kind = _EXPECTED
+        base = _base(ready, kind, d)
+        is_due = ready.num[kind, d] > 0 and heap[base].key <= free
+        if not is_due and ready.num[_WAITING, d] > 0:
+            kind = _WAITING
+            base = _base(ready, kind, d)
+        if ready.num[kind, d] == 0:
+            return np.inf
+        rank, bound = heap[base].task, max(heap[base].key, free)
+        v, start = by_rank_V[rank], np.inf
+        if s.ops[v].pending == 0:
+            start = start_of(p, s, q, v, d)
+            if start <= bound and not is_due:
+                return bound
+        ready.num[kind, d] -= 1
+        heap_pop(heap, base, ready.num[kind, d] + 1)
+        if start <= free:
+            _push(ready, _WAITING, d, 0.0, rank)
+        elif start < np.inf:
+            _push(ready, _EXPECTED, d, start, rank)
+
+
+@compiled
+def _expect(start_of, p, s, q, ready, rank_V, v, d):
+    """Op v is expected on device d if it may run there."""
+    if p.op_seconds[v, d] < np.inf:
+        _push(ready, _EXPECTED, d, start_of(p, s, q, v, d), rank_V[v])
+
+
+@compiled
+def _first_expected(start_of, p, s, q, ready, by_rank_V, d, tied, late):
+    """The smallest rank of the ops that can start on device d until ``tied``, a large one if none.
+
+    UNSURE: one could start between ``tied`` and ``late``.
+    """
+    base, best, size = _base(ready, _EXPECTED, d), len(by_rank_V), 1
+    ready.stack[0] = 0
+    while size > 0:
+        size -= 1
+        i = ready.stack[size]
+        if i >= ready.num[_EXPECTED, d] or ready.heap[base + i].key > late:
+            continue
+        ready.stack[size] = 2 * i + 1
+        ready.stack[size + 1] = 2 * i + 2
+        size += 2
+        rank = ready.heap[base + i].task
+        v = by_rank_V[rank]
+        if s.ops[v].pending == 0 and rank < best:
+            start = start_of(p, s, q, v, d)
+            if tied < start <= late:
+                return UNSURE
+            if start <= tied:
+                best = rank
+    return best
+
+
+@compiled
+def _base(ready, kind, d):
+    num_devices = len(ready.free)
+    return (kind * num_devices + d) * (len(ready.heap) // (2 * num_devices))
+
+
+@compiled
+def _push(ready, kind, d, key, rank):
+    heap_push(ready.heap, _base(ready, kind, d), ready.num[kind, d], key, rank)
+    ready.num[kind, d] += 1

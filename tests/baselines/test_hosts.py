@@ -1,0 +1,114 @@
+"""List schedulers on several hosts: ops confined to hosts, and what that finds."""
+
+import numpy as np
+import pytest
+from problems import hosted_problem, random_problem
+
+import doppler
+from doppler.baselines import ETF, HEFT, Clustering, Judge, QueuedETF
+from doppler.baselines.hosts import confined, num_ways, using_hosts
+from doppler.cluster import preset
+from doppler.graph import synthetic
+from doppler.problem import build, topological_priority
+from doppler.search import AnnealFromBest, Combined, KeepToHosts
+from doppler.simulator import WorkConserving
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_stages_are_in_topological_order_and_share_the_work(seed):
+    problem = hosted_problem(seed)
+    host_D, work_V = np.array(problem.cluster.hosts), problem.mean_op_seconds
+    order_V = np.argsort(topological_priority(problem))
+    for stages in range(1, problem.cluster.num_hosts + 1):
+        able_VD = np.isfinite(confined(problem, stages).arrays.op_seconds)
+        was_VD = np.isfinite(problem.arrays.op_seconds)
+        assert able_VD.any(axis=1).all()
+        assert not (able_VD & ~was_VD).any()
+        done_s = 0.0
+        for v in order_V:
+            centre = (done_s + work_V[v] / 2) / work_V.sum()
+            done_s += work_V[v]
+            here_D = was_VD[v] & (host_D == min(int(centre * stages), stages - 1))
+            if problem.arrays.group[v] == v and not problem.has_groups:
+                expected_D = here_D if here_D.any() else was_VD[v]
+                assert (able_VD[v] == expected_D).all()
+
+
+def test_groups_stay_together_where_they_may_run():
+    problem = hosted_problem(3)
+    for way in range(num_ways(problem)):
+        found = HEFT(evaluations=2).draw(using_hosts(problem, way), 2, np.random.default_rng(0))
+        assert problem.allows(found[0]).all()
+
+
+@pytest.mark.parametrize("method", [HEFT, ETF, QueuedETF])
+def test_the_first_run_is_free_and_others_are_confined(method):
+    graph = synthetic(family="layered", num_ops=120, transfer_ratio=2.0, seed=1)
+    problem = build(graph, preset(name="dgx_h100x16"))
+    ways = num_ways(problem)
+    device_BV, priority_BV = method(evaluations=1).draw(problem, 2 * ways, np.random.default_rng(0))
+    host_BV = np.array(problem.cluster.hosts)[device_BV]
+    assert (np.sort(priority_BV, axis=1) == np.arange(problem.num_ops)).all()
+    assert (host_BV[[1, 1 + ways]] == 0).all()
+    is_first_V = np.isfinite(confined(problem, 2).arrays.op_seconds[:, 0])
+    assert (host_BV[[2, 2 + ways]] == np.where(is_first_V, 0, 1)).all()
+    free = method(evaluations=1).schedule(problem, 1, np.random.default_rng(0)).placements()
+    assert (method(evaluations=1).draw(problem, 1, np.random.default_rng(0))[0] == free[0]).all()
+
+
+def test_one_host_has_one_way():
+    assert num_ways(random_problem(0, num_ops=10, num_devices=3)) == 1
+
+
+def test_a_judge_sees_that_one_host_is_enough():
+    graph = synthetic(family="layered", num_ops=200, transfer_ratio=20.0, seed=2)
+    problem = build(graph, preset(name="ethernet_4x1"))
+    with WorkConserving().open(problem) as session:
+        alone = Clustering(evaluations=1).place(session, np.random.default_rng(0)).makespan_s
+        one_host = HEFT(evaluations=1).draw(confined(problem, 1), 1, np.random.default_rng(0))
+        one_host_s = session.measure(*one_host).seconds[0, 0]
+    judged_s = Judge(baseline=Clustering(evaluations=1), system=WorkConserving())(problem)
+    assert judged_s <= one_host_s < alone
+
+
+def test_the_ways_to_use_hosts_are_free_one_all_and_what_is_between():
+    problem = build(
+        synthetic(family="layered", num_ops=90, transfer_ratio=0.1, seed=3),
+        preset(name="dgx_h100x32"),
+    )
+    host_D = np.array(problem.cluster.hosts)
+    used = []
+    for way in range(num_ways(problem)):
+        able_VD = np.isfinite(using_hosts(problem, way).arrays.op_seconds)
+        used.append(len(set(host_D[able_VD.any(axis=0)].tolist())))
+    assert used == [4, 1, 4, 3, 2]
+
+
+def test_searches_begin_with_hosts_where_there_are_several():
+    graph = synthetic(family="layered", num_ops=150, transfer_ratio=20.0, seed=2)
+    cluster = preset(name="ethernet_4x1")
+    problem = build(graph, cluster)
+    heft = HEFT(evaluations=num_ways(problem))
+    with WorkConserving().open(problem) as session:
+        expected_s = heft.place(session, np.random.default_rng(0)).makespan_s
+        free_s = HEFT(evaluations=1).place(session, np.random.default_rng(0)).makespan_s
+    placed = doppler.place(graph, cluster=cluster, evaluations=60, method="annealing_order")
+    assert placed.makespan_s <= expected_s < free_s
+
+
+def test_no_more_is_executed_than_allowed_and_shares_are_kept():
+    anneal = AnnealFromBest(hot=0.1, cold=0.1)
+    several = build(
+        synthetic(family="layered", num_ops=60, transfer_ratio=1.0, seed=2),
+        preset(name="dgx_h100x16"),
+    )
+    for evaluations in (1, 2, 19, 20, 40):
+        with WorkConserving().open(several) as session:
+            baseline = Combined(evaluations=evaluations, confirmations=4, steps=[anneal])
+            baseline.place(session, np.random.default_rng(0))
+            assert session.evaluations == evaluations
+    full = [AnnealFromBest(hot=0.1, cold=0.1, share=0.95)]
+    assert KeepToHosts.before(full, several) == full
+    assert len(KeepToHosts.before([anneal], several)) == 2
+    one = random_problem(0, num_ops=10, num_devices=3)
+    assert KeepToHosts.before([anneal], one) == [anneal]
