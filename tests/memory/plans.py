@@ -45,7 +45,6 @@ def some_offload(rng: np.random.Generator) -> Offload:
     """Any of the ways to plan."""
     return Offload(
         victim=str(rng.choice(["farthest", "least_recent", "cheapest", "balanced"])),
-        fit=str(rng.choice(["earliest", "tightest", "edges"])),
         ahead=int(rng.choice([0, 0, 1, 5])),
         tries=int(rng.choice([1, 2, 5])),
         recompute=bool(rng.random() < 0.5),

@@ -1,9 +1,16 @@
-"""Plans: safe in any order, by an independent proof and by runs in random order."""
+"""Plans: safe in any order, by proof and by runs; on cores; in doppler.place.
+
+One file, since all of it compiles the planner.
+"""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from benchmarks.memory_exact import INSTANCES, largest_load, our_capacity, read_instance
+from tests.executions import graph as program_graph
+from tests.executions import problem as program_problem
 from tests.memory.plans import (
     limited,
     run_in_any_order,
@@ -12,13 +19,19 @@ from tests.memory.plans import (
     some_problem,
 )
 from tests.problems import cluster_of, graph_of
+from torch import nn
 
+import doppler
 from doppler import trace as traces
+from doppler.api.placed import Placed
+from doppler.cluster import host
 from doppler.errors import InputError
+from doppler.executor import Threads, random_inputs, run_graph
 from doppler.memory import Offload, plan
-from doppler.memory.arrays import EVICT, FREE, LOAD, MOVE, OP, RECOMPUTE
+from doppler.memory.arenas import Arenas, aligned
+from doppler.memory.arrays import EVICT, FREE, LOAD, MOVE, OP, RECOMPUTE, op_need_bytes
 from doppler.memory.checks import violations
-from doppler.problem import Placement, build
+from doppler.problem import Placement, Problem, build
 from doppler.simulator import WorkConserving
 
 SHARES = (0.0, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5)
@@ -67,6 +80,38 @@ def test_what_fits_is_run_as_without_plans():
         assert (planned.peak_bytes <= plain.peak_bytes).all()
         assert trace.memory is not None
         assert trace.memory.kinds == ()
+
+
+def test_who_has_just_what_it_needs_takes_no_longer():
+    """Addresses that are given one after another would fragment."""
+    rng, ratios = np.random.default_rng(3), []
+    for _ in range(20):
+        problem = some_problem(rng)
+        placement = some_placement(problem, rng)
+        tight = limited(problem, placement, 1.0)
+        rows = placement.device[None], placement.priority[None]
+        with WorkConserving().open(problem) as session:
+            plain_s = session.measure(*rows).seconds[0, 0]
+        with Offload().applied(WorkConserving()).open(tight) as session:
+            ratios.append(session.measure(*rows).seconds[0, 0] / max(plain_s, 1e-9))
+    assert np.mean(np.array(ratios) <= 1.0 + 1e-9) >= 0.9
+
+
+def test_an_order_that_needs_less_memory_is_found():
+    """Four large outputs, each read by an op that leaves little: one at a time they fit."""
+    pairs = [(v, 4 + v, 6.0) for v in range(4)] + [(4 + v, 8, 1.0) for v in range(4)]
+    cluster = cluster_of([1.0], memory_bytes=11.0, host_bytes_per_s=0.1, host_latency_s=0.0)
+    problem = build(graph_of([1] * 9, pairs), cluster)
+    placement = Placement.make(problem, [0] * 9, list(range(9)))
+    assert plan(problem, placement, Offload(tries=1)).count(EVICT) > 0
+    assert plan(problem, placement).count(EVICT) == 0
+
+
+@pytest.mark.parametrize("path", sorted(INSTANCES.glob("*.csv")), ids=lambda path: path.stem)
+def test_addresses_take_the_least_capacity_that_is_proven(path):
+    """By CP-SAT it is what lives at one time, in all of these (docs/results/memory.md)."""
+    rows = read_instance(path)
+    assert our_capacity(rows, largest_load(rows)) <= 1.01 * largest_load(rows)
 
 
 def check_one(rng: np.random.Generator) -> int:
@@ -163,3 +208,120 @@ def test_only_the_work_conserving_simulator_runs_plans():
 
     with pytest.raises(InputError, match="memory=offload: plans run on"):
         Offload().applied(Published())
+
+
+# Hand-over on a busy machine, in seconds.
+TOLERANCE_S = 0.05
+
+
+def least(name: str, seed: int) -> tuple[Problem, Placement]:
+    """A program on two devices with the least memory that would do for a random placement."""
+    whole = program_problem(name)
+    device_V = np.random.default_rng(seed).integers(2, size=whole.num_ops)
+    need_V = op_need_bytes(aligned(whole).arrays)
+    limit_D = np.array([need_V[device_V == d].max(initial=0.0) for d in range(2)])
+    limited = replace(whole, arrays=whole.arrays._replace(memory_bytes=limit_D))
+    return limited, Placement.make(limited, device_V)
+
+
+@pytest.mark.parametrize("name", ["chainmm", "cholesky", "dataproc"])
+def test_results_are_right_in_the_least_memory(name):
+    inputs = random_inputs(program_graph(name), np.random.default_rng(0))
+    expected = run_graph(program_graph(name), inputs)
+    tight, placement = least(name, 0)
+    system = Offload(recompute=True).applied(Threads(verify=True))
+    with system.open(tight, inputs=inputs) as session:
+        trace, results = session.trace(placement), session.results(placement)
+        measured = session.measure(placement.device[None])
+    for key, value in expected.items():
+        assert torch.equal(results[key], value), key
+    assert trace.memory is not None
+    assert trace.memory.offloaded_bytes > 0
+    assert (trace.peak_bytes <= tight.arrays.memory_bytes).all()
+    assert measured.feasible.tolist() == [True]
+    told = traces.violations(trace, tolerance_s=TOLERANCE_S)
+    assert [line for line in told if "holds" in line] == []
+
+
+def test_an_arena_that_is_too_small_is_refused_in_one_line():
+    tight, placement = least("chainmm", 0)
+    less = replace(tight, arrays=tight.arrays._replace(memory_bytes=tight.arrays.memory_bytes - 64))
+    placement = Placement.make(less, placement.device)
+    with (
+        Offload().applied(Threads()).open(less) as session,
+        pytest.raises(InputError, match=r"^memory: op .* the least that would do is \d+$"),
+    ):
+        session.trace(placement)
+
+
+def test_a_copy_that_fails_ends_in_one_line(monkeypatch):
+    tight, placement = least("chainmm", 0)
+
+    def fail() -> None:
+        raise RuntimeError("no such page\nof memory")
+
+    def broken(self: Arenas, k: int):
+        return fail if self._plan.kind[k] == 3 else (lambda: None)
+
+    monkeypatch.setattr(Arenas, "_action", broken)
+    with (
+        Offload().applied(Threads()).open(tight) as session,
+        pytest.raises(InputError, match=r"^copy of .* from the host to device cpu:\d: RuntimeErr"),
+    ):
+        session.trace(placement)
+
+
+@pytest.mark.parametrize("more_bytes", [0, 17])
+def test_arenas_are_no_larger_than_the_limits(more_bytes):
+    """Nor do tensors lie at odd addresses where limits are odd."""
+    tight, placement = least("dataproc", 1)
+    limit_D = tight.arrays.memory_bytes + more_bytes
+    tight = replace(tight, arrays=tight.arrays._replace(memory_bytes=limit_D))
+    placement = Placement.make(tight, placement.device)
+    with Offload().applied(Threads()).open(tight) as session:
+        made = session.plan(placement)
+    sizes = Arenas(made, random_inputs(program_graph("dataproc"), np.random.default_rng(0))).sizes
+    assert (np.array(sizes) <= tight.arrays.memory_bytes).all()
+    assert (made.copies.address % 64 == 0).all()
+
+
+@pytest.fixture(scope="module")
+def module() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 64) for _ in range(6)]
+    return nn.Sequential(*layers)
+
+
+# A layer has 16.6 kB, 32 rows of its input 8.2 kB: no device holds two layers.
+MEMORY_BYTES = 36_000.0
+
+
+def test_a_module_that_does_not_fit_is_placed_and_run(module, tmp_path):
+    x = torch.randn(32, 64)
+    cluster = host(num_devices=2)
+    with pytest.raises(InputError, match="hold"):
+        doppler.place(module, x, cluster, evaluations=20, memory_bytes=MEMORY_BYTES)
+    placed = doppler.place(
+        module, x, cluster, evaluations=20, memory="offload", memory_bytes=MEMORY_BYTES
+    )
+    assert max(placed.memory_bytes.values()) <= MEMORY_BYTES
+    assert placed.offloaded_bytes > 0
+    assert "offloaded" in repr(placed)
+    assert "offloaded: " in placed.explain()
+    torch.testing.assert_close(doppler.run(placed, x), module(x))
+    again = Placed.load(placed.save(tmp_path / "placed"))
+    assert again.offloaded_bytes == placed.offloaded_bytes
+    assert again.makespan_s == placed.makespan_s
+
+
+def test_what_no_device_can_hold_at_once_is_refused_in_one_line(module):
+    with pytest.raises(InputError, match=r"least memory that would do for all ops is \d+$"):
+        doppler.place(
+            module,
+            torch.randn(32, 64),
+            host(num_devices=2),
+            evaluations=5,
+            memory="offload",
+            memory_bytes=1000.0,
+            decomposition="published",
+        )

@@ -3,7 +3,7 @@
 A *datum* is what takes room on one device: a region where it is made, a region where a transfer
 brings it, output that no op reads, an input on a device that reads it. A *copy* of a datum is one
 stay of it at one address: a datum that is evicted and loaded again has two. A *segment* is a piece
-of a device's address space, which a copy has or nothing. The memory of the host is seen as one
+of a device's address space, and the copy that had it last. The memory of the host is seen as one
 device more for each device: device D + d is what device d has of it.
 
 Tasks are numbered as in simulator/state.py: ops, the transfers of the placement, then what the plan
@@ -24,6 +24,7 @@ from doppler.simulator.state import DEVICE, HOST, RESOURCE, TASK, State, make_st
 
 OP, MOVE, EVICT, LOAD, RECOMPUTE, FREE = 0, 1, 2, 3, 4, 5
 NOTHING = -1
+SLACK = 1e-9  # of the bytes of a device, for rounding
 FROM_THE_START = -2  # an input's copy in the memory of the host
 NOWHERE = np.uint32(2**32 - 1)  # the resource of what takes none
 
@@ -39,6 +40,9 @@ DATUM = np.dtype(
         ("stays", np.int64),  # output of the program: is kept when nothing reads it any more
         ("dropped", np.int64),  # is to be computed again
         ("feeds", np.int64),  # dropped data that are computed from it
+        ("sent", np.int64),  # first transfer of a region, or NOTHING
+        ("before", np.int64),  # list of what is on a device, by least recent use
+        ("after", np.int64),
     ],
     align=True,
 )
@@ -55,19 +59,22 @@ COPY = np.dtype(
         ("pins", np.int64),  # tasks that are not retired and need it where it is
         ("freed", np.int64),  # FREE task that all its users precede
         ("gone", np.int64),  # has given its room back
-        ("segment", np.int64),
+        ("born", np.int64),  # steps of the walk between which it has room
+        ("died", np.int64),
+        ("position", np.int64),  # of the task for which it came
+        ("before", np.int64),  # list of those that are on its device; by address once they have one
+        ("after", np.int64),
+        ("chosen", np.int64),  # is about to be evicted
+        ("tries", np.int64),  # how often no address was found for it
         ("left", np.int64),  # while a plan runs: uses to come
     ],
     align=True,
 )
 SEGMENT = np.dtype(
     [
-        ("bytes", np.float64),
-        ("since", np.float64),  # when it became free, as far as is known
-        ("before", np.int64),
-        ("after", np.int64),
-        ("holder", np.int64),  # copy that has it, or NOTHING
+        ("address", np.float64),
         ("last", np.int64),  # copy that had it, or NOTHING
+        ("after", np.int64),  # the next one
     ],
     align=True,
 )
@@ -97,15 +104,18 @@ COUNTS = np.dtype(
         ("copies", np.int64),
         ("links", np.int64),
         ("waits", np.int64),
-        ("segments", np.int64),
-        ("unused", np.int64),  # list of segments to be used again
+        ("steps", np.int64),  # of the walk
+        ("position", np.int64),  # of the walk
+        ("stuck", np.int64),  # copy for which no address was found
         ("inputs", np.int64),
         ("retired", np.int64),
         ("ended", np.int64),  # in `ends`, before which all are retired
         ("failed", np.int64),
         ("recomputes", np.int64),  # may compute again
-        ("fit", np.int64),  # of this try
-        ("ahead", np.int64),
+        ("ahead", np.int64),  # of this try
+        ("clears", np.int64),  # so often at most everything is evicted
+        ("latest", np.float64),  # seconds of a plan that is known already
+        ("patience", np.float64),  # seconds to wait rather than evict, for each that this takes
         ("is_known", np.int64),  # there is a plan, for `device` and `priority`
         ("offloaded", np.float64),
         ("loaded", np.float64),
@@ -119,10 +129,8 @@ class PlanChoices(NamedTuple):
     """How a planner decides, as numbers for compiled code."""
 
     victim: int
-    fit: int
-    ahead: int  # tasks
     recompute: bool
-    tries: int  # other fits, and tasks ahead
+    tries: NDArray[np.float64]  # [., 5] order, share, ahead, patience, recompute
 
 
 class Machine(NamedTuple):
@@ -130,7 +138,6 @@ class Machine(NamedTuple):
 
     to_host_s: NDArray[np.float64]  # [D, 2] latency, seconds per byte
     limit: NDArray[np.float64]  # [D]
-    slack: float  # bytes that are rounding
     depth: NDArray[np.int64]  # [V]
     op_input_ptr: NDArray[np.int64]  # [V + 1] op v reads the inputs
     op_inputs: NDArray[np.int64]  # at these places of input_consumers
@@ -153,7 +160,11 @@ class PlanState(NamedTuple):
     input_datum: NDArray[np.int64]  # of each of input_consumers
     copies: NDArray[np.void]  # COPY [C]
     segments: NDArray[np.void]  # SEGMENT [S]
-    first: NDArray[np.int64]  # [D] segment of each device's lowest address
+    first: NDArray[np.int64]  # [D] copy that came last to each device, of those that are there
+    last: NDArray[np.int64]  # [D] the other end of such a list
+    held: NDArray[np.float64]  # [D] bytes of these
+    room: NDArray[np.float64]  # [D] bytes that they may have
+    clears: NDArray[np.int64]  # [V + T] whether everything is evicted before the task there
     planned: NDArray[np.void]  # PLANNED [K]
     links: NDArray[np.void]  # LINK [L]
     waits: NDArray[np.int64]  # [W, 2] task, and task that waits for it
@@ -169,6 +180,8 @@ class PlanState(NamedTuple):
     rank: NDArray[np.int64]  # [V] rises where one op is before another at one instant
     retired: NDArray[np.int64]  # [V + T]
     position: NDArray[np.int64]  # [V + T] of each in `order`
+    sequence: NDArray[np.int64]  # [V] another order of the ops
+    ready: NDArray[np.int64]  # [V]
     device: NDArray[np.int64]  # [V] placement that the plan is of
     priority: NDArray[np.int64]
 
@@ -181,13 +194,11 @@ def make_machine(problem: Problem, limit_D: NDArray[np.float64] | None = None) -
     input_slot = np.repeat(np.arange(len(p.input_bytes)), np.diff(p.input_ptr))
     _, first = np.unique(np.stack([slot_op, input_slot]), axis=1, return_index=True)
     limit = p.memory_bytes.copy() if limit_D is None else limit_D.astype(np.float64)
-    known = limit[np.isfinite(limit)]
     way = (cluster.host_latency_s, 1.0 / cluster.host_bytes_per_s)
     edges = problem.graph.edges
     return Machine(
         to_host_s=np.tile(np.array(way, dtype=np.float64), (num_devices, 1)),
         limit=limit,
-        slack=1e-9 * float(known.max(initial=0.0)),
         depth=np.ascontiguousarray(depth(num_ops, edges.src, edges.dst), dtype=np.int64),
         op_input_ptr=np.searchsorted(slot_op[first], np.arange(num_ops + 1)).astype(np.int64),
         op_inputs=first.astype(np.int64),
@@ -224,7 +235,7 @@ def make_plan_state(p: ProblemArrays, *, machine: Machine, choices: PlanChoices)
     num_copies = num_data + num_loads
     num_tasks = num_base + num_loads + num_data + num_copies
     num_links = 2 * num_uses + num_loads * (1 + widest * choices.recompute) + num_data
-    num_waits = 2 * num_links + 3 * num_copies + num_tasks
+    num_waits = 2 * num_links + 5 * num_copies + num_tasks
     return PlanState(
         tasks=free.tasks,
         devices=free.devices,
@@ -237,8 +248,12 @@ def make_plan_state(p: ProblemArrays, *, machine: Machine, choices: PlanChoices)
         uses=np.zeros(num_uses, np.int64),
         input_datum=np.zeros(num_slots, np.int64),
         copies=np.zeros(num_copies, COPY),
-        segments=np.zeros(2 * num_copies + num_devices, SEGMENT),
+        segments=np.zeros(2 * num_copies + 1, SEGMENT),
         first=np.zeros(num_devices, np.int64),
+        last=np.zeros(num_devices, np.int64),
+        held=np.zeros(num_devices),
+        room=np.zeros(num_devices),
+        clears=np.zeros(num_base, np.int64),
         planned=np.zeros(num_tasks, PLANNED),
         links=np.zeros(num_links, LINK),
         waits=np.zeros((num_waits, 2), np.int64),
@@ -246,7 +261,7 @@ def make_plan_state(p: ProblemArrays, *, machine: Machine, choices: PlanChoices)
         waiting=np.zeros(num_waits, np.int64),
         pending=np.zeros(num_tasks, np.int64),
         stack=np.zeros(num_tasks, np.int64),
-        heap=np.zeros(max(num_base, num_data), ENTRY),
+        heap=np.zeros(max(num_base, num_copies), ENTRY),
         start=np.zeros(num_base),
         finish=np.zeros(num_base),
         order=np.zeros(num_base, np.int64),
@@ -254,6 +269,8 @@ def make_plan_state(p: ProblemArrays, *, machine: Machine, choices: PlanChoices)
         rank=np.zeros(num_ops, np.int64),
         retired=np.zeros(num_base, np.int64),
         position=np.zeros(num_base, np.int64),
+        sequence=np.zeros(num_ops, np.int64),
+        ready=np.zeros(num_ops, np.int64),
         device=np.zeros(num_ops, np.int64),
         priority=np.zeros(num_ops, np.int64),
     )

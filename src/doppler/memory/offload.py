@@ -21,9 +21,9 @@ from doppler.memory.arrays import (
     op_need_bytes,
 )
 from doppler.memory.events import planned_trace
+from doppler.memory.orders import FINDS, FITS, FREES, OWN
 from doppler.memory.plans import MemoryPlan, read_plan
-from doppler.memory.running import MOST_TRIES, make_plan, run_plan, simulate_plan
-from doppler.memory.space import EARLIEST, LOWEST, TIGHTEST
+from doppler.memory.running import make_plan, run_plan, simulate_plan
 from doppler.memory.victims import VICTIMS
 from doppler.options import Natural, checked, within
 from doppler.problem import Placement, Problem
@@ -31,7 +31,18 @@ from doppler.simulator import SimulatorSession, WorkConserving
 from doppler.system import SystemKind
 from doppler.trace import Trace
 
-_FITS = {"earliest": EARLIEST, "tightest": TIGHTEST, "edges": LOWEST}
+# Of a try the order of ops, the share of the memory that is used, tasks ahead, and seconds that are
+# waited rather than evicted, for each that evicting takes; the first is as it is said.
+TRIES = (
+    (OWN, 1.0, 0, 0.0),
+    (FREES, 1.0, 0, 1.0),
+    (FITS, 1.0, 0, 1.0),
+    (FREES, 0.75, 16, 0.0),
+    (OWN, 0.9, 0, 1.0),
+    (FINDS, 1.0, 16, 0.0),
+    (FITS, 1.0, 16, 0.0),
+    (FITS, 0.9, 0, 1.0),
+)
 
 
 class MemoryMode(Protocol):
@@ -57,18 +68,15 @@ class Offload:
     """What does not fit is planned: evicted to the memory of the host, and loaded again.
 
     victim: who is evicted: ``farthest`` next use, ``least_recent`` use, the ``cheapest`` to have
-    away and back, or ``balanced`` between that and the time until the next use. fit: which room a
-    copy gets: that was free ``earliest``, the ``tightest``, or at the ``edges``: large copies at
-    low addresses, small ones at high ones. ahead: so many tasks before its turn
-    room is made for a task by eviction rather than by waiting. tries: plans of a placement, with
-    other ``fit`` and ``ahead``, until one takes hardly longer than without limits. recompute: what
-    is cheaper computed again than copied is.
+    away and back, or ``balanced`` between that and the time until the next use. ahead: so many
+    tasks before its turn room is made for a task by eviction rather than by waiting. tries: plans
+    of a placement (`TRIES`), until one takes hardly longer than without limits. recompute: what is
+    cheaper computed again than copied is.
     """
 
     victim: Literal["farthest", "least_recent", "cheapest", "balanced"] = "farthest"
-    fit: Literal["earliest", "tightest", "edges"] = "earliest"
     ahead: Natural = 0
-    tries: Annotated[int, within(1, MOST_TRIES)] = MOST_TRIES
+    tries: Annotated[int, within(1, len(TRIES))] = len(TRIES)
     recompute: bool = False
 
     @property
@@ -91,12 +99,11 @@ class Offload:
     @property
     def choices(self) -> PlanChoices:
         """The same as numbers for compiled code."""
+        tried = np.array(TRIES[: self.tries], dtype=np.float64)
+        tried[0, 2] = self.ahead
+        again = [np.insert(tried, 4, one, axis=1) for one in (1.0, 0.0) if one <= self.recompute]
         return PlanChoices(
-            victim=VICTIMS[self.victim],
-            fit=_FITS[self.fit],
-            ahead=self.ahead,
-            recompute=self.recompute,
-            tries=self.tries,
+            victim=VICTIMS[self.victim], recompute=self.recompute, tries=np.concatenate(again)
         )
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from doppler.compiled import compiled_apart
 from doppler.compiled.heap import heap_pop, heap_push
-from doppler.memory.arrays import FROM_THE_START, MOVE, NOTHING, OP
-from doppler.memory.space import new_segment, open_space
+from doppler.memory.arrays import FROM_THE_START, MOVE, NOTHING, OP, SLACK
+from doppler.memory.space import come, open_space
 from doppler.simulator.state import NONE
 
 
@@ -25,6 +25,8 @@ def open_plan(m, p, strict):
     counts[0].copies = 0
     counts[0].links = 0
     counts[0].waits = 0
+    counts[0].steps = 0
+    counts[0].position = 0
     counts[0].retired = 0
     counts[0].ended = 0
     counts[0].failed = 0
@@ -144,6 +146,8 @@ def _open_data(m, p):
     for t in range(m.free.num_transfers[0]):
         r, d = np.int64(m.free.tasks[num_ops + t].number), m.free.tasks[num_ops + t].destination
         _open_datum(m, num_regions + t, p.region_bytes[r], np.int64(d), num_ops + t)
+        if m.data[r].sent == NOTHING:
+            m.data[r].sent = t
     first = sink_datum(m, p, num_ops)
     n = first
     for d in range(len(m.first)):
@@ -178,6 +182,7 @@ def _open_datum(m, n, size, d, maker):
     datum.stays = 0
     datum.dropped = 0
     datum.feeds = 0
+    datum.sent = NOTHING
 
 
 @compiled_apart
@@ -217,43 +222,14 @@ def _place_inputs(m, p):
         heap_push(m.heap, 0, k, np.float64(m.uses[m.data[first + k].use]), first + k)
     for k in range(num):
         n = heap_pop(m.heap, 0, num - k)
-        size, d = m.data[n].bytes, m.data[n].on
-        free = m.first[d]
-        while m.segments[free].after != NOTHING:
-            free = m.segments[free].after
-        if m.segments[free].holder != NOTHING or m.segments[free].bytes + m.machine.slack < size:
-            continue
-        place_copy(m, n, NOTHING, NOTHING)
-        c = m.data[n].at
-        if size > 0.0:
-            _put(m, free, size, c)
+        d = m.data[n].on
+        if m.held[d] + m.data[n].bytes <= m.room[d] * (1.0 + SLACK):
+            place_copy(m, n, NOTHING)
 
 
 @compiled_apart
-def _put(m, s, size, c):
-    """Copy c gets the first bytes of the free segment s."""
-    left = m.segments[s].bytes - size
-    if left > m.machine.slack:
-        rest = new_segment(m)
-        m.segments[rest].bytes = left
-        m.segments[rest].since = -1.0
-        m.segments[rest].holder = NOTHING
-        m.segments[rest].last = NOTHING
-        m.segments[rest].before = s
-        m.segments[rest].after = NOTHING
-        m.segments[s].after = rest
-        m.segments[s].bytes = size
-    m.segments[s].holder = c
-    m.copies[c].segment = s
-    before = m.segments[s].before
-    if before != NOTHING:
-        other = m.segments[before].holder
-        m.copies[c].address = m.copies[other].address + m.segments[before].bytes
-
-
-@compiled_apart
-def place_copy(m, n, creator, segment):
-    """A copy of datum n, which ``creator`` writes, in a segment that is its own; returns it."""
+def place_copy(m, n, creator):
+    """A copy of datum n, which ``creator`` writes; returns it. There is room."""
     c = m.counts[0].copies
     m.counts[0].copies += 1
     copy = m.copies[c]
@@ -268,6 +244,8 @@ def place_copy(m, n, creator, segment):
     copy.pins = 0
     copy.freed = NOTHING
     copy.gone = 0
-    copy.segment = segment
+    copy.chosen = 0
+    copy.tries = 0
     m.data[n].at = c
+    come(m, c)
     return c

@@ -9,8 +9,9 @@ import numpy as np
 
 from doppler.compiled import compiled_apart
 from doppler.compiled.draws import jitter, uniform
-from doppler.memory.arrays import EVICT, FREE, LOAD, MOVE, NOTHING, NOWHERE, OP, RECOMPUTE
-from doppler.memory.space import EARLIEST, LOWEST, TIGHTEST
+from doppler.memory.arrays import EVICT, FREE, LOAD, MOVE, NOTHING, NOWHERE, OP, RECOMPUTE, SLACK
+from doppler.memory.opening import open_plan
+from doppler.memory.orders import OWN, order_ops
 from doppler.memory.walk import walk
 from doppler.problem_arrays import crosses_hosts
 from doppler.simulator.copies import allocate
@@ -20,6 +21,7 @@ from doppler.simulator.state import (
     CONTENTION_FIFO,
     CONTENTION_NONE,
     NONE,
+    QUEUE_PRIORITY,
     QUEUE_RANDOM,
     QUEUE_STRICT,
     UNLIMITED,
@@ -32,9 +34,7 @@ from doppler.simulator.state import (
 )
 from doppler.simulator.work_conserving import ends_before, enqueue, simulate, take, touch
 
-# Which room a copy gets, and how many tasks ahead, try by try; the first is as it is said.
-_TRIES = ((EARLIEST, 0), (EARLIEST, 24), (LOWEST, 0), (LOWEST, 24), (TIGHTEST, 8))
-MOST_TRIES = len(_TRIES)
+_CLEARS = 4000  # tasks that are walked over again where everything has to be evicted
 _ENOUGH = 1.005  # times as long as without limits
 
 
@@ -57,20 +57,24 @@ def simulate_plan(p, rules, device_V, priority_V, seed, m):
 def make_plan(p, rules, device_V, priority_V, m):
     """Plan a placement; without a plan the seconds that it takes without limits."""
     m.counts[0].is_known = 0
-    seconds = simulate(p, rules, device_V, priority_V, 0, m.free)
+    seconds = _schedule(p, rules, device_V, priority_V, m)
     if seconds == np.inf or not _can_fit(m, device_V):
         return seconds
     best, best_seconds, last = NOTHING, np.inf, NOTHING
-    for last in range(m.choices.tries * (1 + m.choices.recompute)):
-        made = _try(p, rules, device_V, m, last)
+    m.counts[0].latest, clears = np.inf, 4 + _CLEARS // len(m.clears)
+    for last in range(len(m.choices.tries)):
+        made = _try(p, rules, device_V, priority_V, m, last, clears)
         if made < best_seconds:
             best, best_seconds = last, made
+        if rules.contention != CONTENTION_NONE:  # copies of a device wait for each other
+            m.counts[0].latest = best_seconds
         if made <= _ENOUGH * seconds:
             break
+    m.counts[0].latest = np.inf
     if best == NOTHING:
+        best, last, clears = 0, NOTHING, len(m.clears)
+    if best != last and _try(p, rules, device_V, priority_V, m, best, clears) == np.inf:
         return np.inf
-    if best != last:
-        _try(p, rules, device_V, m, best)
     for v in range(len(device_V)):
         m.device[v] = device_V[v]
         m.priority[v] = priority_V[v]
@@ -79,24 +83,43 @@ def make_plan(p, rules, device_V, priority_V, m):
 
 
 @compiled_apart
-def _try(p, rules, device_V, m, number):
-    """Plan by the schedule without limits, and run the plan without jitter; inf if there is none.
+def _try(p, rules, device_V, priority_V, m, number, clears):
+    """Plan by a schedule without limits, and run the plan without jitter; inf if there is none.
 
-    number: of the try: the choices as given, then others, then all of them without recomputing.
+    number: of the try, a row of `tries`. clears: so often at most a device is emptied.
     """
-    one = number % m.choices.tries
-    m.counts[0].fit = m.choices.fit if one == 0 else _TRIES[one][0]
-    m.counts[0].ahead = m.choices.ahead if one == 0 else _TRIES[one][1]
-    m.counts[0].recomputes = m.choices.recompute and number == one
-    for task in range(len(device_V) + m.free.num_transfers[0]):
-        m.start[task] = m.free.tasks[task].start
-        m.finish[task] = m.free.tasks[task].finish
-    if not walk(m, p, rules.queue == QUEUE_STRICT):
+    one, is_strict = m.choices.tries[number], rules.queue == QUEUE_STRICT
+    order, recomputes = np.int64(one[0]), one[4] != 0.0
+    if is_strict and order != OWN:
+        return np.inf
+    for d in range(len(m.room)):
+        m.room[d] = max(one[1] * m.machine.limit[d], m.devices[d].first)
+    m.counts[0].ahead = np.int64(one[2])
+    m.counts[0].patience = one[3]
+    m.counts[0].clears = clears
+    m.counts[0].recomputes = recomputes
+    _schedule(p, rules, device_V, priority_V, m)
+    if order != OWN:
+        open_plan(m, p, is_strict)
+        order_ops(m, p, order)
+        other = Rules(QUEUE_PRIORITY, rules.contention, rules.streams, 0.0, 0.0)
+        _schedule(p, other, device_V, m.sequence, m)
+    if not walk(m, p, is_strict):
         m.counts[0].recomputes = 0  # between what is computed again there may be no room
-        if not walk(m, p, rules.queue == QUEUE_STRICT):
+        if not recomputes or not walk(m, p, is_strict):
             return np.inf
     _link_waits(m)
     return run_plan(p, rules, device_V, 0, m)
+
+
+@compiled_apart
+def _schedule(p, rules, device_V, priority_V, m):
+    """Run a placement without limits, for the planner to go by; returns the seconds."""
+    seconds = simulate(p, rules, device_V, priority_V, 0, m.free)
+    for task in range(len(device_V) + m.free.num_transfers[0]):
+        m.start[task] = m.free.tasks[task].start
+        m.finish[task] = m.free.tasks[task].finish
+    return seconds
 
 
 @compiled_apart
@@ -118,7 +141,7 @@ def _can_fit(m, device_V):
     for v in range(len(device_V)):
         d = device_V[v]
         m.devices[d].first = max(m.devices[d].first, m.machine.need[v])
-        fits = fits and m.machine.need[v] <= m.machine.limit[d] + m.machine.slack
+        fits = fits and m.machine.need[v] <= m.machine.limit[d] * (1.0 + SLACK)
     for d in range(len(m.devices)):
         m.devices[d].peak = min(m.devices[d].peak, max(m.machine.limit[d], m.devices[d].first))
     return fits

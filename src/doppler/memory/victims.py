@@ -1,9 +1,9 @@
-"""Which copies give their room away: scores of windows of a device's address space.
+"""Which copies give their room away.
 
 Vocabulary and shape suffixes as in arrays.py.
 
 Source: farthest next use is Belady, "A study of replacement algorithms for a virtual-storage
-computer", IBM Systems Journal 1966; over spans of blocks, as TURNIP (arXiv 2405.16283) has it.
+computer", IBM Systems Journal 1966.
 """
 
 import numpy as np
@@ -48,35 +48,24 @@ def eviction_seconds(m, p, n):
 
 
 @compiled_apart
-def window_score(m, p, s, t, now, victim):
-    """How good it is to evict all of segments s to t, large first, and the seconds that it takes.
+def victim_score(m, p, c, lack, now, victim):
+    """How good it is to evict copy c, large first, and the seconds that it takes.
 
-    now: when the task starts that needs the room, as far as is known.
+    lack: bytes that are needed. now: when the task starts that needs them, as far as is known.
     """
-    nearest, cost, latest, weighed, u = len(m.order), 0.0, -1.0, 0.0, s
-    while True:
-        c = m.segments[u].holder
-        if c != NOTHING:
-            n = m.copies[c].datum
-            seconds, position = eviction_seconds(m, p, n), next_use(m, n)
-            nearest = min(nearest, position)
-            latest = max(latest, m.copies[c].until)
-            cost += seconds
-            if position < len(m.order):
-                away = max(m.start[m.order[position]] - now, 0.0)
-                weighed += seconds / (away + seconds + 1e-12)
-            else:
-                weighed += 1e-3 * seconds / (seconds + 1e-12)
-        if u == t:
-            break
-        u = m.segments[u].after
+    n = m.copies[c].datum
+    seconds, position = eviction_seconds(m, p, n), next_use(m, n)
+    cost = seconds / min(m.copies[c].bytes, lack)
     if victim == LEAST_RECENT:
-        return -latest, cost
+        return -m.copies[c].until, seconds
     if victim == CHEAPEST:
-        return -cost, -np.float64(nearest)
+        return -cost, seconds
     if victim == BALANCED:
-        return -weighed, cost
-    return np.float64(nearest), cost
+        away = 1e3 * seconds
+        if position < len(m.order):
+            away = max(m.start[m.order[position]] - now, 0.0)
+        return -cost / (away + seconds + 1e-12), seconds
+    return np.float64(position), seconds
 
 
 @compiled_apart
