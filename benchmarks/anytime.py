@@ -1,7 +1,7 @@
 """What a search has found after so many seconds, and after so many evaluations.
 
     python benchmarks/anytime.py [--seconds 0.01 0.1 1 10] [--evaluations 1 16 64 256 1000 4000]
-    python benchmarks/anytime.py --out docs/results     # the pictures, too
+    python benchmarks/anytime.py --out docs/results     # the pictures, too; --groups "1,000 ops"
 
 Every point is a search of its own, which knew its budget: annealing cools within it. One core,
 compilation excluded, views and features included; a point stands at the seconds that it took. The
@@ -177,6 +177,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, nargs="*", default=[0.01, 0.1, 1, 10])
     evaluations = [1, 16, 64, 256, 1000, 4000]
     parser.add_argument("--evaluations", type=int, nargs="*", default=evaluations)
+    parser.add_argument("--groups", nargs="*", default=list(GROUPS), choices=list(GROUPS))
     parser.add_argument("--out", type=Path, help="a folder for pictures")
     arguments = parser.parse_args()
     matplotlib.use("agg")
@@ -186,7 +187,7 @@ def main() -> None:
     everything = ["baseline=[cluster_then_anneal,estimates_then_anneal,portfolio]", "budget=quick"]
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         cfg = compose("config", everything)
-        groups = {name: list(problems_of(lines, name)) for name, lines in GROUPS.items()}
+        groups = {name: list(problems_of(GROUPS[name], name)) for name in arguments.groups}
     compiled = [Clustering(evaluations=1), *map(instantiate, cfg.baseline.values())]
     warm_up(WorkConserving(), compiled, policy)
     kinds = {
