@@ -60,6 +60,7 @@ def test_a_file_that_has_changed_since_is_refused():
             one.apply("# " + SOURCE)
 
 
+@pytest.mark.slow
 def test_a_trial_says_whether_a_test_noticed(tmp_path):
     tests = {
         "survived": "assert True",

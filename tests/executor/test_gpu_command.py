@@ -98,6 +98,7 @@ def test_the_parts_that_execute_run_on_cores(tmp_path, capfd):
     assert "**" not in text, "nothing failed"
 
 
+@pytest.mark.slow
 def test_the_stages_run_on_cores(tmp_path, capfd):
     code, text = run(tmp_path, "calibrate", "stage_three")
     out, err = capfd.readouterr()
