@@ -39,7 +39,8 @@ class Compiled:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process has it by its name: what is compiled is kept there as well."""
-        return _by_name, (self.__wrapped__.__module__, self.__wrapped__.__qualname__)
+        function = self.entry.py_func
+        return _by_name, (function.__module__, function.__qualname__)
 
     @property
     def signatures(self) -> list[tuple]:
