@@ -146,6 +146,7 @@ def gradients(policy: DualPolicy, view, decisions: Decisions) -> np.ndarray:
     return np.concatenate(found)
 
 
+@pytest.mark.slow
 def test_sampled_steps_have_the_gradient_of_all_steps_in_the_mean():
     view = make_view(random_problem(2, num_ops=20, num_devices=3))
     differences, values = [], []

@@ -153,6 +153,7 @@ def test_a_cluster_without_cpus_is_refused():
         cores_each([0.0, 0.0], 1, 1)
 
 
+@pytest.mark.slow
 def test_agents_are_on_nodes_of_their_own_and_start_anew_when_one_or_its_node_dies(cluster):
     of = problem("cholesky", 2)
     placement = ordered_placement(of, 0)
