@@ -46,6 +46,7 @@ def run(arguments: list[str]) -> int:
     entry = hydra.main(version_base="1.3", config_path=conf, config_name="config")(main)
     failed, elsewhere = False, []
     with failures.collected() as lines, ExitStack() as stack:
+        stack.callback(_spread.forget)
         try:
             sys.argv[1:] = taken = hydra_arguments(arguments)
             if taken[:1] in (["-m"], ["--multirun"]):

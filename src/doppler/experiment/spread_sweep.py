@@ -65,6 +65,10 @@ class SpreadSweep:
         self._numbers.append(number)
         self._compute = cfg.compute
 
+    def forget(self) -> None:
+        """None waits: a sweep has ended, whether it was run or could not be composed."""
+        self._jobs, self._numbers = [], []
+
     def run(self) -> None:
         """Run all that have been kept; those that fail leave their lines.
 
