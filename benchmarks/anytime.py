@@ -49,9 +49,9 @@ GROUPS = {
         "workload=synthetic workload.family=layered,random,stencil,elimination "
         "workload.num_ops=1000 workload.transfer_ratio=0.5 workload.seed=21 cluster=h100x8",
     ),
-    "3,000 ops": (
+    "10,000 ops": (
         "workload=synthetic workload.family=layered,random,stencil,elimination "
-        "workload.num_ops=3000 workload.transfer_ratio=0.5 workload.seed=21 cluster=h100x8",
+        "workload.num_ops=10000 workload.transfer_ratio=0.5 workload.seed=21 cluster=h100x8",
     ),
 }
 POLICY, SOLVER = "doppler", "cp_sat"

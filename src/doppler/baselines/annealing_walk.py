@@ -354,7 +354,7 @@ def search(engine, counts_memory, p, rules, plan, seeds_R, fresh, begin, end, wa
             seed = seeds_R[r] + (step if fresh else 0)
             seconds += engine(p, rules, walk.device, walk.priority, seed, state)
             if counts_memory:
-                for d in range(len(peak_D)):
+                for d in range(len(state.devices)):  # fewer where columns stand for devices
                     peak_D[d] = max(peak_D[d], state.devices[d].peak)
         if settle(p, plan, step, seconds / num_draws, walk) and seconds < np.inf:
             trace_back(p, state.tasks, walk.chain)

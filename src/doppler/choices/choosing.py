@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from doppler.baselines import Annealing, LowerBound, QueuedETF, lower_bound
 from doppler.choices.system import ChoosingSystem, PricedChoices
 from doppler.episode import make_view
+from doppler.errors import InputError
 from doppler.options import Amount, Count, Seed, checked
 from doppler.policies import Policy
 from doppler.problem import Placement
 from doppler.search import BestSoFar, search_settings
 
 IntArray = NDArray[np.int64]
-CONTROLS = ("cheapest", "best", "best_fixed")
+CONTROLS = ("cheapest", "best", "best_fixed", "smallest")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -62,6 +63,9 @@ def choose(
         policy: draws placements of columns, too; the package's weights know them as devices.
         system: other rules of execution, at another price if it has one.
         seed: of all random choices.
+
+    Raises:
+        InputError: nothing that was tried fits in the devices' memory.
     """
     system = ChoosingSystem(choices=choices, price=price) if system is None else system
     rng, problem = np.random.default_rng(seed), choices.problem
@@ -89,7 +93,12 @@ def choose(
 def _told(
     choices: PricedChoices, best: BestSoFar, price: float, controls: dict[str, float]
 ) -> ChosenPlacement:
-    assert best.placement is not None, "controls are placements"
+    if best.placement is None:
+        most = choices.backend_bytes.max()
+        raise InputError(
+            f"graph {choices.graph.name!r}: none of {best.evaluations} choices fits in the memory "
+            f"of {choices.cluster.name}; a backend holds up to {most:g} bytes"
+        )
     column_V = best.placement.device
     alternative_V, device_V = choices.chosen(column_V)
     loss = choices.total_loss(column_V)
@@ -119,7 +128,8 @@ def control(choices: PricedChoices, name: str, price: float, rng: np.random.Gene
     Args:
         choices: what there is to choose between.
         name: ``cheapest``: the fewest seconds on any device; ``best``: the least loss;
-            ``best_fixed``: the least seconds + price x loss. Of equal ones the fewest seconds.
+            ``best_fixed``: the least seconds + price x loss; ``smallest``: the least memory. Of
+            equal ones the fewest seconds.
         price: seconds that a loss of 1 is worth.
         rng: of ties of the list scheduler.
     """
@@ -130,17 +140,29 @@ def control(choices: PricedChoices, name: str, price: float, rng: np.random.Gene
     lost_VK = price * np.where(
         np.isfinite(loss_VK), loss_VK, 0.0
     )  # where it cannot run: inf seconds
+    bytes_VK = np.append(choices.backend_bytes, 0.0)[choices.backend]  # -1, none: the last
     cost_VK = {
         "cheapest": fastest_VK,
         "best": loss_VK,
         "best_fixed": fastest_VK + lost_VK,
+        "smallest": np.where(np.isfinite(fastest_VK), bytes_VK, np.inf),
     }[name]
     least_VK = cost_VK <= cost_VK.min(axis=1, keepdims=True)
     alternative_V = np.where(least_VK, fastest_VK, np.inf).argmin(axis=1)
-    chosen_VD = seconds_VKD[np.arange(num_ops), alternative_V]
-    fixed = choices.fastest
+    alternative_VD = np.repeat(alternative_V[:, None], num, axis=1)
+    able_VKD = np.isfinite(seconds_VKD)
+    fixed, every_V = choices.fastest, np.arange(num_ops)
+    if fixed.has_groups:  # one whose alternatives share no device takes the best of each device
+        able_VD = np.ones((num_ops, num), dtype=bool)
+        group_V = fixed.arrays.group
+        np.logical_and.at(able_VD, group_V, able_VKD[every_V, alternative_V])
+        apart_V = ~able_VD[group_V].any(axis=1)
+        cost_VKD = np.where(able_VKD, cost_VK[:, :, None], np.inf)
+        alternative_VD[apart_V] = cost_VKD.argmin(axis=1)[apart_V]
+    chosen_VD = np.take_along_axis(seconds_VKD, alternative_VD[:, None], axis=1)[:, 0]
     fixed = replace(fixed, arrays=fixed.arrays._replace(op_seconds=np.ascontiguousarray(chosen_VD)))
     ops, devices = QueuedETF(evaluations=1).decide(fixed, 1, rng)
     device_V, priority_V = np.empty((2, num_ops), np.int64)
     device_V[ops[0]], priority_V[ops[0]] = devices[0], np.arange(num_ops)
-    return Placement.make(choices.problem, alternative_V * num + device_V, priority_V)
+    taken_V = alternative_VD[every_V, device_V]
+    return Placement.make(choices.problem, taken_V * num + device_V, priority_V)

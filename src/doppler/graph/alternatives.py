@@ -20,12 +20,14 @@ class Alternative:
     """One way to run an op.
 
     backend: its name. seconds: on every device, or one number per device, inf where it cannot run.
-    loss: what is expected to be lost by it, as the chance of a wrong answer.
+    loss: what is expected to be lost by it, as the chance of a wrong answer. memory_bytes: what the
+    backend holds, once, on every device that runs it, as a model its weights; the same in all ops.
     """
 
     backend: str
     seconds: tuple[float, ...]
     loss: float = 0.0
+    memory_bytes: float = 0.0
 
     def on(self, num_devices: int, where: str) -> FloatArray:
         """Seconds [D] on each device.
@@ -41,18 +43,19 @@ class Alternative:
 
 
 def read_alternatives(value: object, where: str) -> tuple[Alternative, ...]:
-    """A list of ``{"backend": name, "seconds": number or list, "loss": number}``; null: none."""
+    """A list of objects with the fields of `Alternative`; null: none."""
     return () if value is None else read_list(value, where, _read_one)
 
 
 def _read_one(value: object, where: str) -> Alternative:
-    row = read_object(value, where, ("backend", "seconds"), ("loss",))
+    row = read_object(value, where, ("backend", "seconds"), ("loss", "memory_bytes"))
     seconds = row["seconds"]
     listed = seconds if isinstance(seconds, list) else [seconds]
     return Alternative(
         backend=read_text(row["backend"], f"{where}.backend"),
         seconds=read_list(listed, f"{where}.seconds", _seconds),
         loss=read_number(row.get("loss", 0.0), f"{where}.loss"),
+        memory_bytes=read_number(row.get("memory_bytes", 0.0), f"{where}.memory_bytes"),
     )
 
 
@@ -67,27 +70,35 @@ def alternative_rows(alternatives: Sequence[Alternative]) -> list[dict[str, obje
             "backend": one.backend,
             "seconds": [None if each == np.inf else each for each in one.seconds],
             "loss": one.loss,
+            **({"memory_bytes": one.memory_bytes} if one.memory_bytes else {}),
         }
         for one in alternatives
     ]
 
 
 def check_alternatives(alternatives: Sequence[Sequence[Alternative]], where: str) -> None:
-    """Refuse what is no time or no loss, and backends of one name.
+    """Refuse what is no time, loss or memory, and backends of one name that differ.
 
     Raises:
         InputError: names the op by its number.
     """
+    first: dict[str, tuple[int, float]] = {}  # who named a backend first, and its bytes
     for v, each in enumerate(alternatives):
         names = [one.backend for one in each]
         if len(set(names)) < len(names):
             raise InputError(f"{where}: op {v} has two alternatives of one backend")
         for one in each:
-            if not one.seconds or not all(s >= 0 for s in one.seconds) or not one.loss >= 0:
-                what = f"{where}: op {v}, backend {one.backend!r}"
-                raise InputError(f"{what}: seconds and loss must not be negative")
-            if one.loss == np.inf:
-                raise fault(f"{where}: op {v}, backend {one.backend!r}: loss", "a number", one.loss)
+            what = f"{where}: op {v}, backend {one.backend!r}"
+            if not one.seconds or not all(s >= 0 for s in one.seconds):
+                raise InputError(f"{what}: seconds must not be negative")
+            for name in ("loss", "memory_bytes"):
+                if not 0 <= getattr(one, name) < np.inf:
+                    raise fault(f"{what}: {name}", "a number from 0", getattr(one, name))
+            u, num_bytes = first.setdefault(one.backend, (v, one.memory_bytes))
+            if num_bytes != one.memory_bytes:
+                raise InputError(
+                    f"{what}: memory_bytes is {one.memory_bytes:g}, at op {u} {num_bytes:g}"
+                )
 
 
 def fastest(
