@@ -21,6 +21,7 @@ from doppler.executor.devices import Devices, Use
 from doppler.executor.issuing import issue_all
 from doppler.executor.locks import acquire, release
 from doppler.executor.memory import Memory
+from doppler.executor.pace import Pace
 from doppler.executor.peak import peak_bytes
 from doppler.executor.recording import Action
 from doppler.executor.reference import run_graph
@@ -99,6 +100,7 @@ class ExecutorSession:
         self._timeout_s = timeout_s
         self._unroller = Unroller(problem.graph, problem.num_devices)
         self._topological = topological_priority(problem)
+        self._pace = Pace(problem)
 
     def _prepare(
         self,
@@ -154,6 +156,8 @@ class ExecutorSession:
                 execution = self._execute(device_BV[b], priority_BV[b])
                 seconds_BR[b, r] = execution.makespan_s
                 if np.isfinite(execution.makespan_s):
+                    taken_V = (execution.finish_s - execution.start_s)[:num_ops]
+                    self._pace.note(device_BV[b], taken_V)
                     peak_BD[b] = np.maximum(peak_BD[b], self._peak_bytes(execution))
         self.evaluations += num * repeats
         fits_B = ~(peak_BD > self.problem.arrays.memory_bytes).any(axis=1)
@@ -162,6 +166,10 @@ class ExecutorSession:
             peak_bytes=peak_BD,
             feasible=fits_B & np.asarray(np.isfinite(seconds_BR).all(axis=1)),
         )
+
+    def as_executed(self) -> Problem:
+        """See system.Session."""
+        return self._pace.applied()
 
     def trace(self, placement: Placement) -> Trace:
         """Execute one placement; see system.Session. Times are those of the decisions.

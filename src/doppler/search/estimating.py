@@ -47,13 +47,14 @@ class Drafts(Protocol):
 def open_estimates_of(session: Session) -> SimulatorSession:
     """The next cheaper fidelity: estimates of a simulator, a simulator of a real system.
 
-    Where what does not fit is planned, estimates know no memory.
+    Where what does not fit is planned, estimates know no memory. On a real system ops are as fast
+    as its executions so far tell.
     """
     if isinstance(session, SimulatorSession):
         limited = not isinstance(session, PlanningSession)
         return open_estimates(session.problem, session.execution.contention, limited=limited)
     queue = "priority" if session.honours_order else "fifo"
-    return WorkConserving(queue=queue).open(session.problem)
+    return WorkConserving(queue=queue).open(session.as_executed())
 
 
 def best_by_estimates(
@@ -134,8 +135,8 @@ class AnnealEstimates:
         fewest = self.steps if is_simulated else self.steps // _SIMULATING
         steps = min(fewest, _MOST_PLACED // session.problem.num_ops)
         anneals = steps > 0 and (session.honours_order or not is_simulated)
-        with open_estimates_of(session) as estimates:
-            for turn in range(min(self.at_most, evaluations // best.num_confirming)):
+        for turn in range(min(self.at_most, evaluations // best.num_confirming)):
+            with open_estimates_of(session) as estimates:  # real executions tell more each time
                 start = best.found
                 if turn % 2 == 0 or start.placement is None or not anneals:
                     start = self._draft(estimates, rng)
@@ -146,8 +147,11 @@ class AnnealEstimates:
                     if not is_simulated and np.isfinite(best.seconds):
                         lasting = int(best.num_confirming * best.seconds / each_s)
                         steps = min(max(fewest, lasting), _MOST_STEPS)
-                assert start.placement is not None, "a draft is a placement"
-                best.confirm(start.placement, start.source)
+            assert start.placement is not None, "a draft is a placement"
+            found = start.placement
+            best.confirm(
+                Placement.make(session.problem, found.device, found.priority), start.source
+            )
 
     def _draft(self, estimates: SimulatorSession, rng: np.random.Generator) -> Found:
         """Of new drafts, one of each kind for each way to use hosts, the best by estimates."""

@@ -12,7 +12,7 @@ from doppler.episode import View
 from doppler.errors import InputError
 from doppler.options import Positive, Share, checked
 from doppler.policies import Policy
-from doppler.problem import Problem
+from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep, check_shares
 from doppler.search.estimating import best_by_estimates, open_estimates_of
@@ -177,4 +177,6 @@ class GreedyEpisode:
         if evaluations >= best.num_confirming:
             played = [self.policy.rollout(view, 1, 0.0, rng).placements() for view in self.views]
             with open_estimates_of(best.session) as estimates:
-                best.confirm(best_by_estimates(estimates, played)[0], GREEDY)
+                found, _ = best_by_estimates(estimates, played)
+            placement = Placement.make(best.session.problem, found.device, found.priority)
+            best.confirm(placement, GREEDY)
