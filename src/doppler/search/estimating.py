@@ -135,6 +135,7 @@ class AnnealEstimates:
         fewest = self.steps if is_simulated else self.steps // _SIMULATING
         steps = min(fewest, _MOST_PLACED // session.problem.num_ops)
         anneals = steps > 0 and (session.honours_order or not is_simulated)
+        each_s = 0.0
         for turn in range(min(self.at_most, evaluations // best.num_confirming)):
             with open_estimates_of(session) as estimates:  # real executions tell more each time
                 start = best.found
@@ -144,14 +145,14 @@ class AnnealEstimates:
                     begin_s = time.perf_counter()
                     start = self._annealed(estimates, start, steps, rng, walks)
                     each_s = (time.perf_counter() - begin_s) / steps
-                    if not is_simulated and np.isfinite(best.seconds):
-                        lasting = int(best.num_confirming * best.seconds / each_s)
-                        steps = min(max(fewest, lasting), _MOST_STEPS)
             assert start.placement is not None, "a draft is a placement"
-            found = start.placement
+            found, begin_s = start.placement, time.perf_counter()
             best.confirm(
                 Placement.make(session.problem, found.device, found.priority), start.source
             )
+            if anneals and not is_simulated:
+                lasting = int((time.perf_counter() - begin_s) / each_s)
+                steps = min(max(fewest, lasting), _MOST_STEPS)
 
     def _draft(self, estimates: SimulatorSession, rng: np.random.Generator) -> Found:
         """Of new drafts, one of each kind for each way to use hosts, the best by estimates."""
