@@ -40,6 +40,16 @@ def test_a_policy_places_another_problem_at_once_by_samples_and_polished(run, tm
     assert json.loads((directory / "placement.json").read_text())["makespan_s"] == seconds[2]
 
 
+def test_inference_places_on_several_hosts(run, tmp_path):
+    run(
+        *("stage=inference", "stage.init_from=pretrained", "cluster=ethernet_4x1"),
+        *("workload.params.n=128", "baseline=[]"),
+    )
+    directory = only(tmp_path.glob("inference/chainmm/ethernet_4x1/doppler/*"))
+    names = {row.method for row in read_results(directory / "results.csv")}
+    assert names == {"doppler at once", "doppler on estimates", "doppler"}
+
+
 def test_a_share_of_stage_two_is_left_to_searching_and_counts_with_it(run, tmp_path):
     rows = {}
     for share in (0.0, 0.5):

@@ -16,7 +16,10 @@ from doppler.experiment.specification import Specification, plain
 from doppler.options import FilePath
 from doppler.report.rows import format_seconds
 from doppler.search import (
+    AnnealEstimates,
+    AnnealFromBest,
     Budget,
+    GreedyEpisode,
     SearchStep,
     policy_steps,
     search,
@@ -73,11 +76,15 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
     with waiting(run.say, "compiling"):
         warm_up(spec.system, searches_of(run), policy)
     begin = time.perf_counter()
-    labels = iter((f"{name} at once", f"{name} on estimates", name))
+    labels: dict[type[SearchStep], str] = {
+        GreedyEpisode: f"{name} at once",
+        AnnealEstimates: f"{name} on estimates",
+        AnnealFromBest: name,
+    }
 
     def keep(step: SearchStep) -> None:
-        label = next(labels)
-        if best.placement is not None:
+        label = labels.get(type(step))
+        if label is not None and best.placement is not None:
             methods.append(
                 Method(
                     name=label,

@@ -105,8 +105,9 @@ class AnnealEstimates:
     kind the best by estimates. Of a simulator that keeps no order estimates tell too little to
     anneal: drafts are executed as they are. Where executing takes real time, so does annealing.
 
-    drafts: kinds of them. steps: of annealing before each execution; fewer on large graphs.
-    at_most: executions of one turn. hot, cold, devices: see baselines.Annealing.
+    drafts: kinds of them; none: it always begins with the best placement so far. steps: of
+    annealing before each execution; fewer on large graphs. at_most: executions of one turn. hot,
+    cold, devices: see baselines.Annealing.
 
     Source: searching a cheap model of an expensive objective before each evaluation of it, as
     Jones, Schonlau, Welch, "Efficient global optimization of expensive black-box functions",
@@ -122,10 +123,6 @@ class AnnealEstimates:
     share: Share | None = None
     repeats: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if not self.drafts:
-            raise InputError("drafts: there is none")
-
     def search(
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
@@ -139,13 +136,14 @@ class AnnealEstimates:
         for turn in range(min(self.at_most, evaluations // best.num_confirming)):
             with open_estimates_of(session) as estimates:  # real executions tell more each time
                 start = best.found
-                if turn % 2 == 0 or start.placement is None or not anneals:
+                if self.drafts and (turn % 2 == 0 or start.placement is None or not anneals):
                     start = self._draft(estimates, rng)
                 if anneals:
                     begin_s = time.perf_counter()
                     start = self._annealed(estimates, start, steps, rng, walks)
                     each_s = (time.perf_counter() - begin_s) / steps
-            assert start.placement is not None, "a draft is a placement"
+            if start.placement is None:
+                raise InputError("drafts: there is none, and no placement to begin with")
             found, begin_s = start.placement, time.perf_counter()
             best.confirm(
                 Placement.make(session.problem, found.device, found.priority), start.source
