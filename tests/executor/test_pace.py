@@ -19,7 +19,7 @@ def slowed(problem: Problem, factor_D) -> Problem:
     return replace(problem, arrays=problem.arrays._replace(op_seconds=seconds_VD))
 
 
-def test_of_executions_the_median_counts_and_the_unseen_are_as_the_others():
+def test_of_executions_the_median_counts_and_the_unseen_are_worth_a_try():
     problem = build(graph_of([10, 30, 20], []), cluster_of([10.0] * 4))  # 1, 3 and 2 s
     pace = Pace(problem)
     assert pace.applied() is problem
@@ -27,7 +27,11 @@ def test_of_executions_the_median_counts_and_the_unseen_are_as_the_others():
     pace.note(np.array([0, 0, 1]), np.array([50.0, 50.0, 2.0]))  # disturbed
     pace.note(np.array([0, 0, 2]), np.array([3.0, 5.0, 8.0]))  # 8 of 4 s, 8 of 2
     ratio_D = pace.applied().arrays.op_seconds[0] / problem.arrays.op_seconds[0]
-    np.testing.assert_allclose(ratio_D, [2.0, 1.0, 4.0, 2.0])
+    np.testing.assert_allclose(ratio_D, [2.0, 1.0, 4.0, 1.0])
+    fast = Pace(problem)
+    fast.note(np.array([0, 0, 0]), np.array([0.5, 1.5, 1.0]))
+    ratio_D = fast.applied().arrays.op_seconds[0] / problem.arrays.op_seconds[0]
+    np.testing.assert_allclose(ratio_D, 0.5)
     assert pace.applied().graph is problem.graph
 
 

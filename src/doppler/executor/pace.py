@@ -35,14 +35,17 @@ class Pace:
             self._ratios.append(np.where(expected_D > 0, taken_D / expected_D, np.nan))
 
     def applied(self) -> Problem:
-        """The problem with ops as slow as that; devices never used are as slow as all others."""
+        """The problem with ops as slow as that; on devices never used, not slower than expected.
+
+        So a search tries these where the others disappoint, and knows them then.
+        """
         used_ND = np.array(self._ratios).reshape(len(self._ratios), self._problem.num_devices)
         seen_D = ~np.isnan(used_ND).all(axis=0)
         if not seen_D.any():
             return self._problem
         ratio_D = np.ones(len(seen_D))
         ratio_D[seen_D] = np.nanmedian(used_ND[:, seen_D], axis=0)
-        ratio_D[~seen_D] = np.median(ratio_D[seen_D])
+        ratio_D[~seen_D] = min(1.0, float(np.median(ratio_D[seen_D])))
         arrays = self._problem.arrays
         return replace(
             self._problem, arrays=arrays._replace(op_seconds=arrays.op_seconds * ratio_D)
