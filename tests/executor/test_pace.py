@@ -6,9 +6,12 @@ import numpy as np
 from tests.problems import cluster_of, graph_of, random_problem
 
 from doppler.baselines import Clustering, QueuedETF
+from doppler.cluster import preset
 from doppler.executor.pace import Pace
+from doppler.graph import synthetic
 from doppler.problem import Placement, Problem, build
-from doppler.search import AnnealEstimates, BestSoFar
+from doppler.search import AnnealEstimates, AnnealFromBest, BestSoFar
+from doppler.search.exchanging import exchanges
 from doppler.simulator import WorkConserving
 from doppler.warming import _ToldSession
 
@@ -75,3 +78,25 @@ def test_a_search_learns_from_its_executions_which_devices_are_slow():
         found[name] = np.exp(np.mean(np.log(seconds)))
     assert found["learning"] < 0.95 * found["believing"]
     assert found["learning"] < 1.05 * found["knowing"]
+
+
+def test_what_is_on_a_slow_host_is_tried_on_another():
+    graph = synthetic(family="layered", num_ops=40, transfer_ratio=1.0, seed=0)
+    believed = build(graph, preset(name="dgx_h100x16", num_devices=4, hosts=2))
+    device_V = np.arange(40) % 2
+    with WorkConserving().open(slowed(believed, [3.0, 3.0, 1.0, 1.0])) as session:
+        best = BestSoFar(session=SlowedSession(session, believed), confirmations=0, seed=0)
+        first = best.confirm(Placement.make(believed, device_V))
+        AnnealFromBest(hot=0.02, cold=1e-4).search(best, 1, np.random.default_rng(0))
+        assert best.seconds < 0.5 * first
+        assert best.placement is not None and best.placement.device.min() == 2
+
+
+def test_exchanges_are_of_hosts_and_devices_and_as_many_as_asked_for():
+    cluster = preset(name="dgx_h100x16", num_devices=4, hosts=2)
+    rng = np.random.default_rng(0)
+    found = exchanges(cluster, 100, rng)
+    assert found[:3].tolist() == [[0, 1, 2, 3], [2, 3, 0, 1], [1, 0, 2, 3]]
+    assert len(np.unique(found, axis=0)) == len(found) == 1 + 1 + 6
+    assert (np.sort(found, axis=1) == np.arange(4)).all()
+    assert len(exchanges(cluster, 3, rng)) == 3 and len(exchanges(cluster, 1, rng)) == 1

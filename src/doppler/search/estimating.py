@@ -23,6 +23,7 @@ from doppler.options import Count, Natural, Positive, Share, checked
 from doppler.policies import Policy
 from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar, Found
+from doppler.search.exchanging import exchanges
 from doppler.simulator import SimulatorSession, WorkConserving, open_estimates
 from doppler.system import Session
 
@@ -103,7 +104,8 @@ class AnnealEstimates:
 
     Every other time it begins with the best placement so far, else with new drafts: of one of each
     kind the best by estimates. Of a simulator that keeps no order estimates tell too little to
-    anneal: drafts are executed as they are. Where executing takes real time, so does annealing.
+    anneal: drafts are executed as they are. Where executing takes real time, so does annealing, and
+    what was learned of the devices may have two of them, or two hosts, exchanged before.
 
     drafts: kinds of them; none: it always begins with the best placement so far. steps: of
     annealing before each execution; fewer on large graphs. at_most: executions of one turn. hot,
@@ -138,6 +140,10 @@ class AnnealEstimates:
                 start = best.found
                 if self.drafts and (turn % 2 == 0 or start.placement is None or not anneals):
                     start = self._draft(estimates, rng)
+                if not is_simulated and start.placement is not None:
+                    start = start._replace(
+                        placement=_exchanged(estimates, start.placement, fewest, rng)
+                    )
                 if anneals:
                     begin_s = time.perf_counter()
                     start = self._annealed(estimates, start, steps, rng, walks)
@@ -183,6 +189,15 @@ class AnnealEstimates:
             return start
         source = f"{start.source.removesuffix(_ESTIMATED)}{_ESTIMATED}"
         return Found(result.placement, result.makespan_s, source)
+
+
+def _exchanged(
+    estimates: SimulatorSession, placement: Placement, most: int, rng: np.random.Generator
+) -> Placement:
+    """The same on the devices, with two exchanged or none, where it is estimated best."""
+    device_BV = exchanges(estimates.problem.cluster, most, rng)[:, placement.device]
+    priority_BV = np.broadcast_to(placement.priority, device_BV.shape)
+    return best_by_estimates(estimates, [(device_BV, priority_BV)])[0]
 
 
 def _in_order(problem: Problem, found: Found) -> Placement:
