@@ -6,9 +6,10 @@
 Every point is a search of its own, which knew its budget: annealing cools within it. One core,
 compilation excluded, views and features included; a point stands at the seconds that it took. The
 methods are those of `doppler.place`: the policy of the package as stage=inference uses it, searches
-without learning, and CP-SAT, which is stopped after the seconds (it has no evaluations, and stands for graphs of up to 2,000 ops). The system
-is work-conserving, contention fifo, queue priority. Figures are makespans over the best that any
-method found of the problem, geometric means over problems and seeds.
+without learning, and CP-SAT, which is stopped after the seconds (it has no evaluations, and stands
+for graphs of up to 2,000 ops). The system is work-conserving, contention fifo, queue priority.
+Figures are makespans over the best that any method found of the problem, geometric means over
+problems and seeds.
 """
 
 import argparse
