@@ -40,10 +40,10 @@ class Pace:
         So a search tries these where the others disappoint, and knows them then.
         """
         used_ND = np.array(self._ratios).reshape(len(self._ratios), self._problem.num_devices)
-        seen_D = ~np.isnan(used_ND).all(axis=0)
+        seen_D = np.asarray(~np.isnan(used_ND).all(axis=0))
         if not seen_D.any():
             return self._problem
-        ratio_D = np.ones(len(seen_D))
+        ratio_D = np.ones(self._problem.num_devices)
         ratio_D[seen_D] = np.nanmedian(used_ND[:, seen_D], axis=0)
         ratio_D[~seen_D] = min(1.0, float(np.median(ratio_D[seen_D])))
         arrays = self._problem.arrays
