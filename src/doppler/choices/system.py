@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from doppler.cluster import Cluster
 from doppler.compiled import compiled
 from doppler.errors import InputError
-from doppler.graph import DataflowGraph, GivenCosts
+from doppler.graph import DataflowGraph, GivenCosts, Ops
 from doppler.options import Amount, checked
 from doppler.problem import Placement, Problem, ProblemArrays, build
 from doppler.simulator import SimulatorSession, WorkConserving, work_conserving
@@ -114,11 +114,7 @@ def make_choices(graph: DataflowGraph, cluster: Cluster) -> PricedChoices:
     seconds_VKD[np.broadcast_to(barred_VD[:, None], seconds_VKD.shape)] = np.inf
     loss_VKD[~np.isfinite(seconds_VKD)] = np.inf
     given, none_V = graph.given_costs, np.full_like(ops.pinned, -1)
-    bytes_of = {one.backend: one.memory_bytes for each in ops.alternatives for one in each}
-    number = {name: b for b, name in enumerate(bytes_of)}
-    backend_VK = np.full((graph.num_ops, most), -1)
-    for v, each in enumerate(ops.alternatives):
-        backend_VK[v, : len(each)] = [number[one.backend] for one in each]
+    backend_VK, bytes_B = _backends_of(ops, most)
     columns = replace(
         graph,
         ops=replace(ops, alternatives=(), pinned=none_V, group=none_V),
@@ -136,8 +132,18 @@ def make_choices(graph: DataflowGraph, cluster: Cluster) -> PricedChoices:
         loss=loss_VKD.reshape(graph.num_ops, -1),
         fastest=fast,
         backend=backend_VK,
-        backend_bytes=np.array(list(bytes_of.values()), dtype=np.float64),
+        backend_bytes=bytes_B,
     )
+
+
+def _backends_of(ops: Ops, most: int) -> tuple[IntArray, FloatArray]:
+    """Numbers of the backends [V, K], -1 where there is none, and the bytes of each [B]."""
+    bytes_of = {one.backend: one.memory_bytes for each in ops.alternatives for one in each}
+    number = {name: b for b, name in enumerate(bytes_of)}
+    backend_VK = np.full((len(ops), most), -1)
+    for v, each in enumerate(ops.alternatives):
+        backend_VK[v, : len(each)] = [number[one.backend] for one in each]
+    return backend_VK, np.array(list(bytes_of.values()), dtype=np.float64)
 
 
 def _columns_of(cluster: Cluster, most: int) -> Cluster:

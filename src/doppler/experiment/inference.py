@@ -29,6 +29,13 @@ from doppler.training import effort_of
 from doppler.waiting import waiting
 from doppler.warming import warm_up
 
+# The steps of a search after which a table tells what was found, and what is behind the name there.
+_TOLD: dict[type[SearchStep], str] = {
+    GreedyEpisode: " at once",
+    AnnealEstimates: " on estimates",
+    AnnealFromBest: "",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inference(Stage):
@@ -76,18 +83,12 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
     with waiting(run.say, "compiling"):
         warm_up(spec.system, searches_of(run), policy)
     begin = time.perf_counter()
-    labels: dict[type[SearchStep], str] = {
-        GreedyEpisode: f"{name} at once",
-        AnnealEstimates: f"{name} on estimates",
-        AnnealFromBest: name,
-    }
 
     def keep(step: SearchStep) -> None:
-        label = labels.get(type(step))
-        if label is not None and best.placement is not None:
+        if type(step) in _TOLD and best.placement is not None:
             methods.append(
                 Method(
-                    name=label,
+                    name=f"{name}{_TOLD[type(step)]}",
                     settings=settings,
                     placement=best.placement,
                     makespan_s=nominal_s(spec, best.placement),
