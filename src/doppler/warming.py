@@ -206,10 +206,6 @@ class _ToldSession:
         """See system.Session."""
         return self._session.trace(placement)
 
-    def as_executed(self) -> Problem:
-        """See system.Session."""
-        return self._session.as_executed()
-
     def __enter__(self) -> Self:
         return self
 

@@ -254,10 +254,6 @@ class ArenaSession:
         whole = self._planner.problem
         return self._planner.plan(Placement.make(whole, placement.device, placement.priority))
 
-    def as_executed(self) -> Problem:
-        """The problem itself: see system.Session."""
-        return self.problem
-
     def measure(
         self,
         device_BV: NDArray[np.int64],

@@ -55,7 +55,8 @@ def open_estimates_of(session: Session) -> SimulatorSession:
         limited = not isinstance(session, PlanningSession)
         return open_estimates(session.problem, session.execution.contention, limited=limited)
     queue = "priority" if session.honours_order else "fifo"
-    return WorkConserving(queue=queue).open(session.as_executed())
+    as_executed = getattr(session, "as_executed", lambda: session.problem)  # who notes times has it
+    return WorkConserving(queue=queue).open(as_executed())
 
 
 def best_by_estimates(

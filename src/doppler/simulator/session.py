@@ -319,10 +319,6 @@ class SimulatorSession:
             peak_BD[:] = np.nan
         return self._read_trace(state, placement, peak_BD[0])
 
-    def as_executed(self) -> Problem:
-        """The problem itself: see system.Session."""
-        return self.problem
-
     def _read_trace(self, state: State, placement: Placement, peak_D: NDArray) -> Trace:
         num_ops, num_devices = self.problem.num_ops, self.problem.num_devices
         num_tasks = num_ops + int(state.num_transfers[0])
