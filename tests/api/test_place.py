@@ -217,21 +217,22 @@ def test_a_cluster_from_a_file(placed, tmp_path):
         **{"bytes_per_s": 1e10, "latency_s": 1e-6},
     }
     path.write_text(yaml.safe_dump(cluster))
-    found = doppler.place(placed.problem.graph, cluster=path, method="heft")
+    graph, heft = placed.problem.graph, {"method": "heft", "evaluations": 1}
+    found = doppler.place(graph, cluster=path, **heft)
     assert (found.problem.cluster.name, found.problem.num_devices) == ("mine", 3)
     path.write_text(yaml.safe_dump({**cluster, "devices": [device], "num_devices": 5}))
-    assert doppler.place(placed.problem.graph, cluster=path, method="heft").problem.num_devices == 5
+    assert doppler.place(graph, cluster=path, **heft).problem.num_devices == 5
     path.write_text(yaml.safe_dump({**cluster, "num_devices": 5}))
     with pytest.raises(InputError, match="'mine': num_devices is 5, but it has 3"):
-        doppler.place(placed.problem.graph, cluster=path, method="heft")
+        doppler.place(graph, cluster=path, **heft)
     path.write_text(yaml.safe_dump({**cluster, "bytes_per_s": -1}))
     with pytest.raises(InputError, match=r"mine.yaml: .*no link reaches device 0"):
-        doppler.place(placed.problem.graph, cluster=path, method="heft")
+        doppler.place(graph, cluster=path, **heft)
     path.write_text("[]")
     with pytest.raises(InputError, match=r"mine.yaml: describes no cluster"):
-        doppler.place(placed.problem.graph, cluster=path, method="heft")
+        doppler.place(graph, cluster=path, **heft)
     with pytest.raises(InputError, match=r"none.yaml: "):
-        doppler.place(placed.problem.graph, cluster="none.yaml")
+        doppler.place(graph, cluster="none.yaml", **heft)
 
 
 def test_a_machine_of_hosts_is_placed_on_and_what_is_placed_runs_here(module):
