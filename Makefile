@@ -41,7 +41,7 @@ gpu:
 
 # What can run side by side does; the two processes of the tests then find compiled code.
 check: $(VENV)/installed
-	$(MAKE) --jobs 2 --output-sync lint types layers docs compiled
+	$(MAKE) --jobs 2 lint types layers docs compiled
 	$(MAKE) test
 
 lint: $(VENV)/installed
