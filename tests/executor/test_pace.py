@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-from tests.problems import cluster_of, graph_of, random_problem
+import pytest
+from tests.problems import cluster_of, graph_of, random_placement, random_problem
 
 from doppler.baselines import Clustering, QueuedETF
 from doppler.cluster import preset
@@ -90,6 +91,24 @@ def test_what_is_on_a_slow_host_is_tried_on_another():
         AnnealFromBest(hot=0.02, cold=1e-4).search(best, 1, np.random.default_rng(0))
         assert best.seconds < 0.5 * first
         assert best.placement is not None and best.placement.device.min() == 2
+
+
+@pytest.mark.parametrize("notes_times", [True, False])
+def test_annealing_is_simulated_where_a_real_system_notes_what_ops_take(notes_times):
+    problem = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
+    found = {}
+    with WorkConserving().open(problem) as session:
+        told = SlowedSession(session, problem) if notes_times else _ToldSession(session)
+        for name, one in (("real", told), ("simulated", session)):
+            best = BestSoFar(session=one, confirmations=0, seed=0)
+            best.confirm(random_placement(problem, 0))
+            AnnealFromBest(hot=0.02, cold=1e-4).search(best, 8, np.random.default_rng(0))
+            assert best.evaluations == 9
+            found[name] = best.seconds
+    if notes_times:
+        assert found["real"] < 0.8 * found["simulated"], "8 searches, or 8 steps"
+    else:
+        assert found["real"] > 0.8 * found["simulated"], "8 steps, as a simulator's"
 
 
 def test_exchanges_are_of_hosts_and_devices_and_as_many_as_asked_for():

@@ -13,7 +13,7 @@ from doppler.baselines import Clustering, QueuedETF
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
-from doppler.search import AnnealEstimates, AnnealFromBest, BestSoFar, Budget, Episodes, search
+from doppler.search import AnnealEstimates, BestSoFar, Budget, Episodes, search
 from doppler.search.estimating import open_estimates_of
 from doppler.simulator import WorkConserving
 from doppler.warming import _ToldSession
@@ -157,15 +157,3 @@ def test_a_step_without_drafts_goes_on_from_the_best():
         first = best.confirm(random_placement(PROBLEM, 0))
         AnnealEstimates(drafts=[], steps=500).search(best, 3, generator())
         assert best.seconds < first and best.evaluations == 4
-
-
-def test_on_a_real_system_annealing_from_the_best_is_simulated():
-    found = {}
-    with WorkConserving().open(PROBLEM) as session:
-        for name, told in (("real", _ToldSession(session)), ("simulated", session)):
-            best = BestSoFar(session=told, confirmations=0, seed=0)
-            best.confirm(random_placement(PROBLEM, 0))
-            AnnealFromBest(hot=0.02, cold=1e-4).search(best, 8, generator())
-            assert best.evaluations == 9
-            found[name] = best.seconds
-    assert found["real"] < 0.8 * found["simulated"], "8 searches, or 8 steps"

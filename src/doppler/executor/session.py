@@ -168,7 +168,7 @@ class ExecutorSession:
         )
 
     def as_executed(self) -> Problem:
-        """The problem with ops as fast as they were in what was measured so far."""
+        """The problem with ops as fast as they were in what was measured so far; see Pace."""
         return self._pace.applied()
 
     def trace(self, placement: Placement) -> Trace:

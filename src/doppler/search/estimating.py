@@ -9,7 +9,7 @@ Shape suffixes: B placements, V ops.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,18 @@ class Drafts(Protocol):
         ...
 
 
+@runtime_checkable
+class NotesTimes(Protocol):
+    """A session of a real system that knows what ops took in its executions, as executors' do.
+
+    One that plans memory, or is a user's own, need not.
+    """
+
+    def as_executed(self) -> Problem:
+        """The problem with ops as fast as they were in what was measured so far."""
+        ...
+
+
 def open_estimates_of(session: Session) -> SimulatorSession:
     """The next cheaper fidelity: estimates of a simulator, a simulator of a real system.
 
@@ -55,8 +67,8 @@ def open_estimates_of(session: Session) -> SimulatorSession:
         limited = not isinstance(session, PlanningSession)
         return open_estimates(session.problem, session.execution.contention, limited=limited)
     queue = "priority" if session.honours_order else "fifo"
-    as_executed = getattr(session, "as_executed", lambda: session.problem)  # who notes times has it
-    return WorkConserving(queue=queue).open(as_executed())
+    problem = session.as_executed() if isinstance(session, NotesTimes) else session.problem
+    return WorkConserving(queue=queue).open(problem)
 
 
 def best_by_estimates(
@@ -133,7 +145,8 @@ class AnnealEstimates:
         session = best.session
         is_simulated = isinstance(session, SimulatorSession)
         fewest = self.steps if is_simulated else self.steps // _SIMULATING
-        steps = min(fewest, _MOST_PLACED // session.problem.num_ops)
+        fewest = min(fewest, _MOST_PLACED // session.problem.num_ops)
+        steps = fewest
         anneals = steps > 0 and (session.honours_order or not is_simulated)
         each_s = 0.0
         for turn in range(min(self.at_most, evaluations // best.num_confirming)):

@@ -15,8 +15,12 @@ from doppler.policies import Policy
 from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep, check_shares
-from doppler.search.estimating import AnnealEstimates, best_by_estimates, open_estimates_of
-from doppler.simulator import SimulatorSession
+from doppler.search.estimating import (
+    AnnealEstimates,
+    NotesTimes,
+    best_by_estimates,
+    open_estimates_of,
+)
 
 # Sources of what a policy finds (best_so_far.Found), and of what annealing makes better.
 EPISODE, MERGED_EPISODE, GREEDY = "episode", "merged episode", "greedy episode"
@@ -129,10 +133,10 @@ class InParts:
 class AnnealFromBest:
     """Annealing from the best placement so far, with order where the system honours it.
 
-    On a real system its steps are simulated, and where they end is executed, again and again: there
-    an execution tells less than the thousands of simulations that it lasts for. Where two
-    executions may differ, placements are compared by as many as confirm one. hot, cold: see
-    baselines.Annealing.
+    On a real system that notes what ops take its steps are simulated, and where they end is
+    executed, again and again: there an execution tells less than the thousands of simulations that
+    it lasts for. Where two executions may differ, placements are compared by as many as confirm
+    one. hot, cold: see baselines.Annealing.
     """
 
     hot: Positive
@@ -147,7 +151,7 @@ class AnnealFromBest:
         draws, num = best.num_confirming, evaluations - best.confirmations
         if num < draws:
             return
-        if best.placement is not None and not isinstance(best.session, SimulatorSession):
+        if best.placement is not None and isinstance(best.session, NotesTimes):
             every = evaluations // draws
             simulated = AnnealEstimates(drafts=(), at_most=every, hot=self.hot, cold=self.cold)
             simulated.search(best, evaluations, rng, walks=walks)
