@@ -13,6 +13,7 @@ from doppler.baselines import Clustering, QueuedETF
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
+from doppler.problem import topological_priority
 from doppler.search import AnnealEstimates, BestSoFar, Budget, Episodes, search
 from doppler.search.estimating import open_estimates_of
 from doppler.simulator import WorkConserving
@@ -63,6 +64,23 @@ def test_estimates_choose_among_drafts_and_annealing_makes_them_better():
     annealed = found_by(AnnealEstimates(drafts=[Drawn()], steps=3000), evaluations=1)
     assert annealed.seconds < chosen.seconds < drawn.seconds
     assert chosen.found.source == "drawn" and annealed.found.source == "drawn, estimates"
+
+
+@pytest.mark.parametrize(("num_ops", "expected"), [(30, [4, 1, 1]), (8000, [2, 1, 1])])
+def test_several_drafts_of_each_kind_are_drawn_before_anything_is_known(num_ops, expected):
+    drawn: list[int] = []
+
+    class Counted(Drawn):
+        def draw(self, problem, num, rng):
+            drawn.append(num)
+            anywhere = rng.integers(0, problem.num_devices, (num, problem.num_ops))
+            return anywhere, np.tile(topological_priority(problem), (num, 1))
+
+    problem = random_problem(0, num_ops=num_ops, num_devices=2, costs="distinct")
+    with WorkConserving().open(problem) as session:
+        best = BestSoFar(session=session, confirmations=0, seed=0)
+        AnnealEstimates(drafts=[Counted()], steps=2).search(best, 5, generator())
+    assert drawn == expected
 
 
 def test_every_other_turn_goes_on_from_the_best_so_far():

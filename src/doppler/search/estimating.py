@@ -31,6 +31,9 @@ _ESTIMATED = ", estimates"  # behind the source of what they made better
 # Of annealing before one execution: ops placed in all its steps, and steps where executing takes
 # real time; how many times as long a simulation takes as an estimate.
 _MOST_PLACED, _MOST_STEPS, _SIMULATING = 2_000_000, 100_000, 4
+# Drafts of each kind before the first turn, when nothing is known, and the ops that they may place:
+# measured on problems of no table, where eight were no better than four.
+_AT_FIRST, _MOST_DRAFTED = 4, 20_000
 
 
 class Drafts(Protocol):
@@ -116,9 +119,10 @@ class AnnealEstimates:
     """Before each execution, annealing on estimates; what it finds is executed.
 
     Every other time it begins with the best placement so far, else with new drafts: of one of each
-    kind the best by estimates. Of a simulator that keeps no order estimates tell too little to
-    anneal: drafts are executed as they are. Where executing takes real time, so does annealing, and
-    what was learned of the devices may have two of them, or two hosts, exchanged before.
+    kind, at first of several, the best by estimates. Of a simulator that keeps no order estimates
+    tell too little to anneal: drafts are executed as they are. Where executing takes real time, so
+    does annealing, and what was learned of the devices may have two of them, or two hosts,
+    exchanged before.
 
     drafts: kinds of them; none: it always begins with the best placement so far. steps: of
     annealing before each execution; fewer on large graphs. at_most: executions of one turn. hot,
@@ -153,7 +157,7 @@ class AnnealEstimates:
             with open_estimates_of(session) as estimates:  # real executions tell more each time
                 start = best.found
                 if self.drafts and (turn % 2 == 0 or start.placement is None or not anneals):
-                    start = self._draft(estimates, rng)
+                    start = self._draft(estimates, turn == 0, rng)
                 if not is_simulated and start.placement is not None:
                     start = start._replace(
                         placement=_exchanged(estimates, start.placement, fewest, rng)
@@ -172,10 +176,12 @@ class AnnealEstimates:
                 lasting = int((time.perf_counter() - begin_s) / each_s)
                 steps = min(max(fewest, lasting), _MOST_STEPS)
 
-    def _draft(self, estimates: SimulatorSession, rng: np.random.Generator) -> Found:
-        """Of new drafts, one of each kind for each way to use hosts, the best by estimates."""
+    def _draft(self, estimates: SimulatorSession, first: bool, rng: np.random.Generator) -> Found:
+        """Of new drafts of each kind, for each way to use hosts, the best by estimates."""
         problem = estimates.problem
         num = num_ways(problem)
+        if first:
+            num *= max(1, min(_AT_FIRST, _MOST_DRAFTED // (num * problem.num_ops)))
         drawn = [kind.draw(problem, num, rng) for kind in self.drafts]
         placement, best = best_by_estimates(estimates, drawn)
         return Found(placement, np.inf, self.drafts[best // num].name)
