@@ -91,7 +91,8 @@ def searches_of(run: Run) -> list[Baseline]:
     """What a policy's search has beside episodes, to be compiled before a clock starts."""
     order, options = honours_order(run.spec.system.queue), run.spec.cfg.search.anneal
     anneal = Annealing(evaluations=1, order=order, hot=options.hot, cold=options.cold)
-    estimates: Any = alone(AnnealEstimates(drafts=[Clustering(evaluations=1)]))
+    drafts = instantiate(run.spec.cfg.search.drafts, _convert_="all")
+    estimates: Any = alone(AnnealEstimates(drafts=drafts))
     return [anneal, estimates]
 
 
