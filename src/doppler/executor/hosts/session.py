@@ -3,6 +3,7 @@
 Shape suffixes: V ops, D devices, K tasks, T transfers.
 """
 
+import logging
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,9 +18,10 @@ from doppler.errors import InputError
 from doppler.executor.devices import Use
 from doppler.executor.elementwise import TORCH_DTYPES
 from doppler.executor.hosts.attempt import Attempt, LostRunError
+from doppler.executor.hosts.channels import as_bytes
+from doppler.executor.hosts.dealing import Dealt, Seen, deal
 from doppler.executor.hosts.members import AgentLostError, Group, RefusedError
 from doppler.executor.hosts.parts import IN, HostPart, cut_by_host, merged
-from doppler.executor.hosts.peers import as_bytes
 from doppler.executor.reference import run_graph
 from doppler.executor.session import LOADING_S, Execution, ExecutionError, ExecutorSession
 from doppler.executor.tasks import Tasks
@@ -50,6 +52,7 @@ class HostSettings:
     timeout_s: float
     warm_up: int
     restarts: int
+    on_gpus: bool = False
 
 
 class HostsSession(ExecutorSession):
@@ -83,8 +86,10 @@ class HostsSession(ExecutorSession):
             given = inputs or random_inputs(problem.graph, np.random.default_rng(0))
             self._expected = run_graph(problem.graph, given)
         self._opened: list[tuple[int, int]] = []
+        # Of each agent: what no other process may use meanwhile.
+        self._locks: list[list[str]] = [[] for _ in range(self._num_agents)]
         self.close = weakref.finalize(
-            self, _close, group, self._opened, self._locks(), settings.timeout_s
+            self, _close, group, self._opened, self._locks, settings.timeout_s
         )
         try:
             self._open()
@@ -98,8 +103,8 @@ class HostsSession(ExecutorSession):
     def _devices_of(self, rank: int) -> list[int]:
         return [d for d, agent in enumerate(self._agent_of) if agent == rank]
 
-    def _locks(self) -> list[list[str]]:
-        """What no other process may use meanwhile: the cores that agents run on."""
+    def _cores(self) -> list[list[str]]:
+        """The locks of the cores that agents run on."""
         if self._emulation is not None:
             return [[f"cpu-{rank}"] for rank in range(self._num_agents)]
         return [[f"cpu-{d}" for d in self._devices_of(rank)] for rank in range(self._num_agents)]
@@ -129,10 +134,12 @@ class HostsSession(ExecutorSession):
             for tensor in (self._inputs or {}).values():
                 arrays.append(as_bytes(tensor.detach().cpu().contiguous()).numpy())
         try:
-            for rank, locks in zip(ranks, self._locks(), strict=True):  # in the order of all
+            dealt = self._deal() if self._settings.on_gpus else None
+            self._locks[:] = self._cores() if dealt is None else dealt.locks
+            for rank, locks in zip(ranks, self._locks, strict=True):  # in the order of all
                 self._ask([rank], {"ask": "lock", "locks": locks})
             self._opened.append((self._generation, self._number))
-            each = [{"devices": self._devices_of(rank)} for rank in ranks]
+            each = [self._told_of_devices(rank, dealt) for rank in ranks]
             self._group.ask(
                 ranks,
                 fields,
@@ -144,6 +151,34 @@ class HostsSession(ExecutorSession):
             raise self._lost(failure) from None
         except RefusedError as refused:
             raise self._refused(refused) from None
+
+    def _told_of_devices(self, rank: int, dealt: Dealt | None) -> dict[str, Any]:
+        own = self._devices_of(rank)
+        if dealt is None:
+            return {"devices": own, "gpus": None, "direct": []}
+        direct = [channel for channel in dealt.direct if set(channel) & set(own)]
+        return {"devices": own, "gpus": [dealt.gpu_D[d] for d in own], "direct": direct}
+
+    def _deal(self) -> Dealt:
+        """Which GPU each device is.
+
+        Raises:
+            InputError: names an agent that has none.
+        """
+        answers = self._ask(range(self._num_agents), {"ask": "gpus"})
+        seen = []
+        for rank, answer in enumerate(answers):
+            if not answer.fields["gpus"]:
+                raise InputError(f"executor.devices: torch knows no GPU on {self._host(rank)}")
+            gpus = tuple(map(str, answer.fields["gpus"]))
+            seen.append(Seen(self._group.members[rank].boot, gpus, bool(answer.fields["nccl"])))
+        dealt = deal(self._agent_of, seen)
+        logging.getLogger(__name__).info(
+            "pairs of devices of different agents: %d by NCCL, %d by way of the hosts' memory",
+            len(dealt.direct),
+            dealt.num_others,
+        )
+        return dealt
 
     def _ask(self, ranks: Sequence[int], fields: Any, arrays: Any = None, each: Any = None) -> Any:
         timeout_s = self._settings.timeout_s
