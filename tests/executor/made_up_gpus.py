@@ -1,4 +1,4 @@
-"""Agents on GPUs that are made up: their memory is the host's, their streams do what they are given.
+"""Agents on GPUs that are made up: their memory is the host's, their streams are never late.
 
 In place of NCCL stands a group of gloo that is never given a tag: two messages that are not taken
 in the order in which they were sent, or that are of different sizes, are damaged or refused.

@@ -30,7 +30,10 @@ def agents_with():
     launchers._NURSERY = usual
 
 
-WAYS = {1: "0 by NCCL, 8 by way of the hosts' memory", 4: "8 by NCCL, 0 by way of the hosts' memory"}
+WAYS = {
+    1: "0 by NCCL, 8 by way of the hosts' memory",
+    4: "8 by NCCL, 0 by way of the hosts' memory",
+}
 
 
 @pytest.mark.parametrize("num_gpus", [1, 4])
@@ -48,7 +51,8 @@ def test_three_agents_and_gpus_that_some_share(agents_with, num_gpus):
     agents_with(num_gpus)
     system = Hosts(agents=3, devices="gpus", queue="fifo", verify=True, warm_up=0)
     with system.open(problem("cholesky", 5)) as session:
-        assert sum(session._locks, []) == [f"cuda-{gpu}" for gpu in range(num_gpus)]
+        locks = [lock for each in session._locks for lock in each]
+        assert locks == [f"cuda-{gpu}" for gpu in range(num_gpus)]
         for seed in range(2):
             check(session.trace(ordered_placement(session.problem, seed)))
 
@@ -116,7 +120,7 @@ def test_a_message_that_is_lost_is_named(agents_with):
         ]
         lost = crossing[len(crossing) // 2]
         disturbed(session, drops=[lost])
-        with pytest.raises(ExecutionError, match="has not arrived within 1 s$") as error:
+        with pytest.raises(ExecutionError, match=r"has not arrived within 1 s$") as error:
             session.trace(placement)
         assert str(error.value).startswith(f"{session._describe(tasks, lost)}: sent by host ")
         check(session.trace(placement))

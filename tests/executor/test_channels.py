@@ -98,7 +98,7 @@ def test_messages_of_a_channel_arrive_in_order_and_channels_do_not_wait_for_each
         thread.start()
     for _ in range(len(EACH_WAY) * len(sizes)):
         assert all_came.acquire(timeout=30.0)
-    assert came == dict.fromkeys(EACH_WAY, list(range(len(sizes))))
+    assert came == {key: list(range(len(sizes))) for key in EACH_WAY}
 
 
 def test_what_nobody_expects_any_more_is_taken_in_and_the_next_message_is_right(made_up):

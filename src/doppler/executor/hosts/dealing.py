@@ -3,13 +3,16 @@
 Shape suffix: D devices.
 """
 
+import logging
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from doppler.errors import InputError
 
 
 class Seen(NamedTuple):
-    """What an agent sees. boot: of its machine; gpus: their names, in its order; nccl: it has it."""
+    """What an agent sees. boot: of its machine. gpus: their names, in its order. nccl: has it."""
 
     boot: str
     gpus: tuple[str, ...]
@@ -28,6 +31,37 @@ class Dealt(NamedTuple):
     locks: list[list[str]]
     direct: list[tuple[int, int]]
     num_others: int
+
+
+def deal_among(
+    agent_of: Sequence[int],
+    boots: Sequence[str],
+    told: Sequence[Mapping[str, Any]],
+    host: Callable[[int], str],
+) -> Dealt:
+    """Deal out what agents tell of their GPUs, and say which way messages will go.
+
+    agent_of: [D]. boots, told: of each agent. host: names one.
+
+    Raises:
+        InputError: names an agent that has none.
+    """
+    for rank, fields in enumerate(told):
+        if not fields["gpus"]:
+            raise InputError(f"executor.devices: torch knows no GPU on {host(rank)}")
+    dealt = deal(
+        agent_of,
+        [
+            Seen(boot, tuple(map(str, fields["gpus"])), bool(fields["nccl"]))
+            for boot, fields in zip(boots, told, strict=True)
+        ],
+    )
+    logging.getLogger(__name__).info(
+        "pairs of devices of different agents: %d by NCCL, %d by way of the hosts' memory",
+        len(dealt.direct),
+        dealt.num_others,
+    )
+    return dealt
 
 
 def deal(agent_of: Sequence[int], seen: Sequence[Seen]) -> Dealt:
@@ -63,9 +97,7 @@ def deal(agent_of: Sequence[int], seen: Sequence[Seen]) -> Dealt:
     return Dealt(gpu_D, _locks(agent_of, seen, gpu_D), direct, len(between) - len(direct))
 
 
-def _locks(
-    agent_of: Sequence[int], seen: Sequence[Seen], gpu_D: Sequence[int]
-) -> list[list[str]]:
+def _locks(agent_of: Sequence[int], seen: Sequence[Seen], gpu_D: Sequence[int]) -> list[list[str]]:
     """By the names that executor=cuda takes; one that agents share is held by the first of them."""
     held: set[tuple[str, str]] = set()
     locks: list[list[str]] = [[] for _ in seen]

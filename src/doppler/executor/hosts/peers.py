@@ -2,8 +2,8 @@
 
 A message is a head of whole numbers and, where it is short, what it brings; what is longer follows
 by itself, under a tag of its own, straight into the memory that it is for where that is in one
-piece, or by a channel between two GPUs (channels.py). One thread for each other agent waits for what comes. Nothing is unpickled: bytes are copied
-into tensors of known size.
+piece, or by a channel between two GPUs (channels.py). One thread for each other agent waits for
+what comes. Nothing is unpickled: bytes are copied into tensors of known size.
 """
 
 import hmac

@@ -3,7 +3,6 @@
 Shape suffixes: V ops, D devices, K tasks, T transfers.
 """
 
-import logging
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from doppler.executor.devices import Use
 from doppler.executor.elementwise import TORCH_DTYPES
 from doppler.executor.hosts.attempt import Attempt, LostRunError
 from doppler.executor.hosts.channels import as_bytes
-from doppler.executor.hosts.dealing import Dealt, Seen, deal
+from doppler.executor.hosts.dealing import Dealt, deal_among
 from doppler.executor.hosts.members import AgentLostError, Group, RefusedError
 from doppler.executor.hosts.parts import IN, HostPart, cut_by_host, merged
 from doppler.executor.reference import run_graph
@@ -100,14 +99,20 @@ class HostsSession(ExecutorSession):
             self.close()
             raise
 
-    def _devices_of(self, rank: int) -> list[int]:
-        return [d for d, agent in enumerate(self._agent_of) if agent == rank]
-
     def _cores(self) -> list[list[str]]:
-        """The locks of the cores that agents run on."""
+        """What no other process may use meanwhile: the cores that agents run on."""
         if self._emulation is not None:
             return [[f"cpu-{rank}"] for rank in range(self._num_agents)]
-        return [[f"cpu-{d}" for d in self._devices_of(rank)] for rank in range(self._num_agents)]
+        of = self._agent_of
+        return [[f"cpu-{d}" for d in np.flatnonzero(np.equal(of, r))] for r in range(max(of) + 1)]
+
+    def _devices_of(self, rank: int, dealt: Dealt | None) -> dict[str, Any]:
+        """What an agent is told of its own."""
+        own = [d for d, agent in enumerate(self._agent_of) if agent == rank]
+        if dealt is None:
+            return {"devices": own, "gpus": None, "direct": []}
+        direct = [channel for channel in dealt.direct if set(channel) & set(own)]
+        return {"devices": own, "gpus": [dealt.gpu_D[d] for d in own], "direct": direct}
 
     # --- Opening ----------------------------------------------------------------------------------
 
@@ -139,7 +144,7 @@ class HostsSession(ExecutorSession):
             for rank, locks in zip(ranks, self._locks, strict=True):  # in the order of all
                 self._ask([rank], {"ask": "lock", "locks": locks})
             self._opened.append((self._generation, self._number))
-            each = [self._told_of_devices(rank, dealt) for rank in ranks]
+            each = [self._devices_of(rank, dealt) for rank in ranks]
             self._group.ask(
                 ranks,
                 fields,
@@ -152,33 +157,12 @@ class HostsSession(ExecutorSession):
         except RefusedError as refused:
             raise self._refused(refused) from None
 
-    def _told_of_devices(self, rank: int, dealt: Dealt | None) -> dict[str, Any]:
-        own = self._devices_of(rank)
-        if dealt is None:
-            return {"devices": own, "gpus": None, "direct": []}
-        direct = [channel for channel in dealt.direct if set(channel) & set(own)]
-        return {"devices": own, "gpus": [dealt.gpu_D[d] for d in own], "direct": direct}
-
     def _deal(self) -> Dealt:
-        """Which GPU each device is.
-
-        Raises:
-            InputError: names an agent that has none.
-        """
+        """Which GPU each device is; see dealing.deal."""
         answers = self._ask(range(self._num_agents), {"ask": "gpus"})
-        seen = []
-        for rank, answer in enumerate(answers):
-            if not answer.fields["gpus"]:
-                raise InputError(f"executor.devices: torch knows no GPU on {self._host(rank)}")
-            gpus = tuple(map(str, answer.fields["gpus"]))
-            seen.append(Seen(self._group.members[rank].boot, gpus, bool(answer.fields["nccl"])))
-        dealt = deal(self._agent_of, seen)
-        logging.getLogger(__name__).info(
-            "pairs of devices of different agents: %d by NCCL, %d by way of the hosts' memory",
-            len(dealt.direct),
-            dealt.num_others,
-        )
-        return dealt
+        boots = [member.boot for member in self._group.members]
+        told = [answer.fields for answer in answers]
+        return deal_among(self._agent_of, boots, told, self._host)
 
     def _ask(self, ranks: Sequence[int], fields: Any, arrays: Any = None, each: Any = None) -> Any:
         timeout_s = self._settings.timeout_s

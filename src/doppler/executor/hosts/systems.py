@@ -106,8 +106,9 @@ class Hosts(_OnHosts):
     """The work-conserving system on the cores or GPUs of several hosts.
 
     devices: what they are; GPUs that an agent has fewer of than devices are shared by streams, and
-    so are those of a machine that has fewer than agents. Never run on several GPUs. verify: compare the results of every run with plain torch, outside what is measured. warm_up:
-    runs of a session before the first that counts.
+    so are those of a machine that has fewer than agents. Never run on several GPUs. verify: compare
+    the results of every run with plain torch, outside what is measured. warm_up: runs of a session
+    before the first that counts.
     """
 
     devices: Literal["cores", "gpus"] = "cores"
