@@ -22,9 +22,12 @@ def agents_with():
     usual = launchers._NURSERY
 
     def start(num: int, communicator: str = "Untagged") -> None:
-        members.close_all()
-        launchers._NURSERY = f"from made_up_gpus import main; main({num}, {communicator!r})"
+        born = f"from made_up_gpus import main; main({num}, {communicator!r})"
+        if launchers._NURSERY != born:
+            members.close_all()
+            launchers._NURSERY = born
 
+    members.close_all()
     yield start
     members.close_all()
     launchers._NURSERY = usual
@@ -36,16 +39,6 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("num_gpus", [1, 4])
-def test_results_and_traces_are_right_by_either_way(agents_with, caplog, num_gpus):
-    agents_with(num_gpus)
-    with caplog.at_level(logging.INFO, logger="doppler.executor.hosts"):
-        for name in ("chainmm", "cholesky", "ffnn"):
-            check_runs(name, 4, Hosts(agents=2, devices="gpus"), range(2))
-    told = [message for message in caplog.messages if "NCCL" in message]
-    assert told == [f"pairs of devices of different agents: {WAYS[num_gpus]}"] * 3
-
-
 @pytest.mark.parametrize("num_gpus", [2, 3])
 def test_three_agents_and_gpus_that_some_share(agents_with, num_gpus):
     agents_with(num_gpus)
@@ -55,6 +48,16 @@ def test_three_agents_and_gpus_that_some_share(agents_with, num_gpus):
         assert locks == [f"cuda-{gpu}" for gpu in range(num_gpus)]
         for seed in range(2):
             check(session.trace(ordered_placement(session.problem, seed)))
+
+
+@pytest.mark.parametrize("num_gpus", [1, 4])
+def test_results_and_traces_are_right_by_either_way(agents_with, caplog, num_gpus):
+    agents_with(num_gpus)
+    with caplog.at_level(logging.INFO, logger="doppler.executor.hosts"):
+        for name in ("chainmm", "cholesky", "ffnn"):
+            check_runs(name, 4, Hosts(agents=2, devices="gpus"), range(2))
+    told = [message for message in caplog.messages if "NCCL" in message]
+    assert told == [f"pairs of devices of different agents: {WAYS[num_gpus]}"] * 3
 
 
 def test_late_messages_change_nothing(agents_with):

@@ -210,6 +210,8 @@ class Channels:
     def connect(self, wanted: Mapping[Key, Wanted], timeout_s: float) -> None:
         """Connect those that are not; all agents go by one order, so that none waits for ever.
 
+        timeout_s: for one, after those before it.
+
         Raises:
             ChannelError: names the one that is not connected in time; this process is lost then.
         """
@@ -229,12 +231,14 @@ class Channels:
 
         thread = threading.Thread(target=connect_all, name="connecting", daemon=True)
         thread.start()
-        thread.join(timeout_s)
+        while thread.is_alive():
+            num_before = len(self._connected)
+            thread.join(timeout_s)
+            if thread.is_alive() and len(self._connected) == num_before:
+                late = next(channel for channel in new if channel not in self._connected)
+                raise ChannelError(late, f"not connected within {timeout_s:g} s")
         if failed:
             raise failed[0]
-        if thread.is_alive():
-            late = next(channel for channel in new if channel not in self._connected)
-            raise ChannelError(late, f"not connected within {timeout_s:g} s")
 
     def _connect(self, channel: Key, wanted: Wanted) -> None:
         store = _dist.PrefixStore(f"{channel[0]}-{channel[1]}", self._stores[wanted.other])

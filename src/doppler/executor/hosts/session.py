@@ -85,11 +85,9 @@ class HostsSession(ExecutorSession):
             given = inputs or random_inputs(problem.graph, np.random.default_rng(0))
             self._expected = run_graph(problem.graph, given)
         self._opened: list[tuple[int, int]] = []
-        # Of each agent: what no other process may use meanwhile.
-        self._locks: list[list[str]] = [[] for _ in range(self._num_agents)]
-        self.close = weakref.finalize(
-            self, _close, group, self._opened, self._locks, settings.timeout_s
-        )
+        self._locks: list[list[str]] = [[] for _ in range(self._num_agents)]  # that each holds
+        held = self._opened, self._locks
+        self.close = weakref.finalize(self, _close, group, *held, settings.timeout_s)
         try:
             self._open()
             for _ in range(settings.warm_up):
