@@ -146,7 +146,7 @@ def issued(monkeypatch):
     return calls
 
 
-def strict_problem(name: str = "cholesky", num_devices: int = 4):
+def strict_problem(name: str = "chainmm", num_devices: int = 4):
     return build(graph(name), host(num_devices=num_devices))
 
 
