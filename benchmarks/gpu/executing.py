@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from doppler.executor import (
 )
 from doppler.executor.devices import Cores, Devices
 from doppler.executor.gpus import Gpus
+from doppler.executor.graphs import Captured
 from doppler.executor.issuing import issue_all
 from doppler.executor.recording import Action
 from doppler.executor.tasks import Tasks
@@ -146,6 +148,48 @@ def _alone_s(devices: Devices, number: torch.Tensor) -> float:
         begin = time.perf_counter()
         for _ in range(NUM_OPS):
             action()
+    return (time.perf_counter() - begin) / NUM_OPS
+
+
+def graphs(settings: Settings) -> Findings:
+    """The same ops, on streams of one GPU: issued ahead, and as a CUDA graph that is replayed.
+
+    On cores, which have no graphs, dispatched.
+    """
+    on_gpus = settings.executor == "cuda"
+    devices: Devices = Gpus(2, [0, 0]) if on_gpus else Cores(2)
+    numbers, workers = [torch.zeros(1, device=devices.place(d)) for d in range(2)], Workers()
+    _wait(settings)
+    contestants: dict[tuple[str, str], Callable[[], float]] = {}
+    for kind in ("wide", "chain"):
+        tasks = empty_tasks(kind)
+        actions: list[Any] = _tiny_actions(tasks, devices, numbers)
+        if not on_gpus:
+            run = partial(_dispatched_s, workers, devices, tasks, actions)
+            contestants[kind, "dispatched"] = run
+            continue
+        _issued_ahead_s(tasks, actions)  # loads what may not be loaded during a capture
+        begin = time.perf_counter()
+        captured = Captured(tasks, actions, None)
+        yield Figure(kind, "captured, once", (time.perf_counter() - begin) / NUM_OPS * 1e3)
+        contestants[kind, "issued ahead"] = partial(_issued_ahead_s, tasks, actions)
+        contestants[kind, "issued ahead, all told"] = partial(_all_told_s, tasks, actions)
+        contestants[kind, "replayed"] = partial(_replayed_s, captured)
+        contestants[kind, "replayed, all told"] = partial(_replayed_all_told_s, captured)
+    for (kind, mode), seconds in in_turns(contestants, TURNS[settings.small]).items():
+        yield Figure(kind, mode, seconds * 1e3)
+    workers.close()
+
+
+def _replayed_s(captured: Captured) -> float:
+    """By the clock of the GPU."""
+    return max(captured.replay(60).finish_s) / NUM_OPS
+
+
+def _replayed_all_told_s(captured: Captured) -> float:
+    """By the clock of the host."""
+    begin = time.perf_counter()
+    captured.replay(60)
     return (time.perf_counter() - begin) / NUM_OPS
 
 

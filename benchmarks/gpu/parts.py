@@ -112,6 +112,20 @@ def _overhead(cells: Cells) -> str:
     return f"An op of a chain that changes the device at every op costs {', '.join(modes)}."
 
 
+def _graphs(cells: Cells) -> str:
+    modes = [f"{cells('chain', one)} ms {one}" for one in cells.columns]
+    return f"An op of a chain costs {', '.join(modes)}."
+
+
+def _agents(cells: Cells) -> str:
+    told = [
+        f"{row} by {cells(row, 'way')}: {cells(row, 'ms a message')} ms a message "
+        f"({cells(row, 'messages')} messages)"
+        for row in cells.rows
+    ]
+    return f"Two agents computed what plain torch does; {'; '.join(told)}."
+
+
 def _whole_runs(cells: Cells) -> str:
     row = cells.rows[0]
     times = [f"{cells(row, one)} ms {one}" for one in cells.columns]
@@ -157,13 +171,15 @@ PARTS = (
     Part(
         "results",
         "results against plain torch, over what is tolerated",
-        110,
+        95,
         ("executing", "results"),
         _results,
     ),
-    Part("overhead", "microseconds per op", 55, ("executing", "overhead"), _overhead),
+    Part("overhead", "microseconds per op", 35, ("executing", "overhead"), _overhead),
+    Part("graphs", "milliseconds per op, CUDA graphs", 25, ("executing", "graphs"), _graphs),
     Part("whole_runs", "milliseconds per run", 30, ("executing", "whole_runs"), _whole_runs),
-    Part("machine", "what a device can do", 20, ("executing", "machine"), _machine),
+    Part("agents", "two agents, and what a message costs", 60, ("agents", "agents"), _agents),
+    Part("machine", "what a device can do", 15, ("executing", "machine"), _machine),
     Part(
         "use",
         "how busy GPUs are (NVML)",
@@ -175,7 +191,7 @@ PARTS = (
     Part(
         "calibrate",
         "calibration and fidelity",
-        100,
+        75,
         ("stages", "calibrate"),
         _calibrate,
         needs=(*STAGES, *PICTURES),
@@ -183,7 +199,7 @@ PARTS = (
     Part(
         "stage_three",
         "stage III on measured seconds",
-        140,
+        120,
         ("stages", "stage_three"),
         _stage_three,
         needs=(*STAGES, *PICTURES),

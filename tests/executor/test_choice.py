@@ -56,6 +56,14 @@ def test_gpus_are_the_devices_of_the_host_unless_threads_are_asked_for(monkeypat
     assert num_host_devices(CUDA) == 1
 
 
+def test_agents_may_have_gpus(monkeypatch):
+    hosts = "doppler.executor.Hosts"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert (host_device_type(hosts), host_device_type(hosts, "gpus")) == ("cpu", "cuda")
+    assert num_host_devices(hosts, "gpus") == 3
+    assert num_host_devices(hosts, "cores") == num_host_devices(THREADS)
+
+
 def test_the_devices_of_the_host_share_its_memory():
     one, four = host(num_devices=1), host(num_devices=4)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

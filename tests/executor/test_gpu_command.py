@@ -10,13 +10,16 @@ import benchmarks.executor
 import pytest
 import torch
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import executing, machine, stages
+from benchmarks.gpu import agents, executing, machine, stages
 from benchmarks.gpu.page import Outcome, page
 from benchmarks.gpu.parts import PARTS, STAGES, Cells, Fault, Figure, Settings, said
 from executions import REPOSITORY
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from test_graphs import with_graphs  # noqa: F401
 from test_issuing import made_up  # noqa: F401
+
+from doppler.executor.hosts import launchers, members
 
 BY_NAME = {part.name: part for part in PARTS}
 
@@ -89,11 +92,12 @@ def test_what_may_be_missing_is_not_needed(imported, hidden):
 
 
 def test_the_parts_that_execute_run_on_cores(tmp_path, capfd):
-    code, text = run(tmp_path, "results", "overhead", "whole_runs")
+    code, text = run(tmp_path, "results", "overhead", "graphs", "whole_runs", "agents")
     assert code == 0, capfd.readouterr().err
     assert "8 pairs of a workload and a system computed what plain torch does" in text
     assert "| | priority | fifo | strict | synchronous |" in text
-    for name in ("results", "overhead", "whole_runs"):
+    assert "| | way | error over what is tolerated | ms in one process |" in text
+    for name in ("results", "overhead", "graphs", "whole_runs", "agents"):
         assert f"### {name}: " in text
     assert "**" not in text, "nothing failed"
 
@@ -189,6 +193,34 @@ def test_parts_run_on_a_gpu(gpu, monkeypatch, name):
     }
     assert cells.columns == expected.get(name, cells.columns)
     assert len(told) == (name == "results")
+
+
+def test_graphs_are_held_against_what_is_issued(with_graphs, monkeypatch):  # noqa: F811
+    with_graphs(2)  # one of which is used
+    monkeypatch.setattr(benchmarks.executor, "NUM_OPS", 20)
+    cells = Cells(list(executing.graphs(Settings("cuda", True, None))))
+    issued = ["issued ahead", "issued ahead, all told"]
+    assert cells.columns == ["captured, once", *issued, "replayed", "replayed, all told"]
+    assert cells.rows == ["wide", "chain"] and len(cells) == 10
+    assert BY_NAME["graphs"].words(cells)
+
+
+@pytest.mark.parametrize(("num_gpus", "way"), [(1, "memory of the host"), (2, "NCCL")])
+def test_two_agents_run_on_the_gpus_there_are(made_up, monkeypatch, num_gpus, way):  # noqa: F811
+    made_up(num_gpus)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    born = f"from made_up_gpus import main; main({num_gpus}, 'Untagged')"
+    members.close_all()
+    monkeypatch.setattr(launchers, "_NURSERY", born)
+    try:
+        found = list(agents.agents(Settings("cuda", True, None)))
+    finally:
+        members.close_all()
+    cells = Cells([one for one in found if isinstance(one, Figure)])
+    assert len(cells.rows) == 2 and len(found) == 12
+    assert {cells(row, "way") for row in cells.rows} == {way}
+    assert all(count > 0 for count in cells.numbers("messages").values())
+    assert BY_NAME["agents"].words(cells)
 
 
 def test_a_gpu_whose_driver_is_silent_is_a_fault(gpu, monkeypatch):

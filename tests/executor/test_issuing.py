@@ -12,7 +12,7 @@ from problems import random_placement, random_problem
 
 from doppler.cluster import host
 from doppler.errors import InputError
-from doppler.executor import Cuda, ExecutionError, gpus, issuing
+from doppler.executor import Cuda, ExecutionError, gpus, graphs, issuing
 from doppler.executor.gpus import Gpus, Part
 from doppler.executor.issuing import issue_order
 from doppler.executor.tasks import Unroller
@@ -146,6 +146,7 @@ def made_up(monkeypatch):
         monkeypatch.setattr(torch.cuda, "Stream", Stream)
         monkeypatch.setattr(torch.cuda, "Event", Event)
         monkeypatch.setattr(torch.cuda, "synchronize", run_all)
+        monkeypatch.setattr(graphs, "_can_be_captured", lambda *run: False)  # test_graphs.py
         monkeypatch.setattr(issuing, "_spin", lambda stream, cycles: stream.todo.append(int))
         monkeypatch.setattr(issuing, "POLL_S", 0.0)
         monkeypatch.setattr(gpus, "TEST_BYTES", 1000)

@@ -18,7 +18,7 @@ from doppler.compute.ray_cluster import disconnect
 from doppler.errors import InputError
 from doppler.executor import ExecutionError, Hosts
 from doppler.executor.hosts import members
-from doppler.executor.hosts.ray_agents import cores_each
+from doppler.executor.hosts.ray_agents import units_each
 from doppler.policies.weights import load_checkpoint
 from doppler.simulator import WorkConserving
 from doppler.trace import check
@@ -145,12 +145,12 @@ def test_runs_of_a_sweep_are_spread_and_what_fails_is_named_at_the_end(tmp_path,
     ],
 )
 def test_agents_get_the_cores_that_they_want_or_share_them(cpus, num, wanted, each):
-    assert cores_each(cpus, num, wanted) == each
+    assert units_each(cpus, num, wanted, "CPU") == each
 
 
 def test_a_cluster_without_cpus_is_refused():
     with pytest.raises(InputError, match="no node of the Ray cluster has a CPU"):
-        cores_each([0.0, 0.0], 1, 1)
+        units_each([0.0, 0.0], 1, 1, "CPU")
 
 
 @pytest.mark.slow

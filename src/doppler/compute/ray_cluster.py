@@ -106,8 +106,17 @@ def disconnect() -> None:
 
 def num_cpus(ray: Any) -> list[float]:
     """How many CPUs each node has that is there, by falling number."""
+    return _resources(ray, "CPU")
+
+
+def num_gpus(ray: Any) -> list[float]:
+    """How many GPUs each node has that is there, by falling number."""
+    return _resources(ray, "GPU")
+
+
+def _resources(ray: Any, name: str) -> list[float]:
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    return sorted((node["Resources"].get("CPU", 0.0) for node in nodes), reverse=True)
+    return sorted((node["Resources"].get(name, 0.0) for node in nodes), reverse=True)
 
 
 def is_elsewhere(ray: Any) -> bool:

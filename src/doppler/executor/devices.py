@@ -54,6 +54,18 @@ class Devices(Protocol):
         """Copy a tensor of one device into a tensor of another."""
         ...
 
+    def staging(self, num_bytes: int) -> torch.Tensor | None:
+        """Bytes of the host by way of which tensors go to other processes; None: they lie there."""
+        ...
+
+    def leaving(self, device: int, here: torch.Tensor, there: torch.Tensor) -> Action:
+        """Copy a tensor of a device into memory that `staging` gave."""
+        ...
+
+    def entering(self, device: int, here: torch.Tensor, there: torch.Tensor) -> Action:
+        """Copy from memory that `staging` gave into a tensor of a device."""
+        ...
+
     def use(self) -> list[Use]:
         """What the driver says of each GPU now; of cores it says nothing."""
         ...
@@ -87,6 +99,15 @@ class Cores:
     def copying(self, src: int, dst: int, here: torch.Tensor, there: torch.Tensor) -> Action:
         """The calling thread copies."""
         return partial(there.copy_, here)
+
+    def staging(self, num_bytes: int) -> None:
+        """Tensors lie in memory of the host."""
+
+    def leaving(self, device: int, here: torch.Tensor, there: torch.Tensor) -> Action:
+        """The calling thread copies."""
+        return partial(there.copy_, here)
+
+    entering = leaving
 
     def use(self) -> list[Use]:
         """Nothing."""

@@ -27,6 +27,7 @@ from doppler.executor.recording import Action
 
 # A damaged copy is not damaged in every byte.
 TEST_BYTES = 1 << 24
+HOST = -1  # where a channel to other processes ends
 
 # Streams share the queues of a GPU, 8 unless told otherwise before CUDA is first used, and what
 # shares a queue waits for each other.
@@ -61,7 +62,9 @@ class StreamAction(NamedTuple):
 
 
 class Gpus:
-    """See devices.Devices. Device d is on GPU d modulo their number.
+    """See devices.Devices.
+
+    gpus: [D] the GPU of each device; by default device d is on GPU d modulo their number.
 
     Raises:
         InputError: copies between two GPUs arrive damaged, whichever way they take.
@@ -69,10 +72,12 @@ class Gpus:
 
     sender_copies = False
 
-    def __init__(self, num_devices: int) -> None:
-        self._num_gpus = min(torch.cuda.device_count(), num_devices)
+    def __init__(self, num_devices: int, gpus: Sequence[int] | None = None) -> None:
+        num_gpus = min(torch.cuda.device_count(), num_devices)
         self.num_devices = num_devices
-        self._num_streams = [0] * self._num_gpus
+        self._gpu_of = [d % num_gpus for d in range(num_devices)] if gpus is None else list(gpus)
+        self._gpus = sorted(set(self._gpu_of))
+        self._num_streams = dict.fromkeys(self._gpus, 0)
         self._streams = [self._new_stream(d) for d in range(num_devices)]
         self._channels: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._through_host: set[tuple[int, int]] = set()
@@ -81,15 +86,15 @@ class Gpus:
     @property
     def locks(self) -> Sequence[str]:
         """One per GPU."""
-        return [f"cuda-{gpu}" for gpu in range(self._num_gpus)]
+        return [f"cuda-{gpu}" for gpu in self._gpus]
 
     def place(self, device: int) -> str:
         """Its GPU."""
-        return f"cuda:{device % self._num_gpus}"
+        return f"cuda:{self._gpu_of[device]}"
 
     def room_bytes(self, device: int) -> float:
         """An equal share of its GPU's memory."""
-        sharing = -(-self.num_devices // self._num_gpus)
+        sharing = self._gpu_of.count(self._gpu_of[device])
         return torch.cuda.get_device_properties(self.place(device)).total_memory / sharing
 
     def computing(self, device: int, action: Action) -> StreamAction:
@@ -101,11 +106,8 @@ class Gpus:
 
         Within a GPU a channel has one stream, of the few that there are.
         """
-        gpus = src % self._num_gpus, dst % self._num_gpus
-        if (src, dst) not in self._channels:
-            ends = (src,) if gpus[0] == gpus[1] else (dst, src)
-            self._channels[src, dst] = tuple(self._new_stream(d) for d in ends)
-        streams = self._channels[src, dst]
+        gpus = self._gpu_of[src], self._gpu_of[dst]
+        streams = self._of_channel((src, dst), (src,) if gpus[0] == gpus[1] else (dst, src))
         if gpus not in self._through_host:
             copy = partial(there.copy_, here, non_blocking=True)
             return StreamAction((Part(streams, copy),))
@@ -115,10 +117,24 @@ class Gpus:
         back = partial(there.copy_, between, non_blocking=True)
         return StreamAction((Part((out,), away), Part((into,), back)))
 
+    def staging(self, num_bytes: int) -> torch.Tensor:
+        """Memory of the host that GPUs reach directly."""
+        return _on_host(torch.empty(num_bytes, dtype=torch.uint8))
+
+    def leaving(self, device: int, here: torch.Tensor, there: torch.Tensor) -> StreamAction:
+        """On a stream of the device."""
+        copy = partial(there.copy_, here, non_blocking=True)
+        return StreamAction((Part(self._of_channel((device, HOST), (device,)), copy),))
+
+    def entering(self, device: int, here: torch.Tensor, there: torch.Tensor) -> StreamAction:
+        """On another one."""
+        copy = partial(there.copy_, here, non_blocking=True)
+        return StreamAction((Part(self._of_channel((HOST, device), (device,)), copy),))
+
     def use(self) -> list[Use]:
         """From NVML, where its Python package is installed."""
         found = []
-        for gpu in range(self._num_gpus):
+        for gpu in self._gpus:
             try:
                 busy = torch.cuda.utilization(gpu) / 100.0
                 found.append(Use(f"cuda:{gpu}", busy, float(torch.cuda.device_memory_used(gpu))))
@@ -128,19 +144,26 @@ class Gpus:
                 return _unknown_use(f"NVML says {str(error) or type(error).__name__}")
         return found
 
+    def _of_channel(self, channel: tuple[int, int], ends: Sequence[int]) -> tuple[Any, ...]:
+        """The streams of a channel, one on the GPU of each of some devices."""
+        if channel not in self._channels:
+            self._channels[channel] = tuple(self._new_stream(d) for d in ends)
+        return self._channels[channel]
+
     def _new_stream(self, device: int) -> Any:
         """One more on the GPU of a device."""
-        gpu = device % self._num_gpus
+        gpu = self._gpu_of[device]
         self._num_streams[gpu] += 1
         return _stream(gpu, self._num_streams[gpu])
 
     def _test_copies(self) -> None:
         """Peer copies can be damaged although the driver says that peers can reach each other."""
-        for src in range(self._num_gpus):
-            for dst in range(self._num_gpus):
+        firsts = [self._gpu_of.index(gpu) for gpu in self._gpus]
+        for src in firsts:
+            for dst in firsts:
                 if src == dst or self._arrives(src, dst):
                     continue
-                self._through_host.add((src, dst))
+                self._through_host.add((self._gpu_of[src], self._gpu_of[dst]))
                 names = f"{self.place(src)} to {self.place(dst)}"
                 if not self._arrives(src, dst):
                     raise InputError(
@@ -161,6 +184,14 @@ class Gpus:
             torch.cuda.synchronize(self.place(place))
         self.copying(src, dst, here, there)()
         return torch.equal(there.cpu(), sent)
+
+
+def names() -> list[str]:
+    """Of the GPUs that this process sees, in their order; no two of a machine have one name."""
+    if not torch.cuda.is_available():
+        return []
+    of = torch.cuda.get_device_properties
+    return [str(of(gpu).uuid) for gpu in range(torch.cuda.device_count())]
 
 
 @cache

@@ -8,7 +8,7 @@ that start when they are ready, in whichever order that is, are those of workers
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
@@ -23,6 +23,13 @@ from doppler.executor.workers import TaskError, TaskTimeoutError
 # Where that is too short, a run is slower than it need be, and as correct.
 HELD_CYCLES = 60_000
 POLL_S = 2e-4
+
+
+class Mark(NamedTuple):
+    """What a stream has come to. done: an event to wait for; time: one that tells when it was."""
+
+    done: Any
+    time: Any
 
 
 class Times(NamedTuple):
@@ -74,7 +81,7 @@ def issue_all(tasks: Tasks, actions: Sequence[Any], timeout_s: float) -> Times:
     with torch.inference_mode():
         base_of = _hold(actions, HELD_CYCLES * len(order))
         try:
-            issued = _issue(tasks, actions, order)
+            issued = issue(tasks, actions, order, _marked)
         except TaskError:
             for gpu in base_of:
                 with suppress(RuntimeError):  # what the task has told already
@@ -83,8 +90,8 @@ def issue_all(tasks: Tasks, actions: Sequence[Any], timeout_s: float) -> Times:
     _wait(order, issued, timeout_s)
     for task, (begin, end) in issued.items():
         first, last = actions[task].parts[0], actions[task].parts[-1]
-        times.start_s[task] = base_of[first.streams[-1].device].elapsed_time(begin) / 1e3
-        times.finish_s[task] = base_of[last.streams[-1].device].elapsed_time(end) / 1e3
+        times.start_s[task] = base_of[first.streams[-1].device].elapsed_time(begin.time) / 1e3
+        times.finish_s[task] = base_of[last.streams[-1].device].elapsed_time(end.time) / 1e3
     return times
 
 
@@ -94,22 +101,27 @@ def _hold(actions: Sequence[StreamAction], cycles: int) -> dict[Any, Any]:
     There is no time between events of two GPUs: each has one of its own for when it was let go. So
     times of two GPUs disagree by what an event takes from one to the other.
     """
-    parts = [part for action in actions for part in action.parts]
-    streams_of = defaultdict(list)
-    for stream in dict.fromkeys(stream for part in parts for stream in part.streams):
-        streams_of[stream.device].append(stream)
-    for gpu in streams_of:
+    on_gpu = defaultdict(list)
+    for stream in streams_of(actions):
+        on_gpu[stream.device].append(stream)
+    for gpu in on_gpu:
         torch.cuda.synchronize(gpu)
     base_of: dict[Any, Any] = {}
-    for gpu, (first, *others) in streams_of.items():
+    for gpu, (first, *others) in on_gpu.items():
         if base_of:
             first.wait_event(next(iter(base_of.values())))
         else:
             _spin(first, cycles)
-        base_of[gpu] = _recorded_on(first)
+        base_of[gpu] = _marked(first).time
         for stream in others:
             stream.wait_event(base_of[gpu])
     return base_of
+
+
+def streams_of(actions: Sequence[StreamAction]) -> list[Any]:
+    """All streams that actions have something to do on."""
+    parts = [part for action in actions for part in action.parts]
+    return list(dict.fromkeys(stream for part in parts for stream in part.streams))
 
 
 def _spin(stream: Any, cycles: int) -> None:
@@ -117,17 +129,24 @@ def _spin(stream: Any, cycles: int) -> None:
         torch.cuda._sleep(cycles)
 
 
-def _recorded_on(stream: Any) -> Any:
+def _marked(stream: Any) -> Mark:
     event = torch.cuda.Event(enable_timing=True)
     event.record(stream)
-    return event
+    return Mark(event, event)
 
 
-def _issue(
-    tasks: Tasks, actions: Sequence[StreamAction], order: list[int]
-) -> dict[int, tuple[Any, Any]]:
-    """Give the tasks to their streams; returns the events of their beginnings and ends."""
-    issued: dict[int, tuple[Any, Any]] = {}
+def issue(
+    tasks: Tasks,
+    actions: Sequence[StreamAction],
+    order: list[int],
+    mark: Callable[[Any], Mark],
+) -> dict[int, tuple[Mark, Mark]]:
+    """Give the tasks to their streams; returns the marks of their beginnings and ends.
+
+    Raises:
+        TaskError: one cannot be issued.
+    """
+    issued: dict[int, tuple[Mark, Mark]] = {}
     before: list[list[int]] = [[] for _ in order]
     for task, successors in enumerate(tasks.successors):
         for other in successors:
@@ -140,25 +159,25 @@ def _issue(
         stream = parts[0].streams[-1]
         for other in before[task]:
             if actions[other].parts[-1].streams[-1] != stream:
-                stream.wait_event(issued[other][1])
-        begin = end = _recorded_on(stream)
+                stream.wait_event(issued[other][1].done)
+        begin = end = mark(stream)
         for part in parts:
-            part.streams[-1].wait_event(end)
+            part.streams[-1].wait_event(end.done)
             try:
                 part.issue()
             except BaseException as error:
                 raise TaskError(task) from error
-            end = _recorded_on(part.streams[-1])
+            end = mark(part.streams[-1])
         issued[task], last[resource] = (begin, end), task
     return issued
 
 
-def _wait(order: list[int], issued: dict[int, tuple[Any, Any]], timeout_s: float) -> None:
+def _wait(order: list[int], issued: dict[int, tuple[Mark, Mark]], timeout_s: float) -> None:
     """Until all are done, in the order of issue; asleep in between, for the sake of other work."""
     for task in order:
         since_s = time.monotonic()
         try:
-            while not issued[task][1].query():
+            while not issued[task][1].done.query():
                 if time.monotonic() - since_s > timeout_s:
                     raise TaskTimeoutError(task)
                 time.sleep(POLL_S)

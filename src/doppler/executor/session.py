@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from doppler.errors import InputError
 from doppler.executor.bandwidth import bandwidths
 from doppler.executor.devices import Devices, Use
-from doppler.executor.issuing import issue_all
+from doppler.executor.graphs import Graphs
 from doppler.executor.locks import acquire, release
 from doppler.executor.memory import Memory
 from doppler.executor.pace import Pace
 from doppler.executor.peak import peak_bytes
-from doppler.executor.recording import Action
 from doppler.executor.reference import run_graph
 from doppler.executor.tasks import Tasks, Unroller
 from doppler.executor.tensors import check_executable, random_inputs
@@ -81,7 +80,7 @@ class ExecutorSession:
     ) -> None:
         check_executable(problem.graph)
         self._describe_problem(problem, execution, timeout_s)
-        self._issue_ahead = issue_ahead
+        self._ahead = Graphs() if issue_ahead else None
         self._workers, self._devices = Workers(), devices
         acquire(devices.locks)
         # Also for a session that nobody closes: threads and locks do not outlive it.
@@ -117,7 +116,7 @@ class ExecutorSession:
         for d in range(num_devices):  # every op runs once on every device, one after another
             tasks = self._unroller.synchronous([d] * num_ops)
             actions = [partial(self._memory.plan, v, d) for v in range(num_ops)]
-            self._run(tasks, actions, self._timeout_s + LOADING_S, issue_ahead=False)
+            self._run(tasks, actions, self._timeout_s + LOADING_S)
         for _ in range(warm_up):
             self._execute(np.arange(num_ops) % num_devices, self._topological)
 
@@ -256,23 +255,28 @@ class ExecutorSession:
             )
         if self._expected is not None:
             self._memory.wipe()
-        execution = self._run(
-            tasks, self._memory.actions(tasks), self._timeout_s, issue_ahead=self._issue_ahead
-        )
+        known_as = device_V.tobytes() + priority_V.tobytes()
+        execution = self._run(tasks, self._memory.actions(tasks), self._timeout_s, known_as)
         if self._expected is not None and np.isfinite(execution.makespan_s):
             self._verify(device_V)
         return execution
 
     def _run(
-        self, tasks: Tasks, actions: Sequence[Action], timeout_s: float, *, issue_ahead: bool
+        self,
+        tasks: Tasks,
+        actions: Sequence[Any],
+        timeout_s: float,
+        known_as: bytes | None = None,
     ) -> Execution:
+        """Execute tasks; known_as: of a placement, which may be issued ahead."""
         if self._workers.is_lost:
             raise ExecutionError("a task of this session hangs: no other can be executed in it")
         collects = gc.isenabled()
         gc.disable()
         try:
-            if issue_ahead:
-                start_s, finish_s = map(np.array, issue_all(tasks, actions, timeout_s))
+            if self._ahead is not None and known_as is not None:
+                times = self._ahead.run(known_as, tasks, actions, timeout_s)
+                start_s, finish_s = map(np.array, times)
             else:
                 dispatcher, begin = self._workers.run(
                     tasks,

@@ -170,19 +170,24 @@ def automatic(
     return executor(queue=queue, verify=verify, timeout_s=timeout_s, warm_up=warm_up)
 
 
-def host_device_type(executor: str) -> Literal["cpu", "cuda"]:
-    """What the devices of the cluster ``host`` are for an executor, given as its ``_target_``."""
+def host_device_type(executor: str, devices: str = "cores") -> Literal["cpu", "cuda"]:
+    """What the devices of the cluster ``host`` are for an executor, given as its ``_target_``.
+
+    devices: its option of this name, if it has one.
+    """
     name = executor.rpartition(".")[2]
-    if name == Cuda.__name__ or (name == automatic.__name__ and torch.cuda.is_available()):
+    if name == Cuda.__name__ or devices == "gpus":
+        return "cuda"
+    if name == automatic.__name__ and torch.cuda.is_available():
         return "cuda"
     return "cpu"
 
 
-def num_host_devices(executor: str) -> int:
+def num_host_devices(executor: str, devices: str = "cores") -> int:
     """How many there are unless the configuration says: all GPUs; all cores, at least two.
 
     Without any GPU there is one too, which is then refused by name.
     """
-    if host_device_type(executor) == "cuda":
+    if host_device_type(executor, devices) == "cuda":
         return max(1, torch.cuda.device_count())
     return max(MIN_CORES, len(os.sched_getaffinity(0)))

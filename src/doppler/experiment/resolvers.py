@@ -6,16 +6,21 @@ from typing import Any
 from omegaconf import OmegaConf
 
 
-def _host_device_type(executor: str) -> str:
+def _host_device_type(executor: str, *, _root_: Any) -> str:
     from doppler.executor import host_device_type
 
-    return host_device_type(executor)
+    return host_device_type(executor, _devices(_root_))
 
 
-def _num_host_devices(executor: str) -> int:
+def _num_host_devices(executor: str, *, _root_: Any) -> int:
     from doppler.executor import num_host_devices
 
-    return num_host_devices(executor)
+    return num_host_devices(executor, _devices(_root_))
+
+
+def _devices(root: Any) -> str:
+    """What the executor's are said to be."""
+    return str((root.get("executor") or {}).get("devices") or "cores")
 
 
 def _default_preset(cluster: str, stage: str, executor: str, *, _root_: Any) -> str:
@@ -33,7 +38,7 @@ def _default_preset(cluster: str, stage: str, executor: str, *, _root_: Any) -> 
         executes = False
     return (
         "small"
-        if (executes or cluster == "host") and _host_device_type(executor) == "cpu"
+        if (executes or cluster == "host") and _host_device_type(executor, _root_=_root_) == "cpu"
         else "paper"
     )
 

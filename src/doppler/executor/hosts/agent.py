@@ -15,12 +15,15 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+import torch.distributed
 
 from doppler.errors import InputError
+from doppler.executor import gpus
+from doppler.executor.hosts.channels import Arrival
 from doppler.executor.hosts.delays import Delays
 from doppler.executor.hosts.emulation import EmulatedSession
 from doppler.executor.hosts.parts import HostPart
-from doppler.executor.hosts.peers import Arrival, Peers
+from doppler.executor.hosts.peers import Peers
 from doppler.executor.hosts.running import AgentRun, KernelSession, TaskFailedError
 from doppler.executor.hosts.wire import Message, Wire, WireError, connect
 from doppler.executor.locks import acquire, release
@@ -137,7 +140,7 @@ class Agent:
                 "close": self._close,
                 "run": self._carry_out,
             },
-            **{"outputs": self._outputs, "wipe": self._wipe},
+            **{"outputs": self._outputs, "wipe": self._wipe, "gpus": self._gpus},
         }
         while True:
             asked = self._todo.get()
@@ -150,6 +153,10 @@ class Agent:
                 return
             except Exception as error:
                 self._answer(asked, {"error": _line(error)})
+
+    def _gpus(self, asked: Message) -> None:
+        has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
+        self._answer(asked, {"gpus": gpus.names(), "nccl": has_nccl})
 
     def _lock(self, asked: Message) -> None:
         acquire(asked.fields["locks"])

@@ -41,7 +41,7 @@ class Member(NamedTuple):
     """An agent.
 
     offset_s: what its clock says when that of this process says 0. error_s: how far that may be
-    off.
+    off. boot: the same for agents on one machine.
     """
 
     rank: int
@@ -50,6 +50,7 @@ class Member(NamedTuple):
     wire: Wire
     offset_s: float
     error_s: float
+    boot: str
 
     def known_as(self) -> dict[str, Any]:
         """What agents.json says of it."""
@@ -105,7 +106,9 @@ class Group:
     def _take_in(self, started: Started) -> None:
         hellos = started.hellos()
         self.members = [
-            Member(rank, str(fields["host"]), int(fields["pid"]), wire, 0.0, 0.0)
+            Member(
+                rank, str(fields["host"]), int(fields["pid"]), wire, 0.0, 0.0, str(fields["boot"])
+            )
             for rank, (wire, fields) in enumerate(hellos)
         ]
         try:

@@ -2,40 +2,41 @@
 
 A message is a head of whole numbers and, where it is short, what it brings; what is longer follows
 by itself, under a tag of its own, straight into the memory that it is for where that is in one
-piece. One thread for each other agent waits for what comes. Nothing is unpickled: bytes are copied
-into tensors of known size.
+piece, or by a channel between two GPUs (channels.py). One thread for each other agent waits for
+what comes. Nothing is unpickled: bytes are copied into tensors of known size.
 """
 
 import hmac
+import json
 import os
 import threading
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed
 
+from doppler.executor.hosts.channels import (
+    NEVER,
+    Arrival,
+    Channel,
+    Channels,
+    Key,
+    as_bytes,
+    code_of,
+)
 from doppler.executor.hosts.wire import Wire, WireError, proof
 
-# Whole numbers: of the run, of the task, bytes of what is brought, and one that lets any kind of
-# number begin where its head ends.
+# Whole numbers: of the run, of the task, bytes of what is brought, and the channel that brings it,
+# by one more than its number; 0: none does.
 HEAD = 4
-# Internal names of torch.distributed: in this file alone.
+_WORDS = 0  # no run has this number: a word between the ends of channels
+# Internal names of torch.distributed: here and in channels.py alone.
 _dist: Any = torch.distributed
 _HEAD_BYTES = 8 * HEAD
 # What is copied in less time than a second message takes.
 INLINE_BYTES = 1 << 16
-_NEVER = timedelta(days=30)  # who waits too long is told by the one who watches
-
-
-class Arrival(NamedTuple):
-    """What a message is for: memory that it is copied into, the task that it ends, its channel."""
-
-    into: torch.Tensor | None
-    local: int
-    channel: int
-
 
 Expected = Callable[[int, int], Arrival | None]
 
@@ -77,11 +78,12 @@ class Peers:
     def __init__(self, wire: Wire, rank: int, size: int, *, secret: bytes, address: str) -> None:
         options = _dist.ProcessGroupGloo._Options()
         options._devices = [_dist.ProcessGroupGloo.create_device(hostname=address)]
-        options._timeout = _NEVER
+        options._timeout = NEVER
         self.rank, self._others = rank, [one for one in range(size) if one != rank]
         self._group = _dist.ProcessGroupGloo(_Store(wire), rank, size, options)
         for other in self._others:
             self._recognise(other, secret)
+        self.channels = Channels(self._others, self._tell)
 
     def _recognise(self, other: int, secret: bytes) -> None:
         """Both show that they know the secret; whoever else reached gloo's port is refused."""
@@ -109,6 +111,7 @@ class Peers:
         expected: where the message of a run and task goes; None: to nobody any more. arrived: is
         told of both, and of the channel, once it is there. lost: the other agent, and why.
         """
+        self.channels.listen(arrived, lost)
         for other in self._others:
             threading.Thread(
                 target=self._take_in,
@@ -130,8 +133,14 @@ class Peers:
         head = buffer[:_HEAD_BYTES].view(torch.int64)
         while True:
             self._group.recv([buffer], other, 0).wait()
-            run, task, size, _ = head.tolist()
+            run, task, size, by_channel = head.tolist()
+            if run == _WORDS:
+                self._hear(other, buffer[_HEAD_BYTES : _HEAD_BYTES + size])
+                continue
             found = expected(run, task)
+            if by_channel:
+                self.channels.announce(by_channel - 1, run, task, size, found)
+                continue
             into = found and found.into
             if size > INLINE_BYTES:
                 self._take_long(other, task, size, into)
@@ -141,6 +150,8 @@ class Peers:
                 brought = buffer[_HEAD_BYTES : _HEAD_BYTES + size]
                 into.copy_(brought.view(into.dtype).view(into.shape))
             if found is not None:
+                if found.then is not None:
+                    found.then()
                 arrived(run, task, found.channel)
 
     def _take_long(self, other: int, task: int, size: int, into: torch.Tensor | None) -> None:
@@ -154,16 +165,61 @@ class Peers:
         if into is not None:
             into.copy_(data.view(into.dtype).view(into.shape))
 
-    def sending(self, other: int, region: torch.Tensor | None) -> "Sending":
-        """What sends a region of this agent's memory, or nothing but word, every time anew."""
-        return Sending(self._group, other, region)
+    # --- Sending ----------------------------------------------------------------------------------
+
+    def sending(
+        self,
+        other: int,
+        region: torch.Tensor | None,
+        fetch: Callable[[], Any] | None = None,
+    ) -> "Sending":
+        """What sends a region of this agent's memory, or nothing but word, every time anew.
+
+        fetch: puts into the region what is to be sent.
+        """
+        return Sending(self._group, other, region, fetch)
+
+    def sending_by(
+        self, channel: Key, other: int, region: torch.Tensor
+    ) -> Callable[[int, int], None]:
+        """The same, by a channel that is connected."""
+        head = partial(self._announce, other, region.nbytes, 1 + code_of(channel))
+        return partial(_send_by, self.channels[channel], region, head)
+
+    def _announce(self, other: int, size: int, by_channel: int, run: int, task: int) -> Any:
+        head = torch.tensor([run, task, size, by_channel])
+        return self._group.send([as_bytes(head)], other, 0)
+
+    def _tell(self, other: int, key: str, value: bytes) -> None:
+        """See channels.Channels."""
+        word = json.dumps({"key": key, "value": value.hex()}).encode()
+        message = torch.empty(_HEAD_BYTES + len(word), dtype=torch.uint8)
+        message[:_HEAD_BYTES].view(torch.int64).copy_(torch.tensor([_WORDS, 0, len(word), 0]))
+        message[_HEAD_BYTES:] = torch.frombuffer(bytearray(word), dtype=torch.uint8)
+        self._group.send([message], other, 0).wait()
+
+    def _hear(self, other: int, word: torch.Tensor) -> None:
+        said = json.loads(bytes(word.tolist()))
+        self.channels.hear(other, str(said["key"]), bytes.fromhex(said["value"]))
+
+
+def _send_by(
+    channel: Channel, region: torch.Tensor, head: Callable[[int, int], Any], run: int, task: int
+) -> None:
+    channel.send(region, lambda: head(run, task))
 
 
 class Sending:
     """Sends one region, or none, to one agent; returns when the network has taken it."""
 
-    def __init__(self, group: Any, other: int, region: torch.Tensor | None) -> None:
-        self._group, self._other, self._region = group, other, region
+    def __init__(
+        self,
+        group: Any,
+        other: int,
+        region: torch.Tensor | None,
+        fetch: Callable[[], Any] | None,
+    ) -> None:
+        self._group, self._other, self._region, self._fetch = group, other, region, fetch
         size = 0 if region is None else region.nbytes
         self._is_long = size > INLINE_BYTES
         inline = 0 if self._is_long else size
@@ -179,6 +235,8 @@ class Sending:
     def __call__(self, run: int, task: int) -> None:
         """Send it for a task of a run."""
         self._head[0], self._head[1] = run, task
+        if self._fetch is not None:
+            self._fetch()
         if self._copy is not None and self._region is not None:
             self._copy.copy_(self._region)
         works = [self._group.send([self._message], self._other, 0)]
@@ -187,8 +245,3 @@ class Sending:
             works.append(self._group.send([as_bytes(whole)], self._other, task + 1))
         for work in works:
             work.wait()
-
-
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as bytes; the tensor is contiguous."""
-    return tensor.reshape(-1).view(torch.uint8)

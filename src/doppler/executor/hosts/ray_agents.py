@@ -14,7 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from doppler.compute.ray_cluster import at_disconnection, connected, is_elsewhere, num_cpus
+from doppler.compute.ray_cluster import (
+    at_disconnection,
+    connected,
+    is_elsewhere,
+    num_cpus,
+    num_gpus,
+)
 from doppler.errors import InputError
 from doppler.executor.hosts.launchers import START_S, Comers, Nursery, how_a_process_ended
 
@@ -27,12 +33,13 @@ _HEARD_S = 3.0  # until Ray knows that a node is gone
 class RayLauncher:
     """Agents of a Ray cluster.
 
-    address: where this process listens, and so they reach it. cores: that an agent is to have;
-    where the cluster has too few, agents share them.
+    address: where this process listens, and so they reach it. cores, gpus: that an agent is to
+    have; where the cluster has too few, agents share them.
     """
 
     address: str = "127.0.0.1"
     cores: int = field(default=1, compare=False)
+    gpus: int = 0
 
     def start(self, num: int) -> "RayAgents":
         """See launchers.Launcher.
@@ -46,7 +53,7 @@ class RayLauncher:
                 f"executor.address: {self.address} is not reached from the other machines of the "
                 "Ray cluster: name an address of this one"
             )
-        return RayAgents(self.address, _places(ray, num, self.cores), ray)
+        return RayAgents(self.address, _places(ray, num, self.cores, self.gpus), ray)
 
 
 def _is_loopback(address: str) -> bool:
@@ -82,12 +89,13 @@ class _Host:
         return self._nursery.code_of(pid, timeout_s)
 
 
-# The actors of this process, by rank, and the placement groups that they have their CPUs of.
+# The actors of this process, by rank, and the placement groups that they have their units of.
 _hosts: list[Any] = []
 _groups: list[Any] = []
+_gpus: list[int] = []  # that each of them wants
 
 
-def _places(ray: Any, num: int, cores: int) -> list[Any]:
+def _places(ray: Any, num: int, cores: int, gpus: int) -> list[Any]:
     """So many actors that are there, each on a node of its own as far as there are.
 
     They stay until this process ends, so that agents start anew in milliseconds; where one is gone
@@ -97,33 +105,38 @@ def _places(ray: Any, num: int, cores: int) -> list[Any]:
         ray.get([host.check.remote() for host in _hosts[:num]], timeout=_HEARD_S)
     except Exception:
         _leave(ray)
+    if _gpus != [gpus] * len(_hosts):  # Ray shows an actor those that it has asked for
+        _leave(ray)
     if len(_hosts) < num:
         at_disconnection(lambda: _leave(ray))
         try:
-            _add(ray, num - len(_hosts), cores)
+            _add(ray, num - len(_hosts), cores, gpus)
         except BaseException:
             _leave(ray)
             raise
     return _hosts[:num]
 
 
-def _add(ray: Any, num: int, cores: int) -> None:
+def _add(ray: Any, num: int, cores: int, gpus: int) -> None:
     """More actors, once there is room for them."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as InGroup
 
-    begin_s, is_told, each = time.monotonic(), False, 0.0
-    have: list[float] = []
+    begin_s, is_told, each = time.monotonic(), False, {"CPU": 0.0}
+    have: tuple[list[float], ...] = ()
     while True:
-        if have != (now := num_cpus(ray)):  # the cluster has changed, too
+        if have != (now := (num_cpus(ray), num_gpus(ray) if gpus else [])):  # it has changed, too
             if have:
                 ray.util.remove_placement_group(_groups.pop())
-            have, each = now, cores_each(now, num, cores)
-            group = ray.util.placement_group([{"CPU": each}] * num, strategy="SPREAD")
+            have, each = now, {"CPU": units_each(now[0], num, cores, "CPU")}
+            if gpus:
+                each["GPU"] = units_each(now[1], num, gpus, "GPU")
+            group = ray.util.placement_group([each] * num, strategy="SPREAD")
             _groups.append(group)
         if group.wait(timeout_seconds=0.5):
             break
         waited_s = time.monotonic() - begin_s
-        what = f"{num} x {each:g} CPUs of the Ray cluster"
+        parts = " and ".join(f"{share:g} {name}s" for name, share in each.items())
+        what = f"{num} x {parts} of the Ray cluster"
         if waited_s > START_S:
             raise InputError(f"{_ASKED_BY}: agents had no {what} for {START_S:g} s")
         if waited_s > _TOLD_S and not is_told:
@@ -132,8 +145,10 @@ def _add(ray: Any, num: int, cores: int) -> None:
     for index in range(num):
         place = InGroup(group, placement_group_bundle_index=index)
         # Two may be asked at a time: one for how agents ended, which waits.
-        options = {"num_cpus": each, "max_concurrency": 2, "scheduling_strategy": place}
+        options = {"num_cpus": each["CPU"], "num_gpus": each.get("GPU", 0)}
+        options |= {"max_concurrency": 2, "scheduling_strategy": place}
         _hosts.append(ray.remote(_Host).options(**options).remote())
+        _gpus.append(gpus)
 
 
 def _leave(ray: Any) -> None:
@@ -145,25 +160,27 @@ def _leave(ray: Any) -> None:
             ray.util.remove_placement_group(group)
     _hosts.clear()
     _groups.clear()
+    _gpus.clear()
 
 
-def cores_each(cpus: list[float], num: int, wanted: int) -> float:
-    """How many CPUs each of so many agents gets: as many as it wants, or the most there are.
+def units_each(have: list[float], num: int, wanted: int, name: str) -> float:
+    """How many CPUs, or GPUs, each of so many agents gets: as it wants, or the most there are.
 
     Args:
-        cpus: of each node.
+        have: of each node.
         num: agents.
         wanted: of each.
+        name: of the resource, for errors.
 
     Raises:
         InputError: no node has any.
     """
     for each in range(wanted, 0, -1):
-        if sum(int(have // each) for have in cpus) >= num:
+        if sum(int(units // each) for units in have) >= num:
             return float(each)
-    if not cpus or cpus[0] < 1:
-        raise InputError(f"{_ASKED_BY}: no node of the Ray cluster has a CPU")
-    return 1.0 / math.ceil(num / sum(int(have) for have in cpus))
+    if max(have, default=0.0) < 1:
+        raise InputError(f"{_ASKED_BY}: no node of the Ray cluster has a {name}")
+    return 1.0 / math.ceil(num / sum(int(units) for units in have))
 
 
 class RayAgents(Comers):

@@ -1,4 +1,4 @@
-"""What an agent runs: kernels on the cores of its host, and messages to and from the others."""
+"""What an agent runs: kernels on the cores or GPUs of its host, and messages to the others."""
 
 import queue
 import time
@@ -10,10 +10,13 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from doppler.executor.devices import Cores
+from doppler.executor.devices import Cores, Devices
 from doppler.executor.elementwise import TORCH_DTYPES
+from doppler.executor.gpus import Gpus
+from doppler.executor.hosts.channels import Arrival, ChannelError, as_bytes, code_of
+from doppler.executor.hosts.crossing import Crossing, why_not
 from doppler.executor.hosts.parts import IN, OUT, WITHIN, FloatArray, HostPart
-from doppler.executor.hosts.peers import Arrival, Peers, as_bytes
+from doppler.executor.hosts.peers import Peers
 from doppler.executor.memory import Memory
 from doppler.executor.recording import Action
 from doppler.executor.session import LOADING_S, reason_of
@@ -57,7 +60,7 @@ class AgentRun:
         fields: Fields,
         part: HostPart,
         scheduled: _Scheduled,
-        into: Sequence[torch.Tensor | None] | None = None,
+        expected: dict[int, Arrival] | None = None,
     ) -> None:
         self.number, self.timeout_s = int(fields["run"]), float(fields["timeout_s"])
         self.go: queue.SimpleQueue[float | None] = queue.SimpleQueue()
@@ -66,13 +69,13 @@ class AgentRun:
         num_ops, way = part.num_ops, part.way.tolist()
         self._leaving = [num_ops + t for t, one in enumerate(way) if one == OUT]
         self._coming = [num_ops + t for t, one in enumerate(way) if one == IN]
-        channels = (part.src << 32 | part.dst)[part.way == IN].tolist()
-        self.expected = {
-            int(part.task[local]): Arrival(
-                None if into is None else into[local - num_ops], local, channel
-            )
-            for local, channel in zip(self._coming, channels, strict=True)
-        }
+        if expected is None:
+            ends = list(zip(part.src.tolist(), part.dst.tolist(), strict=True))
+            expected = {
+                int(part.task[local]): Arrival(None, local, code_of(ends[local - num_ops]))
+                for local in self._coming
+            }
+        self.expected = expected
 
     def arrive(self, local: int) -> None:
         """A message is there."""
@@ -136,10 +139,10 @@ class _KernelRun(AgentRun):
 
 
 class KernelSession:
-    """A graph on some cores: all its ops are planned on each of them.
+    """A graph on some cores or GPUs: all its ops are planned on each of them.
 
-    fields: of the question: which devices, among those of all. arrays: the graph as JSON, and the
-    inputs if they are given.
+    fields: of the question: which devices, among those of all, and their GPUs. arrays: the graph as
+    JSON, and the inputs if they are given.
 
     Raises:
         InputError: the graph cannot be executed here.
@@ -156,10 +159,18 @@ class KernelSession:
             inputs = random_inputs(graph, np.random.default_rng(0))
         else:
             inputs = _tensors(graph, fields["inputs"], arrays[1:])
-        self._devices = Cores(len(devices))
+        gpus: list[int] | None = fields["gpus"]
+        self._devices: Devices = Cores(len(devices)) if gpus is None else Gpus(len(devices), gpus)
         self._memory = Memory(graph, self._devices, inputs)
+        self._crossing = Crossing(
+            self._memory,
+            self._devices,
+            self._local,
+            num_devices=self._num_devices,
+            direct=[(src, dst) for src, dst in fields["direct"]],
+            num_regions=len(graph.regions),
+        )
         self._workers = Workers()
-        self._sending: dict[tuple[int, int, int], Any] = {}
         self._plan(graph, float(fields["timeout_s"]))
 
     def _plan(self, graph: DataflowGraph, timeout_s: float) -> None:
@@ -178,41 +189,48 @@ class KernelSession:
                 raise TaskFailedError(reason, failure.task, hangs=True) from None
 
     def prepare(self, fields: Fields, part: HostPart, peers: Peers) -> AgentRun:
-        """A run that has not begun."""
+        """A run that has not begun.
+
+        Raises:
+            TaskFailedError: an agent that it sends to, or hears from, is not reached.
+        """
         tasks, memory, local = part.tasks(self._num_devices), self._memory, self._local
         number = int(fields["run"])
+        try:  # before anything else: the other ends wait
+            self._crossing.connect(part, peers, float(fields["timeout_s"]) + LOADING_S)
+        except ChannelError as error:
+            why, task = why_not(error, part)
+            raise TaskFailedError(why, task, hangs=True) from None
         actions: list[Action] = []
         ops, resource = part.task[: part.num_ops].tolist(), tasks.resource
         actions += [
             _fail if v in fields["fails"] else memory.computation(v, local[d])
             for v, d in zip(ops, resource[: len(ops)], strict=True)
         ]
-        into: list[torch.Tensor | None] = []
+        expected: dict[int, Arrival] = {}
         columns = (part.task[part.num_ops :], part.region, part.src, part.dst, part.way, part.peer)
         for task, region, src, dst, way, peer in np.stack(columns, axis=1).tolist():
-            into.append(memory.region(region, local[dst]) if way == IN else None)
             if way == WITHIN:
                 actions.append(memory.move(region, local[src], local[dst]))
             elif way == OUT:
-                key = region, src, dst
-                if key not in self._sending:
-                    self._sending[key] = peers.sending(peer, memory.region(region, local[src]))
-                actions.append(partial(self._sending[key], number, task))
+                send = self._crossing.sending(region, src, dst, peer, peers)
+                actions.append(partial(send, number, task))
             else:
+                expected[task] = self._crossing.arrival(len(actions), region, src, dst, peers)
                 actions.append(_nothing)
         run = self._workers.prepare(
             tasks,
             actions,
             fifo=self._is_fifo,
             sender_copies=self._devices.sender_copies,
-            num_arrivals=int((part.way == IN).sum()),
+            num_arrivals=len(expected),
         )
-        return _KernelRun(fields, part, run, into, workers=self._workers)
+        return _KernelRun(fields, part, run, expected, workers=self._workers)
 
     def outputs(self, ops: Sequence[int], devices: Sequence[int]) -> list[np.ndarray]:
         """The results of ops of the last run, as bytes."""
         return [
-            as_bytes(self._memory.result(v, self._local[d]).contiguous()).numpy()
+            as_bytes(self._memory.result(v, self._local[d]).cpu().contiguous()).numpy()
             for v, d in zip(ops, devices, strict=True)
         ]
 

@@ -17,9 +17,10 @@ from doppler.errors import InputError
 from doppler.executor.devices import Use
 from doppler.executor.elementwise import TORCH_DTYPES
 from doppler.executor.hosts.attempt import Attempt, LostRunError
+from doppler.executor.hosts.channels import as_bytes
+from doppler.executor.hosts.dealing import Dealt, deal_among
 from doppler.executor.hosts.members import AgentLostError, Group, RefusedError
 from doppler.executor.hosts.parts import IN, HostPart, cut_by_host, merged
-from doppler.executor.hosts.peers import as_bytes
 from doppler.executor.reference import run_graph
 from doppler.executor.session import LOADING_S, Execution, ExecutionError, ExecutorSession
 from doppler.executor.tasks import Tasks
@@ -50,6 +51,7 @@ class HostSettings:
     timeout_s: float
     warm_up: int
     restarts: int
+    on_gpus: bool = False
 
 
 class HostsSession(ExecutorSession):
@@ -83,9 +85,9 @@ class HostsSession(ExecutorSession):
             given = inputs or random_inputs(problem.graph, np.random.default_rng(0))
             self._expected = run_graph(problem.graph, given)
         self._opened: list[tuple[int, int]] = []
-        self.close = weakref.finalize(
-            self, _close, group, self._opened, self._locks(), settings.timeout_s
-        )
+        self._locks: list[list[str]] = [[] for _ in range(self._num_agents)]  # that each holds
+        held = self._opened, self._locks
+        self.close = weakref.finalize(self, _close, group, *held, settings.timeout_s)
         try:
             self._open()
             for _ in range(settings.warm_up):
@@ -95,14 +97,20 @@ class HostsSession(ExecutorSession):
             self.close()
             raise
 
-    def _devices_of(self, rank: int) -> list[int]:
-        return [d for d, agent in enumerate(self._agent_of) if agent == rank]
-
-    def _locks(self) -> list[list[str]]:
+    def _cores(self) -> list[list[str]]:
         """What no other process may use meanwhile: the cores that agents run on."""
         if self._emulation is not None:
             return [[f"cpu-{rank}"] for rank in range(self._num_agents)]
-        return [[f"cpu-{d}" for d in self._devices_of(rank)] for rank in range(self._num_agents)]
+        of = self._agent_of
+        return [[f"cpu-{d}" for d in np.flatnonzero(np.equal(of, r))] for r in range(max(of) + 1)]
+
+    def _devices_of(self, rank: int, dealt: Dealt | None) -> dict[str, Any]:
+        """What an agent is told of its own."""
+        own = [d for d, agent in enumerate(self._agent_of) if agent == rank]
+        if dealt is None:
+            return {"devices": own, "gpus": None, "direct": []}
+        direct = [channel for channel in dealt.direct if set(channel) & set(own)]
+        return {"devices": own, "gpus": [dealt.gpu_D[d] for d in own], "direct": direct}
 
     # --- Opening ----------------------------------------------------------------------------------
 
@@ -129,10 +137,12 @@ class HostsSession(ExecutorSession):
             for tensor in (self._inputs or {}).values():
                 arrays.append(as_bytes(tensor.detach().cpu().contiguous()).numpy())
         try:
-            for rank, locks in zip(ranks, self._locks(), strict=True):  # in the order of all
+            dealt = self._deal() if self._settings.on_gpus else None
+            self._locks[:] = self._cores() if dealt is None else dealt.locks
+            for rank, locks in zip(ranks, self._locks, strict=True):  # in the order of all
                 self._ask([rank], {"ask": "lock", "locks": locks})
             self._opened.append((self._generation, self._number))
-            each = [{"devices": self._devices_of(rank)} for rank in ranks]
+            each = [self._devices_of(rank, dealt) for rank in ranks]
             self._group.ask(
                 ranks,
                 fields,
@@ -144,6 +154,13 @@ class HostsSession(ExecutorSession):
             raise self._lost(failure) from None
         except RefusedError as refused:
             raise self._refused(refused) from None
+
+    def _deal(self) -> Dealt:
+        """Which GPU each device is; see dealing.deal."""
+        answers = self._ask(range(self._num_agents), {"ask": "gpus"})
+        boots = [member.boot for member in self._group.members]
+        told = [answer.fields for answer in answers]
+        return deal_among(self._agent_of, boots, told, self._host)
 
     def _ask(self, ranks: Sequence[int], fields: Any, arrays: Any = None, each: Any = None) -> Any:
         timeout_s = self._settings.timeout_s

@@ -61,12 +61,12 @@ class _OnHosts:
         """See system.System: what is measured has noise of its own."""
         return self
 
-    def _group(self, agent_of: list[int], *, computes: bool) -> Group:
-        """The agents. computes: each of their devices wants a core."""
+    def _group(self, agent_of: list[int], *, computes: bool, on_gpus: bool = False) -> Group:
+        """The agents. computes: each of their devices wants a core. on_gpus: and a GPU."""
         launcher: Launcher
         if self.launcher == "ray":
             most = max(Counter(agent_of).values())
-            launcher = RayLauncher(self.address, most if computes else 1)
+            launcher = RayLauncher(self.address, most if computes else 1, most if on_gpus else 0)
         else:
             kind = TorchrunLauncher if self.launcher == "torchrun" else LocalLauncher
             launcher = kind(self.address)
@@ -103,12 +103,15 @@ class _OnHosts:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Hosts(_OnHosts):
-    """The work-conserving system on the cores of several hosts.
+    """The work-conserving system on the cores or GPUs of several hosts.
 
-    verify: compare the results of every run with plain torch, outside what is measured. warm_up:
-    runs of a session before the first that counts.
+    devices: what they are; GPUs that an agent has fewer of than devices are shared by streams, and
+    so are those of a machine that has fewer than agents. Never run on several GPUs. verify: compare
+    the results of every run with plain torch, outside what is measured. warm_up: runs of a session
+    before the first that counts.
     """
 
+    devices: Literal["cores", "gpus"] = "cores"
     verify: bool = False
     warm_up: Natural = 3
     name: ClassVar[str] = "hosts"
@@ -128,13 +131,14 @@ class Hosts(_OnHosts):
         return HostsSession(
             problem=problem,
             execution=ExecutionRules(queue=self.queue, interfaces="none"),
-            group=self._group(agent_of, computes=True),
+            group=self._group(agent_of, computes=True, on_gpus=self.devices == "gpus"),
             agent_of=agent_of,
             settings=HostSettings(
                 verify=self.verify,
                 timeout_s=self.timeout_s,
                 warm_up=self.warm_up,
                 restarts=self.restarts,
+                on_gpus=self.devices == "gpus",
             ),
             inputs=inputs,
         )

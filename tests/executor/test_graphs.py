@@ -1,0 +1,275 @@
+"""CUDA graphs on made-up GPUs: what streams are given in a capture is done in replays."""
+
+import itertools
+import logging
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import test_issuing
+import torch
+from executions import graph, ordered_placement
+from test_issuing import Stream, made_up  # noqa: F401
+
+from doppler.cluster import host
+from doppler.executor import Cuda, ExecutionError, graphs, issuing
+from doppler.problem import Placement, build
+from doppler.trace import check
+
+CAN_BE_CAPTURED = graphs._can_be_captured
+
+
+class Event(test_issuing.Event):
+    """In a graph only external ones tell a time, and only others are waited for."""
+
+    def __init__(self, enable_timing: bool = False, external: bool = False) -> None:
+        super().__init__(True)
+        self.enable_timing, self.external = enable_timing, external
+        self.graph: Graph | None = None
+
+    def record(self, stream: Stream) -> None:
+        self.graph = Graph.capturing if stream in Graph.captured_streams() else None
+        super().record(stream)
+
+    def elapsed_time(self, later: "Event") -> float:
+        for one in (self, later):
+            if not one.enable_timing or (one.graph is not None and not one.external):
+                raise RuntimeError("invalid argument")
+            if one.at_ms is None:
+                raise RuntimeError("device not ready")
+        return super().elapsed_time(later)
+
+
+class GraphStream(Stream):
+    """Is captured once it waits for what is captured."""
+
+    def wait_event(self, event: Event) -> None:
+        assert event.graph is None or not event.external
+        if event.graph is not None and event.graph is Graph.capturing:
+            event.graph.join(self)
+        super().wait_event(event)
+
+    def synchronize(self) -> None:
+        assert Graph.capturing is None, "operation not permitted when stream is capturing"
+        super().synchronize()
+
+
+class Graph:
+    """As torch.cuda.CUDAGraph."""
+
+    capturing: "Graph | None" = None
+    current: "list[Stream]" = []  # noqa: RUF012
+    made: "list[Graph]" = []  # noqa: RUF012
+    refuses = None  # an action that cannot be captured
+
+    def __init__(self) -> None:
+        self.lists: dict[Stream, list] = {}
+        self.num_replays = 0
+        Graph.made.append(self)
+
+    @classmethod
+    def captured_streams(cls) -> list:
+        return [] if cls.capturing is None else list(cls.capturing.lists)
+
+    def join(self, stream: Stream) -> None:
+        if stream not in self.lists:
+            assert not stream.todo
+            self.lists[stream] = stream.todo = []
+
+    def pool(self) -> str:
+        return "pool"
+
+    def capture_begin(self, pool: object, capture_error_mode: str) -> None:
+        assert Graph.capturing is None and pool in (None, "pool")
+        Graph.capturing, self.origin = self, Graph.current[-1]
+        self.join(self.origin)
+
+    def capture_end(self) -> None:
+        if Graph.capturing is not self:
+            raise RuntimeError("no capture")
+        Graph.capturing = None
+        for stream in self.lists:
+            stream.todo = []
+        awaited = {thing[1] for thing in self.lists[self.origin] if isinstance(thing, tuple)}
+        for stream, things in self.lists.items():
+            if Graph.refuses in things:
+                raise RuntimeError("operation not permitted when stream is capturing\nmore of it")
+            if stream is not self.origin and things[-1] not in awaited:
+                raise RuntimeError("capture has unjoined work")
+
+    def replay(self) -> None:
+        assert Graph.current[-1] is self.origin
+        self.num_replays += 1
+        for stream, things in self.lists.items():
+            for thing in things:
+                if isinstance(thing, Event):
+                    thing.at_ms = None if not thing.external else thing.at_ms
+            stream.todo += things
+
+
+@contextmanager
+def current(stream: Stream):
+    Graph.current.append(stream)
+    yield
+    Graph.current.remove(stream)
+
+
+@pytest.fixture
+def with_graphs(made_up, monkeypatch):  # noqa: F811
+    """with_graphs(num): from now on torch has so many GPUs, and graphs."""
+
+    def make(num: int) -> None:
+        monkeypatch.setattr(test_issuing, "Event", Event)
+        made_up(num)
+        Graph.capturing, Graph.current, Graph.made, Graph.refuses = None, [], [], None
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "Stream", GraphStream)
+        monkeypatch.setattr(torch.cuda, "stream", current)
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+        monkeypatch.setattr(graphs, "POLL_S", 0.0)
+        monkeypatch.setattr(graphs, "_can_be_captured", CAN_BE_CAPTURED)
+
+    return make
+
+
+@pytest.fixture
+def issued(monkeypatch):
+    """How often tasks were issued one by one."""
+    calls: list[int] = []
+
+    def counted(*args):
+        calls.append(1)
+        return issuing.issue_all(*args)
+
+    monkeypatch.setattr(graphs, "issue_all", counted)
+    return calls
+
+
+def strict_problem(name: str = "chainmm", num_devices: int = 4):
+    return build(graph(name), host(num_devices=num_devices))
+
+
+def test_results_and_traces_are_right_in_every_replay(with_graphs, issued):
+    with_graphs(1)
+    problem = strict_problem()
+    with Cuda(queue="strict", verify=True).open(problem) as session:
+        placements = [ordered_placement(problem, seed) for seed in range(3)]
+        for placement in placements * 3:
+            check(session.trace(placement))
+    assert len(issued) == 1, "only the first run of warming up"
+    assert [one.num_replays for one in Graph.made] == [2, 3, 3, 3]
+
+
+def test_what_runs_on_several_gpus_is_issued(with_graphs, issued):
+    with_graphs(2)
+    problem = strict_problem()
+    with Cuda(queue="strict", verify=True, warm_up=0).open(problem) as session:
+        for _ in range(3):
+            check(session.trace(ordered_placement(problem, 0)))
+        assert not Graph.made and len(issued) == 3
+        # All on one of two GPUs.
+        alone = Placement.make(problem, np.full(problem.num_ops, 2))
+        check(session.trace(alone))
+        assert len(Graph.made) == 1
+
+
+def test_a_kernel_that_cannot_be_captured_is_told_of_once_and_all_are_issued(
+    with_graphs, issued, caplog
+):
+    with_graphs(1)
+    problem = strict_problem("ffnn", 2)
+    placement = ordered_placement(problem, 0)
+    with Cuda(queue="strict", verify=True).open(problem) as session:
+        num_before = len(issued)
+        Graph.refuses = session._memory._computations[int(placement.device[5])][5].parts[0].action
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                check(session.trace(placement))
+        assert len(issued) == num_before + 3
+    assert caplog.messages == [
+        "no CUDA graph of this run (operation not permitted when stream is capturing): tasks are "
+        "issued one by one"
+    ]
+
+
+def test_where_events_of_graphs_tell_no_time_all_are_issued(
+    with_graphs, issued, caplog, monkeypatch
+):
+    with_graphs(1)
+    elapsed_time = Event.elapsed_time
+
+    def of_no_graph(self, later):
+        if self.graph is not None:
+            raise RuntimeError("not supported")
+        return elapsed_time(self, later)
+
+    monkeypatch.setattr(Event, "elapsed_time", of_no_graph)
+    problem = strict_problem("ffnn", 2)
+    with caplog.at_level(logging.WARNING), Cuda(queue="strict").open(problem) as session:
+        check(session.trace(ordered_placement(problem, 0)))
+    assert len(issued) == 4 and len(caplog.messages) == 1
+    assert "(not supported)" in caplog.messages[0]
+
+
+def test_of_the_graphs_the_latest_are_kept(with_graphs, monkeypatch):
+    with_graphs(1)
+    monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
+    problem = strict_problem("ffnn", 2)
+    a, b, c = (ordered_placement(problem, seed) for seed in range(3))
+    with Cuda(queue="strict", warm_up=1).open(problem) as session:
+        for placement in (a, b, a, c, a, b):
+            session.trace(placement)
+    assert [one.num_replays for one in Graph.made] == [3, 1, 1, 1], "a, b, c, b once more"
+
+
+def test_equal_devices_in_another_order_are_another_graph(with_graphs):
+    with_graphs(1)
+    problem = strict_problem("chainmm", 2)
+    device_V = np.zeros(problem.num_ops, dtype=np.int64)
+    straight = Placement.make(problem, device_V)
+    with Cuda(queue="strict", warm_up=1).open(problem) as session:
+        first = session.trace(straight)
+        free = [
+            v
+            for v in range(problem.num_ops)
+            if v not in problem.graph.edges.dst and v != np.argmin(straight.priority)
+        ]
+        other = straight.priority.astype(np.int64)
+        other[other < other[free[-1]]] += 1
+        other[free[-1]] = 0
+        second = session.trace(Placement.make(problem, device_V, other))
+    assert len(Graph.made) == 2
+    assert np.argmin(first.op_start_s) != np.argmin(second.op_start_s) == free[-1]
+
+
+def test_a_task_that_hangs_or_fails_in_a_replay_is_named(with_graphs, monkeypatch):
+    with_graphs(1)
+    now_s = itertools.count()  # a second passes whenever somebody asks for the time
+    clock = SimpleNamespace(monotonic=lambda: next(now_s), sleep=lambda seconds: None)
+    problem = strict_problem("ffnn", 2)
+    placement = ordered_placement(problem, 0)
+    told = rf"^op 5 \('.*'\) on device {problem.cluster.devices[placement.device[5]].name}: "
+    with Cuda(queue="strict", timeout_s=5000).open(problem) as session:
+        check(session.trace(placement))
+        action = session._memory._computations[int(placement.device[5])][5].parts[0].action
+        monkeypatch.setattr(graphs, "time", clock)
+        query, hit = Event.query, []
+
+        def failing(self) -> bool:
+            if hit:
+                raise RuntimeError("CUDA error: it is broken")
+            return query(self)
+
+        monkeypatch.setattr(Event, "query", failing)
+        Stream.hangs_at = action
+        while Stream.advance():
+            pass
+        with pytest.raises(ExecutionError, match=told + r"still runs after 5000 s$"):
+            session.trace(placement)
+        session._workers.is_lost = False
+        hit.append(1)
+        for stream in Stream.all:
+            stream.todo.clear()
+        with pytest.raises(ExecutionError, match=r"RuntimeError: CUDA error: it is broken$"):
+            session.trace(placement)
