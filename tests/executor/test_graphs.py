@@ -13,6 +13,7 @@ from executions import graph, ordered_placement
 from test_issuing import Stream, made_up  # noqa: F401
 
 from doppler.cluster import host
+from doppler.errors import InputError
 from doppler.executor import Cuda, ExecutionError, graphs, issuing
 from doppler.problem import Placement, build
 from doppler.trace import check
@@ -153,7 +154,7 @@ def strict_problem(name: str = "chainmm", num_devices: int = 4):
 def test_results_and_traces_are_right_in_every_replay(with_graphs, issued):
     with_graphs(1)
     problem = strict_problem()
-    with Cuda(queue="strict", verify=True).open(problem) as session:
+    with Cuda(queue="strict", graphs=True, verify=True).open(problem) as session:
         placements = [ordered_placement(problem, seed) for seed in range(3)]
         for placement in placements * 3:
             check(session.trace(placement))
@@ -161,10 +162,22 @@ def test_results_and_traces_are_right_in_every_replay(with_graphs, issued):
     assert [one.num_replays for one in Graph.made] == [2, 3, 3, 3]
 
 
+def test_nothing_is_captured_unless_it_is_asked_for(with_graphs, issued):
+    with_graphs(1)
+    problem = strict_problem()
+    with Cuda(queue="strict").open(problem) as session:
+        before = len(issued)
+        for _ in range(2):
+            session.trace(ordered_placement(problem, 0))
+    assert len(issued) == before + 2 and not Graph.made
+    with pytest.raises(InputError, match=r"^executor\.graphs: .*queue=strict, not priority$"):
+        Cuda(graphs=True)
+
+
 def test_what_runs_on_several_gpus_is_issued(with_graphs, issued):
     with_graphs(2)
     problem = strict_problem()
-    with Cuda(queue="strict", verify=True, warm_up=0).open(problem) as session:
+    with Cuda(queue="strict", graphs=True, verify=True, warm_up=0).open(problem) as session:
         for _ in range(3):
             check(session.trace(ordered_placement(problem, 0)))
         assert not Graph.made and len(issued) == 3
@@ -180,7 +193,7 @@ def test_a_kernel_that_cannot_be_captured_is_told_of_once_and_all_are_issued(
     with_graphs(1)
     problem = strict_problem("ffnn", 2)
     placement = ordered_placement(problem, 0)
-    with Cuda(queue="strict", verify=True).open(problem) as session:
+    with Cuda(queue="strict", graphs=True, verify=True).open(problem) as session:
         num_before = len(issued)
         Graph.refuses = session._memory._computations[int(placement.device[5])][5].parts[0].action
         with caplog.at_level(logging.WARNING):
@@ -206,7 +219,10 @@ def test_where_events_of_graphs_tell_no_time_all_are_issued(
 
     monkeypatch.setattr(Event, "elapsed_time", of_no_graph)
     problem = strict_problem("ffnn", 2)
-    with caplog.at_level(logging.WARNING), Cuda(queue="strict").open(problem) as session:
+    with (
+        caplog.at_level(logging.WARNING),
+        Cuda(queue="strict", graphs=True).open(problem) as session,
+    ):
         check(session.trace(ordered_placement(problem, 0)))
     assert len(issued) == 4 and len(caplog.messages) == 1
     assert "(not supported)" in caplog.messages[0]
@@ -217,7 +233,7 @@ def test_of_the_graphs_the_latest_are_kept(with_graphs, monkeypatch):
     monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
     problem = strict_problem("ffnn", 2)
     a, b, c = (ordered_placement(problem, seed) for seed in range(3))
-    with Cuda(queue="strict", warm_up=1).open(problem) as session:
+    with Cuda(queue="strict", graphs=True, warm_up=1).open(problem) as session:
         for placement in (a, b, a, c, a, b):
             session.trace(placement)
     assert [one.num_replays for one in Graph.made] == [3, 1, 1, 1], "a, b, c, b once more"
@@ -228,7 +244,7 @@ def test_equal_devices_in_another_order_are_another_graph(with_graphs):
     problem = strict_problem("chainmm", 2)
     device_V = np.zeros(problem.num_ops, dtype=np.int64)
     straight = Placement.make(problem, device_V)
-    with Cuda(queue="strict", warm_up=1).open(problem) as session:
+    with Cuda(queue="strict", graphs=True, warm_up=1).open(problem) as session:
         first = session.trace(straight)
         free = [
             v
@@ -250,7 +266,7 @@ def test_a_task_that_hangs_or_fails_in_a_replay_is_named(with_graphs, monkeypatc
     problem = strict_problem("ffnn", 2)
     placement = ordered_placement(problem, 0)
     told = rf"^op 5 \('.*'\) on device {problem.cluster.devices[placement.device[5]].name}: "
-    with Cuda(queue="strict", timeout_s=5000).open(problem) as session:
+    with Cuda(queue="strict", graphs=True, timeout_s=5000).open(problem) as session:
         check(session.trace(placement))
         action = session._memory._computations[int(placement.device[5])][5].parts[0].action
         monkeypatch.setattr(graphs, "time", clock)

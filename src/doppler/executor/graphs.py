@@ -128,11 +128,11 @@ def _marked(stream: Any) -> Mark:
 
 
 class Graphs:
-    """Runs of a session that are issued ahead: as graphs where that can be."""
+    """Runs of a session that are issued ahead: as graphs if it captures, and where that can be."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, captures: bool) -> None:
         self._kept: OrderedDict[bytes, Captured] = OrderedDict()
-        self._is_loaded = self._is_off = False
+        self._is_loaded, self._is_off = False, not captures
 
     def run(
         self, known_as: bytes, tasks: Tasks, actions: Sequence[StreamAction], timeout_s: float

@@ -75,12 +75,12 @@ class ExecutorSession:
         verify: bool,
         timeout_s: float,
         warm_up: int,
-        issue_ahead: bool,
+        ahead: Graphs | None,
         inputs: Mapping[str, torch.Tensor] | None,
     ) -> None:
         check_executable(problem.graph)
         self._describe_problem(problem, execution, timeout_s)
-        self._ahead = Graphs() if issue_ahead else None
+        self._ahead = ahead
         self._workers, self._devices = Workers(), devices
         acquire(devices.locks)
         # Also for a session that nobody closes: threads and locks do not outlive it.

@@ -10,6 +10,7 @@ import torch
 from doppler.errors import InputError
 from doppler.executor.devices import Cores, Devices
 from doppler.executor.gpus import Gpus
+from doppler.executor.graphs import Graphs
 from doppler.executor.session import ExecutorSession
 from doppler.options import Natural, PositiveSeconds, checked
 from doppler.problem import Problem
@@ -54,7 +55,7 @@ class _Executor:
         devices: Devices,
         inputs: Inputs | None,
         *,
-        issue_ahead: bool = False,
+        ahead: Graphs | None = None,
     ) -> ExecutorSession:
         if inputs is None:  # what is computed does not depend on hosts, what is measured does
             check_hosts(self, problem)
@@ -65,7 +66,7 @@ class _Executor:
             verify=self.verify,
             timeout_s=self.timeout_s,
             warm_up=self.warm_up,
-            issue_ahead=issue_ahead,
+            ahead=ahead,
             inputs=inputs,
         )
 
@@ -117,11 +118,19 @@ class Cuda(_Executor):
     """As Threads, on GPUs; where there are fewer than devices, on several streams of each.
 
     queue: strict ones are issued ahead (issuing.py), for kernels too short to be dispatched one by
-    one. Run on one GPU, not yet on several.
+    one. graphs: these are CUDA graphs, on one GPU (graphs.py), which nobody has run yet. All else
+    was run on one GPU, not yet on several.
     """
 
     queue: _Queue = "priority"
+    graphs: bool = False
     name: ClassVar[str] = "cuda"
+
+    def __post_init__(self) -> None:
+        if self.graphs and self.queue != "strict":
+            raise InputError(
+                f"executor.graphs: of what is issued ahead, executor.queue=strict, not {self.queue}"
+            )
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
         """See Threads.
@@ -134,7 +143,7 @@ class Cuda(_Executor):
             ExecutionRules(queue=self.queue),
             _gpus(problem),
             inputs,
-            issue_ahead=self.queue == "strict",
+            ahead=Graphs(captures=self.graphs) if self.queue == "strict" else None,
         )
 
 
