@@ -22,7 +22,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-class Schedule(NamedTuple):
+class Timed(NamedTuple):
     """A placement, and when its ops run, as estimated; no op ranks before its producers.
 
     seconds: of all; inf where it does not fit in memory.
@@ -59,7 +59,7 @@ class Window:
         rank_V[op_R[order_R]] = np.arange(self.begin, self.last)
 
 
-def window_of(problem: Problem, now: Schedule, begin: int, end: int, last: int) -> Window:
+def window_of(problem: Problem, now: Timed, begin: int, end: int, last: int) -> Window:
     """The ops of ranks ``begin`` to ``end`` free, those up to ``last`` where they are.
 
     A group of which not all ops are free stays, too. Where a window's op reads what is sent before
@@ -89,7 +89,7 @@ def window_of(problem: Problem, now: Schedule, begin: int, end: int, last: int) 
     return Window(problem=sub, placement=placement, begin=begin, last=last, number=at_X)
 
 
-def _free(problem: Problem, now: Schedule, begin: int, end: int) -> IntArray:
+def _free(problem: Problem, now: Timed, begin: int, end: int) -> IntArray:
     """The ops of these ranks but those whose groups have others."""
     op = now.ranked[begin:end]
     if not problem.has_groups:

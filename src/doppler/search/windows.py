@@ -19,7 +19,7 @@ from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep
 from doppler.search.estimating import in_order, open_estimates_of
-from doppler.search.window import Schedule, Window, window_of
+from doppler.search.window import Timed, Window, window_of
 from doppler.simulator import SimulatorSession, open_estimates
 
 IntArray = NDArray[np.int64]
@@ -96,10 +96,10 @@ class AnnealWindows:
     def _improved(
         self,
         estimates: SimulatorSession,
-        now: Schedule,
+        now: Timed,
         windows: Sequence[tuple[int, int]],
         rng: np.random.Generator,
-    ) -> Schedule:
+    ) -> Timed:
         """The schedule after some windows, each of them kept or not."""
         at_once = max(1, len(now.device) // _ONE_BY_ONE)
         for first in range(0, len(windows), at_once):
@@ -127,17 +127,17 @@ class AnnealWindows:
             return annealing.place(session, rng, initial=window.placement).placement
 
 
-def scheduled(estimates: SimulatorSession, device_V: IntArray, priority_V: IntArray) -> Schedule:
+def scheduled(estimates: SimulatorSession, device_V: IntArray, priority_V: IntArray) -> Timed:
     """When ops run, as estimated; no op is to rank before its producers."""
     seconds = float(estimates.measure(device_V[None], priority_V[None]).cost_s()[0])
     times: list[NDArray[np.void]] = []
     estimates.in_parallel(lambda _, state: times.append(state.tasks.copy()), 1)
     (task_V,) = times
     ranked = np.argsort(priority_V)
-    return Schedule(seconds, device_V, priority_V, ranked, task_V["start"], task_V["finish"])
+    return Timed(seconds, device_V, priority_V, ranked, task_V["start"], task_V["finish"])
 
 
-def by_time(estimates: SimulatorSession, now: Schedule) -> Schedule:
+def by_time(estimates: SimulatorSession, now: Timed) -> Timed:
     """The same ranked by start, so that neighbours run at one time, unless it then takes longer."""
     priority_V = np.empty_like(now.priority)
     priority_V[np.lexsort((now.priority, now.start))] = np.arange(len(priority_V))
