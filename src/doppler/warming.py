@@ -34,7 +34,7 @@ from doppler.errors import InputError
 from doppler.graph import synthetic
 from doppler.policies import DualPolicy, PaperPolicy, Policy, StepwiseDualPolicy
 from doppler.problem import Placement, Problem, build
-from doppler.search import AnnealEstimates, Combined, SearchStep
+from doppler.search import AnnealEstimates, AnnealWindows, Combined, SearchStep
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.system import Measurement, Session, System
 from doppler.trace import Trace
@@ -113,7 +113,7 @@ def _parts() -> dict[str, Callable[[], None]]:
         "list schedulers": partial(warm_up, plain, schedulers),
         "clustering": partial(warm_up, plain, [Clustering(evaluations=1)]),
         **{f"annealing on {each.name}": partial(warm_up, each, [annealing]) for each in simulators},
-        "annealing on estimates": partial(warm_up, plain, [alone(estimates)]),
+        "annealing on estimates": partial(warm_up, plain, [alone(estimates, AnnealWindows())]),
         "annealing on executors": partial(warm_up, measured, [annealing]),
         "policies": partial(warm_up, plain, policy=dual),
         "policies that see every step": partial(warm_up, plain, policy=stepwise),

@@ -28,6 +28,7 @@ from doppler.problem import Problem, build
 from doppler.search import (
     AnnealEstimates,
     AnnealFromBest,
+    AnnealWindows,
     BestSoFar,
     Budget,
     Episodes,
@@ -52,6 +53,8 @@ _SECONDS, _LEAST_SEARCH = 60.0, 0.2
 # On graphs of more ops a few seconds of search are behind what the policy places at once.
 _LARGE = 8_000
 _EXACT = 1e-9  # sums of the same seconds in another order differ in their last digits
+# Steps that compile something; windows compile it on problems of any size.
+_COMPILED = (PlaceAgain, InParts, AnnealFromBest, AnnealWindows)
 _Method = str | Baseline | Sequence[SearchStep]
 
 
@@ -92,9 +95,10 @@ def place(
         example_kwargs: what else the module is called with, by keyword.
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
-        method: auto (clusterings and list schedulers, then annealing from the best of them; of more
-            than 8,000 ops what the policy places at once comes first), policy
-            (its episodes, searched on estimates, then annealing), the name of a baseline in
+        method: auto (clusterings and list schedulers, then annealing from the best of them, of
+            graphs of 2,000 ops or more in windows first; of more than 8,000 what the policy places
+            at once comes before), policy (its episodes, searched on estimates, then annealing, in
+            windows too), the name of a baseline in
             conf/baseline, a baseline of your own, which takes what it takes, or a list of steps
             (doppler.search).
         policy: for ``method="policy"``: a checkpoint, or a policy, instead of the one that comes
@@ -223,7 +227,7 @@ def _chosen(
         steps = steps_of(method, budget)
         return lambda problem: [
             *(_at_once(problem) if method == "auto" else []),
-            *KeepToHosts.before(steps, problem),
+            *KeepToHosts.before(_in_windows(method, steps, problem), problem),
         ]
     if isinstance(method, Sequence):
         if not method or not all(hasattr(step, "search") for step in method):
@@ -239,6 +243,11 @@ def _at_once(problem: Problem) -> list[SearchStep]:
     return [GreedyEpisode(policy=load_policy(), views=mergings(make_view(problem)))]
 
 
+def _in_windows(method: str, steps: Sequence[SearchStep], problem: Problem) -> Sequence[SearchStep]:
+    """With windows on large graphs; whoever names a baseline has that alone."""
+    return AnnealWindows.within(steps, problem) if method == "auto" else steps
+
+
 def _name(method: _Method) -> str:
     if isinstance(method, str):
         return method
@@ -251,7 +260,7 @@ def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     """Compile what the steps run, so that no second of the search goes there."""
     policies = [step.policy for step in steps if isinstance(step, GreedyEpisode)]
     baselines: list[Any] = [step.baseline for step in steps if isinstance(step, PlaceOnce)]
-    others = [step for step in steps if isinstance(step, PlaceAgain | InParts | AnnealFromBest)]
+    others = [step for step in steps if isinstance(step, _COMPILED)]
     estimates = [_without_policy(step) for step in steps if isinstance(step, AnnealEstimates)]
     if any(isinstance(step, KeepToHosts) for step in steps):
         baselines.append(HEFT(evaluations=1))

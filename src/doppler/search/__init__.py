@@ -24,6 +24,7 @@ from doppler.search.steps import (
     PlaceAgain,
     PlaceOnce,
 )
+from doppler.search.windows import AnnealWindows
 
 __all__ = [
     "EPISODE",
@@ -33,6 +34,7 @@ __all__ = [
     "NO_EFFORT",
     "AnnealEstimates",
     "AnnealFromBest",
+    "AnnealWindows",
     "BestSoFar",
     "Budget",
     "Combined",

@@ -18,6 +18,7 @@ from doppler.resources import resource
 from doppler.search.engine import Budget, SearchStep
 from doppler.search.estimating import Episodes
 from doppler.search.steps import GreedyEpisode, KeepToHosts, PlaceAgain, PlaceOnce
+from doppler.search.windows import AnnealWindows
 
 # What the method "auto" is: a file of conf/baseline.
 _AUTO = "portfolio"
@@ -74,7 +75,7 @@ def policy_steps(settings: DictConfig, policy: Policy, view: View) -> Sequence[S
 
     Its greedy placement of the merging that is best by estimates; then the best of what it and
     list schedulers draw, made better on estimates before it is executed (docs/pretrained.md); then
-    annealing from the best of it.
+    annealing from the best of it, on a large graph of windows first.
 
     Args:
         settings: conf/search.
@@ -83,6 +84,7 @@ def policy_steps(settings: DictConfig, policy: Policy, view: View) -> Sequence[S
     """
     greedy = GreedyEpisode(policy=policy, views=mergings(view))
     rest = [estimates_step(settings, policy, view), instantiate(settings.anneal)]
+    rest = AnnealWindows.within(rest, view.problem)
     return [greedy, *KeepToHosts.before(rest, view.problem)]
 
 

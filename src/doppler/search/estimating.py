@@ -204,7 +204,7 @@ class AnnealEstimates:
             cold=self.cold,
             devices=self.devices,
         )
-        result = annealing.place(estimates, rng, initial=_in_order(estimates.problem, start))
+        result = annealing.place(estimates, rng, initial=in_order(estimates.problem, start))
         if not np.isfinite(result.makespan_s):
             return start
         source = f"{start.source.removesuffix(_ESTIMATED)}{_ESTIMATED}"
@@ -220,7 +220,7 @@ def _exchanged(
     return best_by_estimates(estimates, [(device_BV, priority_BV)])[0]
 
 
-def _in_order(problem: Problem, found: Found) -> Placement:
+def in_order(problem: Problem, found: Found) -> Placement:
     """The same placement, but no op of it comes before its producers: estimates need that."""
     assert found.placement is not None
     taught = TaughtPlacement.of(problem, found.placement)
