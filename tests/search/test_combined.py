@@ -286,7 +286,7 @@ def test_a_policy_is_asked_for_its_greedy_placements_first():
     unseen = policy_steps(settings, policy, view)
     assert [type(step) for step in unseen] == [GreedyEpisode, AnnealEstimates, AnnealFromBest]
     assert [kind.merged for kind in unseen[1].drafts[:2]] == [False, True]
-    others = ["clustering", "etf_queued", "etf", "heft"]
+    others = ["clustering", "etf_queued", "etf"]
     assert [kind.name for kind in unseen[1].drafts[2:]] == others
     for seen, expected in zip(unseen[0].views, mergings(view), strict=True):
         for one, other in zip(seen.arrays, expected.arrays, strict=True):

@@ -8,11 +8,20 @@ from plain_schedule import with_less_memory
 from problems import hosted_problem, random_problem, restricted_problem
 
 import doppler
+from doppler.baselines import HEFT
 from doppler.cluster import preset
 from doppler.graph import synthetic
 from doppler.memory import MODES
 from doppler.problem import Placement, Problem, build, topological_priority
-from doppler.search import AnnealFromBest, AnnealWindows, BestSoFar, Budget, search, windows
+from doppler.search import (
+    AnnealFromBest,
+    AnnealWindows,
+    BestSoFar,
+    Budget,
+    PlaceOnce,
+    search,
+    windows,
+)
 from doppler.search.window import window_of
 from doppler.search.windows import scheduled
 from doppler.simulator import WorkConserving, open_estimates
@@ -117,9 +126,9 @@ def test_what_does_not_fit_is_not_kept():
     problem = with_less_memory(random_problem(5, num_ops=39, num_devices=4), 0.4)
     best = improved(problem)
     with WorkConserving().open(problem) as session:
-        if best.placement is not None:
-            found = best.placement
-            assert session.measure(found.device[None], found.priority[None]).feasible[0]
+        found = best.placement
+        assert found is not None
+        assert session.measure(found.device[None], found.priority[None]).feasible[0]
 
 
 def test_without_a_placement_or_a_simulator_that_keeps_orders_nothing_is_done():
@@ -141,10 +150,11 @@ def test_without_a_placement_or_a_simulator_that_keeps_orders_nothing_is_done():
 
 def test_searches_of_large_graphs_have_windows_before_their_last_step(monkeypatch):
     anneal = AnnealFromBest(hot=0.1, cold=0.1)
-    assert AnnealWindows.within([anneal], PROBLEM) == [anneal]
+    before = PlaceOnce(baseline=HEFT(evaluations=1), share=0.5)
+    assert AnnealWindows.within([before, anneal], PROBLEM) == [before, anneal]
     monkeypatch.setattr(windows, "_LEAST_OPS", 100)
-    assert AnnealWindows.within([anneal], PROBLEM) == [AnnealWindows(), anneal]
-    full = [replace(anneal, share=0.7), anneal]
-    assert AnnealWindows.within(full, PROBLEM) == full
+    assert AnnealWindows.within([before, anneal], PROBLEM) == [before, AnnealWindows(), anneal]
+    for alone in ([anneal], [before, before], [replace(before, share=0.7), anneal]):
+        assert AnnealWindows.within(alone, PROBLEM) == alone
     placed = doppler.place(PROBLEM.graph, cluster="h100x8", evaluations=40)
     assert placed.evaluations == 40

@@ -227,7 +227,7 @@ def _chosen(
         steps = steps_of(method, budget)
         return lambda problem: [
             *(_at_once(problem) if method == "auto" else []),
-            *KeepToHosts.before(_in_windows(method, steps, problem), problem),
+            *KeepToHosts.before(AnnealWindows.within(steps, problem), problem),
         ]
     if isinstance(method, Sequence):
         if not method or not all(hasattr(step, "search") for step in method):
@@ -241,11 +241,6 @@ def _at_once(problem: Problem) -> list[SearchStep]:
     if problem.num_ops <= _LARGE:
         return []
     return [GreedyEpisode(policy=load_policy(), views=mergings(make_view(problem)))]
-
-
-def _in_windows(method: str, steps: Sequence[SearchStep], problem: Problem) -> Sequence[SearchStep]:
-    """With windows on large graphs; whoever names a baseline has that alone."""
-    return AnnealWindows.within(steps, problem) if method == "auto" else steps
 
 
 def _name(method: _Method) -> str:

@@ -13,6 +13,7 @@ from doppler.problem import Placement
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import Budget, SearchStep, check_shares, search
 from doppler.search.steps import KeepToHosts
+from doppler.search.windows import AnnealWindows
 from doppler.system import Session
 
 
@@ -40,7 +41,7 @@ class Combined:
         seed = int(rng.integers(2**62))
         best = BestSoFar(session=session, confirmations=self.confirmations, seed=seed)
         problem = session.problem
-        steps = KeepToHosts.before(self.steps, problem)
+        steps = KeepToHosts.before(AnnealWindows.within(self.steps, problem), problem)
         search(steps, best, Budget(evaluations=self.evaluations), rng)
         anywhere = problem.group_seconds.argmin(axis=1)  # where nothing was found that fits
         return SearchResult(

@@ -19,6 +19,7 @@ from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep
 from doppler.search.estimating import in_order, open_estimates_of
+from doppler.search.steps import AnnealFromBest
 from doppler.search.window import Timed, Window, window_of
 from doppler.simulator import SimulatorSession, open_estimates
 
@@ -60,11 +61,16 @@ class AnnealWindows:
 
     @classmethod
     def within(cls, steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
-        """The steps, on a large graph this one before the last where a share is left."""
+        """The steps, on a large graph this one before annealing that ends them.
+
+        Only where others come first, and where a share is left.
+        """
         own = cls()
         taken = sum(step.share or 0.0 for step in (own, *steps))
-        is_large = problem.num_ops >= _LEAST_OPS
-        return [*steps[:-1], own, *steps[-1:]] if is_large and taken <= 1.0 else list(steps)
+        anneals = len(steps) > 1 and isinstance(steps[-1], AnnealFromBest)
+        if problem.num_ops < _LEAST_OPS or not anneals or taken > 1.0:
+            return list(steps)
+        return [*steps[:-1], own, steps[-1]]
 
     def search(
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
