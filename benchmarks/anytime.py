@@ -39,6 +39,7 @@ from doppler.search import (
     search,
     search_settings,
     steps_of,
+    suited,
 )
 from doppler.simulator import WorkConserving
 from doppler.warming import warm_up
@@ -53,6 +54,10 @@ GROUPS = {
     "10,000 ops": (
         "workload=synthetic workload.family=layered,random,stencil,elimination "
         "workload.num_ops=10000 workload.transfer_ratio=0.5 workload.seed=21 cluster=h100x8",
+    ),
+    "100,000 ops": (
+        "workload=synthetic workload.family=layered,random,stencil,elimination "
+        "workload.num_ops=100000 workload.transfer_ratio=0.5 workload.seed=21 cluster=h100x8",
     ),
 }
 POLICY, SOLVER = "doppler", "cp_sat"
@@ -91,7 +96,7 @@ def searched(method: str, problem: Problem, budget: Budget, seed: int, policy: P
                 view = make_view(problem)
                 steps = policy_steps(search_settings(), policy, view)
             else:
-                steps = steps_of(method, budget)
+                steps = suited(steps_of(method, budget), problem)
             if budget.seconds is not None:
                 spent_s = time.perf_counter() - begin_s
                 budget = Budget(seconds=max(budget.seconds - spent_s, 1e-6))

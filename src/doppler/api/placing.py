@@ -43,6 +43,7 @@ from doppler.search import (
     search,
     search_settings,
     steps_of,
+    suited,
 )
 from doppler.simulator import WorkConserving
 from doppler.system import System
@@ -227,7 +228,7 @@ def _chosen(
         steps = steps_of(method, budget)
         return lambda problem: [
             *(_at_once(problem) if method == "auto" else []),
-            *KeepToHosts.before(AnnealWindows.within(steps, problem), problem),
+            *suited(steps, problem),
         ]
     if isinstance(method, Sequence):
         if not method or not all(hasattr(step, "search") for step in method):

@@ -1,7 +1,7 @@
 """One search engine under one budget: steps from the best placement so far on."""
 
 from doppler.search.best_so_far import NOTHING, BestSoFar, Found
-from doppler.search.combined import Combined
+from doppler.search.combined import Combined, suited
 from doppler.search.configured import (
     estimates_step,
     load_policy,
@@ -56,4 +56,5 @@ __all__ = [
     "search_settings",
     "seeded_generator",
     "steps_of",
+    "suited",
 ]

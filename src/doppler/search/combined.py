@@ -9,12 +9,17 @@ import numpy as np
 from doppler.baselines import SearchResult
 from doppler.errors import InputError
 from doppler.options import BatchOrNone, Count, checked
-from doppler.problem import Placement
+from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import Budget, SearchStep, check_shares, search
 from doppler.search.steps import KeepToHosts
 from doppler.search.windows import AnnealWindows
 from doppler.system import Session
+
+
+def suited(steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
+    """The steps, and what several hosts and large graphs ask for, of every method alike."""
+    return KeepToHosts.before(AnnealWindows.within(steps, problem), problem)
 
 
 @checked
@@ -41,8 +46,7 @@ class Combined:
         seed = int(rng.integers(2**62))
         best = BestSoFar(session=session, confirmations=self.confirmations, seed=seed)
         problem = session.problem
-        steps = KeepToHosts.before(AnnealWindows.within(self.steps, problem), problem)
-        search(steps, best, Budget(evaluations=self.evaluations), rng)
+        search(suited(self.steps, problem), best, Budget(evaluations=self.evaluations), rng)
         anywhere = problem.group_seconds.argmin(axis=1)  # where nothing was found that fits
         return SearchResult(
             placement=best.placement or Placement.make(problem, anywhere),

@@ -15,10 +15,10 @@ from doppler.errors import InputError
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED, load_policy_weights
 from doppler.resources import resource
+from doppler.search.combined import suited
 from doppler.search.engine import Budget, SearchStep
 from doppler.search.estimating import Episodes
-from doppler.search.steps import GreedyEpisode, KeepToHosts, PlaceAgain, PlaceOnce
-from doppler.search.windows import AnnealWindows
+from doppler.search.steps import GreedyEpisode, PlaceAgain, PlaceOnce
 
 # What the method "auto" is: a file of conf/baseline.
 _AUTO = "portfolio"
@@ -84,8 +84,7 @@ def policy_steps(settings: DictConfig, policy: Policy, view: View) -> Sequence[S
     """
     greedy = GreedyEpisode(policy=policy, views=mergings(view))
     rest = [estimates_step(settings, policy, view), instantiate(settings.anneal)]
-    rest = AnnealWindows.within(rest, view.problem)
-    return [greedy, *KeepToHosts.before(rest, view.problem)]
+    return [greedy, *suited(rest, view.problem)]
 
 
 def estimates_step(settings: DictConfig, policy: Policy, view: View) -> SearchStep:
