@@ -5,12 +5,14 @@ and numbers of devices. Shape suffixes: V ops, E edges, R regions, D devices, L 
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
+from threadpoolctl import ThreadpoolController
 
 from doppler.baselines.list_scheduling import tie_seconds
 from doppler.graph.levels import depth, longest_paths
@@ -218,13 +220,21 @@ def _step(weights: sp.csr_array, retention: float, num_ops: int) -> sp.csr_array
     return (retention * (inverse @ weights @ inverse)).tocsr()
 
 
+@cache
+def _linear_algebra() -> ThreadpoolController:
+    """The libraries that are loaded: to look for them takes longer than to use them."""
+    return ThreadpoolController()
+
+
 def _whole_series(step_VV: FloatArray) -> FloatArray:
     """sum_k (a S)^k, its columns summing to 1, without negligible entries."""
     # I - a S is symmetric and positive definite: half the work of a general inverse.
     factorise, invert = get_lapack_funcs(("potrf", "potri"), dtype=np.float64)
-    factor, failed = factorise(np.identity(len(step_VV)) - step_VV, lower=1)
-    assert not failed, "retentions are below 1"
-    lower, _ = invert(factor, lower=1)  # what is above the diagonal is 0
+    # Beside another busy process its threads would wait for each other ten times as long.
+    with _linear_algebra().limit(limits=1, user_api="blas"):
+        factor, failed = factorise(np.identity(len(step_VV)) - step_VV, lower=1)
+        assert not failed, "retentions are below 1"
+        lower, _ = invert(factor, lower=1)  # what is above the diagonal is 0
     total = lower + lower.T
     np.fill_diagonal(total, lower.diagonal())
     total /= total.sum(axis=0)
