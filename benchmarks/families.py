@@ -52,15 +52,22 @@ METHODS = ("policy", "at once", "without policy")
 
 
 @dataclass(frozen=True)
+class Kind:
+    """Which problem it is."""
+
+    family: str
+    num_ops: int
+    ratio: float
+
+
+@dataclass(frozen=True)
 class Cell:
     """A problem.
 
     over: by method, the makespan over that of the best heuristic. cpu_s: seconds to find it.
     """
 
-    family: str
-    num_ops: int
-    ratio: float
+    kind: Kind
     over: dict[str, float]
     cpu_s: dict[str, float]
 
@@ -101,14 +108,12 @@ def methods_of(problem: Problem, policy: Policy) -> Iterator[tuple[str, float, f
         yield name, seconds, time.process_time() - begin_s
 
 
-def cells(options: argparse.Namespace, policy: Policy) -> Iterator[Cell]:
-    """All problems that fit on their machine, measured."""
+def problems_by_kind(
+    clusters: Sequence[str], ops: Sequence[int], ratios: Sequence[float], seeds: Sequence[int]
+) -> Iterator[tuple[Kind, Problem]]:
+    """All problems that fit on their machine, of all families."""
     for cluster, num_ops, ratio, family, seed in product(
-        options.clusters,
-        options.ops,
-        options.ratios,
-        (*FAMILIES, *UNSEEN),
-        range(FIRST_SEED, FIRST_SEED + options.seeds),
+        clusters, ops, ratios, (*FAMILIES, *UNSEEN), seeds
     ):
         line = (
             f"workload=synthetic workload.family={family} workload.num_ops={num_ops} "
@@ -119,10 +124,17 @@ def cells(options: argparse.Namespace, policy: Policy) -> Iterator[Cell]:
         except InputError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
+        yield Kind(family, num_ops, ratio), problem
+
+
+def cells(options: argparse.Namespace, policy: Policy) -> Iterator[Cell]:
+    """All of them, measured."""
+    seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
+    for kind, problem in problems_by_kind(options.clusters, options.ops, options.ratios, seeds):
         to_beat_s = heuristics_s(problem)
         found = list(methods_of(problem, policy))
         over = {name: seconds / to_beat_s for name, seconds, _ in found}
-        yield Cell(family, num_ops, ratio, over, {name: cpu_s for name, _, cpu_s in found})
+        yield Cell(kind, over, {name: cpu_s for name, _, cpu_s in found})
 
 
 def mean(chosen: Sequence[Cell], method: str) -> str:
@@ -139,20 +151,20 @@ def mean(chosen: Sequence[Cell], method: str) -> str:
 
 def print_tables(found: Sequence[Cell]) -> None:
     """Over all, by ratio and size, and by family and ratio."""
-    seen = [cell for cell in found if cell.family in FAMILIES]
-    unseen = [cell for cell in found if cell.family in UNSEEN]
+    seen = [cell for cell in found if cell.kind.family in FAMILIES]
+    unseen = [cell for cell in found if cell.kind.family in UNSEEN]
     print("| problems | n |", " | ".join(METHODS), "|")
     print("| --- | ---: |", " ---: |" * len(METHODS))
     rows = {"families of the training set": seen, "other families": unseen}
     for ratio, num_ops in product(
-        sorted({one.ratio for one in found}), sorted({one.num_ops for one in found})
+        sorted({one.kind.ratio for one in found}), sorted({one.kind.num_ops for one in found})
     ):
         rows[f"ratio {ratio:g}, {num_ops:,} ops"] = [
-            one for one in found if (one.ratio, one.num_ops) == (ratio, num_ops)
+            one for one in found if (one.kind.ratio, one.kind.num_ops) == (ratio, num_ops)
         ]
-    for family, ratio in product((*FAMILIES, *UNSEEN), sorted({one.ratio for one in found})):
+    for family, ratio in product((*FAMILIES, *UNSEEN), sorted({one.kind.ratio for one in found})):
         rows[f"{family}, ratio {ratio:g}"] = [
-            one for one in found if (one.family, one.ratio) == (family, ratio)
+            one for one in found if (one.kind.family, one.kind.ratio) == (family, ratio)
         ]
     for name, chosen in rows.items():
         if chosen:
@@ -160,8 +172,8 @@ def print_tables(found: Sequence[Cell]) -> None:
     print()
     print("| CPU seconds of one placement, median |", " | ".join(METHODS), "|")
     print("| --- |", " ---: |" * len(METHODS))
-    for num_ops in sorted({one.num_ops for one in found}):
-        chosen = [one for one in found if one.num_ops == num_ops]
+    for num_ops in sorted({one.kind.num_ops for one in found}):
+        chosen = [one for one in found if one.kind.num_ops == num_ops]
         medians = (f"{np.median([one.cpu_s[m] for one in chosen]):.3f}" for m in METHODS)
         print(f"| {num_ops:,} ops |", " | ".join(medians), "|")
 

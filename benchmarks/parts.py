@@ -12,7 +12,7 @@ of the whole policy on the same problem: geometric means over problems and seeds
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -20,18 +20,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.families import FAMILIES, PROJECT, UNSEEN, searched
+from benchmarks.families import PROJECT, problems_by_kind, searched
 from hydra import initialize_config_dir
 
 from doppler.episode import make_view, mergings
-from doppler.errors import InputError
-from doppler.experiment.problem_set import problems_of
 from doppler.policies import DualPolicy, Policy
 from doppler.policies.weights import load_policy_weights
 from doppler.problem import Problem
 from doppler.search import GreedyEpisode, estimates_step, search_settings
 
-FIRST_SEED = 501
+FIRST_SEED, CLUSTERS, RATIOS = 501, ("h100x8", "mixed"), (0.1, 1.0, 10.0)
 SET = ("training_set=families",)
 COLUMNS = ("policy", "at once")
 
@@ -86,25 +84,6 @@ def weights_of(name: str, variant: Variant, seed: int, options: argparse.Namespa
     return checkpoint
 
 
-def problems(options: argparse.Namespace) -> Iterator[Problem]:
-    """Those of families.py, of other seeds."""
-    for cluster, num_ops, ratio, family, seed in product(
-        ("h100x8", "mixed"),
-        options.ops,
-        (0.1, 1.0, 10.0),
-        (*FAMILIES, *UNSEEN),
-        range(FIRST_SEED, FIRST_SEED + options.problem_seeds),
-    ):
-        line = (
-            f"workload=synthetic workload.family={family} workload.num_ops={num_ops} "
-            f"workload.transfer_ratio={ratio} workload.seed={seed} cluster={cluster}"
-        )
-        try:
-            yield from problems_of((line,), "parts")
-        except InputError as error:
-            print(f"left out: {error}", file=sys.stderr)
-
-
 def found_by(policy: Policy, merges: bool, problem: Problem) -> list[float]:
     """Makespans, a column each."""
     view = make_view(problem)
@@ -152,7 +131,8 @@ def main() -> None:
         policies.setdefault(name, []).append(policy)
     found: dict[str, list[list[list[float]]]] = {name: [] for name in VARIANTS}
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
-        for problem in problems(options):
+        seeds = range(FIRST_SEED, FIRST_SEED + options.problem_seeds)
+        for _, problem in problems_by_kind(CLUSTERS, options.ops, RATIOS, seeds):
             for name, variant in VARIANTS.items():
                 rows = [found_by(one, variant.merges, problem) for one in policies[name]]
                 found[name].append(rows)

@@ -107,14 +107,14 @@ def _results(cells: Cells) -> str:
     )
 
 
-def _overhead(cells: Cells) -> str:
-    modes = [f"{cells('chain', one)} us {one}" for one in cells.columns]
-    return f"An op of a chain that changes the device at every op costs {', '.join(modes)}."
+def _chain(unit: str) -> Callable[[Cells], str]:
+    """What an op of a chain that changes the device at every op costs in each mode."""
 
+    def told(cells: Cells) -> str:
+        modes = [f"{cells('chain', one)} {unit} {one}" for one in cells.columns]
+        return f"An op of a chain that changes the device at every op costs {', '.join(modes)}."
 
-def _graphs(cells: Cells) -> str:
-    modes = [f"{cells('chain', one)} ms {one}" for one in cells.columns]
-    return f"An op of a chain costs {', '.join(modes)}."
+    return told
 
 
 def _agents(cells: Cells) -> str:
@@ -175,8 +175,8 @@ PARTS = (
         ("executing", "results"),
         _results,
     ),
-    Part("overhead", "microseconds per op", 35, ("executing", "overhead"), _overhead),
-    Part("graphs", "milliseconds per op, CUDA graphs", 25, ("executing", "graphs"), _graphs),
+    Part("overhead", "microseconds per op", 35, ("executing", "overhead"), _chain("us")),
+    Part("graphs", "milliseconds per op, CUDA graphs", 25, ("executing", "graphs"), _chain("ms")),
     Part("whole_runs", "milliseconds per run", 30, ("executing", "whole_runs"), _whole_runs),
     Part("agents", "two agents, and what a message costs", 60, ("agents", "agents"), _agents),
     Part("machine", "what a device can do", 15, ("executing", "machine"), _machine),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from executions import check_runs, ordered_placement, problem
-from test_hosts import disturbed
+from test_hosts import disturbed, said_of_a_lost_agent
 
 from doppler.errors import InputError
 from doppler.executor import ExecutionError, Hosts
@@ -96,16 +96,7 @@ def test_an_agent_that_dies_or_hangs_is_named_and_a_restart_goes_on(agents_with,
     system = Hosts(agents=2, devices="gpus", warm_up=0, timeout_s=1.0, restarts=1, verify=True)
     with system.open(of) as session:
         session.trace(placement)
-        os.kill(session._group.members[1].pid, number)
-        check(session.trace(placement))
-        member = session._group.members[1]
-        os.kill(member.pid, number)
-        why = "was ended by SIGKILL" if number == signal.SIGKILL else "does not answer for 1 s"
-        with pytest.raises(ExecutionError) as error:
-            session.trace(placement)
-        said = str(error.value)
-        assert said.startswith(f"host 1 ({member.host}, process {member.pid}): {why} at op ")
-        assert "\n" not in said
+        said_of_a_lost_agent(session, placement, number)
 
 
 def test_a_message_that_is_lost_is_named(agents_with):

@@ -210,22 +210,28 @@ def test_an_op_that_cannot_be_planned_is_named():
         Hosts(agents=2).open(of, inputs=wrong)
 
 
+def said_of_a_lost_agent(session, placement: Placement, number: signal.Signals) -> str:
+    """A run goes on after the second agent's first end; what the line says after its next."""
+    os.kill(session._group.members[1].pid, number)
+    check(session.trace(placement))
+    member = session._group.members[1]
+    os.kill(member.pid, number)
+    why = "was ended by SIGKILL" if number == signal.SIGKILL else "does not answer for 1 s"
+    with pytest.raises(ExecutionError) as error:
+        session.trace(placement)
+    said = str(error.value)
+    assert said.startswith(f"host 1 ({member.host}, process {member.pid}): {why} at op ")
+    assert "\n" not in said
+    return said
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_an_agent_that_dies_or_hangs_is_named_with_its_op_and_a_restart_goes_on(number):
     of = problem("cholesky", 4)
     placement = ordered_placement(of, 0)
     with Hosts(agents=2, warm_up=0, timeout_s=1.0, restarts=1, verify=True).open(of) as session:
         disturbed(session, delay_s=0.5)
-        os.kill(session._group.members[1].pid, number)
-        check(session.trace(placement))
-        member = session._group.members[1]
-        os.kill(member.pid, number)
-        why = "was ended by SIGKILL" if number == signal.SIGKILL else "does not answer for 1 s"
-        with pytest.raises(ExecutionError) as error:
-            session.trace(placement)
-        said = str(error.value)
-        assert said.startswith(f"host 1 ({member.host}, process {member.pid}): {why} at op ")
-        assert " on device cpu:" in said and "\n" not in said
+        assert " on device cpu:" in said_of_a_lost_agent(session, placement, number)
 
 
 def test_agents_are_told_of_and_shared():
