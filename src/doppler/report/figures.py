@@ -55,7 +55,7 @@ def save_curves(
         axes.set_yscale("log")
         _tick_budgets(axes, ends)
         _dress(axes, "episodes", f"makespan ({symbol})")
-        axes.yaxis.set_minor_formatter("{x:.3g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
         axes.set_title(name, fontsize=10, color=_INK, loc="left")
     _finish(figure, figure.axes[0], title, path)
     return True
