@@ -26,7 +26,7 @@ from hydra import initialize_config_dir
 from hydra.utils import instantiate
 
 from doppler.baselines import ETF, HEFT, Clustering, QueuedETF
-from doppler.episode import make_view, mergings
+from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.experiment.problem_set import problems_of
 from doppler.policies import Policy
@@ -98,7 +98,7 @@ def methods_of(problem: Problem, policy: Policy) -> Iterator[tuple[str, float, f
     for name in METHODS:
         begin_s = time.process_time()
         if name == "policy":
-            step: SearchStep = GreedyEpisode(policy=policy, views=mergings(make_view(problem)))
+            step: SearchStep = GreedyEpisode.of(policy, make_view(problem))
         elif name == "at once":
             step = estimates_step(settings, policy, make_view(problem))
         else:

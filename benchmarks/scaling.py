@@ -32,7 +32,7 @@ import training
 from doppler.baselines import HEFT
 from doppler.baselines.bounds import lower_bound
 from doppler.cluster import preset
-from doppler.episode import make_view, mergings
+from doppler.episode import make_view
 from doppler.graph.synthetic import FAMILIES, synthetic
 from doppler.problem import Problem, build
 from doppler.search import BestSoFar, GreedyEpisode, load_policy
@@ -69,7 +69,7 @@ def placed(problem: Problem) -> tuple[float, float]:
     with WorkConserving().open(problem) as session:
         begin_s = time.process_time()
         best = BestSoFar(session=session, confirmations=0, seed=0)
-        step = GreedyEpisode(policy=policy, views=mergings(make_view(problem)))
+        step = GreedyEpisode.of(policy, make_view(problem))
         step.search(best, 1, np.random.default_rng(0))
         return best.seconds, time.process_time() - begin_s
 

@@ -31,7 +31,7 @@ from doppler.cluster import preset
 from doppler.einsum import Auto, FewestElements, Program, load_program, lower
 from doppler.einsum.decomposition.repeats import shorten
 from doppler.einsum.differentiation import training_program
-from doppler.episode import make_view, mergings
+from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.problem import Placement, Problem, build
 from doppler.search import BestSoFar, GreedyEpisode, load_policy
@@ -139,8 +139,8 @@ def searched(problem: Problem, seconds: float) -> Iterator[tuple[str, float, flo
     many = {f"HEFT, {ways} ways to use hosts": HEFT(evaluations=ways)} if ways > 1 else {}
     with WorkConserving().open(problem) as session:
         best = BestSoFar(session=session, confirmations=0, seed=0)
-        views = mergings(make_view(problem))
-        GreedyEpisode(policy=policy, views=views).search(best, 1, np.random.default_rng(0))
+        step = GreedyEpisode.of(policy, make_view(problem))
+        step.search(best, 1, np.random.default_rng(0))
         if best.placement is not None:  # it fits in memory
             yield judged("policy, at once", problem, best.placement, begin_s)
         for name, baseline in {**BASELINES, **many}.items():

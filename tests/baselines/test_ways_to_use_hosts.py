@@ -8,9 +8,17 @@ import doppler
 from doppler.baselines import ETF, HEFT, Clustering, Judge, QueuedETF
 from doppler.baselines.hosts import confined, num_ways, using_hosts
 from doppler.cluster import preset
+from doppler.episode import make_view, mergings
 from doppler.graph import synthetic
 from doppler.problem import build, topological_priority
-from doppler.search import AnnealFromBest, Combined, KeepToHosts
+from doppler.search import (
+    AnnealFromBest,
+    BestSoFar,
+    Combined,
+    GreedyEpisode,
+    KeepToHosts,
+    load_policy,
+)
 from doppler.simulator import WorkConserving
 
 
@@ -112,3 +120,28 @@ def test_no_more_is_executed_than_allowed_and_shares_are_kept():
     assert len(KeepToHosts.before([anneal], several)) == 2
     one = random_problem(0, num_ops=10, num_devices=3)
     assert KeepToHosts.before([anneal], one) == [anneal]
+
+
+def test_a_policy_places_for_each_way_to_use_hosts():
+    graph = synthetic(family="stencil", num_ops=120, transfer_ratio=3.0, seed=1)
+    problem, policy = build(graph, preset(name="dgx_h100x16")), load_policy()
+    view = make_view(problem)
+    told = GreedyEpisode.of(policy, view)
+    first = mergings(view)
+    for one, expected in zip(told.views, first, strict=False):
+        np.testing.assert_array_equal(one.arrays.group, expected.arrays.group)
+    hosts = np.array(problem.cluster.hosts)
+    rng = np.random.default_rng(0)
+    others = [policy.rollout(one, 1, 0.0, rng).placements()[0] for one in told.views[len(first) :]]
+    assert {len(set(hosts[device_BV[0]])) for device_BV in others} == {1, 2}
+
+    def found_s(step: GreedyEpisode) -> float:
+        with WorkConserving().open(problem) as session:
+            best = BestSoFar(session=session, confirmations=0, seed=0)
+            step.search(best, 1, np.random.default_rng(0))
+            assert best.evaluations == session.evaluations == 1
+        return best.seconds
+
+    assert found_s(told) < 0.9 * found_s(GreedyEpisode(policy=policy, views=first))
+    alone = make_view(build(graph, preset(name="h100x8")))
+    assert len(GreedyEpisode.of(policy, alone).views) == len(mergings(alone))

@@ -16,7 +16,7 @@ from doppler.api.splitting import single_device_s, split
 from doppler.baselines import HEFT, Baseline, Clustering, LowerBound, lower_bound
 from doppler.cluster import Cluster, MemoryBytes
 from doppler.einsum import Decomposition, lower
-from doppler.episode import make_view, mergings
+from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.importing import TorchProgram, as_call, import_module, load_exported
@@ -241,7 +241,7 @@ def _at_once(problem: Problem) -> list[SearchStep]:
     """What a search of a large graph begins with: the policy of the package, one execution."""
     if problem.num_ops <= _LARGE:
         return []
-    return [GreedyEpisode(policy=load_policy(), views=mergings(make_view(problem)))]
+    return [GreedyEpisode.of(load_policy(), make_view(problem))]
 
 
 def _name(method: _Method) -> str:

@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from doppler.baselines import QueuedETF
-from doppler.episode import make_view, mergings
+from doppler.episode import make_view
 from doppler.policies import Policy
 from doppler.problem import Problem
 from doppler.search import (
@@ -46,7 +46,7 @@ def _etf(settings: DictConfig, policy: Policy, problem: Problem) -> Sequence[Sea
 
 
 def _at_once(settings: DictConfig, policy: Policy, problem: Problem) -> Sequence[SearchStep]:
-    return [GreedyEpisode(policy=policy, views=mergings(make_view(problem)))]
+    return [GreedyEpisode.of(policy, make_view(problem))]
 
 
 def _estimates(

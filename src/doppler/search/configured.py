@@ -10,7 +10,7 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Annealing
-from doppler.episode import View, mergings
+from doppler.episode import View
 from doppler.errors import InputError
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED, load_policy_weights
@@ -82,7 +82,7 @@ def policy_steps(settings: DictConfig, policy: Policy, view: View) -> Sequence[S
         policy: whose placements these are.
         view: of the problem.
     """
-    greedy = GreedyEpisode(policy=policy, views=mergings(view))
+    greedy = GreedyEpisode.of(policy, view)
     rest = [estimates_step(settings, policy, view), instantiate(settings.anneal)]
     return [greedy, *suited(rest, view.problem)]
 

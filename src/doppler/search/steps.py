@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
 from doppler.baselines import HEFT, Annealing, Baseline
-from doppler.baselines.hosts import num_ways
-from doppler.episode import View
+from doppler.baselines.hosts import num_ways, using_hosts
+from doppler.episode import View, make_view, mergings
 from doppler.errors import InputError
 from doppler.options import Positive, Share, checked
 from doppler.policies import Policy
@@ -181,6 +181,13 @@ class GreedyEpisode:
     views: Sequence[View]
     share: Share | None = None
     repeats: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, policy: Policy, view: View) -> Self:
+        """Of the view and its mergings, and of the same for each way to use several hosts."""
+        ways = range(1, num_ways(view.problem))
+        told = [make_view(using_hosts(view.problem, way)) for way in ways]
+        return cls(policy=policy, views=[one for seen in (view, *told) for one in mergings(seen)])
 
     def search(
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
