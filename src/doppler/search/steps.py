@@ -184,8 +184,11 @@ class GreedyEpisode:
 
     @classmethod
     def of(cls, policy: Policy, view: View) -> Self:
-        """Of the view and its mergings, and of the same for each way to use several hosts."""
-        ways = range(1, num_ways(view.problem))
+        """Of the view and its mergings; on several hosts also all ops on one, or on all in turn.
+
+        Further ways to use hosts were worth nothing on 36 problems of 2 and 4 hosts.
+        """
+        ways = range(1, min(3, num_ways(view.problem)))
         told = [make_view(using_hosts(view.problem, way)) for way in ways]
         return cls(policy=policy, views=[one for seen in (view, *told) for one in mergings(seen)])
 
