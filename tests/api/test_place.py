@@ -25,10 +25,14 @@ from doppler.problem import Placement, build
 from doppler.search import (
     AnnealFromBest,
     BestSoFar,
+    Budget,
     GreedyEpisode,
+    InParts,
+    KeepToHosts,
     PlaceAgain,
     load_policy,
     methods,
+    steps_of,
 )
 from doppler.simulator import BulkSynchronous, WorkConserving
 
@@ -339,3 +343,17 @@ def test_large_graphs_begin_with_what_the_policy_places_at_once(monkeypatch):
     assert placed.makespan_s == best.seconds
     assert placed.evaluations == 1
     assert doppler.place(graph, cluster="p100x4", evaluations=40).makespan_s <= best.seconds
+
+
+def test_within_seconds_a_large_graph_begins_with_list_schedulers(monkeypatch):
+    monkeypatch.setattr(placing, "_LARGE", 100)
+    graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
+    problem = build(graph, preset(name="dgx_h100x16"))
+    steps = steps_of("auto", Budget(seconds=1.0))
+    kinds = [type(step) for step in placing._automatic(steps, problem, Budget(seconds=1.0))]
+    assert kinds == [KeepToHosts, InParts, *[GreedyEpisode] * 3, AnnealFromBest]
+    counted = placing._automatic(steps, problem, Budget(evaluations=9))
+    assert [type(step) for step in counted[:4]] == [*[GreedyEpisode] * 3, KeepToHosts]
+    assert not counted[0].views[0].is_merged
+    able = np.isfinite(counted[0].views[0].problem.arrays.op_seconds)
+    assert able.all(), "free first, as one execution may be all there is"

@@ -23,6 +23,7 @@ from doppler.search.steps import (
     KeepToHosts,
     PlaceAgain,
     PlaceOnce,
+    told_hosts,
 )
 from doppler.search.windows import AnnealWindows
 
@@ -57,4 +58,5 @@ __all__ = [
     "seeded_generator",
     "steps_of",
     "suited",
+    "told_hosts",
 ]

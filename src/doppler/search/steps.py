@@ -169,6 +169,15 @@ class AnnealFromBest:
         best.add(result, f"{before}{_ANNEALED}" if best.placement else "annealing")
 
 
+def told_hosts(view: View) -> list[View]:
+    """The view; on several hosts also those in which all ops are on one, or on all in turn.
+
+    Further ways to use hosts (baselines/hosts.py) were worth nothing on 36 problems of 2 and 4.
+    """
+    ways = range(1, min(3, num_ways(view.problem)))
+    return [view, *(make_view(using_hosts(view.problem, way)) for way in ways)]
+
+
 @checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GreedyEpisode:
@@ -184,13 +193,10 @@ class GreedyEpisode:
 
     @classmethod
     def of(cls, policy: Policy, view: View) -> Self:
-        """Of the view and its mergings; on several hosts also all ops on one, or on all in turn.
-
-        Further ways to use hosts were worth nothing on 36 problems of 2 and 4 hosts.
-        """
-        ways = range(1, min(3, num_ways(view.problem)))
-        told = [make_view(using_hosts(view.problem, way)) for way in ways]
-        return cls(policy=policy, views=[one for seen in (view, *told) for one in mergings(seen)])
+        """Of the view and its mergings, on several hosts of all that `told_hosts` knows."""
+        return cls(
+            policy=policy, views=[one for seen in told_hosts(view) for one in mergings(seen)]
+        )
 
     def search(
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
