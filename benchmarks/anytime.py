@@ -66,6 +66,7 @@ METHODS = (
     *("etf", SOLVER),
 )
 SEEDS, MOST_SOLVED = 3, 2000  # the solver takes minutes to make a model of larger graphs
+MANY_OPS = 50_000  # an execution of more takes so long that each search is one of one seed
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,8 @@ def points_of(
                 is_short = budget.seconds is None or budget.seconds < 1
                 if method == SOLVER and (is_short or problem.num_ops > MOST_SOLVED):
                     continue
-                seeds = SEEDS if (budget.seconds or 0) < 10 else 1
+                is_long = (budget.seconds or 0) >= 10 or problem.num_ops > MANY_OPS
+                seeds = 1 if is_long else SEEDS
                 for seed in range(seeds):
                     yield b, p, searched(method, problem, budget, seed, policy)
 
@@ -203,7 +205,8 @@ def main() -> None:
     }
     for name, problems in groups.items():
         for method in METHODS[:-1]:  # whatever is compiled for this size is compiled here
-            searched(method, problems[0], Budget(evaluations=70), 0, policy)
+            few = 70 if problems[0].num_ops <= MANY_OPS else 2
+            searched(method, problems[0], Budget(evaluations=few), 0, policy)
         for axis, (kind, budgets) in enumerate(kinds.items()):
             if not budgets:
                 continue
