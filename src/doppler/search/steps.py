@@ -172,7 +172,7 @@ class AnnealFromBest:
 def told_hosts(view: View) -> list[View]:
     """The view; on several hosts also those in which all ops are on one, or on all in turn.
 
-    Further ways to use hosts (baselines/hosts.py) were worth nothing on 36 problems of 2 and 4.
+    Further ways to use hosts (baselines/hosts.py) were worth nothing on 36 problems of four.
     """
     ways = range(1, min(3, num_ways(view.problem)))
     return [view, *(make_view(using_hosts(view.problem, way)) for way in ways)]
