@@ -166,7 +166,7 @@ def test_each_op_goes_home_or_to_the_best_device_that_has_room(insertion, with_h
 
 
 @pytest.mark.parametrize("method", [ETF, NearETF])
-def test_etf_takes_the_earliest_pair_and_among_ties_the_largest_static_level(method):
+def test_etf_takes_the_earliest_op_and_among_ties_the_largest_static_level(method):
     seen = Counter()
     for seed, problem in problems(60):
         level_V = static_levels(problem)
@@ -174,28 +174,37 @@ def test_etf_takes_the_earliest_pair_and_among_ties_the_largest_static_level(met
         for run, rows in enumerate(steps(decisions)):
             plain = PlainSchedule(problem, regions_stay=run == 0)
             for v, d, start in rows:
-                pairs = {
-                    (u, on): pair
-                    for u in plain.candidates()
-                    for on, pair in plain.devices(u, insertion=False).items()
+                options = {u: plain.devices(u, insertion=False) for u in plain.candidates()}
+                time = {u: min(time for _, time in on.values()) for u, on in options.items()}
+                come = {
+                    u: min(
+                        plain.incoming_s(u, on) if method is NearETF else 0.0
+                        for on, (_, soonest) in options[u].items()
+                        if soonest <= min(time.values()) + plain.tie_s
+                    )
+                    for u in options
+                    if time[u] <= min(time.values()) + plain.tie_s
                 }
-                least = min(over for over, _ in pairs.values())
-                first = min(time for over, time in pairs.values() if over == least)
-                tied = {
-                    pair: plain.incoming_s(*pair) if method is NearETF else 0.0
-                    for pair, (over, time) in pairs.items()
-                    if over == least and time <= first + plain.tie_s
-                }
-                assert pairs[v, d][0] == least
-                assert start == pairs[v, d][1] <= first + plain.tie_s
-                seen["by transfers"] += max(tied.values()) > min(tied.values()) + plain.tie_s
-                assert tied[v, d] <= min(tied.values()) + plain.tie_s
-                tied = {u for (u, on) in tied if tied[u, on] <= tied[v, d] + plain.tie_s}
+                seen["by transfers"] += max(come.values()) > min(come.values()) + plain.tie_s
+                assert come[v] <= min(come.values()) + plain.tie_s
+                tied = {u for u in come if come[u] <= come[v] + plain.tie_s}
                 assert level_V[v] >= max(level_V[u] for u in tied) * (1 - 1e-8)
                 seen["by level"] += len({level_V[u] for u in tied}) > 1
+
+                least = min(over for over, _ in options[v].values())
+                first = min(time for over, time in options[v].values() if over == least)
+                assert options[v][d][0] == least
+                assert start == options[v][d][1] <= first + plain.tie_s
+                if method is NearETF:
+                    assert plain.incoming_s(v, d) <= plain.tie_s + min(
+                        plain.incoming_s(v, on)
+                        for on, (over, time) in options[v].items()
+                        if over == least and time <= first + plain.tie_s
+                    )
                 seen["overflows"] += least > 0
+                seen["driven out"] += start > time[v] + plain.tie_s
                 plain.place(v, d, start)
-    assert min(seen["by level"], seen["overflows"]) > 20
+    assert min(seen["by level"], seen["overflows"], seen["driven out"]) > 20
     assert (seen["by transfers"] > 20) == (method is NearETF)
 
 

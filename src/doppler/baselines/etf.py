@@ -42,8 +42,9 @@ class ETF(ListScheduler):
     """Of all candidates on all devices, schedule the pair that can start earliest.
 
     Among ops that can start together the one with the largest static level goes first: the longest
-    path to a sink, transfers not included. Further ties are broken at random; the best of
-    ``evaluations`` runs on the system counts. The order in which ops were taken is their priority.
+    path to a sink, transfers not included. Where its device has no room it goes to the next that
+    has. Further ties are broken at random; the best of ``evaluations`` runs on the system counts.
+    The order in which ops were taken is their priority.
 
     Source: Hwang, Chow, Anger, Lee, "Scheduling precedence graphs in systems with interprocessor
     communication times", SIAM Journal on Computing 1989; the static level as in Kwok and Ahmad,
@@ -98,14 +99,12 @@ def _schedule_batch(p, s, ready, key_BV, order_BV, rank_BV, seeds_B, decisions):
             for d in range(num_devices):
                 last = s.devices[d].last
                 ready.free[d] = s.ops[last].finish if last >= 0 else 0.0
-            draw, d = step * num_devices, UNSURE
             index = first_candidate(_start, p, s, s, ready, order_BV[b])
-            if index != UNSURE:
-                d = _first_device(p, s, ready, ready.candidates[index], seeds_B[b], draw)
-            if d == UNSURE:
-                index, d = _first_pair(p, s, key_BV[b], ready.candidates, size, seeds_B[b], draw)
+            if index == UNSURE:
+                index = _first_op(p, s, key_BV[b], ready.candidates, size)
             v = take_candidate(s, ready, index, size)
             size -= 1
+            d = _first_device(p, s, v, seeds_B[b], step * num_devices)
             num_released = schedule(p, s, v, d, False, b, step, decisions)
 
 
@@ -115,54 +114,44 @@ def _start(p, s, q, v, d):
 
 
 @compiled
-def _first_device(p, s, ready, v, seed, draw):
-    """The device for op v, which is first: of those on which it can start then, and has room.
-
-    UNSURE: there is none, or one on which it could start a little later.
-    """
-    device, num, soonest = UNSURE, 0, np.inf
-    for d in range(len(s.devices)):
-        soonest = min(soonest, ready.soonest[d])
-    for d in range(len(s.devices)):
-        start = _start(p, s, s, v, d)
-        if p.op_seconds[v, d] == np.inf or start > soonest + 3 * s.tie_s:
-            continue
-        if start > soonest + s.tie_s:
-            return UNSURE
-        if overflow_bytes(p, s, v, d) > 0.0:
-            continue
-        num += 1
-        if num == 1 or uniform(seed, draw + d) * num < 1.0:
-            device = d
-    return device
+def _first_op(p, s, key_V, candidates, size):
+    """The index of the candidate that can start earliest on any device."""
+    best, time, wait = 0, np.inf, np.inf
+    for i in range(size):
+        v = candidates[i]
+        for d in range(len(s.devices)):
+            if not may_run(p, s, v, d):
+                continue
+            start = _start(p, s, s, v, d)
+            if start > time + s.tie_s:
+                continue
+            come = _incoming_seconds(p, s, v, d)
+            as_near = come <= wait + s.tie_s and key_V[v] < key_V[candidates[best]]
+            if start < time - s.tie_s or come < wait - s.tie_s or as_near:
+                best, time, wait = i, start, come
+    return best
 
 
 @compiled
-def _first_pair(p, s, key_V, candidates, size, seed, draw):
-    """The candidate, by its index, and the device that overflow least and start earliest."""
-    num_devices = len(s.devices)
-    best, device, tied, least, time, wait = 0, 0, 0, np.inf, np.inf, np.inf
-    for i in range(size):
-        v = candidates[i]
-        for d in range(num_devices):
-            if not may_run(p, s, v, d):
-                continue
-            start, _ = earliest(p, s, v, d, False)
-            if least == 0.0 and start > time + s.tie_s:
-                continue
-            over = overflow_bytes(p, s, v, d)
-            first = key_V[candidates[best]]
-            come = _incoming_seconds(p, s, v, d)
-            together, as_near = start <= time + s.tie_s, come <= wait + s.tie_s
-            nearer = come < wait - s.tie_s or (as_near and key_V[v] < first)
-            sooner = start < time - s.tie_s or (together and nearer)
-            if over < least or (over == least and sooner):
-                best, device, tied, least, time, wait = i, d, 1, over, start, come
-            elif over == least and i == best and together and as_near:
-                tied += 1
-                if uniform(seed, draw + d) * tied < 1.0:
-                    device = d
-    return best, device
+def _first_device(p, s, v, seed, draw):
+    """The device that overflows least, and on which op v starts earliest, ties at random."""
+    best, tied, least, time, wait = 0, 0, np.inf, np.inf, np.inf
+    for d in range(len(s.devices)):
+        if not may_run(p, s, v, d):
+            continue
+        start = _start(p, s, s, v, d)
+        if least == 0.0 and start > time + s.tie_s:
+            continue
+        over, come = overflow_bytes(p, s, v, d), _incoming_seconds(p, s, v, d)
+        together, as_near = start <= time + s.tie_s, come <= wait + s.tie_s
+        sooner = start < time - s.tie_s or (together and come < wait - s.tie_s)
+        if over < least or (over == least and sooner):
+            best, tied, least, time, wait = d, 1, over, start, come
+        elif over == least and together and as_near:
+            tied += 1
+            if uniform(seed, draw + d) * tied < 1.0:
+                best = d
+    return best
 
 
 @compiled
