@@ -297,6 +297,25 @@ def test_a_policy_is_asked_for_its_greedy_placements_first():
         assert best.evaluations == session.evaluations == 400
 
 
+def test_the_only_execution_is_of_what_estimates_choose():
+    steps, sources = policy_steps(search_settings(), load_policy(), make_view(PROBLEM)), []
+    for evaluations in (1, 2):
+        with WorkConserving().open(PROBLEM) as session:
+            best = BestSoFar(session=session, confirmations=0, seed=0)
+            after: list[str] = []
+            search(
+                steps,
+                best,
+                Budget(evaluations=evaluations),
+                np.random.default_rng(0),
+                after=lambda step, told=after, now=best: told.append(now.found.source),
+            )
+            assert best.evaluations == session.evaluations == evaluations
+        sources.append(after[:2])
+    assert sources[0][0] == "" and sources[0][1].endswith(", estimates")
+    assert sources[1][0] == "greedy episode"
+
+
 def test_what_is_slow_on_large_graphs_is_left_out_once_there_is_a_placement(monkeypatch):
     monkeypatch.setattr(NearETF, "most_ops", 10)
     step = PlaceAgain(make=NearETF)

@@ -73,16 +73,17 @@ def _baseline(name: str) -> DictConfig:
 def policy_steps(settings: DictConfig, policy: Policy, view: View) -> Sequence[SearchStep]:
     """What a policy places, whether it has trained on the problem or not.
 
-    Its greedy placement of the merging that is best by estimates; then the best of what it and
-    list schedulers draw, made better on estimates before it is executed (docs/pretrained.md); then
-    annealing from the best of it, on a large graph of windows first.
+    Its greedy placement of the merging that is best by estimates, unless there is one execution
+    alone; then the best of what it and list schedulers draw, made better on estimates before it is
+    executed (docs/pretrained.md), which is the better one; then annealing from the best of it, on a
+    large graph of windows first.
 
     Args:
         settings: conf/search.
         policy: whose placements these are.
         view: of the problem.
     """
-    greedy = GreedyEpisode.of(policy, view)
+    greedy = GreedyEpisode.of(policy, view, least=2)
     rest = [estimates_step(settings, policy, view), instantiate(settings.anneal)]
     return [greedy, *suited(rest, view.problem)]
 

@@ -10,7 +10,7 @@ from doppler.baselines import HEFT, Annealing, Baseline
 from doppler.baselines.hosts import num_ways, using_hosts
 from doppler.episode import View, make_view, mergings
 from doppler.errors import InputError
-from doppler.options import Positive, Share, checked
+from doppler.options import Count, Positive, Share, checked
 from doppler.policies import Policy
 from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar
@@ -183,26 +183,27 @@ def told_hosts(view: View) -> list[View]:
 class GreedyEpisode:
     """What a policy decides where it does not draw; of several views, where it is estimated best.
 
-    views: of the problem, as it is and merged; one of their placements is executed.
+    views: of the problem, as it is and merged; one of their placements is executed. least: with
+    room to execute fewer placements, it leaves them to the next step.
     """
 
     policy: Policy
     views: Sequence[View]
+    least: Count = 1
     share: Share | None = None
     repeats: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, policy: Policy, view: View) -> Self:
+    def of(cls, policy: Policy, view: View, *, least: int = 1) -> Self:
         """Of the view and its mergings, on several hosts of all that `told_hosts` knows."""
-        return cls(
-            policy=policy, views=[one for seen in told_hosts(view) for one in mergings(seen)]
-        )
+        views = [one for seen in told_hosts(view) for one in mergings(seen)]
+        return cls(policy=policy, views=views, least=least)
 
     def search(
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
-        if evaluations >= best.num_confirming:
+        if evaluations >= self.least * best.num_confirming:
             played = [self.policy.rollout(view, 1, 0.0, rng).placements() for view in self.views]
             with open_estimates_of(best.session) as estimates:
                 found, _ = best_by_estimates(estimates, played)
