@@ -111,6 +111,18 @@ def test_annealing_is_simulated_where_a_real_system_notes_what_ops_take(notes_ti
         assert found["real"] > 0.8 * found["simulated"], "8 steps, as a simulator's"
 
 
+def test_the_last_executions_that_confirm_one_placement_are_used():
+    problem = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
+    with WorkConserving(noise=0.01).open(problem) as session:
+        for executions, used in ((3, 0), (4, 4), (7, 4), (8, 8)):
+            told = SlowedSession(session, problem)
+            best = BestSoFar(session=told, confirmations=4, seed=0)
+            first = best.confirm(random_placement(problem, 0))
+            AnnealFromBest(hot=0.02, cold=1e-4).search(best, executions, np.random.default_rng(0))
+            assert best.evaluations == 4 + used
+            assert (best.seconds < first) == (used > 0)
+
+
 def test_exchanges_are_of_hosts_and_devices_and_as_many_as_asked_for():
     cluster = preset(name="dgx_h100x16", num_devices=4, hosts=2)
     rng = np.random.default_rng(0)

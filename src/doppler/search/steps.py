@@ -149,12 +149,12 @@ class AnnealFromBest:
     ) -> None:
         """See engine.SearchStep."""
         draws, num = best.num_confirming, evaluations - best.confirmations
-        if num < draws:
-            return
         if best.placement is not None and isinstance(best.session, NotesTimes):
-            every = evaluations // draws
-            simulated = AnnealEstimates(drafts=(), at_most=every, hot=self.hot, cold=self.cold)
-            simulated.search(best, evaluations, rng, walks=walks)
+            if every := evaluations // draws:
+                simulated = AnnealEstimates(drafts=(), at_most=every, hot=self.hot, cold=self.cold)
+                simulated.search(best, evaluations, rng, walks=walks)
+            return
+        if num < draws:
             return
         annealing = Annealing(
             evaluations=num,

@@ -101,6 +101,7 @@ class Learning:
         if num_updates < 1:
             raise InputError(
                 f"{budget}: what is left to train with, {evaluations}, is less than one "
-                f"batch of {self.batch_episodes} takes, confirmations included"
+                f"batch of {self.batch_episodes} takes, confirmations included "
+                "(stage=inference searches with fewer)"
             )
         return num_updates
