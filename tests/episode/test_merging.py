@@ -107,8 +107,20 @@ def test_mergings_are_of_edges_that_take_several_ops_to_move_under_caps_of_sever
     groups = [frozenset(np.flatnonzero(view.arrays.group == 0).tolist()) for view in views[1:]]
     assert frozenset({0, 1}) in groups, "8 ops and more"
     assert frozenset({0, 1, 2, 3}) in groups, "4 ops and more"
-    assert max(map(len, groups)) == 6, "the last edge is too light for all"
+    assert 6 in map(len, groups), "the last edge is too light, but at random"
     assert len({view.arrays.group.tobytes() for view in views}) == len(views), "each once"
+
+
+def test_some_are_merged_at_random_the_same_each_time_and_fewer_the_more_ops_there_are():
+    num_random = {}
+    for num_ops in (100, 900, 5000):
+        edges = [(v, v + 1, 0.1 * (1 + v % 9)) for v in range(num_ops - 1)]  # none is worth an op
+        view = make_view(build(graph_of([1] * num_ops, edges), cluster_of([1.0] * 4)))
+        found, again = mergings(view), mergings(view)
+        for one, other in zip(found, again, strict=True):
+            np.testing.assert_array_equal(one.arrays.group, other.arrays.group)
+        num_random[num_ops] = len(found) - 1
+    assert 4 < num_random[100] <= 12 and 0 < num_random[900] <= 4 and num_random[5000] == 0
 
 
 @pytest.mark.parametrize("num_devices", [3, 6])
