@@ -69,7 +69,7 @@ def weights_of(name: str, variant: Variant, seed: int, options: argparse.Namespa
     trained_as = WHOLE if not (variant.policy or variant.training != SET) else name
     label = "_".join(trained_as.replace(",", "").split())
     run = (Path(options.runs) / f"{label}-{seed}-{options.updates}").resolve()
-    checkpoint = run / "checkpoints" / "best.ckpt"
+    checkpoint = run / "checkpoints" / "last.ckpt"
     if not (run / "done").exists():
         parts = [f"policy.build.{key}={value}" for key, value in variant.policy.items()]
         command = [

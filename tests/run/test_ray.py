@@ -71,7 +71,7 @@ SET = (
 
 
 def learned(directory: Path):
-    return load_checkpoint(directory / "checkpoints/best.ckpt")["state_dict"]
+    return load_checkpoint(directory / "checkpoints/last.ckpt")["state_dict"]
 
 
 def test_training_on_many_problems_is_the_same_for_any_number_of_workers(run, tmp_path, cluster):

@@ -31,7 +31,7 @@ from doppler.experiment.specification import made
 from doppler.problem import Problem, build
 from doppler.resources import resource
 from doppler.search import NO_EFFORT, BestSoFar
-from doppler.training import BEST, Reinforcement, Task, effort_of, save_checkpoint
+from doppler.training import BEST, LAST, Reinforcement, Task, effort_of, save_checkpoint
 from doppler.training.spreading import Player, SpreadTraining
 
 # What a line may choose; the system that executes is the run's.
@@ -50,12 +50,13 @@ def train_on_set(
     Args:
         run: whose policy, system and directory it is.
         problems: lines of what to train on.
-        held_out: lines of what tells which weights are best.
+        held_out: lines of what is placed now and then, to see what was learned.
         num_updates: of the training.
         weights: to begin with; None: random ones.
 
     Returns:
-        The checkpoint of the best weights.
+        The checkpoint of the last weights. Those whose trial was the best are behind them: in what a
+        trial says chance counts more than what 50 updates teach.
 
     Raises:
         InputError: a line that is no problem.
@@ -92,7 +93,7 @@ def train_on_set(
         )
         train(run, module)
         module.try_greedy()
-    return run.directory.path / BEST
+    return run.directory.path / LAST
 
 
 def problems_of(lines: Iterable[str], key: str) -> Iterator[Problem]:
