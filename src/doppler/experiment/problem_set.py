@@ -55,8 +55,8 @@ def train_on_set(
         weights: to begin with; None: random ones.
 
     Returns:
-        The checkpoint of the last weights. Those whose trial was the best are behind them: in what a
-        trial says chance counts more than what 50 updates teach.
+        The checkpoint of the last weights. Those whose trial was the best were behind them: in what
+        a trial says, chance counts more than what 50 updates teach.
 
     Raises:
         InputError: a line that is no problem.
