@@ -54,7 +54,6 @@ Splits = dict[str, tuple[int, ...]]
 Placed = Iterator[tuple[str, IntArray]]
 MACHINES = ("h100x8", "dgx_h100x16", "dgx_h100x32")
 COLUMNS = ("model", "machine", "splits", "ops", "s", "method", "s", "ms", "over the bound", "GB")
-MOST_OPS = 60_000  # of graphs that methods which search are tried on
 
 
 def tensor_dims(name: str) -> tuple[int, ...]:
@@ -194,7 +193,7 @@ def rows_of(model: str, machine: str, training: bool, seconds: float) -> Iterato
             judged(method, problem, Placement.make(problem, device_V), time.perf_counter())
             for method, device_V in given_placements(problem, program, name, splits)
         ]
-        if name != "whole" and problem.num_ops <= MOST_OPS:
+        if name != "whole":
             found += searched(problem, seconds)
         for method, took_s, makespan_s, peak in found:
             over = f"{makespan_s / bound_s:.2f}"
