@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 
 help:
 	@echo "make demo       train on a real workload and compare: table, placement, trace, picture"
-	@echo "make test       all tests but 16 slow ones and 4 that need a GPU (CONTRIBUTING.md names them)"
+	@echo "make test       all tests but 17 slow ones and 4 that need a GPU (CONTRIBUTING.md names them)"
 	@echo "make test-slow  the slow tests"
 	@echo "make fuzz       8,000 damaged files, command lines and calls; CASES=600 of each kind, SEED=..."
 	@echo "make gpu        all that needs a GPU, with python3 or PYTHON=..., which has torch with CUDA"

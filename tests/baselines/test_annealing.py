@@ -315,7 +315,7 @@ def test_otherwise_half_of_them_begin_at_an_op_in_proportion_to_its_share_of_the
             rules, state = session.rules, session._states[0]
             seeds = np.zeros(1, np.int64)
             everything = session.engine, True, problem.arrays, rules, plan, seeds, True
-            search_simulator(*everything, 0, 2, walk, state)
+            search_simulator(*everything, 0, 2, walk, None, state)
             began_at[walk.moved[0]] += 1
     share = 0.5 * np.array([0, 1, 1, 6, 0]) / 8 + 0.1
     assert abs(began_at / num - share).max() < 4 * np.sqrt(0.25 / num)

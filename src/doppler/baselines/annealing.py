@@ -143,6 +143,9 @@ class Annealing:
             rules = rules._replace(op_noise=JITTER, transfer_noise=JITTER)
         seeds_R = np.random.default_rng(jitter_seed).integers(0, 2**62, size=self.draws)
         stretch = max(1, _STRETCH // session.problem.num_ops)
+        knowns = [session.make_known() for _ in walks]
+        if self.draws > 1:
+            knowns = [known and known._replace(in_use=False) for known in knowns]
 
         def go_on(i: int, state: State, begin: int) -> None:
             search(
@@ -156,6 +159,7 @@ class Annealing:
                 begin,
                 min(begin + stretch, plans[i].num_steps),
                 walks[i],
+                knowns[i],
                 state,
             )
 

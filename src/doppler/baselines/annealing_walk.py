@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.critical_chain import Chain, trace_back
+from doppler.baselines.first_change import first_change_s
 from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
 from doppler.problem import Placement, Problem
+from doppler.simulator.resuming import accept, resume
 
 # Shares of the moves, by measurement: those that change the order, where it is searched; and, of
 # the others, those that move a group of ops.
@@ -310,9 +312,8 @@ def settle(p, plan, step, seconds, walk):
     cost, current = seconds, status[0].cost
     if lack > 0.0 and seconds < np.inf:
         cost = LACKING_S * lack
-    temperature = plan.hot * (plan.cold / plan.hot) ** (step / plan.num_steps)
     # A walk at inf goes wherever it can: it must get out of there.
-    if cost > current and cost - current > -temperature * current * np.log(_draw(plan, status)):
+    if cost > current and cost - current > _tolerated(plan, step, current, _draw(plan, status)):
         _take_back(walk)
         return False
     status[0].cost = cost
@@ -322,6 +323,13 @@ def settle(p, plan, step, seconds, walk):
             walk.best_device[v] = walk.device[v]
             walk.best_priority[v] = walk.priority[v]
     return True
+
+
+@compiled
+def _tolerated(plan, step, current, draw):
+    """By how much the cost after step ``step`` may be above the current one."""
+    temperature = plan.hot * (plan.cold / plan.hot) ** (step / plan.num_steps)
+    return -temperature * current * np.log(draw)
 
 
 @compiled
@@ -338,10 +346,12 @@ def _take_back(walk):
 
 
 @compiled
-def search(engine, counts_memory, p, rules, plan, seeds_R, fresh, begin, end, walk, state):
+def search(engine, counts_memory, p, rules, plan, seeds_R, fresh, begin, end, walk, known, state):
     """Steps ``begin:end`` of a walk on a simulator: its compiled engine, rules and state.
 
     The cost is the mean over the draws of jitter ``seeds_R``; ``fresh``: other ones at every step.
+    known: where the walk notes its present schedule, to simulate only what a step changes, and not
+    what `settle` would surely take back; None, or not in use: every step is simulated whole.
     """
     peak_D, num_draws = walk.peak_bytes, len(seeds_R)
     for step in range(begin, end):
@@ -350,6 +360,15 @@ def search(engine, counts_memory, p, rules, plan, seeds_R, fresh, begin, end, wa
         seconds = 0.0
         for d in range(len(peak_D)):
             peak_D[d] = 0.0
+        if known is not None and known.in_use:
+            seconds = _resumed(p, rules, plan, step, walk, known, state)
+            if len(known.notes.noted) > 0:  # else memory cannot be short
+                for d in range(len(peak_D)):
+                    peak_D[d] = state.devices[d].peak
+            if settle(p, plan, step, seconds, walk) and seconds < np.inf:
+                accept(p, seconds, known, state)
+                trace_back(p, known.tasks, walk.chain)
+            continue
         for r in range(num_draws):
             seed = seeds_R[r] + (step if fresh else 0)
             seconds += engine(p, rules, walk.device, walk.priority, seed, state)
@@ -358,3 +377,15 @@ def search(engine, counts_memory, p, rules, plan, seeds_R, fresh, begin, end, wa
                     peak_D[d] = max(peak_D[d], state.devices[d].peak)
         if settle(p, plan, step, seconds / num_draws, walk) and seconds < np.inf:
             trace_back(p, state.tasks, walk.chain)
+
+
+@compiled
+def _resumed(p, rules, plan, step, walk, known, state):
+    """The makespan after step ``step``, or inf where `settle` takes it back all the same."""
+    current, change_s = walk.status[0].cost, 0.0
+    if known.notes.num_ended[0] == 0:
+        return resume(p, rules, walk.device, walk.priority, change_s, np.inf, known, state)
+    change_s = first_change_s(p, walk, known)
+    next_draw = uniform(plan.seed, walk.status[0].num_draws + 1)  # settle's
+    limit_s = current + _tolerated(plan, step, current, next_draw)
+    return resume(p, rules, walk.device, walk.priority, change_s, limit_s, known, state)

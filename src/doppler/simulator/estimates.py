@@ -15,7 +15,7 @@ from doppler.compiled import compiled
 from doppler.problem import Problem, ProblemArrays
 from doppler.simulator.links import Queues, empty_queues, make_queues, place_in_queues
 from doppler.simulator.session import SimulatorSession
-from doppler.simulator.state import DEVICE, TASK, output_bytes
+from doppler.simulator.state import DEVICE, TASK, memory_can_lack, output_bytes
 from doppler.trace import Contention, ExecutionRules
 
 
@@ -51,14 +51,13 @@ def open_estimates(
 
 def _make_state(p: ProblemArrays, *, waits: bool, limited: bool) -> EstimateState:
     num_ops, num_devices = p.op_seconds.shape
-    everything = p.region_bytes.sum() + p.sink_bytes.sum() + p.input_bytes.sum()
     return EstimateState(
         tasks=np.zeros(num_ops, TASK),
         devices=np.zeros(num_devices, DEVICE),
         queues=make_queues(p, waits=waits),
         order=np.zeros(num_ops, np.int64),
         unread=np.zeros(len(p.size), np.int64),
-        limited=limited and bool(everything > p.memory_bytes.min()),
+        limited=limited and memory_can_lack(p),
     )
 
 

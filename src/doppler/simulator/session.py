@@ -17,6 +17,7 @@ from doppler.errors import InputError
 from doppler.options import Rule, checked, within
 from doppler.problem import Placement, Problem, ProblemArrays, topological_priority
 from doppler.simulator import bulk_synchronous, published, work_conserving
+from doppler.simulator.resuming import Known, make_known
 from doppler.simulator.state import (
     CONTENTION_ENGINES,
     CONTENTION_FIFO,
@@ -285,6 +286,16 @@ class SimulatorSession:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_threads, "simulator")
         list(self._pool.map(function, range(num), self._states))
+
+    def make_known(self) -> Known | None:
+        """Where a search may note a schedule and go on from it; None where the engine cannot.
+
+        It is in use where two executions never differ.
+        """
+        if self.engine is not work_conserving.simulate:
+            return None
+        in_use = self.rules.queue in (QUEUE_FIFO, QUEUE_PRIORITY) and not self.is_random
+        return make_known(self.problem.arrays, self._states[0], in_use=in_use)
 
     def trace(self, placement: Placement) -> Trace:
         """Simulate one placement without jitter; see system.Session.

@@ -150,6 +150,12 @@ def make_state(arrays: ProblemArrays) -> State:
     )
 
 
+def memory_can_lack(p: ProblemArrays) -> bool:
+    """Whether there is a device that could not hold everything at once."""
+    everything = p.region_bytes.sum() + p.sink_bytes.sum() + p.input_bytes.sum()
+    return bool(everything > p.memory_bytes.min())
+
+
 @compiled
 def transfer_draw(p, r, dst):
     """The number of the transfer of region r to device dst among all that there could be."""

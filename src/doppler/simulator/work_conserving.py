@@ -40,24 +40,36 @@ from doppler.simulator.state import (
     transfer_draw,
     transfer_seconds,
 )
+from doppler.simulator.watching import note_end, note_memory, starts_too_late
 
 
 @compiled
-def simulate(p, rules, device_V, priority_V, seed, s):
+def simulate(p, rules, device_V, priority_V, seed, s, watch=None):
     """Run one placement; the schedule is left in the state ``s``.
 
     p: ProblemArrays. rules: Rules. device_V, priority_V: [V]. seed: of jitter and random queues.
+    watch: what is noted, see watching.py; None: nothing.
 
     Returns the makespan in seconds; inf if an op cannot run where it is placed, or if a strict
     order waits for itself.
     """
-    tasks, num_ops = s.tasks, len(device_V)
     _open(p, rules, device_V, priority_V, seed, s)
-    num_touched, running, num_done = 0, NONE, 0
-    now, makespan = 0.0, 0.0
-    for v in range(num_ops):
-        if tasks[v].pending == 0:
-            num_touched = enqueue(rules, s, now, np.uint32(v), num_touched)
+    num_touched = 0
+    for v in range(len(device_V)):
+        if s.tasks[v].pending == 0:
+            num_touched = enqueue(rules, s, 0.0, np.uint32(v), num_touched)
+    return run(p, rules, seed, s, NONE, num_touched, 0, 0.0, watch)
+
+
+@compiled
+def run(p, rules, seed, s, running, num_touched, num_done, now, watch):
+    """From one instant to the end; returns the makespan as `simulate` does.
+
+    running: queue of tasks by their end. num_touched: resources that may start something.
+    num_done: ops that have ended. now: the instant. watch: what is asked at every start and end of
+    a task (resuming.py), or None.
+    """
+    tasks, num_ops, makespan = s.tasks, len(p.op_seconds), now
     while True:
         while True:  # start whatever can start now
             task, num_touched = take(p, rules, s, num_touched)
@@ -65,8 +77,12 @@ def simulate(p, rules, device_V, priority_V, seed, s):
                 break
             num_touched = _start(p, rules, s, seed, now, task, num_touched)
             running = insert(tasks, running, task, NONE, ends_before)
+            if watch is not None and task < num_ops and starts_too_late(tasks, task, now, watch):
+                return np.inf
         if running == NONE:
             return makespan if num_done == num_ops else np.inf
+        if watch is not None and tasks[running].finish > now:
+            note_memory(s, watch.notes)
         now = tasks[running].finish
         while running != NONE and tasks[running].finish == now:  # retire whatever ends now
             task = running
@@ -83,6 +99,8 @@ def simulate(p, rules, device_V, priority_V, seed, s):
                 num_touched = _end_op(p, rules, s, seed, now, task, num_touched)
             else:
                 num_touched = _end_transfer(p, rules, s, now, task, num_touched)
+            if watch is not None:
+                note_end(s, task, watch.notes)
 
 
 @compiled
@@ -156,12 +174,9 @@ def ends_before(tasks, i, j):
 @compiled
 def _open(p, rules, device_V, priority_V, seed, s):
     """Prepare a run: nothing has started, every resource is free."""
-    tasks, resources, devices = s.tasks, s.resources, s.devices
+    tasks, devices = s.tasks, s.devices
     s.num_transfers[0] = 0
-    s.num_coupled[:] = 0
-    for host in range(len(s.hosts)):
-        s.hosts[host].sending = 0
-        s.hosts[host].receiving = 0
+    open_resources(p, rules, s)
     open_ops(p, rules, device_V, priority_V, seed, tasks)
     load_inputs(p, device_V, devices)
     if rules.queue == QUEUE_RANDOM:
@@ -169,6 +184,16 @@ def _open(p, rules, device_V, priority_V, seed, s):
             tasks[v].key = uniform(seed, -2 - v)
     elif rules.queue == QUEUE_STRICT:
         _chain_strictly(priority_V, tasks, devices, s.order)
+
+
+@compiled
+def open_resources(p, rules, s):
+    """Every resource is free, and nothing waits for it."""
+    resources, devices = s.resources, s.devices
+    s.num_coupled[:] = 0
+    for host in range(len(s.hosts)):
+        s.hosts[host].sending = 0
+        s.hosts[host].receiving = 0
     for c in range(len(resources)):
         resources[c].queue = NONE
         resources[c].touched = 0
@@ -178,6 +203,7 @@ def _open(p, rules, device_V, priority_V, seed, s):
             devices[c].busy = 0
             devices[c].sending = 0
             devices[c].receiving = 0
+            devices[c].last = 0
         else:
             resources[c].free = UNLIMITED if rules.contention == CONTENTION_NONE else 1
             src, dst = divmod(c - len(devices), len(devices))
