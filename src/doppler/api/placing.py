@@ -38,6 +38,7 @@ from doppler.search import (
     PlaceAgain,
     PlaceOnce,
     SearchStep,
+    TileLayers,
     load_policy,
     policy_steps,
     search,
@@ -98,8 +99,9 @@ def place(
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
         method: auto (clusterings and list schedulers, then annealing from the best of them, of
-            graphs of 2,000 ops or more in windows first; of more than 8,000 what the policy places
-            at once comes before), policy (its episodes, searched on estimates, then annealing, in
+            graphs of 2,000 ops or more in windows first, and before these a few layers for all
+            where there are layers; of more than 8,000 ops what the policy places at once comes
+            before), policy (its episodes, searched on estimates, then annealing, in
             windows too), the name of a baseline in
             conf/baseline, a baseline of your own, which takes what it takes, or a list of steps
             (doppler.search).
@@ -252,7 +254,8 @@ def _automatic(
     at_once = [GreedyEpisode(policy=policy, views=mergings(seen)) for seen in views]
     if budget.seconds is None:
         return [*reversed(at_once), *found]
-    anneals = [isinstance(step, AnnealWindows | AnnealFromBest) for step in found].index(True)
+    later = TileLayers | AnnealWindows | AnnealFromBest
+    anneals = [isinstance(step, later) for step in found].index(True)
     return [*found[:anneals], *at_once, *found[anneals:]]
 
 
