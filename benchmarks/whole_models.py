@@ -32,6 +32,7 @@ from doppler.cluster import Cluster, preset
 from doppler.einsum import Auto, FewestElements, Program, load_program, lower
 from doppler.einsum.decomposition.repeats import shorten
 from doppler.einsum.differentiation import training_program
+from doppler.einsum.program import Splits
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.problem import Placement, Problem, build
@@ -56,7 +57,6 @@ BASELINES = {
 }
 JUDGE = Judge(baseline=Clustering(evaluations=64), system=WorkConserving())
 IntArray = NDArray[np.int64]
-Splits = dict[str, tuple[int, ...]]
 Placed = Iterator[tuple[str, IntArray]]
 MACHINES = ("h100x8", "dgx_h100x16", "dgx_h100x32")
 SPLITS = ("whole", "tensor", "tensor in hosts", "fewest", "auto")
