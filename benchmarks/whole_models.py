@@ -103,7 +103,7 @@ def part_of_ops(problem: Problem, program: Program, splits: Splits) -> IntArray:
         split, dims = splits.get(name, ()), tensor_dims(name)
         if node != name:  # a formation is split as its result
             split = split[: rank_of[name]]
-            dims = tuple(dim for dim in dims if dim < len(split))
+        dims = tuple(dim for dim in dims if dim < len(split))
         if split and dims:
             part_V[v] = np.unravel_index(graph.ops.block[v], split)[dims[-1]]
     return part_V

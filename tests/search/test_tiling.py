@@ -114,6 +114,21 @@ def test_graphs_without_layers_have_none():
         assert find_layers(build(graph, cluster)) is None
 
 
+def test_copies_that_do_not_follow_each_other_are_no_layers():
+    """Side by side they are better kept on a device each than spread alike."""
+    graph = stack(num=20)
+    edges, ends = graph.edges, 2 + 9 * np.arange(1, 20)
+    apart = ~np.isin(edges.src, ends - 1)
+    several = Edges.make(
+        src=edges.src[apart],
+        dst=edges.dst[apart],
+        bytes=edges.bytes[apart],
+        region=edges.region[apart],
+    )
+    problem = build(replace(graph, edges=several), cluster_of([1.0] * 4, bytes_per_s=1.0))
+    assert find_layers(problem) is None
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_ops_of_one_place_are_called_alike_and_share_a_layer(training):
     path, params = "workloads/llama_layer.einsum", {"layers": 10}

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.graph.levels import depth
 from doppler.problem import Problem
 from doppler.problem_arrays import ProblemArrays
 
@@ -69,9 +70,15 @@ def find_layers(problem: Problem) -> Layers | None:
     while runs and found is None:  # what comes again as often by chance is short
         found = _alike(_aligned(runs, reads, problem.num_ops), reads)
         runs.remove(min(runs, key=lambda run: run.period))
-    if found is None or (found.op[:, found.first] >= 0).sum() * LEAST > problem.num_ops:
-        return None
-    return found
+    return found if found is not None and _follow(found, problem) else None
+
+
+def _follow(layers: Layers, problem: Problem) -> bool:
+    """Whether layers read each other; else they may run at once, each elsewhere."""
+    edges = problem.graph.edges
+    depth_V = depth(problem.num_ops, edges.src, edges.dst)
+    ends_P2 = depth_V[layers.op[:, [layers.first, layers.last]]]
+    return bool((np.abs(np.diff(ends_P2)) >= layers.last - layers.first).any())
 
 
 def _mixed(value: HashArray) -> HashArray:

@@ -36,10 +36,8 @@ _SAME = 0.01
 _NEXT = 2.5
 # Proposals that are tried however short the time is: one that splits, beside the whole.
 _LEAST_TRIED = 2
-# Ways to split one node that are looked at.
-_MOST_WAYS = 1024
-# Blocks per device where nothing coarser fits in memory.
-_FINE_GRAINS = (2, 4, 8, 16, 32)
+# Ways to split one node that are looked at; blocks per device where nothing coarser fits.
+_MOST_WAYS, _FINE_GRAINS = 1024, (2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, kw_only=True)
