@@ -18,6 +18,7 @@ pricing, and of the placement.
 import argparse
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +28,11 @@ import doppler
 from doppler.baselines import ETF, HEFT, Clustering, Judge
 from doppler.baselines.bounds import lower_bound
 from doppler.baselines.hosts import num_ways
-from doppler.cluster import preset
+from doppler.cluster import Cluster, preset
 from doppler.einsum import Auto, FewestElements, Program, load_program, lower
 from doppler.einsum.decomposition.repeats import shorten
 from doppler.einsum.differentiation import training_program
+from doppler.einsum.program import Splits
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.problem import Placement, Problem, build
@@ -42,6 +44,11 @@ MODELS = {
     "13b": {"layers": 40, "heads": 40, "dim": 128, "ffn": 13824},
     "70b": {"layers": 80, "heads": 64, "dim": 128, "ffn": 28672},
 }
+# Of weights, and of what changes them: columns, or rows, as their products are split.
+WEIGHT_DIMS = {"q": 0, "k": 0, "v": 0, "o": 2, "1": 0, "2": 2, "3": 0}
+WIDE = {"q", "k", "v", "inner", "gate", "passes", "gated"}
+BEHIND = {"final", "last", "word", "choice", "certainty", "peak", "below", "weights", "surprise"}
+BEHIND |= {"loss", "norm3", "vocabulary"}
 PROGRAM = Path("workloads/llama_layer.einsum")
 BASELINES = {
     "HEFT": HEFT(evaluations=1),
@@ -50,9 +57,9 @@ BASELINES = {
 }
 JUDGE = Judge(baseline=Clustering(evaluations=64), system=WorkConserving())
 IntArray = NDArray[np.int64]
-Splits = dict[str, tuple[int, ...]]
 Placed = Iterator[tuple[str, IntArray]]
 MACHINES = ("h100x8", "dgx_h100x16", "dgx_h100x32")
+SPLITS = ("whole", "tensor", "tensor in hosts", "fewest", "auto")
 COLUMNS = ("model", "machine", "splits", "ops", "s", "method", "s", "ms", "over the bound", "GB")
 
 
@@ -61,13 +68,18 @@ def tensor_dims(name: str) -> tuple[int, ...]:
 
     The batch comes first. Sums over heads or features are split along these, and scattered.
     """
-    base = name.split(".")[0]
-    if base in ("turns", "last", "word"):
+    base, *through = name.removeprefix("d_").split(".")
+    if base in ("turns", "last", "word", "loss"):
         return ()
+    if base[1:] in WEIGHT_DIMS and base[0] == "w":
+        return (WEIGHT_DIMS[base[1:]],)
+    if base.startswith("norm"):  # a sum over positions changes it
+        return () if "new" in through else (3,)
+    if base in ("n", "m") and not WIDE.isdisjoint(through):  # a product's gradient, a partial sum
+        return 1, 4
     if base in ("o", "z"):
         return 1, 4
-    is_wide = base[0] in "qk" or base in ("v", "inner", "gate", "passes", "gated")
-    return (2,) if is_wide else (1,)
+    return (2,) if base[0] in "qk" or base in WIDE else (1,)
 
 
 def tensor_splits(program: Program, parts: int) -> dict[str, tuple[int, ...]]:
@@ -91,7 +103,7 @@ def part_of_ops(problem: Problem, program: Program, splits: Splits) -> IntArray:
         split, dims = splits.get(name, ()), tensor_dims(name)
         if node != name:  # a formation is split as its result
             split = split[: rank_of[name]]
-            dims = tuple(dim for dim in dims if dim < len(split))
+        dims = tuple(dim for dim in dims if dim < len(split))
         if split and dims:
             part_V[v] = np.unravel_index(graph.ops.block[v], split)[dims[-1]]
     return part_V
@@ -104,7 +116,8 @@ def layer_of_ops(problem: Problem) -> IntArray:
     for v in range(problem.num_ops):
         words = graph.tensors[graph.ops.node[v]].name.split(".")
         layer_V[v] = next((int(word) for word in words[1:] if word.isdigit()), 1) - 1
-        is_behind[v] = words[0].startswith("o_") or words[0] in ("final", "last", "word", "choice")
+        base = words[0].removeprefix("d_")
+        is_behind[v] = base.startswith("o_") or base in BEHIND
     layer_V[is_behind] = layer_V.max()
     return layer_V
 
@@ -147,7 +160,10 @@ def searched(problem: Problem, seconds: float) -> Iterator[tuple[str, float, flo
             found = baseline.place(session, np.random.default_rng(0))
             yield judged(name, problem, found.placement, begin_s)
     begin_s = time.perf_counter()
-    placed = doppler.place(problem.graph, cluster=problem.cluster, seconds=seconds)
+    try:
+        placed = doppler.place(problem.graph, cluster=problem.cluster, seconds=seconds)
+    except InputError:  # nothing fits
+        return
     yield judged(f"doppler.place, {seconds:g} s", problem, placed.placement, begin_s)
 
 
@@ -161,44 +177,46 @@ def judged(
     return method, took_s, float(measured.cost_s()[0]), float(measured.peak_bytes.max())
 
 
-def rows_of(model: str, machine: str, training: bool, seconds: float) -> Iterator[tuple[str, ...]]:
-    """All lines of one model on one machine."""
+def splits_of(name: str, program: Program, cluster: Cluster, parts: int) -> Splits:
+    """Into how many parts each node is split."""
+    if name == "fewest":
+        short = shorten(program)
+        return short.splits_of_all(FewestElements().splits(short.program, parts))
+    if name == "auto":
+        return Auto(cluster=cluster, judge=JUDGE, grains=[1, 2]).splits(program, parts)
+    return {} if name == "whole" else tensor_splits(program, parts)
+
+
+def rows_of(
+    model: str, machine: str, name: str, training: bool, seconds: float
+) -> Iterator[tuple[str, ...]]:
+    """All lines of one model on one machine, split in one way, each as soon as it is known."""
     cluster, kind = preset(name=machine), f"{model}, training" if training else model
-    for name in ("whole", "tensor", "tensor in hosts", "fewest", "auto"):
-        if (training and name.startswith("tensor")) or (
-            name == "tensor in hosts" and cluster.num_hosts == 1
-        ):
-            continue
-        begin_s = time.perf_counter()
-        params = {**MODELS[model], "words": 32000}
-        program = load_program(str(PROGRAM), params=params, training=training)
-        if training:
-            program = training_program(program, learning_rate=1e-3)
-        parts = cluster.num_devices // (cluster.num_hosts if name.endswith("hosts") else 1)
-        splits: Splits = {}
-        if name == "fewest":
-            short = shorten(program)
-            splits = short.splits_of_all(FewestElements().splits(short.program, parts))
-        elif name == "auto":
-            splits = Auto(cluster=cluster, judge=JUDGE, grains=[1, 2]).splits(program, parts)
-        elif name != "whole":
-            splits = tensor_splits(program, parts)
-        try:
-            problem = build(lower(program, splits), cluster)
-        except InputError as error:
-            yield kind, machine, name, "", "", str(error), "", "", "", ""
-            continue
-        made_s, bound_s = time.perf_counter() - begin_s, lower_bound(problem).seconds
-        found = [
-            judged(method, problem, Placement.make(problem, device_V), time.perf_counter())
-            for method, device_V in given_placements(problem, program, name, splits)
-        ]
-        if name != "whole":
-            found += searched(problem, seconds)
-        for method, took_s, makespan_s, peak in found:
-            over = f"{makespan_s / bound_s:.2f}"
-            cells = (f"{problem.num_ops:,}", f"{made_s:.1f}", method, f"{took_s:.1f}")
-            yield kind, machine, name, *cells, f"{1e3 * makespan_s:.1f}", over, f"{peak / 1e9:.1f}"
+    if name == "tensor in hosts" and cluster.num_hosts == 1:
+        return
+    begin_s = time.perf_counter()
+    params = {**MODELS[model], "words": 32000}
+    program = load_program(str(PROGRAM), params=params, training=training)
+    if training:
+        program = training_program(program, learning_rate=1e-3)
+    parts = cluster.num_devices // (cluster.num_hosts if name.endswith("hosts") else 1)
+    try:
+        splits = splits_of(name, program, cluster, parts)
+        problem = build(lower(program, splits), cluster)
+    except InputError as error:
+        yield kind, machine, name, "", "", str(error), "", "", "", ""
+        return
+    made_s, bound_s = time.perf_counter() - begin_s, lower_bound(problem).seconds
+    given = (
+        judged(method, problem, Placement.make(problem, device_V), time.perf_counter())
+        for method, device_V in given_placements(problem, program, name, splits)
+    )
+    for method, took_s, makespan_s, peak in chain(
+        given, searched(problem, seconds) if name != "whole" else ()
+    ):
+        over = f"{makespan_s / bound_s:.2f}"
+        cells = (f"{problem.num_ops:,}", f"{made_s:.1f}", method, f"{took_s:.1f}")
+        yield kind, machine, name, *cells, f"{1e3 * makespan_s:.1f}", over, f"{peak / 1e9:.1f}"
 
 
 def main() -> None:
@@ -207,14 +225,17 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--machines", nargs="+", default=list(MACHINES))
     parser.add_argument("--kinds", nargs="+", default=["forward", "training"])
+    parser.add_argument("--splits", nargs="+", default=list(SPLITS), choices=list(SPLITS))
     parser.add_argument("--seconds", type=float, default=20.0, help="of doppler.place")
     options = parser.parse_args()
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
     for model in options.models:
         for kind in options.kinds:
             for machine in options.machines:
-                for cells in rows_of(model, machine, kind == "training", options.seconds):
-                    print(f"| {' | '.join(cells)} |", flush=True)
+                for name in options.splits:
+                    training = kind == "training"
+                    for cells in rows_of(model, machine, name, training, options.seconds):
+                        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -46,3 +46,20 @@ def test_splits_of_few_layers_serve_all():
         seconds = Clustering(evaluations=64).place(session, np.random.default_rng(0)).makespan_s
     whole_s = judge(build(lower(program, {}), cluster))
     assert seconds < whole_s / 2
+
+
+def test_splits_fit_with_the_weights_of_all_layers():
+    """What is fastest keeps weights several times: with a few layers there would be room."""
+    path, sizes = "workloads/llama_layer.einsum", {"layers": 16, "seq": 1024, "heads": 32}
+    program, roomy = load_program(path, params=sizes), preset(name="h100x8")
+    judge = Judge(baseline=Clustering(evaluations=64), system=WorkConserving())
+    small = roomy.with_memory(2e9)
+    seconds = [
+        judge(
+            build(
+                lower(program, Auto(cluster=one, judge=judge, grains=[1]).splits(program, 8)), small
+            )
+        )
+        for one in (small, roomy)
+    ]
+    assert seconds[0] < 0.8 * seconds[1]

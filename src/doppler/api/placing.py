@@ -98,8 +98,9 @@ def place(
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
         method: auto (clusterings and list schedulers, then annealing from the best of them, of
-            graphs of 2,000 ops or more in windows first; of more than 8,000 what the policy places
-            at once comes before), policy (its episodes, searched on estimates, then annealing, in
+            graphs of 2,000 ops or more in windows first, and before these a few layers for all
+            where there are layers; of more than 8,000 ops what the policy places at once comes
+            before), policy (its episodes, searched on estimates, then annealing, in
             windows too), the name of a baseline in
             conf/baseline, a baseline of your own, which takes what it takes, or a list of steps
             (doppler.search).
@@ -242,7 +243,8 @@ def _automatic(
 ) -> Sequence[SearchStep]:
     """The steps, with what the policy of the package places at once on a large graph.
 
-    Within seconds the list schedulers come first, which take a tenth of its time.
+    Within seconds the list schedulers come first, which take a tenth of its time, and a few layers
+    for all.
     """
     found = suited(steps, problem)
     if problem.num_ops <= _LARGE:

@@ -25,6 +25,7 @@ from doppler.search.steps import (
     PlaceOnce,
     told_hosts,
 )
+from doppler.search.tiling import TileLayers
 from doppler.search.windows import AnnealWindows
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "PlaceAgain",
     "PlaceOnce",
     "SearchStep",
+    "TileLayers",
     "estimates_step",
     "load_policy",
     "methods",

@@ -13,13 +13,15 @@ from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import Budget, SearchStep, check_shares, search
 from doppler.search.steps import KeepToHosts
+from doppler.search.tiling import TileLayers
 from doppler.search.windows import AnnealWindows
 from doppler.system import Session
 
 
 def suited(steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
-    """The steps, and what several hosts and large graphs ask for, of every method alike."""
-    return KeepToHosts.before(AnnealWindows.within(steps, problem), problem)
+    """The steps, and what hosts, large graphs and layers ask for, of every method alike."""
+    found = KeepToHosts.before(AnnealWindows.within(steps, problem), problem)
+    return TileLayers.within(found, problem)
 
 
 @checked

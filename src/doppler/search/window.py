@@ -80,7 +80,7 @@ def window_of(problem: Problem, now: Timed, begin: int, end: int, last: int) -> 
     free, group_W = _free(problem, now, begin, end), np.full(len(seconds_WD), -1)
     at_free = np.searchsorted(op_W, free)
     seconds_WD[at_free], group_W[at_free] = p.op_seconds[free], p.group[free]
-    sub = _sub_problem(problem, op_W, (src_E, dst_E, reads_E), seconds_WD, group_W)
+    sub = part_of(problem, op_W, (src_E, dst_E, reads_E), seconds_WD, group_W)
     first_W = np.argsort(np.append(now.priority[op_W], np.full(num_devices, begin - 0.5)))
     priority_W = np.empty(len(first_W), np.int64)
     priority_W[first_W] = np.arange(len(first_W))
@@ -108,16 +108,18 @@ def _reads(ptr: IntArray, reads: IntArray, op_X: IntArray) -> tuple[IntArray, In
     return reads[index_E], np.repeat(op_X, count_X)
 
 
-def _sub_problem(
+def part_of(
     problem: Problem,
     op_W: IntArray,
     edges: tuple[IntArray, IntArray, IntArray],
     seconds_WD: FloatArray,
     group_W: IntArray,
+    inputs: Inputs | None = None,
 ) -> Problem:
     """Ops of the problem, and others behind them; transfers take what they do.
 
-    edges: producer, consumer, both among the ops, and the region that is read.
+    edges: producer, consumer, both among the ops, and the region that is read. inputs: read by ops
+    of the part; without, there is room for everything.
     """
     p, (src_E, dst_E, region_E) = problem.arrays, edges
     graph = DataflowGraph(
@@ -129,7 +131,7 @@ def _sub_problem(
             region=region_E,
             bytes=p.region_bytes[region_E],
         ),
-        inputs=Inputs.make(),
+        inputs=inputs or Inputs.make(),
     )
     of_R = np.zeros(len(graph.regions), np.int64)
     of_R[graph.regions.of_edge] = region_E
@@ -138,7 +140,7 @@ def _sub_problem(
         size=p.size[of_R],
         latency_s=p.latency_s,
         seconds_per_size=p.seconds_per_size,
-        memory_bytes=np.full(problem.num_devices, np.inf),
+        memory_bytes=np.full(problem.num_devices, np.inf) if inputs is None else p.memory_bytes,
         kind=p.kind,
         kind_seconds=p.kind_seconds[of_R] if len(p.kind_seconds) else p.kind_seconds,
         host=p.host,

@@ -10,6 +10,7 @@ short search in the system at hand.
 import heapq
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -23,6 +24,7 @@ from doppler.einsum.decomposition.search import CutTensor, FloatArray, IntArray,
 from doppler.einsum.lowering import lower
 from doppler.einsum.program import Einsum, Input, Node, Program, Splits
 from doppler.errors import InputError
+from doppler.graph import DataflowGraph
 from doppler.graph.scalar import DTYPES
 from doppler.options import Devices
 from doppler.pricing import op_cost_s
@@ -34,10 +36,8 @@ _SAME = 0.01
 _NEXT = 2.5
 # Proposals that are tried however short the time is: one that splits, beside the whole.
 _LEAST_TRIED = 2
-# Ways to split one node that are looked at.
-_MOST_WAYS = 1024
-# Blocks per device where nothing coarser fits in memory.
-_FINE_GRAINS = (2, 4, 8, 16, 32)
+# Ways to split one node that are looked at; blocks per device where nothing coarser fits.
+_MOST_WAYS, _FINE_GRAINS = 1024, (2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Auto:
     in memory. grains: blocks of a contraction per device that are tried. whole: nothing split is
     tried too, first.
 
-    Of layers that are alike (repeats.py) a few are split, and judged.
+    Of layers that are alike (repeats.py) a few are split, and judged, with the inputs of all.
     """
 
     cluster: Cluster
@@ -79,33 +79,35 @@ class Auto:
             InputError: nothing that was tried fits in memory.
         """
         short = shorten(program)
-        cluster = self._room_left(short)
+        ways = [partial(_placed_alike, short, self.cluster)]
+        if short.missing_inputs:
+            ways.append(partial(build, cluster=self._room_left(short)))
         for proposals in (self._proposals(short.program, parts), self._fine(short.program)):
-            judged = self._judged(short.program, cluster, proposals, until_s)
-            if any(seconds < math.inf for seconds, _, _ in judged):
-                splits = short.splits_of_all(_best(judged))
-                return Choice(splits=splits, tried=len(judged), num=len(proposals))
+            for build_short in ways:
+                judged = self._judged(short.program, build_short, proposals, until_s)
+                if any(seconds < math.inf for seconds, _, _ in judged):
+                    splits = short.splits_of_all(_best(judged))
+                    return Choice(splits=splits, tried=len(judged), num=len(proposals))
         raise InputError(
             f"decomposition=auto: no splits of {program.name!r} that were tried fit in the "
             f"memory of {self.cluster.name!r}"
         )
 
     def _room_left(self, short: Shortened) -> Cluster:
-        """The cluster without the memory that inputs of the missing layers take."""
-        missing_bytes = sum(
-            math.prod(node.shape) * DTYPES[node.dtype] for node in short.missing_inputs
-        )
-        each_bytes = missing_bytes / self.cluster.num_devices
+        """The cluster without the memory that inputs of the missing layers take, spread evenly."""
+        missing = short.missing_inputs
+        all_bytes = sum(math.prod(node.shape) * DTYPES[node.dtype] for node in missing)
+        each_bytes = all_bytes / self.cluster.num_devices
         devices = (
             replace(device, memory_bytes=max(0.0, device.memory_bytes - each_bytes))
             for device in self.cluster.devices
         )
-        return replace(self.cluster, devices=tuple(devices)) if missing_bytes else self.cluster
+        return replace(self.cluster, devices=tuple(devices))
 
     def _judged(
         self,
         program: Program,
-        cluster: Cluster,
+        build_short: Callable[[DataflowGraph], Problem],
         proposals: list[Callable[[], Splits]],
         until_s: float,
     ) -> list[tuple[float, int, Splits]]:
@@ -116,7 +118,7 @@ class Auto:
             try:
                 splits = propose()
                 graph = lower(program, splits)
-                seconds = self.judge(build(graph, cluster))
+                seconds = self.judge(build_short(graph))
                 judged.append((seconds, graph.num_ops, splits))
             except InputError:  # too few elements for so many parts, too many for the memory
                 judged.append((math.inf, 0, {}))
@@ -145,6 +147,18 @@ class Auto:
         totals = [grain * self.cluster.num_devices for grain in _FINE_GRAINS]
         objectives = [NodeSeconds(program, self.cluster, total, all_fine=True) for total in totals]
         return [partial(_searched, program, objective) for objective in objectives]
+
+
+def _placed_alike(short: Shortened, cluster: Cluster, graph: DataflowGraph) -> Problem:
+    """The problem of a few layers; inputs are as large as those of all layers that they stand for.
+
+    So it tells what fits with all layers placed as these; else they may lie in other places each.
+    """
+    problem = build(graph, cluster)
+    stood_for = Counter(short.stand_ins.values())
+    times = [1 + stood_for[graph.tensors[node].name] for node in graph.inputs.node]
+    in_all = problem.arrays.input_bytes * np.array(times, np.float64)
+    return replace(problem, arrays=problem.arrays._replace(input_bytes=in_all))
 
 
 def _searched(program: Program, objective: "NodeSeconds") -> Splits:
