@@ -160,40 +160,70 @@ def _expert_logit(coefficients, x):
 
 
 @compiled
-def _sel_logit(weights, v, x, hidden):
-    width = weights.sel_op.shape[1]
-    for j in range(width):
-        hidden[j] = weights.sel_op[v, j]
-    for i in range(len(x)):
+def _add_layer(x, weights_in, hidden):
+    """Add x [F] times weights [F, H] to ``hidden`` [H], in the order of F.
+
+    Four rows at a time: sums stay in registers.
+    """
+    width, num, i = len(hidden), len(x), 0
+    while i + 4 <= num:
+        x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
         for j in range(width):
-            hidden[j] += x[i] * weights.sel_in[i, j]
-    logit = np.float32(0.0)
-    for j in range(width):
-        h = hidden[j]
-        logit += max(h, LEAKINESS * h) * weights.sel_out[j]
-    return logit
+            h = hidden[j] + x0 * weights_in[i, j] + x1 * weights_in[i + 1, j]
+            hidden[j] = h + x2 * weights_in[i + 2, j] + x3 * weights_in[i + 3, j]
+        i += 4
+    while i < num:
+        for j in range(width):
+            hidden[j] += x[i] * weights_in[i, j]
+        i += 1
+
+
+@compiled
+def _output(hidden, out):
+    """The logit of a last layer; four sums, for an addition waits for the one before it."""
+    s0, s1, s2, s3 = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
+    width, j = len(out), 0
+    while j + 4 <= width:
+        s0 += hidden[j] * out[j]
+        s1 += hidden[j + 1] * out[j + 1]
+        s2 += hidden[j + 2] * out[j + 2]
+        s3 += hidden[j + 3] * out[j + 3]
+        j += 4
+    while j < width:
+        s0 += hidden[j] * out[j]
+        j += 1
+    return (s0 + s1) + (s2 + s3)
+
+
+@compiled
+def _leak(hidden):
+    """The leaky rectifier, in place."""
+    for j in range(len(hidden)):
+        hidden[j] = max(hidden[j], LEAKINESS * hidden[j])
+
+
+@compiled
+def _sel_logit(weights, v, x, scratch):
+    hidden = scratch.hidden[: weights.sel_op.shape[1]]
+    for j in range(len(hidden)):
+        hidden[j] = weights.sel_op[v, j]
+    _add_layer(x, weights.sel_in, hidden)
+    _leak(hidden)
+    return _output(hidden, weights.sel_out)
 
 
 @compiled
 def _plc_logit(weights, v, d, x, scratch):
     width = weights.plc_op.shape[1]
-    hidden, hidden2 = scratch.hidden, scratch.hidden2
+    hidden, hidden2 = scratch.hidden[:width], scratch.hidden2
     for j in range(width):
         hidden[j] = weights.plc_op[v, j] + scratch.placed[d, j]
-    for i in range(len(x)):
-        for j in range(width):
-            hidden[j] += x[i] * weights.plc_in[i, j]
-    for j in range(width):
         hidden2[j] = weights.plc_mid_bias[j]
-    for i in range(width):
-        h = max(hidden[i], LEAKINESS * hidden[i])
-        for j in range(width):
-            hidden2[j] += h * weights.plc_mid[i, j]
-    logit = np.float32(0.0)
-    for j in range(width):
-        h = hidden2[j]
-        logit += max(h, LEAKINESS * h) * weights.plc_out[j]
-    return logit
+    _add_layer(x, weights.plc_in, hidden)
+    _leak(hidden)
+    _add_layer(hidden, weights.plc_mid, hidden2)
+    _leak(hidden2)
+    return _output(hidden2, weights.plc_out)
 
 
 @compiled
@@ -229,7 +259,7 @@ def _candidates(p, w, weights, e, scratch, forced, b, t, s, record):
         x = record.candidate_x[b, rows + i]
         sel_features(p, w, e, v, x)
         record.candidate_op[b, rows + i] = v
-        logit = _sel_logit(weights, v, x, scratch.hidden)
+        logit = _sel_logit(weights, v, x, scratch)
         scratch.logits[i] = logit + _expert_logit(weights.sel_experts, experts[i])
     return count, index
 
