@@ -36,6 +36,7 @@ from doppler.policies.dual_ablations import (
     blind,
     make_even,
 )
+from doppler.policies.dual_heads import HeadWeights, make_head_buffers
 from doppler.policies.dual_replay import (
     SelRows,
     over_steps,
@@ -47,9 +48,7 @@ from doppler.policies.dual_rollout import (
     MOST_CANDIDATES,
     NO_ROOM,
     NO_SUCH_CHOICE,
-    HeadWeights,
     Record,
-    make_head_buffers,
     make_record,
     play_batch,
     record_of,

@@ -1,4 +1,4 @@
-"""Compiled episodes of the dual policy: both heads, the choices, and the record of what was seen.
+"""Compiled episodes of the dual policy: the choices, and the record of what was seen.
 
 Shape suffixes: B episodes, V ops and steps, D devices, N recorded candidates of all steps of one
 episode, S hidden of SEL, P hidden of PLC, F features.
@@ -29,33 +29,14 @@ from doppler.episode.process import NUM_CANDIDATES, place, reset
 from doppler.episode.ready import swap_candidates
 from doppler.episode.view import LARGE, View
 from doppler.policies.choosing import choose, log_prob_of
+from doppler.policies.dual_heads import Float32, expert_logit, plc_logit, sel_logit
 
-Float32 = NDArray[np.float32]
-LEAKINESS = np.float32(0.1)
 # Results of an episode that was not played to its end.
 NO_ROOM, NO_SUCH_CHOICE = -1, -2
 # SEL looks at no more candidates than these, those that can start earliest: where thousands of ops
 # are ready, recording them all would take gigabytes. In large graphs at fewer: makespans of 3,000
 # and 10,000 ops were the same with 16 and with 64, to 0.3%.
 MOST_CANDIDATES, MOST_IN_LARGE = 64, 32
-
-
-class HeadWeights(NamedTuple):
-    """Both heads as arrays. What does not depend on the placement is summed up per op."""
-
-    sel_op: Float32  # [V, S] first layer, static part, bias included
-    sel_in: Float32  # [F, S] first layer, dynamic features, those of groups last
-    sel_out: Float32  # [S]
-    sel_experts: Float32  # [X] what each expert's term counts
-    plc_op: Float32  # [V, P] first layer, static part of the op to place, bias included
-    plc_placed: Float32  # [V, P] first layer, what an op adds to the device that it is on
-    plc_in: Float32  # [F, P] first layer, dynamic features, those of groups last
-    plc_mid: Float32  # [P, P] second layer
-    plc_mid_bias: Float32  # [P]
-    plc_out: Float32  # [P]
-    plc_experts: Float32  # [X]
-    sel_learned: bool  # else SEL takes what the critical path heuristic would take, ties by sel_out
-    plc_learned: bool  # the same of PLC
 
 
 class Record(NamedTuple):
@@ -77,30 +58,6 @@ class Record(NamedTuple):
     device_x: Float32  # [B, S, D, F]; the same
     device_experts: Float32  # [B, S, D, X]
     device_mask: NDArray[np.int64]  # [B, S, D]
-
-
-class HeadBuffers(NamedTuple):
-    """Small buffers of one thread."""
-
-    logits: NDArray[np.float64]  # [max(V, D)]
-    allowed: NDArray[np.int64]  # [max(V, D)], ones
-    hidden: Float32  # [max(S, P)]
-    hidden2: Float32  # [P]
-    placed: Float32  # [D, P] sum of plc_placed over the ops on a device
-
-
-def make_head_buffers(weights: HeadWeights, num_devices: int) -> HeadBuffers:
-    """Buffers for one thread."""
-    num_ops, sel_hidden = weights.sel_op.shape
-    plc_hidden = weights.plc_op.shape[1]
-    longest = max(num_ops, num_devices)
-    return HeadBuffers(
-        logits=np.zeros(longest),
-        allowed=np.ones(longest, np.int64),
-        hidden=np.zeros(max(sel_hidden, plc_hidden), np.float32),
-        hidden2=np.zeros(plc_hidden, np.float32),
-        placed=np.zeros((num_devices, plc_hidden), np.float32),
-    )
 
 
 def parts_of_episode(num_ops: int, num_steps: int) -> NDArray[np.int64]:
@@ -152,81 +109,6 @@ def record_of(record: Record, episodes: slice) -> Record:
 
 
 @compiled
-def _expert_logit(coefficients, x):
-    logit = np.float32(0.0)
-    for i in range(len(x)):
-        logit += coefficients[i] * x[i]
-    return logit
-
-
-@compiled
-def _add_layer(x, weights_in, hidden):
-    """Add x [F] times weights [F, H] to ``hidden`` [H], in the order of F.
-
-    Four rows at a time: sums stay in registers.
-    """
-    width, num, i = len(hidden), len(x), 0
-    while i + 4 <= num:
-        x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
-        for j in range(width):
-            h = hidden[j] + x0 * weights_in[i, j] + x1 * weights_in[i + 1, j]
-            hidden[j] = h + x2 * weights_in[i + 2, j] + x3 * weights_in[i + 3, j]
-        i += 4
-    while i < num:
-        for j in range(width):
-            hidden[j] += x[i] * weights_in[i, j]
-        i += 1
-
-
-@compiled
-def _output(hidden, out):
-    """The logit of a last layer; four sums, for an addition waits for the one before it."""
-    s0, s1, s2, s3 = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
-    width, j = len(out), 0
-    while j + 4 <= width:
-        s0 += hidden[j] * out[j]
-        s1 += hidden[j + 1] * out[j + 1]
-        s2 += hidden[j + 2] * out[j + 2]
-        s3 += hidden[j + 3] * out[j + 3]
-        j += 4
-    while j < width:
-        s0 += hidden[j] * out[j]
-        j += 1
-    return (s0 + s1) + (s2 + s3)
-
-
-@compiled
-def _leak(hidden):
-    """The leaky rectifier, in place."""
-    for j in range(len(hidden)):
-        hidden[j] = max(hidden[j], LEAKINESS * hidden[j])
-
-
-@compiled
-def _sel_logit(weights, v, x, scratch):
-    hidden = scratch.hidden[: weights.sel_op.shape[1]]
-    for j in range(len(hidden)):
-        hidden[j] = weights.sel_op[v, j]
-    _add_layer(x, weights.sel_in, hidden)
-    _leak(hidden)
-    return _output(hidden, weights.sel_out)
-
-
-@compiled
-def _plc_logit(weights, v, d, x, scratch):
-    width = weights.plc_op.shape[1]
-    hidden, hidden2 = scratch.hidden[:width], scratch.hidden2
-    for j in range(width):
-        hidden[j] = weights.plc_op[v, j] + scratch.placed[d, j]
-        hidden2[j] = weights.plc_mid_bias[j]
-    _add_layer(x, weights.plc_in, hidden)
-    _leak(hidden)
-    _add_layer(hidden, weights.plc_mid, hidden2)
-    _leak(hidden2)
-    return _output(hidden2, weights.plc_out)
-
-
-@compiled
 def _candidates(p, w, weights, e, scratch, forced, b, t, s, record):
     """Record the open candidates, their logits in scratch; of recorded step ``s``, or before it.
 
@@ -259,8 +141,8 @@ def _candidates(p, w, weights, e, scratch, forced, b, t, s, record):
         x = record.candidate_x[b, rows + i]
         sel_features(p, w, e, v, x)
         record.candidate_op[b, rows + i] = v
-        logit = _sel_logit(weights, v, x, scratch)
-        scratch.logits[i] = logit + _expert_logit(weights.sel_experts, experts[i])
+        logit = sel_logit(weights, v, x, scratch)
+        scratch.logits[i] = logit + expert_logit(weights.sel_experts, experts[i])
     return count, index
 
 
@@ -282,8 +164,8 @@ def _devices(p, w, weights, e, scratch, v, taken, b, s, record):
     experts = record.device_experts[b, s]
     plc_experts(p, w, e, v, mask, experts)
     for d in range(num_devices):
-        logit = _plc_logit(weights, v, d, record.device_x[b, s, d], scratch)
-        scratch.logits[d] = logit + _expert_logit(weights.plc_experts, experts[d])
+        logit = plc_logit(weights, v, d, record.device_x[b, s, d], scratch)
+        scratch.logits[d] = logit + expert_logit(weights.plc_experts, experts[d])
 
 
 @compiled
