@@ -113,14 +113,15 @@ def test_mergings_are_of_edges_that_take_several_ops_to_move_under_caps_of_sever
 
 def test_some_are_merged_at_random_the_same_each_time_and_fewer_the_more_ops_there_are():
     num_random = {}
-    for num_ops in (100, 900, 5000):
+    for num_ops in (100, 900, 5000, 20_000):
         edges = [(v, v + 1, 0.1 * (1 + v % 9)) for v in range(num_ops - 1)]  # none is worth an op
         view = make_view(build(graph_of([1] * num_ops, edges), cluster_of([1.0] * 4)))
         found, again = mergings(view), mergings(view)
         for one, other in zip(found, again, strict=True):
             np.testing.assert_array_equal(one.arrays.group, other.arrays.group)
         num_random[num_ops] = len(found) - 1
-    assert 4 < num_random[100] <= 12 and 0 < num_random[900] <= 4 and num_random[5000] == 0
+    assert 12 < num_random[100] <= 32 and 0 < num_random[900] <= 4
+    assert 0 < num_random[5000] <= 4 and num_random[20_000] == 0
 
 
 @pytest.mark.parametrize("num_devices", [3, 6])

@@ -282,7 +282,7 @@ def test_impossible_decisions_are_refused_with_the_episode_that_holds_them(op, d
 
 
 def test_more_candidates_than_the_first_guess_are_recorded():
-    num_ops = 400  # all open at once: 400 + 399 + ... rows, the guess is 16 * 400
+    num_ops = 250  # all open at once: 250 + 249 + ... rows, the guess is 16 * 250
     view = make_view(build(graph_of([1] * num_ops), cluster_of([1.0, 2.0])))
     policy = make_policy()
     decisions = policy.rollout(view, 2, None, generator())

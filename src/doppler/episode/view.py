@@ -41,8 +41,9 @@ OP_FEATURES = (
 # Retention factors of the diffusion kernels, and whether edges are weighted by transfer time.
 DIFFUSIONS = ((0.6, True), (0.95, True), (0.95, False))
 # Graphs of more ops have queues of ready ops, fewer candidates, and no kernels: of 600 to 1,000 ops
-# these are 80% of the time of a placement, and make it 0.1% better.
-LARGE = 512
+# these are 80% of the time of a placement, and make it 0.1% better; of 300 to 450 half of it, and
+# make it no better.
+LARGE = 256
 # Smaller entries are dropped: ops that meet only many levels further down feel each other by
 # entries of 1e-6, which count while nothing nearer is placed.
 _NEGLIGIBLE = 1e-8

@@ -36,6 +36,7 @@ from doppler.policies.dual_ablations import (
     blind,
     make_even,
 )
+from doppler.policies.dual_heads import HeadWeights, make_head_buffers
 from doppler.policies.dual_replay import (
     SelRows,
     over_steps,
@@ -47,9 +48,7 @@ from doppler.policies.dual_rollout import (
     MOST_CANDIDATES,
     NO_ROOM,
     NO_SUCH_CHOICE,
-    HeadWeights,
     Record,
-    make_head_buffers,
     make_record,
     play_batch,
     record_of,
@@ -156,6 +155,7 @@ class DualPolicy(nn.Module):
         if not look_ahead:
             self._blind()
         self._tensors: dict[str, ViewTensors] = {}
+        self._watched: list[nn.Parameter] = []
         self._played_with: tuple[str, tuple[int, ...], HeadWeights] | None = None
 
     def _make_heads(self, num_static: int, width: int, sel_hidden: int, plc_hidden: int) -> None:
@@ -216,7 +216,9 @@ class DualPolicy(nn.Module):
         An update plays episodes, merged ones, and follows the best: one pass of the encoder is
         enough. torch counts the changes of a tensor in place, but for those through ``.data``.
         """
-        changes = tuple(parameter._version for parameter in self.parameters())
+        if not self._watched:  # to look for them takes longer than to play an episode
+            self._watched = list(self.parameters())
+        changes = tuple(parameter._version for parameter in self._watched)
         if self._played_with is None or self._played_with[:2] != (view.problem.hash, changes):
             weights = self._head_weights(self._static_parts(view))
             self._played_with = (view.problem.hash, changes, weights)

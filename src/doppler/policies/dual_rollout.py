@@ -1,4 +1,4 @@
-"""Compiled episodes of the dual policy: both heads, the choices, and the record of what was seen.
+"""Compiled episodes of the dual policy: the choices, and the record of what was seen.
 
 Shape suffixes: B episodes, V ops and steps, D devices, N recorded candidates of all steps of one
 episode, S hidden of SEL, P hidden of PLC, F features.
@@ -29,33 +29,14 @@ from doppler.episode.process import NUM_CANDIDATES, place, reset
 from doppler.episode.ready import swap_candidates
 from doppler.episode.view import LARGE, View
 from doppler.policies.choosing import choose, log_prob_of
+from doppler.policies.dual_heads import Float32, expert_logit, plc_logit, sel_logit
 
-Float32 = NDArray[np.float32]
-LEAKINESS = np.float32(0.1)
 # Results of an episode that was not played to its end.
 NO_ROOM, NO_SUCH_CHOICE = -1, -2
 # SEL looks at no more candidates than these, those that can start earliest: where thousands of ops
 # are ready, recording them all would take gigabytes. In large graphs at fewer: makespans of 3,000
 # and 10,000 ops were the same with 16 and with 64, to 0.3%.
 MOST_CANDIDATES, MOST_IN_LARGE = 64, 32
-
-
-class HeadWeights(NamedTuple):
-    """Both heads as arrays. What does not depend on the placement is summed up per op."""
-
-    sel_op: Float32  # [V, S] first layer, static part, bias included
-    sel_in: Float32  # [F, S] first layer, dynamic features, those of groups last
-    sel_out: Float32  # [S]
-    sel_experts: Float32  # [X] what each expert's term counts
-    plc_op: Float32  # [V, P] first layer, static part of the op to place, bias included
-    plc_placed: Float32  # [V, P] first layer, what an op adds to the device that it is on
-    plc_in: Float32  # [F, P] first layer, dynamic features, those of groups last
-    plc_mid: Float32  # [P, P] second layer
-    plc_mid_bias: Float32  # [P]
-    plc_out: Float32  # [P]
-    plc_experts: Float32  # [X]
-    sel_learned: bool  # else SEL takes what the critical path heuristic would take, ties by sel_out
-    plc_learned: bool  # the same of PLC
 
 
 class Record(NamedTuple):
@@ -77,30 +58,6 @@ class Record(NamedTuple):
     device_x: Float32  # [B, S, D, F]; the same
     device_experts: Float32  # [B, S, D, X]
     device_mask: NDArray[np.int64]  # [B, S, D]
-
-
-class HeadBuffers(NamedTuple):
-    """Small buffers of one thread."""
-
-    logits: NDArray[np.float64]  # [max(V, D)]
-    allowed: NDArray[np.int64]  # [max(V, D)], ones
-    hidden: Float32  # [max(S, P)]
-    hidden2: Float32  # [P]
-    placed: Float32  # [D, P] sum of plc_placed over the ops on a device
-
-
-def make_head_buffers(weights: HeadWeights, num_devices: int) -> HeadBuffers:
-    """Buffers for one thread."""
-    num_ops, sel_hidden = weights.sel_op.shape
-    plc_hidden = weights.plc_op.shape[1]
-    longest = max(num_ops, num_devices)
-    return HeadBuffers(
-        logits=np.zeros(longest),
-        allowed=np.ones(longest, np.int64),
-        hidden=np.zeros(max(sel_hidden, plc_hidden), np.float32),
-        hidden2=np.zeros(plc_hidden, np.float32),
-        placed=np.zeros((num_devices, plc_hidden), np.float32),
-    )
 
 
 def parts_of_episode(num_ops: int, num_steps: int) -> NDArray[np.int64]:
@@ -152,51 +109,6 @@ def record_of(record: Record, episodes: slice) -> Record:
 
 
 @compiled
-def _expert_logit(coefficients, x):
-    logit = np.float32(0.0)
-    for i in range(len(x)):
-        logit += coefficients[i] * x[i]
-    return logit
-
-
-@compiled
-def _sel_logit(weights, v, x, hidden):
-    width = weights.sel_op.shape[1]
-    for j in range(width):
-        hidden[j] = weights.sel_op[v, j]
-    for i in range(len(x)):
-        for j in range(width):
-            hidden[j] += x[i] * weights.sel_in[i, j]
-    logit = np.float32(0.0)
-    for j in range(width):
-        h = hidden[j]
-        logit += max(h, LEAKINESS * h) * weights.sel_out[j]
-    return logit
-
-
-@compiled
-def _plc_logit(weights, v, d, x, scratch):
-    width = weights.plc_op.shape[1]
-    hidden, hidden2 = scratch.hidden, scratch.hidden2
-    for j in range(width):
-        hidden[j] = weights.plc_op[v, j] + scratch.placed[d, j]
-    for i in range(len(x)):
-        for j in range(width):
-            hidden[j] += x[i] * weights.plc_in[i, j]
-    for j in range(width):
-        hidden2[j] = weights.plc_mid_bias[j]
-    for i in range(width):
-        h = max(hidden[i], LEAKINESS * hidden[i])
-        for j in range(width):
-            hidden2[j] += h * weights.plc_mid[i, j]
-    logit = np.float32(0.0)
-    for j in range(width):
-        h = hidden2[j]
-        logit += max(h, LEAKINESS * h) * weights.plc_out[j]
-    return logit
-
-
-@compiled
 def _candidates(p, w, weights, e, scratch, forced, b, t, s, record):
     """Record the open candidates, their logits in scratch; of recorded step ``s``, or before it.
 
@@ -229,8 +141,8 @@ def _candidates(p, w, weights, e, scratch, forced, b, t, s, record):
         x = record.candidate_x[b, rows + i]
         sel_features(p, w, e, v, x)
         record.candidate_op[b, rows + i] = v
-        logit = _sel_logit(weights, v, x, scratch.hidden)
-        scratch.logits[i] = logit + _expert_logit(weights.sel_experts, experts[i])
+        logit = sel_logit(weights, v, x, scratch)
+        scratch.logits[i] = logit + expert_logit(weights.sel_experts, experts[i])
     return count, index
 
 
@@ -252,8 +164,8 @@ def _devices(p, w, weights, e, scratch, v, taken, b, s, record):
     experts = record.device_experts[b, s]
     plc_experts(p, w, e, v, mask, experts)
     for d in range(num_devices):
-        logit = _plc_logit(weights, v, d, record.device_x[b, s, d], scratch)
-        scratch.logits[d] = logit + _expert_logit(weights.plc_experts, experts[d])
+        logit = plc_logit(weights, v, d, record.device_x[b, s, d], scratch)
+        scratch.logits[d] = logit + expert_logit(weights.plc_experts, experts[d])
 
 
 @compiled
