@@ -187,6 +187,7 @@ def main() -> None:
     evaluations = [1, 16, 64, 256, 1000, 4000]
     parser.add_argument("--evaluations", type=int, nargs="*", default=evaluations)
     parser.add_argument("--groups", nargs="*", default=list(GROUPS), choices=list(GROUPS))
+    parser.add_argument("--problems", type=int, nargs="*", help="numbers, from 0, in each group")
     parser.add_argument("--out", type=Path, help="a folder for pictures")
     arguments = parser.parse_args()
     matplotlib.use("agg")
@@ -197,6 +198,8 @@ def main() -> None:
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         cfg = compose("config", everything)
         groups = {name: list(problems_of(GROUPS[name], name)) for name in arguments.groups}
+    if arguments.problems:
+        groups = {name: [each[i] for i in arguments.problems] for name, each in groups.items()}
     compiled = [Clustering(evaluations=1), *map(instantiate, cfg.baseline.values())]
     warm_up(WorkConserving(), compiled, policy)
     kinds = {
