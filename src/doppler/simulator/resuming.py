@@ -3,7 +3,8 @@
 Up to the first instant at which the two may differ a run is as it was: what was running and what
 waited then is found from the times of the known schedule, and the engine goes on. It stops once it
 is certain to end behind a limit. What it tells is what `work_conserving.simulate` tells, to the
-bit; peaks of memory are not counted. Vocabulary and shape suffixes as in state.py.
+bit; so are peaks of memory, where bytes are whole numbers. Vocabulary and shape suffixes as in
+state.py.
 
 Source: walks of a local search that evaluate a move from where it changes something on, as Nowicki
 and Smutnicki, "A fast taboo search algorithm for the job shop problem", Management Science 1996,
