@@ -52,7 +52,6 @@ VARIANTS = {
     WHOLE: Variant(),
     "no list scheduler in the logits": Variant(policy={"experts": False}),
     "published features alone, no list scheduler": Variant(policy={"look_ahead": False}),
-    "no graph network": Variant(policy={"encoder": "none"}),
     "SEL alone is learned": Variant(policy={"plc": "earliest_start"}),
     "PLC alone is learned": Variant(policy={"sel": "b_level"}),
     "no groups in training": Variant(training=(*SET, "algorithm.reinforcement.grouped=0.0")),
@@ -125,7 +124,7 @@ def main() -> None:
     policies: dict[str, list[Policy]] = {}
     for seed, (name, variant) in product(range(options.seeds), VARIANTS.items()):
         torch.manual_seed(seed)
-        policy = DualPolicy(hidden=32, rounds=3, **variant.policy)
+        policy = DualPolicy(**variant.policy)
         if (checkpoint := weights_of(name, variant, seed, options)) is not None:
             load_policy_weights(policy, checkpoint)
         policies.setdefault(name, []).append(policy)

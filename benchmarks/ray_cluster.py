@@ -140,7 +140,7 @@ def episodes(nodes: Any, arguments: argparse.Namespace) -> None:
         for num in sizes
     ]
     torch.manual_seed(0)
-    policy: Any = DualPolicy(hidden=32, rounds=3)
+    policy: Any = DualPolicy()
     learning = Learning(
         batch_problems=8, batch_episodes=16, try_every=50, exploration=None, advantage="batch",
         learning_rate=(1e-3, 1e-3), entropy=3e-3, tuned_updates=None, beside=0, imitate_best=0.0,

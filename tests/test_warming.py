@@ -84,10 +84,7 @@ def test_after_warming_nothing_compiles(warmed, make):
     with WorkConserving().open(problem) as session:
         annealing(order=True).place(_ToldSession(session), rng, placement)
     lower_bound(problem, streams=2)
-    policy = DualPolicy(
-        **{"encoder": "none", "sel": "b_level", "plc": "learned", "look_ahead": False},
-        **{"hidden": 8, "rounds": 1, "sel_hidden": 3, "plc_hidden": 5},
-    )
+    policy = DualPolicy(sel="b_level", look_ahead=False, sel_hidden=3, plc_hidden=5)
     view = make_view(problem)
     for seen in (*mergings(view), merged_at_random(view, rng)):
         for explore in (None, 0, 0.5):
@@ -100,10 +97,7 @@ def test_after_warming_nothing_compiles(warmed, make):
 
 def test_warming_up_changes_nothing_of_a_policy():
     torch.manual_seed(0)
-    policy = DualPolicy(
-        **{"encoder": "gated", "sel": "learned", "plc": "learned", "look_ahead": True},
-        **{"hidden": 4, "rounds": 1, "sel_hidden": 3, "plc_hidden": 5},
-    )
+    policy = DualPolicy(sel_hidden=3, plc_hidden=5)
     drawn = torch.get_rng_state()
     before = {name: value.clone() for name, value in policy.state_dict().items()}
     warm_up(WorkConserving(), [annealing(order=True)], policy)

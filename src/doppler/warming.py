@@ -48,7 +48,7 @@ _ON_ESTIMATES = 8
 _SOLVING = 0.01
 # Kinds of policies that this process has warmed up.
 _LEARNED: set[type] = set()
-_POLICY: Any = {"hidden": 4, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
+_HEADS: Any = {"sel_hidden": 4, "plc_hidden": 4}
 
 
 def warm_up(system: System, baselines: Sequence[Any] = (), policy: Policy | None = None) -> None:
@@ -104,8 +104,7 @@ def _parts() -> dict[str, Callable[[], None]]:
     schedulers = [
         method(evaluations=1) for method in (CriticalPath, HEFT, CPOP, ETF, QueuedETF, PEFT)
     ]
-    dual = DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **_POLICY)
-    stepwise = StepwiseDualPolicy(sel="learned", plc="learned", look_ahead=True, **_POLICY)
+    dual, stepwise = DualPolicy(**_HEADS), StepwiseDualPolicy(hidden=4, rounds=1, **_HEADS)
     plain, measured = simulators[0], cast(Any, _Measured())
     estimates = AnnealEstimates(drafts=[Clustering(evaluations=1)])
     return {

@@ -124,7 +124,7 @@ def test_placements_that_break_a_rule_take_forever_everywhere():
 @pytest.mark.parametrize("confirmations", [0, 3])
 def test_every_step_of_a_search_keeps_to_the_rules(confirmations):
     torch.manual_seed(0)
-    policy = DualPolicy(hidden=8, rounds=1)
+    policy = DualPolicy()
     methods = [path.stem for path in (REPOSITORY / "conf" / "baseline").glob("*.yaml")]
     for seed in range(6):
         problem, budget = small(seed), Budget(evaluations=60)

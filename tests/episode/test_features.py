@@ -33,16 +33,7 @@ from doppler.problem import Problem, build
 
 def make_policy(seed: int = 0) -> DualPolicy:
     torch.manual_seed(seed)
-    return DualPolicy(
-        encoder="gated",
-        hidden=8,
-        rounds=1,
-        sel="learned",
-        sel_hidden=8,
-        plc="learned",
-        plc_hidden=8,
-        look_ahead=True,
-    )
+    return DualPolicy(sel_hidden=8, plc_hidden=8)
 
 
 class PlainProcess:
@@ -463,7 +454,7 @@ def test_large_graphs_have_no_kernels_and_affinities_of_zero(monkeypatch):
     monkeypatch.setattr(view_module, "LARGE", 10)
     assert not dense_kernels(problem).any()
     view, columns = make_view(problem), slice(DEVICE.diffusion_near, DEVICE.diffusion_near + 3)
-    policy = DualPolicy(hidden=4, rounds=1, sel_hidden=4, plc_hidden=4)
+    policy = DualPolicy(sel_hidden=4, plc_hidden=4)
     record = policy.rollout(view, 1, None, np.random.default_rng(0)).record
     assert not record.device_x[..., columns].any()
 

@@ -13,8 +13,8 @@ from doppler.problem import build
 
 def make_policy() -> DualPolicy:
     torch.manual_seed(0)
-    sizes = {"hidden": 4, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
-    return DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **sizes)
+    sizes = {"sel_hidden": 4, "plc_hidden": 4}
+    return DualPolicy(**sizes)
 
 
 def generator(seed: int = 0) -> np.random.Generator:

@@ -52,7 +52,7 @@ REFUSED = {
     "workload.parts=0": "workload.parts: must be a whole number of at least 1, got 0",
     "workload.params.n=abc": "workload.params.n: must be a whole number of at least 1 or null, got",
     "workload.costs=free": "workload.costs: must be one of roofline, published, got 'free'",
-    "policy.build.hidden=0": "policy.build.hidden: must be a whole number of at least 1, got 0",
+    "policy.build.plc_hidden=0": "policy.build.plc_hidden: must be a whole number of at least 1",
     "overwrite=maybe": "overwrite: must be true or false, got 'maybe'",
     "algorithm.imitation.entropy=nan": "algorithm.imitation.entropy: must be a number of at least",
     "algorithm.search_share=1.5": "algorithm.search_share: must be a number from 0 to 1, got 1.5",
@@ -80,7 +80,7 @@ REFUSED = {
     "+overwrit=true": "overwrit: no such option, did you mean overwrite?",
     "+executor.verfy=true": "executor.verfy: no such option, did you mean verify?",
     "+policy.build.sell=learned": "policy.build.sell: no such option, did you mean sel?",
-    "policy=doppler_per_step +policy.build.encoder=none": "policy.build.encoder: no such option",
+    "+policy.build.encoder=none": "policy.build.encoder: no such option",
     "+trainer.build.accelerator=foo": "trainer.build: no such option",
     "+trainer.max_steps=5": "trainer.max_steps: no such option",
     # What a _target_ is not.

@@ -15,15 +15,10 @@ from doppler.episode import make_view, merged
 from doppler.episode.experts import SEL_BEGINNING
 from doppler.errors import InputError
 from doppler.policies import Decisions, DualPolicy
-from doppler.policies.dual_replay import placed_before
 from doppler.policies.dual_rollout import MOST_CANDIDATES
-from doppler.policies.encoder import Paths
 from doppler.problem import build
 
 SMALL = {
-    "encoder": "gated",
-    "hidden": 8,
-    "rounds": 2,
     "sel_hidden": 8,
     "plc_hidden": 8,
     "sel": "learned",
@@ -343,7 +338,7 @@ def test_another_of_several_identical_empty_devices_is_the_same_decision():
     ]
 
 
-# --- Gradients and the encoder --------------------------------------------------------------------
+# --- Gradients ----------------------------------------------------------------------------------
 
 
 def test_gradients_reach_every_parameter_and_are_finite():
@@ -361,25 +356,6 @@ def test_gradients_reach_every_parameter_and_are_finite():
         assert parameter.grad.abs().max() > 0, name
 
 
-def test_what_lies_on_each_device_and_its_gradients_are_those_of_plain_torch():
-    view, policy = make_view(random_problem(2, num_ops=12, num_devices=3)), make_policy()
-    record = policy.rollout(view, 4, None, generator()).record
-    own_VP, added_VP = torch.randn(2, 12, 5).requires_grad_()
-    op_BV, device_BV = torch.from_numpy(record.op), torch.from_numpy(record.device)
-    on_BVD = torch.nn.functional.one_hot(device_BV, 3).to(torch.float32)
-    each_BVDP = on_BVD[..., None] * added_VP[op_BV][:, :, None]
-    plain_BVDP = own_VP[op_BV][:, :, None] + each_BVDP.cumsum(dim=1) - each_BVDP
-    found_NP = placed_before(own_VP, added_VP, record)
-    torch.testing.assert_close(found_NP, plain_BVDP.flatten(0, 2))
-    weight_NP = torch.randn(found_NP.shape)
-    for found, plain in zip(
-        torch.autograd.grad((found_NP * weight_NP).sum(), (own_VP, added_VP)),
-        torch.autograd.grad((plain_BVDP.flatten(0, 2) * weight_NP).sum(), (own_VP, added_VP)),
-        strict=True,
-    ):
-        torch.testing.assert_close(found, plain)
-
-
 def test_a_step_along_the_gradient_makes_the_decisions_more_likely():
     view, policy = make_view(random_problem(2, num_ops=12, num_devices=3)), make_policy()
     decisions = policy.rollout(view, 1, None, generator())
@@ -388,31 +364,6 @@ def test_a_step_along_the_gradient_makes_the_decisions_more_likely():
     torch.optim.SGD(policy.parameters(), lr=1e-3, maximize=True).step()
     after = policy.follow(view, decisions.op, decisions.device).log_prob[0]
     assert after > before.item()
-
-
-def test_paths_average_over_the_ops_on_them():
-    # 0 -> 2 -> 3, 1 -> 3.
-    mean_VV = Paths(torch.tensor([2, 3, 3, -1])).mean(torch.eye(4))
-    third = 1 / 3
-    expected = [[third, 0, third, third], [0, 0.5, 0, 0.5], [0, 0, 0.5, 0.5], [0, 0, 0, 1]]
-    torch.testing.assert_close(mean_VV, torch.tensor(expected))
-
-
-@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9, 100])
-def test_paths_of_any_length_are_averaged_over_whole(length):
-    h_VH = torch.arange(float(length))[:, None] ** 2
-    mean_VH = Paths(torch.tensor([*range(1, length), -1])).mean(h_VH)
-    expected = [h_VH[v:].mean() for v in range(length)]
-    torch.testing.assert_close(mean_VH[:, 0], torch.stack(expected))
-
-
-def test_the_encoder_tells_the_two_directions_of_an_edge_apart():
-    policy = make_policy()
-    x_VF = torch.zeros(2, policy.encoder.embed.in_features)
-    h_VH = policy.encoder(x_VF, torch.tensor([[0], [1]]), torch.ones(1, 1))
-    assert not torch.allclose(h_VH[0], h_VH[1])
-    swapped_VH = policy.encoder(x_VF, torch.tensor([[1], [0]]), torch.ones(1, 1))
-    torch.testing.assert_close(h_VH, swapped_VH.flip(0))
 
 
 # --- More candidates than SEL looks at ----------------------------------------------------------

@@ -15,12 +15,10 @@ from doppler.episode import DEVICE_FEATURES, OP_FEATURES, View, advice, make_vie
 from doppler.errors import InputError
 from doppler.policies import DualPolicy, StepwiseDualPolicy, dual_per_step
 from doppler.policies.dual_ablations import PUBLISHED_DEVICE_FEATURES, PUBLISHED_OP_FEATURES
+from doppler.policies.encoder import Paths
 from doppler.problem import Problem, build
 
 FULL = {
-    "encoder": "gated",
-    "hidden": 8,
-    "rounds": 2,
     "sel_hidden": 8,
     "plc_hidden": 8,
     "sel": "learned",
@@ -29,7 +27,6 @@ FULL = {
 }
 HEURISTIC = {"sel": "b_level", "plc": "earliest_start"}
 ABLATIONS = (
-    {"encoder": "none"},
     {"sel": "b_level"},
     {"plc": "earliest_start"},
     HEURISTIC,
@@ -42,7 +39,7 @@ def make_policy(seed: int = 0, *, per_step: bool = False, **changes) -> DualPoli
     torch.manual_seed(seed)
     arguments = {**FULL, **changes}
     if per_step:
-        arguments.pop("encoder")
+        arguments = {"hidden": 8, "rounds": 2, **arguments}
     policy = (StepwiseDualPolicy if per_step else DualPolicy)(**arguments)
     with torch.no_grad():
         policy.sel_out.weight.mul_(10.0)
@@ -218,14 +215,14 @@ def test_without_look_ahead_only_the_published_features_count():
         assert np.allclose(after, before, atol=1e-5) == (name not in PUBLISHED_OP_FEATURES), name
 
 
-@pytest.mark.parametrize("encoder", ["gated", "none"])
-def test_what_the_graph_is_like_counts_with_an_encoder_only(encoder):
+@pytest.mark.parametrize("per_step", [False, True])
+def test_what_edges_are_like_counts_with_a_graph_network_only(per_step):
     view = make_view(random_problem(2, num_ops=20, num_devices=4))
-    policy = make_policy(encoder=encoder)
+    policy = make_policy(per_step=per_step)
     decisions = policy.rollout(view, 4, None, generator())
     other = replace(view, edge_features=1.0 - view.edge_features)
-    after = replayed(make_policy(encoder=encoder), other, decisions)
-    assert np.allclose(after, decisions.log_prob, atol=1e-5) == (encoder == "none")
+    after = replayed(policy, other, decisions)
+    assert np.allclose(after, decisions.log_prob, atol=1e-5) == (not per_step)
 
 
 @pytest.mark.parametrize("per_step", [False, True])
@@ -270,7 +267,7 @@ def test_of_several_decisions_all_episodes_are_replayed_in_a_row(per_step):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("encoder", "nnconv"), ("sel", "earliest_start"), ("plc", "b_level"), ("look_ahead", "no")],
+    [("sel", "earliest_start"), ("plc", "b_level"), ("look_ahead", "no")],
 )
 def test_what_is_no_choice_is_refused_by_name(key, value):
     with pytest.raises(InputError, match=rf"^DualPolicy\.{key}: must be .*, got '{value}'$"):
@@ -283,19 +280,45 @@ def test_what_is_no_choice_is_refused_by_name(key, value):
 def test_encoded_at_every_step_the_policy_sees_where_ops_are_and_no_names_of_devices():
     view = make_view(random_problem(3, num_ops=12, num_devices=3, identical_devices=True))
     policy = make_policy(per_step=True)
+    tensors = policy._view_tensors(view)
     device_CV = torch.from_numpy(generator().integers(-1, 3, (2, 12)))
     with torch.no_grad():
-        parts, placed_CDP = policy._encode(view, device_CV)
+        parts, placed_CDP = policy._encode(view, tensors, device_CV)
         assert not torch.allclose(parts.sel_op_VS[0], parts.sel_op_VS[1])
         renamed = torch.tensor([-1, 2, 0, 1])[device_CV + 1]
-        same, swapped_CDP = policy._encode(view, renamed)
+        same, swapped_CDP = policy._encode(view, tensors, renamed)
         for one, other in zip(parts, same, strict=True):
             torch.testing.assert_close(one, other)
         torch.testing.assert_close(placed_CDP, swapped_CDP[:, [2, 0, 1]])
         # A state alone is encoded as it is among others.
-        alone, _ = policy._encode(view, device_CV[1:])
+        alone, _ = policy._encode(view, tensors, device_CV[1:])
         for one, other in zip(parts, alone, strict=True):
             torch.testing.assert_close(one[1:], other)
+
+
+def test_the_network_tells_the_two_directions_of_an_edge_apart():
+    policy = make_policy(per_step=True)
+    x_VF = torch.zeros(2, policy.encoder.embed.in_features)
+    h_VH = policy.encoder(x_VF, torch.tensor([[0], [1]]), torch.ones(1, 3))
+    assert not torch.allclose(h_VH[0], h_VH[1])
+    swapped_VH = policy.encoder(x_VF, torch.tensor([[1], [0]]), torch.ones(1, 3))
+    torch.testing.assert_close(h_VH, swapped_VH.flip(0))
+
+
+def test_paths_average_over_the_ops_on_them():
+    # 0 -> 2 -> 3, 1 -> 3.
+    mean_VV = Paths(torch.tensor([2, 3, 3, -1])).mean(torch.eye(4))
+    third = 1 / 3
+    expected = [[third, 0, third, third], [0, 0.5, 0, 0.5], [0, 0, 0.5, 0.5], [0, 0, 0, 1]]
+    torch.testing.assert_close(mean_VV, torch.tensor(expected))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9, 100])
+def test_paths_of_any_length_are_averaged_over_whole(length):
+    h_VH = torch.arange(float(length))[:, None] ** 2
+    mean_VH = Paths(torch.tensor([*range(1, length), -1])).mean(h_VH)
+    expected = [h_VH[v:].mean() for v in range(length)]
+    torch.testing.assert_close(mean_VH[:, 0], torch.stack(expected))
 
 
 def test_states_replayed_few_at_a_time_give_the_same_gradients(monkeypatch):

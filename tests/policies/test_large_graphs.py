@@ -13,7 +13,6 @@ from doppler.episode.view import LARGE
 from doppler.graph.synthetic import synthetic
 from doppler.policies import Decisions, DualPolicy
 from doppler.policies.dual_rollout import MOST_IN_LARGE
-from doppler.policies.encoder import GraphEncoder
 from doppler.problem import Problem, build
 from doppler.simulator.links import try_start
 
@@ -131,7 +130,7 @@ class Sampling(DualPolicy):
 def sampled_and_exact(view, seed: int) -> tuple[Decisions, Decisions, DualPolicy, DualPolicy]:
     """An episode, recorded in part and as a whole, and the policies that recorded it so."""
     exact = make_policy(sharpness=10.0)
-    policy = Sampling(hidden=8, rounds=2, sel_hidden=8, plc_hidden=8)
+    policy = Sampling(sel_hidden=8, plc_hidden=8)
     policy.load_state_dict(exact.state_dict())
     played = policy.rollout(view, 4, None, np.random.default_rng(seed))
     return played, exact.follow(view, played.op, played.device), policy, exact
@@ -187,26 +186,6 @@ def test_what_is_recorded_of_an_episode_has_a_largest_size():
     assert record.device_x.shape[1] == MOST_STEPS + 1
     assert record.candidate_x.shape[1] <= 64 * (MOST_STEPS + 1)
     assert policy.rollout(view, 1, 0.0, np.random.default_rng(0)).record.device_x.shape[1] == 1
-
-
-def test_messages_of_ops_and_edges_by_themselves_are_those_of_both_together(monkeypatch):
-    torch.manual_seed(0)
-    encoder = GraphEncoder(num_features=3, hidden=8, rounds=2, num_edge_features=2)
-    x_VF, edge_E2 = torch.randn(9, 3), torch.randn(30, 2)
-    edge_2E = torch.randint(9, (2, 30))
-    expected_VH = encoder(x_VF, edge_2E, edge_E2)
-    found_VH = encoder(x_VF, edge_2E, edge_E2, by_op=True)
-    torch.testing.assert_close(found_VH, expected_VH)
-    weights = list(encoder.parameters())
-    for found, expected in zip(
-        torch.autograd.grad(found_VH.sum(), weights),
-        torch.autograd.grad(expected_VH.sum(), weights),
-        strict=True,
-    ):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    monkeypatch.setattr("doppler.policies.encoder._EDGES_AT_ONCE", 7)
-    with torch.no_grad():
-        torch.testing.assert_close(encoder(x_VF, edge_2E, edge_E2, by_op=True), expected_VH)
 
 
 def test_greedy_episodes_are_recorded_when_someone_asks():

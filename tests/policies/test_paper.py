@@ -12,6 +12,7 @@ from doppler.episode import OP_FEATURES, View, advice, make_view, merged
 from doppler.errors import InputError
 from doppler.policies import Decisions, PaperPolicy
 from doppler.policies.dual_ablations import PUBLISHED_OP_FEATURES
+from doppler.policies.paper_replay import placed_before
 from doppler.problem import build
 
 # As published: conf/policy/paper.yaml.
@@ -289,3 +290,22 @@ def test_sizes_that_are_none_are_refused_by_name(key):
     sizes = {"hidden": 4, "rounds": 1, "head_hidden": 4, key: 0}
     with pytest.raises(InputError, match=rf"^PaperPolicy\.{key}: "):
         PaperPolicy(**sizes)
+
+
+def test_what_lies_on_each_device_and_its_gradients_are_those_of_plain_torch():
+    view, policy = make_view(random_problem(2, num_ops=12, num_devices=3)), make_policy()
+    record = policy.rollout(view, 4, None, generator()).record
+    own_VP, added_VP = torch.randn(2, 12, 5).requires_grad_()
+    op_BV, device_BV = torch.from_numpy(record.op), torch.from_numpy(record.device)
+    on_BVD = torch.nn.functional.one_hot(device_BV, 3).to(torch.float32)
+    each_BVDP = on_BVD[..., None] * added_VP[op_BV][:, :, None]
+    plain_BVDP = own_VP[op_BV][:, :, None] + each_BVDP.cumsum(dim=1) - each_BVDP
+    found_NP = placed_before(own_VP, added_VP, record)
+    torch.testing.assert_close(found_NP, plain_BVDP.flatten(0, 2))
+    weight_NP = torch.randn(found_NP.shape)
+    for found, plain in zip(
+        torch.autograd.grad((found_NP * weight_NP).sum(), (own_VP, added_VP)),
+        torch.autograd.grad((plain_BVDP.flatten(0, 2) * weight_NP).sum(), (own_VP, added_VP)),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, plain)

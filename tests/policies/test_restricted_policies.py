@@ -18,7 +18,7 @@ from doppler.problem import Problem
 from doppler.simulator import WorkConserving
 
 ABLATIONS = {"sel": "b_level", "plc": "earliest_start"}
-SMALL = {"hidden": 8, "rounds": 1}
+SMALL = {"hidden": 8, "rounds": 1, "sel_hidden": 8, "plc_hidden": 8}
 
 
 @cache
@@ -27,12 +27,13 @@ def policies() -> dict[str, Policy]:
     torch.manual_seed(0)
     names = [path.stem for path in Path(REPOSITORY, "conf", "policy").glob("*.yaml")]
     with initialize_config_dir(str(REPOSITORY / "conf"), version_base="1.3"):
+        found = {name: compose("config", [f"policy={name}"]).policy.build for name in names}
         made = {
-            name: instantiate(compose("config", [f"policy={name}"]).policy.build, **SMALL)
-            for name in names
+            name: instantiate(build, **{key: size for key, size in SMALL.items() if key in build})
+            for name, build in found.items()
         }
     for head, choice in ABLATIONS.items():
-        made[head] = DualPolicy(**SMALL, **{head: choice})
+        made[head] = DualPolicy(sel_hidden=8, plc_hidden=8, **{head: choice})
     return made
 
 

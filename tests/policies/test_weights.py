@@ -11,9 +11,8 @@ from doppler.policies import DualPolicy
 from doppler.policies.weights import PRETRAINED, load_checkpoint, load_policy_weights
 
 
-def make_policy(hidden: int = 4) -> DualPolicy:
-    sizes = {"hidden": hidden, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
-    return DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **sizes)
+def make_policy(plc_hidden: int = 4) -> DualPolicy:
+    return DualPolicy(sel_hidden=4, plc_hidden=plc_hidden)
 
 
 def saved(path: Path, policy: DualPolicy) -> Path:

@@ -77,7 +77,7 @@ def test_weights_that_do_not_fit_the_policy_are_refused_before_anything_begins(
     run, tmp_path, stage
 ):
     with pytest.raises(InputError, match=r"^pretrained: weights of another policy: "):
-        run(f"stage={stage}", "stage.init_from=pretrained", "policy.build.hidden=16")
+        run(f"stage={stage}", "stage.init_from=pretrained", "policy.build.plc_hidden=16")
     assert not any(tmp_path.iterdir())
 
 

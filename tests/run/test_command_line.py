@@ -130,7 +130,7 @@ BAD_OVERRIDES = {
         ["baseline=[annealing]", "baseline.annealing.hot=0"],
         "baseline.annealing.hot: must be a number above 0, got 0",
     ),
-    "no width": (["policy.build.hidden=0"], "policy.build.hidden: must be"),
+    "no width": (["policy.build.plc_hidden=0"], "policy.build.plc_hidden: must be"),
     "no yes or no": (["overwrite=maybe"], "overwrite: must be true or false"),
     "a name that leads away": (["workload.name=../evil"], "workload.name: must be a name"),
     "a checkpoint that is no path": (["stage.init_from=5"], "5: No such file"),

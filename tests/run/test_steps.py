@@ -98,7 +98,11 @@ def test_what_is_needed_is_found_where_it_was_asked_for_by_itself(run, configure
     assert path.is_relative_to(tmp_path / "imitation") and path.name == "last.ckpt"
     _, text = run("stage=pipeline", *SMALL, "baseline=[single_device]", "search.anneal.hot=0.1")
     assert needed(text) == [], "stage I has no baselines and no search"
-    changes = ("algorithm.imitation.entropy=0.1", "policy.build.hidden=8", "workload.params.n=128")
+    changes = (
+        "algorithm.imitation.entropy=0.1",
+        "policy.build.plc_hidden=8",
+        "workload.params.n=128",
+    )
     for change in (*changes, "simulator.contention=none", "trainer.gradient_clip_val=0.5"):
         step = make_run(configure("stage=rl_sim", *SMALL, change), QUIET)
         (imitation,) = step.stage.needed(step)

@@ -34,8 +34,8 @@ CLUSTER = PlaceAgain(make=Clustering)
 
 def make_policy(seed: int = 0) -> DualPolicy:
     torch.manual_seed(seed)
-    sizes = {"hidden": 4, "rounds": 1, "sel_hidden": 4, "plc_hidden": 4}
-    return DualPolicy(encoder="gated", sel="learned", plc="learned", look_ahead=True, **sizes)
+    sizes = {"sel_hidden": 4, "plc_hidden": 4}
+    return DualPolicy(**sizes)
 
 
 def estimates(share: float | None = None) -> AnnealEstimates:

@@ -157,7 +157,7 @@ def test_what_is_executed_for_real_is_simulated_first():
 
 def test_a_policys_episodes_are_drafts_as_they_are_and_merged():
     torch.manual_seed(0)
-    policy = DualPolicy(hidden=4, rounds=1, sel_hidden=4, plc_hidden=4)
+    policy = DualPolicy(sel_hidden=4, plc_hidden=4)
     view = make_view(PROBLEM)
     for merged in (False, True):
         drafts = Episodes(policy=policy, view=view, merged=merged)

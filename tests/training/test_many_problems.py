@@ -23,7 +23,7 @@ MANY = {
 
 
 def small_policy():
-    return make_policy(0, hidden=4, rounds=1)
+    return make_policy(0)
 
 
 def problem_of(seed: int):

@@ -33,20 +33,10 @@ LEARNING = {
 }
 
 
-def make_policy(seed: int, hidden: int = 16, rounds: int = 2) -> DualPolicy:
+def make_policy(seed: int) -> DualPolicy:
     """New weights without experts, which would leave too little to learn."""
     torch.manual_seed(seed)
-    return DualPolicy(
-        encoder="gated",
-        hidden=hidden,
-        rounds=rounds,
-        sel_hidden=16,
-        plc_hidden=16,
-        sel="learned",
-        experts=False,
-        plc="learned",
-        look_ahead=True,
-    )
+    return DualPolicy(sel_hidden=16, plc_hidden=16, experts=False)
 
 
 def two_chains() -> Problem:

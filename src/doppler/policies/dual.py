@@ -1,7 +1,7 @@
-"""The dual policy: SEL picks the op, PLC its device, both over one graph encoder.
+"""The dual policy: SEL picks the op, PLC its device.
 
 Shape suffixes: B episodes, V ops and steps, D devices, T steps of all episodes in a row, N
-candidates of all these steps, F features, H hidden of the encoder, S hidden of SEL, P of PLC.
+candidates of all these steps, F features, S hidden of SEL, P hidden of PLC.
 """
 
 import zlib
@@ -25,9 +25,8 @@ from doppler.episode import (
     make_episode,
 )
 from doppler.episode.experts import PLC_BEGINNING, SEL_BEGINNING
-from doppler.episode.view import LARGE
 from doppler.errors import InputError
-from doppler.options import DepthOrNone, Positive, Width, checked
+from doppler.options import Positive, Width, checked
 from doppler.policies.choosing import SAMPLE
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import (
@@ -40,7 +39,6 @@ from doppler.policies.dual_heads import HeadWeights, make_head_buffers
 from doppler.policies.dual_replay import (
     SelRows,
     over_steps,
-    placed_before,
     plc_choices,
     sel_choices,
 )
@@ -53,17 +51,6 @@ from doppler.policies.dual_rollout import (
     play_batch,
     record_of,
 )
-from doppler.policies.encoder import GraphEncoder, NoEncoder, Paths
-
-
-class ViewTensors(NamedTuple):
-    """A view as the encoder takes it."""
-
-    x_VF: Tensor
-    edge_index_2E: Tensor
-    edge_E1: Tensor
-    to_sink: Paths
-    to_source: Paths
 
 
 class StaticParts(NamedTuple):
@@ -71,7 +58,6 @@ class StaticParts(NamedTuple):
 
     sel_op_VS: Tensor
     plc_op_VP: Tensor
-    plc_placed_VP: Tensor
 
 
 def _zeros(num_features: int, width: int) -> nn.Linear:
@@ -93,25 +79,26 @@ def _with_groups(dynamic: nn.Linear, groups: nn.Linear, num_features: int) -> Te
 
 @checked
 class DualPolicy(nn.Module):
-    """DOPPLER's two policies.
+    """DOPPLER's two policies, without its graph network.
 
-    SEL(v) = MLP[x_v, H_v, mean of H along v's longest path to a sink and to a source, features of
-    v among the candidates] + what the experts know of v; softmax over candidates, where they are
-    many over the MOST_CANDIDATES that can start earliest. PLC(v, d) = MLP[x_v, H_v, sum of H over
-    the ops on d / V, features of d for v] + what the experts know of d for v; softmax over devices.
+    SEL(v) = MLP[x_v, features of v among the candidates] + what the experts know of v; softmax over
+    candidates, where they are many over the MOST_CANDIDATES that can start earliest. PLC(v, d) =
+    MLP[x_v, features of d for v] + what the experts know of d for v; softmax over devices.
     Experts (episode/experts.py) are a list scheduler's, times learned coefficients: with new
     weights the policy is about that scheduler, and training adds to it. Rollouts run compiled on
     all cores, `log_prob` replays the recorded decisions in one batched pass.
 
-    hidden, rounds: of the encoder. sel_hidden, plc_hidden: of the heads. The rest are ablations.
-    encoder: "none" leaves H out. sel, plc: "learned", or what the critical path heuristic would
-    choose, ties at random ("b_level", "earliest_start"); decisions to follow are followed all the
-    same. look_ahead: whether more than the published features is seen.
+    sel_hidden, plc_hidden: of the heads. The rest are ablations.
+    sel, plc: "learned", or what the critical path heuristic would choose, ties at random
+    ("b_level", "earliest_start"); decisions to follow are followed all the same.
+    look_ahead: whether more than the published features is seen.
     experts: whether logits begin with a list scheduler's; without look_ahead they never do.
     sureness: times what new weights have of it; the more, the less do their episodes differ.
 
-    Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy; the features that depend on
-    the placement, and the sizes, are ours.
+    Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy. The features that depend on
+    the placement, and the sizes, are ours. Its graph network, of which PaperPolicy has one and
+    StepwiseDualPolicy another, is left out: with it the policy was no better at any size, ratio or
+    family (docs/results/parts.md).
     """
 
     # Recorded of an episode; gradients are those of so many steps (dual_replay.over_steps).
@@ -120,9 +107,6 @@ class DualPolicy(nn.Module):
     def __init__(
         self,
         *,
-        encoder: Literal["gated", "none"] = "gated",
-        hidden: Width,
-        rounds: DepthOrNone,
         sel_hidden: Width = 16,
         plc_hidden: Width = 32,
         sel: Literal["learned", "b_level"] = "learned",
@@ -134,12 +118,7 @@ class DualPolicy(nn.Module):
         super().__init__()
         seen = OP_FEATURES if look_ahead else PUBLISHED_OP_FEATURES
         self._seen_F = [OP_FEATURES.index(name) for name in seen]
-        num_static = len(seen)
-        if encoder == "gated":
-            self.encoder, width = self._make_encoder(num_static, hidden, rounds), hidden
-        else:
-            self.encoder, width = NoEncoder(), NoEncoder.width
-        self._make_heads(num_static, width, sel_hidden, plc_hidden)
+        self._make_heads(len(seen), sel_hidden, plc_hidden)
         self._sel_learned, self._plc_learned = sel == "learned", plc == "learned"
         self.sel_experts, self.plc_experts = (
             nn.Parameter(sureness * torch.tensor(known)) for known in (SEL_BEGINNING, PLC_BEGINNING)
@@ -154,16 +133,14 @@ class DualPolicy(nn.Module):
                 make_even(known)
         if not look_ahead:
             self._blind()
-        self._tensors: dict[str, ViewTensors] = {}
         self._watched: list[nn.Parameter] = []
         self._played_with: tuple[str, tuple[int, ...], HeadWeights] | None = None
 
-    def _make_heads(self, num_static: int, width: int, sel_hidden: int, plc_hidden: int) -> None:
-        self.sel_static = nn.Linear(num_static + 3 * width, sel_hidden)
+    def _make_heads(self, num_static: int, sel_hidden: int, plc_hidden: int) -> None:
+        self.sel_static = nn.Linear(num_static, sel_hidden)
         self.sel_dynamic = nn.Linear(len(SEL_FEATURES), sel_hidden, bias=False)
         self.sel_out = nn.Linear(sel_hidden, 1, bias=False)
-        self.plc_static = nn.Linear(num_static + width, plc_hidden)
-        self.plc_placed = nn.Linear(width, plc_hidden, bias=False)
+        self.plc_static = nn.Linear(num_static, plc_hidden)
         self.plc_dynamic = nn.Linear(len(DEVICE_FEATURES), plc_hidden, bias=False)
         self.plc_mid = nn.Linear(plc_hidden, plc_hidden)
         self.plc_out = nn.Linear(plc_hidden, 1, bias=False)
@@ -180,41 +157,18 @@ class DualPolicy(nn.Module):
         blind(self.sel_group, SEL_GROUP_FEATURES, ())
         blind(self.plc_group, DEVICE_GROUP_FEATURES, ())
 
-    def _make_encoder(self, num_features: int, hidden: int, rounds: int) -> nn.Module:
-        return GraphEncoder(num_features=num_features, hidden=hidden, rounds=rounds)
-
-    def _view_tensors(self, view: View) -> ViewTensors:
-        key = view.problem.hash
-        if key not in self._tensors:
-            edges = view.problem.graph.edges
-            self._tensors[key] = ViewTensors(
-                x_VF=torch.from_numpy(view.op_features[:, self._seen_F]),
-                edge_index_2E=torch.from_numpy(np.stack([edges.src, edges.dst])),
-                edge_E1=torch.from_numpy(view.edge_features),
-                to_sink=Paths(torch.from_numpy(view.to_sink)),
-                to_source=Paths(torch.from_numpy(view.to_source)),
-            )
-        return self._tensors[key]
+    def _op_features(self, view: View) -> Tensor:
+        return torch.from_numpy(view.op_features[:, self._seen_F])
 
     def _static_parts(self, view: View) -> StaticParts:
-        x_VF, edge_index_2E, edge_E1, to_sink, to_source = self._view_tensors(view)
-        h_VH = self.encoder(x_VF, edge_index_2E, edge_E1, by_op=len(x_VF) > LARGE)
-        return self._first_layers(x_VF, h_VH, to_sink.mean(h_VH), to_source.mean(h_VH))
-
-    def _first_layers(
-        self, x_VF: Tensor, h_VH: Tensor, to_sink_VH: Tensor, to_source_VH: Tensor
-    ) -> StaticParts:
-        return StaticParts(
-            sel_op_VS=self.sel_static(torch.cat([x_VF, h_VH, to_sink_VH, to_source_VH], dim=-1)),
-            plc_op_VP=self.plc_static(torch.cat([x_VF, h_VH], dim=-1)),
-            plc_placed_VP=self.plc_placed(h_VH) / x_VF.shape[-2],
-        )
+        x_VF = self._op_features(view)
+        return StaticParts(sel_op_VS=self.sel_static(x_VF), plc_op_VP=self.plc_static(x_VF))
 
     def _weights_to_play(self, view: View) -> HeadWeights:
         """What compiled episodes of a problem compute with, made anew when weights have changed.
 
-        An update plays episodes, merged ones, and follows the best: one pass of the encoder is
-        enough. torch counts the changes of a tensor in place, but for those through ``.data``.
+        An update plays episodes, merged ones, and follows the best, all of one problem. torch
+        counts the changes of a tensor in place, but for those through ``.data``.
         """
         if not self._watched:  # to look for them takes longer than to play an episode
             self._watched = list(self.parameters())
@@ -242,7 +196,6 @@ class DualPolicy(nn.Module):
             sel_out=array(self.sel_out.weight[0]),
             sel_experts=array(self.sel_experts),
             plc_op=array(parts.plc_op_VP),
-            plc_placed=array(parts.plc_placed_VP),
             plc_in=array(self._plc_in(len(DEVICE_FEATURES) + len(DEVICE_GROUP_FEATURES)).T),
             plc_mid=array(self.plc_mid.weight.T),
             plc_mid_bias=array(self.plc_mid.bias),
@@ -371,16 +324,16 @@ class DualPolicy(nn.Module):
     def _replay_plc(self, parts: StaticParts, decisions: Decisions) -> tuple[Tensor, Tensor]:
         record: Record = decisions.record
         num = record.step.shape[1]
+        op_T = torch.from_numpy(np.take_along_axis(record.op, record.step, 1)).flatten()
         x_BSDF, experts_BSDX, mask_BSD = (
             torch.from_numpy(seen[:, :num])
             for seen in (record.device_x, record.device_experts, record.device_mask)
         )
-        x_NF = x_BSDF.flatten(0, 2)  # a row for each step and device
-        static_NP = placed_before(parts.plc_op_VP, parts.plc_placed_VP, record, record.num_before)
-        hidden_NP = torch.addmm(static_NP, x_NF, self._plc_in(x_NF.shape[-1]).T)
+        own_T1P = parts.plc_op_VP.index_select(0, op_T)[:, None]
+        seen_TDP = nn.functional.linear(x_BSDF.flatten(0, 1), self._plc_in(x_BSDF.shape[-1]))
         closed_TD = (mask_BSD == 0).flatten(0, 1)
         return plc_choices(
-            hidden_NP.unflatten(0, closed_TD.shape),
+            own_T1P + seen_TDP,
             self.plc_mid,
             self.plc_out,
             experts_BSDX.flatten(0, 1) @ self.plc_experts,

@@ -22,7 +22,6 @@ class HeadWeights(NamedTuple):
     sel_out: Float32  # [S]
     sel_experts: Float32  # [X] what each expert's term counts
     plc_op: Float32  # [V, P] first layer, static part of the op to place, bias included
-    plc_placed: Float32  # [V, P] first layer, what an op adds to the device that it is on
     plc_in: Float32  # [F, P] first layer, dynamic features, those of groups last
     plc_mid: Float32  # [P, P] second layer
     plc_mid_bias: Float32  # [P]
@@ -39,7 +38,7 @@ class HeadBuffers(NamedTuple):
     allowed: NDArray[np.int64]  # [max(V, D)], ones
     hidden: Float32  # [max(S, P)]
     hidden2: Float32  # [P]
-    placed: Float32  # [D, P] sum of plc_placed over the ops on a device
+    on_device: Float32  # [D, P] PLC's first layer, what is known of a device; 0 but for encoders
 
 
 def make_head_buffers(weights: HeadWeights, num_devices: int) -> HeadBuffers:
@@ -52,7 +51,7 @@ def make_head_buffers(weights: HeadWeights, num_devices: int) -> HeadBuffers:
         allowed=np.ones(longest, np.int64),
         hidden=np.zeros(max(sel_hidden, plc_hidden), np.float32),
         hidden2=np.zeros(plc_hidden, np.float32),
-        placed=np.zeros((num_devices, plc_hidden), np.float32),
+        on_device=np.zeros((num_devices, plc_hidden), np.float32),
     )
 
 
@@ -125,7 +124,7 @@ def plc_logit(weights, v, d, x, scratch):
     width = weights.plc_op.shape[1]
     hidden, hidden2 = scratch.hidden[:width], scratch.hidden2
     for j in range(width):
-        hidden[j] = weights.plc_op[v, j] + scratch.placed[d, j]
+        hidden[j] = weights.plc_op[v, j] + scratch.on_device[d, j]
         hidden2[j] = weights.plc_mid_bias[j]
     _add_layer(x, weights.plc_in, hidden)
     _leak(hidden)

@@ -1,11 +1,11 @@
-"""The dual policy with the graph encoded at every step, to measure what encoding it once costs.
+"""The dual policy with a graph network that runs at every step, to measure what that brings.
 
 Shape suffixes: B episodes, V ops and steps, E edges, D devices, C states (an episode before one of
 its steps), N candidates in these states, F features, H hidden of the encoder, P hidden of PLC.
 """
 
 import sys
-from typing import Literal, NotRequired, TypedDict, Unpack
+from typing import Literal, NamedTuple, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -20,17 +20,25 @@ from doppler.policies.dual import DualPolicy, StaticParts
 from doppler.policies.dual_heads import make_head_buffers
 from doppler.policies.dual_replay import SelRows, plc_choices, sel_choices
 from doppler.policies.dual_rollout import Record, begin, step
-from doppler.policies.encoder import GraphEncoder
+from doppler.policies.encoder import GraphEncoder, Paths
 
 # Ops of all states that are encoded in one pass; more only take more memory.
 _OPS_AT_ONCE = 1 << 14
 
 
-class _Options(TypedDict):
-    """Those of DualPolicy that make sense here."""
+class _ViewTensors(NamedTuple):
+    """A view as the encoder takes it."""
 
-    hidden: Width
-    rounds: DepthOrNone
+    x_VF: Tensor
+    edge_index_2E: Tensor
+    edge_E1: Tensor
+    to_sink: Paths
+    to_source: Paths
+
+
+class _Options(TypedDict):
+    """Those of DualPolicy."""
+
     sel_hidden: NotRequired[Width]
     plc_hidden: NotRequired[Width]
     sel: NotRequired[Literal["learned", "b_level"]]
@@ -42,11 +50,15 @@ class _Options(TypedDict):
 
 @checked
 class StepwiseDualPolicy(DualPolicy):
-    """DualPolicy whose encoder sees the placement so far, and runs before every step.
+    """DualPolicy with a graph network that sees the placement so far, and runs before every step.
 
-    Beside their features, ops enter with whether they are placed and the load of their device, and
-    edges with whether their ends are placed on one device, or on two: the same for any number of
-    devices and any of their names. Arguments are those of DualPolicy.
+    SEL(v) sees H_v too, and the means of H along v's longest paths to a sink and to a source. PLC
+    of v and d sees H_v, and the sum of H over the ops on d, over V. Beside their features, ops
+    enter with whether they are placed and the load of their device, and edges with whether their
+    ends are placed on one device, or on two: the same for any number of devices and any of their
+    names.
+
+    hidden, rounds: of the network. Other arguments are those of DualPolicy.
 
     Source: DOPPLER (Yao et al., ICLR 2026), ablation of message passing per episode against per
     step; Placeto (Addanki et al. 2019) encodes at every step.
@@ -54,20 +66,35 @@ class StepwiseDualPolicy(DualPolicy):
 
     most_steps = sys.maxsize
 
-    def __init__(self, **options: Unpack[_Options]) -> None:
+    def __init__(self, *, hidden: Width, rounds: DepthOrNone, **options: Unpack[_Options]) -> None:
         super().__init__(**options)
+        num_static, sel_hidden = self.sel_static.in_features, self.sel_static.out_features
+        plc_hidden = self.plc_static.out_features
+        self.encoder = GraphEncoder(
+            num_features=num_static + 2, hidden=hidden, rounds=rounds, num_edge_features=3
+        )
+        self.sel_static = nn.Linear(num_static + 3 * hidden, sel_hidden)
+        self.plc_static = nn.Linear(num_static + hidden, plc_hidden)
+        self.plc_placed = nn.Linear(hidden, plc_hidden, bias=False)
 
-    def _make_encoder(self, num_features: int, hidden: int, rounds: int) -> nn.Module:
-        return GraphEncoder(
-            num_features=num_features + 2, hidden=hidden, rounds=rounds, num_edge_features=3
+    def _view_tensors(self, view: View) -> _ViewTensors:
+        edges = view.problem.graph.edges
+        return _ViewTensors(
+            x_VF=self._op_features(view),
+            edge_index_2E=torch.from_numpy(np.stack([edges.src, edges.dst])),
+            edge_E1=torch.from_numpy(view.edge_features),
+            to_sink=Paths(torch.from_numpy(view.to_sink)),
+            to_source=Paths(torch.from_numpy(view.to_source)),
         )
 
-    def _encode(self, view: View, device_CV: Tensor) -> tuple[StaticParts, Tensor]:
-        """First layers of both heads, and their sums over the ops on each device [C, D, P].
+    def _encode(
+        self, view: View, tensors: _ViewTensors, device_CV: Tensor
+    ) -> tuple[StaticParts, Tensor]:
+        """First layers of both heads, and the sums of PLC's over the ops on each device [C, D, P].
 
         device_CV: where the ops are, -1 for those that are not placed.
         """
-        x_VF, edge_index_2E, edge_E1, to_sink, to_source = self._view_tensors(view)
+        x_VF, edge_index_2E, edge_E1, to_sink, to_source = tensors
         num, num_ops = device_CV.shape
         placed_CV = device_CV >= 0
         on_CVD = nn.functional.one_hot(device_CV + 1, view.problem.num_devices + 1)[..., 1:].float()
@@ -102,8 +129,12 @@ class StepwiseDualPolicy(DualPolicy):
             paths.mean(columns).view(num_ops, num, -1).transpose(0, 1)
             for paths in (to_sink, to_source)
         ]
-        parts = self._first_layers(x_VF.expand(num, -1, -1), h_CVH, *along)
-        return parts, torch.einsum("cvd,cvp->cdp", on_CVD, parts.plc_placed_VP)
+        own_CVF = torch.cat([x_VF.expand(num, -1, -1), h_CVH], dim=-1)
+        parts = StaticParts(
+            sel_op_VS=self.sel_static(torch.cat([own_CVF, *along], dim=-1)),
+            plc_op_VP=self.plc_static(own_CVF),
+        )
+        return parts, torch.einsum("cvd,cvp->cdp", on_CVD, self.plc_placed(h_CVH) / num_ops)
 
     def _play_into(
         self,
@@ -114,15 +145,16 @@ class StepwiseDualPolicy(DualPolicy):
         record: Record,
     ) -> NDArray[np.int64]:
         arrays, num = view.problem.arrays, len(seeds_B)
+        tensors = self._view_tensors(view)
         device_BV = torch.full((num, view.problem.num_ops), -1)
         episodes = [make_episode(arrays, view.arrays) for _ in range(num)]
         rows_B = np.array([begin(arrays, episodes[b], b, record) for b in range(num)])
         for t in range(view.problem.num_ops):
-            parts, placed_BDP = self._encode(view, device_BV)
+            parts, placed_BDP = self._encode(view, tensors, device_BV)
             for b in range(num):
                 weights = self._head_weights(StaticParts(*(part[b] for part in parts)))
                 scratch = make_head_buffers(weights, view.problem.num_devices)
-                scratch.placed[:] = placed_BDP[b].numpy()
+                scratch.on_device[:] = placed_BDP[b].numpy()
                 rows_B[b] = step(
                     arrays,
                     view.arrays,
@@ -151,11 +183,12 @@ class StepwiseDualPolicy(DualPolicy):
     def _replay_all(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
         num, num_ops = decisions.op.shape
         rows = SelRows(decisions.record, decisions.advised and decisions.advised[0])
-        at_once = max(1, _OPS_AT_ONCE // num_ops)
+        tensors, at_once = self._view_tensors(view), max(1, _OPS_AT_ONCE // num_ops)
         parts = [
             checkpoint(
                 self._replay_some,
                 view,
+                tensors,
                 decisions,
                 rows,
                 torch.arange(first, min(first + at_once, num * num_ops)),
@@ -169,7 +202,12 @@ class StepwiseDualPolicy(DualPolicy):
         return log_prob_BV.sum(1), entropy_BV.sum(1)
 
     def _replay_some(
-        self, view: View, decisions: Decisions, rows: SelRows, state_C: Tensor
+        self,
+        view: View,
+        tensors: _ViewTensors,
+        decisions: Decisions,
+        rows: SelRows,
+        state_C: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy [C] of the steps from these successive states."""
         record: Record = decisions.record
@@ -177,7 +215,7 @@ class StepwiseDualPolicy(DualPolicy):
         device_BV, step_BV = map(torch.from_numpy, decisions.placements())
         episode_C, step_C = state_C // num_ops, state_C % num_ops
         device_CV = device_BV[episode_C].where(step_BV[episode_C] < step_C[:, None], -1)
-        parts, placed_CDP = self._encode(view, device_CV)
+        parts, placed_CDP = self._encode(view, tensors, device_CV)
 
         first, last = torch.searchsorted(rows.step, torch.stack([state_C[0], state_C[-1] + 1]))
         step_N = rows.step[first:last] - state_C[0]

@@ -4,15 +4,12 @@ Shape suffixes: B episodes, V ops, T steps of all episodes in a row, N candidate
 devices, F features, S hidden of SEL, P hidden of PLC.
 """
 
-from typing import Any, Protocol
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.utils import scatter
 
-from doppler.compiled import compiled
 from doppler.policies.dual_rollout import Record, parts_of_episode
 from doppler.policies.encoder import LEAKINESS
 
@@ -79,102 +76,6 @@ def over_steps(x_T: Tensor, record: Record) -> Tensor:
     if num_steps < num_ops:
         x_BS = x_BS * torch.from_numpy(np.diff(parts_of_episode(num_ops, num_steps)))
     return x_BS.sum(1)
-
-
-class PlacedOps(Protocol):
-    """What `placed_before` reads of a record: op, device [B, V] and device_mask [B, S, D]."""
-
-    @property
-    def op(self) -> NDArray[np.int64]: ...
-    @property
-    def device(self) -> NDArray[np.int64]: ...
-    @property
-    def device_mask(self) -> NDArray[np.int64]: ...
-
-
-def placed_before(
-    own_VP: Tensor,
-    added_VP: Tensor,
-    record: PlacedOps,
-    num_before_BV: NDArray[np.int64] | None = None,
-) -> Tensor:
-    """For each step and device [T * D, P]: of the step's op, plus the sum of what is there before.
-
-    own_VP: of an op itself. added_VP: what it adds to its device for all later steps.
-    num_before_BV: see Record; None: all steps are recorded.
-    """
-    if num_before_BV is None:
-        num, num_ops = record.op.shape
-        num_before_BV = np.broadcast_to(np.arange(num_ops + 1), (num, num_ops + 1)).copy()
-    apply = _PlacedBefore.apply
-    return apply(own_VP, added_VP, record, num_before_BV)  # pyright: ignore[reportReturnType]
-
-
-class _PlacedBefore(torch.autograd.Function):
-    """Sums along episodes, compiled: torch would need a dozen passes over the result."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        own_VP: Tensor,
-        added_VP: Tensor,
-        record: PlacedOps,
-        num_before_BV: NDArray[np.int64],
-    ) -> Tensor:
-        ctx.decisions = record.op, record.device, num_before_BV
-        num_devices, width = record.device_mask.shape[-1], own_VP.shape[1]
-        out_TDP = np.empty((num_before_BV[:, -1].sum(), num_devices, width), np.float32)
-        on_DP = np.empty((num_devices, width), np.float32)
-        arrays = own_VP.detach().numpy(), added_VP.detach().numpy()
-        _sum_before(*arrays, *ctx.decisions, on_DP, out_TDP)
-        ctx.num_devices = num_devices
-        return torch.from_numpy(out_TDP).flatten(0, 1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        num_ops = ctx.decisions[0].shape[1]
-        gradient_TDP = gradients[0].unflatten(0, (-1, ctx.num_devices)).contiguous().numpy()
-        own_VP, added_VP = np.zeros((2, num_ops, gradient_TDP.shape[2]), np.float32)
-        later_DP = np.empty(gradient_TDP.shape[1:], np.float32)
-        _sum_back(gradient_TDP, *ctx.decisions, later_DP, own_VP, added_VP)
-        return torch.from_numpy(own_VP), torch.from_numpy(added_VP), None, None
-
-
-@compiled
-def _sum_before(own_VP, added_VP, op_BV, device_BV, num_before_BV, on_DP, out_TDP):
-    num_ops, (num_devices, width), row = op_BV.shape[1], on_DP.shape, 0
-    for b in range(len(op_BV)):
-        on_DP[:, :] = np.float32(0.0)
-        for t in range(num_ops):
-            v, taken = op_BV[b, t], device_BV[b, t]
-            if num_before_BV[b, t + 1] > num_before_BV[b, t]:
-                for d in range(num_devices):
-                    for j in range(width):
-                        out_TDP[row, d, j] = own_VP[v, j] + on_DP[d, j]
-                row += 1
-            for j in range(width):
-                on_DP[taken, j] += added_VP[v, j]
-
-
-@compiled
-def _sum_back(gradient_TDP, op_BV, device_BV, num_before_BV, later_DP, own_VP, added_VP):
-    num_ops, (num_devices, width) = op_BV.shape[1], later_DP.shape
-    end = 0
-    for b in range(len(op_BV)):
-        later_DP[:, :] = np.float32(0.0)
-        first = end
-        end = first + num_before_BV[b, num_ops]
-        for t in range(num_ops - 1, -1, -1):
-            v, taken = op_BV[b, t], device_BV[b, t]
-            for j in range(width):
-                added_VP[v, j] += later_DP[taken, j]
-            if num_before_BV[b, t + 1] == num_before_BV[b, t]:
-                continue
-            row = first + num_before_BV[b, t]
-            for d in range(num_devices):
-                for j in range(width):
-                    own_VP[v, j] += gradient_TDP[row, d, j]
-                    later_DP[d, j] += gradient_TDP[row, d, j]
 
 
 def plc_choices(

@@ -221,8 +221,6 @@ def step(p, w, weights, e, scratch, explore, seed, forced, b, t, record):
             d = choose(logits, mask, num_devices, explore, seed, 2 * t + 1)
         record.log_prob[b] += log_prob_of(logits, mask, num_devices, d)
     record.device[b, t] = d
-    for j in range(weights.plc_op.shape[1]):
-        scratch.placed[d, j] += weights.plc_placed[v, j]
     place(p, w, e, index, d)
     return record.candidate_ptr[b, s + 1]
 
@@ -236,7 +234,6 @@ def play(p, w, weights, e, scratch, explore, seed, forced, b, record):
     NO_SUCH_CHOICE where a forced decision was not open.
     """
     rows = begin(p, e, b, record)
-    scratch.placed[:, :] = np.float32(0.0)
     for t in range(len(e.ops)):
         rows = step(p, w, weights, e, scratch, explore, seed, forced, b, t, record)
         if rows < 0:

@@ -18,8 +18,9 @@ from doppler.options import Depth, Width, checked
 from doppler.policies.choosing import SAMPLE
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import PUBLISHED_DEVICE_FEATURES, PUBLISHED_OP_FEATURES
-from doppler.policies.dual_replay import among_candidates, among_devices, placed_before
+from doppler.policies.dual_replay import among_candidates, among_devices
 from doppler.policies.encoder import LEAKINESS, Paths
+from doppler.policies.paper_replay import candidates_of, placed_before
 from doppler.policies.paper_rollout import (
     PaperRecord,
     PaperWeights,
@@ -261,31 +262,3 @@ def _layer(num_in: int, num_out: int, *, bias: bool = True) -> nn.Linear:
     if bias:
         nn.init.zeros_(layer.bias)
     return layer
-
-
-def candidates_of(
-    view: View, op_BV: NDArray[np.int64], judged_BV: NDArray[np.int64]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The candidates of every step of episodes that take the ops ``op_BV`` in this order, as rows.
-
-    Returns:
-        op [N] and step [N] (step t of episode b is b * V + t) of each row, and the row [T] of the
-        candidate ``judged_BV`` of each step.
-    """
-    edges, (num, num_ops) = view.problem.graph.edges, op_BV.shape
-    taken_BV = np.argsort(op_BV, axis=1)
-    ready_BV = np.zeros_like(taken_BV)
-    for b in range(num):  # an op is a candidate from the step after its last producer's on
-        np.maximum.at(ready_BV[b], edges.dst, taken_BV[b, edges.src] + 1)
-    count_Z = (taken_BV - ready_BV + 1).ravel()
-    last_Z = count_Z.cumsum() - 1
-    first_step_Z = (ready_BV + num_ops * np.arange(num)[:, None]).ravel()
-    first_Z = last_Z - count_Z + 1
-    row_N = np.arange(last_Z[-1] + 1) - np.repeat(first_Z, count_Z)
-    row_at_0_BV = (first_Z - ready_BV.ravel()).reshape(num, num_ops)  # of step 0, if it had one
-    chosen_BV = np.take_along_axis(row_at_0_BV, judged_BV, axis=1) + np.arange(num_ops)
-    return (
-        torch.from_numpy(np.repeat(np.tile(np.arange(num_ops), num), count_Z)),
-        torch.from_numpy(np.repeat(first_step_Z, count_Z) + row_N),
-        torch.from_numpy(chosen_BV.ravel()),
-    )

@@ -1,0 +1,107 @@
+"""Replay of the paper's policies with gradients: who could be chosen, and what is on devices.
+
+Shape suffixes: B episodes, V ops and steps, D devices, T steps of all episodes in a row, N
+candidates of all these steps, P hidden of a head.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from doppler.compiled import compiled
+from doppler.episode import View
+from doppler.policies.paper_rollout import PaperRecord
+
+
+def candidates_of(
+    view: View, op_BV: NDArray[np.int64], judged_BV: NDArray[np.int64]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The candidates of every step of episodes that take the ops ``op_BV`` in this order, as rows.
+
+    Returns:
+        op [N] and step [N] (step t of episode b is b * V + t) of each row, and the row [T] of the
+        candidate ``judged_BV`` of each step.
+    """
+    edges, (num, num_ops) = view.problem.graph.edges, op_BV.shape
+    taken_BV = np.argsort(op_BV, axis=1)
+    ready_BV = np.zeros_like(taken_BV)
+    for b in range(num):  # an op is a candidate from the step after its last producer's on
+        np.maximum.at(ready_BV[b], edges.dst, taken_BV[b, edges.src] + 1)
+    count_Z = (taken_BV - ready_BV + 1).ravel()
+    last_Z = count_Z.cumsum() - 1
+    first_step_Z = (ready_BV + num_ops * np.arange(num)[:, None]).ravel()
+    first_Z = last_Z - count_Z + 1
+    row_N = np.arange(last_Z[-1] + 1) - np.repeat(first_Z, count_Z)
+    row_at_0_BV = (first_Z - ready_BV.ravel()).reshape(num, num_ops)  # of step 0, if it had one
+    chosen_BV = np.take_along_axis(row_at_0_BV, judged_BV, axis=1) + np.arange(num_ops)
+    return (
+        torch.from_numpy(np.repeat(np.tile(np.arange(num_ops), num), count_Z)),
+        torch.from_numpy(np.repeat(first_step_Z, count_Z) + row_N),
+        torch.from_numpy(chosen_BV.ravel()),
+    )
+
+
+def placed_before(own_VP: Tensor, added_VP: Tensor, record: PaperRecord) -> Tensor:
+    """For each step and device [T * D, P]: of the step's op, plus the sum of what is there before.
+
+    own_VP: of an op itself. added_VP: what it adds to its device for all later steps.
+    """
+    apply = _PlacedBefore.apply
+    return apply(own_VP, added_VP, record)  # pyright: ignore[reportReturnType]
+
+
+class _PlacedBefore(torch.autograd.Function):
+    """Sums along episodes, compiled: torch would need a dozen passes over the result."""
+
+    @staticmethod
+    def forward(ctx: Any, own_VP: Tensor, added_VP: Tensor, record: PaperRecord) -> Tensor:
+        ctx.decisions = record.op, record.device
+        num_devices, width = record.device_mask.shape[-1], own_VP.shape[1]
+        out_TDP = np.empty((record.op.size, num_devices, width), np.float32)
+        on_DP = np.empty((num_devices, width), np.float32)
+        arrays = own_VP.detach().numpy(), added_VP.detach().numpy()
+        _sum_before(*arrays, *ctx.decisions, on_DP, out_TDP)
+        ctx.num_devices = num_devices
+        return torch.from_numpy(out_TDP).flatten(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        num_ops = ctx.decisions[0].shape[1]
+        gradient_TDP = gradients[0].unflatten(0, (-1, ctx.num_devices)).contiguous().numpy()
+        own_VP, added_VP = np.zeros((2, num_ops, gradient_TDP.shape[2]), np.float32)
+        later_DP = np.empty(gradient_TDP.shape[1:], np.float32)
+        _sum_back(gradient_TDP, *ctx.decisions, later_DP, own_VP, added_VP)
+        return torch.from_numpy(own_VP), torch.from_numpy(added_VP), None
+
+
+@compiled
+def _sum_before(own_VP, added_VP, op_BV, device_BV, on_DP, out_TDP):
+    num_ops, (num_devices, width), row = op_BV.shape[1], on_DP.shape, 0
+    for b in range(len(op_BV)):
+        on_DP[:, :] = np.float32(0.0)
+        for t in range(num_ops):
+            v, taken = op_BV[b, t], device_BV[b, t]
+            for d in range(num_devices):
+                for j in range(width):
+                    out_TDP[row, d, j] = own_VP[v, j] + on_DP[d, j]
+            row += 1
+            for j in range(width):
+                on_DP[taken, j] += added_VP[v, j]
+
+
+@compiled
+def _sum_back(gradient_TDP, op_BV, device_BV, later_DP, own_VP, added_VP):
+    num_ops, (num_devices, width) = op_BV.shape[1], later_DP.shape
+    for b in range(len(op_BV)):
+        later_DP[:, :] = np.float32(0.0)
+        for t in range(num_ops - 1, -1, -1):
+            v, taken, row = op_BV[b, t], device_BV[b, t], b * num_ops + t
+            for j in range(width):
+                added_VP[v, j] += later_DP[taken, j]
+            for d in range(num_devices):
+                for j in range(width):
+                    own_VP[v, j] += gradient_TDP[row, d, j]
+                    later_DP[d, j] += gradient_TDP[row, d, j]
