@@ -77,11 +77,11 @@ def test_the_best_placement_is_told_when_it_is_found_and_costs_what_is_said(tmp_
 
 
 def test_the_best_placement_becomes_the_greedy_one_where_it_is_imitated(tmp_path):
-    problem = random_problem(6, num_ops=11, num_devices=2, costs="distinct")
+    problem = random_problem(5, num_ops=11, num_devices=2, costs="distinct")
     greedy_over_best = []
     for weight in (0.0, 1.0):
         with WorkConserving().open(problem) as session:
-            module = reinforcement(session, evaluations=600, imitate_best=weight)
+            module = reinforcement(session, evaluations=900, imitate_best=weight)
             fit(module, tmp_path)
             module.try_greedy()
         greedy_over_best.append(module.task.greedy.seconds / module.best_s)

@@ -36,7 +36,7 @@ LEARNING = {
 def make_policy(seed: int) -> DualPolicy:
     """New weights without experts, which would leave too little to learn."""
     torch.manual_seed(seed)
-    return DualPolicy(sel_hidden=16, plc_hidden=16, experts=False)
+    return DualPolicy(sel_hidden=64, plc_hidden=64, experts=False)
 
 
 def two_chains() -> Problem:
