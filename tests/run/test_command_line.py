@@ -76,7 +76,7 @@ BAD_OVERRIDES = {
         ["baseline.annealing_order.evaluatons=5"],
         "baseline.annealing_order.evaluatons: no such option, did you mean evaluations?",
     ),
-    "mistyped policy key": (["policy.build.hiden=3"], "did you mean hidden?"),
+    "mistyped policy key": (["policy.build.plc_hiden=3"], "did you mean plc_hidden?"),
     "no such key": (["+nosuchkey=1"], "nosuchkey: no such option"),
     "no cluster": (["cluster=null"], "cluster: must be one of a100x8"),
     "a cluster that is no name": (["cluster=1"], "cluster: must be one of a100x8"),
