@@ -23,7 +23,7 @@ import torch
 from benchmarks.families import PROJECT, problems_by_kind, searched
 from hydra import initialize_config_dir
 
-from doppler.episode import make_view, mergings
+from doppler.episode import make_view
 from doppler.policies import DualPolicy, Policy
 from doppler.policies.weights import load_policy_weights
 from doppler.problem import Problem
@@ -86,8 +86,9 @@ def weights_of(name: str, variant: Variant, seed: int, options: argparse.Namespa
 def found_by(policy: Policy, merges: bool, problem: Problem) -> list[float]:
     """Makespans, a column each."""
     view = make_view(problem)
-    views = mergings(view) if merges else [view]
-    greedy = GreedyEpisode(policy=policy, views=views)
+    greedy = GreedyEpisode(policy=policy, views=[view])
+    if merges:
+        greedy = GreedyEpisode.of(policy, view)
     return [
         searched([greedy], problem),
         searched([estimates_step(search_settings(), policy, view)], problem),

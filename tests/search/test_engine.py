@@ -10,7 +10,7 @@ import torch
 from problems import random_placement, random_problem
 
 from doppler.baselines import Annealing, Clustering
-from doppler.episode import make_view, merged_at_random
+from doppler.episode import make_view, merged_at_random, mergings
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, topological_priority
@@ -279,6 +279,23 @@ def test_of_several_views_the_greedy_episode_that_is_estimated_best_is_executed(
         assert best.evaluations == session.evaluations == 1
     expected = played[int(np.argmin(cost))][0][0]
     np.testing.assert_array_equal(best.placement.device, expected)
+
+
+def test_further_views_are_played_next_to_the_best_and_make_it_no_worse():
+    policy, gained = make_policy(), 0
+    for seed in range(6):
+        problem = random_problem(seed, num_ops=30, num_devices=4, costs="distinct")
+        views, found = mergings(make_view(problem)), []
+        for played in (0, len(views) + 30, len(views) + 30):
+            with open_estimates(problem) as session:
+                best = best_of(session)
+                step = GreedyEpisode(policy=policy, views=views, played=played)
+                step.search(best, 1, generator())
+                assert best.evaluations == session.evaluations == 1
+            found.append(best.seconds)
+        assert found[2] == found[1] <= found[0], "the same at every call"
+        gained += found[1] < found[0]
+    assert gained > 0
 
 
 def test_annealing_goes_on_from_the_best_and_never_ends_with_less():

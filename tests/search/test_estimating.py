@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from plain_schedule import with_less_memory
+from plain_schedule import with_arrays, with_less_memory
 from problems import random_placement, random_problem
 
 from doppler.baselines import Clustering, QueuedETF
@@ -15,8 +15,8 @@ from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.problem import topological_priority
 from doppler.search import AnnealEstimates, BestSoFar, Budget, Episodes, search
-from doppler.search.estimating import open_estimates_of
-from doppler.simulator import WorkConserving
+from doppler.search.estimating import best_by_estimates, open_estimates_of
+from doppler.simulator import WorkConserving, open_estimates
 from doppler.warming import _ToldSession
 
 PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
@@ -98,6 +98,26 @@ def test_what_is_found_fits_in_memory():
     tight = with_less_memory(random_problem(7, num_ops=30, num_devices=3, given_costs=False), 0.5)
     best = found_by(AnnealEstimates(drafts=LISTS, steps=300), problem=tight, evaluations=16)
     assert np.isfinite(best.seconds)
+
+
+def test_what_surely_fits_comes_before_what_is_faster_and_else_what_lacks_least():
+    problem = random_problem(5, num_ops=40, num_devices=3)
+    drawn = [random_placement(problem, seed) for seed in range(2)]
+    placements = [(np.zeros((1, 40), np.int64), drawn[0].priority[None])]
+    placements += [(one.device[None], one.priority[None]) for one in drawn]
+
+    def estimated(room: float):
+        return open_estimates(with_arrays(problem, memory_bytes=np.full(3, room)))
+
+    with estimated(1.0) as estimates:
+        found = estimates.measure(*map(np.concatenate, zip(*placements, strict=True)))
+    used, seconds = found.peak_bytes.max(axis=1), found.seconds[:, 0]
+    fastest, smallest = int(seconds.argmin()), int(used.argmin())
+    assert fastest != smallest
+    for room, expected in ((1e9, fastest), (used[fastest] / 0.97, None), (1.0, smallest)):
+        with estimated(room) as estimates:
+            chosen = best_by_estimates(estimates, placements)[1]
+        assert chosen == expected or (expected is None and chosen != fastest)
 
 
 def test_where_executing_takes_real_time_annealing_takes_as_long(monkeypatch):

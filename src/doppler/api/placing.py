@@ -16,7 +16,7 @@ from doppler.api.splitting import single_device_s, split
 from doppler.baselines import HEFT, Baseline, Clustering, LowerBound, lower_bound
 from doppler.cluster import Cluster, MemoryBytes
 from doppler.einsum import Decomposition, lower
-from doppler.episode import make_view, mergings
+from doppler.episode import make_view, mergings, num_to_play
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.importing import TorchProgram, as_call, import_module, load_exported
@@ -251,7 +251,8 @@ def _automatic(
         return found
     policy, (free, *told) = load_policy(), told_hosts(make_view(problem))
     views = [*told, free]  # what is told hosts takes half the time
-    at_once = [GreedyEpisode(policy=policy, views=mergings(seen)) for seen in views]
+    played = num_to_play(problem.num_ops)
+    at_once = [GreedyEpisode(policy=policy, views=mergings(seen), played=played) for seen in views]
     if budget.seconds is None:
         return [*reversed(at_once), *found]
     anneals = [isinstance(step, AnnealWindows | AnnealFromBest) for step in found].index(True)

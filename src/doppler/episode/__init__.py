@@ -7,7 +7,14 @@ from doppler.episode.features import (
     SEL_GROUP_FEATURES,
 )
 from doppler.episode.heuristic import advice
-from doppler.episode.merging import merged, merged_at_random, mergings
+from doppler.episode.merging import (
+    by_level,
+    merged,
+    merged_at_random,
+    mergings,
+    next_to,
+    num_to_play,
+)
 from doppler.episode.process import Episode, make_episode
 from doppler.episode.view import OP_FEATURES, View, make_view
 
@@ -20,9 +27,12 @@ __all__ = [
     "Episode",
     "View",
     "advice",
+    "by_level",
     "make_episode",
     "make_view",
     "merged",
     "merged_at_random",
     "mergings",
+    "next_to",
+    "num_to_play",
 ]

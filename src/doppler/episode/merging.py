@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from doppler.baselines.groups import join_groups, label_groups, make_groups
 from doppler.episode.view import View, group_rest
@@ -15,11 +16,18 @@ _LOADS = (0.1, 1.0)
 # a device has that it may have at most; where moving costs most, shares of several devices.
 _WEIGHTS, _CAPS, _HEAVY_LOAD = (1.0, 2.0, 4.0, 8.0), (4.0, 16.0), 0.35
 _SHARES = (1.0, 2.0, 4.0)
-# Of graphs of more ops: one of each.
-_MOST_OPS, _OF_LARGE = 1024, (8.0, 16.0)
-# Merged at random beside: at most, and at least up to so many ops; else as many as have so many
-# ops together.
-_AT_RANDOM, _FEWEST, _MOST_OF_FEWEST, _MOST_MERGED = 32, 4, 1 << 14, 4096
+# Of graphs of more ops: four of them, weights and shares; of still larger ones a weight and a cap.
+_SMALL, _OF_LARGE = 1024, ((1.0, _HEAVY_LOAD), (1.0, 1.0), (4.0, 2.0), (8.0, 4.0))
+_LARGE, _OF_LARGEST = 1 << 14, (8.0, 16.0)
+# Views to play of one problem: as many as have so many ops together.
+_MOST_PLAYED, _FEWEST, _MOST = 18_432, 12, 40
+# Times that b_levels count where an episode is to keep to them.
+_BY_LEVEL = 4.0
+# Of what is tried next to the best so far: standard deviations of logarithms of its weight and its
+# cap, and of those of edges; how often these are drawn; how often it counts b_levels otherwise.
+_STEP, _JITTER, _JITTERS, _OTHER_COUNTS = 0.5, 0.3, 0.7, 0.125
+# Of pieces of a placement: the most of its edges that are cut, loads of a piece.
+_CUT, _LOADS_OF_PIECES = 0.3, (0.05, 1.5)
 
 
 def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
@@ -32,12 +40,104 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
     Source: edge zeroing, Sarkar, "Partitioning and Scheduling Parallel Programs for
     Multiprocessors", 1989, with a cap on loads in place of his estimate of the makespan.
     """
-    problem = view.problem
-    weight_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
+    return _merged(view, _weights(view), least_weight_s, cap_s)
+
+
+def merged_at_random(view: View, rng: np.random.Generator) -> View:
+    """Merged along the edges from a random weight on, maybe none, up to a random load."""
+    load = float(np.exp(rng.uniform(*np.log(_LOADS))))
+    weights = np.unique(np.append(view.problem.mean_transfer_seconds, np.inf))
+    cap_s = load * _fair_share_s(view)
+    return merged(view, least_weight_s=float(rng.choice(weights)), cap_s=cap_s)
+
+
+def mergings(view: View) -> list[View]:
+    """The view as it is, by level, and merged from several weights on, under several caps.
+
+    Which of them is best depends on the graph: whoever places decides by what comes of each, and
+    goes on from there (`next_to`). Weights and caps are in units of the mean op, or of the mean
+    work of a device, so that they mean the same on graphs of any size.
+    """
+    mean_op_s, share_s = view.arrays.mean_op_s, _fair_share_s(view)
+    num_ops, views = view.problem.num_ops, [view]
+    if num_ops <= _LARGE:
+        views.append(by_level(view))
+    loads = _OF_LARGE if num_ops <= _LARGE else ()
+    caps = (_OF_LARGEST,) if num_ops > _LARGE else ()
+    if num_ops <= _SMALL:
+        caps, loads = tuple(product(_WEIGHTS, _CAPS)), tuple(product(_WEIGHTS, _SHARES))
+    limits = [(weight, min(cap * mean_op_s, _HEAVY_LOAD * share_s)) for weight, cap in caps]
+    limits += [(weight, load * share_s) for weight, load in loads]
+    known = {view.arrays.group.tobytes()}
+    for weight, cap_s in limits:
+        one = merged(view, least_weight_s=weight * mean_op_s, cap_s=cap_s)
+        label = one.arrays.group.tobytes()
+        if label not in known:
+            known.add(label)
+            views.append(one)
+    return views
+
+
+def num_to_play(num_ops: int) -> int:
+    """How many views of a problem are worth their time, `mergings` among them."""
+    return min(max(_MOST_PLAYED // max(1, num_ops), _FEWEST), _MOST) if num_ops <= _LARGE else 0
+
+
+def by_level(view: View) -> View:
+    """The same groups, but ops of large b_level come first rather than those that can start."""
+    counts = 1.0 if view.arrays.level_counts > 1.0 else _BY_LEVEL
+    return replace(view, arrays=view.arrays._replace(level_counts=counts))
+
+
+def next_to(view: View, best: View, device_V: NDArray[np.int64], rng: np.random.Generator) -> View:
+    """Other groups than those of the best so far, but not far from them.
+
+    As often as not merged anew, from about the same weight on up to about the same load; else
+    pieces of where the ops are now.
+
+    Args:
+        view: without groups but the problem's own.
+        best: a view of the same problem.
+        device_V: what came of it.
+        rng: all that is drawn.
+    """
+    if rng.random() < _OTHER_COUNTS:
+        best = by_level(best)
+    arrays = view.arrays._replace(level_counts=best.arrays.level_counts)
+    view = replace(view, arrays=arrays, least_weight_s=best.least_weight_s, cap_s=best.cap_s)
+    if rng.random() < 0.5:
+        return _pieces(view, device_V, rng)
+    weight_s, cap_s, weight_E = best.least_weight_s, best.cap_s, _weights(view)
+    if not np.isfinite(weight_s):
+        weight_s = float(rng.choice(weight_E)) if len(weight_E) else 0.0
+        cap_s = _fair_share_s(view)
+    weight_s, cap_s = np.exp(rng.normal(0.0, _STEP, 2)) * (weight_s, cap_s)
+    if rng.random() < _JITTERS:
+        weight_E = weight_E * np.exp(rng.normal(0.0, _JITTER, len(weight_E)))
+    return _merged(view, weight_E, float(weight_s), float(cap_s))
+
+
+def _pieces(view: View, device_V: NDArray[np.int64], rng: np.random.Generator) -> View:
+    """Groups of ops that are on one device, joined by edges in about the order of their weight."""
+    edges = view.problem.graph.edges
+    kept_E = rng.random(len(edges)) >= rng.uniform(0.0, _CUT)
+    inside = np.flatnonzero((device_V[edges.src] == device_V[edges.dst]) & kept_E)
+    key = _weights(view)[inside] * np.exp(rng.normal(0.0, 1.0, len(inside)))
+    load = float(np.exp(rng.uniform(*np.log(_LOADS_OF_PIECES))))
+    return _joined(view, inside[np.argsort(-key)], load * _fair_share_s(view))
+
+
+def _merged(view: View, weight_E: NDArray[np.float64], least_weight_s: float, cap_s: float) -> View:
     heaviest_first_E = np.argsort(-weight_E, kind="stable")
     heavy = heaviest_first_E[: np.count_nonzero(weight_E >= least_weight_s)]
+    return replace(_joined(view, heavy, cap_s), least_weight_s=least_weight_s, cap_s=cap_s)
+
+
+def _joined(view: View, edges: NDArray[np.int64], cap_s: float) -> View:
+    """Groups that these edges join, the first first, each of no more than ``cap_s`` seconds."""
+    problem = view.problem
     groups, group_V = make_groups(problem), np.empty(problem.num_ops, np.int64)
-    join_groups(problem.arrays, groups, heavy, cap_s)
+    join_groups(problem.arrays, groups, edges, cap_s)
     label_groups(groups, group_V)
     _, member_ptr, members = listed(group_V)
     arrays = view.arrays._replace(
@@ -50,43 +150,9 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
     return replace(view, arrays=arrays)
 
 
-def merged_at_random(view: View, rng: np.random.Generator) -> View:
-    """Merged along the edges from a random weight on, maybe none, up to a random load."""
-    load = float(np.exp(rng.uniform(*np.log(_LOADS))))
-    weights = np.unique(np.append(view.problem.mean_transfer_seconds, np.inf))
-    cap_s = load * _fair_share_s(view)
-    return merged(view, least_weight_s=float(rng.choice(weights)), cap_s=cap_s)
-
-
-def mergings(view: View) -> list[View]:
-    """The view as it is, and merged from several weights on, under several caps on a group.
-
-    Which of them is best depends on the graph: whoever places decides by what comes of each.
-    Weights and caps are in units of the mean op, so that they mean the same on graphs of any size.
-    Beside them some are merged at random, the same at every call. Of large graphs there is one of
-    the heaviest edges: of nine families of 3,000 and 10,000 ops all eight together were 0.2%
-    better, four at random 0.9% and 1.5%.
-    """
-    mean_op_s, share_s = view.arrays.mean_op_s, _fair_share_s(view)
-    views, known = [view], {view.arrays.group.tobytes()}
-    choices = product(_WEIGHTS, _CAPS) if view.problem.num_ops <= _MOST_OPS else [_OF_LARGE]
-    limits = [(weight, min(cap * mean_op_s, _HEAVY_LOAD * share_s)) for weight, cap in choices]
-    if view.problem.num_ops <= _MOST_OPS:
-        limits += [(weight, share * share_s) for weight, share in product(_WEIGHTS, _SHARES)]
-    made = [merged(view, least_weight_s=one * mean_op_s, cap_s=cap_s) for one, cap_s in limits]
-    rng = np.random.default_rng(0)
-    made += [merged_at_random(view, rng) for _ in range(_num_at_random(view.problem.num_ops))]
-    for one in made:
-        label = one.arrays.group.tobytes()
-        if label not in known:
-            known.add(label)
-            views.append(one)
-    return views
-
-
-def _num_at_random(num_ops: int) -> int:
-    fewest = _FEWEST if num_ops <= _MOST_OF_FEWEST else 0
-    return min(max(_MOST_MERGED // max(1, num_ops), fewest), _AT_RANDOM)
+def _weights(view: View) -> NDArray[np.float64]:
+    """Of each edge, the mean seconds of its transfer."""
+    return view.problem.mean_transfer_seconds[view.problem.graph.regions.of_edge]
 
 
 def _fair_share_s(view: View) -> float:

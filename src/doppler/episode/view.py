@@ -73,6 +73,7 @@ class ViewArrays(NamedTuple):
     transfer_scale_s: float
     mean_op_s: float
     tie_s: float  # times that differ by less are tied
+    level_counts: float  # times what a policy's experts make of b_levels, see merging.by_level
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -81,7 +82,8 @@ class View:
 
     op_features: [V, F], columns OP_FEATURES. edge_features: [E, 1], transfer seconds over the
     largest. to_sink, to_source: [V] the op after (before) each op on its longest path, -1 at the
-    end. arrays: what compiled episodes read.
+    end. arrays: what compiled episodes read. least_weight_s, cap_s: what merging.merged made its
+    groups with; inf where it did not.
     """
 
     problem: Problem
@@ -90,6 +92,8 @@ class View:
     to_sink: IntArray
     to_source: IntArray
     arrays: ViewArrays
+    least_weight_s: float = np.inf
+    cap_s: float = np.inf
 
     @property
     def is_merged(self) -> bool:
@@ -203,6 +207,7 @@ def _arrays(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> ViewAr
         transfer_scale_s=_transfer_scale_s(problem),
         mean_op_s=float(problem.mean_op_seconds.mean()) or 1.0,
         tie_s=tie_seconds(levels.b_level),
+        level_counts=1.0,
     )
 
 

@@ -34,6 +34,9 @@ _MOST_PLACED, _MOST_STEPS, _SIMULATING = 2_000_000, 100_000, 4
 # Drafts of each kind before the first turn, when nothing is known, and the ops that they may place:
 # measured on problems of no table, where eight were no better than four.
 _AT_FIRST, _MOST_DRAFTED = 4, 20_000
+# Of a device's memory: where estimates need more, an execution, which runs ops beside transfers,
+# may need more than there is.
+_SAFE = 0.95
 
 
 class Drafts(Protocol):
@@ -82,8 +85,23 @@ def best_by_estimates(
     placements: devices and priorities, [B, V] both.
     """
     device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
-    best = int(estimates.measure(device_BV, priority_BV).cost_s().argmin())
+    costs = estimated_costs(estimates, device_BV, priority_BV)
+    best = min(range(len(costs)), key=costs.__getitem__)
     return Placement.make(estimates.problem, device_BV[best], priority_BV[best]), best
+
+
+def estimated_costs(
+    estimates: SimulatorSession, device_BV: NDArray[np.int64], priority_BV: NDArray[np.int64]
+) -> list[tuple[float, float]]:
+    """For each placement what to compare it by: memory before seconds, where it is short.
+
+    Of placements that surely fit the fastest comes first; where none does, what lacks least.
+    """
+    found = estimates.measure(device_BV, priority_BV)
+    used_B = np.nan_to_num(found.peak_bytes / estimates.problem.arrays.memory_bytes).max(axis=1)
+    seconds_B = np.where(np.isfinite(found.seconds).all(axis=1), found.seconds.mean(axis=1), np.inf)
+    lacking_B = np.where(seconds_B < np.inf, np.maximum(used_B, _SAFE), np.inf)
+    return list(zip(lacking_B.tolist(), seconds_B.tolist(), strict=True))
 
 
 @checked

@@ -8,9 +8,9 @@ import numpy as np
 
 from doppler.baselines import HEFT, Annealing, Baseline
 from doppler.baselines.hosts import num_ways, using_hosts
-from doppler.episode import View, make_view, mergings
+from doppler.episode import View, make_view, mergings, next_to, num_to_play
 from doppler.errors import InputError
-from doppler.options import Count, Positive, Share, checked
+from doppler.options import Count, Natural, Positive, Share, checked
 from doppler.policies import Policy
 from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar
@@ -18,9 +18,10 @@ from doppler.search.engine import SearchStep, check_shares
 from doppler.search.estimating import (
     AnnealEstimates,
     NotesTimes,
-    best_by_estimates,
+    estimated_costs,
     open_estimates_of,
 )
+from doppler.simulator import SimulatorSession
 
 # Sources of what a policy finds (best_so_far.Found), and of what annealing makes better.
 EPISODE, MERGED_EPISODE, GREEDY = "episode", "merged episode", "greedy episode"
@@ -183,12 +184,14 @@ def told_hosts(view: View) -> list[View]:
 class GreedyEpisode:
     """What a policy decides where it does not draw; of several views, where it is estimated best.
 
-    views: of the problem, as it is and merged; one of their placements is executed. least: with
-    room to execute fewer placements, it leaves them to the next step.
+    views: of the problem, as it is and merged; one of their placements is executed. played: views
+    in all, the others next to the best so far (merging.next_to), the same at every call. least:
+    with room to execute fewer placements, it leaves them to the next step.
     """
 
     policy: Policy
     views: Sequence[View]
+    played: Natural = 0
     least: Count = 1
     share: Share | None = None
     repeats: ClassVar[bool] = False
@@ -196,16 +199,42 @@ class GreedyEpisode:
     @classmethod
     def of(cls, policy: Policy, view: View, *, least: int = 1) -> Self:
         """Of the view and its mergings, on several hosts of all that `told_hosts` knows."""
-        views = [one for seen in told_hosts(view) for one in mergings(seen)]
-        return cls(policy=policy, views=views, least=least)
+        told = told_hosts(view)
+        played = len(told) * num_to_play(view.problem.num_ops)
+        views = [one for seen in told for one in mergings(seen)]
+        return cls(policy=policy, views=views, played=played, least=least)
 
     def search(
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
         if evaluations >= self.least * best.num_confirming:
-            played = [self.policy.rollout(view, 1, 0.0, rng).placements() for view in self.views]
             with open_estimates_of(best.session) as estimates:
-                found, _ = best_by_estimates(estimates, played)
+                found = self._best(estimates, rng)
             placement = Placement.make(best.session.problem, found.device, found.priority)
             best.confirm(placement, GREEDY)
+
+    def _best(self, estimates: SimulatorSession, rng: np.random.Generator) -> Placement:
+        played = [self.policy.rollout(view, 1, 0.0, rng).placements() for view in self.views]
+        costs = estimated_costs(estimates, *map(np.concatenate, zip(*played, strict=True)))
+        first = min(range(len(costs)), key=costs.__getitem__)
+        view, cost, found = self.views[first], costs[first], played[first]
+        plain = next(one for one in self.views if one.problem is view.problem)
+        known = {_what_is_played(one) for one in self.views}
+        draws = np.random.default_rng(0)
+        for _ in range(max(0, self.played - len(self.views))):
+            other = next_to(plain, view, found[0][0], draws)
+            label = _what_is_played(other)
+            if label in known:
+                continue
+            known.add(label)
+            placed = self.policy.rollout(other, 1, 0.0, rng).placements()
+            (other_cost,) = estimated_costs(estimates, *placed)
+            if other_cost < cost:
+                view, cost, found = other, other_cost, placed
+        return Placement.make(estimates.problem, found[0][0], found[1][0])
+
+
+def _what_is_played(view: View) -> tuple[int, float, bytes]:
+    """Equal for views of which greedy episodes do not differ."""
+    return id(view.problem), view.arrays.level_counts, view.arrays.group.tobytes()
