@@ -20,7 +20,7 @@ _SHARES = (1.0, 2.0, 4.0)
 _SMALL, _OF_LARGE = 1024, ((1.0, _HEAVY_LOAD), (1.0, 1.0), (4.0, 2.0), (8.0, 4.0))
 _LARGE, _OF_LARGEST = 1 << 14, (8.0, 16.0)
 # Views to play of one problem: as many as have so many ops together.
-_MOST_PLAYED, _FEWEST, _MOST = 18_432, 12, 40
+_MOST_PLAYED, _FEWEST, _MOST = 12_288, 8, 40
 # Times that b_levels count where an episode is to keep to them.
 _BY_LEVEL = 4.0
 # Of what is tried next to the best so far: standard deviations of logarithms of its weight and its
