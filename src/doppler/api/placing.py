@@ -13,7 +13,7 @@ from doppler.api.clusters import resolve_cluster
 from doppler.api.phases import Phases
 from doppler.api.placed import Placed
 from doppler.api.splitting import single_device_s, split
-from doppler.baselines import HEFT, Baseline, Clustering, LowerBound, lower_bound
+from doppler.baselines import HEFT, Baseline, Clustering, Dealing, LowerBound, lower_bound
 from doppler.cluster import Cluster, MemoryBytes
 from doppler.einsum import Decomposition, lower
 from doppler.episode import make_view, mergings
@@ -31,6 +31,7 @@ from doppler.search import (
     AnnealWindows,
     BestSoFar,
     Budget,
+    DealBlocks,
     Episodes,
     GreedyEpisode,
     InParts,
@@ -241,10 +242,10 @@ def _chosen(
 def _automatic(
     steps: Sequence[SearchStep], problem: Problem, budget: Budget
 ) -> Sequence[SearchStep]:
-    """The steps, with what the policy of the package places at once on a large graph.
+    """The steps, on a large graph also blocks that are dealt, and what the policy places at once.
 
-    Within seconds the list schedulers come first, which take a tenth of its time, and a few layers
-    for all.
+    Within seconds what takes least time comes first: blocks, then list schedulers, then a few
+    layers for all, then the policy.
     """
     found = suited(steps, problem)
     if problem.num_ops <= _LARGE:
@@ -253,9 +254,9 @@ def _automatic(
     views = [*told, free]  # what is told hosts takes half the time
     at_once = [GreedyEpisode(policy=policy, views=mergings(seen)) for seen in views]
     if budget.seconds is None:
-        return [*reversed(at_once), *found]
+        return DealBlocks.before([*reversed(at_once), *found], problem)
     anneals = [isinstance(step, AnnealWindows | AnnealFromBest) for step in found].index(True)
-    return [*found[:anneals], *at_once, *found[anneals:]]
+    return DealBlocks.before([*found[:anneals], *at_once, *found[anneals:]], problem)
 
 
 def _name(method: _Method) -> str:
@@ -274,6 +275,8 @@ def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     estimates = [_without_policy(step) for step in steps if isinstance(step, AnnealEstimates)]
     if any(isinstance(step, KeepToHosts) for step in steps):
         baselines.append(HEFT(evaluations=1))
+    if any(isinstance(step, DealBlocks) for step in steps):
+        baselines.append(Dealing(evaluations=1))
     if others or estimates:
         baselines.append(alone(*estimates, *others))
     warm_up(system, baselines, policies[0] if policies else None)
