@@ -100,10 +100,10 @@ def place(
             placements in the simulator.
         method: auto (clusterings and list schedulers, then annealing from the best of them, of
             graphs of 2,000 ops or more in windows first, and before these a few layers for all
-            where there are layers; of more than 8,000 ops what the policy places at once comes
-            before), policy (its episodes, searched on estimates, then annealing, in
-            windows too), the name of a baseline in
-            conf/baseline, a baseline of your own, which takes what it takes, or a list of steps
+            where there are layers; of more than 8,000 ops also what the policy places at once,
+            and first of all blocks of split nodes dealt evenly to the devices), policy (its
+            episodes, searched on estimates, then annealing, in windows too), the name of a baseline
+            in conf/baseline, a baseline of your own, which takes what it takes, or a list of steps
             (doppler.search).
         policy: for ``method="policy"``: a checkpoint, or a policy, instead of the one that comes
             with the package (docs/pretrained.md).

@@ -39,11 +39,11 @@ class _Dealt(NamedTuple):
 class Dealing(BestOfRuns):
     """Op after op to the device with the fewest seconds of transfers, until that has its share.
 
-    Its share is of the blocks of each node. Ties go by the number of the block,
-    so that equal numbers of equal nodes meet, and blocks of a node that is in fewer parts than
-    there are devices to where least is booked. On several hosts ops are confined in each way to use
-    them (hosts.py). Where a device has no room for all inputs, it is to hold as large a part of
-    those seen so far all along. Nothing is drawn; priorities are topological.
+    Its share is of the blocks of each node. Ties go by the number of the block, so that equal
+    numbers of equal nodes meet, and blocks of a node that is in fewer parts than there are devices
+    to where least is booked. On several hosts ops are confined in each way to use them (hosts.py).
+    Where a device has no room for all inputs, it is to hold as large a part of those seen so far
+    all along. Nothing is drawn; priorities are topological.
 
     Source: who has the data computes, with blocks distributed evenly: Hiranandani, Kennedy, Tseng,
     "Compiling Fortran D for MIMD distributed-memory machines", Communications of the ACM 1992; on
