@@ -12,12 +12,12 @@ knows no machine, of the same layer. *tensor*: what Megatron does with sequence 
 then by rows, sums scattered over positions, norms by positions. *tensor parallel* places those
 blocks one part on each device; *by hosts* does so within a host, and layers follow each other over
 the hosts. *layers* is a pipeline of whole layers. *s* are wall seconds of reading, splitting and
-pricing, and of the placement.
+pricing, and of the placement. *dealing*: baselines/dealing.py, in up to three ways to use hosts.
 """
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import doppler
-from doppler.baselines import ETF, HEFT, Clustering, Judge
+from doppler.baselines import ETF, HEFT, Baseline, Clustering, Dealing, Judge
 from doppler.baselines.bounds import lower_bound
 from doppler.baselines.hosts import num_ways
 from doppler.cluster import Cluster, preset
@@ -143,22 +143,27 @@ def given_placements(problem: Problem, program: Program, name: str, splits: Spli
         yield "tensor parallel by hosts", by_layers(problem, num_hosts) * each + part_V
 
 
-def searched(problem: Problem, seconds: float) -> Iterator[tuple[str, float, float, float]]:
+def searched(
+    problem: Problem, seconds: float, skip: Sequence[str]
+) -> Iterator[tuple[str, float, float, float]]:
     """Method, wall seconds, makespan, peak bytes of what places the graph itself."""
-    policy = load_policy()
-    begin_s = time.perf_counter()
-    ways = num_ways(problem)
-    many = {f"HEFT, {ways} ways to use hosts": HEFT(evaluations=ways)} if ways > 1 else {}
+    ways, begin_s = num_ways(problem), time.perf_counter()
+    many: dict[str, Baseline] = {"dealing": Dealing(evaluations=min(3, ways)), **BASELINES}
+    if ways > 1:
+        many[f"HEFT, {ways} ways to use hosts"] = HEFT(evaluations=ways)
     with WorkConserving().open(problem) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
-        step = GreedyEpisode.of(policy, make_view(problem))
-        step.search(best, 1, np.random.default_rng(0))
-        if best.placement is not None:  # it fits in memory
-            yield judged("policy, at once", problem, best.placement, begin_s)
-        for name, baseline in {**BASELINES, **many}.items():
+        if "policy" not in skip:
+            best = BestSoFar(session=session, confirmations=0, seed=0)
+            step = GreedyEpisode.of(load_policy(), make_view(problem))
             begin_s = time.perf_counter()
-            found = baseline.place(session, np.random.default_rng(0))
-            yield judged(name, problem, found.placement, begin_s)
+            step.search(best, 1, np.random.default_rng(0))
+            if best.placement is not None:  # it fits in memory
+                yield judged("policy, at once", problem, best.placement, begin_s)
+        for name, baseline in many.items():
+            if name.split(",")[0] not in skip:
+                begin_s = time.perf_counter()
+                found = baseline.place(session, np.random.default_rng(0))
+                yield judged(name, problem, found.placement, begin_s)
     begin_s = time.perf_counter()
     try:
         placed = doppler.place(problem.graph, cluster=problem.cluster, seconds=seconds)
@@ -188,7 +193,7 @@ def splits_of(name: str, program: Program, cluster: Cluster, parts: int) -> Spli
 
 
 def rows_of(
-    model: str, machine: str, name: str, training: bool, seconds: float
+    model: str, machine: str, name: str, training: bool, seconds: float, skip: Sequence[str]
 ) -> Iterator[tuple[str, ...]]:
     """All lines of one model on one machine, split in one way, each as soon as it is known."""
     cluster, kind = preset(name=machine), f"{model}, training" if training else model
@@ -212,7 +217,7 @@ def rows_of(
         for method, device_V in given_placements(problem, program, name, splits)
     )
     for method, took_s, makespan_s, peak in chain(
-        given, searched(problem, seconds) if name != "whole" else ()
+        given, searched(problem, seconds, skip) if name != "whole" else ()
     ):
         over = f"{makespan_s / bound_s:.2f}"
         cells = (f"{problem.num_ops:,}", f"{made_s:.1f}", method, f"{took_s:.1f}")
@@ -227,6 +232,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=["forward", "training"])
     parser.add_argument("--splits", nargs="+", default=list(SPLITS), choices=list(SPLITS))
     parser.add_argument("--seconds", type=float, default=20.0, help="of doppler.place")
+    parser.add_argument("--skip", nargs="+", default=[], help="policy, HEFT, ETF, 32 clusterings")
     options = parser.parse_args()
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
     for model in options.models:
@@ -234,7 +240,10 @@ def main() -> None:
             for machine in options.machines:
                 for name in options.splits:
                     training = kind == "training"
-                    for cells in rows_of(model, machine, name, training, options.seconds):
+                    cells_of = rows_of(
+                        model, machine, name, training, options.seconds, options.skip
+                    )
+                    for cells in cells_of:
                         print(f"| {' | '.join(cells)} |", flush=True)
 
 

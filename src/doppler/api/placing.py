@@ -13,7 +13,7 @@ from doppler.api.clusters import resolve_cluster
 from doppler.api.phases import Phases
 from doppler.api.placed import Placed
 from doppler.api.splitting import single_device_s, split
-from doppler.baselines import HEFT, Baseline, Clustering, LowerBound, lower_bound
+from doppler.baselines import HEFT, Baseline, Clustering, Dealing, LowerBound, lower_bound
 from doppler.cluster import Cluster, MemoryBytes
 from doppler.einsum import Decomposition, lower
 from doppler.episode import make_view, mergings, num_to_play
@@ -31,6 +31,7 @@ from doppler.search import (
     AnnealWindows,
     BestSoFar,
     Budget,
+    DealBlocks,
     Episodes,
     GreedyEpisode,
     InParts,
@@ -99,10 +100,10 @@ def place(
             placements in the simulator.
         method: auto (clusterings and list schedulers, then annealing from the best of them, of
             graphs of 2,000 ops or more in windows first, and before these a few layers for all
-            where there are layers; of more than 8,000 ops what the policy places at once comes
-            before), policy (its episodes, searched on estimates, then annealing, in
-            windows too), the name of a baseline in
-            conf/baseline, a baseline of your own, which takes what it takes, or a list of steps
+            where there are layers; of more than 8,000 ops also what the policy places at once,
+            and first of all blocks of split nodes dealt evenly to the devices), policy (its
+            episodes, searched on estimates, then annealing, in windows too), the name of a baseline
+            in conf/baseline, a baseline of your own, which takes what it takes, or a list of steps
             (doppler.search).
         policy: for ``method="policy"``: a checkpoint, or a policy, instead of the one that comes
             with the package (docs/pretrained.md).
@@ -241,10 +242,10 @@ def _chosen(
 def _automatic(
     steps: Sequence[SearchStep], problem: Problem, budget: Budget
 ) -> Sequence[SearchStep]:
-    """The steps, with what the policy of the package places at once on a large graph.
+    """The steps, on a large graph also blocks that are dealt, and what the policy places at once.
 
-    Within seconds the list schedulers come first, which take a tenth of its time, and a few layers
-    for all.
+    Within seconds what takes least time comes first: blocks, then list schedulers, then a few
+    layers for all, then the policy.
     """
     found = suited(steps, problem)
     if problem.num_ops <= _LARGE:
@@ -254,9 +255,9 @@ def _automatic(
     played = num_to_play(problem.num_ops)
     at_once = [GreedyEpisode(policy=policy, views=mergings(seen), played=played) for seen in views]
     if budget.seconds is None:
-        return [*reversed(at_once), *found]
+        return DealBlocks.before([*reversed(at_once), *found], problem)
     anneals = [isinstance(step, AnnealWindows | AnnealFromBest) for step in found].index(True)
-    return [*found[:anneals], *at_once, *found[anneals:]]
+    return DealBlocks.before([*found[:anneals], *at_once, *found[anneals:]], problem)
 
 
 def _name(method: _Method) -> str:
@@ -275,6 +276,8 @@ def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     estimates = [_without_policy(step) for step in steps if isinstance(step, AnnealEstimates)]
     if any(isinstance(step, KeepToHosts) for step in steps):
         baselines.append(HEFT(evaluations=1))
+    if any(isinstance(step, DealBlocks) for step in steps):
+        baselines.append(Dealing(evaluations=1))
     if others or estimates:
         baselines.append(alone(*estimates, *others))
     warm_up(system, baselines, policies[0] if policies else None)

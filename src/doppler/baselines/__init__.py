@@ -8,6 +8,7 @@ from doppler.baselines.contract import Baseline, SearchResult, Teacher
 from doppler.baselines.cp_sat import CPSAT
 from doppler.baselines.cpop import CPOP
 from doppler.baselines.critical_path import CriticalPath
+from doppler.baselines.dealing import Dealing
 from doppler.baselines.enumerative import Enumerative
 from doppler.baselines.etf import ETF, NearETF
 from doppler.baselines.etf_queued import QueuedETF
@@ -27,6 +28,7 @@ __all__ = [
     "Baseline",
     "Clustering",
     "CriticalPath",
+    "Dealing",
     "Enumerative",
     "Judge",
     "LowerBound",

@@ -110,6 +110,8 @@ def load_shares(seconds_VD: FloatArray) -> FloatArray:
     multiplicative weights update method", Theory of Computing 2012 (the steps).
     """
     num_ops, num_devices = seconds_VD.shape
+    if (seconds_VD == seconds_VD[:, :1]).all():  # no other prices are better
+        return seconds_VD[:, 0] * (1.0 / num_devices)
     able_VD = np.isfinite(seconds_VD)
     finite_VD = np.where(able_VD, seconds_VD, 0.0)
     fastest_V = seconds_VD.min(axis=1, keepdims=True)

@@ -6,7 +6,7 @@ problem, W of the few layers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +23,11 @@ from doppler.search.windows import AnnealWindows, scheduled
 from doppler.simulator import SimulatorSession, open_estimates
 
 SHARE = 0.2  # of a budget
+# Of the search of a few layers: list schedulers take twenty times as long as a step of annealing.
+_LISTS = 0.01
+# Ops of the few layers, times devices, in all evaluations for one execution: of large ones the
+# first turn would take longer than all that is to follow.
+_MOST_PLACED = 64_000_000
 _TILED = "layers"  # the source of what is found
 
 
@@ -42,7 +47,7 @@ class TileLayers:
 
     few: FewLayers
     steps: Sequence[SearchStep]
-    evaluations: Count = 250
+    evaluations: Count = 1000
     at_most: Count = 64
     share: Share | None = SHARE
     repeats: ClassVar[bool] = True
@@ -62,7 +67,7 @@ class TileLayers:
         few = few_layers(problem)
         if few is None:
             return list(steps)
-        own = cls(few=few, steps=[step for step in steps if isinstance(step, kinds)])
+        own = cls(few=few, steps=[_short(step) for step in steps if isinstance(step, kinds)])
         return [*steps[:first], own, *steps[first:]]
 
     def search(
@@ -79,7 +84,9 @@ class TileLayers:
             found = BestSoFar(session=estimates, confirmations=0, seed=0)
             if best.placement is not None:
                 self._begin(found, in_order(session.problem, best.found), rng)
-            search(self.steps, found, Budget(evaluations=num * self.evaluations), rng)
+            size = self.few.problem.num_ops * self.few.problem.num_devices
+            each = max(1, min(self.evaluations, _MOST_PLACED // size))
+            search(self.steps, found, Budget(evaluations=num * each), rng)
             if found.placement is None:
                 return
             start = in_order(self.few.problem, found.found)
@@ -97,3 +104,7 @@ class TileLayers:
             start = Placement.make(few.problem, device_LW[0], few.order_of(placement))
             priority_W = in_order(few.problem, Found(start, np.inf)).priority
             found.measure(device_LW, np.tile(priority_W, (len(device_LW), 1)), rng)
+
+
+def _short(step: SearchStep) -> SearchStep:
+    return replace(step, share=_LISTS) if isinstance(step, InParts) else step
