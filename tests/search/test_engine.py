@@ -10,7 +10,7 @@ import torch
 from problems import random_placement, random_problem
 
 from doppler.baselines import Annealing, Clustering
-from doppler.episode import make_view, merged_at_random, mergings
+from doppler.episode import make_view, merged_at_random, mergings, under_limit
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, topological_priority
@@ -25,6 +25,7 @@ from doppler.search import (
     PlaceAgain,
     search,
 )
+from doppler.search.estimating import limit_of
 from doppler.simulator import WorkConserving, open_estimates
 
 PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
@@ -296,6 +297,79 @@ def test_further_views_are_played_next_to_the_best_and_make_it_no_worse():
         assert found[2] == found[1] <= found[0], "the same at every call"
         gained += found[1] < found[0]
     assert gained > 0
+
+
+@pytest.mark.parametrize("contention", ["fifo", "engines", "none"])
+@pytest.mark.parametrize("memory", [False, True])
+def test_what_is_not_played_out_would_not_have_been_chosen(monkeypatch, contention, memory):
+    policy, num_ended, num_found = make_policy(), 0, 0
+    for seed in range(6):
+        problem = random_problem(seed, num_ops=40, num_devices=3, identical_devices=seed % 2 == 0)
+        if memory:  # some placements fit, some do not
+            with WorkConserving().open(problem) as session:
+                (peak_D,) = session.measure(np.zeros((1, 40), np.int64)).peak_bytes
+            room = np.full(3, 0.85 * peak_D.max())
+            problem = replace(problem, arrays=problem.arrays._replace(memory_bytes=room))
+        found, ends = [], []
+        for limited in (True, False):
+            if not limited:
+                monkeypatch.setattr("doppler.search.steps.limit_of", lambda *_: np.inf)
+            with WorkConserving(contention=contention).open(problem) as session:
+                best = best_of(session)
+                step = GreedyEpisode.of(policy, make_view(problem))
+                noted = NotedLimits(policy)
+                replace(step, policy=noted).search(best, 1, generator())
+            chosen = best.placement  # None where nothing fits
+            found.append(chosen and (chosen.device.tolist(), chosen.priority.tolist()))
+            ends.append(noted.num_limited)
+            monkeypatch.undo()
+        assert found[0] == found[1]
+        num_found += found[0] is not None
+        assert ends[1] == 0
+        num_ended += ends[0]
+    assert (num_ended > 10) == (contention != "none"), "estimates without waits are lower"
+    assert num_found > 3
+
+
+class NotedLimits:
+    """A policy, of which the rollouts under a limit are counted."""
+
+    def __init__(self, policy: DualPolicy) -> None:
+        self.policy, self.num_limited = policy, 0
+
+    def rollout(self, view, num_episodes, explore, rng):
+        self.num_limited += view.arrays.limit_s < np.inf
+        return self.policy.rollout(view, num_episodes, explore, rng)
+
+
+def test_an_episode_that_is_late_ends_anywhere_and_takes_no_less_than_its_limit():
+    policy, num_cut = make_policy(), 0
+    for seed in range(8):
+        problem = random_problem(seed, num_ops=40, num_devices=3, costs="distinct")
+        view = merged_at_random(make_view(problem), generator(seed))
+        whole = policy.rollout(view, 1, 0.0, generator())
+        with open_estimates(problem) as session:
+            took_s = session.measure(*whole.placements()).cost_s()[0]
+            for share in (0.0, 0.3, 0.7, 0.99, 1.0, 1.1):
+                limited = under_limit(view, share * took_s)
+                played = policy.rollout(limited, 1, 0.0, generator())
+                assert sorted(played.op[0].tolist()) == list(range(40))
+                device_BV, _ = played.placements()
+                assert problem.allows(device_BV).all()
+                for members in (view.arrays.group == g for g in np.unique(view.arrays.group)):
+                    assert len(np.unique(device_BV[0][members])) == 1
+                its_s = session.measure(*played.placements()).cost_s()[0]
+                is_same = (played.op == whole.op).all() and (played.device == whole.device).all()
+                assert is_same or (share <= 1.0 and its_s >= share * took_s * (1 - 1e-9))
+                num_cut += not is_same
+    assert num_cut > 10
+
+
+def test_where_estimates_are_simulations_nothing_is_cut_short():
+    with WorkConserving().open(PROBLEM) as simulated, open_estimates(PROBLEM) as estimates:
+        assert limit_of(estimates, (0.5, 3.0)) == 3.0
+        assert limit_of(estimates, (1.2, 3.0)) == np.inf, "what fits is better, and may take longer"
+        assert limit_of(simulated, (0.5, 3.0)) == np.inf, "there ops overtake each other"
 
 
 def test_annealing_goes_on_from_the_best_and_never_ends_with_less():

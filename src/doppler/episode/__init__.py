@@ -14,6 +14,7 @@ from doppler.episode.merging import (
     mergings,
     next_to,
     num_to_play,
+    under_limit,
 )
 from doppler.episode.process import Episode, make_episode
 from doppler.episode.view import OP_FEATURES, View, make_view
@@ -35,4 +36,5 @@ __all__ = [
     "mergings",
     "next_to",
     "num_to_play",
+    "under_limit",
 ]

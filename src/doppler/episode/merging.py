@@ -20,7 +20,7 @@ _SHARES = (1.0, 2.0, 4.0)
 _SMALL, _OF_LARGE = 1024, ((1.0, _HEAVY_LOAD), (1.0, 1.0), (4.0, 2.0), (8.0, 4.0))
 _LARGE, _OF_LARGEST = 1 << 14, (8.0, 16.0)
 # Views to play of one problem: as many as have so many ops together.
-_MOST_PLAYED, _FEWEST, _MOST = 12_288, 8, 40
+_MOST_PLAYED, _FEWEST, _MOST = 6_144, 6, 40
 # Times that b_levels count where an episode is to keep to them.
 _BY_LEVEL = 4.0
 # Of what is tried next to the best so far: standard deviations of logarithms of its weight and its
@@ -87,6 +87,14 @@ def by_level(view: View) -> View:
     """The same groups, but ops of large b_level come first rather than those that can start."""
     counts = 1.0 if view.arrays.level_counts > 1.0 else _BY_LEVEL
     return replace(view, arrays=view.arrays._replace(level_counts=counts))
+
+
+def under_limit(view: View, limit_s: float) -> View:
+    """The same groups, but greedy episodes sure to take so long behind queues are not played out.
+
+    Their last ops are anywhere: they take as long all the same.
+    """
+    return replace(view, arrays=view.arrays._replace(limit_s=limit_s))
 
 
 def next_to(view: View, best: View, device_V: NDArray[np.int64], rng: np.random.Generator) -> View:

@@ -75,6 +75,7 @@ class Episode(NamedTuple):
     home: NDArray[np.int64]  # [V] device of each group, -1 until one is chosen
     key: NDArray[np.float64]  # [V] scratch: of candidates, to compare them by
     status: NDArray[np.int64]  # [5] see below
+    bound: NDArray[np.float64]  # [2] below the seconds of all ops: of paths; of devices, summed up
 
 
 NUM_CANDIDATES, STEP, LAST_OP, LAST_DEVICE, NUM_RELEASED = range(5)
@@ -97,6 +98,7 @@ def make_episode(p: ProblemArrays, view: ViewArrays) -> Episode:
         home=np.zeros(num_ops, np.int64),
         key=np.zeros(num_ops),
         status=np.zeros(5, np.int64),
+        bound=np.zeros(2),
     )
 
 
@@ -138,6 +140,7 @@ def reset(p, e):
         e.devices[d].num_ops = 0
         for level in range(len(e.level_load)):
             e.level_load[level, d] = 0.0
+    e.bound[:] = 0.0
     e.status[STEP] = 0
     e.status[LAST_OP] = -1
     e.status[LAST_DEVICE] = -1
@@ -183,7 +186,10 @@ def place(p, w, e, index, d):
     seconds, start = p.op_seconds[v, d], earliest_start(e, v, d)
     e.ops[v].device = d
     e.ops[v].finish = start + seconds
+    free = e.queues.device_free[d]
     place_in_queues(p, e.queues, v, d)
+    e.bound[0] = max(e.bound[0], e.queues.finish[v] + w.least_after_s[v])
+    e.bound[1] += e.queues.device_free[d] - free - w.least_s[v]
     e.devices[d].available = start + seconds
     e.devices[d].load += seconds
     e.devices[d].num_ops += 1
@@ -198,6 +204,16 @@ def place(p, w, e, index, d):
     for i in range(w.kernel_ptr[v], w.kernel_ptr[v + 1]):
         for k in range(NUM_KERNELS):
             e.affinity[w.kernel_col[i], d, k] += w.kernel[i, k]
+
+
+@compiled
+def is_late(w, e):
+    """Whether the episode is sure to take as long as ``limit_s``, behind queues.
+
+    No op after those placed starts before its device is free, or its producers have ended.
+    """
+    bound = max(e.bound[0], (e.bound[1] + w.least_work_s) / len(e.devices))
+    return bound >= w.limit_s * (1.0 + 1e-9)
 
 
 @compiled

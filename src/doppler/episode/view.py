@@ -74,6 +74,10 @@ class ViewArrays(NamedTuple):
     mean_op_s: float
     tie_s: float  # times that differ by less are tied
     level_counts: float  # times what a policy's experts make of b_levels, see merging.by_level
+    least_s: FloatArray  # [V] of each op, on the device that runs it fastest
+    least_work_s: float  # of all together
+    least_after_s: FloatArray  # [V] of the longest path behind each op, nothing moved
+    limit_s: float  # greedy episodes that are sure to take as long are not looked at to their end
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -176,7 +180,9 @@ def _op_features(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> N
 
 
 def _arrays(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> ViewArrays:
-    edges, num_ops = problem.graph.edges, problem.num_ops
+    edges, num_ops, least_V = problem.graph.edges, problem.num_ops, problem.arrays.op_seconds.min(1)
+    no_transfer_E = np.zeros(len(edges))
+    least_path_V, _ = longest_paths(num_ops, edges.src, edges.dst, least_V, no_transfer_E)
     incoming_V = np.bincount(edges.dst, transfer_E, num_ops).astype(np.float64)
     _, pair_E = np.unique(edges.src * num_ops + edges.dst, return_inverse=True)
     own_E = np.bincount(pair_E, transfer_E)[pair_E]  # all that dst reads of src
@@ -208,6 +214,10 @@ def _arrays(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> ViewAr
         mean_op_s=float(problem.mean_op_seconds.mean()) or 1.0,
         tie_s=tie_seconds(levels.b_level),
         level_counts=1.0,
+        least_s=least_V,
+        least_work_s=float(least_V.sum()),
+        least_after_s=least_path_V - least_V,
+        limit_s=np.inf,
     )
 
 

@@ -232,6 +232,7 @@ class DualPolicy(nn.Module):
         room, num_steps = MOST_CANDIDATES, min(problem.num_ops, self.most_steps)
         if explore == 0.0 and forced is None:
             num_steps = 0  # hardly anyone asks for gradients of greedy episodes
+        assert num_steps == 0 or view.arrays.limit_s == np.inf, "such episodes are not recorded"
         drawn_by = seeds_B if forced is None else self._seeds_of(forced[0])
         while True:
             rng = np.random.default_rng(drawn_by)

@@ -25,7 +25,7 @@ from doppler.episode.heuristic import (
     close_later_starts,
     largest_b_levels_first,
 )
-from doppler.episode.process import NUM_CANDIDATES, place, reset
+from doppler.episode.process import NUM_CANDIDATES, is_late, place, reset
 from doppler.episode.ready import swap_candidates
 from doppler.episode.view import LARGE, View
 from doppler.policies.choosing import choose, log_prob_of
@@ -235,10 +235,28 @@ def play(p, w, weights, e, scratch, explore, seed, forced, b, record):
     """
     rows = begin(p, e, b, record)
     for t in range(len(e.ops)):
+        if is_late(w, e):
+            _end(p, w, e, b, t, record)
+            break
         rows = step(p, w, weights, e, scratch, explore, seed, forced, b, t, record)
         if rows < 0:
             break
     return rows
+
+
+@compiled
+def _end(p, w, e, b, first, record):
+    """Place what is left from step ``first`` on anywhere: the episode is of no use."""
+    mask = record.device_mask[b, 0]
+    for t in range(first, len(e.ops)):
+        index = e.status[NUM_CANDIDATES] - 1
+        v, d = e.candidates[index], 0
+        open_devices(w, e, v, mask)
+        while mask[d] == 0:
+            d += 1
+        record.op[b, t] = v
+        record.device[b, t] = d
+        place(p, w, e, index, d)
 
 
 @compiled

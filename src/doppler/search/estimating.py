@@ -25,6 +25,7 @@ from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar, Found
 from doppler.search.exchanging import exchanges
 from doppler.simulator import SimulatorSession, WorkConserving, open_estimates
+from doppler.simulator.estimates import estimate
 from doppler.system import Session
 
 _ESTIMATED = ", estimates"  # behind the source of what they made better
@@ -102,6 +103,15 @@ def estimated_costs(
     seconds_B = np.where(np.isfinite(found.seconds).all(axis=1), found.seconds.mean(axis=1), np.inf)
     lacking_B = np.where(seconds_B < np.inf, np.maximum(used_B, _SAFE), np.inf)
     return list(zip(lacking_B.tolist(), seconds_B.tolist(), strict=True))
+
+
+def limit_of(estimates: SimulatorSession, cost: tuple[float, float]) -> float:
+    """Seconds from which on no estimate of an episode is better than this cost; inf if any may be.
+
+    Estimates of the placement process are those by which episodes place, where transfers wait.
+    """
+    exact = estimates.engine is estimate and estimates.execution.contention != "none"
+    return cost[1] if exact and cost[0] <= _SAFE else np.inf
 
 
 @checked

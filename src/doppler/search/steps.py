@@ -9,7 +9,7 @@ import numpy as np
 from doppler.baselines import HEFT, Annealing, Baseline, Dealing
 from doppler.baselines.dealing import has_blocks
 from doppler.baselines.hosts import num_ways, using_hosts
-from doppler.episode import View, make_view, mergings, next_to, num_to_play
+from doppler.episode import View, make_view, mergings, next_to, num_to_play, under_limit
 from doppler.errors import InputError
 from doppler.options import Count, Natural, Positive, Share, checked
 from doppler.policies import Policy
@@ -20,6 +20,7 @@ from doppler.search.estimating import (
     AnnealEstimates,
     NotesTimes,
     estimated_costs,
+    limit_of,
     open_estimates_of,
 )
 from doppler.simulator import SimulatorSession
@@ -243,23 +244,25 @@ class GreedyEpisode:
             best.confirm(placement, GREEDY)
 
     def _best(self, estimates: SimulatorSession, rng: np.random.Generator) -> Placement:
-        played = [self.policy.rollout(view, 1, 0.0, rng).placements() for view in self.views]
-        costs = estimated_costs(estimates, *map(np.concatenate, zip(*played, strict=True)))
-        first = min(range(len(costs)), key=costs.__getitem__)
-        view, cost, found = self.views[first], costs[first], played[first]
-        plain = next(one for one in self.views if one.problem is view.problem)
-        known = {_what_is_played(one) for one in self.views}
+        best_view, cost, found = self.views[0], (np.inf, np.inf), None
+        known: set[tuple[int, float, bytes]] = set()
         draws = np.random.default_rng(0)
-        for _ in range(max(0, self.played - len(self.views))):
-            other = next_to(plain, view, found[0][0], draws)
-            label = _what_is_played(other)
-            if label in known:
+        for i in range(max(len(self.views), self.played)):
+            if i < len(self.views):
+                view = self.views[i]
+            else:
+                assert found is not None
+                plain = next(one for one in self.views if one.problem is best_view.problem)
+                view = next_to(plain, best_view, found[0][0], draws)
+            if (label := _what_is_played(view)) in known:
                 continue
             known.add(label)
-            placed = self.policy.rollout(other, 1, 0.0, rng).placements()
-            (other_cost,) = estimated_costs(estimates, *placed)
-            if other_cost < cost:
-                view, cost, found = other, other_cost, placed
+            limited = under_limit(view, limit_of(estimates, cost))
+            placed = self.policy.rollout(limited, 1, 0.0, rng).placements()
+            (its_cost,) = estimated_costs(estimates, *placed)
+            if found is None or its_cost < cost:
+                best_view, cost, found = view, its_cost, placed
+        assert found is not None
         return Placement.make(estimates.problem, found[0][0], found[1][0])
 
 
