@@ -147,7 +147,7 @@ def searched(
     problem: Problem, seconds: float, skip: Sequence[str]
 ) -> Iterator[tuple[str, float, float, float]]:
     """Method, wall seconds, makespan, peak bytes of what places the graph itself."""
-    ways, begin_s = num_ways(problem), time.perf_counter()
+    ways = num_ways(problem)
     many: dict[str, Baseline] = {"dealing": Dealing(evaluations=min(3, ways)), **BASELINES}
     if ways > 1:
         many[f"HEFT, {ways} ways to use hosts"] = HEFT(evaluations=ways)

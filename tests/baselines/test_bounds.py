@@ -278,3 +278,9 @@ def test_bounds_of_the_published_graphs(file, seconds, name):
     bounds = lower_bounds(problem)
     assert bounds["path"] <= bounds["join"]
     assert bounds["load"] <= bounds["window"] * (1 + 1e-12)
+
+
+def test_equal_devices_share_each_op_equally():
+    seconds_V = np.array([1.0, 3.0, 0.0])
+    share_V = load_shares(np.repeat(seconds_V[:, None], 4, axis=1))
+    assert (share_V == seconds_V / 4).all()

@@ -18,6 +18,7 @@ from doppler.search import (
     AnnealWindows,
     BestSoFar,
     Budget,
+    InParts,
     TileLayers,
     search,
     steps_of,
@@ -225,6 +226,9 @@ def test_searches_of_large_graphs_of_layers_tile_before_windows(monkeypatch):
     problem, steps = stacked(num=20), steps_of("auto", Budget(seconds=1.0))
     kinds = [type(step) for step in suited(steps, problem)]
     assert kinds[1:3] == [TileLayers, AnnealWindows]
+    tile = suited(steps, problem)[1]
+    assert isinstance(tile, TileLayers)
+    assert [step.share for step in tile.steps if isinstance(step, InParts)] == [0.01]
     without = build(
         synthetic(family="layered", num_ops=200, transfer_ratio=1.0, seed=1), preset(name="h100x8")
     )
