@@ -1,8 +1,10 @@
 """List schedulers on several hosts: ops confined to hosts, and what that finds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from problems import hosted_problem, random_problem
+from problems import graph_of, hosted_problem, random_problem
 
 import doppler
 from doppler.baselines import ETF, HEFT, Clustering, Judge, QueuedETF
@@ -10,7 +12,7 @@ from doppler.baselines.hosts import confined, num_ways, using_hosts
 from doppler.cluster import preset
 from doppler.episode import make_view, mergings
 from doppler.graph import synthetic
-from doppler.problem import build, topological_priority
+from doppler.problem import Problem, build, topological_priority
 from doppler.search import (
     AnnealFromBest,
     BestSoFar,
@@ -25,6 +27,12 @@ from doppler.simulator import WorkConserving
 @pytest.mark.parametrize("seed", range(10))
 def test_stages_are_in_topological_order_and_share_the_work(seed):
     problem = hosted_problem(seed)
+    none = problem.arrays._replace(
+        input_ptr=np.zeros(1, np.int64),
+        input_consumers=np.zeros(0, np.int64),
+        input_bytes=np.zeros(0),
+    )
+    problem = replace(problem, arrays=none)
     host_D, work_V = np.array(problem.cluster.hosts), problem.mean_op_seconds
     order_V = np.argsort(topological_priority(problem))
     for stages in range(1, problem.cluster.num_hosts + 1):
@@ -40,6 +48,56 @@ def test_stages_are_in_topological_order_and_share_the_work(seed):
             if problem.arrays.group[v] == v and not problem.has_groups:
                 expected_D = here_D if here_D.any() else was_VD[v]
                 assert (able_VD[v] == expected_D).all()
+
+
+def training_step(num_layers: int) -> Problem:
+    """Layers forward, then back, each reads its weights twice; all read one table of angles.
+
+    Op 2 l is the layer's, op 2 l + 1 adds what came into it; then the same back, and updates.
+    """
+    forward, back = np.arange(2 * num_layers), 2 * num_layers + np.arange(2 * num_layers)
+    edges = [(v, v + 1, 4.0) for v in range(4 * num_layers - 1)]
+    edges += [(v - 1, v + 1, 4.0) for v in range(2, 2 * num_layers, 2)]  # beside each layer
+    update = 4 * num_layers + np.arange(num_layers)
+    weights = []
+    for layer in range(num_layers):
+        backward = int(back[2 * (num_layers - 1 - layer)])
+        edges += [(backward, int(update[layer]), 4.0), (int(forward[2 * layer]), backward, 4.0)]
+        weights.append((1e6, [int(forward[2 * layer]), backward, int(update[layer])]))
+    table = (2e6, list(range(4 * num_layers)))
+    return build(
+        graph_of([1.0] * 5 * num_layers, edges, inputs=[table, *weights]),
+        preset(name="dgx_h100x32"),
+    )
+
+
+def stages_of(problem: Problem, num_stages: int) -> np.ndarray:
+    able_VD = np.isfinite(confined(problem, num_stages).arrays.op_seconds)
+    host_D = np.array(problem.cluster.hosts)
+    assert (able_VD == (host_D == host_D[able_VD.argmax(axis=1)][:, None])).all()
+    return host_D[able_VD.argmax(axis=1)]
+
+
+@pytest.mark.parametrize("num_stages", [2, 4])
+def test_in_training_the_backward_pass_goes_where_the_weights_are(num_stages):
+    num_layers = 8
+    stage_V = stages_of(training_step(num_layers), num_stages)
+    layer_V = np.repeat(np.arange(num_layers), 2)
+    expected_V = num_stages * layer_V // num_layers
+    assert stage_V[: 2 * num_layers].tolist() == expected_V.tolist(), "in turn, residuals too"
+    assert stage_V[2 * num_layers : 4 * num_layers].tolist() == expected_V[::-1].tolist()
+    assert stage_V[4 * num_layers :].tolist() == expected_V[::2].tolist(), "updates"
+
+
+def test_stages_by_inputs_that_are_uneven_are_not_taken():
+    even = training_step(8)
+    seconds_VD = even.arrays.op_seconds.copy()
+    seconds_VD[0] *= 100.0  # a layer that takes longer than all others
+    uneven = replace(even, arrays=even.arrays._replace(op_seconds=seconds_VD))
+    rank_V = topological_priority(even)
+    for problem, by_inputs in ((even, True), (uneven, False)):
+        in_order = stages_of(problem, 2)[np.argsort(rank_V)]
+        assert (np.diff(in_order) < 0).any() == by_inputs, "by work one host after the other"
 
 
 def test_groups_stay_together_where_they_may_run():

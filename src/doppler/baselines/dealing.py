@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.best_of_runs import BestOfRuns
-from doppler.baselines.hosts import num_ways, using_hosts
+from doppler.baselines.hosts import inputs_of, num_ways, using_hosts
 from doppler.compiled import compiled
 from doppler.options import checked
 from doppler.problem import Problem, topological_priority
@@ -74,17 +74,15 @@ def _dealt(problem: Problem, way: int) -> NDArray[np.int64]:
     _, node_V = np.unique(problem.graph.ops.node, return_inverse=True)
     size_N, num_devices = np.bincount(node_V), problem.num_devices
     p = using_hosts(problem, way).arrays
-    input_I = np.repeat(np.arange(len(p.input_bytes)), np.diff(p.input_ptr))
-    by_reader = np.argsort(p.input_consumers, kind="stable")
-    num_inputs_V = np.bincount(p.input_consumers, minlength=problem.num_ops)
+    input_ptr, inputs = inputs_of(p)
     dealt = _Dealt(
         device=np.full(problem.num_ops, -1),
         num=np.zeros((len(size_N), num_devices), np.int64),
         booked=np.zeros(num_devices),
         has_region=np.zeros((len(p.region_src), num_devices), bool),
         has_input=np.zeros((len(p.input_bytes), num_devices), bool),
-        input_ptr=np.append(0, num_inputs_V.cumsum()),
-        inputs=input_I[by_reader],
+        input_ptr=input_ptr,
+        inputs=inputs,
         bytes=np.zeros(num_devices),
     )
     order_V = np.argsort(topological_priority(problem))

@@ -3,27 +3,44 @@
 Between hosts data moves several times slower than within one, and list schedulers, which look one
 op ahead, spread work over hosts that is better kept together. So some of their runs are told the
 host of each op: one stage of the work after the other, each on a host, and one stage alone is all
-work on the first host. Shape suffixes: V ops, D devices.
+work on the first host. Where that would put the same inputs on more hosts, as it does with the
+weights of a model in training, which its backward pass reads again, stages have as large a part of
+the inputs each, and what reads an input goes where it was read first.
+Shape suffixes: V ops, D devices, I inputs.
 """
 
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from doppler.problem import Problem, topological_priority
+from doppler.compiled import compiled
+from doppler.problem import Problem, ProblemArrays, topological_priority
+
+# Times as many readers as inputs have in the median of all bytes: up to that an input has a host.
+_FEW = 4
+# By inputs: what stages by work need of them, at least, over what these do; the most that a stage
+# has of the mean work.
+_WORTH, _UNEVEN = 1.25, 1.5
 
 
 def confined(problem: Problem, num_stages: int) -> Problem:
-    """The problem with op after op, as much work each, on the first ``num_stages`` hosts in turn.
+    """The problem with its ops on the first ``num_stages`` hosts in turn, by work or by inputs.
 
     What may not run on its host may run where it could before, and groups stay together.
     """
-    order_V = np.argsort(topological_priority(problem))
-    work_V = problem.mean_op_seconds[order_V]
-    before_V = work_V.cumsum() - work_V / 2
-    stage_V = np.empty(problem.num_ops, np.int64)
-    stage_V[order_V] = num_stages * before_V / (work_V.sum() or 1.0)
-    stage_V = np.minimum(stage_V, num_stages - 1)[problem.arrays.group]
+    rank_V, p = topological_priority(problem), problem.arrays
+    order_V = np.argsort(rank_V)
+    stage_V = _by_work(problem, order_V, num_stages)[p.group]
+    if num_stages > 1 and len(p.input_bytes) > 0:
+        kept_V = np.zeros_like(stage_V)
+        stage_I = np.full(len(p.input_bytes), -1)
+        _by_inputs(p, order_V, rank_V, *inputs_of(p), _own_bytes(p), num_stages, stage_I, kept_V)
+        kept_V = kept_V[p.group]
+        spared = _bytes_of(p, stage_V, num_stages) / (_bytes_of(p, kept_V, num_stages) or 1.0)
+        work_S = np.bincount(kept_V, problem.mean_op_seconds)
+        if spared >= _WORTH and work_S.max() <= _UNEVEN * work_S.sum() / num_stages:
+            stage_V = kept_V
     host_D = np.array(problem.cluster.hosts or (0,) * problem.num_devices)
     seconds_VD = problem.arrays.op_seconds
     there_VD = np.where(host_D == stage_V[:, None], seconds_VD, np.inf)
@@ -43,3 +60,69 @@ def using_hosts(problem: Problem, way: int) -> Problem:
     if way == 0:
         return problem
     return confined(problem, 1 if way == 1 else problem.cluster.num_hosts + 2 - way)
+
+
+def inputs_of(p: ProblemArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Op v needs the inputs ``inputs[ptr[v]:ptr[v + 1]]``: ptr [V + 1] and inputs."""
+    input_I = np.repeat(np.arange(len(p.input_bytes)), np.diff(p.input_ptr))
+    num_V = np.bincount(p.input_consumers, minlength=len(p.op_seconds))
+    by_reader = np.argsort(p.input_consumers, kind="stable")
+    return np.append(0, num_V.cumsum()), input_I[by_reader]
+
+
+def _by_work(problem: Problem, order_V: NDArray[np.int64], num_stages: int) -> NDArray[np.int64]:
+    """The stage [V] of each op, as much work each."""
+    work_V = problem.mean_op_seconds[order_V]
+    before_V = work_V.cumsum() - work_V / 2
+    stage_V = np.empty(problem.num_ops, np.int64)
+    stage_V[order_V] = num_stages * before_V / (work_V.sum() or 1.0)
+    return np.minimum(stage_V, num_stages - 1)
+
+
+def _own_bytes(p: ProblemArrays) -> NDArray[np.float64]:
+    """Bytes [I] of inputs; 0 of those that far more ops read than most bytes have readers.
+
+    What all layers read, such as tables of angles, belongs to no host.
+    """
+    num_readers_I = np.diff(p.input_ptr)
+    by_readers = np.argsort(num_readers_I, kind="stable")
+    bytes_so_far = p.input_bytes[by_readers].cumsum()
+    median = by_readers[np.searchsorted(bytes_so_far, bytes_so_far[-1] / 2)]
+    return np.where(num_readers_I <= _FEW * num_readers_I[median], p.input_bytes, 0.0)
+
+
+@compiled
+def _by_inputs(p, order_V, rank_V, ptr, inputs, bytes_I, num_stages, stage_I, stage_V):
+    """Fill the stage [V] of each op, as large a part of the inputs each.
+
+    What reads none that is new goes where the largest is, what reads none at all where the last of
+    its producers is.
+    """
+    seen, total = 0.0, bytes_I.sum()
+    for v in order_V:
+        stage, largest, new = -1, 0.0, 0.0
+        for i in range(ptr[v], ptr[v + 1]):
+            size = bytes_I[inputs[i]]
+            if stage_I[inputs[i]] < 0:
+                new += size
+            elif size > largest:
+                stage, largest = stage_I[inputs[i]], size
+        if stage < 0 and new > 0.0:
+            stage = min(int(num_stages * (seen + new / 2) / total), num_stages - 1)
+        if stage < 0:
+            last = -1
+            for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
+                last = max(last, rank_V[p.region_src[p.reads[i]]])
+            stage = stage_V[order_V[last]] if last >= 0 else 0
+        for i in range(ptr[v], ptr[v + 1]):
+            if stage_I[inputs[i]] < 0:
+                stage_I[inputs[i]] = stage
+        seen += new
+        stage_V[v] = stage
+
+
+def _bytes_of(p: ProblemArrays, stage_V: NDArray[np.int64], num_stages: int) -> float:
+    """Bytes of the inputs on all hosts together."""
+    input_I = np.repeat(np.arange(len(p.input_bytes)), np.diff(p.input_ptr))
+    there = np.unique(input_I * num_stages + stage_V[p.input_consumers])
+    return float(p.input_bytes[there // num_stages].sum())
