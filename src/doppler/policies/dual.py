@@ -97,8 +97,8 @@ class DualPolicy(nn.Module):
 
     Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy. The features that depend on
     the placement, and the sizes, are ours. Its graph network, of which PaperPolicy has one and
-    StepwiseDualPolicy another, is left out: with it the policy was no better at any size, ratio or
-    family (docs/results/parts.md).
+    StepwiseDualPolicy another, is left out: trained on many problems the policy was no better with
+    it, trained on one its greedy placements were on one of four (docs/results/parts.md).
     """
 
     # Recorded of an episode; gradients are those of so many steps (dual_replay.over_steps).
