@@ -7,13 +7,16 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from plain_schedule import with_arrays, with_less_memory
 from problems import random_placement, random_problem
 
 from doppler.baselines import Annealing, Clustering
+from doppler.cluster import preset
 from doppler.episode import make_view, merged_at_random, mergings, under_limit
 from doppler.errors import InputError
+from doppler.graph.synthetic import synthetic
 from doppler.policies import DualPolicy
-from doppler.problem import Placement, topological_priority
+from doppler.problem import Placement, Problem, build, topological_priority
 from doppler.search import (
     AnnealEstimates,
     AnnealFromBest,
@@ -25,7 +28,7 @@ from doppler.search import (
     PlaceAgain,
     search,
 )
-from doppler.search.estimating import limit_of
+from doppler.search.estimating import Estimated, limit_of
 from doppler.simulator import WorkConserving, open_estimates
 
 PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
@@ -331,6 +334,39 @@ def test_what_is_not_played_out_would_not_have_been_chosen(monkeypatch, contenti
     assert num_found > 3
 
 
+def memory_for_seconds(problem: Problem, share: float) -> Problem:
+    """Less memory than the fastest placement of a policy needs."""
+    with open_estimates(problem) as session:
+        best = best_of(session)
+        GreedyEpisode.of(make_policy(), make_view(problem)).search(best, 1, generator())
+        found = best.placement
+        (peak_D,) = session.measure(found.device[None], found.priority[None]).peak_bytes
+    return with_arrays(problem, memory_bytes=np.full(len(peak_D), share * peak_D.max()))
+
+
+def test_a_greedy_placement_fits_where_the_policy_would_prefer_one_that_does_not():
+    policy, num_fit = make_policy(), 0
+    for seed in range(8):
+        drawn = random_problem(seed, num_ops=40, num_devices=4, costs="distinct", given_costs=False)
+        plenty = with_less_memory(drawn, 0.99)  # so that peaks are told
+        problem = memory_for_seconds(plenty, 0.9)
+        with WorkConserving().open(problem) as session:
+            best = best_of(session)
+            GreedyEpisode.of(policy, make_view(problem)).search(best, 1, generator())
+        num_fit += best.placement is not None
+    assert num_fit >= 6
+
+
+def test_where_groups_do_not_fit_they_are_placed_again_in_less_memory():
+    graph = synthetic(family="layered", num_ops=3000, transfer_ratio=10.0, seed=507)
+    with WorkConserving().open(build(graph, preset(name="v100x8"))) as session:
+        best, plain = best_of(session), best_of(session)
+        view = make_view(session.problem)
+        GreedyEpisode.of(make_policy(), view).search(best, 1, generator())
+        GreedyEpisode(policy=make_policy(), views=[view]).search(plain, 1, generator())
+    assert best.seconds < plain.seconds < np.inf, "which fits as it is"
+
+
 class NotedLimits:
     """A policy, of which the rollouts under a limit are counted."""
 
@@ -367,9 +403,9 @@ def test_an_episode_that_is_late_ends_anywhere_and_takes_no_less_than_its_limit(
 
 def test_where_estimates_are_simulations_nothing_is_cut_short():
     with WorkConserving().open(PROBLEM) as simulated, open_estimates(PROBLEM) as estimates:
-        assert limit_of(estimates, (0.5, 3.0)) == 3.0
-        assert limit_of(estimates, (1.2, 3.0)) == np.inf, "what fits is better, and may take longer"
-        assert limit_of(simulated, (0.5, 3.0)) == np.inf, "there ops overtake each other"
+        assert limit_of(estimates, Estimated(3.0, 3.0, 0.5)) == 3.0
+        assert limit_of(estimates, Estimated(9.0, 3.0, 1.0)) == 9.0, "what fits may take longer"
+        assert limit_of(simulated, Estimated(3.0, 3.0, 0.5)) == np.inf, "there ops overtake"
 
 
 def test_annealing_goes_on_from_the_best_and_never_ends_with_less():

@@ -114,10 +114,23 @@ def test_what_surely_fits_comes_before_what_is_faster_and_else_what_lacks_least(
     used, seconds = found.peak_bytes.max(axis=1), found.seconds[:, 0]
     fastest, smallest = int(seconds.argmin()), int(used.argmin())
     assert fastest != smallest
-    for room, expected in ((1e9, fastest), (used[fastest] / 0.97, None), (1.0, smallest)):
+    for room, expected in (
+        (1e9, fastest),
+        (used[fastest], fastest),
+        (used[fastest] / 1.1, None),
+        (used[smallest] / 4, smallest),
+    ):
         with estimated(room) as estimates:
             chosen = best_by_estimates(estimates, placements)[1]
         assert chosen == expected or (expected is None and chosen != fastest)
+
+
+def test_estimates_leave_a_part_of_the_memory_where_it_can_be_short():
+    problem = random_problem(5, num_ops=40, num_devices=3, given_costs=False)
+    for less, share in ((problem, 1.0), (with_less_memory(problem, 0.5), 0.95)):
+        with WorkConserving().open(less) as session, open_estimates_of(session) as estimates:
+            room_D = estimates.problem.arrays.memory_bytes
+        assert room_D == pytest.approx(share * less.arrays.memory_bytes)
 
 
 def test_where_executing_takes_real_time_annealing_takes_as_long(monkeypatch):

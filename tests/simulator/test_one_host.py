@@ -15,8 +15,8 @@ SYSTEMS = (
     Published(),
     BulkSynchronous(),
 )
-# Seconds, peaks and names of the problems below, of the version before hosts.
-RECORDED = "8c873f9b3726603aa77d1488f59fcc5ffc398722349db54f057847a76288cfab"
+# Seconds, peaks but those of estimates, and names of the problems below, before there were hosts.
+RECORDED = "3e5c01bae9b13d652b8c2ebd8f9831107c913f4929c2a637f9dd843c6bb9dae3"
 
 
 def test_results_on_one_host_are_those_of_the_version_before_hosts():
@@ -26,9 +26,10 @@ def test_results_on_one_host_are_those_of_the_version_before_hosts():
     for seed, problem in enumerate(problems):
         placement = random_placement(problem, seed)
         digest.update(problem.hash.encode())
-        sessions = [system.open(problem) for system in SYSTEMS]
-        for session in (*sessions, open_estimates(problem)):
+        estimates = open_estimates(problem)
+        for session in (*(system.open(problem) for system in SYSTEMS), estimates):
             measured = session.measure(placement.device[None], placement.priority[None])
             digest.update(np.ascontiguousarray(measured.seconds).tobytes())
-            digest.update(np.ascontiguousarray(measured.peak_bytes).tobytes())
+            if session is not estimates:  # peaks of estimates have become those of their schedule
+                digest.update(np.ascontiguousarray(measured.peak_bytes).tobytes())
     assert digest.hexdigest() == RECORDED

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.best_of_runs import BestOfRuns
-from doppler.baselines.hosts import inputs_of, num_ways, using_hosts
+from doppler.baselines.hosts import num_ways, using_hosts
+from doppler.baselines.room import inputs_of
 from doppler.compiled import compiled
 from doppler.options import checked
 from doppler.problem import Problem, topological_priority

@@ -22,9 +22,9 @@ from doppler.baselines.levels import b_levels, static_levels
 from doppler.baselines.list_scheduling import (
     begin,
     earliest,
+    lacking_bytes,
     make_schedule,
     may_run,
-    overflow_bytes,
     queue_keys,
     schedule,
     tie_seconds,
@@ -142,7 +142,7 @@ def _first_device(p, s, v, seed, draw):
         start = _start(p, s, s, v, d)
         if least == 0.0 and start > time + s.tie_s:
             continue
-        over, come = overflow_bytes(p, s, v, d), _incoming_seconds(p, s, v, d)
+        over, come = lacking_bytes(p, s, v, d), _incoming_seconds(p, s, v, d)
         together, as_near = start <= time + s.tie_s, come <= wait + s.tie_s
         sooner = start < time - s.tie_s or (together and come < wait - s.tie_s)
         if over < least or (over == least and sooner):
@@ -161,7 +161,7 @@ def _incoming_seconds(p, s, v, d):
     if s.near:
         for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
             r = p.reads[i]
-            if not s.has_region[r, d]:
+            if not s.room.has_region[r, d]:
                 source = s.ops[p.region_src[r]].device
                 total += move_seconds(p, r, source, d)
     return total

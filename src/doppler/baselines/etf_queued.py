@@ -22,9 +22,9 @@ from doppler.baselines.earliest import (
 from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import (
     begin,
+    lacking_bytes,
     make_schedule,
     may_run,
-    overflow_bytes,
     queue_keys,
     schedule,
     tie_seconds,
@@ -135,7 +135,7 @@ def _first_to_end(p, s, q, v, seed, draw):
     for d in range(len(s.devices)):
         if not may_run(p, s, v, d):
             continue
-        over = overflow_bytes(p, s, v, d)
+        over = lacking_bytes(p, s, v, d)
         end = try_start(p, q, v, d) + p.op_seconds[v, d]
         if over < least or (over == least and end < time - s.tie_s):
             best, tied, least, time = d, 1, over, end

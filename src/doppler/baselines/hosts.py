@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.baselines.room import inputs_of
 from doppler.compiled import compiled
 from doppler.problem import Problem, ProblemArrays, topological_priority
 
@@ -60,14 +61,6 @@ def using_hosts(problem: Problem, way: int) -> Problem:
     if way == 0:
         return problem
     return confined(problem, 1 if way == 1 else problem.cluster.num_hosts + 2 - way)
-
-
-def inputs_of(p: ProblemArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Op v needs the inputs ``inputs[ptr[v]:ptr[v + 1]]``: ptr [V + 1] and inputs."""
-    input_I = np.repeat(np.arange(len(p.input_bytes)), np.diff(p.input_ptr))
-    num_V = np.bincount(p.input_consumers, minlength=len(p.op_seconds))
-    by_reader = np.argsort(p.input_consumers, kind="stable")
-    return np.append(0, num_V.cumsum()), input_I[by_reader]
 
 
 def _by_work(problem: Problem, order_V: NDArray[np.int64], num_stages: int) -> NDArray[np.int64]:

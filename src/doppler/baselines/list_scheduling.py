@@ -4,14 +4,12 @@ A list scheduler takes one op at a time whose producers are all scheduled, and g
 and a start. A region's transfer to another device begins when its producer ends and takes its
 seconds, whatever else the link carries: like the published methods, these know no contention.
 
-Memory, one rule for all: an op brings its inputs, its output and copies of the regions that it
-reads to its device. It goes to the device that its method prefers among those where the sum of
-what was brought stays within the memory, and if there is none, to the one that overflows least.
-Regions and their copies leave the sum once all their readers are scheduled, as if ops ran one by
-one; but in the first and every other run they stay, so that what fits there fits for certain.
-Measured under tight memory, runs of the second kind more often fit and the others are a quarter
-faster: of several runs the best is as fast as with one kind and fits as often as with the other.
-What fits is decided by the system.
+Memory, by the rule of room.py: an op goes to the device that its method prefers among those where
+the sum of what was brought stays within the memory, and if there is none, to the one that overflows
+least. In the first and every other run regions and copies stay, so that what fits there fits for
+certain. Measured under tight memory, runs of the second kind more often fit and the others are a
+quarter faster: of several runs the best is as fast as with one kind and fits as often as with the
+other. What fits is decided by the system.
 
 Groups of the problem: the first op of a group takes all of it to the device on which, by the start
 of this op and the groups that are there already, the group would end first; memory as above, with
@@ -26,12 +24,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.best_of_runs import ListDecisions, make_decisions
+from doppler.baselines.room import (
+    Room,
+    bring_inputs,
+    empty_room,
+    give_back,
+    make_room,
+    overflow_bytes,
+    take_room,
+)
 from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
 from doppler.compiled.heap import ENTRY, heap_pop, heap_push
 from doppler.problem import Problem
 from doppler.problem_arrays import ProblemArrays, move_seconds
-from doppler.simulator.state import output_bytes
 
 # Sums of the same seconds in another order differ in the last digits: such times are tied.
 _TIE = 1e-9
@@ -50,7 +56,6 @@ _DEVICE = np.dtype(
     [
         ("last", np.int32),  # the last of its ops, -1 if there is none
         ("gap", np.int32),  # the last with a gap before it that some op could take, -1 if none
-        ("bytes", np.float64),  # in use
     ]
 )
 
@@ -63,12 +68,7 @@ class PartialSchedule(NamedTuple):
     ready: NDArray[np.float64]  # [V, D] when what an op reads can be on a device
     released: NDArray[np.int64]  # [V] the ops that the last commit made ready
     candidates: NDArray[np.void]  # ENTRY [V]
-    unread: NDArray[np.int64]  # [R] readers that are not scheduled, one more if it stays
-    has_region: NDArray[np.bool_]  # [R, D]
-    has_input: NDArray[np.bool_]  # [I, D]
-    input_ptr: NDArray[np.int64]  # [V + 1] op v needs inputs[input_ptr[v]:input_ptr[v + 1]]
-    inputs: NDArray[np.int64]
-    limited: bool  # whether anything can overflow at all
+    room: Room
     near: bool  # whether copies are asked for where nothing can overflow, too
     tie_s: float
     shortest: NDArray[np.float64]  # [D] seconds of the op that takes least
@@ -91,36 +91,28 @@ def make_schedule(
     """Buffers for schedules of one problem; times that differ by at most ``tie_s`` are tied."""
     p = problem.arrays
     num_ops, num_devices = p.op_seconds.shape
-    num_regions, num_inputs = len(p.region_bytes), len(p.input_bytes)
-    of_consumer = np.repeat(np.arange(num_inputs), np.diff(p.input_ptr))
-    needs = np.unique(np.stack([p.input_consumers, of_consumer]), axis=1)
-    everything = p.region_bytes.sum() + p.sink_bytes.sum() + p.input_bytes.sum()
+    room = make_room(p)
     return PartialSchedule(
         ops=np.zeros(num_ops, _OP),
         devices=np.zeros(num_devices, _DEVICE),
         ready=np.zeros((num_ops, num_devices)),
         released=np.zeros(num_ops, np.int64),
         candidates=np.zeros(num_ops, ENTRY),
-        unread=np.zeros(num_regions, np.int64),
-        has_region=np.zeros((num_regions, num_devices), np.bool_),
-        has_input=np.zeros((num_inputs, num_devices), np.bool_),
-        input_ptr=np.searchsorted(needs[0], np.arange(num_ops + 1)),
-        inputs=needs[1].copy(),
-        limited=bool(everything > p.memory_bytes.min()),
+        room=room,
         near=near,
         tie_s=float(tie_s),
         shortest=p.op_seconds.min(axis=0),
         home=np.zeros(num_ops, np.int64),
         load=problem.group_seconds,
-        other_inputs=_other_inputs(p, needs),
+        other_inputs=_other_inputs(p, room),
         booked=np.zeros(num_devices),
         after=np.zeros((num_ops, num_devices)) if after_VD is None else after_VD,
     )
 
 
-def _other_inputs(p: ProblemArrays, needs: NDArray[np.int64]) -> NDArray[np.float64]:
+def _other_inputs(p: ProblemArrays, room: Room) -> NDArray[np.float64]:
     """Bytes [V] of the inputs that an op's group needs and the op does not."""
-    op_N, input_N = needs
+    op_N, input_N = np.repeat(np.arange(len(p.group)), np.diff(room.input_ptr)), room.inputs
     own_V = np.bincount(op_N, p.input_bytes[input_N], len(p.group))
     root_M, input_M = np.unique(np.stack([p.group[op_N], input_N]), axis=1)
     all_V = np.bincount(root_M, p.input_bytes[input_M], len(p.group))[p.group]
@@ -197,7 +189,6 @@ def begin(p, s, run):
     for d in range(len(s.devices)):
         s.devices[d].last = -1
         s.devices[d].gap = -1
-        s.devices[d].bytes = 0.0
     for v in range(len(s.ops)):
         s.ops[v].pending = p.read_ptr[v + 1] - p.read_ptr[v]
         for d in range(len(s.devices)):
@@ -205,11 +196,8 @@ def begin(p, s, run):
         if s.ops[v].pending == 0:
             s.released[num_released] = v
             num_released += 1
-    if s.limited or s.near:
-        for r in range(len(s.unread)):
-            s.unread[r] = p.consumer_ptr[r + 1] - p.consumer_ptr[r] + (run % 2 == 0)
-        s.has_region[:] = False
-        s.has_input[:] = False
+    if s.room.limited or s.near:
+        empty_room(p, s.room, run % 2 == 0)
     return num_released
 
 
@@ -244,20 +232,12 @@ def earliest(p, s, v, d, insertion):
 
 
 @compiled
-def overflow_bytes(p, s, v, d):
+def lacking_bytes(p, s, v, d):
     """By how much device d would overflow with op v on it; see the rule on top."""
-    if not s.limited:
+    if not s.room.limited:
         return 0.0
-    total = s.devices[d].bytes + output_bytes(p, v)
-    if s.home[p.group[v]] < 0:
-        total += s.other_inputs[v]
-    for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
-        if not s.has_region[p.reads[i], d]:
-            total += p.region_bytes[p.reads[i]]
-    for i in range(s.input_ptr[v], s.input_ptr[v + 1]):
-        if not s.has_input[s.inputs[i], d]:
-            total += p.input_bytes[s.inputs[i]]
-    return max(0.0, total - p.memory_bytes[d])
+    others = s.other_inputs[v] if s.home[p.group[v]] < 0 else 0.0
+    return overflow_bytes(p, s.room, v, d, others)
 
 
 @compiled
@@ -273,7 +253,7 @@ def best_device(p, s, v, home, insertion, seed, step):
     num_devices, group = len(s.devices), p.group[v]
     if s.home[group] >= 0:
         return s.home[group]
-    if home >= 0 and p.op_seconds[v, home] < np.inf and overflow_bytes(p, s, v, home) == 0.0:
+    if home >= 0 and p.op_seconds[v, home] < np.inf and lacking_bytes(p, s, v, home) == 0.0:
         return home
     if len(p.members) > 0 and p.member_ptr[group + 1] - p.member_ptr[group] > 1:
         return choose_home(p, s, v, s.load[v], s.booked, seed, step * num_devices, 1)
@@ -281,7 +261,7 @@ def best_device(p, s, v, home, insertion, seed, step):
     for d in range(num_devices):
         if p.op_seconds[v, d] == np.inf:
             continue
-        over = overflow_bytes(p, s, v, d)
+        over = lacking_bytes(p, s, v, d)
         t, _ = earliest(p, s, v, d, insertion)
         if insertion:
             t += p.op_seconds[v, d] + s.after[v, d]
@@ -304,7 +284,7 @@ def choose_home(p, s, v, load_D, booked_D, seed, draw, turn):
     for d in range(len(s.devices)):
         if load_D[d] == np.inf:
             continue
-        over = overflow_bytes(p, s, v, d)
+        over = lacking_bytes(p, s, v, d)
         start, _ = earliest(p, s, v, d, False)
         finish = max(start, booked_D[d]) + load_D[d]
         if over < least or (over == least and finish < time - s.tie_s):
@@ -346,11 +326,12 @@ def _commit(p, s, v, d, start, following):
     if s.home[p.group[v]] < 0:
         s.home[p.group[v]] = d
         s.booked[d] += s.load[v, d]
-        if s.limited and len(p.members) > 0:
+        if s.room.limited and len(p.members) > 0:
             for i in range(p.member_ptr[p.group[v]], p.member_ptr[p.group[v] + 1]):
-                _bring_inputs(p, s, p.members[i], d)
-    if s.limited or s.near:
-        _keep(p, s, v, d)
+                bring_inputs(p, s.room, p.members[i], d)
+    if s.room.limited or s.near:
+        take_room(p, s.room, v, d)
+        give_back(p, s.room, v)
     num_released = 0
     for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
         for i in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
@@ -391,31 +372,3 @@ def _split_gap(s, v, d, following):
         while s.ops[u].gap != following:
             u = s.ops[u].gap
         s.ops[u].gap = rest
-
-
-@compiled
-def _bring_inputs(p, s, v, d):
-    for i in range(s.input_ptr[v], s.input_ptr[v + 1]):
-        if not s.has_input[s.inputs[i], d]:
-            s.has_input[s.inputs[i], d] = True
-            s.devices[d].bytes += p.input_bytes[s.inputs[i]]
-
-
-@compiled
-def _keep(p, s, v, d):
-    """Op v takes its room on device d; regions that all readers have now read give theirs back."""
-    s.devices[d].bytes += output_bytes(p, v)
-    for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
-        s.has_region[r, d] = True
-    _bring_inputs(p, s, v, d)
-    for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
-        r = p.reads[i]
-        if not s.has_region[r, d]:
-            s.has_region[r, d] = True
-            s.devices[d].bytes += p.region_bytes[r]
-        s.unread[r] -= 1
-        if s.unread[r] == 0:
-            for to in range(len(s.devices)):
-                if s.has_region[r, to]:
-                    s.has_region[r, to] = False
-                    s.devices[to].bytes -= p.region_bytes[r]

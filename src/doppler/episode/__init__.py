@@ -15,6 +15,7 @@ from doppler.episode.merging import (
     next_to,
     num_to_play,
     under_limit,
+    with_room,
 )
 from doppler.episode.process import Episode, make_episode
 from doppler.episode.view import OP_FEATURES, View, make_view
@@ -37,4 +38,5 @@ __all__ = [
     "next_to",
     "num_to_play",
     "under_limit",
+    "with_room",
 ]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from doppler.baselines.room import overflow_bytes
 from doppler.compiled import compiled
 from doppler.episode.process import (
     LAST_DEVICE,
@@ -153,7 +154,7 @@ def device_features(p, w, e, v, out, mask):
     mask [D] becomes 1 where v may go: devices that can run it, and of the empty devices that
     nothing tells apart only the first; where its group is already, only there.
     """
-    open_devices(w, e, v, mask)
+    open_devices(p, w, e, v, mask)
     _compared_features(p, w, e, v, out)
     for d in range(len(e.devices)):
         _own_features(p, w, e, v, d, out[d])
@@ -169,20 +170,44 @@ def device_features(p, w, e, v, out, mask):
 
 
 @compiled
-def possible_devices(w, e, v, mask):
-    """Mark in ``mask`` [D] where v may go: what can run it; only where its group is already."""
+def possible_devices(p, w, e, v, mask):
+    """Mark in ``mask`` [D] where v may go: what can run it; only where its group is already.
+
+    Where the view limits what episodes fill: only what has room for it, or lacks least. An op
+    leaves a group that only the view has where there is none.
+    """
     home = e.home[w.group[v]]
     for d in range(len(e.devices)):
-        mask[d] = 1 if w.able[v, d] else 0
-        if home >= 0:
-            mask[d] = 1 if d == home else 0
+        mask[d] = 1 if (w.able[v, d] if home < 0 else d == home) else 0
+    if not e.room.limited:
+        return
+    if home >= 0:
+        if len(p.members) > 0 or overflow_bytes(p, e.room, v, home, 0.0) == 0.0:
+            return
+        for d in range(len(e.devices)):
+            mask[d] = 1 if w.able[v, d] else 0
+    _close_full(p, e, v, mask)
 
 
 @compiled
-def open_devices(w, e, v, mask):
+def _close_full(p, e, v, mask):
+    """Leave those open that lack least memory."""
+    lacking, least = e.room.lacking, np.inf
+    for d in range(len(mask)):
+        if mask[d] != 0:
+            lacking[d] = overflow_bytes(p, e.room, v, d, 0.0)
+            least = min(least, lacking[d])
+    for d in range(len(mask)):
+        if mask[d] != 0 and lacking[d] > least:
+            mask[d] = 0
+
+
+@compiled
+def open_devices(p, w, e, v, mask):
     """Fill the mask of `device_features`."""
-    possible_devices(w, e, v, mask)
-    if e.home[w.group[v]] >= 0:
+    possible_devices(p, w, e, v, mask)
+    home = e.home[w.group[v]]
+    if home >= 0 and mask[home] != 0:
         return
     for d in range(len(e.devices)):
         if e.devices[d].num_ops == 0:

@@ -141,7 +141,7 @@ def _advise(p, w, e, mask, draw_BV2, taken, advised):
             v, index = op_BV[b, t], 0
             while e.candidates[index] != v:
                 index += 1
-            open_devices(w, e, v, mask)
+            open_devices(p, w, e, v, mask)
             close_later_starts(w, e, v, -1, mask)
             left = int(draw_BV2[b, t, 1] * mask.sum())
             for d in range(len(mask)):

@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 from doppler.baselines.groups import join_groups, label_groups, make_groups
 from doppler.episode.view import View, group_rest
 from doppler.restrictions import listed
+from doppler.simulator.state import memory_can_lack
 
 # Loads up to which groups are merged at random.
 _LOADS = (0.1, 1.0)
+# Shares of the memory that these fill, every other time where it can be short.
+_ROOMS = (0.5, 1.0)
 # Heavy edges, as transfers over the mean op; mean ops that a group may have, and the share of what
 # a device has that it may have at most; where moving costs most, shares of several devices.
 _WEIGHTS, _CAPS, _HEAVY_LOAD = (1.0, 2.0, 4.0, 8.0), (4.0, 16.0), 0.35
@@ -44,11 +47,18 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
 
 
 def merged_at_random(view: View, rng: np.random.Generator) -> View:
-    """Merged along the edges from a random weight on, maybe none, up to a random load."""
+    """Merged along the edges from a random weight on, maybe none, up to a random load.
+
+    Every other time where memory can be short episodes fill a random share of it: they know less
+    of it than estimates do, and to look at it parts what reads the same.
+    """
     load = float(np.exp(rng.uniform(*np.log(_LOADS))))
     weights = np.unique(np.append(view.problem.mean_transfer_seconds, np.inf))
     cap_s = load * _fair_share_s(view)
-    return merged(view, least_weight_s=float(rng.choice(weights)), cap_s=cap_s)
+    drawn = merged(view, least_weight_s=float(rng.choice(weights)), cap_s=cap_s)
+    if memory_can_lack(view.problem.arrays) and rng.random() < 0.5:
+        drawn = with_room(drawn, float(rng.uniform(*_ROOMS)))
+    return drawn
 
 
 def mergings(view: View) -> list[View]:
@@ -87,6 +97,14 @@ def by_level(view: View) -> View:
     """The same groups, but ops of large b_level come first rather than those that can start."""
     counts = 1.0 if view.arrays.level_counts > 1.0 else _BY_LEVEL
     return replace(view, arrays=view.arrays._replace(level_counts=counts))
+
+
+def with_room(view: View, share: float) -> View:
+    """The same groups, but episodes fill this share of each device's memory, as far as they know.
+
+    They know what is there when an op starts, not what transfers bring before.
+    """
+    return replace(view, arrays=view.arrays._replace(room=share))
 
 
 def under_limit(view: View, limit_s: float) -> View:

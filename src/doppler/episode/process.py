@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.baselines.room import Room, empty_room, give_back, make_room, take_room
 from doppler.compiled import compiled
+from doppler.compiled.heap import ENTRY, heap_pop, heap_push
 from doppler.episode.ready import ReadyQueues, empty_ready_queues, make_ready_queues
 from doppler.episode.view import DIFFUSIONS, ViewArrays
 from doppler.problem_arrays import ProblemArrays, move_seconds
@@ -66,6 +68,8 @@ class Episode(NamedTuple):
     on_device: NDArray[np.void]  # [V, D]
     devices: NDArray[np.void]  # [D]
     queues: Queues
+    room: Room
+    reading: NDArray[np.void]  # ENTRY [V] heap: placed ops that have not ended, by their end
     affinity: NDArray[np.float32]  # [V, D, kernels]
     level_load: NDArray[np.float64]  # [L, D]
     candidates: NDArray[np.int64]  # [V]
@@ -74,11 +78,11 @@ class Episode(NamedTuple):
     ready: ReadyQueues
     home: NDArray[np.int64]  # [V] device of each group, -1 until one is chosen
     key: NDArray[np.float64]  # [V] scratch: of candidates, to compare them by
-    status: NDArray[np.int64]  # [5] see below
+    status: NDArray[np.int64]  # [6] see below
     bound: NDArray[np.float64]  # [2] below the seconds of all ops: of paths; of devices, summed up
 
 
-NUM_CANDIDATES, STEP, LAST_OP, LAST_DEVICE, NUM_RELEASED = range(5)
+NUM_CANDIDATES, STEP, LAST_OP, LAST_DEVICE, NUM_RELEASED, NUM_READING = range(6)
 
 
 def make_episode(p: ProblemArrays, view: ViewArrays) -> Episode:
@@ -89,6 +93,8 @@ def make_episode(p: ProblemArrays, view: ViewArrays) -> Episode:
         on_device=np.zeros((num_ops, num_devices), _OP_ON_DEVICE),
         devices=np.zeros(num_devices, _DEVICE),
         queues=make_queues(p),
+        room=make_room(p, view.room),
+        reading=np.zeros(num_ops, ENTRY),
         affinity=np.zeros((num_ops, num_devices, NUM_KERNELS), np.float32),
         level_load=np.zeros((len(view.level_work), num_devices)),
         candidates=np.zeros(num_ops, np.int64),
@@ -97,7 +103,7 @@ def make_episode(p: ProblemArrays, view: ViewArrays) -> Episode:
         ready=make_ready_queues(num_ops, num_devices),
         home=np.zeros(num_ops, np.int64),
         key=np.zeros(num_ops),
-        status=np.zeros(5, np.int64),
+        status=np.zeros(6, np.int64),
         bound=np.zeros(2),
     )
 
@@ -108,6 +114,8 @@ def reset(p, e):
     num_ops, num_devices = p.op_seconds.shape
     empty_queues(e.queues)
     empty_ready_queues(e.ready)
+    if e.room.limited:
+        empty_room(p, e.room, False)
     e.status[NUM_CANDIDATES] = 0
     e.status[NUM_RELEASED] = 0
     for v in range(num_ops):
@@ -142,6 +150,7 @@ def reset(p, e):
             e.level_load[level, d] = 0.0
     e.bound[:] = 0.0
     e.status[STEP] = 0
+    e.status[NUM_READING] = 0
     e.status[LAST_OP] = -1
     e.status[LAST_DEVICE] = -1
 
@@ -187,13 +196,16 @@ def place(p, w, e, index, d):
     e.ops[v].device = d
     e.ops[v].finish = start + seconds
     free = e.queues.device_free[d]
-    place_in_queues(p, e.queues, v, d)
+    queued = place_in_queues(p, e.queues, v, d)
+    if e.room.limited:
+        _take_room(p, e, v, d, queued)
     e.bound[0] = max(e.bound[0], e.queues.finish[v] + w.least_after_s[v])
     e.bound[1] += e.queues.device_free[d] - free - w.least_s[v]
     e.devices[d].available = start + seconds
     e.devices[d].load += seconds
     e.devices[d].num_ops += 1
-    e.home[w.group[v]] = d
+    if e.home[w.group[v]] < 0:
+        e.home[w.group[v]] = d
     e.level_load[w.depth[v], d] += seconds
     e.status[STEP] += 1
     e.status[LAST_OP] = v
@@ -204,6 +216,18 @@ def place(p, w, e, index, d):
     for i in range(w.kernel_ptr[v], w.kernel_ptr[v + 1]):
         for k in range(NUM_KERNELS):
             e.affinity[w.kernel_col[i], d, k] += w.kernel[i, k]
+
+
+@compiled
+def _take_room(p, e, v, d, start):
+    """Op v takes room on device d, from ``start`` on; what has ended by then gives its back."""
+    take_room(p, e.room, v, d)
+    num = e.status[NUM_READING]
+    while num > 0 and e.reading[0].key <= start:
+        give_back(p, e.room, heap_pop(e.reading, 0, num))
+        num -= 1
+    heap_push(e.reading, 0, num, e.queues.finish[v], v)
+    e.status[NUM_READING] = num + 1
 
 
 @compiled

@@ -169,9 +169,9 @@ def _devices(p, w, weights, e, scratch, v, taken, b, s, record):
 
 
 @compiled
-def _only_device(w, e, v, mask):
+def _only_device(p, w, e, v, mask):
     """The device to which op v must go, -1 if there are several."""
-    open_devices(w, e, v, mask)
+    open_devices(p, w, e, v, mask)
     only = -1
     for d in range(len(mask)):
         if mask[d] != 0:
@@ -212,7 +212,7 @@ def step(p, w, weights, e, scratch, explore, seed, forced, b, t, record):
         return NO_SUCH_CHOICE
     mask, is_recorded = record.device_mask[b, s], record.num_before[b, t + 1] > s
     if not (forced or is_recorded):
-        d = _only_device(w, e, v, mask)
+        d = _only_device(p, w, e, v, mask)
     if forced or d < 0:
         _devices(p, w, weights, e, scratch, v, d, b, s, record)
         if forced and mask[d] == 0:
@@ -251,7 +251,7 @@ def _end(p, w, e, b, first, record):
     for t in range(first, len(e.ops)):
         index = e.status[NUM_CANDIDATES] - 1
         v, d = e.candidates[index], 0
-        open_devices(w, e, v, mask)
+        open_devices(p, w, e, v, mask)
         while mask[d] == 0:
             d += 1
         record.op[b, t] = v

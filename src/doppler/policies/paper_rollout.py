@@ -109,10 +109,10 @@ def _select(weights, e, workspace, explore, seed, forced, b, t, record):
 
 
 @compiled
-def _assign(w, weights, e, workspace, explore, seed, forced, v, b, t, record):
+def _assign(p, w, weights, e, workspace, explore, seed, forced, v, b, t, record):
     """The device of op v; -1 if it may not go to the forced one."""
     num_devices, mask = len(e.devices), record.device_mask[b, t]
-    possible_devices(w, e, v, mask)
+    possible_devices(p, w, e, v, mask)
     for d in range(num_devices):
         x = record.device_x[b, t, d]
         published_features(w, e, v, d, x)
@@ -142,7 +142,9 @@ def play_paper(p, w, weights, e, workspace, explore, seeds_B, forced, record):
             d = -1
             if index >= 0:
                 v = e.candidates[index]
-                d = _assign(w, weights, e, workspace, explore, seeds_B[b], forced, v, b, t, record)
+                d = _assign(
+                    p, w, weights, e, workspace, explore, seeds_B[b], forced, v, b, t, record
+                )
             if d < 0:
                 record.is_possible[b] = False
                 break

@@ -8,8 +8,8 @@ Shape suffixes: B placements, V ops.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from doppler.search.best_so_far import BestSoFar, Found
 from doppler.search.exchanging import exchanges
 from doppler.simulator import SimulatorSession, WorkConserving, open_estimates
 from doppler.simulator.estimates import estimate
+from doppler.simulator.state import memory_can_lack
 from doppler.system import Session
 
 _ESTIMATED = ", estimates"  # behind the source of what they made better
@@ -35,9 +36,9 @@ _MOST_PLACED, _MOST_STEPS, _SIMULATING = 2_000_000, 100_000, 4
 # Drafts of each kind before the first turn, when nothing is known, and the ops that they may place:
 # measured on problems of no table, where eight were no better than four.
 _AT_FIRST, _MOST_DRAFTED = 4, 20_000
-# Of a device's memory: where estimates need more, an execution, which runs ops beside transfers,
-# may need more than there is.
-_SAFE = 0.95
+# Of a device's memory what estimates may fill: in an execution, where ops overtake, it may be more,
+# the more often, the more they fill beyond: for each hundredth an estimate counts a fifth longer.
+_SAFE, _RISK, _MOST_RISK = 0.95, 20.0, 500.0
 
 
 class Drafts(Protocol):
@@ -71,11 +72,22 @@ def open_estimates_of(session: Session) -> SimulatorSession:
     as its executions so far tell.
     """
     if isinstance(session, SimulatorSession):
-        limited = not isinstance(session, PlanningSession)
-        return open_estimates(session.problem, session.execution.contention, limited=limited)
+        problem, limited = (
+            _with_less_memory(session.problem),
+            not isinstance(session, PlanningSession),
+        )
+        return open_estimates(problem, session.execution.contention, limited=limited)
     queue = "priority" if session.honours_order else "fifo"
     problem = session.as_executed() if isinstance(session, NotesTimes) else session.problem
-    return WorkConserving(queue=queue).open(problem)
+    return WorkConserving(queue=queue).open(_with_less_memory(problem))
+
+
+def _with_less_memory(problem: Problem) -> Problem:
+    """The problem with the memory that estimates may fill, where it can be short."""
+    p = problem.arrays
+    if not memory_can_lack(p):
+        return problem
+    return replace(problem, arrays=p._replace(memory_bytes=_SAFE * p.memory_bytes))
 
 
 def best_by_estimates(
@@ -91,27 +103,42 @@ def best_by_estimates(
     return Placement.make(estimates.problem, device_BV[best], priority_BV[best]), best
 
 
+class Estimated(NamedTuple):
+    """What placements are compared by, the least is best.
+
+    cost: seconds, more for what may not fit. seconds: estimated. used: of the memory that estimates
+    may fill, where it is fullest.
+    """
+
+    cost: float
+    seconds: float
+    used: float
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the placement surely fits."""
+        return self.used <= 1.0
+
+
 def estimated_costs(
     estimates: SimulatorSession, device_BV: NDArray[np.int64], priority_BV: NDArray[np.int64]
-) -> list[tuple[float, float]]:
-    """For each placement what to compare it by: memory before seconds, where it is short.
-
-    Of placements that surely fit the fastest comes first; where none does, what lacks least.
-    """
+) -> list[Estimated]:
+    """For each placement what to compare it by."""
     found = estimates.measure(device_BV, priority_BV)
     used_B = np.nan_to_num(found.peak_bytes / estimates.problem.arrays.memory_bytes).max(axis=1)
+    risk_B = np.exp(np.minimum(_RISK * np.maximum(0.0, used_B - 1.0), _MOST_RISK))
     seconds_B = np.where(np.isfinite(found.seconds).all(axis=1), found.seconds.mean(axis=1), np.inf)
-    lacking_B = np.where(seconds_B < np.inf, np.maximum(used_B, _SAFE), np.inf)
-    return list(zip(lacking_B.tolist(), seconds_B.tolist(), strict=True))
+    columns = seconds_B * risk_B, seconds_B, used_B
+    return list(map(Estimated, *(column.tolist() for column in columns)))
 
 
-def limit_of(estimates: SimulatorSession, cost: tuple[float, float]) -> float:
-    """Seconds from which on no estimate of an episode is better than this cost; inf if any may be.
+def limit_of(estimates: SimulatorSession, best: Estimated) -> float:
+    """Seconds from which on no estimate of an episode is better than this one; inf if any may be.
 
     Estimates of the placement process are those by which episodes place, where transfers wait.
     """
     exact = estimates.engine is estimate and estimates.execution.contention != "none"
-    return cost[1] if exact and cost[0] <= _SAFE else np.inf
+    return best.cost if exact else np.inf
 
 
 @checked

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from operator import itemgetter
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from doppler.baselines import HEFT, Annealing, Baseline, Dealing
 from doppler.baselines.dealing import has_blocks
 from doppler.baselines.hosts import num_ways, using_hosts
-from doppler.episode import View, make_view, mergings, next_to, num_to_play, under_limit
+from doppler.episode import View, make_view, mergings, next_to, num_to_play, under_limit, with_room
 from doppler.errors import InputError
 from doppler.options import Count, Natural, Positive, Share, checked
 from doppler.policies import Policy
@@ -18,6 +20,7 @@ from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep, check_shares
 from doppler.search.estimating import (
     AnnealEstimates,
+    Estimated,
     NotesTimes,
     estimated_costs,
     limit_of,
@@ -30,6 +33,8 @@ EPISODE, MERGED_EPISODE, GREEDY = "episode", "merged episode", "greedy episode"
 _ANNEALED = ", annealing"
 # Ways to use hosts where all are not worth their time: freely, one host, all hosts in turn.
 _FEW_WAYS = 3
+# Greedy episodes of a view at most: where one does not fit, the next fills less of the memory.
+_TRIES = 3
 
 
 @checked
@@ -244,7 +249,7 @@ class GreedyEpisode:
             best.confirm(placement, GREEDY)
 
     def _best(self, estimates: SimulatorSession, rng: np.random.Generator) -> Placement:
-        best_view, cost, found = self.views[0], (np.inf, np.inf), None
+        best_view, cost, found = self.views[0], Estimated(np.inf, np.inf, np.inf), None
         known: set[tuple[int, float, bytes]] = set()
         draws = np.random.default_rng(0)
         for i in range(max(len(self.views), self.played)):
@@ -257,13 +262,31 @@ class GreedyEpisode:
             if (label := _what_is_played(view)) in known:
                 continue
             known.add(label)
-            limited = under_limit(view, limit_of(estimates, cost))
-            placed = self.policy.rollout(limited, 1, 0.0, rng).placements()
-            (its_cost,) = estimated_costs(estimates, *placed)
+            placed, its_cost = self._played(view, estimates, cost, rng)
             if found is None or its_cost < cost:
                 best_view, cost, found = view, its_cost, placed
         assert found is not None
         return Placement.make(estimates.problem, found[0][0], found[1][0])
+
+    def _played(
+        self,
+        view: View,
+        estimates: SimulatorSession,
+        best: Estimated,
+        rng: np.random.Generator,
+    ) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Estimated]:
+        """The greedy episode and what it costs; where it may not fit again, filling less."""
+        view, share = under_limit(view, limit_of(estimates, best)), np.inf
+        found: list[Any] = []
+        for _ in range(_TRIES):
+            placed = self.policy.rollout(with_room(view, share), 1, 0.0, rng).placements()
+            (cost,) = estimated_costs(estimates, *placed)
+            found.append((cost, placed))
+            if cost.is_safe or cost.seconds >= best.cost or cost.seconds == np.inf:
+                break
+            share = min(share, 1.0) / cost.used
+        cost, placed = min(found, key=itemgetter(0))
+        return placed, cost
 
 
 def _what_is_played(view: View) -> tuple[int, float, bytes]:

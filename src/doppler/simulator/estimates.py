@@ -13,10 +13,15 @@ from numpy.typing import NDArray
 
 from doppler.compiled import compiled
 from doppler.problem import Problem, ProblemArrays
+from doppler.problem_arrays import move_seconds
+from doppler.simulator.copies import allocate, load_inputs
 from doppler.simulator.links import Queues, empty_queues, make_queues, place_in_queues
 from doppler.simulator.session import SimulatorSession
-from doppler.simulator.state import DEVICE, TASK, memory_can_lack, output_bytes
+from doppler.simulator.state import DEVICE, TASK, memory_can_lack
 from doppler.trace import Contention, ExecutionRules
+
+# Of the makespan: memory in use is known for each.
+_PARTS = 512
 
 
 class EstimateState(NamedTuple):
@@ -26,8 +31,9 @@ class EstimateState(NamedTuple):
     devices: NDArray[np.void]  # DEVICE [D]
     queues: Queues
     order: NDArray[np.int64]  # [V] op by priority
-    unread: NDArray[np.int64]  # [R] readers that are not placed
     limited: bool  # whether memory can be short at all
+    in_use: NDArray[np.float64]  # [D, _PARTS + 1] changes of the bytes in use, by parts of the time
+    last_use: NDArray[np.float64]  # [D] scratch: of one region
 
 
 def open_estimates(
@@ -36,8 +42,8 @@ def open_estimates(
     """A session whose seconds are estimates: its evaluations are no executions.
 
     Priorities are to be rankings in which no op comes before its producers, else it tells inf. Its
-    peaks are those of ops that run one by one. contention: with none, transfers wait for nothing.
-    limited: memory counts.
+    peaks are those of the schedule that it estimates, by parts of its time. contention: with none,
+    transfers wait for nothing. limited: memory counts.
     """
     waits = contention != "none"
     return SimulatorSession(
@@ -56,8 +62,9 @@ def _make_state(p: ProblemArrays, *, waits: bool, limited: bool) -> EstimateStat
         devices=np.zeros(num_devices, DEVICE),
         queues=make_queues(p, waits=waits),
         order=np.zeros(num_ops, np.int64),
-        unread=np.zeros(len(p.size), np.int64),
         limited=limited and memory_can_lack(p),
+        in_use=np.zeros((num_devices, _PARTS + 1)),
+        last_use=np.zeros(num_devices),
     )
 
 
@@ -72,59 +79,57 @@ def estimate(p, rules, device_V, priority_V, seed, state):
     for d in range(len(state.devices)):
         state.devices[d].memory = 0.0
         state.devices[d].peak = 0.0
-    if state.limited:
-        _bring_inputs(p, device_V, state)
     for v in state.order:
         d = device_V[v]
         for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
             if queues.finish[p.region_src[p.reads[i]]] < 0.0:
                 return np.inf
-        if state.limited:
-            _bring(p, state, v, d)
         tasks[v].start = place_in_queues(p, queues, v, d)
         tasks[v].finish = queues.finish[v]
         tasks[v].resource = d
         makespan = max(makespan, queues.finish[v])
-        if state.limited:
-            _give_back(p, state, v)
+    if state.limited:
+        _find_peaks(p, device_V, state, makespan)
     return makespan
 
 
 @compiled
-def _bring_inputs(p, device_V, state):
-    """Every device holds the inputs that its ops need, from the beginning."""
-    for i in range(len(p.input_bytes)):
-        for d in range(len(state.devices)):
-            for j in range(p.input_ptr[i], p.input_ptr[i + 1]):
-                if device_V[p.input_consumers[j]] == d:
-                    state.devices[d].memory += p.input_bytes[i]
-                    break
+def _find_peaks(p, device_V, state, makespan):
+    """The most that each device holds, by the times of ops and transfers."""
+    load_inputs(p, device_V, state.devices)
+    state.in_use[:, :] = 0.0
+    scale = _PARTS / makespan if makespan > 0.0 else 0.0
+    for v in range(len(device_V)):
+        begin = int(state.tasks[v].start * scale)
+        state.in_use[device_V[v], min(begin, _PARTS - 1)] += p.sink_bytes[v]
+        for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
+            _note_uses(p, state, r, device_V, scale)
     for d in range(len(state.devices)):
-        state.devices[d].peak = state.devices[d].memory
-    for r in range(len(state.unread)):
-        state.unread[r] = p.consumer_ptr[r + 1] - p.consumer_ptr[r]
+        for part in range(_PARTS):
+            allocate(state.devices, d, state.in_use[d, part])
 
 
 @compiled
-def _bring(p, state, v, d):
-    """What op v reads and what it makes take their room on device d."""
-    held, queues = state.devices, state.queues
-    held[d].memory += output_bytes(p, v)
-    for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
-        r = p.reads[i]
-        if queues.device[p.region_src[r]] != d and queues.arrival[r, d] < 0.0:
-            held[d].memory += p.region_bytes[r]
-    held[d].peak = max(held[d].peak, held[d].memory)
+def _note_uses(p, state, r, device_V, scale):
+    """Region r and its copies: from when they are made until the last use of each."""
+    last, queues, v = state.last_use, state.queues, p.region_src[r]
+    last[:] = -1.0
+    for i in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
+        c = p.consumers[i]
+        last[device_V[c]] = max(last[device_V[c]], queues.finish[c])
+    for d in range(len(last)):
+        if d != device_V[v] and last[d] >= 0.0:
+            there = queues.arrival[r, d]
+            sent = there - move_seconds(p, r, device_V[v], d)
+            _hold(state, d, sent * scale, last[d] * scale, p.region_bytes[r])
+            last[device_V[v]] = max(last[device_V[v]], there)
+    made, used = state.tasks[v].start, last[device_V[v]]
+    _hold(state, device_V[v], made * scale, used * scale, p.region_bytes[r])
 
 
 @compiled
-def _give_back(p, state, v):
-    """Regions that all have read, v the last, are kept nowhere any more."""
-    held, queues = state.devices, state.queues
-    for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
-        r = p.reads[i]
-        state.unread[r] -= 1
-        if state.unread[r] == 0:
-            for d in range(len(held)):
-                if queues.device[p.region_src[r]] == d or queues.arrival[r, d] >= 0.0:
-                    held[d].memory -= p.region_bytes[r]
+def _hold(state, d, begin, end, num_bytes):
+    """Device d holds so much in the parts from ``begin`` on, without the one that has ``end``."""
+    first = min(int(begin), _PARTS - 1)
+    state.in_use[d, first] += num_bytes
+    state.in_use[d, min(max(int(end), first + 1), _PARTS)] -= num_bytes
