@@ -87,7 +87,10 @@ BAD_OVERRIDES = {
     "a comma": (["workload.path=a,b"], "\"workload.path='a,b'\""),
     "a reference to nothing": (["run_dir=a${b}"], r"that refers to nothing is written \${"),
     "half a reference": (["run_dir=a${b"], r"that refers to nothing is written \${"),
-    "too few evaluations": (["budget.evaluations=5"], "is less than one batch of 16 takes"),
+    "too few evaluations": (
+        ["budget.evaluations=5", "algorithm.search_share=0"],
+        "5, is less than one batch of 16 takes",
+    ),
     "heads that do not divide": (
         ["policy=gdp", "policy.build.hidden=7"],
         "policy.build.hidden: 7 is not divisible by 2 x 4 heads",

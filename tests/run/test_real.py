@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf.errors import OmegaConfBaseException
 
 from doppler.costs import load_all
 from doppler.errors import InputError
+from doppler.policies.weights import load_checkpoint
 from doppler.report.aggregate import collect, summarise
 from doppler.report.paired import read_paired
 from doppler.report.rows import read_results
@@ -151,6 +153,47 @@ def test_stage_three_ends_with_nothing_slower_than_what_it_began_with(run, tmp_p
     beside = json.loads((directory / "placements/doppler stage II.json").read_text())
     assert beside["device"] == json.loads(began.read_text())["device"]
     assert beside["makespan_s"] == rows["doppler stage II"].makespan_s
+
+
+NOISY = (*STAND_IN, "+executor.noise=0.05")
+
+
+def weights_of(directory: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint(directory / "checkpoints/last.ckpt")["state_dict"]
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 3, 8, 16])
+def test_of_few_executions_all_are_the_searchs_and_nothing_is_trained(run, tmp_path, evaluations):
+    few = (*REAL, *NOISY, f"budget.measured_evaluations={evaluations}")
+    summary, text = run(*few)
+    assert text.count("nothing is trained, all is for the search") == 1
+    assert summary["episodes"] == 0
+    searched = summary["measured_evaluations"] - 2 * 2  # to choose of two, two executions each
+    assert evaluations - 1 <= searched <= evaluations and searched > 0
+    directory = only(tmp_path.glob("rl_real/*/*/*/seed=0-*"))
+    rows = {row.method: row for row in read_results(directory / "results.csv")}
+    assert [one for one in rows if one.startswith("doppler")] == ["doppler", "doppler stage II"]
+    before = only(tmp_path.glob("rl_sim/*/*/*/seed=0-*"))
+    stage_two = json.loads((before / "summary.json").read_text())["evaluations"]
+    assert rows["doppler"].evaluations == stage_two + summary["measured_evaluations"]
+    assert (directory / "checkpoints/best.ckpt").exists()
+    weights, began = weights_of(directory), weights_of(before)
+    assert all(torch.equal(weights[key], began[key]) for key in began), "they are stage II's"
+    # As a kill leaves it while methods are executed in turns.
+    (directory / "summary.json").unlink()
+    again, text = run(*few)
+    assert "resuming from" in text
+    assert again["measured_evaluations"] == summary["measured_evaluations"]
+
+
+def test_a_batch_larger_than_the_budget_trains_nothing_and_without_a_search_is_refused(run):
+    large = (*REAL, *NOISY, "+stage.algorithm.reinforcement.batch_episodes=1000")
+    summary, text = run(*large, "stage.init_from=pretrained")
+    assert "nothing is trained" in text and summary["episodes"] == 0
+    assert summary["measured_evaluations"] <= 80 + 2
+    line = r"^budget\.measured_evaluations: .* batch of 1000 takes, .* leaves no search$"
+    with pytest.raises(InputError, match=line):
+        run(*large, "+stage.algorithm.search_share=0")
 
 
 @pytest.mark.parametrize(

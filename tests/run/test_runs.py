@@ -202,9 +202,23 @@ def test_what_a_kill_leaves_of_a_claim_does_not_block_the_directory(run, tmp_pat
 def test_a_refused_configuration_does_not_block_its_directory(run, tmp_path):
     bad = ("stage=rl_sim", "stage.init_from=null", f"run_dir={tmp_path}/mine")
     with pytest.raises(InputError, match="less than one batch"):
-        run(*bad, "algorithm.reinforcement.batch_episodes=1000")
+        run(*bad, "algorithm.reinforcement.batch_episodes=1000", "algorithm.search_share=0")
     summary, _ = run(*bad)
     assert summary["episodes"] > 0
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 5])
+def test_stage_two_of_few_evaluations_is_a_search(run, tmp_path, evaluations):
+    few = (f"budget.evaluations={evaluations}", "baseline=[round_robin]")
+    summary, text = run("stage=pipeline", *few)
+    assert "nothing is trained, all is for the search" in text
+    assert (summary["episodes"], summary["evaluations"]) == (0, evaluations)
+    assert summary["greedy_makespan_s"] is None and summary["trained_source"] is None
+    directory = only(tmp_path.glob("pipeline/*/*/*/*"))
+    assert [row.method for row in read_results(directory / "results.csv")] == [
+        "doppler",
+        "round_robin",
+    ]
 
 
 def test_a_directory_in_use_is_refused(run, configure, tmp_path):

@@ -1,11 +1,19 @@
 """What is kept of the best so far, and that a checkpoint may hold it."""
 
 import numpy as np
+import pytest
 import torch
 from problems import random_placement, random_problem
 
 from doppler.baselines import Clustering, CriticalPath
-from doppler.search import NOTHING, AnnealFromBest, BestSoFar, Found, PlaceOnce
+from doppler.search import (
+    NOTHING,
+    AnnealFromBest,
+    BestSoFar,
+    Found,
+    PlaceOnce,
+    confirmations_within,
+)
 from doppler.simulator import WorkConserving
 
 PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
@@ -81,3 +89,12 @@ def test_what_was_found_for_another_problem_is_nothing():
     assert (again.seconds, again.source) == (1.0, "episode")
     other = random_problem(4, num_ops=30, num_devices=4)
     assert Found.restored(found.plain(), other) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "expected"), [(1, 1), (2, 1), (3, 1), (8, 2), (16, 2), (32, 4), (1000, 4)]
+)
+def test_of_few_executions_more_are_of_other_placements(evaluations, expected):
+    assert confirmations_within(evaluations, 4) == expected
+    assert confirmations_within(evaluations, 1) == 1
+    assert confirmations_within(evaluations, 0) == 0, "where executions never differ none confirms"

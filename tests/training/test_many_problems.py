@@ -253,8 +253,8 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_been(tmp_path, noise)
 
 
 def test_numbers_that_make_no_sense_are_named():
-    with pytest.raises(InputError, match=r"^updates: must be a whole number of at least 1, got 0"):
-        make(0)
+    with pytest.raises(InputError, match=r"^updates: must be a whole number of at least 0, got -1"):
+        make(-1)
 
 
 @pytest.mark.parametrize("key", ["tasks", "trials"])

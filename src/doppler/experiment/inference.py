@@ -100,7 +100,7 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
             )
 
     with waiting(run.say, f"{name} searches, {evaluations:,} evaluations"), run.open() as session:
-        best = best_so_far(run, session)
+        best = best_so_far(run, session, evaluations)
         steps = policy_steps(spec.cfg.search, policy, spec.view)
         search(steps, best, Budget(evaluations=evaluations), rng, after=keep)
     if not methods:

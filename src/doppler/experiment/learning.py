@@ -30,6 +30,8 @@ from doppler.search import (
     Budget,
     Effort,
     Found,
+    GreedyEpisode,
+    confirmations_within,
     policy_steps,
     search,
     seeded_generator,
@@ -69,13 +71,10 @@ def make_policy(run: Run, weights: str | Path | None = None) -> Policy:
     return policy
 
 
-def check_learning(
-    spec: Specification, algorithm: DictConfig, budget: str, evaluations: int
-) -> None:
-    """Refuse options of learning that do not go together, and a budget of not one update.
+def check_learning(algorithm: DictConfig, budget: str, evaluations: int) -> None:
+    """Refuse options of learning that do not go together, and a budget that is of no use.
 
     Args:
-        spec: whose policy it is.
         algorithm: its part of the configuration.
         budget: the option that says how many evaluations there are.
         evaluations: for training and search.
@@ -83,8 +82,23 @@ def check_learning(
     Raises:
         InputError: names the option.
     """
+    _num_updates(algorithm, budget, evaluations, confirmations=0)
+
+
+def _num_updates(
+    algorithm: DictConfig, budget: str, evaluations: int, *, confirmations: int
+) -> int:
+    """What is trained with the evaluations that are not the search's; 0: nothing."""
     learning = instantiate(algorithm.reinforcement)
-    learning.updates_within(evaluations - int(algorithm.search_share * evaluations), 0, budget)
+    for_training = evaluations - int(algorithm.search_share * evaluations)
+    num_updates = learning.updates_within(for_training, confirmations)
+    if num_updates == 0 and algorithm.search_share == 0:
+        raise InputError(
+            f"{budget}: what is left to train with, {evaluations}, is less than one batch of "
+            f"{learning.batch_episodes} takes, confirmations included, and "
+            "algorithm.search_share=0 leaves no search"
+        )
+    return num_updates
 
 
 def searches_of(run: Run) -> list[Baseline]:
@@ -167,16 +181,16 @@ def _read_teacher(path: Path) -> dict[str, Any]:
     raise InputError(f"{path}: damaged")
 
 
-def best_so_far(run: Run, session: Session) -> BestSoFar:
-    """Executes on the run's system; keeps the best placement, on disk too."""
-    confirmations, kind = run.spec.cfg.search.confirmations, run.spec.system.kind
+def best_so_far(run: Run, session: Session, evaluations: int) -> BestSoFar:
+    """Executes on the run's system, so often in all; keeps the best placement, on disk too."""
+    kind = run.spec.system.kind
 
     def keep(placement: Placement, seconds: float) -> None:
         run.directory.keep_best(placement, seconds, kind)
 
     return BestSoFar(
         session=session,
-        confirmations=confirmations,
+        confirmations=confirmations_within(evaluations, run.spec.cfg.search.confirmations),
         seed=run.spec.seed,
         on_best=keep,
     )
@@ -205,22 +219,27 @@ class Learner:
         """Train, then search with what was learned; leaves best.ckpt and last.ckpt.
 
         It begins with the best placement of the checkpoint, executed once more: it may come from
-        another system.
+        another system. Where too little is left for an update, all of it is the search's, and the
+        weights are left as they are.
         """
         spec, directory = run.spec, run.directory.path
         policy, inherited, found = make_policy(run, self.init_from), NO_EFFORT, NOTHING
         if self.init_from is not None:
             inherited = effort_of(self.init_from)
             found = found_of(self.init_from, spec.problem)
-        best = best_so_far(run, session)
+        best = best_so_far(run, session, self.evaluations)
         if found.placement is not None:
             best.confirm(found.placement, found.source)
         evaluations = self._left(best.evaluations, inherited.evaluations)
-        share = self.algorithm.search_share
-        learning = instantiate(self.algorithm.reinforcement)
-        for_training = evaluations - int(share * evaluations)
-        num_updates = learning.updates_within(for_training, best.confirmations, self.budget)
-        task = Task(spec.view, best)
+        num_updates = _num_updates(
+            self.algorithm, self.budget, evaluations, confirmations=best.confirmations
+        )
+        if num_updates == 0:
+            run.say(
+                f"{self.title}: {self.budget}={self.evaluations:,} leaves less than one batch to "
+                "train with: nothing is trained, all is for the search"
+            )
+        task, learning = Task(spec.view, best), instantiate(self.algorithm.reinforcement)
         module: Reinforcement = Reinforcement(
             policy=policy,
             tasks=[task],
@@ -235,11 +254,18 @@ class Learner:
         train(run, module)
         if module.trained is None:  # else an interrupted run had come further than this
             begin = time.perf_counter()
-            module.try_greedy()
-            module.trained = best.found, module.effort
-            if share > 0:
+            if num_updates > 0:
+                module.try_greedy()
+            else:
+                module.on_best()  # the weights that it begins with are the best that there are
+            module.trained = best.found if num_updates > 0 else NOTHING, module.effort
+            if self.algorithm.search_share > 0:
                 used = module.learning.evaluations(num_updates, best.confirmations)
-                self._search(run, policy, best, evaluations - used)
+                self._search(run, module, evaluations - used)
+            if best.placement is None and task.greedy.placement is None:
+                raise InputError(
+                    f"{spec.policy_name}: no placement of {best.evaluations} fits in memory"
+                )
             module.elapsed_s += time.perf_counter() - begin
             save_checkpoint(module.trainer, directory / LAST)
         return module
@@ -248,15 +274,19 @@ class Learner:
         """What a teacher used is of the same budget, what other trainings used is not."""
         used += inherited if self.is_one_budget else 0
         left = self.evaluations - used
-        if left < 1:
+        if left < 1 and self.is_one_budget:
             raise InputError(
                 f"stage.teacher: {used:,} evaluations are used, which leaves none of "
                 f"{self.budget}={self.evaluations:,} to train with"
             )
         return left
 
-    def _search(self, run: Run, policy: Policy, best: BestSoFar, evaluations: int) -> None:
-        steps = policy_steps(run.spec.cfg.search, policy, run.spec.view)
+    def _search(self, run: Run, module: Reinforcement, evaluations: int) -> None:
+        best = module.task.best
+        steps = policy_steps(run.spec.cfg.search, module.policy, run.spec.view)
+        if module.num_updates == 0 and best.placement is not None:
+            # The greedy placement of these weights is known where the best one comes from.
+            steps = [step for step in steps if not isinstance(step, GreedyEpisode)]
         rng = seeded_generator(run.spec.seed, "inference")
         with waiting(run.say, f"searching from there, {evaluations:,} evaluations"):
             search(steps, best, Budget(evaluations=evaluations), rng)

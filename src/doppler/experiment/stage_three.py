@@ -88,7 +88,7 @@ class StageThree(Stage):
         check_policy(spec, None if self._begins_with else self.init_from)
         check_queue(spec)
         algorithm, budget = _algorithm(spec.cfg), "budget.measured_evaluations"
-        check_learning(spec, algorithm, budget, spec.cfg.budget.measured_evaluations)
+        check_learning(algorithm, budget, spec.cfg.budget.measured_evaluations)
         modelled = replace(spec, costs=None)  # the measured ones need not be there yet
         modelled.check()
         self.calibration.check(modelled)
@@ -191,7 +191,10 @@ class StageThree(Stage):
         return path
 
     def _learn(self, run: Run, init_from: str | Path | None) -> Learned:
-        """Train on the real system; candidates: its best and greedy placements, and stage II's."""
+        """Train on the real system; candidates: its best and greedy placements, and stage II's.
+
+        Where nothing is trained there is no greedy one: stage II's is no better than its best.
+        """
         spec = run.spec
         learner = Learner(
             title="stage III, measured",
@@ -204,9 +207,11 @@ class StageThree(Stage):
         with run.open() as session:
             module = learner.learn(run, session)
         name, task = spec.policy_name, module.task
-        greedy = task.greedy.placement
-        assert greedy is not None, "training begins with a greedy placement"
-        candidates = {name: task.best.placement or greedy, f"{name} greedy": greedy}
+        best, greedy = task.best.placement or task.greedy.placement, task.greedy.placement
+        assert best is not None, "one was found, or the run has ended"
+        candidates = {name: best}
+        if greedy is not None:  # something was trained
+            candidates[f"{name} greedy"] = greedy
         before = None if init_from is None else found_of(init_from, spec.problem).placement
         if before is not None:
             candidates[f"{name} stage {self._begins_with or 'II'}"] = before

@@ -64,7 +64,7 @@ class StageTwo(Stage):
                 raise InputError("stage.problems: training on many takes algorithm=problem_set")
         else:
             cfg, budget = spec.cfg, "budget.evaluations"
-            check_learning(spec, cfg.algorithm, budget, cfg.budget.evaluations)
+            check_learning(cfg.algorithm, budget, cfg.budget.evaluations)
 
     def needed(self, run: Run) -> Iterator[Run]:
         """Stage I, if its weights are asked for."""
@@ -107,7 +107,7 @@ class StageTwo(Stage):
         for method in others:
             if method not in fitting:
                 run.say(f"{method.name} is left out: it does not fit in memory")
-        greedy = others[-1]
+        greedy = others[-1] if module.task.greedy.placement is not None else None
         return finish(
             run,
             best,
@@ -173,11 +173,15 @@ def sources_of(module: Reinforcement) -> Summary:
     assert module.trained is not None, "training has ended"
     found, task = module.trained[0], module.task
     best = task.best.found if task.best.placement else task.greedy
-    return {"source": best.source, "trained_source": found.source or best.source}
+    trained = (found.source or best.source) if module.num_updates else None
+    return {"source": best.source, "trained_source": trained}
 
 
 def _learned_methods(run: Run, module: Reinforcement) -> list[Method]:
-    """The best of all, the best of training alone, the greedy placement of the best weights."""
+    """The best of all, the best of training alone, the greedy placement of the best weights.
+
+    Where nothing was trained only the first.
+    """
     spec, task = run.spec, module.task
     assert module.trained is not None, "training has ended"
     found, effort = module.trained
@@ -187,7 +191,7 @@ def _learned_methods(run: Run, module: Reinforcement) -> list[Method]:
     ]
 
     def method(label: str, found: Found, effort: Effort) -> Method:
-        assert found.placement is not None, "training begins with a greedy placement"
+        assert found.placement is not None, "one was found that fits, or the run has ended"
         return Method(
             name=label,
             settings=settings,
@@ -203,4 +207,6 @@ def _learned_methods(run: Run, module: Reinforcement) -> list[Method]:
     methods = [method(name, task.best.found if task.best.placement else task.greedy, in_all)]
     if in_all.evaluations > effort.evaluations and found.placement is not None:
         methods.append(method(f"{name} trained", found, effort))
-    return [*methods, method(f"{name} greedy", task.greedy, effort)]
+    if task.greedy.placement is not None:
+        methods.append(method(f"{name} greedy", task.greedy, effort))
+    return methods

@@ -1,6 +1,6 @@
 """One search engine under one budget: steps from the best placement so far on."""
 
-from doppler.search.best_so_far import NOTHING, BestSoFar, Found
+from doppler.search.best_so_far import NOTHING, BestSoFar, Found, confirmations_within
 from doppler.search.combined import Combined, suited
 from doppler.search.configured import (
     estimates_step,
@@ -53,6 +53,7 @@ __all__ = [
     "PlaceOnce",
     "SearchStep",
     "TileLayers",
+    "confirmations_within",
     "estimates_step",
     "load_policy",
     "methods",

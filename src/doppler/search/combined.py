@@ -10,7 +10,7 @@ from doppler.baselines import SearchResult
 from doppler.errors import InputError
 from doppler.options import BatchOrNone, Count, checked
 from doppler.problem import Placement, Problem
-from doppler.search.best_so_far import BestSoFar
+from doppler.search.best_so_far import BestSoFar, confirmations_within
 from doppler.search.engine import Budget, SearchStep, check_shares, search
 from doppler.search.steps import KeepToHosts
 from doppler.search.tiling import TileLayers
@@ -29,7 +29,7 @@ def suited(steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
 class Combined:
     """Steps that share the evaluations of one baseline.
 
-    evaluations: in all. confirmations: see BestSoFar. steps: one after another.
+    evaluations: in all. confirmations: at most, see BestSoFar. steps: one after another.
     """
 
     evaluations: Count
@@ -46,7 +46,8 @@ class Combined:
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
         """See contract.Baseline."""
         seed = int(rng.integers(2**62))
-        best = BestSoFar(session=session, confirmations=self.confirmations, seed=seed)
+        confirmations = confirmations_within(self.evaluations, self.confirmations)
+        best = BestSoFar(session=session, confirmations=confirmations, seed=seed)
         problem = session.problem
         search(suited(self.steps, problem), best, Budget(evaluations=self.evaluations), rng)
         anywhere = problem.group_seconds.argmin(axis=1)  # where nothing was found that fits

@@ -62,7 +62,7 @@ class Learning:
 
     def tuned_for(self, num_updates: int) -> Self:
         """The options with rates and entropy of a training of so many updates."""
-        longer = num_updates / self.num_tuned(num_updates)
+        longer = max(1, num_updates) / max(1, self.num_tuned(num_updates))
         first, last = self.learning_rate
         return replace(
             self,
@@ -71,10 +71,12 @@ class Learning:
         )
 
     def evaluations(self, num_updates: int, confirmations: int) -> int:
-        """Executions of a training on one problem, the trial at its end included.
+        """Executions of a training on one problem, the trial at its end included; none of none.
 
         confirmations: executions that tell what a placement counts, one each where that is 0.
         """
+        if num_updates == 0:
+            return 0
         trials = -(-num_updates // self.try_every) + 1
         return (
             num_updates * (self.batch_episodes + confirmations)
@@ -82,26 +84,12 @@ class Learning:
             + trials * max(1, confirmations)
         )
 
-    def updates_within(
-        self, evaluations: int, confirmations: int, budget: str = "budget.evaluations"
-    ) -> int:
-        """How many updates on one problem so many executions are enough for.
+    def updates_within(self, evaluations: int, confirmations: int) -> int:
+        """How many updates on one problem so many executions are enough for; 0: for none.
 
-        Args:
-            evaluations: the executions.
-            confirmations: see `evaluations`.
-            budget: the option that they are of.
-
-        Raises:
-            InputError: for none.
+        confirmations: see `evaluations`.
         """
         num_updates = evaluations // self.batch_episodes
         while num_updates > 0 and self.evaluations(num_updates, confirmations) > evaluations:
             num_updates -= 1
-        if num_updates < 1:
-            raise InputError(
-                f"{budget}: what is left to train with, {evaluations}, is less than one "
-                f"batch of {self.batch_episodes} takes, confirmations included "
-                "(stage=inference searches with fewer)"
-            )
         return num_updates

@@ -16,7 +16,7 @@ from torch import Tensor
 from doppler.baselines import TaughtPlacement, draw_clusterings, lower_bound
 from doppler.episode import View, merged_at_random
 from doppler.errors import InputError
-from doppler.options import Count, check
+from doppler.options import Natural, check
 from doppler.policies import Decisions, Policy
 from doppler.policies.weights import VERSION
 from doppler.problem import Placement
@@ -102,7 +102,7 @@ class Reinforcement(EpisodeTraining):
         none counts more because its seconds are longer or its graph larger.
     trials: whose greedy placements tell which weights are the best; tasks, or held-out problems.
     learning: the options.
-    num_updates: in all.
+    num_updates: in all; 0: the weights stay as they are.
     seed: of everything random here.
     title: what the training is called where progress is told.
     on_best: called while the weights are those of the best trial so far.
@@ -139,7 +139,7 @@ class Reinforcement(EpisodeTraining):
         spread: "Spread | None" = None,
     ) -> None:
         super().__init__()
-        check("updates", Count, num_updates)
+        check("updates", Natural, num_updates)
         if not tasks or not trials:
             raise InputError("problems and held_out: at least one problem each")
         self.title = title

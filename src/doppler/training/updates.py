@@ -55,7 +55,7 @@ class EpisodeTraining(pl.LightningModule):
         kept = last / first if first else 0.0
         optimizer = torch.optim.Adam(self.parameters(), lr=first)
         schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: 1.0 - (1.0 - kept) * min(1.0, step / self.num_updates)
+            optimizer, lambda step: 1.0 - (1.0 - kept) * min(1.0, step / max(1, self.num_updates))
         )
         return {
             "optimizer": optimizer,
