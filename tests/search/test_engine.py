@@ -7,13 +7,21 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from problems import random_placement, random_problem
+from problems import cluster_of, graph_of, random_placement, random_problem
 
 from doppler.baselines import Annealing, Clustering
-from doppler.episode import make_view, merged_at_random, mergings, under_limit
+from doppler.episode import (
+    make_episode,
+    make_view,
+    merged,
+    merged_at_random,
+    mergings,
+    under_limit,
+)
+from doppler.episode.process import is_late, place, reset
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
-from doppler.problem import Placement, topological_priority
+from doppler.problem import Placement, build, topological_priority
 from doppler.search import (
     AnnealEstimates,
     AnnealFromBest,
@@ -332,14 +340,46 @@ def test_what_is_not_played_out_would_not_have_been_chosen(monkeypatch, contenti
 
 
 class NotedLimits:
-    """A policy, of which the rollouts under a limit are counted."""
+    """A policy, of which the rollouts are counted, and those under a limit."""
 
     def __init__(self, policy: DualPolicy) -> None:
-        self.policy, self.num_limited = policy, 0
+        self.policy, self.num_limited, self.num_played = policy, 0, 0
 
     def rollout(self, view, num_episodes, explore, rng):
+        self.num_played += 1
         self.num_limited += view.arrays.limit_s < np.inf
         return self.policy.rollout(view, num_episodes, explore, rng)
+
+
+def test_close_to_a_lower_bound_only_the_first_views_are_played():
+    # On one device all placements take as long as the bound.
+    problem = random_problem(0, num_ops=30, num_devices=1, costs="distinct")
+    num_limited = {}
+    for contention in ("fifo", "none"):
+        noted = NotedLimits(make_policy())
+        with WorkConserving(contention=contention).open(problem) as session:
+            step = GreedyEpisode.of(make_policy(), make_view(problem))
+            replace(step, policy=noted).search(best_of(session), 1, generator())
+        num_limited[contention] = noted.num_limited, noted.num_played
+    assert num_limited["fifo"] == (3, 4)
+    assert num_limited["none"][1] > 10, "such estimates are compared with no limit"
+
+
+def test_a_group_of_which_one_is_placed_is_time_of_its_device():
+    # 0 is read by 1, 2 and 3, all one group: a path takes 2 s, a third of the work 2 s, they 4 s.
+    edges = [(0, v, 9) for v in (1, 2, 3)]
+    problem = build(graph_of([1] * 6, edges), cluster_of([1.0] * 3))
+    view = merged(make_view(problem), least_weight_s=9.0, cap_s=4.0)
+    for limit_s, late in ((3.9, True), (4.1, False)):
+        arrays = under_limit(view, limit_s).arrays
+        episode = make_episode(problem.arrays, arrays)
+        reset(problem.arrays, episode)
+        assert not is_late(arrays, episode)
+        place(problem.arrays, arrays, episode, episode.position[0], 0)
+        for v in (1, 2, 3):
+            assert is_late(arrays, episode) == late
+            place(problem.arrays, arrays, episode, episode.position[v], 0)
+        assert is_late(arrays, episode) == late
 
 
 def test_an_episode_that_is_late_ends_anywhere_and_takes_no_less_than_its_limit():

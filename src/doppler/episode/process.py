@@ -54,6 +54,7 @@ _DEVICE = np.dtype(
     [
         ("available", np.float64),
         ("load", np.float64),
+        ("left", np.float64),  # of groups that are to go there: seconds of ops not yet placed
         ("num_ops", np.int64),
     ]
 )
@@ -75,7 +76,7 @@ class Episode(NamedTuple):
     home: NDArray[np.int64]  # [V] device of each group, -1 until one is chosen
     key: NDArray[np.float64]  # [V] scratch: of candidates, to compare them by
     status: NDArray[np.int64]  # [5] see below
-    bound: NDArray[np.float64]  # [2] below the seconds of all ops: of paths; of devices, summed up
+    bound: NDArray[np.float64]  # [2] of all ops at least: of paths, devices; of devices, summed
 
 
 NUM_CANDIDATES, STEP, LAST_OP, LAST_DEVICE, NUM_RELEASED = range(5)
@@ -137,6 +138,7 @@ def reset(p, e):
     for d in range(num_devices):
         e.devices[d].available = 0.0
         e.devices[d].load = 0.0
+        e.devices[d].left = 0.0
         e.devices[d].num_ops = 0
         for level in range(len(e.level_load)):
             e.level_load[level, d] = 0.0
@@ -188,7 +190,9 @@ def place(p, w, e, index, d):
     e.ops[v].finish = start + seconds
     free = e.queues.device_free[d]
     place_in_queues(p, e.queues, v, d)
-    e.bound[0] = max(e.bound[0], e.queues.finish[v] + w.least_after_s[v])
+    _note_left(p, w, e, v, d)
+    end = max(e.devices[d].left, w.least_after_s[v])
+    e.bound[0] = max(e.bound[0], e.queues.finish[v] + end)
     e.bound[1] += e.queues.device_free[d] - free - w.least_s[v]
     e.devices[d].available = start + seconds
     e.devices[d].load += seconds
@@ -207,10 +211,23 @@ def place(p, w, e, index, d):
 
 
 @compiled
+def _note_left(p, w, e, v, d):
+    """What the device of op v has yet to do for groups, that of v included."""
+    group = w.group[v]
+    if w.group_rest[v] == 0.0:
+        return
+    if e.home[group] < 0:
+        for i in range(w.member_ptr[group], w.member_ptr[group + 1]):
+            e.devices[d].left += p.op_seconds[w.members[i], d]
+    e.devices[d].left -= p.op_seconds[v, d]
+
+
+@compiled
 def is_late(w, e):
     """Whether the episode is sure to take as long as ``limit_s``, behind queues.
 
-    No op after those placed starts before its device is free, or its producers have ended.
+    No op after those placed starts before its device is free, or its producers have ended; those of
+    a group of which one is placed go to its device.
     """
     bound = max(e.bound[0], (e.bound[1] + w.least_work_s) / len(e.devices))
     return bound >= w.limit_s * (1.0 + 1e-9)

@@ -9,7 +9,15 @@ import numpy as np
 from doppler.baselines import HEFT, Annealing, Baseline, Dealing
 from doppler.baselines.dealing import has_blocks
 from doppler.baselines.hosts import num_ways, using_hosts
-from doppler.episode import View, make_view, mergings, next_to, num_to_play, under_limit
+from doppler.episode import (
+    View,
+    enough_s,
+    make_view,
+    mergings,
+    next_to,
+    num_to_play,
+    under_limit,
+)
 from doppler.errors import InputError
 from doppler.options import Count, Natural, Positive, Share, checked
 from doppler.policies import Policy
@@ -30,6 +38,8 @@ EPISODE, MERGED_EPISODE, GREEDY = "episode", "merged episode", "greedy episode"
 _ANNEALED = ", annealing"
 # Ways to use hosts where all are not worth their time: freely, one host, all hosts in turn.
 _FEW_WAYS = 3
+# Views that a greedy episode is played of even where the first is close to a lower bound.
+_SURELY_PLAYED = 4
 
 
 @checked
@@ -214,8 +224,9 @@ class GreedyEpisode:
     """What a policy decides where it does not draw; of several views, where it is estimated best.
 
     views: of the problem, as it is and merged; one of their placements is executed. played: views
-    in all, the others next to the best so far (merging.next_to), the same at every call. least:
-    with room to execute fewer placements, it leaves them to the next step.
+    in all, the others next to the best so far (merging.next_to), the same at every call; fewer
+    where an estimate is close to a lower bound (merging.enough_s). least: with room to execute
+    fewer placements, it leaves them to the next step.
     """
 
     policy: Policy
@@ -248,6 +259,9 @@ class GreedyEpisode:
         known: set[tuple[int, float, bytes]] = set()
         draws = np.random.default_rng(0)
         for i in range(max(len(self.views), self.played)):
+            limit_s = limit_of(estimates, cost)
+            if i >= _SURELY_PLAYED and limit_s <= enough_s(self.views[0]):
+                break
             if i < len(self.views):
                 view = self.views[i]
             else:
@@ -257,8 +271,7 @@ class GreedyEpisode:
             if (label := _what_is_played(view)) in known:
                 continue
             known.add(label)
-            limited = under_limit(view, limit_of(estimates, cost))
-            placed = self.policy.rollout(limited, 1, 0.0, rng).placements()
+            placed = self.policy.rollout(under_limit(view, limit_s), 1, 0.0, rng).placements()
             (its_cost,) = estimated_costs(estimates, *placed)
             if found is None or its_cost < cost:
                 best_view, cost, found = view, its_cost, placed
