@@ -315,6 +315,7 @@ def test_what_is_not_played_out_would_not_have_been_chosen(monkeypatch, contenti
             problem = replace(problem, arrays=problem.arrays._replace(memory_bytes=room))
         found, ends = [], []
         for limited in (True, False):
+            monkeypatch.setattr("doppler.search.steps.enough_s", lambda _: 0.0)  # play them all
             if not limited:
                 monkeypatch.setattr("doppler.search.steps.limit_of", lambda *_: np.inf)
             with WorkConserving(contention=contention).open(problem) as session:
@@ -368,14 +369,29 @@ def test_where_groups_do_not_fit_they_are_placed_again_in_less_memory():
 
 
 class NotedLimits:
-    """A policy, of which the rollouts under a limit are counted."""
+    """A policy, of which the rollouts are counted, and those under a limit."""
 
     def __init__(self, policy: DualPolicy) -> None:
-        self.policy, self.num_limited = policy, 0
+        self.policy, self.num_limited, self.num_played = policy, 0, 0
 
     def rollout(self, view, num_episodes, explore, rng):
+        self.num_played += 1
         self.num_limited += view.arrays.limit_s < np.inf
         return self.policy.rollout(view, num_episodes, explore, rng)
+
+
+def test_close_to_a_lower_bound_only_the_first_views_are_played():
+    # On one device all placements take as long as the bound.
+    problem = random_problem(0, num_ops=30, num_devices=1, costs="distinct")
+    num_limited = {}
+    for contention in ("fifo", "none"):
+        noted = NotedLimits(make_policy())
+        with WorkConserving(contention=contention).open(problem) as session:
+            step = GreedyEpisode.of(make_policy(), make_view(problem))
+            replace(step, policy=noted).search(best_of(session), 1, generator())
+        num_limited[contention] = noted.num_limited, noted.num_played
+    assert num_limited["fifo"] == (3, 4)
+    assert num_limited["none"][1] > 10, "such estimates are compared with no limit"
 
 
 def test_an_episode_that_is_late_ends_anywhere_and_takes_no_less_than_its_limit():

@@ -9,6 +9,7 @@ from doppler.episode.features import (
 from doppler.episode.heuristic import advice
 from doppler.episode.merging import (
     by_level,
+    enough_s,
     merged,
     merged_at_random,
     mergings,
@@ -30,6 +31,7 @@ __all__ = [
     "View",
     "advice",
     "by_level",
+    "enough_s",
     "make_episode",
     "make_view",
     "merged",

@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from doppler.baselines import HEFT, Annealing, Baseline, Dealing
 from doppler.baselines.dealing import has_blocks
 from doppler.baselines.hosts import num_ways, using_hosts
-from doppler.episode import View, make_view, mergings, next_to, num_to_play, under_limit, with_room
+from doppler.episode import (
+    View,
+    enough_s,
+    make_view,
+    mergings,
+    next_to,
+    num_to_play,
+    under_limit,
+    with_room,
+)
 from doppler.errors import InputError
 from doppler.options import Count, Natural, Positive, Share, checked
 from doppler.policies import Policy
@@ -35,6 +44,8 @@ _ANNEALED = ", annealing"
 _FEW_WAYS = 3
 # Greedy episodes of a view at most: where one does not fit, the next fills less of the memory.
 _TRIES = 3
+# Views that a greedy episode is played of even where the first is close to a lower bound.
+_SURELY_PLAYED = 4
 
 
 @checked
@@ -219,8 +230,9 @@ class GreedyEpisode:
     """What a policy decides where it does not draw; of several views, where it is estimated best.
 
     views: of the problem, as it is and merged; one of their placements is executed. played: views
-    in all, the others next to the best so far (merging.next_to), the same at every call. least:
-    with room to execute fewer placements, it leaves them to the next step.
+    in all, the others next to the best so far (merging.next_to), the same at every call; fewer
+    where an estimate is close to a lower bound (merging.enough_s). least: with room to execute
+    fewer placements, it leaves them to the next step.
     """
 
     policy: Policy
@@ -253,6 +265,9 @@ class GreedyEpisode:
         known: set[tuple[int, float, bytes]] = set()
         draws = np.random.default_rng(0)
         for i in range(max(len(self.views), self.played)):
+            limit_s = limit_of(estimates, cost)
+            if i >= _SURELY_PLAYED and limit_s <= enough_s(self.views[0]):
+                break
             if i < len(self.views):
                 view = self.views[i]
             else:
@@ -262,7 +277,7 @@ class GreedyEpisode:
             if (label := _what_is_played(view)) in known:
                 continue
             known.add(label)
-            placed, its_cost = self._played(view, estimates, cost, rng)
+            placed, its_cost = self._played(under_limit(view, limit_s), estimates, cost, rng)
             if found is None or its_cost < cost:
                 best_view, cost, found = view, its_cost, placed
         assert found is not None
@@ -276,7 +291,7 @@ class GreedyEpisode:
         rng: np.random.Generator,
     ) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Estimated]:
         """The greedy episode and what it costs; where it may not fit again, filling less."""
-        view, share = under_limit(view, limit_of(estimates, best)), np.inf
+        share = np.inf
         found: list[Any] = []
         for _ in range(_TRIES):
             placed = self.policy.rollout(with_room(view, share), 1, 0.0, rng).placements()
