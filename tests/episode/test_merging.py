@@ -1,5 +1,7 @@
 """Ops that heavy edges join go to one device."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from doppler.episode import (
     mergings,
     next_to,
     num_to_play,
+    with_room,
 )
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
@@ -211,3 +214,21 @@ def test_groups_mean_nothing_to_new_weights_and_nothing_ever_to_episodes_without
     other_plain, other_of_groups = log_probs(policy)
     np.testing.assert_array_equal(other_plain, plain)
     assert (other_of_groups != of_groups).any()
+
+
+@pytest.mark.parametrize("of_the_problem", [False, True])
+def test_an_op_leaves_its_group_where_it_has_no_room_but_no_group_of_the_problem(of_the_problem):
+    # 3 reads all that 0, 1 and 2 make: three times 8 bytes, of which a device has room for two.
+    graph = graph_of([1, 1, 1, 1], [(0, 3, 8), (1, 3, 8), (2, 3, 8)])
+    if of_the_problem:
+        graph = replace(graph, ops=replace(graph.ops, group=np.zeros(4, np.int64)))
+    problem = build(graph, cluster_of([1.0, 1.0], memory_bytes=25.5))
+    arrays = problem.arrays._replace(memory_bytes=np.full(2, 20.0))  # as if others were there
+    view = merged(make_view(replace(problem, arrays=arrays)), least_weight_s=8.0, cap_s=4.0)
+    assert len(set(view.arrays.group.tolist())) == 1
+    for share, num_devices in ((np.inf, 1), (1.0, 1 if of_the_problem else 2), (2.0, 1)):
+        for explore in (None, 0.0):
+            episodes = make_policy().rollout(with_room(view, share), 4, explore, generator())
+            device_BV, _ = episodes.placements()
+            used = {len(set(device_V[:3].tolist())) for device_V in device_BV}
+            assert used == {num_devices}, (share, explore)

@@ -24,7 +24,7 @@ _SMALL, _OF_LARGE = 1024, ((1.0, _HEAVY_LOAD), (1.0, 1.0), (4.0, 2.0), (8.0, 4.0
 _LARGE, _OF_LARGEST = 1 << 14, (8.0, 16.0)
 # Views to play of one problem: as many as have so many ops together.
 _MOST_PLAYED, _FEWEST, _MOST = 6_144, 6, 40
-# How much above a lower bound no further views are worth their time: 7% cost up to 1.4%.
+# How far above a lower bound, at most, no further views are worth their time.
 _TO_WIN = 0.06
 # Times that b_levels count where an episode is to keep to them.
 _BY_LEVEL = 4.0

@@ -69,7 +69,7 @@ class Episode(NamedTuple):
     devices: NDArray[np.void]  # [D]
     queues: Queues
     room: Room
-    reading: NDArray[np.void]  # ENTRY [V] heap: placed ops that have not ended, by their end
+    reading: NDArray[np.void]  # ENTRY [V] heap by ends: placed ops that still read, where room is limited
     affinity: NDArray[np.float32]  # [V, D, kernels]
     level_load: NDArray[np.float64]  # [L, D]
     candidates: NDArray[np.int64]  # [V]
@@ -88,13 +88,14 @@ NUM_CANDIDATES, STEP, LAST_OP, LAST_DEVICE, NUM_RELEASED, NUM_READING = range(6)
 def make_episode(p: ProblemArrays, view: ViewArrays) -> Episode:
     """Buffers for episodes of one problem."""
     num_ops, num_devices = p.op_seconds.shape
+    room = make_room(p, view.room)
     return Episode(
         ops=np.zeros(num_ops, _OP),
         on_device=np.zeros((num_ops, num_devices), _OP_ON_DEVICE),
         devices=np.zeros(num_devices, _DEVICE),
         queues=make_queues(p),
-        room=make_room(p, view.room),
-        reading=np.zeros(num_ops, ENTRY),
+        room=room,
+        reading=np.zeros(num_ops if room.limited else 0, ENTRY),
         affinity=np.zeros((num_ops, num_devices, NUM_KERNELS), np.float32),
         level_load=np.zeros((len(view.level_work), num_devices)),
         candidates=np.zeros(num_ops, np.int64),

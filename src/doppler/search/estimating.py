@@ -38,7 +38,8 @@ _MOST_PLACED, _MOST_STEPS, _SIMULATING = 2_000_000, 100_000, 4
 _AT_FIRST, _MOST_DRAFTED = 4, 20_000
 # Of a device's memory what estimates may fill: in an execution, where ops overtake, it may be more,
 # the more often, the more they fill beyond: for each hundredth an estimate counts a fifth longer.
-_SAFE, _RISK, _MOST_RISK = 0.95, 20.0, 500.0
+_SAFE, _RISK = 0.95, 20.0
+_MOST_RISK = 500.0  # a logarithm; what needs 26 times what there is may be told apart no more
 
 
 class Drafts(Protocol):
@@ -72,10 +73,8 @@ def open_estimates_of(session: Session) -> SimulatorSession:
     as its executions so far tell.
     """
     if isinstance(session, SimulatorSession):
-        problem, limited = (
-            _with_less_memory(session.problem),
-            not isinstance(session, PlanningSession),
-        )
+        problem = _with_less_memory(session.problem)
+        limited = not isinstance(session, PlanningSession)
         return open_estimates(problem, session.execution.contention, limited=limited)
     queue = "priority" if session.honours_order else "fifo"
     problem = session.as_executed() if isinstance(session, NotesTimes) else session.problem

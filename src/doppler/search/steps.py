@@ -297,7 +297,7 @@ class GreedyEpisode:
             placed = self.policy.rollout(with_room(view, share), 1, 0.0, rng).placements()
             (cost,) = estimated_costs(estimates, *placed)
             found.append((cost, placed))
-            if cost.is_safe or cost.seconds >= best.cost or cost.seconds == np.inf:
+            if cost.is_safe or cost.seconds >= best.cost:
                 break
             share = min(share, 1.0) / cost.used
         cost, placed = min(found, key=itemgetter(0))
