@@ -69,7 +69,7 @@ class Episode(NamedTuple):
     devices: NDArray[np.void]  # [D]
     queues: Queues
     room: Room
-    reading: NDArray[np.void]  # ENTRY [V] heap by ends: placed ops that still read, where room is limited
+    reading: NDArray[np.void]  # ENTRY [V] where room is limited a heap: placed ops, by ends
     affinity: NDArray[np.float32]  # [V, D, kernels]
     level_load: NDArray[np.float64]  # [L, D]
     candidates: NDArray[np.int64]  # [V]

@@ -54,7 +54,8 @@ def confirmations_within(evaluations: int, confirmations: int) -> int:
     """Executions that confirm a placement: of so many in all, few where these are few.
 
     At most half as many as placements can be compared then: of 8 and of 16 two each, where four
-    each found placements that take 0.7% to 1.2% longer before the last choice, on 32 problems of no table.
+    each found placements that take 0.7% to 1.2% longer before the last choice, on 32 problems of
+    no table.
     """
     return min(confirmations, max(1, isqrt(evaluations // 2)))
 
