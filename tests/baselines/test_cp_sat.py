@@ -115,11 +115,21 @@ def test_transfers_of_one_engine_go_one_after_another():
     assert is_optimum(send_two(["b", "c"], "engines"), 1 + 5 + 5 + 1)
 
 
+def test_a_device_that_sends_by_itself_computes_nothing_meanwhile():
+    # Device 0 makes what 1 reads, in 1 s, and sends it, for 5 s; an op of 3 s has no other device.
+    cluster = cluster_of([1.0] * 2, unsupported_kinds=[["b"], ["source"]])
+    graph = graph_of([1, 2, 3], [(0, 1, 5, 0)], kinds=["source", "b", "source"])
+    found = search(build(graph, cluster), WorkConserving(queue="strict", contention="sender"))
+    assert is_optimum(found, 1 + 5 + 3)
+    free = search(build(graph, cluster), WorkConserving(queue="strict", contention="fifo"))
+    assert is_optimum(free, 1 + 5 + 2)
+
+
 # --- Against executions and enumeration -----------------------------------------------------------
 
 
 SYSTEMS = [
-    *(WorkConserving(contention=contention) for contention in ("none", "fifo", "engines")),
+    *(WorkConserving(contention=rule) for rule in ("none", "fifo", "engines", "sender")),
     *(WorkConserving(queue=queue, streams=2) for queue in ("strict", "fifo")),
     Published(),
     BulkSynchronous(),
@@ -179,7 +189,7 @@ def test_transfers_between_two_hosts_go_through_their_interfaces():
         assert is_optimum(result, makespan_s)
 
 
-@pytest.mark.parametrize("contention", ["fifo", "engines"])
+@pytest.mark.parametrize("contention", ["fifo", "engines", "sender"])
 def test_with_contention_it_is_level_with_the_best_strict_schedule_or_proves_less(contention):
     system = WorkConserving(queue="strict", contention=contention)
     proven = 0

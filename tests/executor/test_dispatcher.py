@@ -47,15 +47,19 @@ def cases() -> list[tuple[Problem, Placement]]:
     return [(problem, random_placement(problem, seed)) for seed, problem in enumerate(problems)]
 
 
+@pytest.mark.parametrize("contention", ["fifo", "sender"])
 @pytest.mark.parametrize("queue", ["priority", "fifo", "strict"])
-def test_every_event_is_that_of_the_simulator(queue):
+def test_every_event_is_that_of_the_simulator(queue, contention):
     num_deadlocks = 0
     for problem, placement in cases():
         tasks = Unroller(problem.graph, problem.num_devices).work_conserving(
-            placement.device.tolist(), placement.priority.tolist(), strict=queue == "strict"
+            placement.device.tolist(),
+            placement.priority.tolist(),
+            queue=queue,
+            sender=contention == "sender",
         )
         played = play(tasks, seconds_of(problem, tasks), fifo=queue == "fifo")
-        session = WorkConserving(queue=queue).open(problem)
+        session = WorkConserving(queue=queue, contention=contention).open(problem)
         if np.isnan(played.finish_s).any():
             assert not session.measure(placement.device[None], placement.priority[None]).feasible[0]
             num_deadlocks += 1

@@ -24,7 +24,7 @@ def unrolled(seed: int):
     problem = random_problem(seed)
     placement = random_placement(problem, seed)
     lists = placement.device.tolist(), placement.priority.tolist()
-    tasks = Unroller(problem.graph, problem.num_devices).work_conserving(*lists, strict=True)
+    tasks = Unroller(problem.graph, problem.num_devices).work_conserving(*lists, queue="strict")
     return problem, placement, tasks
 
 

@@ -51,7 +51,7 @@ def play(parts, dispatchers, seconds):
 
 def of_all_agents(problem, placement, queue, agent_of, make):
     tasks = Unroller(problem.graph, problem.num_devices).work_conserving(
-        placement.device.tolist(), placement.priority.tolist(), strict=queue == "strict"
+        placement.device.tolist(), placement.priority.tolist(), queue=queue
     )
     if tasks.wait_for_themselves():
         return tasks, None

@@ -35,6 +35,8 @@ class _Plan:
     needs: dict[Task, list[Task]] = field(default_factory=dict)
     resources: dict[Task, list[tuple]] = field(default_factory=dict)
     rank: dict[Task, float] = field(default_factory=dict)
+    # of transfers: by region, then by the first op to read it there
+    listed: dict[Task, tuple[int, int]] = field(default_factory=dict)
     # (device, bytes, the task that brings them, the tasks after which they can go)
     holdings: list[tuple[int, float, Task, list[Task]]] = field(default_factory=list)
 
@@ -79,6 +81,10 @@ def simulate(
         return True
 
     def key(task: Task) -> tuple:
+        if contention == "sender" and task[0] == "transfer":  # before all ops
+            keeps_order = queue in ("priority", "strict")
+            rank = plan.rank[task] if keeps_order else -np.inf
+            return (-1e9 + rank, *plan.listed[task], task)
         if queue == "fifo":
             return (ready_since[task], task)
         if queue == "random":
@@ -179,11 +185,13 @@ def _make_plan(problem: Problem, placement: Placement, contention: str) -> _Plan
                 "none": [],
                 "fifo": [("channel", here, d)],
                 "engines": [("sender", here), ("receiver", d)],
+                "sender": [("device", here)],
             }[contention]
             hosts = problem.cluster.hosts or [0] * problem.num_devices
             if hosts[here] != hosts[d] and contention != "none":
                 plan.resources[transfer] += [("out of", hosts[here]), ("into", hosts[d])]
             plan.rank[transfer] = min(rank[v] for _, v in there)
+            plan.listed[transfer] = r, min(v for _, v in there)
             for op in there:
                 plan.needs[op].append(transfer)
             plan.holdings.append((d, num_bytes[r], transfer, there))

@@ -1,4 +1,4 @@
-"""SimPy models of the published semantics, and of the same with link contention.
+"""SimPy models of the published semantics, of the same with link contention, and of cores.
 
 They are what a SimPy user would write: a process per op, a process per transfer, a Resource per
 device and, with contention, one per ordered pair of devices, or a desk that lets transfers go who
@@ -179,5 +179,43 @@ def with_contention(graph: Graph, device: Sequence[int]) -> Times:
             inputs[v].append(transfers.get(device[v], finished[src]))
     for v in range(num_ops):
         env.process(compute(v))
+    env.run()
+    return times
+
+
+def with_senders(graph: Graph, device: Sequence[int]) -> Times:
+    """Run one placement; who has made a region brings it to others before it does anything else.
+
+    Devices serve first come, first served.
+    """
+    env = simpy.Environment()
+    num_ops = len(graph.op_cost)
+    times = Times([0] * num_ops, [0] * num_ops)
+    devices = [simpy.Resource(env) for _ in range(graph.num_devices)]
+    made = [env.event() for _ in range(num_ops)]
+    inputs: list[list[simpy.Event]] = [[] for _ in range(num_ops)]
+    sends: list[list[tuple[int, simpy.Event]]] = [[] for _ in range(num_ops)]
+    for (src, consumers), cost in zip(graph.regions, graph.transfer_cost, strict=True):
+        arrivals = {device[src]: made[src]}
+        for v in consumers:
+            if device[v] not in arrivals:
+                arrivals[device[v]] = env.event()
+                sends[src].append((cost[device[src]][device[v]], arrivals[device[v]]))
+            inputs[v].append(arrivals[device[v]])
+
+    def work(v):
+        yield env.all_of(inputs[v])
+        with devices[device[v]].request() as request:
+            yield request
+            times.start[v] = env.now
+            yield env.timeout(graph.op_cost[v][device[v]])
+            times.finish[v] = env.now
+            made[v].succeed()
+            for cost, arrival in sends[v]:
+                yield env.timeout(cost)
+                arrival.succeed()
+
+    for v in range(num_ops):
+        env.process(work(v))
     env.run()
     return times

@@ -31,7 +31,9 @@ MODES = [
     *product(("none", "fifo", "engines"), ("priority",), (2,)),
     ("fifo", "fifo", 3),
     ("engines", "strict", 2),
+    *product(("sender",), ("fifo", "priority", "strict", "random"), (1,)),
 ]
+HOSTED = [mode for mode in MODES if mode[0] != "sender"]  # which knows one host
 PUBLISHED_MAKESPANS = REPOSITORY.parent / "shared" / "published_makespans.json"
 
 
@@ -116,7 +118,7 @@ def test_work_conserving_engine_equals_the_oracle(contention, queue, streams):
     assert num_deadlocks < NUM_PROBLEMS / 4
 
 
-@pytest.mark.parametrize(("contention", "queue", "streams"), MODES)
+@pytest.mark.parametrize(("contention", "queue", "streams"), HOSTED)
 def test_transfers_between_hosts_equal_the_oracle(contention, queue, streams):
     for seed in range(NUM_HOSTED):
         problem = hosted_problem(seed, costs="distinct" if seed % 5 == 4 else "tied")
@@ -127,7 +129,7 @@ def test_transfers_between_hosts_equal_the_oracle(contention, queue, streams):
 
 @pytest.mark.slow
 def test_two_thousand_problems_between_hosts_equal_oracle_and_simpy():
-    modes = [mode for mode in MODES if mode[0] != "none"]
+    modes = [mode for mode in HOSTED if mode[0] != "none"]
     num_simpy = 0
     for seed in range(2000):
         contention, queue, streams = modes[seed % len(modes)]
@@ -174,6 +176,21 @@ def test_fifo_contention_equals_the_simpy_model_where_nothing_ties():
     assert len(problems) > 300 + NUM_HOSTED
     for seed, problem in enumerate(problems):
         assert_equals_simpy(problem, random_placement(problem, seed))
+
+
+def test_devices_that_send_equal_the_simpy_model_where_nothing_ties():
+    num_longer = 0
+    for seed in range(300):
+        problem = random_problem(seed, num_ops=20, costs="distinct", given_costs=False)
+        device_V = random_placement(problem, seed).device
+        expected = simpy_model.with_senders(simpy_model.Graph.of(problem), device_V.tolist())
+        with WorkConserving(contention="sender", queue="fifo").open(problem) as session:
+            trace = session.trace(random_placement(problem, seed))
+        assert np.rint(trace.op_start_s * 1e10).tolist() == expected.start
+        assert np.rint(trace.op_finish_s * 1e10).tolist() == expected.finish
+        with WorkConserving(contention="none", queue="fifo").open(problem) as session:
+            num_longer += session.measure(device_V[None]).seconds[0, 0] < trace.makespan_s
+    assert num_longer > 200
 
 
 def recorded_rows() -> list[tuple[str, dict]]:

@@ -44,6 +44,20 @@ def test_without_contention_transfers_wait_for_nothing():
     assert estimated(problem, device_V, priority_V, "none").seconds[0, 0] == 1 + 8 + 4 + 4
 
 
+def test_where_devices_send_by_themselves_what_they_do_next_is_later():
+    # Device 0 makes 0, sends it to 1 and to 2, and then runs 3; what 1 and 2 run waits for that.
+    graph = graph_of([1, 4, 4, 20], [(0, 1, 8), (0, 2, 8)])
+    problem = build(graph, cluster_of([1.0] * 3))
+    device_V, priority_V = np.array([0, 1, 2, 0]), np.arange(4)
+    assert estimated(problem, device_V, priority_V, "fifo").seconds[0, 0] == 1 + 20
+    assert estimated(problem, device_V, priority_V, "sender").seconds[0, 0] == 1 + 8 + 8 + 20
+    with WorkConserving(contention="sender").open(problem) as session:
+        assert session.measure(device_V[None], priority_V[None]).seconds[0, 0] == 1 + 8 + 8 + 20
+    # Placed before it is sent, 3 has no later end, but the device has.
+    early_V = np.array([0, 2, 3, 1])
+    assert estimated(problem, device_V, early_V, "sender").seconds[0, 0] == 1 + 20 + 8 + 8
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_on_one_device_estimates_are_exact(seed):
     problem = random_problem(seed, num_ops=20, num_devices=1)

@@ -44,10 +44,15 @@ work_conserving = st.builds(
     contention=contentions,
     streams=streams,
 )
+senders = st.builds(
+    WorkConserving,
+    queue=st.sampled_from(["fifo", "priority", "strict", "random"]),
+    contention=st.just("sender"),
+)
 published = st.builds(
     Published, queue=st.sampled_from(["fifo", "priority"]), streams=st.integers(1, 3)
 )
-systems = st.one_of(work_conserving, published)
+systems = st.one_of(work_conserving, senders, published)
 
 
 def placement_of(problem: Problem, seed: int) -> Placement:

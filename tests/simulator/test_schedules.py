@@ -163,6 +163,21 @@ def test_engines_receive_one_transfer_at_a_time():
     assert ops == {0: (0, 1), 1: (0, 1), 2: (3, 4), 3: (5, 6)}
 
 
+def test_a_device_that_sends_does_nothing_else():
+    #            0123456789
+    # device 0   0aabbb1
+    # 0 -> 1     .aa          for 3, which goes before 2, and 4; 1 waits for device 0
+    # 0 -> 2     ...bbb       for 2
+    # device 1   ...3c4       c, of 3 for 5, goes before 4, which waits
+    # device 2   .....52
+    graph = graph_of([1, 1, 1, 1, 1, 1], [(0, 2, 3, 1), (0, 3, 2, 0), (0, 4, 2, 0), (3, 5, 1)])
+    cluster, device = cluster_of([1, 1, 1]), [0, 0, 2, 1, 1, 2]
+    system, priority = WorkConserving(contention="sender"), np.array([0, 1, 3, 2, 4, 5])
+    _, ops, transfers = run(graph, cluster, device, system, priority)
+    assert transfers == {(0, 1): [(1, 3)], (0, 2): [(3, 6)], (3, 2): [(4, 5)]}
+    assert ops == {0: (0, 1), 1: (6, 7), 2: (6, 7), 3: (3, 4), 4: (5, 6), 5: (5, 6)}
+
+
 def test_two_streams():
     #            0123
     # stream 0   000

@@ -188,17 +188,27 @@ def test_measure_placements(problem):
         ),
         (
             {"contention": "some"},
-            "WorkConserving.contention: must be one of none, fifo, engines, got 'some'",
+            "WorkConserving.contention: must be one of none, fifo, engines, sender, got 'some'",
         ),
         ({"streams": 0}, "WorkConserving.streams: must be a whole number from 1 to 60, got 0"),
         ({"noise": -0.1}, "noise: must be a number of at least 0 and below 10, got -0.1"),
         ({"noise": 10}, "noise: must be a number of at least 0 and below 10, got 10"),
+        (
+            {"streams": 2, "contention": "sender"},
+            "streams: 2, a device that sends by itself runs one task at a time",
+        ),
         ({"streams": 1.5}, "streams: must be a whole number from 1 to 60, got 1.5"),
     ],
 )
 def test_bad_rules_are_named(arguments, message):
     with pytest.raises(InputError, match=message):
         WorkConserving(**arguments)
+
+
+def test_devices_that_send_by_themselves_are_of_one_host():
+    problem = build(graph_of([1, 1], [(0, 1, 1)]), cluster_of([1.0] * 2, hosts=(0, 1)))
+    with pytest.raises(InputError, match=r"has 2 hosts, .* use contention=fifo"):
+        WorkConserving(contention="sender").open(problem)
 
 
 def test_the_published_system_refuses_what_it_has_not():

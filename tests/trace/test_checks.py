@@ -62,8 +62,8 @@ def test_the_trace_that_is_tampered_with():
 
 TAMPERED = {
     "op 1 starts before its inputs are there": lambda t: with_ops(t, op1=4.0),
-    "two ops overlap on stream 0 of device 1": lambda t: with_ops(t, op3=8.0),
-    "two ops overlap on stream 0 of device 0": lambda t: with_ops(t, op2=1.0),
+    "two tasks overlap on stream 0 of device 1": lambda t: with_ops(t, op3=8.0),
+    "two tasks overlap on stream 0 of device 0": lambda t: with_ops(t, op2=1.0),
     "transfer 0 starts before its producer has finished": lambda t: with_transfers(
         t, start=[1, 5], finish=[4, 7]
     ),
@@ -160,12 +160,13 @@ def test_tolerance():
     seed=st.integers(0, 10**6),
     costs=st.sampled_from(["tied", "distinct"]),
     queue=st.sampled_from(["priority", "fifo", "random", "strict"]),
-    contention=st.sampled_from(["fifo", "none", "engines"]),
+    contention=st.sampled_from(["fifo", "none", "engines", "sender"]),
     streams=st.integers(1, 3),
 )
 def test_correct_traces_pass(seed, costs, queue, contention, streams):
     problem = random_problem(seed, costs=costs)
     placement = Placement.make(problem, random_placement(problem, seed).device)
+    streams = 1 if contention == "sender" else streams
     system = WorkConserving(queue=queue, contention=contention, streams=streams)
     assert violations(system.open(problem).trace(placement)) == []
 

@@ -148,6 +148,11 @@ SYSTEMS = st.one_of(
         contention=st.sampled_from(["fifo", "none", "engines"]),
         streams=st.integers(1, 3),
     ),
+    st.builds(
+        WorkConserving,
+        queue=st.sampled_from(["priority", "fifo", "strict"]),
+        contention=st.just("sender"),
+    ),
     st.builds(Published, queue=st.sampled_from(["priority", "fifo"]), streams=st.integers(1, 2)),
 )
 

@@ -20,7 +20,7 @@ from doppler.simulator import WorkConserving
 from doppler.trace import Trace, explain, gantt, save_gantt, save_perfetto
 from doppler.trace.perfetto import CHAIN, DEVICES, INTERFACES, LINKS, assign_lanes
 
-CONTENTIONS = st.sampled_from(["fifo", "none", "engines"])
+CONTENTIONS = st.sampled_from(["fifo", "none", "engines", "sender"])
 
 
 def layered_trace(num_ops: int, cluster: str, *, num_nodes: int = 6, **rules) -> Trace:
@@ -41,6 +41,7 @@ def layered_trace(num_ops: int, cluster: str, *, num_nodes: int = 6, **rules) ->
 
 
 def random_trace(seed: int, contention, streams: int) -> Trace:
+    streams = 1 if contention == "sender" else streams
     problem = random_problem(seed, given_costs=False)  # given costs are too short for a viewer
     placement = Placement.make(problem, random_placement(problem, seed).device)
     return WorkConserving(contention=contention, streams=streams).open(problem).trace(placement)

@@ -132,6 +132,7 @@ class ConstraintProgram:
             self._start.append(start)
             self._end.append(end)
             self._on.append(on)
+        self._intervals = intervals  # of the ops of each device
         for d in intervals:
             if streams == 1:
                 model.add_no_overlap(intervals[d])
@@ -209,7 +210,10 @@ class ConstraintProgram:
                 self.model.add(self._start[v] >= self._end[u] + delay).only_enforce_if(here)
 
     def _add_transfers(self, hint: Trace, renamed_D: IntArray) -> None:
-        """With contention: a region moves to a device once, alone on its channel or engines."""
+        """With contention: a region moves to a device once, alone on its channel or engines.
+
+        Or on the device that has made it, beside no op; it may go later there than it does.
+        """
         model, p = self.model, self._problem.arrays
         device_V = renamed_D[hint.placement.device]
         begin_s = {
@@ -219,6 +223,8 @@ class ConstraintProgram:
             )
         }
         alone = defaultdict(list)
+        if self._rules.contention == "sender":
+            alone |= {("device", d, d): ops.copy() for d, ops in self._intervals.items()}
         for r, u in enumerate(p.region_src.tolist()):
             readers = p.consumers[p.consumer_ptr[r] : p.consumer_ptr[r + 1]].tolist()
             for v in readers:
@@ -249,10 +255,12 @@ class ConstraintProgram:
                 model.add_no_overlap(intervals)
 
     def _held(self, src: int, dst: int) -> list[tuple[str, int, int]]:
-        """What a transfer has for itself: its channel, or two engines; interfaces of two hosts."""
+        """What a transfer has for itself: channel, two engines or device; interfaces of hosts."""
         held = [("sends", src, src), ("receives", dst, dst)]
         if self._rules.contention == "fifo":
             held = [("channel", src, dst)]
+        elif self._rules.contention == "sender":
+            held = [("device", src, src)]
         hosts = self._problem.cluster.hosts
         if hosts is not None and hosts[src] != hosts[dst]:
             held += [("leaves", hosts[src], 0), ("enters", hosts[dst], 0)]

@@ -11,6 +11,7 @@ from doppler.executor.systems import (
     SynchronousThreads,
     Threads,
     automatic,
+    contention_of,
     host_device_type,
     num_host_devices,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "automatic",
     "check_executable",
     "compile_kernel",
+    "contention_of",
     "cut",
     "host_device_type",
     "input_blocks",

@@ -50,7 +50,9 @@ class Dispatcher:
             self.start_s[task] = now
             self.retire(task, now)
             return
-        key = now if self._fifo else self._tasks.key[task]
+        key = self._tasks.key[task]
+        if self._fifo and key >= 0.0:
+            key = now
         heappush(self._queues[resource], (key, self._tasks.number[task], task))
         self._touched.append(resource)
 

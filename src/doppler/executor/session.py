@@ -183,7 +183,7 @@ class ExecutorSession:
         execution = self._execute_to_end(placement)
         tasks, num_ops = execution.tasks, self.problem.num_ops
         transfers = slice(num_ops, num_ops + tasks.num_transfers)
-        channel_T = np.array(tasks.resource[transfers], dtype=np.int64) - self.problem.num_devices
+        ends_T2 = np.array(tasks.ends, dtype=np.int64).reshape(-1, 2)
         return Trace(
             problem=self.problem,
             placement=placement,
@@ -193,15 +193,15 @@ class ExecutorSession:
             op_start_s=execution.start_s[:num_ops],
             op_finish_s=execution.finish_s[:num_ops],
             transfer_region=np.array(tasks.region, dtype=np.int64),
-            transfer_src=channel_T // self.problem.num_devices,
-            transfer_dst=channel_T % self.problem.num_devices,
+            transfer_src=ends_T2[:, 0],
+            transfer_dst=ends_T2[:, 1],
             transfer_start_s=execution.start_s[transfers],
             transfer_finish_s=execution.finish_s[transfers],
             peak_bytes=self._peak_bytes(execution),
-            transfer_outlet=np.full(len(channel_T), -1)
+            transfer_outlet=np.full(len(ends_T2), -1)
             if execution.outlet is None
             else execution.outlet,
-            transfer_inlet=np.full(len(channel_T), -1),
+            transfer_inlet=np.full(len(ends_T2), -1),
             tolerance_s=execution.tolerance_s,
         )
 
@@ -251,7 +251,10 @@ class ExecutorSession:
             tasks = self._unroller.synchronous(device_V.tolist())
         else:
             tasks = self._unroller.work_conserving(
-                device_V.tolist(), priority_V.tolist(), strict=self.execution.queue == "strict"
+                device_V.tolist(),
+                priority_V.tolist(),
+                queue=self.execution.queue,
+                sender=self.execution.contention == "sender",
             )
         if self._expected is not None:
             self._memory.wipe()
@@ -271,6 +274,7 @@ class ExecutorSession:
         """Execute tasks; known_as: of a placement, which may be issued ahead."""
         if self._workers.is_lost:
             raise ExecutionError("a task of this session hangs: no other can be executed in it")
+        on_channels = self.execution.contention == "fifo"
         collects = gc.isenabled()
         gc.disable()
         try:
@@ -282,7 +286,7 @@ class ExecutorSession:
                     tasks,
                     actions,
                     fifo=self.execution.queue == "fifo",
-                    sender_copies=self._devices.sender_copies,
+                    sender_copies=self._devices.sender_copies and on_channels,
                     timeout_s=timeout_s,
                 )
                 start_s = np.array(dispatcher.start_s) - begin

@@ -15,7 +15,7 @@ from doppler.executor.session import ExecutorSession
 from doppler.options import Natural, PositiveSeconds, checked
 from doppler.problem import Problem
 from doppler.system import SystemKind, check_hosts
-from doppler.trace import ExecutionRules, Queue
+from doppler.trace import Contention, ExecutionRules, Queue
 
 _Queue = Literal["priority", "fifo", "strict"]
 SYNCHRONOUS = ExecutionRules(contention="engines", queue="fifo", barriers=True)
@@ -76,8 +76,9 @@ class _Executor:
 class Threads(_Executor):
     """The work-conserving system of simulator/work_conserving.py, on cores of this machine.
 
-    A device is a memory of its own and at most one op at a time, which runs on one core. Devices
-    may be more than cores: then they share them. queue: which ready task goes first.
+    A device is a memory of its own and at most one op at a time, which runs on one core, as does a
+    copy of what it made for another device. Devices may be more than cores: then they share them.
+    queue: which ready task goes first.
     """
 
     queue: _Queue = "priority"
@@ -92,7 +93,7 @@ class Threads(_Executor):
             InputError: the graph does not say what its ops compute, an input is missing or does
                 not fit, there is too little memory, or an op fails.
         """
-        rules = ExecutionRules(queue=self.queue)
+        rules = ExecutionRules(queue=self.queue, contention="sender")
         return self._open(problem, rules, Cores(problem.num_devices), inputs)
 
 
@@ -190,6 +191,13 @@ def host_device_type(executor: str, devices: str = "cores") -> Literal["cpu", "c
     if name == automatic.__name__ and torch.cuda.is_available():
         return "cuda"
     return "cpu"
+
+
+def contention_of(executor: str) -> Contention:
+    """What transfers wait for on an executor, given as its ``_target_``; see ExecutionRules."""
+    name, on_cores = executor.rpartition(".")[2], host_device_type(executor) == "cpu"
+    is_threads = on_cores and name in (Threads.__name__, automatic.__name__)
+    return "sender" if is_threads else "fifo"
 
 
 def num_host_devices(executor: str, devices: str = "cores") -> int:

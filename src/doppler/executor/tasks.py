@@ -12,8 +12,10 @@ from itertools import pairwise
 
 from doppler.graph import DataflowGraph
 from doppler.graph.levels import depth
+from doppler.trace import Queue
 
 NOWHERE = -1  # the resource of barriers
+BEFORE_OPS = 2.0**32  # keys that are negative go first, whatever the queue
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -23,7 +25,7 @@ class Tasks:
     resource: [K]. key: [K] place in the queue of its resource, small first. number: [K] breaks
     ties: of an op itself, of a transfer its region. num_waits: [K] tasks that must have finished
     before; a task counts as often as it is among the successors of another. successors: [K].
-    region: [T] of each transfer.
+    region: [T] of each transfer. ends: [T] the devices that it goes from and to.
     """
 
     num_ops: int
@@ -34,6 +36,7 @@ class Tasks:
     num_waits: list[int] = field(default_factory=list)
     successors: list[list[int]] = field(default_factory=list)
     region: list[int] = field(default_factory=list)
+    ends: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def num_transfers(self) -> int:
@@ -50,8 +53,9 @@ class Tasks:
         return len(self.resource) - 1
 
     def add_transfer(self, region: int, src: int, dst: int, key: float) -> int:
-        """A transfer more; returns its task."""
+        """A transfer more, on a channel; returns its task."""
         self.region.append(region)
+        self.ends.append((src, dst))
         return self.add(self.num_devices + src * self.num_devices + dst, key, region)
 
     def wait(self, task: int, other: int) -> None:
@@ -72,7 +76,7 @@ class Tasks:
 
     def channel(self, transfer: int) -> tuple[int, int]:
         """The devices that a transfer goes from and to."""
-        return divmod(self.resource[transfer] - self.num_devices, self.num_devices)
+        return self.ends[transfer - self.num_ops]
 
 
 class Unroller:
@@ -87,13 +91,19 @@ class Unroller:
         self._level = depth(graph.num_ops, graph.edges.src, graph.edges.dst).tolist()
 
     def work_conserving(
-        self, device_V: Sequence[int], priority_V: Sequence[int], *, strict: bool = False
+        self,
+        device_V: Sequence[int],
+        priority_V: Sequence[int],
+        *,
+        queue: Queue = "priority",
+        sender: bool = False,
     ) -> Tasks:
         """The tasks of the work-conserving system.
 
         A region moves once to every other device that reads it; the transfer has the priority of
-        the first of its readers. strict: each device runs its ops in exactly the given order: an
-        op also waits for the one before it.
+        the first of its readers. queue: with strict each device runs its ops in exactly the given
+        order: an op also waits for the one before it. sender: the device that has made a region
+        moves it, before its next op.
         """
         num_devices = self._num_devices
         tasks = Tasks(num_ops=len(device_V), num_devices=num_devices)
@@ -111,7 +121,9 @@ class Unroller:
                 elif bringer != producer and priority < tasks.key[bringer]:
                     tasks.key[bringer] = priority
                 tasks.wait(v, bringer)
-        if strict:
+        if sender:
+            _send_first(tasks, by_rank=queue != "fifo")
+        if queue == "strict":
             _chain(tasks)
         return tasks
 
@@ -138,6 +150,17 @@ class Unroller:
             for task in phases[after]:
                 tasks.wait(task, barrier)
         return tasks
+
+
+def _send_first(tasks: Tasks, *, by_rank: bool) -> None:
+    """Transfers run on the devices that they come from, before all ops.
+
+    by_rank: in the order of their first readers; else as they are listed.
+    """
+    for t, (src, _) in enumerate(tasks.ends):
+        k = tasks.num_ops + t
+        tasks.resource[k] = src
+        tasks.key[k] = (tasks.key[k] if by_rank else t) - BEFORE_OPS
 
 
 def _chain(tasks: Tasks) -> None:

@@ -12,6 +12,12 @@ def _host_device_type(executor: str, *, _root_: Any) -> str:
     return host_device_type(executor, _devices(_root_))
 
 
+def _contention_of(executor: str) -> str:
+    from doppler.executor import contention_of
+
+    return contention_of(executor)
+
+
 def _num_host_devices(executor: str, *, _root_: Any) -> int:
     from doppler.executor import num_host_devices
 
@@ -57,10 +63,11 @@ def _profiled_devices(path: str | None) -> list[dict[str, Any]]:
 
 def register_resolvers() -> None:
     """Make them known to OmegaConf; once more does no harm."""
-    # conf/workload/, conf/cluster/host.yaml
+    # conf/workload/, conf/cluster/host.yaml, conf/simulator/as_executed.yaml
     OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
     OmegaConf.register_new_resolver("num_processors", _num_processors, replace=True)
     OmegaConf.register_new_resolver("profiled_devices", _profiled_devices, replace=True)
     OmegaConf.register_new_resolver("host_device_type", _host_device_type, replace=True)
+    OmegaConf.register_new_resolver("contention_of", _contention_of, replace=True)
     OmegaConf.register_new_resolver("num_host_devices", _num_host_devices, replace=True)
     OmegaConf.register_new_resolver("default_preset", _default_preset, replace=True)

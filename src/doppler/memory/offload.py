@@ -132,6 +132,8 @@ class SystemWithPlans:
                 f"memory={memory.name}: plans run on simulator=work_conserving and "
                 f"executor=threads, not on {getattr(system, 'name', type(system).__name__)}"
             )
+        if system.contention == "sender":
+            raise InputError("memory: plans are for transfers on links, not contention=sender")
         self.__dict__.update(vars(system))
         self.memory = memory.name
         self._settings = (system, memory)

@@ -28,6 +28,7 @@ from doppler.simulator import SimulatorSession, WorkConserving, open_estimates
 from doppler.simulator.estimates import estimate
 from doppler.simulator.state import memory_can_lack
 from doppler.system import Session
+from doppler.trace import ExecutionRules
 
 _ESTIMATED = ", estimates"  # behind the source of what they made better
 # Of annealing before one execution: ops placed in all its steps, and steps where executing takes
@@ -78,7 +79,8 @@ def open_estimates_of(session: Session) -> SimulatorSession:
         return open_estimates(problem, session.execution.contention, limited=limited)
     queue = "priority" if session.honours_order else "fifo"
     problem = session.as_executed() if isinstance(session, NotesTimes) else session.problem
-    return WorkConserving(queue=queue).open(_with_less_memory(problem))
+    rules: ExecutionRules = getattr(session, "execution", ExecutionRules())
+    return WorkConserving(queue=queue, contention=rules.contention).open(_with_less_memory(problem))
 
 
 def _with_less_memory(problem: Problem) -> Problem:
@@ -136,7 +138,7 @@ def limit_of(estimates: SimulatorSession, best: Estimated) -> float:
 
     Estimates of the placement process are those by which episodes place, where transfers wait.
     """
-    exact = estimates.engine is estimate and estimates.execution.contention != "none"
+    exact = estimates.engine is estimate and estimates.execution.contention in ("fifo", "engines")
     return best.cost if exact else np.inf
 
 

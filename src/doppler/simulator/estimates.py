@@ -45,22 +45,21 @@ def open_estimates(
     peaks are those of the schedule that it estimates, by parts of its time. contention: with none,
     transfers wait for nothing. limited: memory counts.
     """
-    waits = contention != "none"
     return SimulatorSession(
         problem=problem,
         engine=estimate,
         execution=ExecutionRules(contention=contention, queue="priority"),
         noise=0.0,
-        make_state=partial(_make_state, waits=waits, limited=limited),
+        make_state=partial(_make_state, contention=contention, limited=limited),
     )
 
 
-def _make_state(p: ProblemArrays, *, waits: bool, limited: bool) -> EstimateState:
+def _make_state(p: ProblemArrays, *, contention: Contention, limited: bool) -> EstimateState:
     num_ops, num_devices = p.op_seconds.shape
     return EstimateState(
         tasks=np.zeros(num_ops, TASK),
         devices=np.zeros(num_devices, DEVICE),
-        queues=make_queues(p, waits=waits),
+        queues=make_queues(p, contention),
         order=np.zeros(num_ops, np.int64),
         limited=limited and memory_can_lack(p),
         in_use=np.zeros((num_devices, _PARTS + 1)),
@@ -88,6 +87,9 @@ def estimate(p, rules, device_V, priority_V, seed, state):
         tasks[v].finish = queues.finish[v]
         tasks[v].resource = d
         makespan = max(makespan, queues.finish[v])
+    if queues.sender:  # ops end later than noted on devices that have sent meanwhile
+        for d in range(len(state.devices)):
+            makespan = max(makespan, queues.device_free[d])
     if state.limited:
         _find_peaks(p, device_V, state, makespan)
     return makespan

@@ -2,8 +2,10 @@
 
 Each region goes once to each device that reads it, over the link of the two devices, after all that
 went there for ops placed before: queues in the order of placing. Between hosts it also waits for an
-outgoing and an incoming network interface, of each host the one that is free first. Shape suffixes:
-V ops, R regions, D devices, H hosts, N interfaces.
+outgoing and an incoming network interface, of each host the one that is free first. Where devices
+make transfers themselves a region is sent after its op and what that has sent before; what its
+device does next is that much later, but for ops that were placed there already. Shape suffixes: V
+ops, R regions, D devices, H hosts, N interfaces.
 
 Source: list scheduling with contention, Sinnen and Sousa, "Communication Contention in Task
 Scheduling", IEEE TPDS 2005; regions that are sent once are ours.
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from doppler.compiled import compiled
 from doppler.problem_arrays import ProblemArrays, crosses_hosts, move_seconds
+from doppler.trace import Contention
 
 FloatArray = NDArray[np.float64]
 
@@ -36,11 +39,13 @@ class Queues(NamedTuple):
     in_free: FloatArray  # [H, N] the same of what is received
     out_then: FloatArray  # [H, N] both, if an op were placed somewhere
     in_then: FloatArray  # [H, N]
+    sent: FloatArray  # [V] when a device has sent what it was to send of each op, or [0]
     waits: bool  # whether transfers of a link wait for each other at all
+    sender: bool  # whether devices make transfers themselves
 
 
-def make_queues(p: ProblemArrays, *, waits: bool = True) -> Queues:
-    """Buffers for one problem."""
+def make_queues(p: ProblemArrays, contention: Contention = "fifo") -> Queues:
+    """Buffers for one problem; with engines transfers wait as with fifo."""
     num_ops, num_devices = p.op_seconds.shape
     interfaces = (len(p.nics), int(p.nics.max(initial=0)))
     return Queues(
@@ -57,7 +62,9 @@ def make_queues(p: ProblemArrays, *, waits: bool = True) -> Queues:
         in_free=np.zeros(interfaces),
         out_then=np.zeros(interfaces),
         in_then=np.zeros(interfaces),
-        waits=waits,
+        sent=np.zeros(num_ops if contention == "sender" else 0),
+        waits=contention != "none",
+        sender=contention == "sender",
     )
 
 
@@ -67,6 +74,7 @@ def empty_queues(q):
     q.device_free[:] = 0.0
     q.link_free[:, :] = 0.0
     q.arrival[:, :] = -1.0
+    q.sent[:] = 0.0
     q.changed[:] = 0
     q.num_placed[0] = 0
     q.out_free[:, :] = 0.0
@@ -99,6 +107,8 @@ def _start(p, q, v, d, link_S, out_HN, in_HN, commit):
         if s != d:
             if q.arrival[r, d] >= 0.0:
                 there = q.arrival[r, d]
+            elif q.sender:
+                there = _send(p, q, r, s, d, commit)
             else:
                 if q.waits:
                     there = max(there, link_S[s])
@@ -111,6 +121,19 @@ def _start(p, q, v, d, link_S, out_HN, in_HN, commit):
                     q.arrival[r, d] = there
         ready = max(ready, there)
     return ready
+
+
+@compiled
+def _send(p, q, r, s, d, commit):
+    """When device s, which made region r, has brought it to d."""
+    src, seconds = p.region_src[r], move_seconds(p, r, s, d)
+    there = max(q.finish[src], q.sent[src]) + seconds
+    if commit:
+        q.arrival[r, d] = there
+        q.sent[src] = there
+        q.device_free[s] += seconds
+        q.changed[s] = q.num_placed[0] + 1
+    return there
 
 
 @compiled

@@ -21,7 +21,9 @@ from doppler.problem_arrays import ProblemArrays, crosses_hosts, move_seconds
 from doppler.simulator.copies import load_inputs
 from doppler.simulator.queues import insert
 from doppler.simulator.state import (
+    BEFORE_OPS,
     CONTENTION_NONE,
+    CONTENTION_SENDER,
     NONE,
     QUEUE_FIFO,
     TASK,
@@ -274,7 +276,7 @@ def _wait_for_channel(p, rules, priority_V, s, task):
         for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
             if s.tasks[p.consumers[e]].resource == dst:
                 key = min(key, priority_V[p.consumers[e]])
-        s.tasks[task].key = key
+        s.tasks[task].key = key if rules.contention != CONTENTION_SENDER else key - BEFORE_OPS
     s.resources[c].queue = insert(s.tasks, s.resources[c].queue, task, NONE, by_key)
     if s.resources[c].coupled != 0 and s.resources[c].touched == 0:
         s.resources[c].touched = 1

@@ -22,6 +22,7 @@ from doppler.simulator.state import (
     CONTENTION_ENGINES,
     CONTENTION_FIFO,
     CONTENTION_NONE,
+    CONTENTION_SENDER,
     QUEUE_FIFO,
     QUEUE_PRIORITY,
     QUEUE_RANDOM,
@@ -43,6 +44,7 @@ CONTENTIONS = {
     "none": CONTENTION_NONE,
     "fifo": CONTENTION_FIFO,
     "engines": CONTENTION_ENGINES,
+    "sender": CONTENTION_SENDER,
 }
 MAX_STREAMS = 60
 _Streams = Annotated[int, within(1, MAX_STREAMS)]
@@ -56,9 +58,9 @@ _WORTH_A_THREAD = 2_000
 class WorkConserving:
     """The work-conserving system: no barriers, nothing idle while work for it is ready.
 
-    queue: which ready task goes first. contention: of transfers. streams: ops that a device runs
-    at a time. noise: standard deviation of the logarithm of a factor of mean 1 on the seconds of
-    every op and transfer.
+    queue: which ready task goes first. contention: of transfers; ``sender``: devices make them
+    themselves, as cores do. streams: ops that a device runs at a time. noise: standard deviation of
+    the logarithm of a factor of mean 1 on the seconds of every op and transfer.
     """
 
     queue: Queue = "priority"
@@ -68,12 +70,28 @@ class WorkConserving:
     name: ClassVar[str] = "work_conserving"
     kind: ClassVar[SystemKind] = "simulated"
 
+    def __post_init__(self) -> None:
+        if self.contention == "sender" and self.streams > 1:
+            raise InputError(
+                f"streams: {self.streams}, a device that sends by itself runs one task at a time "
+                "(contention=sender)"
+            )
+
+    def check(self, problem: Problem) -> None:
+        """Raise an InputError for several hosts where devices make transfers themselves."""
+        if self.contention == "sender" and problem.cluster.num_hosts > 1:
+            raise InputError(
+                f"cluster {problem.cluster.name!r}: has {problem.cluster.num_hosts} hosts, and "
+                "cores of one host send by themselves (contention=sender); use contention=fifo"
+            )
+
     def with_noise(self, noise: float) -> Self:
         """See system.System."""
         return replace(self, noise=noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
+        check_hosts(self, problem)
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
@@ -331,11 +349,10 @@ class SimulatorSession:
         return self._read_trace(state, placement, peak_BD[0])
 
     def _read_trace(self, state: State, placement: Placement, peak_D: NDArray) -> Trace:
-        num_ops, num_devices = self.problem.num_ops, self.problem.num_devices
+        num_ops = self.problem.num_ops
         num_tasks = num_ops + int(state.num_transfers[0])
         ops, transfers = state.tasks[:num_ops].copy(), state.tasks[num_ops:num_tasks].copy()
-        channel_T = transfers["resource"].astype(np.int64) - num_devices
-        src_T, dst_T = channel_T // num_devices, channel_T % num_devices
+        src_T, dst_T = (transfers[end].astype(np.int64) for end in ("source", "destination"))
         crosses_T = self.problem.cluster.between_hosts[src_T, dst_T]
         crosses_T &= self.execution.contention != "none"
         return Trace(

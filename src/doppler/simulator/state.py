@@ -23,7 +23,8 @@ from doppler.problem_arrays import ProblemArrays, move_seconds
 
 NONE = np.uint32(2**32 - 1)  # stands for no task
 QUEUE_FIFO, QUEUE_PRIORITY, QUEUE_RANDOM, QUEUE_STRICT = 0, 1, 2, 3
-CONTENTION_NONE, CONTENTION_FIFO, CONTENTION_ENGINES = 0, 1, 2
+CONTENTION_NONE, CONTENTION_FIFO, CONTENTION_ENGINES, CONTENTION_SENDER = 0, 1, 2, 3
+BEFORE_OPS = 2.0**32  # keys of transfers that a device makes itself are that much smaller
 UNLIMITED = 1 << 30
 
 TASK = np.dtype(

@@ -10,6 +10,10 @@ the first free interface of each host. Without contention it waits for none of t
 that wait for one interface the first by the rule of queues goes first, and one that cannot start
 keeps nothing from those after it.
 
+With contention=sender a device itself brings what it has made to others, as a core does that
+copies: after the op, before its next one, one region after the other, by the priority of their
+first readers where ops go by priority. It runs one task at a time, and knows no hosts.
+
 Source: DOPPLER (Yao et al., ICLR 2026), work-conserving system; contention, hosts, priorities,
 memory and jitter are ours.
 """
@@ -22,11 +26,14 @@ from doppler.problem_arrays import crosses_hosts
 from doppler.simulator.copies import allocate, free_reads, list_transfers, load_inputs
 from doppler.simulator.queues import insert, remove
 from doppler.simulator.state import (
+    BEFORE_OPS,
     CONTENTION_ENGINES,
     CONTENTION_FIFO,
     CONTENTION_NONE,
+    CONTENTION_SENDER,
     NONE,
     QUEUE_FIFO,
+    QUEUE_PRIORITY,
     QUEUE_RANDOM,
     QUEUE_STRICT,
     UNLIMITED,
@@ -142,6 +149,9 @@ def _end_op(p, rules, s, seed, now, v, num_touched):
         list_transfers(p, r, s)
         end = num_ops + s.num_transfers[0]
         for k in range(begin, end):
+            if rules.contention == CONTENTION_SENDER:
+                num_touched = _send_first(rules, s, np.uint32(k), d, num_touched)
+                continue
             if rules.queue == QUEUE_RANDOM:
                 draw = transfer_draw(p, r, s.tasks[k].destination)
                 s.tasks[k].key = uniform(seed, -2 - draw)
@@ -149,6 +159,23 @@ def _end_op(p, rules, s, seed, now, v, num_touched):
         if s.uses[r] > end - begin:
             num_touched = _deliver(p, rules, s, now, r, d, num_touched)
     return num_touched
+
+
+@compiled
+def _send_first(rules, s, k, d, num_touched):
+    """Device d, which has ended an op, is to make its transfer k before any other op."""
+    s.tasks[k].resource = d
+    s.tasks[k].key = sender_key(rules, s.tasks[k].key, k)
+    s.resources[d].queue = insert(s.tasks, s.resources[d].queue, k, NONE, by_key)
+    return touch(s, d, num_touched)
+
+
+@compiled
+def sender_key(rules, key, k):
+    """Of transfer k, whose first reader has this key; as they are listed where none is a rank."""
+    if rules.queue != QUEUE_PRIORITY and rules.queue != QUEUE_STRICT:
+        key = float(k)
+    return key - BEFORE_OPS
 
 
 @compiled

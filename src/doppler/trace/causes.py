@@ -173,6 +173,8 @@ class Causes:
         src, dst = trace.transfer_src[t], trace.transfer_dst[t]
         if trace.rules.contention == "none":
             return []
+        if trace.rules.contention == "sender":
+            return [("device", src, 0)]
         keys: list[tuple[Any, ...]] = [("link", "sender", src), ("link", "receiver", dst)]
         if trace.rules.contention == "fifo":
             keys = [("link", src, dst)]

@@ -88,9 +88,20 @@ def _overlap(start: FloatArray, finish: FloatArray, tolerance: float) -> bool:
     return bool(np.any(start[order][1:] < finish[order][:-1] - tolerance))
 
 
+def _holding_devices(trace: Trace) -> tuple[NDArray, NDArray, FloatArray, FloatArray]:
+    """As Trace.on_devices, with the transfers that devices make themselves."""
+    columns = trace.on_devices()
+    if trace.rules.contention != "sender":
+        return columns
+    src, _, start_s, finish_s = trace.on_links()
+    sent = src, np.zeros_like(src), start_s, finish_s
+    device, stream, starts, finishes = map(np.concatenate, zip(columns, sent, strict=True))
+    return device, stream, starts, finishes
+
+
 def _tracks(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
     """Groups of transfers of which one may run at a time."""
-    if trace.rules.contention == "none":
+    if trace.rules.contention in ("none", "sender"):  # the latter on tracks of devices
         return []
     src, dst, *_ = trace.on_links()
     devices = range(trace.problem.num_devices)
@@ -121,13 +132,13 @@ def _check_interfaces(trace: Trace) -> list[str]:
 
 def _check_exclusive(trace: Trace, tolerance: float) -> list[str]:
     found = []
-    device, streams, op_start_s, op_finish_s = trace.on_devices()
+    device, streams, op_start_s, op_finish_s = _holding_devices(trace)
     *_, start_s, finish_s = trace.on_links()
     for d in range(trace.problem.num_devices):
         for stream in range(trace.rules.streams):
             on = (device == d) & (streams == stream)
             if _overlap(op_start_s[on], op_finish_s[on], tolerance):
-                found.append(f"two ops overlap on stream {stream} of device {d}")
+                found.append(f"two tasks overlap on stream {stream} of device {d}")
     if np.any((streams < 0) | (streams >= trace.rules.streams)):
         found.append("an op runs on a stream that does not exist")
     for name, on in _tracks(trace):
@@ -182,7 +193,7 @@ def _check_memory(trace: Trace) -> list[str]:
 
 def _check_work_conserving(trace: Trace, tolerance: float) -> list[str]:
     found, device_V = [], trace.placement.device
-    device, _, op_start_s, op_finish_s = trace.on_devices()
+    device, _, op_start_s, op_finish_s = _holding_devices(trace)
     *_, start_s, finish_s = trace.on_links()
     ready_V = trace.op_ready_s()
     for v in range(trace.problem.num_ops):
@@ -196,6 +207,8 @@ def _check_work_conserving(trace: Trace, tolerance: float) -> list[str]:
         ):
             found.append(f"op {v} waits although device {device_V[v]} is free")
     ready_T = trace.transfer_ready_s()
+    if trace.rules.contention == "sender":
+        return found + _check_sent_first(trace, ready_T, tolerance)
     for t in range(trace.num_transfers):
         if _idle_while_waiting(
             ready_T[t],
@@ -207,6 +220,20 @@ def _check_work_conserving(trace: Trace, tolerance: float) -> list[str]:
         ):
             pair = f"{trace.transfer_src[t]} -> {trace.transfer_dst[t]}"
             found.append(f"transfer {t} ({pair}) waits although its link is free")
+    return found
+
+
+def _check_sent_first(trace: Trace, ready_T: FloatArray, tolerance: float) -> list[str]:
+    """A device that makes transfers itself does nothing else between an op and the last of them."""
+    found, src_T = [], trace.transfer_src
+    for t in range(trace.num_transfers):
+        begin, end = ready_T[t], trace.transfer_start_s[t]
+        same = (src_T == src_T[t]) & (trace.transfer_start_s >= begin)
+        busy_s = (trace.transfer_finish_s - trace.transfer_start_s)[
+            same & (trace.transfer_finish_s <= end)
+        ]
+        if end - begin - busy_s.sum() > tolerance:
+            found.append(f"transfer {t} waits although its device {src_T[t]} has ended the op")
     return found
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from doppler.problem import Placement, Problem
 
-Contention = Literal["none", "fifo", "engines"]
+Contention = Literal["none", "fifo", "engines", "sender"]
 Queue = Literal["priority", "fifo", "random", "strict"]
 Interfaces = Literal["both", "outgoing", "none"]
 
@@ -22,9 +22,10 @@ class ExecutionRules:
 
     streams: ops that a device runs at a time. contention: of transfers: ``fifo`` one at a time
     per ordered pair of devices, ``engines`` one at a time per sender and per receiver, both of them
-    one at a time per interface of a host where they leave it; ``none``. interfaces: which of these
-    a trace knows of: those of ``both`` hosts, the ``outgoing`` ones of senders, or ``none``.
-    queue: which ready task goes first. barriers: whether everything waits for the end of a level.
+    one at a time per interface of a host where they leave it; ``sender`` on the device that has
+    made the region, before its next op; ``none``. interfaces: which of these a trace knows of:
+    those of ``both`` hosts, the ``outgoing`` ones of senders, or ``none``. queue: which ready task
+    goes first. barriers: whether everything waits for the end of a level.
     """
 
     streams: int = 1

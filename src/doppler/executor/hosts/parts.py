@@ -56,6 +56,7 @@ class HostPart(NamedTuple):
             num_waits=self.num_waits.tolist(),
             successors=[successors[begin:end] for begin, end in pairwise(ptr)],
             region=self.region.tolist(),
+            ends=list(zip(self.src.tolist(), self.dst.tolist(), strict=True)),
         )
 
 

@@ -193,11 +193,10 @@ class HostsSession(ExecutorSession):
     # --- Running ----------------------------------------------------------------------------------
 
     def _execute(self, device_V: NDArray[np.int64], priority_V: NDArray[np.int64]) -> Execution:
-        strict = self.execution.queue == "strict"
         tasks = self._unroller.work_conserving(
-            device_V.tolist(), priority_V.tolist(), strict=strict
+            device_V.tolist(), priority_V.tolist(), queue=self.execution.queue
         )
-        if strict and tasks.wait_for_themselves():
+        if self.execution.queue == "strict" and tasks.wait_for_themselves():
             never_K = np.full(len(tasks.resource), np.inf)
             return Execution(tasks=tasks, start_s=never_K, finish_s=never_K)
         while True:
