@@ -274,7 +274,6 @@ class ExecutorSession:
         """Execute tasks; known_as: of a placement, which may be issued ahead."""
         if self._workers.is_lost:
             raise ExecutionError("a task of this session hangs: no other can be executed in it")
-        on_channels = self.execution.contention == "fifo"
         collects = gc.isenabled()
         gc.disable()
         try:
@@ -286,7 +285,7 @@ class ExecutorSession:
                     tasks,
                     actions,
                     fifo=self.execution.queue == "fifo",
-                    sender_copies=self._devices.sender_copies and on_channels,
+                    sender_copies=False,  # on cores a device's transfers are tasks of its own
                     timeout_s=timeout_s,
                 )
                 start_s = np.array(dispatcher.start_s) - begin

@@ -15,7 +15,7 @@ from doppler.graph.levels import depth
 from doppler.trace import Queue
 
 NOWHERE = -1  # the resource of barriers
-BEFORE_OPS = 2.0**32  # keys that are negative go first, whatever the queue
+BEFORE_OPS = 2.0**32  # as in state.py; keys that are negative go first, whatever the queue
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

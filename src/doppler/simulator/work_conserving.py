@@ -163,19 +163,16 @@ def _end_op(p, rules, s, seed, now, v, num_touched):
 
 @compiled
 def _send_first(rules, s, k, d, num_touched):
-    """Device d, which has ended an op, is to make its transfer k before any other op."""
+    """Device d, which has ended an op, is to make its transfer k before any other op.
+
+    By the key of its first reader; as they are listed where that is no rank.
+    """
     s.tasks[k].resource = d
-    s.tasks[k].key = sender_key(rules, s.tasks[k].key, k)
+    if rules.queue != QUEUE_PRIORITY and rules.queue != QUEUE_STRICT:
+        s.tasks[k].key = float(k)
+    s.tasks[k].key -= BEFORE_OPS
     s.resources[d].queue = insert(s.tasks, s.resources[d].queue, k, NONE, by_key)
     return touch(s, d, num_touched)
-
-
-@compiled
-def sender_key(rules, key, k):
-    """Of transfer k, whose first reader has this key; as they are listed where none is a rank."""
-    if rules.queue != QUEUE_PRIORITY and rules.queue != QUEUE_STRICT:
-        key = float(k)
-    return key - BEFORE_OPS
 
 
 @compiled
