@@ -18,9 +18,8 @@ from problems import (
 )
 
 from doppler.baselines import Annealing, SearchResult
-from doppler.baselines.annealing_walk import Walk, WalkPlan, make_neighbours, settle
+from doppler.baselines.annealing_walk import Walk, WalkPlan, look_around, make_neighbours, settle
 from doppler.baselines.annealing_walk import search as search_simulator
-from doppler.baselines.critical_chain import trace_back
 from doppler.baselines.levels import b_level_priority
 from doppler.cluster import preset
 from doppler.errors import InputError
@@ -87,7 +86,7 @@ def tell_schedules(monkeypatch):
         def settle_and_tell(p, plan, step, seconds, walk):
             kept = settle(p, plan, step, seconds, walk)
             if kept and seconds < np.inf:
-                trace_back(p, session._states[0].tasks, walk.chain)
+                look_around(p, plan, seconds, session._states[0].tasks, walk)
             return kept
 
         monkeypatch.setattr("doppler.baselines.annealing.settle", settle_and_tell)
