@@ -309,7 +309,8 @@ def test_otherwise_half_of_them_begin_at_an_op_in_proportion_to_its_share_of_the
         session.measure(start.device[None], start.priority[None])
         for seed in rng.integers(2**62, size=num):
             near = make_neighbours(problem)
-            plan = WalkPlan(int(seed), num_steps=2, order=False, hot=0.1, cold=0.1, near=near)
+            temperatures = {"hot": 0.1, "cold": 0.1}
+            plan = WalkPlan(int(seed), 2, order=False, **temperatures, near=near, most_drawn=1)
             walk = Walk.begin(problem, start)
             rules, state = session.rules, session._states[0]
             seeds = np.zeros(1, np.int64)

@@ -24,8 +24,8 @@ GROUP_SHARE = 0.9
 # Of the ops that moves of both kinds begin at, those drawn from the critical chain: a move that
 # changes nothing of it leads to nothing better.
 CRITICAL_SHARE = 0.5
-# Moves that are drawn for one to be executed, at most: the first that the longest paths through what
-# it moves do not speak against.
+# Moves that are drawn, at most, for one to be executed: the first that no path through what it
+# moves speaks against. Twice or four times as many find no more in the same seconds.
 MOST_DRAWN = 8
 # What does not fit is worse than any makespan, and the worse the more memory it lacks.
 LACKING_S = 1e30
