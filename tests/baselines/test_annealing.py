@@ -18,9 +18,8 @@ from problems import (
 )
 
 from doppler.baselines import Annealing, SearchResult
-from doppler.baselines.annealing_walk import Walk, WalkPlan, make_neighbours, settle
+from doppler.baselines.annealing_walk import Walk, WalkPlan, look_around, make_neighbours, settle
 from doppler.baselines.annealing_walk import search as search_simulator
-from doppler.baselines.critical_chain import trace_back
 from doppler.baselines.levels import b_level_priority
 from doppler.cluster import preset
 from doppler.errors import InputError
@@ -87,7 +86,7 @@ def tell_schedules(monkeypatch):
         def settle_and_tell(p, plan, step, seconds, walk):
             kept = settle(p, plan, step, seconds, walk)
             if kept and seconds < np.inf:
-                trace_back(p, session._states[0].tasks, walk.chain)
+                look_around(p, plan, seconds, session._states[0].tasks, walk)
             return kept
 
         monkeypatch.setattr("doppler.baselines.annealing.settle", settle_and_tell)
@@ -310,7 +309,8 @@ def test_otherwise_half_of_them_begin_at_an_op_in_proportion_to_its_share_of_the
         session.measure(start.device[None], start.priority[None])
         for seed in rng.integers(2**62, size=num):
             near = make_neighbours(problem)
-            plan = WalkPlan(int(seed), num_steps=2, order=False, hot=0.1, cold=0.1, near=near)
+            temperatures = {"hot": 0.1, "cold": 0.1}
+            plan = WalkPlan(int(seed), 2, order=False, **temperatures, near=near, most_drawn=1)
             walk = Walk.begin(problem, start)
             rules, state = session.rules, session._states[0]
             seeds = np.zeros(1, np.int64)

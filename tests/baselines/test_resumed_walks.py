@@ -7,8 +7,14 @@ import pytest
 from problems import hosted_problem, random_placement, random_problem, restricted_problem
 
 from doppler.baselines import Annealing
-from doppler.baselines.annealing_walk import Walk, WalkPlan, change, make_neighbours, settle
-from doppler.baselines.critical_chain import trace_back
+from doppler.baselines.annealing_walk import (
+    Walk,
+    WalkPlan,
+    change,
+    look_around,
+    make_neighbours,
+    settle,
+)
 from doppler.baselines.first_change import first_change_s
 from doppler.cluster import preset
 from doppler.graph import synthetic
@@ -57,7 +63,7 @@ def differing_steps(problem: Problem, system: WorkConserving, seed: int, num_ste
     for step in range(num_steps):
         change_s = 0.0
         if step > 0:
-            change(p, plan, step, walk)
+            change(p, plan, walk)
             change_s = float(first_change_s(p, walk, known))
         num_same += change_s == np.inf
         seconds = simulate(p, rules, walk.device, walk.priority, 0, whole)
@@ -74,7 +80,7 @@ def differing_steps(problem: Problem, system: WorkConserving, seed: int, num_ste
                 assert np.array_equal(known.tasks[field][ops], whole.tasks[field][ops])
             assert num == problem.num_ops + int(whole.num_transfers[0])
             assert len(set(known.notes.ended[:num].tolist())) == num
-            trace_back(p, known.tasks, walk.chain)
+            look_around(p, plan, seconds, known.tasks, walk)
     return num_same
 
 

@@ -178,7 +178,7 @@ class Annealing:
         arrays = session.problem.arrays
         for step in range(plan.num_steps):
             if step > 0:
-                change(arrays, plan, step, walk)
+                change(arrays, plan, walk)
             measured = session.measure(
                 walk.device[None],
                 walk.priority[None],

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from doppler.baselines.critical_chain import Chain, trace_back
 from doppler.baselines.first_change import first_change_s
+from doppler.baselines.longest_paths import Paths, find_paths, stays_within
 from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
 from doppler.problem import Placement, Problem
@@ -23,8 +24,13 @@ GROUP_SHARE = 0.9
 # Of the ops that moves of both kinds begin at, those drawn from the critical chain: a move that
 # changes nothing of it leads to nothing better.
 CRITICAL_SHARE = 0.5
+# Moves that are drawn, at most, for one to be executed: the first that no path through what it
+# moves speaks against. Twice or four times as many find no more in the same seconds.
+MOST_DRAWN = 8
 # What does not fit is worse than any makespan, and the worse the more memory it lacks.
 LACKING_S = 1e30
+# Of what is compared: sums of the same seconds differ by their order.
+ROUNDING = 1e-9
 
 STATUS = np.dtype(
     [
@@ -60,6 +66,7 @@ class WalkPlan(NamedTuple):
     cold: float
     near: Neighbours
     order_share: float = ORDER_SHARE  # of the moves, where the order is searched
+    most_drawn: int = MOST_DRAWN  # 1: whatever is drawn is executed
 
 
 class Walk(NamedTuple):
@@ -72,13 +79,14 @@ class Walk(NamedTuple):
     best_priority: NDArray[np.int64]  # [V]
     moved: NDArray[np.int64]  # [V] ops of the last step's group
     came_from: NDArray[np.int64]  # [V] their devices before
-    group: NDArray[np.int64]  # [V] the step at which an op was last in a group
+    group: NDArray[np.int64]  # [V] the draws before the group that an op was last in
     # Of a step that changes the order, between rank_low and rank_high alone:
     was_ranked: NDArray[np.int64]  # [V] op by priority before
     goes_along: NDArray[np.bool_]  # [V] whether an op goes with the one that changes its rank
     peak_bytes: NDArray[np.float64]  # [D] of the last execution
     status: NDArray[np.void]  # STATUS [1]
     chain: Chain  # of the present place
+    paths: Paths  # of the present place
 
     @classmethod
     def begin(cls, problem: Problem, start: Placement) -> Self:
@@ -100,6 +108,7 @@ class Walk(NamedTuple):
             peak_bytes=np.zeros(problem.num_devices),
             status=status,
             chain=Chain.unknown(problem),
+            paths=Paths.unknown(problem),
         )
 
 
@@ -173,15 +182,28 @@ def _draw_neighbour(plan, v, status):
 
 
 @compiled
-def change(p, plan, step, walk):
-    """Step ``step`` of the walk: a change of devices or of the order, to be executed next."""
+def change(p, plan, walk):
+    """A step of the walk: a change of devices or of the order, to be executed next."""
     status = walk.status
     status[0].num_moved = 0
     status[0].rank_low, status[0].rank_high = 0, 0
     if plan.order and _draw(plan, status) < plan.order_share:
         _reorder(p, plan, walk)
     else:
-        _move(p, plan, step, walk)
+        _move_at_a_glance(p, plan, walk)
+
+
+@compiled
+def _move_at_a_glance(p, plan, walk):
+    """The first move drawn that makes no path too long, or the last that may be drawn."""
+    limit_s = walk.status[0].cost * (1.0 + ROUNDING)
+    for num in range(1, plan.most_drawn + 1):
+        stamp = _move(p, plan, walk)
+        if num == plan.most_drawn or not walk.paths.known[0]:
+            return
+        if stays_within(p, walk, stamp, limit_s):
+            return
+        _take_back(walk)
 
 
 @compiled
@@ -252,8 +274,8 @@ def _regroup(walk, low, high, first):
 
 
 @compiled
-def _move(p, plan, step, walk):
-    """A group of ops goes to another device; who cannot run there stays.
+def _move(p, plan, walk):
+    """A group of ops goes to another device; who cannot run there stays. Returns its stamp.
 
     The group is what a random walk over neighbours visits until it meets one on another device:
     there they all go. So what exchanges much data moves together, and to where its data are.
@@ -261,36 +283,39 @@ def _move(p, plan, step, walk):
     """
     status, device_V = walk.status, walk.device
     num_ops, num_devices = p.op_seconds.shape
+    status[0].num_moved = 0
     v = _draw_op(plan, walk)
+    stamp = status[0].num_draws
     here = device_V[v]
     there = (here + 1 + _draw_int(plan, status, num_devices - 1)) % num_devices
-    _join(p, step, v, walk)
+    _join(p, stamp, v, walk)
     if _draw(plan, status) < GROUP_SHARE and plan.near.ptr[v] < plan.near.ptr[v + 1]:
         for _ in range(num_ops):
             v = _draw_neighbour(plan, v, status)
             if device_V[v] != here:
                 there = device_V[v]
                 break
-            _join(p, step, v, walk)
+            _join(p, stamp, v, walk)
     for i in range(status[0].num_moved):
         if p.op_seconds[walk.moved[i], there] < np.inf:
             device_V[walk.moved[i]] = there
+    return stamp
 
 
 @compiled
-def _join(p, step, v, walk):
+def _join(p, stamp, v, walk):
     """Op v is to move, with all of its group in the problem."""
     if len(p.members) == 0:
-        _join_alone(step, v, walk)
-    elif walk.group[v] != step:
+        _join_alone(stamp, v, walk)
+    elif walk.group[v] != stamp:
         for i in range(p.member_ptr[p.group[v]], p.member_ptr[p.group[v] + 1]):
-            _join_alone(step, p.members[i], walk)
+            _join_alone(stamp, p.members[i], walk)
 
 
 @compiled
-def _join_alone(step, v, walk):
-    if walk.group[v] != step:
-        walk.group[v] = step
+def _join_alone(stamp, v, walk):
+    if walk.group[v] != stamp:
+        walk.group[v] = stamp
         num = walk.status[0].num_moved
         walk.moved[num] = v
         walk.came_from[num] = walk.device[v]
@@ -346,6 +371,18 @@ def _take_back(walk):
 
 
 @compiled
+def look_around(p, plan, seconds, tasks, walk):
+    """Note what moves go by, of the schedule of the present place, which a simulator left behind.
+
+    It took ``seconds``; where the walk counts something else, it lacks memory, and any move is one.
+    """
+    trace_back(p, tasks, walk.chain)
+    walk.paths.known[0] = plan.most_drawn > 1 and walk.status[0].cost == seconds
+    if walk.paths.known[0]:
+        find_paths(p, tasks, seconds, walk.device, walk.paths)
+
+
+@compiled
 def search(engine, counts_memory, p, rules, plan, seeds_R, fresh, begin, end, walk, known, state):
     """Steps ``begin:end`` of a walk on a simulator: its compiled engine, rules and state.
 
@@ -356,7 +393,7 @@ def search(engine, counts_memory, p, rules, plan, seeds_R, fresh, begin, end, wa
     peak_D, num_draws = walk.peak_bytes, len(seeds_R)
     for step in range(begin, end):
         if step > 0:
-            change(p, plan, step, walk)
+            change(p, plan, walk)
         seconds = 0.0
         for d in range(len(peak_D)):
             peak_D[d] = 0.0
@@ -367,7 +404,7 @@ def search(engine, counts_memory, p, rules, plan, seeds_R, fresh, begin, end, wa
                     peak_D[d] = state.devices[d].peak
             if settle(p, plan, step, seconds, walk) and seconds < np.inf:
                 accept(p, seconds, known, state)
-                trace_back(p, known.tasks, walk.chain)
+                look_around(p, plan, seconds, known.tasks, walk)
             continue
         for r in range(num_draws):
             seed = seeds_R[r] + (step if fresh else 0)
@@ -375,8 +412,9 @@ def search(engine, counts_memory, p, rules, plan, seeds_R, fresh, begin, end, wa
             if counts_memory:
                 for d in range(len(state.devices)):  # fewer where columns stand for devices
                     peak_D[d] = max(peak_D[d], state.devices[d].peak)
-        if settle(p, plan, step, seconds / num_draws, walk) and seconds < np.inf:
-            trace_back(p, state.tasks, walk.chain)
+        seconds /= num_draws
+        if settle(p, plan, step, seconds, walk) and seconds < np.inf:
+            look_around(p, plan, seconds, state.tasks, walk)
 
 
 @compiled
