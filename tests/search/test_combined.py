@@ -326,7 +326,7 @@ def test_the_only_execution_is_of_what_estimates_choose():
     assert sources[1][0] == "greedy episode"
 
 
-def test_what_is_slow_on_large_graphs_is_left_out_once_there_is_a_placement(monkeypatch):
+def test_what_is_slow_on_large_graphs_is_left_out_once_anything_was_executed(monkeypatch):
     monkeypatch.setattr(NearETF, "most_ops", 10)
     step = PlaceAgain(make=NearETF)
     with WorkConserving().open(PROBLEM) as session:
