@@ -32,7 +32,6 @@ from doppler.search import (
     InParts,
     KeepToHosts,
     PlaceAgain,
-    PlaceOnce,
     load_policy,
     methods,
     steps_of,
@@ -277,6 +276,7 @@ def test_what_was_placed_on_cores_is_read_back_as_such(tmp_path):
 
 def test_of_a_graph_too_large_for_the_seconds_one_list_scheduler_is_executed(monkeypatch):
     monkeypatch.setattr(placing, "_LARGE", 100)
+    monkeypatch.setattr(placing, "_LARGEST", 100)
     graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
     placed = doppler.place(graph, cluster="p100x4", seconds=1e-9)
     with WorkConserving().open(placed.problem) as session:
@@ -396,7 +396,7 @@ def test_within_seconds_a_large_graph_begins_with_list_schedulers(monkeypatch):
     problem = build(graph, preset(name="dgx_h100x16"))
     steps = steps_of("auto", Budget(seconds=1.0))
     kinds = [type(step) for step in placing._automatic(steps, problem, Budget(seconds=1.0))]
-    assert kinds == [PlaceOnce, KeepToHosts, InParts, *[AtOnce] * 3, AnnealFromBest]
+    assert kinds == [KeepToHosts, InParts, *[AtOnce] * 3, AnnealFromBest]
     counted = placing._automatic(steps, problem, Budget(evaluations=9))
     assert [type(step) for step in counted[:4]] == [*[AtOnce] * 3, KeepToHosts]
     assert counted[0].way == 0, "free first, as one execution may be all there is"

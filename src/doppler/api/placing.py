@@ -55,6 +55,8 @@ from doppler.warming import alone, warm_up
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
 # On graphs of more ops a few seconds of search are behind what the policy places at once.
 _LARGE = 8_000
+# Of still larger ones a list scheduler may take all seconds: then it is to be the best one.
+_LARGEST = 100_000
 _EXACT = 1e-9  # sums of the same seconds in another order differ in their last digits
 # Steps that compile something; windows compile it on problems of any size.
 _COMPILED = (PlaceAgain, InParts, AnnealFromBest, AnnealWindows)
@@ -130,7 +132,7 @@ def place(
     machine = machine.with_memory(memory_bytes)
     make_steps = _chosen(method, policy, budget)
     plans = MODES[memory] if isinstance(memory, str) else memory
-    executing = simulator_of(machine, plans) if system is None else plans.applied(system)
+    executing: Any = simulator_of(machine, plans) if system is None else plans.applied(system)
     if isinstance(model, DataflowGraph):
         graph, source = model, None
     else:
@@ -245,9 +247,8 @@ def _automatic(
 ) -> Sequence[SearchStep]:
     """The steps, on a large graph also blocks that are dealt, and what the policy places at once.
 
-    Within seconds what takes least time comes first: blocks, then ETF, which alone is what a graph
-    that is too large for the seconds gets, then all list schedulers, then a few layers for all,
-    then the policy.
+    Within seconds what takes least time comes first: blocks, then list schedulers, on the largest
+    graphs ETF before the others, then a few layers for all, then the policy.
     """
     found = suited(steps, problem)
     if problem.num_ops <= _LARGE:
@@ -257,8 +258,9 @@ def _automatic(
     if budget.seconds is None:
         return DealBlocks.before([*reversed(at_once), *found], problem)
     anneals = [isinstance(step, AnnealWindows | AnnealFromBest) for step in found].index(True)
-    first = PlaceOnce(baseline=ETF.once())
-    return DealBlocks.before([first, *found[:anneals], *at_once, *found[anneals:]], problem)
+    etf: Any = ETF.once()
+    first = [PlaceOnce(baseline=etf)] if problem.num_ops > _LARGEST else []
+    return DealBlocks.before([*first, *found[:anneals], *at_once, *found[anneals:]], problem)
 
 
 def _name(method: _Method) -> str:

@@ -113,7 +113,7 @@ class KeepToHosts:
         """See engine.SearchStep; one execution would show nothing of hosts."""
         problem = best.session.problem
         num = min(num_ways(problem), evaluations - best.confirmations)
-        baseline: Baseline = HEFT(evaluations=max(1, num))
+        baseline: Any = HEFT(evaluations=max(1, num))
         if _is_slow(baseline, problem):
             num = min(num, _FEW_WAYS)
             baseline = ETF(evaluations=max(1, num))
