@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -156,8 +157,8 @@ class Noting:
 )
 def test_parts_are_shares_and_equal_parts_of_what_these_leave(shares, evaluations, given):
     steps = [Noting(share) for share in shares]
-    nobody: Any = None
-    InParts(steps=steps).search(nobody, evaluations, np.random.default_rng(0))
+    nothing: Any = SimpleNamespace(evaluations=0)
+    InParts(steps=steps).search(nothing, evaluations, np.random.default_rng(0))
     assert [step.given[0][0] for step in steps] == given
     assert len({step.given[0][1] for step in steps}) == len(steps), "streams of their own"
 
@@ -326,7 +327,7 @@ def test_the_only_execution_is_of_what_estimates_choose():
     assert sources[1][0] == "greedy episode"
 
 
-def test_what_is_slow_on_large_graphs_is_left_out_once_there_is_a_placement(monkeypatch):
+def test_what_is_slow_on_large_graphs_is_left_out_once_anything_was_executed(monkeypatch):
     monkeypatch.setattr(NearETF, "most_ops", 10)
     step = PlaceAgain(make=NearETF)
     with WorkConserving().open(PROBLEM) as session:

@@ -18,13 +18,14 @@ from doppler.search.steps import (
     GREEDY,
     MERGED_EPISODE,
     AnnealFromBest,
+    AtOnce,
     DealBlocks,
     GreedyEpisode,
     InParts,
     KeepToHosts,
     PlaceAgain,
     PlaceOnce,
-    told_hosts,
+    ways_told,
 )
 from doppler.search.tiling import TileLayers
 from doppler.search.windows import AnnealWindows
@@ -38,6 +39,7 @@ __all__ = [
     "AnnealEstimates",
     "AnnealFromBest",
     "AnnealWindows",
+    "AtOnce",
     "BestSoFar",
     "Budget",
     "Combined",
@@ -63,5 +65,5 @@ __all__ = [
     "seeded_generator",
     "steps_of",
     "suited",
-    "told_hosts",
+    "ways_told",
 ]

@@ -210,6 +210,8 @@ class AnnealEstimates:
         anneals = steps > 0 and (session.honours_order or not is_simulated)
         each_s = 0.0
         for turn in range(min(self.at_most, evaluations // best.num_confirming)):
+            if turn and not best.has_time():
+                break
             with open_estimates_of(session) as estimates:  # real executions tell more each time
                 start = best.found
                 if self.drafts and (turn % 2 == 0 or start.placement is None or not anneals):

@@ -1,5 +1,6 @@
 """What a search is made of: baselines, a greedy episode, annealing from the best so far."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -8,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.baselines import HEFT, Annealing, Baseline, Dealing
+from doppler.baselines import ETF, HEFT, Annealing, Baseline, Dealing
 from doppler.baselines.dealing import has_blocks
 from doppler.baselines.hosts import num_ways, using_hosts
 from doppler.episode import (
@@ -70,7 +71,7 @@ class PlaceAgain:
     """A baseline with as many evaluations as there are.
 
     make: called with ``evaluations``, makes it. One that is slow on large graphs (``most_ops``) is
-    left out of larger ones once there is a placement.
+    left out of larger ones once anything was executed.
     """
 
     make: Callable[..., Baseline]
@@ -84,15 +85,17 @@ class PlaceAgain:
         num = evaluations - best.confirmations
         if num > 0:
             baseline = self.make(evaluations=num)
-            most_ops = getattr(baseline, "most_ops", np.inf)
-            if best.placement is None or best.session.problem.num_ops <= most_ops:
+            if best.evaluations == 0 or not _is_slow(baseline, best.session.problem):
                 best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class KeepToHosts:
-    """On several hosts: HEFT for each way to use them, one execution each (baselines/hosts.py)."""
+    """On several hosts: HEFT for each way to use them, one execution each (baselines/hosts.py).
+
+    On graphs too large for it ETF, for the first ways.
+    """
 
     share: Share | None = 0.1
     repeats: ClassVar[bool] = False
@@ -108,9 +111,14 @@ class KeepToHosts:
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep; one execution would show nothing of hosts."""
-        num = min(num_ways(best.session.problem), evaluations - best.confirmations)
+        problem = best.session.problem
+        num = min(num_ways(problem), evaluations - best.confirmations)
+        baseline: Any = HEFT(evaluations=max(1, num))
+        if _is_slow(baseline, problem):
+            num = min(num, _FEW_WAYS)
+            baseline = ETF(evaluations=max(1, num))
         if num > 1:
-            best.add(HEFT(evaluations=num).place(best.session, rng), HEFT.name)
+            best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
 
 
 @checked
@@ -162,8 +170,10 @@ class InParts:
     ) -> None:
         """See engine.SearchStep."""
         seeds = rng.integers(2**62, size=len(self.steps))
+        before = best.evaluations
         for step, num, seed in zip(self.steps, self._parts(evaluations), seeds, strict=True):
-            step.search(best, num, np.random.default_rng(seed), walks=walks)
+            if best.evaluations == before or best.has_time():
+                step.search(best, num, np.random.default_rng(seed), walks=walks)
 
     def _parts(self, evaluations: int) -> list[int]:
         shares = np.array([np.nan if step.share is None else step.share for step in self.steps])
@@ -215,12 +225,17 @@ class AnnealFromBest:
         best.add(result, f"{before}{_ANNEALED}" if best.placement else "annealing")
 
 
-def told_hosts(view: View) -> list[View]:
-    """The view; on several hosts also those in which all ops are on one, or on all in turn.
+def ways_told(problem: Problem) -> range:
+    """Ways to use hosts that a policy is told: on several all ops on one, and on all in turn.
 
-    Further ways to use hosts (baselines/hosts.py) were worth nothing on 36 problems of four.
+    Further ways (baselines/hosts.py) were worth nothing on 36 problems of four hosts.
     """
-    ways = range(1, min(_FEW_WAYS, num_ways(view.problem)))
+    return range(1, min(_FEW_WAYS, num_ways(problem)))
+
+
+def told_hosts(view: View) -> list[View]:
+    """The view, and those of `ways_told`."""
+    ways = ways_told(view.problem)
     return [view, *(make_view(using_hosts(view.problem, way)) for way in ways)]
 
 
@@ -256,16 +271,21 @@ class GreedyEpisode:
         """See engine.SearchStep."""
         if evaluations >= self.least * best.num_confirming:
             with open_estimates_of(best.session) as estimates:
-                found = self._best(estimates, rng)
+                found = self._best(best, estimates, rng)
             placement = Placement.make(best.session.problem, found.device, found.priority)
             best.confirm(placement, GREEDY)
 
-    def _best(self, estimates: SimulatorSession, rng: np.random.Generator) -> Placement:
+    def _best(
+        self, search: BestSoFar, estimates: SimulatorSession, rng: np.random.Generator
+    ) -> Placement:
         best_view, cost, found = self.views[0], Estimated(np.inf, np.inf, np.inf), None
+        took_s = 0.0
         known: set[tuple[int, float, bytes]] = set()
         draws = np.random.default_rng(0)
         for i in range(max(len(self.views), self.played)):
-            limit_s = limit_of(estimates, cost)
+            limit_s, begin_s = limit_of(estimates, cost), time.perf_counter()
+            if found is not None and not search.has_time(took_s):
+                break
             if i >= _SURELY_PLAYED and limit_s <= enough_s(self.views[0]):
                 break
             if i < len(self.views):
@@ -277,7 +297,9 @@ class GreedyEpisode:
             if (label := _what_is_played(view)) in known:
                 continue
             known.add(label)
-            placed, its_cost = self._played(under_limit(view, limit_s), estimates, cost, rng)
+            seen = under_limit(view, limit_s)
+            placed, its_cost = self._played(search, seen, estimates, cost, rng)
+            took_s = time.perf_counter() - begin_s
             if found is None or its_cost < cost:
                 best_view, cost, found = view, its_cost, placed
         assert found is not None
@@ -285,6 +307,7 @@ class GreedyEpisode:
 
     def _played(
         self,
+        search: BestSoFar,
         view: View,
         estimates: SimulatorSession,
         best: Estimated,
@@ -297,11 +320,40 @@ class GreedyEpisode:
             placed = self.policy.rollout(with_room(view, share), 1, 0.0, rng).placements()
             (cost,) = estimated_costs(estimates, *placed)
             found.append((cost, placed))
-            if cost.is_safe or cost.seconds >= best.cost:
+            if cost.is_safe or cost.seconds >= best.cost or not search.has_time():
                 break
             share = min(share, 1.0) / cost.used
         cost, placed = min(found, key=itemgetter(0))
         return placed, cost
+
+
+@checked
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AtOnce:
+    """A greedy episode for one way to use hosts (baselines/hosts.py).
+
+    Its views are made when it begins: of a large graph that takes as long as a list scheduler.
+    """
+
+    policy: Policy
+    way: Natural = 0
+    share: Share | None = None
+    repeats: ClassVar[bool] = False
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep."""
+        problem = best.session.problem
+        views = mergings(make_view(using_hosts(problem, self.way)))
+        played = num_to_play(problem.num_ops)
+        step = GreedyEpisode(policy=self.policy, views=views, played=played)
+        step.search(best, evaluations, rng)
+
+
+def _is_slow(baseline: Baseline, problem: Problem) -> bool:
+    """Whether one run of it on a graph of this size may take minutes."""
+    return problem.num_ops > getattr(baseline, "most_ops", np.inf)
 
 
 def _what_is_played(view: View) -> tuple[int, float, bytes]:
