@@ -241,6 +241,7 @@ class GreedyEpisode:
     least: Count = 1
     share: Share | None = None
     repeats: ClassVar[bool] = False
+    name: ClassVar[str] = GREEDY
 
     @classmethod
     def of(cls, policy: Policy, view: View, *, least: int = 1) -> Self:
@@ -256,11 +257,12 @@ class GreedyEpisode:
         """See engine.SearchStep."""
         if evaluations >= self.least * best.num_confirming:
             with open_estimates_of(best.session) as estimates:
-                found = self._best(estimates, rng)
+                found = self.chosen(estimates, rng)
             placement = Placement.make(best.session.problem, found.device, found.priority)
             best.confirm(placement, GREEDY)
 
-    def _best(self, estimates: SimulatorSession, rng: np.random.Generator) -> Placement:
+    def chosen(self, estimates: SimulatorSession, rng: np.random.Generator) -> Placement:
+        """See estimating.Chooses."""
         best_view, cost, found = self.views[0], Estimated(np.inf, np.inf, np.inf), None
         known: set[tuple[int, float, bytes]] = set()
         draws = np.random.default_rng(0)
