@@ -12,7 +12,7 @@ from hydra.utils import instantiate
 from problems import cluster_of, graph_of, random_problem
 
 from doppler.baselines import Annealing, Clustering, NearETF
-from doppler.episode import make_view, mergings
+from doppler.episode import MANY_OPS, make_view, mergings
 from doppler.errors import InputError
 from doppler.problem import build
 from doppler.resources import resource
@@ -306,6 +306,13 @@ def test_a_policy_is_asked_for_its_greedy_placements_first():
         best = BestSoFar(session=session, confirmations=0, seed=0)
         search(unseen, best, Budget(evaluations=400), np.random.default_rng(0))
         assert best.evaluations == session.evaluations == 400
+
+
+def test_of_many_ops_the_greedy_episode_is_a_draft():
+    problem = random_problem(0, num_ops=MANY_OPS + 1, num_devices=3)
+    steps = policy_steps(search_settings(), load_policy(), make_view(problem))
+    assert steps[1].greedy is steps[0]
+    assert policy_steps(search_settings(), load_policy(), make_view(PROBLEM))[1].greedy is None
 
 
 def test_the_only_execution_is_of_what_estimates_choose():

@@ -353,9 +353,9 @@ def test_what_is_not_played_out_would_not_have_been_chosen(monkeypatch, contenti
             problem = replace(problem, arrays=problem.arrays._replace(memory_bytes=room))
         found, ends = [], []
         for limited in (True, False):
-            monkeypatch.setattr("doppler.search.steps.enough_s", lambda _: 0.0)  # play them all
+            monkeypatch.setattr("doppler.search.greedy.enough_s", lambda _: 0.0)  # play them all
             if not limited:
-                monkeypatch.setattr("doppler.search.steps.limit_of", lambda *_: np.inf)
+                monkeypatch.setattr("doppler.search.greedy.limit_of", lambda *_: np.inf)
             with WorkConserving(contention=contention).open(problem) as session:
                 best = best_of(session)
                 step = GreedyEpisode.of(policy, make_view(problem))

@@ -13,19 +13,16 @@ from doppler.search.configured import (
 from doppler.search.effort import NO_EFFORT, Effort, seeded_generator
 from doppler.search.engine import Budget, SearchStep, search
 from doppler.search.estimating import AnnealEstimates, Drafts, Episodes
+from doppler.search.greedy import GREEDY, AtOnce, GreedyEpisode, ways_told
 from doppler.search.steps import (
     EPISODE,
-    GREEDY,
     MERGED_EPISODE,
     AnnealFromBest,
-    AtOnce,
     DealBlocks,
-    GreedyEpisode,
     InParts,
     KeepToHosts,
     PlaceAgain,
     PlaceOnce,
-    ways_told,
 )
 from doppler.search.tiling import TileLayers
 from doppler.search.windows import AnnealWindows
