@@ -1,29 +1,32 @@
-"""Torch modules, exported, sharded and placed: speed-up over one device, and the bound.
+"""Torch modules, exported, sharded and placed: speed-up over one device, bound, and controls.
 
-Run: ``python benchmarks/torch_modules.py [--seconds S]``. Simulated, work-conserving; nothing is
-computed, and parameters are on the meta device. *FLOP* are those of contractions and convolutions,
-beside what torch.utils.flop_counter counts for the module. The last columns are the makespans of
-the default method and of the policy of the package over that of annealing in the same time.
+Run: ``python benchmarks/torch_modules.py [--seconds 1 10] [--seeds 3]``. Simulated,
+work-conserving; nothing is computed, and parameters are on the meta device. *TFLOP* are those of
+contractions and convolutions, beside what torch.utils.flop_counter counts for the module. Then
+every method places the blocks that the default method chose, in equal seconds each: makespans over
+those of `cluster_then_anneal`, geometric means over seeds.
 
 The functions below return a module and its example inputs:
 ``python src/run.py workload=torch workload.module=benchmarks.torch_modules:transformer``.
 """
 
 import argparse
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 import doppler
+from doppler.problem import Problem
 from doppler.report.rows import format_seconds, gap_over
 
-CLUSTERS = ("p100x4", "h100x8")
-METHODS = ("auto", "policy", "annealing")
+CLUSTERS = ("p100x4", "v100x8", "h100x8", "mixed")
+CONTROL = "cluster_then_anneal"
+METHODS = ("auto", "policy", "estimates_then_anneal", "portfolio", "annealing")
 Made = tuple[nn.Module, tuple[Tensor, ...]]
 
 
@@ -121,34 +124,73 @@ FACTORIES = {
 
 
 def main() -> None:
-    """Print the table."""
+    """Print both tables as their rows are done."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of search, for each placement")
+    parser.add_argument("--seconds", type=float, nargs="*", default=[1.0, 10.0], help="of a search")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--clusters", nargs="*", default=CLUSTERS)
     options = parser.parse_args()
-    table = Table(title=f"{options.seconds:g} s of search each, method auto")
-    columns = ("module", "cluster", "ops", "TFLOP", "torch's", "one device", "makespan")
-    for column in (*columns, "speed-up", "bound", "gap", "auto/ann.", "policy/ann."):
-        table.add_column(column, justify="left" if column in columns[:2] else "right")
-    for name, factory in FACTORIES.items():
+    seeds = range(options.seeds)
+    modules: list[str] = []
+    compared: list[str] = []
+    for (name, factory), cluster in itertools.product(FACTORIES.items(), options.clusters):
         with torch.device("meta"):
             module, inputs = factory()
-        counted = count_flops(module, inputs)
-        for cluster in CLUSTERS:
-            found = {
-                method: doppler.place(module, inputs, cluster, options.seconds, method=method)
-                for method in METHODS
-            }
-            placed, annealed_s = found["auto"], found["annealing"].makespan_s
-            table.add_row(
-                *(name, cluster, f"{placed.problem.num_ops:,}"),
-                *(f"{contraction_flops(placed) / 1e12:.4f}", f"{counted / 1e12:.4f}"),
-                *map(format_seconds, (placed.single_device_s, placed.makespan_s)),
-                f"{placed.speed_up:.2f}",
-                f"{format_seconds(placed.lower_bound_s)} ({placed.bound.name})",
-                f"{gap_over(placed.lower_bound_s, placed.makespan_s):.1%}",
-                *(f"{found[method].makespan_s / annealed_s:.3f}" for method in METHODS[:2]),
+        placed = doppler.place(module, inputs, cluster, max(options.seconds))
+        modules.append(_row(name, cluster, *_described(placed, count_flops(module, inputs))))
+        print(modules[-1], flush=True)
+        for seconds in options.seconds:
+            ratios = over_control(placed.problem, seconds, seeds)
+            compared.append(_row(name, cluster, f"{seconds:g}", *(f"{r:.3f}" for r in ratios)))
+            print(compared[-1], flush=True)
+    columns = ("module", "cluster", "ops", "TFLOP", "torch's", "one device", "makespan")
+    print("", _head(*columns, "speed-up", "bound", "gap"), *modules, sep="\n")
+    print("", _head("module", "cluster", "seconds", *METHODS), *compared, sep="\n")
+
+
+def over_control(problem: Problem, seconds: float, seeds: Sequence[int]) -> list[float]:
+    """Makespans of `METHODS` over the control's, geometric means over seeds, on these blocks."""
+    logarithms = {
+        method: [
+            np.log(
+                doppler.place(
+                    problem.graph,
+                    cluster=problem.cluster,
+                    seconds=seconds,
+                    method=method,
+                    seed=seed,
+                ).makespan_s
             )
-    Console(width=160).print(table)
+            for seed in seeds
+        ]
+        for method in (CONTROL, *METHODS)
+    }
+    return [
+        float(np.exp(np.mean(logarithms[method]) - np.mean(logarithms[CONTROL])))
+        for method in METHODS
+    ]
+
+
+def _described(placed: doppler.Placed, counted: int) -> tuple[str, ...]:
+    """Cells of the first table."""
+    return (
+        f"{placed.problem.num_ops:,}",
+        f"{contraction_flops(placed) / 1e12:.4f}",
+        f"{counted / 1e12:.4f}",
+        format_seconds(placed.single_device_s),
+        format_seconds(placed.makespan_s),
+        f"{placed.speed_up:.2f}",
+        f"{format_seconds(placed.lower_bound_s)} ({placed.bound.name})",
+        f"{gap_over(placed.lower_bound_s, placed.makespan_s):.1%}",
+    )
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _head(*columns: str) -> str:
+    return _row(*columns) + "\n" + _row("---", "---", *("---:" for _ in columns[2:]))
 
 
 def count_flops(module: nn.Module, inputs: tuple[Tensor, ...]) -> int:

@@ -15,8 +15,9 @@ from torch import nn
 
 import doppler
 from doppler.api import placing
-from doppler.baselines import Clustering, RoundRobin
-from doppler.cluster import preset
+from doppler.baselines import ETF, Clustering, RoundRobin
+from doppler.cluster import host, preset
+from doppler.cluster.machine import on_hosts
 from doppler.episode import make_view, mergings
 from doppler.errors import InputError
 from doppler.executor import Threads
@@ -24,6 +25,7 @@ from doppler.graph import load_graph, synthetic
 from doppler.problem import Placement, build
 from doppler.search import (
     AnnealFromBest,
+    AtOnce,
     BestSoFar,
     Budget,
     GreedyEpisode,
@@ -239,6 +241,49 @@ def test_a_cluster_from_a_file(placed, tmp_path):
         doppler.place(graph, cluster="none.yaml", **heft)
 
 
+def test_cores_make_transfers_themselves_unless_a_system_is_told(tmp_path):
+    graph = synthetic(family="layered", num_ops=40, transfer_ratio=1.0, seed=3)
+
+    def contention(cluster="host", **options) -> str:
+        placed = doppler.place(graph, cluster=cluster, evaluations=4, **options)
+        return placed.system.contention
+
+    assert contention() == Threads.contention == "sender"
+    assert contention(system=WorkConserving()) == "fifo"
+    assert contention(system=WorkConserving(contention="engines")) == "engines"
+    assert contention(memory="offload") == "fifo"
+    cores = host(num_devices=4)
+    assert contention(cores) == "sender"
+    apart = on_hosts(cores, hosts=2, nic_bytes_per_s=1e9)
+    assert contention(apart) == "fifo"
+    assert contention("p100x4") == "fifo"
+    path = tmp_path / "cores.yaml"
+    path.write_text("_target_: doppler.cluster.host\nnum_devices: 3\n")
+    assert contention(path) == "sender"
+    with pytest.raises(InputError, match="has 2 hosts, and cores of one host send by themselves"):
+        contention(apart, system=WorkConserving(contention="sender"))
+
+
+def test_what_was_placed_on_cores_is_read_back_as_such(tmp_path):
+    graph = synthetic(family="layered", num_ops=40, transfer_ratio=1.0, seed=3)
+    placed = doppler.place(graph, cluster="host", evaluations=20)
+    loaded = doppler.Placed.load(placed.save(tmp_path / "cores"))
+    assert loaded.problem.cluster.cores
+    assert loaded.system.contention == "sender" and loaded.trace.makespan_s == placed.makespan_s
+    links = doppler.place(graph, cluster="p100x4", evaluations=20).save(tmp_path / "links")
+    assert "cores" not in (links / "cluster.json").read_text()
+
+
+def test_of_a_graph_too_large_for_the_seconds_one_list_scheduler_is_executed(monkeypatch):
+    monkeypatch.setattr(placing, "_LARGE", 100)
+    monkeypatch.setattr(placing, "_LARGEST", 100)
+    graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
+    placed = doppler.place(graph, cluster="p100x4", seconds=1e-9)
+    with WorkConserving().open(placed.problem) as session:
+        once = ETF(evaluations=1).place(session, np.random.default_rng(0))
+    assert placed.evaluations == 1 and placed.makespan_s == once.makespan_s
+
+
 def test_a_machine_of_hosts_is_placed_on_and_what_is_placed_runs_here(module):
     on_hosts = doppler.place(module, X, "ethernet_4x1", evaluations=20)
     assert on_hosts.problem.cluster.num_hosts == 4
@@ -351,9 +396,7 @@ def test_within_seconds_a_large_graph_begins_with_list_schedulers(monkeypatch):
     problem = build(graph, preset(name="dgx_h100x16"))
     steps = steps_of("auto", Budget(seconds=1.0))
     kinds = [type(step) for step in placing._automatic(steps, problem, Budget(seconds=1.0))]
-    assert kinds == [KeepToHosts, InParts, *[GreedyEpisode] * 3, AnnealFromBest]
+    assert kinds == [KeepToHosts, InParts, *[AtOnce] * 3, AnnealFromBest]
     counted = placing._automatic(steps, problem, Budget(evaluations=9))
-    assert [type(step) for step in counted[:4]] == [*[GreedyEpisode] * 3, KeepToHosts]
-    assert not counted[0].views[0].is_merged
-    able = np.isfinite(counted[0].views[0].problem.arrays.op_seconds)
-    assert able.all(), "free first, as one execution may be all there is"
+    assert [type(step) for step in counted[:4]] == [*[AtOnce] * 3, KeepToHosts]
+    assert counted[0].way == 0, "free first, as one execution may be all there is"

@@ -8,6 +8,7 @@ import torch
 from problems import cluster_of, graph_of, random_problem
 
 from doppler.episode import (
+    MANY_OPS,
     by_level,
     make_view,
     merged,
@@ -16,6 +17,7 @@ from doppler.episode import (
     next_to,
     num_to_play,
     with_room,
+    without_waiting,
 )
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
@@ -132,6 +134,27 @@ def test_the_more_ops_there_are_the_fewer_views_are_merged_and_played():
     assert num_merged[100] > 4 >= num_merged[5000] > num_merged[20_000] == 1
     numbers = [num_to_play(num_ops) for num_ops in (10, *num_ops_of)]
     assert numbers == sorted(numbers, reverse=True) and numbers[-1] == 0 < numbers[-2]
+
+
+def test_of_many_ops_none_waits_for_one_of_a_longer_path(monkeypatch):
+    # On device 1 op 2 can start at once; op 1, which is longer, waits for what device 0 makes.
+    cluster = cluster_of([1.0, 1.0], unsupported_kinds=[["b"], ["a"]])
+    view = make_view(build(graph_of([1, 10, 1], [(0, 1, 0.1)], kinds=["a", "b", "b"]), cluster))
+    policy = make_policy()
+    with torch.no_grad():
+        policy.sel_out.weight.zero_()
+        policy.sel_experts.copy_(torch.tensor([-1.0, -50.0]))  # what can start, and b_level
+
+    def order(seen):
+        return policy.rollout(seen, 1, 0.0, generator()).op[0].tolist()
+
+    assert view.problem.num_ops <= MANY_OPS and without_waiting(view) is view
+    assert order(view) == order(mergings(view)[0]) == [0, 1, 2]
+    monkeypatch.setattr("doppler.episode.merging.MANY_OPS", 2)
+    assert order(without_waiting(view)) == [0, 2, 1]
+    views = mergings(view)
+    views += [next_to(views[0], views[0], np.array([0, 1, 1]), generator(s)) for s in range(4)]
+    assert [order(one) for one in views] == [[0, 2, 1]] * len(views)
 
 
 def test_next_to_the_best_are_other_groups_and_pieces_of_what_is_on_its_devices():

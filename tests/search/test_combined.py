@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from hydra.utils import instantiate
 from problems import cluster_of, graph_of, random_problem
 
 from doppler.baselines import Annealing, Clustering, NearETF
-from doppler.episode import make_view, mergings
+from doppler.episode import MANY_OPS, make_view, mergings
 from doppler.errors import InputError
 from doppler.problem import build
 from doppler.resources import resource
@@ -156,8 +157,8 @@ class Noting:
 )
 def test_parts_are_shares_and_equal_parts_of_what_these_leave(shares, evaluations, given):
     steps = [Noting(share) for share in shares]
-    nobody: Any = None
-    InParts(steps=steps).search(nobody, evaluations, np.random.default_rng(0))
+    nothing: Any = SimpleNamespace(evaluations=0)
+    InParts(steps=steps).search(nothing, evaluations, np.random.default_rng(0))
     assert [step.given[0][0] for step in steps] == given
     assert len({step.given[0][1] for step in steps}) == len(steps), "streams of their own"
 
@@ -307,6 +308,13 @@ def test_a_policy_is_asked_for_its_greedy_placements_first():
         assert best.evaluations == session.evaluations == 400
 
 
+def test_of_many_ops_the_greedy_episode_is_a_draft():
+    problem = random_problem(0, num_ops=MANY_OPS + 1, num_devices=3)
+    steps = policy_steps(search_settings(), load_policy(), make_view(problem))
+    assert steps[1].greedy is steps[0]
+    assert policy_steps(search_settings(), load_policy(), make_view(PROBLEM))[1].greedy is None
+
+
 def test_the_only_execution_is_of_what_estimates_choose():
     steps, sources = policy_steps(search_settings(), load_policy(), make_view(PROBLEM)), []
     for evaluations in (1, 2):
@@ -326,7 +334,7 @@ def test_the_only_execution_is_of_what_estimates_choose():
     assert sources[1][0] == "greedy episode"
 
 
-def test_what_is_slow_on_large_graphs_is_left_out_once_there_is_a_placement(monkeypatch):
+def test_what_is_slow_on_large_graphs_is_left_out_once_anything_was_executed(monkeypatch):
     monkeypatch.setattr(NearETF, "most_ops", 10)
     step = PlaceAgain(make=NearETF)
     with WorkConserving().open(PROBLEM) as session:

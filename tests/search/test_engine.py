@@ -133,6 +133,12 @@ def test_confirmations_are_for_systems_whose_executions_differ():
 # --- Seconds --------------------------------------------------------------------------------------
 
 
+def on_clock(monkeypatch, clock) -> None:
+    """Searches read this clock."""
+    for module in ("engine", "best_so_far"):
+        monkeypatch.setattr(f"doppler.search.{module}.time", clock)
+
+
 @pytest.fixture
 def slow(monkeypatch):
     """A clock that advances by a given time with every execution, and by nothing else."""
@@ -144,7 +150,7 @@ def slow(monkeypatch):
             return self.now_s
 
     clock = Clock()
-    monkeypatch.setattr("doppler.search.engine.time", clock)
+    on_clock(monkeypatch, clock)
     measure = BestSoFar.confirm
 
     def confirm(self, placement):
@@ -183,6 +189,38 @@ def test_no_turn_begins_that_has_no_time_for_one_execution(slow):
     assert len(step.given) == 3 and effort.seconds == 80
 
 
+def test_no_step_begins_that_would_take_longer_than_there_is_left(slow):
+    slow.each_s = 1.0
+    for left_s, begins in ((3.0, True), (1.5, False)):
+        steps = [Noting(0.1), Noting()]
+        with WorkConserving().open(PROBLEM) as session:
+            search(steps, best_of(session), Budget(seconds=4.0 + left_s), generator())
+        assert bool(steps[1].given) == begins
+
+
+def test_parts_of_a_step_end_with_the_time_but_the_first(slow):
+    slow.each_s = 6.0
+    steps = [Noting(), Noting(), Noting()]
+    with WorkConserving().open(PROBLEM) as session:
+        best = best_of(session)
+        search([InParts(steps=steps)], best, Budget(seconds=10.0), generator())
+        assert [len(step.given) for step in steps] == [1, 0, 0]
+        InParts(steps=steps).search(best, 6, generator())
+    assert [len(step.given) for step in steps] == [2, 1, 1], "no search, no time"
+
+
+def test_what_has_found_nothing_that_fits_goes_on_a_quarter_longer(slow):
+    slow.each_s = 3.0
+    for keep, times in ((True, [1, 0, 0]), (False, [1, 1, 0])):
+        steps = [Noting(0.1), Noting(0.1), Noting(0.1)]
+        with WorkConserving().open(PROBLEM) as session:
+            best = best_of(session)
+            if not keep:
+                best._keep = lambda *found: None
+            search(steps, best, Budget(seconds=17.0), generator())
+        assert [len(step.given) for step in steps] == times
+
+
 def test_a_step_that_finds_nothing_to_do_is_not_asked_for_ever():
     steps = [Noting(uses=0)]
     with WorkConserving().open(PROBLEM) as session:
@@ -199,7 +237,7 @@ class Ticking:
 
 @pytest.mark.parametrize("step", [CLUSTER, InParts(steps=[CLUSTER, CLUSTER]), ANNEAL], ids=repr)
 def test_within_seconds_what_may_find_more_is_taken_again_with_more(step, monkeypatch):
-    monkeypatch.setattr("doppler.search.engine.time", Ticking())
+    on_clock(monkeypatch, Ticking())
     given, search_step = [], type(step).search
 
     def noted(self, best, evaluations, rng, **options):
@@ -214,7 +252,7 @@ def test_within_seconds_what_may_find_more_is_taken_again_with_more(step, monkey
 
 
 def test_within_seconds_annealing_walks_on_every_core_again_and_again(monkeypatch):
-    monkeypatch.setattr("doppler.search.engine.time", Ticking())
+    on_clock(monkeypatch, Ticking())
     monkeypatch.setattr("doppler.search.engine.os.sched_getaffinity", lambda _: {0, 1, 2})
     made, place = [], Annealing.place
     monkeypatch.setattr(
@@ -315,9 +353,9 @@ def test_what_is_not_played_out_would_not_have_been_chosen(monkeypatch, contenti
             problem = replace(problem, arrays=problem.arrays._replace(memory_bytes=room))
         found, ends = [], []
         for limited in (True, False):
-            monkeypatch.setattr("doppler.search.steps.enough_s", lambda _: 0.0)  # play them all
+            monkeypatch.setattr("doppler.search.greedy.enough_s", lambda _: 0.0)  # play them all
             if not limited:
-                monkeypatch.setattr("doppler.search.steps.limit_of", lambda *_: np.inf)
+                monkeypatch.setattr("doppler.search.greedy.limit_of", lambda *_: np.inf)
             with WorkConserving(contention=contention).open(problem) as session:
                 best = best_of(session)
                 step = GreedyEpisode.of(policy, make_view(problem))

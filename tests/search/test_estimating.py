@@ -200,6 +200,35 @@ def test_a_policys_episodes_are_drafts_as_they_are_and_merged():
         assert best.found.source == "episode, estimates"
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """What is chosen is a placement that takes little."""
+
+    name: ClassVar[str] = "chosen"
+
+    def chosen(self, search, estimates, rng):
+        return found_by(AnnealEstimates(drafts=LISTS)).found.placement
+
+
+def test_a_greedy_episode_is_drafted_in_place_of_others_until_something_was_executed():
+    asked = []
+
+    class Counting(DualPolicy):
+        def rollout(self, *args):
+            asked.append(args)
+            return super().rollout(*args)
+
+    policy = Counting(sel_hidden=4, plc_hidden=4)
+    drafts = [Episodes(policy=policy, view=make_view(PROBLEM)), Drawn()]
+    step = AnnealEstimates(drafts=drafts, greedy=Chosen(), steps=0)
+    with WorkConserving().open(PROBLEM) as session:
+        best = BestSoFar(session=session, confirmations=0, seed=0)
+        step.search(best, 1, generator())
+        assert best.found.source == "chosen" and not asked
+        step.search(best, 1, generator())
+        assert len(asked) == 1
+
+
 def test_a_step_without_drafts_goes_on_from_the_best():
     with pytest.raises(InputError, match=r"^drafts: there is none, and no placement to begin with"):
         found_by(AnnealEstimates(drafts=[], steps=0))

@@ -1,11 +1,15 @@
-"""Machines by name, or by a file that describes one."""
+"""Machines by name, or by a file that describes one, and what simulates them."""
 
 import os
 from pathlib import Path
+from typing import Any
 
 from doppler.cluster import PRESETS, Cluster, custom, host, preset
 from doppler.errors import InputError
+from doppler.executor import Threads
 from doppler.files.described import build_described
+from doppler.memory import MemoryMode, Refuse
+from doppler.simulator import WorkConserving
 
 # What a file may name without being trusted.
 _MAKERS = {f"doppler.cluster.{make.__name__}": make for make in (custom, preset, host)}
@@ -46,3 +50,13 @@ def resolve_cluster(
     if not isinstance(made, Cluster):
         raise InputError(f"{cluster}: describes a {type(made).__name__}, no cluster")
     return made
+
+
+def simulator_of(cluster: Cluster, memory: MemoryMode) -> Any:
+    """What simulates a machine unless a system is told; memory: what is done within its limits.
+
+    Cores make transfers as their executor does, but where no system can: in memory plans and
+    between hosts transfers are on links.
+    """
+    as_executed = cluster.cores and cluster.num_hosts == 1 and isinstance(memory, Refuse)
+    return memory.applied(WorkConserving(contention=Threads.contention if as_executed else "fifo"))

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from doppler.api.clusters import simulator_of
 from doppler.api.device_maps import device_map
 from doppler.api.saving import load_binding, save_binding
 from doppler.baselines import LowerBound, lower_bound
@@ -25,7 +26,6 @@ from doppler.problem import Placement, Problem, build
 from doppler.report.modules import module_lines, module_parts
 from doppler.report.relations import relation_lines
 from doppler.report.rows import format_seconds, gap_over
-from doppler.simulator import WorkConserving
 from doppler.system import System
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.trace.usage import bytes_text
@@ -178,7 +178,7 @@ class Placed:
         if found["single_device_s"] is None:
             found["single_device_s"] = float("inf")
         problem = build(load_graph(directory / "graph.json"), load_cluster(directory))
-        system: Any = MODES[mode].applied(WorkConserving())
+        system = simulator_of(problem.cluster, MODES[mode])
         return cls(
             problem=problem,
             placement=Placement.load(directory / "placement.json", problem),

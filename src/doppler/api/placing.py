@@ -9,14 +9,14 @@ import numpy as np
 from torch import nn
 from torch.export import ExportedProgram
 
-from doppler.api.clusters import resolve_cluster
+from doppler.api.clusters import resolve_cluster, simulator_of
 from doppler.api.phases import Phases
 from doppler.api.placed import Placed
-from doppler.api.splitting import single_device_s, split
-from doppler.baselines import HEFT, Baseline, Clustering, Dealing, LowerBound, lower_bound
+from doppler.api.splitting import single_device_s, split, unsplit
+from doppler.baselines import ETF, HEFT, Baseline, Clustering, Dealing, LowerBound, lower_bound
 from doppler.cluster import Cluster, MemoryBytes
-from doppler.einsum import Decomposition, lower
-from doppler.episode import make_view, mergings, num_to_play
+from doppler.einsum import Decomposition
+from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.importing import TorchProgram, as_call, import_module, load_exported
@@ -29,6 +29,7 @@ from doppler.search import (
     AnnealEstimates,
     AnnealFromBest,
     AnnealWindows,
+    AtOnce,
     BestSoFar,
     Budget,
     DealBlocks,
@@ -45,9 +46,8 @@ from doppler.search import (
     search_settings,
     steps_of,
     suited,
-    told_hosts,
+    ways_told,
 )
-from doppler.simulator import WorkConserving
 from doppler.system import System
 from doppler.warming import alone, warm_up
 
@@ -55,6 +55,8 @@ from doppler.warming import alone, warm_up
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
 # On graphs of more ops a few seconds of search are behind what the policy places at once.
 _LARGE = 8_000
+# Of still larger ones a list scheduler may take all seconds: then it is to be the best one.
+_LARGEST = 100_000
 _EXACT = 1e-9  # sums of the same seconds in another order differ in their last digits
 # Steps that compile something; windows compile it on problems of any size.
 _COMPILED = (PlaceAgain, InParts, AnnealFromBest, AnnealWindows)
@@ -109,7 +111,8 @@ def place(
             with the package (docs/pretrained.md).
         decomposition: who splits the module's ops into blocks. With auto, nothing is split where
             that is as good.
-        system: what executes placements; by default the work-conserving simulator.
+        system: what executes placements; by default the work-conserving simulator, in which cores
+            make transfers themselves, as they do, where memory is not planned, on one host.
         memory: what is done with placements that do not fit: refuse, offload to the memory of the
             host, or offload_or_recompute: what is cheaper computed again is (docs/memory.md).
         memory_bytes: of every device, or of each, instead of the machine's own.
@@ -129,7 +132,7 @@ def place(
     machine = machine.with_memory(memory_bytes)
     make_steps = _chosen(method, policy, budget)
     plans = MODES[memory] if isinstance(memory, str) else memory
-    executing: Any = plans.applied(WorkConserving() if system is None else system)
+    executing: Any = simulator_of(machine, plans) if system is None else plans.applied(system)
     if isinstance(model, DataflowGraph):
         graph, source = model, None
     else:
@@ -138,9 +141,9 @@ def place(
         graph = split(source.program, machine, decomposition, phases, plans)
     problem, bound, single_s = _priced(graph, source, machine, executing, phases)
     enough_s = bound.seconds * (1.0 + _EXACT)
-    best, evaluations = _search(
-        make_steps(problem), problem, executing, budget, phases, seed, enough_s
-    )
+    with phases.timed("search"):
+        steps = make_steps(problem)
+    best, evaluations = _search(steps, problem, executing, budget, phases, seed, enough_s)
     return Placed(
         problem=problem,
         placement=best.placement,
@@ -180,8 +183,8 @@ def _priced(
     """The problem, what no placement undercuts, and what one device takes with nothing split."""
     with phases.timed("price"):
         problem = build(graph, machine)
-        whole = graph if source is None else lower(source.program, {})
-        one_s = single_device_s(whole, machine, system)
+        whole = problem if source is None else unsplit(source.program, machine)
+        one_s = np.inf if whole is None else single_device_s(whole, system)
         return problem, lower_bound(problem, streams=system.streams), one_s
 
 
@@ -244,20 +247,20 @@ def _automatic(
 ) -> Sequence[SearchStep]:
     """The steps, on a large graph also blocks that are dealt, and what the policy places at once.
 
-    Within seconds what takes least time comes first: blocks, then list schedulers, then a few
-    layers for all, then the policy.
+    Within seconds what takes least time comes first: blocks, then list schedulers, on the largest
+    graphs ETF before the others, then a few layers for all, then the policy.
     """
     found = suited(steps, problem)
     if problem.num_ops <= _LARGE:
         return found
-    policy, (free, *told) = load_policy(), told_hosts(make_view(problem))
-    views = [*told, free]  # what is told hosts takes half the time
-    played = num_to_play(problem.num_ops)
-    at_once = [GreedyEpisode(policy=policy, views=mergings(seen), played=played) for seen in views]
+    policy, ways = load_policy(), [*ways_told(problem), 0]  # what is told hosts takes half the time
+    at_once = [AtOnce(policy=policy, way=way) for way in ways]
     if budget.seconds is None:
         return DealBlocks.before([*reversed(at_once), *found], problem)
     anneals = [isinstance(step, AnnealWindows | AnnealFromBest) for step in found].index(True)
-    return DealBlocks.before([*found[:anneals], *at_once, *found[anneals:]], problem)
+    etf: Any = ETF.once()
+    first = [PlaceOnce(baseline=etf)] if problem.num_ops > _LARGEST else []
+    return DealBlocks.before([*first, *found[:anneals], *at_once, *found[anneals:]], problem)
 
 
 def _name(method: _Method) -> str:
@@ -270,7 +273,7 @@ def _name(method: _Method) -> str:
 
 def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     """Compile what the steps run, so that no second of the search goes there."""
-    policies = [step.policy for step in steps if isinstance(step, GreedyEpisode)]
+    policies = [step.policy for step in steps if isinstance(step, GreedyEpisode | AtOnce)]
     baselines: list[Any] = [step.baseline for step in steps if isinstance(step, PlaceOnce)]
     others = [step for step in steps if isinstance(step, _COMPILED)]
     estimates = [_without_policy(step) for step in steps if isinstance(step, AnnealEstimates)]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
+from doppler.api.clusters import simulator_of
 from doppler.api.phases import Phases
 from doppler.baselines import HEFT, Clustering, Judge, SingleDevice
 from doppler.cluster import Cluster
@@ -16,7 +17,6 @@ from doppler.importing import check_memory
 from doppler.memory import MemoryMode, Refuse
 from doppler.problem import Problem, build
 from doppler.resources import resource
-from doppler.simulator import WorkConserving
 from doppler.system import System
 from doppler.warming import warm_up
 
@@ -48,7 +48,7 @@ def split(
         with phases.timed("split"):
             return lower(program, made.splits(program, cluster.num_devices))
     with phases.timed("compile", counts=False):
-        simulator: Any = memory.applied(WorkConserving())
+        simulator = simulator_of(cluster, memory)
         listed = [HEFT(evaluations=1)] if cluster.num_hosts > 1 else []  # of a judge
         warm_up(simulator, [Clustering(evaluations=1), *listed])
     with phases.timed("split"):
@@ -77,15 +77,19 @@ class _QuickJudge:
         graph = problem.graph
         most = _JUDGED // (graph.num_ops + graph.num_edges)
         baseline: Any = Clustering(evaluations=min(self.evaluations, max(most, _LEAST_JUDGED)))
-        simulator: Any = self.memory.applied(WorkConserving())
+        simulator = simulator_of(problem.cluster, self.memory)
         return Judge(baseline=baseline, system=simulator)(problem)
 
 
-def single_device_s(graph: DataflowGraph, cluster: Cluster, system: System) -> float:
-    """Makespan on one device; inf where that has too little memory."""
+def unsplit(program: Program, cluster: Cluster) -> Problem | None:
+    """The module with nothing split; None where the machine has no room for it."""
     try:
-        problem = build(graph, cluster)
+        return build(lower(program, {}), cluster)
     except InputError:
-        return np.inf
+        return None
+
+
+def single_device_s(problem: Problem, system: System) -> float:
+    """Makespan on one device; inf where that has too little memory."""
     with system.open(problem) as session:
         return SingleDevice().place(session, np.random.default_rng(0)).makespan_s

@@ -18,6 +18,9 @@ from doppler.system import Session
 
 # Placements of a batch: a batch of large graphs is to fit in memory. Even: see list_scheduling.
 _BATCH = 64
+# Ops of the largest graphs of which searches ask list schedulers that look at all gaps of a device,
+# or may look at all ready ops: of some larger ones a run takes minutes.
+MOST_OPS = 100_000
 
 
 class ListDecisions(NamedTuple):

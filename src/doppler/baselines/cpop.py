@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.baselines.best_of_runs import ListDecisions, ListScheduler, in_order_of_start
+from doppler.baselines.best_of_runs import MOST_OPS, ListDecisions, ListScheduler, in_order_of_start
 from doppler.baselines.levels import b_levels, t_levels
 from doppler.baselines.list_scheduling import schedule_ops, tie_seconds
 from doppler.options import checked
@@ -32,6 +32,7 @@ class CPOP(ListScheduler):
     """
 
     name: ClassVar[str] = "cpop"
+    most_ops: ClassVar[int] = MOST_OPS
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """See ListScheduler."""

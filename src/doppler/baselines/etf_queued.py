@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from doppler.baselines.best_of_runs import ListDecisions, ListScheduler, make_decisions
+from doppler.baselines.best_of_runs import MOST_OPS, ListDecisions, ListScheduler, make_decisions
 from doppler.baselines.earliest import (
     UNSURE,
     first_candidate,
@@ -52,6 +52,7 @@ class QueuedETF(ListScheduler):
     """
 
     name: ClassVar[str] = "etf_queued"
+    most_ops: ClassVar[int] = MOST_OPS
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """See ListScheduler."""

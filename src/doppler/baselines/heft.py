@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from doppler.baselines.best_of_runs import ListDecisions, ListScheduler, in_order_of_start
+from doppler.baselines.best_of_runs import MOST_OPS, ListDecisions, ListScheduler, in_order_of_start
 from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import schedule_ops
 from doppler.options import checked
@@ -27,6 +27,7 @@ class HEFT(ListScheduler):
     """
 
     name: ClassVar[str] = "heft"
+    most_ops: ClassVar[int] = MOST_OPS
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """See ListScheduler."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.baselines.best_of_runs import ListDecisions, ListScheduler, in_order_of_start
+from doppler.baselines.best_of_runs import MOST_OPS, ListDecisions, ListScheduler, in_order_of_start
 from doppler.baselines.list_scheduling import schedule_ops
 from doppler.compiled import compiled
 from doppler.graph.levels import topological_order
@@ -35,6 +35,7 @@ class PEFT(ListScheduler):
     """
 
     name: ClassVar[str] = "peft"
+    most_ops: ClassVar[int] = MOST_OPS
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
         """See ListScheduler."""

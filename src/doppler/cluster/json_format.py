@@ -11,7 +11,7 @@ from doppler.cluster.device import Device, Efficiency
 from doppler.cluster.machine import Cluster
 from doppler.errors import InputError
 from doppler.files import read_json
-from doppler.files.values import read_object
+from doppler.files.values import read_flag, read_object
 from doppler.graph.formats import write_atomically
 
 _FILE = "cluster.json"
@@ -19,6 +19,8 @@ _FILE = "cluster.json"
 _OF_HOSTS = ("hosts", "nics", "nic_bytes_per_s", "nic_latency_s")
 # Older files lack it.
 _OF_HOST_MEMORY = ("host_bytes_per_s", "host_latency_s")
+# Said where it is so.
+_OF_CORES = ("cores",)
 
 
 def save_cluster(cluster: Cluster, directory: Path) -> None:
@@ -26,6 +28,8 @@ def save_cluster(cluster: Cluster, directory: Path) -> None:
     data = {key: _plain(value) for key, value in asdict(cluster).items()}
     if cluster.hosts is None:
         data = {key: value for key, value in data.items() if key not in _OF_HOSTS}
+    if not cluster.cores:
+        del data["cores"]
     write_atomically(directory / _FILE, json.dumps(data, indent=1) + "\n")
 
 
@@ -37,13 +41,14 @@ def load_cluster(directory: Path) -> Cluster:
     """
     path = directory / _FILE
     try:
-        optional = (*_OF_HOSTS, *_OF_HOST_MEMORY)
+        optional = (*_OF_HOSTS, *_OF_HOST_MEMORY, *_OF_CORES)
         known = [one.name for one in fields(Cluster) if one.name not in optional]
         row = read_object(read_json(path), "", known, optional)
         row["devices"] = tuple(map(_device, row["devices"]))
         for key in ("bytes_per_s", "latency_s"):
             row[key] = np.array(row[key], dtype=np.float64)
             row[key][np.isnan(row[key])] = np.inf
+        read_flag(row.get("cores", False), "cores")
         for key in ("nic_bytes_per_s", "host_bytes_per_s"):
             if row.get(key, 0) is None:
                 row[key] = np.inf

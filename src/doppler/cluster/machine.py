@@ -39,7 +39,8 @@ class Cluster:
     hosts: [D] the host of each device, numbered from 0; None: one. nics: interfaces of a host, each
     for one transfer at a time in either direction. nic_bytes_per_s, nic_latency_s: of an interface,
     in either direction; on one host nothing of interfaces counts. host_bytes_per_s, host_latency_s:
-    of the way between each device and its host's memory, one of its own in either direction.
+    of the way between each device and its host's memory, one of its own in either direction. cores:
+    whether devices are cores, which make copies themselves; `doppler.place` simulates them so.
 
     Raises:
         InputError: no device, a matrix of another shape, a link or interface without bandwidth, a
@@ -57,6 +58,7 @@ class Cluster:
     nic_latency_s: float = 0.0
     host_bytes_per_s: float = HOST_BYTES_PER_S
     host_latency_s: float = HOST_LATENCY_S
+    cores: bool = False
 
     def __post_init__(self) -> None:
         num, where = len(self.devices), f"cluster {self.name!r}"

@@ -55,6 +55,7 @@ def host(
         connected(name=name, devices=devices, link=link),
         host_bytes_per_s=way.bytes_per_s if host_bytes_per_s is None else host_bytes_per_s,
         host_latency_s=way.latency_s if host_latency_s is None else host_latency_s,
+        cores=device_type == "cpu",
     )
 
 

@@ -8,6 +8,7 @@ from doppler.episode.features import (
 )
 from doppler.episode.heuristic import advice
 from doppler.episode.merging import (
+    MANY_OPS,
     by_level,
     enough_s,
     merged,
@@ -17,6 +18,7 @@ from doppler.episode.merging import (
     num_to_play,
     under_limit,
     with_room,
+    without_waiting,
 )
 from doppler.episode.process import Episode, make_episode
 from doppler.episode.view import OP_FEATURES, View, make_view
@@ -24,6 +26,7 @@ from doppler.episode.view import OP_FEATURES, View, make_view
 __all__ = [
     "DEVICE_FEATURES",
     "DEVICE_GROUP_FEATURES",
+    "MANY_OPS",
     "OP_FEATURES",
     "SEL_FEATURES",
     "SEL_GROUP_FEATURES",
@@ -41,4 +44,5 @@ __all__ = [
     "num_to_play",
     "under_limit",
     "with_room",
+    "without_waiting",
 ]

@@ -54,7 +54,7 @@ def sel_experts(p, w, e, count, out):
         highest = max(highest, w.b_level[v])
     for i in range(count):
         v = e.candidates[i]
-        out[i, 0] = min((e.key[v] - first) / w.mean_op_s, _MOST)
+        out[i, 0] = w.start_counts * min((e.key[v] - first) / w.mean_op_s, _MOST)
         out[i, 1] = w.level_counts * np.log1p((highest - w.b_level[v]) / w.mean_op_s)
 
 

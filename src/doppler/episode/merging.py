@@ -19,8 +19,10 @@ _ROOMS = (0.5, 1.0)
 # a device has that it may have at most; where moving costs most, shares of several devices.
 _WEIGHTS, _CAPS, _HEAVY_LOAD = (1.0, 2.0, 4.0, 8.0), (4.0, 16.0), 0.35
 _SHARES = (1.0, 2.0, 4.0)
-# Of graphs of more ops: four of them, weights and shares; of still larger ones a weight and a cap.
-_SMALL, _OF_LARGE = 1024, ((1.0, _HEAVY_LOAD), (1.0, 1.0), (4.0, 2.0), (8.0, 4.0))
+# Graphs of more ops are placed without waiting, and merged in fewer ways.
+MANY_OPS = 1024
+# Of these: four of them, weights and shares; of still larger ones a weight and a cap.
+_OF_LARGE = ((1.0, _HEAVY_LOAD), (1.0, 1.0), (4.0, 2.0), (8.0, 4.0))
 _LARGE, _OF_LARGEST = 1 << 14, (8.0, 16.0)
 # Views to play of one problem: as many as have so many ops together.
 _MOST_PLAYED, _FEWEST, _MOST = 6_144, 6, 40
@@ -28,6 +30,8 @@ _MOST_PLAYED, _FEWEST, _MOST = 6_144, 6, 40
 _TO_WIN = 0.06
 # Times that b_levels count where an episode is to keep to them.
 _BY_LEVEL = 4.0
+# Times that starts count where none is to come before one that is sooner.
+_WITHOUT_WAITING = 1_000.0
 # Of what is tried next to the best so far: standard deviations of logarithms of its weight and its
 # cap, and of those of edges; how often these are drawn; how often it counts b_levels otherwise.
 _STEP, _JITTER, _JITTERS, _OTHER_COUNTS = 0.5, 0.3, 0.7, 0.125
@@ -68,15 +72,17 @@ def mergings(view: View) -> list[View]:
 
     Which of them is best depends on the graph: whoever places decides by what comes of each, and
     goes on from there (`next_to`). Weights and caps are in units of the mean op, or of the mean
-    work of a device, so that they mean the same on graphs of any size.
+    work of a device, so that they mean the same on graphs of any size. Of many ops no
+    episode waits.
     """
+    view = without_waiting(view)
     mean_op_s, share_s = view.arrays.mean_op_s, _fair_share_s(view)
     num_ops, views = view.problem.num_ops, [view]
     if num_ops <= _LARGE:
         views.append(by_level(view))
     loads = _OF_LARGE if num_ops <= _LARGE else ()
     caps = (_OF_LARGEST,) if num_ops > _LARGE else ()
-    if num_ops <= _SMALL:
+    if num_ops <= MANY_OPS:
         caps, loads = tuple(product(_WEIGHTS, _CAPS)), tuple(product(_WEIGHTS, _SHARES))
     limits = [(weight, min(cap * mean_op_s, _HEAVY_LOAD * share_s)) for weight, cap in caps]
     limits += [(weight, load * share_s) for weight, load in loads]
@@ -106,6 +112,18 @@ def by_level(view: View) -> View:
     """The same groups, but ops of large b_level come first rather than those that can start."""
     counts = 1.0 if view.arrays.level_counts > 1.0 else _BY_LEVEL
     return replace(view, arrays=view.arrays._replace(level_counts=counts))
+
+
+def without_waiting(view: View) -> View:
+    """The same, but of many ops the one that can start first comes first, whatever its b_level.
+
+    Where a device waits for a longer path a work-conserving system begins another op, and what was
+    waited for is late. Of thousands some other one is nearly always ready: episodes that wait are
+    estimated up to 10% shorter than they take. Smaller graphs are no better without waiting.
+    """
+    if view.problem.num_ops <= MANY_OPS:
+        return view
+    return replace(view, arrays=view.arrays._replace(start_counts=_WITHOUT_WAITING))
 
 
 def with_room(view: View, share: float) -> View:

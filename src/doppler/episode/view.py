@@ -74,6 +74,7 @@ class ViewArrays(NamedTuple):
     mean_op_s: float
     tie_s: float  # times that differ by less are tied
     level_counts: float  # times what a policy's experts make of b_levels, see merging.by_level
+    start_counts: float  # the same of starts, see merging.without_waiting
     least_s: FloatArray  # [V] of each op, on the device that runs it fastest
     least_work_s: float  # of all together
     least_after_s: FloatArray  # [V] of the longest path behind each op, nothing moved
@@ -215,6 +216,7 @@ def _arrays(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> ViewAr
         mean_op_s=float(problem.mean_op_seconds.mean()) or 1.0,
         tie_s=tie_seconds(levels.b_level),
         level_counts=1.0,
+        start_counts=1.0,
         least_s=least_V,
         least_work_s=float(least_V.sum()),
         least_after_s=least_path_V - least_V,

@@ -83,6 +83,7 @@ class Threads(_Executor):
 
     queue: _Queue = "priority"
     name: ClassVar[str] = "threads"
+    contention: ClassVar[Contention] = "sender"
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
         """A session for one problem; waits while another process uses the devices.
@@ -93,7 +94,7 @@ class Threads(_Executor):
             InputError: the graph does not say what its ops compute, an input is missing or does
                 not fit, there is too little memory, or an op fails.
         """
-        rules = ExecutionRules(queue=self.queue, contention="sender")
+        rules = ExecutionRules(queue=self.queue, contention=self.contention)
         return self._open(problem, rules, Cores(problem.num_devices), inputs)
 
 
@@ -197,7 +198,7 @@ def contention_of(executor: str) -> Contention:
     """What transfers wait for on an executor, given as its ``_target_``; see ExecutionRules."""
     name, on_cores = executor.rpartition(".")[2], host_device_type(executor) == "cpu"
     is_threads = on_cores and name in (Threads.__name__, automatic.__name__)
-    return "sender" if is_threads else "fifo"
+    return Threads.contention if is_threads else "fifo"
 
 
 def num_host_devices(executor: str, devices: str = "cores") -> int:

@@ -13,18 +13,16 @@ from doppler.search.configured import (
 from doppler.search.effort import NO_EFFORT, Effort, seeded_generator
 from doppler.search.engine import Budget, SearchStep, search
 from doppler.search.estimating import AnnealEstimates, Drafts, Episodes
+from doppler.search.greedy import GREEDY, AtOnce, GreedyEpisode, ways_told
 from doppler.search.steps import (
     EPISODE,
-    GREEDY,
     MERGED_EPISODE,
     AnnealFromBest,
     DealBlocks,
-    GreedyEpisode,
     InParts,
     KeepToHosts,
     PlaceAgain,
     PlaceOnce,
-    told_hosts,
 )
 from doppler.search.tiling import TileLayers
 from doppler.search.windows import AnnealWindows
@@ -38,6 +36,7 @@ __all__ = [
     "AnnealEstimates",
     "AnnealFromBest",
     "AnnealWindows",
+    "AtOnce",
     "BestSoFar",
     "Budget",
     "Combined",
@@ -63,5 +62,5 @@ __all__ = [
     "seeded_generator",
     "steps_of",
     "suited",
-    "told_hosts",
+    "ways_told",
 ]

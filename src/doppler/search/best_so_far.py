@@ -3,8 +3,9 @@
 Shape suffixes: B placements, V ops.
 """
 
+import time
 from collections.abc import Callable, Sequence
-from math import isqrt
+from math import inf, isqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +67,9 @@ class BestSoFar:
     session: the system. confirmations: where two executions of a placement may differ, those whose
     mean is what it counts; their draws are the same for all placements. 0: its one execution
     counts, however lucky; elsewhere it always does. seed: of these draws. on_best: told of every
-    new best placement and its seconds. evaluations: executions before this.
+    new best placement and its seconds. evaluations: executions before this. until_s, at_last_s: by
+    time.perf_counter() when a search within seconds is to end that has a placement, and that has
+    none.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class BestSoFar:
         self.confirmations = confirmations if confirmations and session.is_random else 0
         self.evaluations = evaluations
         self.found = NOTHING
+        self.until_s = self.at_last_s = inf
         self._seed = seed
         self._on_best = on_best
 
@@ -113,6 +117,11 @@ class BestSoFar:
     def seconds(self) -> float:
         """What it counts; inf if there is none."""
         return self.found.seconds
+
+    def has_time(self, seconds: float = 0.0) -> bool:
+        """Whether the search may go on with what takes so long: where not, steps break off."""
+        until_s = self.at_last_s if self.placement is None else self.until_s
+        return time.perf_counter() + seconds < until_s
 
     @property
     def num_confirming(self) -> int:

@@ -10,7 +10,7 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Annealing
-from doppler.episode import View
+from doppler.episode import MANY_OPS, View
 from doppler.errors import InputError
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED, load_policy_weights
@@ -18,7 +18,8 @@ from doppler.resources import resource
 from doppler.search.combined import suited
 from doppler.search.engine import Budget, SearchStep
 from doppler.search.estimating import Episodes
-from doppler.search.steps import GreedyEpisode, PlaceAgain, PlaceOnce
+from doppler.search.greedy import GreedyEpisode
+from doppler.search.steps import PlaceAgain, PlaceOnce
 
 # What the method "auto" is: a file of conf/baseline.
 _AUTO = "portfolio"
@@ -84,15 +85,24 @@ def policy_steps(settings: DictConfig, policy: Policy, view: View) -> Sequence[S
         view: of the problem.
     """
     greedy = GreedyEpisode.of(policy, view, least=2)
-    rest = [estimates_step(settings, policy, view), instantiate(settings.anneal)]
+    rest = [estimates_step(settings, policy, view, greedy), instantiate(settings.anneal)]
     return [greedy, *suited(rest, view.problem)]
 
 
-def estimates_step(settings: DictConfig, policy: Policy, view: View) -> SearchStep:
-    """The second of `policy_steps`, which one execution is enough for."""
+def estimates_step(
+    settings: DictConfig, policy: Policy, view: View, greedy: GreedyEpisode | None = None
+) -> SearchStep:
+    """The second of `policy_steps`, which one execution is enough for.
+
+    Of many ops a greedy episode of the best groups is worth more than several that are drawn, and
+    takes less time; it is made here where it is not given.
+    """
     episodes = [Episodes(policy=policy, view=view, merged=merged) for merged in (False, True)]
     drafts = [*episodes, *instantiate(settings.drafts, _convert_="all")]
-    return instantiate(settings.estimates)(drafts=drafts)
+    if view.problem.num_ops <= MANY_OPS:
+        return instantiate(settings.estimates)(drafts=drafts)
+    greedy = greedy or GreedyEpisode.of(policy, view)
+    return instantiate(settings.estimates)(drafts=drafts, greedy=greedy)
 
 
 def load_policy(weights: str | Path = PRETRAINED) -> Policy:

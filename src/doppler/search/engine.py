@@ -18,6 +18,9 @@ from doppler.search.effort import Effort
 # may have; the share of its time left that it gets; and the share of its time below which another
 # turn is not worth it.
 _FIRST, _GROWTH, _PART, _REST = 4, 8, 0.7, 0.03
+# Executions of the steps so far that any step takes as long as, at least; and how many times its
+# seconds a search may last that has found nothing that fits.
+_LEAST, _HOPE = 2, 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,7 @@ def search(
     With a budget of evaluations, each step is taken once, and no more is executed than allowed;
     equal generators find equal placements. How much a second is worth depends on the graph and on
     the machine: within seconds a step is begun small, timed, and repeated with most of its time.
+    What would take longer than there is left is not begun, but something is always executed.
 
     Args:
         steps: a step without a share takes what is left by those before it.
@@ -105,7 +109,9 @@ def search(
         InputError: shares that are more than the budget.
     """
     check_shares(steps)
-    begin_s, before = time.perf_counter(), best.evaluations
+    begin_s, before, each_s = time.perf_counter(), best.evaluations, 0.0
+    if budget.seconds is not None:
+        best.until_s, best.at_last_s = begin_s + budget.seconds, begin_s + _HOPE * budget.seconds
     for step in steps:
         share = 1.0 if step.share is None else step.share
         if budget.evaluations is not None:
@@ -114,10 +120,13 @@ def search(
             step.search(best, min(left, max(num, math.ceil(share))), rng)
         elif budget.seconds is not None:
             left_s = budget.seconds - (time.perf_counter() - begin_s)
-            if best.placement is None or (left_s > 0 and best.seconds > enough_s):
-                _repeat(step, best, min(left_s, share * budget.seconds), rng, enough_s)
+            is_first = best.placement is None and best.evaluations == before
+            if is_first or (best.has_time(_LEAST * each_s) and best.seconds > enough_s):
+                took_s = _repeat(step, best, min(left_s, share * budget.seconds), rng, enough_s)
+                each_s = max(each_s, took_s)
         if after is not None:
             after(step)
+    best.until_s = best.at_last_s = math.inf
     return Effort(best.evaluations - before, time.perf_counter() - begin_s)
 
 
@@ -127,17 +136,20 @@ def _repeat(
     seconds: float,
     rng: np.random.Generator,
     enough_s: float,
-) -> None:
-    """Search again and again, each time for most of the time that is left."""
+) -> float:
+    """Search again and again, each time for most of the time that is left.
+
+    Returns seconds of an execution in the last of these turns; 0 of a step that executes once,
+    which says nothing of what others take.
+    """
     until_s = time.perf_counter() + seconds
     num, walks = _FIRST * best.num_confirming, len(os.sched_getaffinity(0))
     while True:
         begin_s, before = time.perf_counter(), best.evaluations
         step.search(best, num, rng, walks=walks)
         now_s, used = time.perf_counter(), best.evaluations - before
-        if not step.repeats or used == 0 or best.seconds <= enough_s:
-            return
-        each_s, left_s = (now_s - begin_s) / used, until_s - now_s
-        if left_s < _REST * seconds or left_s * _PART < each_s:
-            return
+        each_s, left_s = (now_s - begin_s) / max(1, used), until_s - now_s
+        ends = not step.repeats or used == 0 or best.seconds <= enough_s
+        if ends or left_s < _REST * seconds or left_s * _PART < each_s:
+            return each_s if used > best.num_confirming else 0.0
         num = min(_GROWTH * num, int(left_s * _PART / each_s))

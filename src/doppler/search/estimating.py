@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from doppler.baselines import Annealing, TaughtPlacement, placements_of_steps
 from doppler.baselines.hosts import num_ways
-from doppler.episode import View, merged_at_random
+from doppler.episode import View, merged_at_random, without_waiting
 from doppler.errors import InputError
 from doppler.memory import PlanningSession
 from doppler.options import Count, Natural, Positive, Share, checked
@@ -52,6 +52,18 @@ class Drafts(Protocol):
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Devices and priorities of ``num`` placements, [B, V] each."""
+        ...
+
+
+class Chooses(Protocol):
+    """What plays many placements and keeps one: a policy's greedy episodes of several views."""
+
+    name: ClassVar[str]
+
+    def chosen(
+        self, search: BestSoFar, estimates: SimulatorSession, rng: np.random.Generator
+    ) -> Placement:
+        """The one that is estimated to take least, of what the search has time for."""
         ...
 
 
@@ -159,10 +171,11 @@ class Episodes:
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """See Drafts; ``problem`` is the view's."""
+        view = without_waiting(self.view)
         if not self.merged:
-            return self.policy.rollout(self.view, num, None, rng).placements()
+            return self.policy.rollout(view, num, None, rng).placements()
         drawn = [
-            self.policy.rollout(merged_at_random(self.view, rng), 1, None, rng).placements()
+            self.policy.rollout(merged_at_random(view, rng), 1, None, rng).placements()
             for _ in range(num)
         ]
         device_BV, priority_BV = map(np.concatenate, zip(*drawn, strict=True))
@@ -180,8 +193,9 @@ class AnnealEstimates:
     does annealing, and what was learned of the devices may have two of them, or two hosts,
     exchanged before.
 
-    drafts: kinds of them; none: it always begins with the best placement so far. steps: of
-    annealing before each execution; fewer on large graphs. at_most: executions of one turn. hot,
+    drafts: kinds of them; none: it always begins with the best placement so far. greedy: what is
+    drafted in place of episodes as long as nothing was executed. steps: of annealing before each
+    execution; fewer on large graphs. at_most: executions of one turn. hot,
     cold, devices: see baselines.Annealing.
 
     Source: searching a cheap model of an expensive objective before each evaluation of it, as
@@ -190,6 +204,7 @@ class AnnealEstimates:
     """
 
     drafts: Sequence[Drafts]
+    greedy: Chooses | None = None
     steps: Natural = 2500
     at_most: Count = 64
     hot: Positive = 0.02
@@ -210,10 +225,12 @@ class AnnealEstimates:
         anneals = steps > 0 and (session.honours_order or not is_simulated)
         each_s = 0.0
         for turn in range(min(self.at_most, evaluations // best.num_confirming)):
+            if turn and not best.has_time():
+                break
             with open_estimates_of(session) as estimates:  # real executions tell more each time
                 start = best.found
                 if self.drafts and (turn % 2 == 0 or start.placement is None or not anneals):
-                    start = self._draft(estimates, turn == 0, rng)
+                    start = self._draft(best, estimates, turn == 0, rng)
                 if not is_simulated and start.placement is not None:
                     start = start._replace(
                         placement=_exchanged(estimates, start.placement, fewest, rng)
@@ -232,15 +249,25 @@ class AnnealEstimates:
                 lasting = int((time.perf_counter() - begin_s) / each_s)
                 steps = min(max(fewest, lasting), _MOST_STEPS)
 
-    def _draft(self, estimates: SimulatorSession, first: bool, rng: np.random.Generator) -> Found:
+    def _draft(
+        self, best: BestSoFar, estimates: SimulatorSession, first: bool, rng: np.random.Generator
+    ) -> Found:
         """Of new drafts of each kind, for each way to use hosts, the best by estimates."""
-        problem = estimates.problem
+        problem, kinds = estimates.problem, self.drafts
         num = num_ways(problem)
         if first:
             num *= max(1, min(_AT_FIRST, _MOST_DRAFTED // (num * problem.num_ops)))
-        drawn = [kind.draw(problem, num, rng) for kind in self.drafts]
-        placement, best = best_by_estimates(estimates, drawn)
-        return Found(placement, np.inf, self.drafts[best // num].name)
+        greedy = self.greedy if best.placement is None else None
+        if greedy is not None:
+            kinds = [kind for kind in kinds if not isinstance(kind, Episodes)]
+        drawn = [kind.draw(problem, num, rng) for kind in kinds]
+        names = [kind.name for kind in kinds for _ in range(num)]
+        if greedy is not None:
+            chosen = greedy.chosen(best, estimates, rng)
+            drawn.append((chosen.device[None], chosen.priority[None]))
+            names.append(greedy.name)
+        placement, index = best_by_estimates(estimates, drawn)
+        return Found(placement, np.inf, names[index])
 
     def _annealed(
         self,

@@ -1,51 +1,25 @@
-"""What a search is made of: baselines, a greedy episode, annealing from the best so far."""
+"""What a search is made of: baselines, blocks dealt, annealing from the best so far."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from doppler.baselines import HEFT, Annealing, Baseline, Dealing
+from doppler.baselines import ETF, HEFT, Annealing, Baseline, Dealing
 from doppler.baselines.dealing import has_blocks
-from doppler.baselines.hosts import num_ways, using_hosts
-from doppler.episode import (
-    View,
-    enough_s,
-    make_view,
-    mergings,
-    next_to,
-    num_to_play,
-    under_limit,
-    with_room,
-)
+from doppler.baselines.hosts import num_ways
 from doppler.errors import InputError
-from doppler.options import Count, Natural, Positive, Share, checked
-from doppler.policies import Policy
-from doppler.problem import Placement, Problem
+from doppler.options import Positive, Share, checked
+from doppler.problem import Problem
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep, check_shares
-from doppler.search.estimating import (
-    AnnealEstimates,
-    Estimated,
-    NotesTimes,
-    estimated_costs,
-    limit_of,
-    open_estimates_of,
-)
-from doppler.simulator import SimulatorSession
+from doppler.search.estimating import AnnealEstimates, NotesTimes
+from doppler.search.greedy import ways_told
 
 # Sources of what a policy finds (best_so_far.Found), and of what annealing makes better.
-EPISODE, MERGED_EPISODE, GREEDY = "episode", "merged episode", "greedy episode"
+EPISODE, MERGED_EPISODE = "episode", "merged episode"
 _ANNEALED = ", annealing"
-# Ways to use hosts where all are not worth their time: freely, one host, all hosts in turn.
-_FEW_WAYS = 3
-# Greedy episodes of a view at most: where one does not fit, the next fills less of the memory.
-_TRIES = 3
-# Views that a greedy episode is played of even where the first is close to a lower bound.
-_SURELY_PLAYED = 4
 
 
 @checked
@@ -70,7 +44,7 @@ class PlaceAgain:
     """A baseline with as many evaluations as there are.
 
     make: called with ``evaluations``, makes it. One that is slow on large graphs (``most_ops``) is
-    left out of larger ones once there is a placement.
+    left out of larger ones once anything was executed.
     """
 
     make: Callable[..., Baseline]
@@ -84,15 +58,17 @@ class PlaceAgain:
         num = evaluations - best.confirmations
         if num > 0:
             baseline = self.make(evaluations=num)
-            most_ops = getattr(baseline, "most_ops", np.inf)
-            if best.placement is None or best.session.problem.num_ops <= most_ops:
+            if best.evaluations == 0 or not _is_slow(baseline, best.session.problem):
                 best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class KeepToHosts:
-    """On several hosts: HEFT for each way to use them, one execution each (baselines/hosts.py)."""
+    """On several hosts: HEFT for each way to use them, one execution each (baselines/hosts.py).
+
+    On graphs too large for it ETF, for the first ways.
+    """
 
     share: Share | None = 0.1
     repeats: ClassVar[bool] = False
@@ -108,9 +84,14 @@ class KeepToHosts:
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep; one execution would show nothing of hosts."""
-        num = min(num_ways(best.session.problem), evaluations - best.confirmations)
+        problem = best.session.problem
+        num = min(num_ways(problem), evaluations - best.confirmations)
+        baseline: Any = HEFT(evaluations=max(1, num))
+        if _is_slow(baseline, problem):
+            num = min(num, 1 + len(ways_told(problem)))
+            baseline = ETF(evaluations=max(1, num))
         if num > 1:
-            best.add(HEFT(evaluations=num).place(best.session, rng), HEFT.name)
+            best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
 
 
 @checked
@@ -133,7 +114,8 @@ class DealBlocks:
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
-        num = min(_FEW_WAYS, num_ways(best.session.problem), evaluations - best.confirmations)
+        ways = 1 + len(ways_told(best.session.problem))
+        num = min(ways, evaluations - best.confirmations)
         if num > 0:
             best.add(Dealing(evaluations=num).place(best.session, rng), Dealing.name)
 
@@ -162,8 +144,10 @@ class InParts:
     ) -> None:
         """See engine.SearchStep."""
         seeds = rng.integers(2**62, size=len(self.steps))
+        before = best.evaluations
         for step, num, seed in zip(self.steps, self._parts(evaluations), seeds, strict=True):
-            step.search(best, num, np.random.default_rng(seed), walks=walks)
+            if best.evaluations == before or best.has_time():
+                step.search(best, num, np.random.default_rng(seed), walks=walks)
 
     def _parts(self, evaluations: int) -> list[int]:
         shares = np.array([np.nan if step.share is None else step.share for step in self.steps])
@@ -215,95 +199,6 @@ class AnnealFromBest:
         best.add(result, f"{before}{_ANNEALED}" if best.placement else "annealing")
 
 
-def told_hosts(view: View) -> list[View]:
-    """The view; on several hosts also those in which all ops are on one, or on all in turn.
-
-    Further ways to use hosts (baselines/hosts.py) were worth nothing on 36 problems of four.
-    """
-    ways = range(1, min(_FEW_WAYS, num_ways(view.problem)))
-    return [view, *(make_view(using_hosts(view.problem, way)) for way in ways)]
-
-
-@checked
-@dataclass(frozen=True, eq=False, kw_only=True)
-class GreedyEpisode:
-    """What a policy decides where it does not draw; of several views, where it is estimated best.
-
-    views: of the problem, as it is and merged; one of their placements is executed. played: views
-    in all, the others next to the best so far (merging.next_to), the same at every call; fewer
-    where an estimate is close to a lower bound (merging.enough_s). least: with room to execute
-    fewer placements, it leaves them to the next step.
-    """
-
-    policy: Policy
-    views: Sequence[View]
-    played: Natural = 0
-    least: Count = 1
-    share: Share | None = None
-    repeats: ClassVar[bool] = False
-
-    @classmethod
-    def of(cls, policy: Policy, view: View, *, least: int = 1) -> Self:
-        """Of the view and its mergings, on several hosts of all that `told_hosts` knows."""
-        told = told_hosts(view)
-        played = len(told) * num_to_play(view.problem.num_ops)
-        views = [one for seen in told for one in mergings(seen)]
-        return cls(policy=policy, views=views, played=played, least=least)
-
-    def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
-    ) -> None:
-        """See engine.SearchStep."""
-        if evaluations >= self.least * best.num_confirming:
-            with open_estimates_of(best.session) as estimates:
-                found = self._best(estimates, rng)
-            placement = Placement.make(best.session.problem, found.device, found.priority)
-            best.confirm(placement, GREEDY)
-
-    def _best(self, estimates: SimulatorSession, rng: np.random.Generator) -> Placement:
-        best_view, cost, found = self.views[0], Estimated(np.inf, np.inf, np.inf), None
-        known: set[tuple[int, float, bytes]] = set()
-        draws = np.random.default_rng(0)
-        for i in range(max(len(self.views), self.played)):
-            limit_s = limit_of(estimates, cost)
-            if i >= _SURELY_PLAYED and limit_s <= enough_s(self.views[0]):
-                break
-            if i < len(self.views):
-                view = self.views[i]
-            else:
-                assert found is not None
-                plain = next(one for one in self.views if one.problem is best_view.problem)
-                view = next_to(plain, best_view, found[0][0], draws)
-            if (label := _what_is_played(view)) in known:
-                continue
-            known.add(label)
-            placed, its_cost = self._played(under_limit(view, limit_s), estimates, cost, rng)
-            if found is None or its_cost < cost:
-                best_view, cost, found = view, its_cost, placed
-        assert found is not None
-        return Placement.make(estimates.problem, found[0][0], found[1][0])
-
-    def _played(
-        self,
-        view: View,
-        estimates: SimulatorSession,
-        best: Estimated,
-        rng: np.random.Generator,
-    ) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Estimated]:
-        """The greedy episode and what it costs; where it may not fit again, filling less."""
-        share = np.inf
-        found: list[Any] = []
-        for _ in range(_TRIES):
-            placed = self.policy.rollout(with_room(view, share), 1, 0.0, rng).placements()
-            (cost,) = estimated_costs(estimates, *placed)
-            found.append((cost, placed))
-            if cost.is_safe or cost.seconds >= best.cost:
-                break
-            share = min(share, 1.0) / cost.used
-        cost, placed = min(found, key=itemgetter(0))
-        return placed, cost
-
-
-def _what_is_played(view: View) -> tuple[int, float, bytes]:
-    """Equal for views of which greedy episodes do not differ."""
-    return id(view.problem), view.arrays.level_counts, view.arrays.group.tobytes()
+def _is_slow(baseline: Baseline, problem: Problem) -> bool:
+    """Whether one run of it on a graph of this size may take minutes."""
+    return problem.num_ops > getattr(baseline, "most_ops", np.inf)

@@ -86,7 +86,9 @@ class AnnealWindows:
             start = in_order(session.problem, best.found)
             now = by_time(estimates, scheduled(estimates, start.device, start.priority))
             left: list[tuple[int, int]] = []
-            for _ in range(num):
+            for turn in range(num):
+                if turn and not best.has_time():
+                    break
                 left = left or self._all_windows(session.problem.num_ops, rng)
                 now = self._improved(estimates, now, left[:_WINDOWS], rng)
                 left = left[_WINDOWS:]

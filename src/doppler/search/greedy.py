@@ -1,0 +1,170 @@
+"""Greedy episodes: what a policy decides where it draws nothing, of the views that suit it best."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.baselines.hosts import num_ways, using_hosts
+from doppler.episode import (
+    View,
+    enough_s,
+    make_view,
+    mergings,
+    next_to,
+    num_to_play,
+    under_limit,
+    with_room,
+)
+from doppler.options import Count, Natural, Share, checked
+from doppler.policies import Policy
+from doppler.problem import Placement, Problem
+from doppler.search.best_so_far import BestSoFar
+from doppler.search.estimating import Estimated, estimated_costs, limit_of, open_estimates_of
+from doppler.simulator import SimulatorSession
+
+# Source of what they find (best_so_far.Found).
+GREEDY = "greedy episode"
+# Ways to use hosts where all are not worth their time: freely, one host, all hosts in turn.
+_FEW_WAYS = 3
+# Greedy episodes of a view at most: where one does not fit, the next fills less of the memory.
+_TRIES = 3
+# Views that a greedy episode is played of even where the first is close to a lower bound.
+_SURELY_PLAYED = 4
+
+
+def ways_told(problem: Problem) -> range:
+    """Ways to use hosts that a policy is told: on several all ops on one, and on all in turn.
+
+    Further ways (baselines/hosts.py) were worth nothing on 36 problems of four hosts.
+    """
+    return range(1, min(_FEW_WAYS, num_ways(problem)))
+
+
+def told_hosts(view: View) -> list[View]:
+    """The view, and those of `ways_told`."""
+    ways = ways_told(view.problem)
+    return [view, *(make_view(using_hosts(view.problem, way)) for way in ways)]
+
+
+@checked
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GreedyEpisode:
+    """What a policy decides where it does not draw; of several views, where it is estimated best.
+
+    views: of the problem, as it is and merged; one of their placements is executed. played: views
+    in all, the others next to the best so far (merging.next_to), the same at every call; fewer
+    where an estimate is close to a lower bound (merging.enough_s). least: with room to execute
+    fewer placements, it leaves them to the next step.
+    """
+
+    policy: Policy
+    views: Sequence[View]
+    played: Natural = 0
+    least: Count = 1
+    share: Share | None = None
+    repeats: ClassVar[bool] = False
+    name: ClassVar[str] = GREEDY
+
+    @classmethod
+    def of(cls, policy: Policy, view: View, *, least: int = 1) -> Self:
+        """Of the view and its mergings, on several hosts of all that `told_hosts` knows."""
+        told = told_hosts(view)
+        played = len(told) * num_to_play(view.problem.num_ops)
+        views = [one for seen in told for one in mergings(seen)]
+        return cls(policy=policy, views=views, played=played, least=least)
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep."""
+        if evaluations >= self.least * best.num_confirming:
+            with open_estimates_of(best.session) as estimates:
+                found = self.chosen(best, estimates, rng)
+            placement = Placement.make(best.session.problem, found.device, found.priority)
+            best.confirm(placement, GREEDY)
+
+    def chosen(
+        self, search: BestSoFar, estimates: SimulatorSession, rng: np.random.Generator
+    ) -> Placement:
+        """See estimating.Chooses."""
+        best_view, cost, found = self.views[0], Estimated(np.inf, np.inf, np.inf), None
+        took_s = 0.0
+        known: set[tuple[int, float, bytes]] = set()
+        draws = np.random.default_rng(0)
+        for i in range(max(len(self.views), self.played)):
+            limit_s, begin_s = limit_of(estimates, cost), time.perf_counter()
+            if found is not None and not search.has_time(took_s):
+                break
+            if i >= _SURELY_PLAYED and limit_s <= enough_s(self.views[0]):
+                break
+            if i < len(self.views):
+                view = self.views[i]
+            else:
+                assert found is not None
+                plain = next(one for one in self.views if one.problem is best_view.problem)
+                view = next_to(plain, best_view, found[0][0], draws)
+            if (label := _what_is_played(view)) in known:
+                continue
+            known.add(label)
+            seen = under_limit(view, limit_s)
+            placed, its_cost = self._played(search, seen, estimates, cost, rng)
+            took_s = time.perf_counter() - begin_s
+            if found is None or its_cost < cost:
+                best_view, cost, found = view, its_cost, placed
+        assert found is not None
+        return Placement.make(estimates.problem, found[0][0], found[1][0])
+
+    def _played(
+        self,
+        search: BestSoFar,
+        view: View,
+        estimates: SimulatorSession,
+        best: Estimated,
+        rng: np.random.Generator,
+    ) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Estimated]:
+        """The greedy episode and what it costs; where it may not fit again, filling less."""
+        share = np.inf
+        found: list[Any] = []
+        for _ in range(_TRIES):
+            placed = self.policy.rollout(with_room(view, share), 1, 0.0, rng).placements()
+            (cost,) = estimated_costs(estimates, *placed)
+            found.append((cost, placed))
+            if cost.is_safe or cost.seconds >= best.cost or not search.has_time():
+                break
+            share = min(share, 1.0) / cost.used
+        cost, placed = min(found, key=itemgetter(0))
+        return placed, cost
+
+
+@checked
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AtOnce:
+    """A greedy episode for one way to use hosts (baselines/hosts.py).
+
+    Its views are made when it begins: of a large graph that takes as long as a list scheduler.
+    """
+
+    policy: Policy
+    way: Natural = 0
+    share: Share | None = None
+    repeats: ClassVar[bool] = False
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep."""
+        problem = best.session.problem
+        views = mergings(make_view(using_hosts(problem, self.way)))
+        played = num_to_play(problem.num_ops)
+        step = GreedyEpisode(policy=self.policy, views=views, played=played)
+        step.search(best, evaluations, rng)
+
+
+def _what_is_played(view: View) -> tuple[int, float, bytes]:
+    """Equal for views of which greedy episodes do not differ."""
+    return id(view.problem), view.arrays.level_counts, view.arrays.group.tobytes()
