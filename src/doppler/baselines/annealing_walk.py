@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from doppler.baselines.critical_chain import Chain, trace_back
 from doppler.baselines.first_change import first_change_s
-from doppler.baselines.longest_paths import Paths, find_paths, stays_within
+from doppler.baselines.longest_paths import LongestPaths, find_paths, stays_within
 from doppler.compiled import compiled
 from doppler.compiled.draws import uniform
 from doppler.problem import Placement, Problem
@@ -86,7 +86,7 @@ class Walk(NamedTuple):
     peak_bytes: NDArray[np.float64]  # [D] of the last execution
     status: NDArray[np.void]  # STATUS [1]
     chain: Chain  # of the present place
-    paths: Paths  # of the present place
+    paths: LongestPaths  # of the present place
 
     @classmethod
     def begin(cls, problem: Problem, start: Placement) -> Self:
@@ -108,7 +108,7 @@ class Walk(NamedTuple):
             peak_bytes=np.zeros(problem.num_devices),
             status=status,
             chain=Chain.unknown(problem),
-            paths=Paths.unknown(problem),
+            paths=LongestPaths.unknown(problem),
         )
 
 

@@ -22,7 +22,7 @@ from doppler.problem_arrays import move_seconds
 _MOST_SHIFTS = 16
 
 
-class Paths(NamedTuple):
+class LongestPaths(NamedTuple):
     """Heads and tails of a schedule, in seconds.
 
     The ops of device d by their start: ``row[row_ptr[d]:row_ptr[d + 1]]``.

@@ -33,7 +33,7 @@ from doppler.trace import ExecutionRules
 _ESTIMATED = ", estimates"  # behind the source of what they made better
 # Of annealing before one execution: ops placed in all its steps, and steps where executing takes
 # real time; how many times as long a simulation takes as an estimate.
-_MOST_PLACED, _MOST_STEPS, _SIMULATING = 2_000_000, 100_000, 4
+_MOST_PLACED, _MOST_STEPS, _SIMULATING = 1_250_000, 100_000, 4
 # Drafts of each kind before the first turn, when nothing is known, and the ops that they may place:
 # measured on problems of no table, where eight were no better than four.
 _AT_FIRST, _MOST_DRAFTED = 4, 20_000
@@ -205,7 +205,7 @@ class AnnealEstimates:
 
     drafts: Sequence[Drafts]
     greedy: Chooses | None = None
-    steps: Natural = 4000
+    steps: Natural = 2500
     at_most: Count = 64
     hot: Positive = 0.02
     cold: Positive = 1e-4
