@@ -192,7 +192,7 @@ class AnnealEstimates:
     exchanged before.
 
     drafts: kinds of them; none: it always begins with the best placement so far. greedy: what is
-    drafted in place of episodes as long as nothing was executed. steps: of annealing before each
+    drafted as long as nothing was executed; where it surely fits, in place of episodes. steps: of annealing before each
     execution; fewer on large graphs. at_most: executions of one turn. hot,
     cold, devices: see baselines.Annealing.
 
@@ -252,18 +252,17 @@ class AnnealEstimates:
 
         first: in the first turn. is_only: nothing was executed.
         """
-        problem, kinds = estimates.problem, self.drafts
+        problem, kinds, drawn, names = estimates.problem, self.drafts, [], []
         num = num_ways(problem)
         if first:
             num *= max(1, min(_AT_FIRST, _MOST_DRAFTED // (num * problem.num_ops)))
         if is_only and self.greedy is not None:
-            kinds = [kind for kind in kinds if not isinstance(kind, Episodes)]
-        drawn = [kind.draw(problem, num, rng) for kind in kinds]
-        names = [kind.name for kind in kinds for _ in range(num)]
-        if is_only and self.greedy is not None:
             chosen = self.greedy.chosen(estimates, rng)
-            drawn.append((chosen.device[None], chosen.priority[None]))
-            names.append(self.greedy.name)
+            drawn, names = [(chosen.device[None], chosen.priority[None])], [self.greedy.name]
+            if estimated_costs(estimates, *drawn[0])[0].is_safe:
+                kinds = [kind for kind in kinds if not isinstance(kind, Episodes)]
+        drawn += [kind.draw(problem, num, rng) for kind in kinds]
+        names += [kind.name for kind in kinds for _ in range(num)]
         placement, best = best_by_estimates(estimates, drawn)
         return Found(placement, np.inf, names[best])
 
