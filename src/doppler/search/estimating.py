@@ -191,10 +191,10 @@ class AnnealEstimates:
     does annealing, and what was learned of the devices may have two of them, or two hosts,
     exchanged before.
 
-    drafts: kinds of them; none: it always begins with the best placement so far. greedy: what is
-    drafted as long as nothing was executed; where it surely fits, in place of episodes. steps: of annealing before each
-    execution; fewer on large graphs. at_most: executions of one turn. hot,
-    cold, devices: see baselines.Annealing.
+    drafts: kinds of them; none: it always begins with the best placement so far. greedy: drafted in
+    place of episodes as long as nothing was executed. steps: of annealing before each execution;
+    fewer on large graphs. at_most: executions of one turn. hot, cold, devices: see
+    baselines.Annealing.
 
     Source: searching a cheap model of an expensive objective before each evaluation of it, as
     Jones, Schonlau, Welch, "Efficient global optimization of expensive black-box functions",
@@ -252,17 +252,18 @@ class AnnealEstimates:
 
         first: in the first turn. is_only: nothing was executed.
         """
-        problem, kinds, drawn, names = estimates.problem, self.drafts, [], []
+        problem, kinds = estimates.problem, self.drafts
         num = num_ways(problem)
         if first:
             num *= max(1, min(_AT_FIRST, _MOST_DRAFTED // (num * problem.num_ops)))
         if is_only and self.greedy is not None:
+            kinds = [kind for kind in kinds if not isinstance(kind, Episodes)]
+        drawn = [kind.draw(problem, num, rng) for kind in kinds]
+        names = [kind.name for kind in kinds for _ in range(num)]
+        if is_only and self.greedy is not None:
             chosen = self.greedy.chosen(estimates, rng)
-            drawn, names = [(chosen.device[None], chosen.priority[None])], [self.greedy.name]
-            if estimated_costs(estimates, *drawn[0])[0].is_safe:
-                kinds = [kind for kind in kinds if not isinstance(kind, Episodes)]
-        drawn += [kind.draw(problem, num, rng) for kind in kinds]
-        names += [kind.name for kind in kinds for _ in range(num)]
+            drawn.append((chosen.device[None], chosen.priority[None]))
+            names.append(self.greedy.name)
         placement, best = best_by_estimates(estimates, drawn)
         return Found(placement, np.inf, names[best])
 
