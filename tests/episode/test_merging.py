@@ -139,8 +139,12 @@ def test_the_more_ops_there_are_the_fewer_views_are_merged_and_played():
 def test_of_many_ops_none_waits_for_one_of_a_longer_path(monkeypatch):
     # On device 1 op 2 can start at once; op 1, which is longer, waits for what device 0 makes.
     cluster = cluster_of([1.0, 1.0], unsupported_kinds=[["b"], ["a"]])
-    view = make_view(build(graph_of([1, 10, 1], [(0, 1, 0.1)], kinds=["a", "b", "b"]), cluster))
-    policy = make_policy()
+
+    def view_of(transfer_s):
+        graph = graph_of([1, 10, 1], [(0, 1, transfer_s)], kinds=["a", "b", "b"])
+        return make_view(build(graph, cluster))
+
+    policy, view, dear = make_policy(), view_of(0.1), view_of(10.0)
     with torch.no_grad():
         policy.sel_out.weight.zero_()
         policy.sel_experts.copy_(torch.tensor([-1.0, -50.0]))  # what can start, and b_level
@@ -152,6 +156,7 @@ def test_of_many_ops_none_waits_for_one_of_a_longer_path(monkeypatch):
     assert order(view) == order(mergings(view)[0]) == [0, 1, 2]
     monkeypatch.setattr("doppler.episode.merging.MANY_OPS", 2)
     assert order(without_waiting(view)) == [0, 2, 1]
+    assert without_waiting(dear) is dear and order(dear) == [0, 1, 2]
     views = mergings(view)
     views += [next_to(views[0], views[0], np.array([0, 1, 1]), generator(s)) for s in range(4)]
     assert [order(one) for one in views] == [[0, 2, 1]] * len(views)

@@ -13,7 +13,7 @@ from doppler.baselines import Clustering, QueuedETF
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
-from doppler.problem import topological_priority
+from doppler.problem import Placement, topological_priority
 from doppler.search import AnnealEstimates, BestSoFar, Budget, Episodes, search
 from doppler.search.estimating import best_by_estimates, open_estimates_of
 from doppler.simulator import WorkConserving, open_estimates
@@ -206,8 +206,10 @@ class Chosen:
 
     name: ClassVar[str] = "chosen"
 
-    def chosen(self, search, estimates, rng):
-        return found_by(AnnealEstimates(drafts=LISTS)).found.placement
+    def chosen(self, search, estimates, rng) -> Placement:
+        placement = found_by(AnnealEstimates(drafts=LISTS)).placement
+        assert placement is not None
+        return placement
 
 
 def test_a_greedy_episode_is_drafted_in_place_of_others_until_something_was_executed():

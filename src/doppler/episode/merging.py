@@ -19,7 +19,7 @@ _ROOMS = (0.5, 1.0)
 # a device has that it may have at most; where moving costs most, shares of several devices.
 _WEIGHTS, _CAPS, _HEAVY_LOAD = (1.0, 2.0, 4.0, 8.0), (4.0, 16.0), 0.35
 _SHARES = (1.0, 2.0, 4.0)
-# Graphs of more ops are placed without waiting, and merged in fewer ways.
+# Graphs of more ops are mostly placed without waiting, and merged in fewer ways.
 MANY_OPS = 1024
 # Of these: four of them, weights and shares; of still larger ones a weight and a cap.
 _OF_LARGE = ((1.0, _HEAVY_LOAD), (1.0, 1.0), (4.0, 2.0), (8.0, 4.0))
@@ -30,8 +30,9 @@ _MOST_PLAYED, _FEWEST, _MOST = 6_144, 6, 40
 _TO_WIN = 0.06
 # Times that b_levels count where an episode is to keep to them.
 _BY_LEVEL = 4.0
-# Times that starts count where none is to come before one that is sooner.
-_WITHOUT_WAITING = 1_000.0
+# Times that starts count where none is to come before one that is sooner; of the seconds of all ops
+# the share up to which transfers are cheap.
+_WITHOUT_WAITING, _CHEAP = 1_000.0, 0.75
 # Of what is tried next to the best so far: standard deviations of logarithms of its weight and its
 # cap, and of those of edges; how often these are drawn; how often it counts b_levels otherwise.
 _STEP, _JITTER, _JITTERS, _OTHER_COUNTS = 0.5, 0.3, 0.7, 0.125
@@ -72,8 +73,8 @@ def mergings(view: View) -> list[View]:
 
     Which of them is best depends on the graph: whoever places decides by what comes of each, and
     goes on from there (`next_to`). Weights and caps are in units of the mean op, or of the mean
-    work of a device, so that they mean the same on graphs of any size. Of many ops no
-    episode waits.
+    work of a device, so that they mean the same on graphs of any size. Of many ops
+    mostly no episode waits (`without_waiting`).
     """
     view = without_waiting(view)
     mean_op_s, share_s = view.arrays.mean_op_s, _fair_share_s(view)
@@ -119,11 +120,13 @@ def without_waiting(view: View) -> View:
 
     Where a device waits for a longer path a work-conserving system begins another op, and what was
     waited for is late. Of thousands some other one is nearly always ready: episodes that wait are
-    estimated up to 10% shorter than they take. Smaller graphs are no better without waiting.
+    estimated up to 10% shorter than they take. Of fewer ops, and where all transfers together take
+    about as long as all ops, it makes no difference in the mean: these views are left as they are.
     """
-    if view.problem.num_ops <= MANY_OPS:
+    arrays, num_ops = view.arrays, view.problem.num_ops
+    if num_ops <= MANY_OPS or arrays.transfer.sum() > _CHEAP * num_ops * arrays.mean_op_s:
         return view
-    return replace(view, arrays=view.arrays._replace(start_counts=_WITHOUT_WAITING))
+    return replace(view, arrays=arrays._replace(start_counts=_WITHOUT_WAITING))
 
 
 def with_room(view: View, share: float) -> View:

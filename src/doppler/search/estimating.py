@@ -193,10 +193,10 @@ class AnnealEstimates:
     does annealing, and what was learned of the devices may have two of them, or two hosts,
     exchanged before.
 
-    drafts: kinds of them; none: it always begins with the best placement so far. greedy: what is
-    drafted in place of episodes as long as nothing was executed. steps: of annealing before each
-    execution; fewer on large graphs. at_most: executions of one turn. hot,
-    cold, devices: see baselines.Annealing.
+    drafts: kinds of them; none: it always begins with the best placement so far. greedy: drafted in
+    place of episodes as long as nothing was executed. steps: of annealing before each execution;
+    fewer on large graphs. at_most: executions of one turn. hot, cold, devices: see
+    baselines.Annealing.
 
     Source: searching a cheap model of an expensive objective before each evaluation of it, as
     Jones, Schonlau, Welch, "Efficient global optimization of expensive black-box functions",
