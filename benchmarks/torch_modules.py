@@ -1,6 +1,6 @@
 """Torch modules, exported, sharded and placed: speed-up over one device, bound, and controls.
 
-Run: ``python benchmarks/torch_modules.py [--seconds 1 10] [--seeds 3]``. Simulated,
+Run: ``python benchmarks/torch_modules.py [--seconds 1] [--seeds 3]``. Simulated,
 work-conserving; nothing is computed, and parameters are on the meta device. *TFLOP* are those of
 contractions and convolutions, beside what torch.utils.flop_counter counts for the module. Then
 every method places the blocks that the default method chose, in equal seconds each: makespans over
@@ -126,7 +126,7 @@ FACTORIES = {
 def main() -> None:
     """Print both tables as their rows are done."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, nargs="*", default=[1.0, 10.0], help="of a search")
+    parser.add_argument("--seconds", type=float, nargs="*", default=[1.0], help="of a search")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--clusters", nargs="*", default=CLUSTERS)
     options = parser.parse_args()

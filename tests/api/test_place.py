@@ -15,7 +15,7 @@ from torch import nn
 
 import doppler
 from doppler.api import placing
-from doppler.baselines import ETF, Clustering, RoundRobin
+from doppler.baselines import ETF, HEFT, Clustering, RoundRobin
 from doppler.cluster import host, preset
 from doppler.cluster.machine import on_hosts
 from doppler.episode import make_view, mergings
@@ -276,7 +276,7 @@ def test_what_was_placed_on_cores_is_read_back_as_such(tmp_path):
 
 def test_of_a_graph_too_large_for_the_seconds_one_list_scheduler_is_executed(monkeypatch):
     monkeypatch.setattr(placing, "_LARGE", 100)
-    monkeypatch.setattr(placing, "_LARGEST", 100)
+    monkeypatch.setattr(HEFT, "most_ops", 100)
     graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
     placed = doppler.place(graph, cluster="p100x4", seconds=1e-9)
     with WorkConserving().open(placed.problem) as session:

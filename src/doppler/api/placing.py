@@ -55,8 +55,6 @@ from doppler.warming import alone, warm_up
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
 # On graphs of more ops a few seconds of search are behind what the policy places at once.
 _LARGE = 8_000
-# Of still larger ones a list scheduler may take all seconds: then it is to be the best one.
-_LARGEST = 100_000
 _EXACT = 1e-9  # sums of the same seconds in another order differ in their last digits
 # Steps that compile something; windows compile it on problems of any size.
 _COMPILED = (PlaceAgain, InParts, AnnealFromBest, AnnealWindows)
@@ -258,8 +256,8 @@ def _automatic(
     if budget.seconds is None:
         return DealBlocks.before([*reversed(at_once), *found], problem)
     anneals = [isinstance(step, AnnealWindows | AnnealFromBest) for step in found].index(True)
-    etf: Any = ETF.once()
-    first = [PlaceOnce(baseline=etf)] if problem.num_ops > _LARGEST else []
+    etf: Any = ETF.once()  # where others are left out, one may take all seconds: the best of them
+    first = [PlaceOnce(baseline=etf)] if problem.num_ops > HEFT.most_ops else []
     return DealBlocks.before([*first, *found[:anneals], *at_once, *found[anneals:]], problem)
 
 

@@ -139,11 +139,7 @@ def _find_tails(p, device_V, paths):
         behind_s = paths.tail_s[after] if after >= 0 else 0.0
         for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
             for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-                u = p.consumers[e]
-                tail_s = paths.tail_s[u]
-                if device_V[u] != d:
-                    tail_s += move_seconds(p, r, d, device_V[u])
-                behind_s = max(behind_s, tail_s)
+                behind_s = max(behind_s, _reader_s(p, device_V, paths, r, d, p.consumers[e]))
         paths.tail_s[v] = p.op_seconds[v, d] + behind_s
 
 
@@ -207,11 +203,16 @@ def _behind_s(p, walk, stamp, v, start_s):
         for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
             u = p.consumers[e]
             if walk.group[u] != stamp:
-                tail_s = paths.tail_s[u]
-                if walk.device[u] != d:
-                    tail_s += move_seconds(p, r, d, walk.device[u])
-                behind_s = max(behind_s, tail_s)
+                behind_s = max(behind_s, _reader_s(p, walk.device, paths, r, d, u))
     return behind_s
+
+
+@compiled
+def _reader_s(p, device_V, paths, r, d, u):
+    """From when device d has region r to the end of all that waits for its reader u."""
+    if device_V[u] == d:
+        return paths.tail_s[u]
+    return paths.tail_s[u] + move_seconds(p, r, d, device_V[u])
 
 
 @compiled
