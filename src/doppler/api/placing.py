@@ -89,9 +89,10 @@ def place(
         example_inputs: of the module: what it is called with, tensors of these shapes and dtypes
             and all that holds them: one tensor, a tuple of what is given by position, or a
             dictionary of what is given by keyword, as tokenizers return it.
-        cluster: a preset (docs/machines.md), ``host``, a YAML file that describes one as
-            conf/cluster does, or a `Cluster`. For a module a preset is what was measured, and f32
-            runs at f32 rates unless torch allows TF32; for a graph the peaks.
+        cluster: a preset (docs/machines.md), ``host`` (the cores of this machine, by guesses), a
+            YAML file that describes one as conf/cluster does, or a `Cluster`. For a module a preset
+            is what was measured, and f32 runs at f32 rates unless torch allows TF32; for a graph
+            the peaks.
         seconds: of the call, 60 by default: export, splitting, pricing and search, of which the
             last gets a fifth at least, but ends where the lower bound is reached. Compilation comes
             on top (`doppler warm`).
