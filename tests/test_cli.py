@@ -126,8 +126,8 @@ def test_place_keeps_to_groups_and_pins_of_a_graph_file(model, capsys):
         (["model.py:plain", "cluster=nope"], "cluster 'nope': unknown, choose from "),
         (["model.py:plain", "cluster=]"], "place: cluster=]: not a value"),
         (["model.py:stops"], "place: model.py:stops fails: SystemExit: 3"),
-        (["cluster=p100x4"], "place: takes one FILE.py:FUNCTION, got none; --help "),
-        (["model.py:plain", "b.py:c"], "place: takes one FILE.py:FUNCTION, got 'model.py:plain', "),
+        (["cluster=p100x4"], "place: takes one module or graph, got none; --help "),
+        (["model.py:plain", "b.py:c"], "place: takes one module or graph, got 'model.py:plain', "),
     ],
 )
 def test_place_ends_in_one_line_that_says_what_is_wrong(words, line, model, capsys):

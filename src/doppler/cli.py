@@ -19,7 +19,7 @@ USAGE = """\
 doppler run OPTION=VALUE ...          place a workload, compare methods; doppler run --help lists
                                       the options; -m runs all combinations of OPTION=A,B,C
 doppler report DIRECTORY ...          tables, figures and a page of finished runs
-doppler place FILE.py:FUNCTION ...    place a torch module of your own on a machine
+doppler place FILE.py:FUNCTION ...    place a torch module of your own, or a graph, on a machine
 doppler warm                          compile everything now, not in the first run
 doppler --version"""
 
@@ -90,10 +90,11 @@ def report(arguments: list[str]) -> int:
 TRUST = "--trust"
 
 PLACE_USAGE = """\
-doppler place FILE.py:FUNCTION|GRAPH.json OPTION=VALUE ...
+doppler place FILE.py:FUNCTION|GRAPH OPTION=VALUE ...
 
 FUNCTION returns a torch module, the tuple of its example inputs, and, if there are any, the
-dictionary of those by keyword; it is called on the meta device. A graph is one of docs/formats.md.
+dictionary of those by keyword; it is called on the meta device. GRAPH is a file as in
+docs/formats.md.
 save=DIRECTORY says where the placement is written; --trust lets the file of cluster= execute
 code. Options are those of doppler.place:"""
 
@@ -107,7 +108,7 @@ def place(arguments: list[str]) -> int:
         return 0
     if len(words) != 1 or words[0].startswith("-"):
         got = ", ".join(map(repr, words)) or "none"
-        raise InputError(f"place: takes one FILE.py:FUNCTION, got {got}; --help lists the options")
+        raise InputError(f"place: takes one module or graph, got {got}; --help lists the options")
     from doppler.api import place
     from doppler.graph import load_graph
     from doppler.importing.workload import make_module

@@ -89,22 +89,23 @@ def place(
         example_inputs: of the module: what it is called with, tensors of these shapes and dtypes
             and all that holds them: one tensor, a tuple of what is given by position, or a
             dictionary of what is given by keyword, as tokenizers return it.
-        cluster: a preset (p100x4, v100x8, a100x8, h100x8, mixed), ``host``, a YAML file that
-            describes one as conf/cluster does, or a `Cluster`. For a module a preset is what was
-            measured, and f32 runs at f32 rates unless torch allows TF32; for a graph the peaks.
+        cluster: a preset (docs/machines.md), ``host`` (the cores of this machine, by guesses), a
+            YAML file that describes one as conf/cluster does, or a `Cluster`. For a module a preset
+            is what was measured, and f32 runs at f32 rates unless torch allows TF32; for a graph
+            the peaks.
         seconds: of the call, 60 by default: export, splitting, pricing and search, of which the
             last gets a fifth at least, but ends where the lower bound is reached. Compilation comes
             on top (`doppler warm`).
         example_kwargs: what else the module is called with, by keyword.
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
-        method: auto (clusterings and list schedulers, then annealing from the best of them, of
-            graphs of 2,000 ops or more in windows first, and before these a few layers for all
-            where there are layers; of more than 8,000 ops also what the policy places at once,
-            and first of all blocks of split nodes dealt evenly to the devices), policy (its
-            episodes, searched on estimates, then annealing, in windows too), the name of a baseline
-            in conf/baseline, a baseline of your own, which takes what it takes, or a list of steps
-            (doppler.search).
+        method: what searches. auto: clusterings and list schedulers, then annealing from the best
+            of them. Of graphs of 2,000 ops or more, a few layers are searched for all where there
+            are layers, and windows annealed; of more than 8,000 ops, blocks of split nodes are
+            dealt evenly to the devices first, and the policy places at once, too. policy: its
+            episodes, searched on estimates, then annealing, in windows too. Else the name of a
+            baseline in conf/baseline; a baseline of your own, which takes what it takes; or a list
+            of steps (doppler.search).
         policy: for ``method="policy"``: a checkpoint, or a policy, instead of the one that comes
             with the package (docs/pretrained.md).
         decomposition: who splits the module's ops into blocks. With auto, nothing is split where

@@ -2,8 +2,8 @@
 
 ``stage.problems`` lists what to train on, each line as on the command line; values may be swept:
 ``workload=synthetic workload.family=layered,tree workload.seed=range(0,9) cluster=p100x4``.
-``stage.held_out`` lists what tells which weights are best. The run's own problem is not trained on:
-it is placed with the trained weights.
+``stage.held_out`` lists what is placed now and then, to see what was learned. The run's own problem
+is not trained on: it is placed with the last weights.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

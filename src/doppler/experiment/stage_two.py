@@ -35,8 +35,8 @@ class StageTwo(Stage):
     teacher: of stage I.
     init_from: auto: the checkpoint of stage I for this problem, policy and seed; None: random
         weights; else the path of a checkpoint, or ``pretrained``.
-    problems, held_out: lines of configuration; if there are any, the training is on these, and the
-        run's own problem is placed with the weights that are best on the held-out ones.
+    problems, held_out: lines of configuration; if there are any, the training is on the first,
+        tries its weights on the others, and places the run's own problem with the last weights.
     updates: of that training.
     """
 
