@@ -376,6 +376,13 @@ def test_importing_the_package_is_cheap():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_of_many_ops_a_policy_places_once_all_that_its_search_runs_is_compiled(monkeypatch):
+    monkeypatch.setattr("doppler.search.configured.MANY_OPS", 100)
+    graph = synthetic(family="layered", num_ops=101, transfer_ratio=0.1, seed=3)
+    placed = doppler.place(graph, cluster="p100x4", method="policy", evaluations=1)
+    assert placed.evaluations == 1 and placed.speed_up > 1.0
+
+
 def test_large_graphs_begin_with_what_the_policy_places_at_once(monkeypatch):
     monkeypatch.setattr(placing, "_LARGE", 100)
     graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)

@@ -287,4 +287,4 @@ def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
 def _without_policy(step: AnnealEstimates) -> AnnealEstimates:
     """The same step, what a policy drafts left out: that is of one problem."""
     drafts = [kind for kind in step.drafts if not isinstance(kind, Episodes)]
-    return replace(step, drafts=drafts or [Clustering(evaluations=1)])
+    return replace(step, drafts=drafts or [Clustering(evaluations=1)], greedy=None)
