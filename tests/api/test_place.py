@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from benchmarks.torch_modules import ConvNet, Transformer, llama_7b_block
+from problems import cluster_of, graph_of
 from torch import nn
 
 import doppler
@@ -98,6 +99,13 @@ def test_the_figures_belong_to_the_placement(placed):
     assert measured.seconds[0, 0] == placed.makespan_s
     assert list(placed.memory_bytes) == ["p100:0", "p100:1", "p100:2", "p100:3"]
     assert list(placed.memory_bytes.values()) == measured.peak_bytes[0].tolist()
+
+
+def test_what_takes_no_time_is_placed_and_shown(tmp_path):
+    nothing = doppler.place(graph_of([0, 0], [(0, 1, 0)]), cluster=cluster_of([1, 1]), seconds=0.1)
+    assert nothing.makespan_s == 0.0 and nothing.speed_up == 1.0
+    assert "1.00 times faster" in repr(nothing)
+    assert repr(doppler.Placed.load(nothing.save(tmp_path))) == repr(nothing)
 
 
 def test_a_small_model_is_not_split(module, placed):
