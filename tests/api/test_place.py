@@ -200,6 +200,16 @@ def test_where_executions_differ_several_tell_what_a_placement_counts(placed):
     assert abs(found.makespan_s - draws_s.mean()) < 3 * draws_s.std() / 4**0.5
 
 
+@pytest.mark.parametrize("method", ["auto", "policy", "annealing"])
+@pytest.mark.parametrize("evaluations", [1, 3])
+def test_where_executions_differ_and_are_few_none_is_wasted(placed, method, evaluations):
+    graph, noisy = placed.problem.graph, WorkConserving(noise=0.2)
+    found = doppler.place(
+        graph, cluster="p100x4", system=noisy, method=method, evaluations=evaluations
+    )
+    assert 1 <= found.evaluations <= evaluations and found.makespan_s < found.single_device_s
+
+
 @dataclass(frozen=True, kw_only=True)
 class Asking:
     """A baseline of a user's own: it asks another one."""
@@ -334,6 +344,7 @@ def test_a_training_step_runs_too():
             {"method": [3]},
             "place.method: must be a text or a Baseline or a list, each a SearchStep, got [3]",
         ),
+        ({"method": [KeepToHosts()]}, "Transformer: no step of the method executed a placement"),
         ({"policy": "no.ckpt"}, 'policy: is for method="policy" alone'),
         ({"seconds": 0}, "place.seconds: must be a number above 0, at most 1e9 or null, got 0"),
         ({"evaluations": 5}, "evaluations, seconds: a search has one of them, got 5 and 0.1"),

@@ -232,8 +232,9 @@ def test_a_greedy_episode_is_drafted_in_place_of_others_until_something_was_exec
 
 
 def test_a_step_without_drafts_goes_on_from_the_best():
-    with pytest.raises(InputError, match=r"^drafts: there is none, and no placement to begin with"):
-        found_by(AnnealEstimates(drafts=[], steps=0))
+    for steps in (0, 500):
+        with pytest.raises(InputError, match=r"^drafts: there is none, and no placement to begin"):
+            found_by(AnnealEstimates(drafts=[], steps=steps))
     with WorkConserving().open(PROBLEM) as session:
         best = BestSoFar(session=session, confirmations=0, seed=0)
         first = best.confirm(random_placement(PROBLEM, 0))

@@ -231,7 +231,9 @@ class AnnealEstimates:
                 start = best.found
                 if self.drafts and (turn % 2 == 0 or start.placement is None or not anneals):
                     start = self._draft(best, estimates, turn == 0, rng)
-                if not is_simulated and start.placement is not None:
+                if start.placement is None:
+                    raise InputError("drafts: there is none, and no placement to begin with")
+                if not is_simulated:
                     start = start._replace(
                         placement=_exchanged(estimates, start.placement, fewest, rng)
                     )
@@ -239,8 +241,7 @@ class AnnealEstimates:
                     begin_s = time.perf_counter()
                     start = self._annealed(estimates, start, steps, rng, walks)
                     each_s = (time.perf_counter() - begin_s) / steps
-            if start.placement is None:
-                raise InputError("drafts: there is none, and no placement to begin with")
+            assert start.placement is not None
             found, begin_s = start.placement, time.perf_counter()
             best.confirm(
                 Placement.make(session.problem, found.device, found.priority), start.source
