@@ -15,6 +15,7 @@ from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, topological_priority
 from doppler.search import AnnealEstimates, BestSoFar, Budget, Episodes, search
+from doppler.search.best_so_far import NOTHING
 from doppler.search.estimating import best_by_estimates, open_estimates_of
 from doppler.simulator import WorkConserving, open_estimates
 from doppler.warming import _ToldSession
@@ -229,6 +230,9 @@ def test_a_greedy_episode_is_drafted_in_place_of_others_until_something_was_exec
         assert best.found.source == "chosen" and not asked
         step.search(best, 1, generator())
         assert len(asked) == 1
+        best.found = NOTHING  # as if nothing fitted: it would be the same placement once more
+        step.search(best, 1, generator())
+        assert len(asked) == 2
 
 
 def test_a_step_without_drafts_goes_on_from_the_best():

@@ -258,7 +258,7 @@ class AnnealEstimates:
         num = num_ways(problem)
         if first:
             num *= max(1, min(_AT_FIRST, _MOST_DRAFTED // (num * problem.num_ops)))
-        greedy = self.greedy if best.placement is None else None
+        greedy = self.greedy if best.evaluations == 0 else None
         if greedy is not None:
             kinds = [kind for kind in kinds if not isinstance(kind, Episodes)]
         drawn = [kind.draw(problem, num, rng) for kind in kinds]
