@@ -416,6 +416,18 @@ def test_large_graphs_begin_with_what_the_policy_places_at_once(monkeypatch):
     assert doppler.place(graph, cluster="p100x4", evaluations=40).makespan_s <= best.seconds
 
 
+def test_views_are_made_of_what_is_executed_alone(monkeypatch):
+    monkeypatch.setattr(placing, "_LARGE", 100)
+    graph, made = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3), []
+    monkeypatch.setattr(
+        "doppler.search.greedy.make_view", lambda *a: made.append(a) or make_view(*a)
+    )
+    for evaluations in (1, 2):
+        made.clear()
+        doppler.place(graph, cluster="dgx_h100x16", evaluations=evaluations)
+        assert len(made) == evaluations
+
+
 def test_within_seconds_a_large_graph_begins_with_list_schedulers(monkeypatch):
     monkeypatch.setattr(placing, "_LARGE", 100)
     graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)

@@ -158,6 +158,8 @@ class AtOnce:
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
+        if evaluations < best.num_confirming:
+            return
         problem = best.session.problem
         views = mergings(make_view(using_hosts(problem, self.way)))
         played = num_to_play(problem.num_ops)
