@@ -25,10 +25,12 @@ from doppler.executor import Threads
 from doppler.graph import load_graph, synthetic
 from doppler.problem import Placement, build
 from doppler.search import (
+    AnnealEstimates,
     AnnealFromBest,
     AtOnce,
     BestSoFar,
     Budget,
+    Episodes,
     GreedyEpisode,
     InParts,
     KeepToHosts,
@@ -187,6 +189,22 @@ def test_steps_of_ones_own(placed):
     found = doppler.place(placed.problem.graph, cluster="p100x4", method=steps, evaluations=40)
     assert found.method == "PlaceAgain, AnnealFromBest"
     assert found.evaluations == 40
+
+
+def test_steps_of_a_policy_are_for_the_problem_that_they_have_seen(placed):
+    view, policy = make_view(placed.problem), load_policy()
+    greedy = GreedyEpisode(policy=policy, views=[view])
+    estimates = AnnealEstimates(drafts=[Episodes(policy=policy, view=view)])
+    for step in (greedy, estimates):
+        options = {"method": [InParts(steps=[step])], "evaluations": 2}
+        found = doppler.place(placed.problem.graph, cluster="p100x4", **options)
+        assert found.evaluations >= 1
+        with pytest.raises(
+            InputError, match=r"^view: of another problem, \d+ ops on 4 devices, not"
+        ):
+            doppler.place(
+                placed.problem.graph, cluster=preset(name="p100x4", num_devices=2), **options
+            )
 
 
 def test_where_executions_differ_several_tell_what_a_placement_counts(placed):

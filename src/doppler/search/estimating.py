@@ -154,6 +154,17 @@ def limit_of(estimates: SimulatorSession, best: Estimated) -> float:
     return best.cost if exact else np.inf
 
 
+def check_view(view: View, problem: Problem) -> None:
+    """Refuse what was made for a problem of another size.
+
+    Raises:
+        InputError: says both sizes.
+    """
+    seen, asked = (f"{p.num_ops} ops on {p.num_devices} devices" for p in (view.problem, problem))
+    if seen != asked:
+        raise InputError(f"view: of another problem, {seen}, not {asked}")
+
+
 @checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Episodes:
@@ -171,6 +182,7 @@ class Episodes:
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """See Drafts; ``problem`` is the view's."""
+        check_view(self.view, problem)
         view = without_waiting(self.view)
         if not self.merged:
             return self.policy.rollout(view, num, None, rng).placements()
