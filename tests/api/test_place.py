@@ -310,6 +310,13 @@ def test_what_was_placed_on_cores_is_read_back_as_such(tmp_path):
     assert "cores" not in (links / "cluster.json").read_text()
 
 
+def test_a_method_that_is_named_is_not_left_out_of_large_graphs(monkeypatch):
+    monkeypatch.setattr(HEFT, "most_ops", 100)
+    graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
+    placed = doppler.place(graph, cluster="dgx_h100x16", method="heft", evaluations=20)
+    assert placed.evaluations == 20
+
+
 def test_of_a_graph_too_large_for_the_seconds_one_list_scheduler_is_executed(monkeypatch):
     monkeypatch.setattr(placing, "_LARGE", 100)
     monkeypatch.setattr(HEFT, "most_ops", 100)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -336,7 +337,7 @@ def test_the_only_execution_is_of_what_estimates_choose():
 
 def test_what_is_slow_on_large_graphs_is_left_out_once_anything_was_executed(monkeypatch):
     monkeypatch.setattr(NearETF, "most_ops", 10)
-    step = PlaceAgain(make=NearETF)
+    step = InParts(steps=[PlaceAgain(make=partial(NearETF))])
     with WorkConserving().open(PROBLEM) as session:
         best = BestSoFar(session=session, confirmations=0, seed=0)
         step.search(best, 2, np.random.default_rng(0))
