@@ -104,9 +104,10 @@ def test_the_control_of_a_problem_that_fits_nowhere_is_infeasible():
     assert found.placement.problem_hash == small.hash
 
 
+@pytest.mark.parametrize("name", ["estimates_then_anneal", "cluster_then_anneal", "portfolio"])
 @pytest.mark.parametrize("evaluations", [1, 2, 5, 16])
-def test_the_control_finds_a_placement_however_few_executions_differ(configured, evaluations):
-    conf = configured.baseline.estimates_then_anneal
+def test_a_control_finds_a_placement_however_few_executions_differ(configured, name, evaluations):
+    conf = configured.baseline[name]
     with WorkConserving(noise=0.1).open(PROBLEM) as session:
         control = instantiate(conf, evaluations=evaluations)
         found = control.place(session, np.random.default_rng(0))
