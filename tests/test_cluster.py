@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from problems import cluster_of
 
 from doppler.cluster import (
     INFINIBAND,
@@ -383,6 +384,16 @@ def test_a_cluster_checks_its_hosts(changes, message):
     with pytest.raises(InputError) as error:
         cluster_with(**changes)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_machine_without_limits_is_read_from_the_file_that_was_written(tmp_path):
+    without = cluster_of([np.inf, 2.0], bytes_per_s=np.inf, host_bytes_per_s=np.inf)
+    save_cluster(without, tmp_path)
+    again = load_cluster(tmp_path)
+    assert again.devices[0].memory_bytes == again.devices[0].memory_bytes_per_s == np.inf
+    assert [one.flop_per_s for one in again.devices] == [{"f32": np.inf}, {"f32": 2.0}]
+    assert again.host_bytes_per_s == np.inf
+    np.testing.assert_array_equal(again.bytes_per_s, without.bytes_per_s)
 
 
 def test_a_machine_of_hosts_is_read_from_the_file_that_was_written(tmp_path):

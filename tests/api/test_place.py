@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from benchmarks.torch_modules import ConvNet, Transformer, llama_7b_block
+from problems import cluster_of, graph_of
 from torch import nn
 
 import doppler
@@ -24,10 +25,12 @@ from doppler.executor import Threads
 from doppler.graph import load_graph, synthetic
 from doppler.problem import Placement, build
 from doppler.search import (
+    AnnealEstimates,
     AnnealFromBest,
     AtOnce,
     BestSoFar,
     Budget,
+    Episodes,
     GreedyEpisode,
     InParts,
     KeepToHosts,
@@ -98,6 +101,13 @@ def test_the_figures_belong_to_the_placement(placed):
     assert measured.seconds[0, 0] == placed.makespan_s
     assert list(placed.memory_bytes) == ["p100:0", "p100:1", "p100:2", "p100:3"]
     assert list(placed.memory_bytes.values()) == measured.peak_bytes[0].tolist()
+
+
+def test_what_takes_no_time_is_placed_and_shown(tmp_path):
+    nothing = doppler.place(graph_of([0, 0], [(0, 1, 0)]), cluster=cluster_of([1, 1]), seconds=0.1)
+    assert nothing.makespan_s == 0.0 and nothing.speed_up == 1.0
+    assert "1.00 times faster" in repr(nothing)
+    assert repr(doppler.Placed.load(nothing.save(tmp_path))) == repr(nothing)
 
 
 def test_a_small_model_is_not_split(module, placed):
@@ -181,6 +191,22 @@ def test_steps_of_ones_own(placed):
     assert found.evaluations == 40
 
 
+def test_steps_of_a_policy_are_for_the_problem_that_they_have_seen(placed):
+    view, policy = make_view(placed.problem), load_policy()
+    greedy = GreedyEpisode(policy=policy, views=[view])
+    estimates = AnnealEstimates(drafts=[Episodes(policy=policy, view=view)])
+    for step in (greedy, estimates):
+        options = {"method": [InParts(steps=[step])], "evaluations": 2}
+        found = doppler.place(placed.problem.graph, cluster="p100x4", **options)
+        assert found.evaluations >= 1
+        with pytest.raises(
+            InputError, match=r"^view: of another problem, \d+ ops on 4 devices, not"
+        ):
+            doppler.place(
+                placed.problem.graph, cluster=preset(name="p100x4", num_devices=2), **options
+            )
+
+
 def test_where_executions_differ_several_tell_what_a_placement_counts(placed):
     graph, noisy = placed.problem.graph, WorkConserving(noise=0.2)
     found = doppler.place(graph, cluster="p100x4", system=noisy, evaluations=60)
@@ -190,6 +216,16 @@ def test_where_executions_differ_several_tell_what_a_placement_counts(placed):
         draws_s = session.measure(*rows, repeats=1000, rng=np.random.default_rng(0)).seconds
     assert draws_s.min() < found.makespan_s < draws_s.max()
     assert abs(found.makespan_s - draws_s.mean()) < 3 * draws_s.std() / 4**0.5
+
+
+@pytest.mark.parametrize("method", ["auto", "policy", "annealing"])
+@pytest.mark.parametrize("evaluations", [1, 3])
+def test_where_executions_differ_and_are_few_none_is_wasted(placed, method, evaluations):
+    graph, noisy = placed.problem.graph, WorkConserving(noise=0.2)
+    found = doppler.place(
+        graph, cluster="p100x4", system=noisy, method=method, evaluations=evaluations
+    )
+    assert 1 <= found.evaluations <= evaluations and found.makespan_s < found.single_device_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +310,13 @@ def test_what_was_placed_on_cores_is_read_back_as_such(tmp_path):
     assert "cores" not in (links / "cluster.json").read_text()
 
 
+def test_a_method_that_is_named_is_not_left_out_of_large_graphs(monkeypatch):
+    monkeypatch.setattr(HEFT, "most_ops", 100)
+    graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
+    placed = doppler.place(graph, cluster="dgx_h100x16", method="heft", evaluations=20)
+    assert placed.evaluations == 20
+
+
 def test_of_a_graph_too_large_for_the_seconds_one_list_scheduler_is_executed(monkeypatch):
     monkeypatch.setattr(placing, "_LARGE", 100)
     monkeypatch.setattr(HEFT, "most_ops", 100)
@@ -326,6 +369,7 @@ def test_a_training_step_runs_too():
             {"method": [3]},
             "place.method: must be a text or a Baseline or a list, each a SearchStep, got [3]",
         ),
+        ({"method": [KeepToHosts()]}, "Transformer: no step of the method executed a placement"),
         ({"policy": "no.ckpt"}, 'policy: is for method="policy" alone'),
         ({"seconds": 0}, "place.seconds: must be a number above 0, at most 1e9 or null, got 0"),
         ({"evaluations": 5}, "evaluations, seconds: a search has one of them, got 5 and 0.1"),
@@ -376,6 +420,13 @@ def test_importing_the_package_is_cheap():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_of_many_ops_a_policy_places_once_all_that_its_search_runs_is_compiled(monkeypatch):
+    monkeypatch.setattr("doppler.search.configured.MANY_OPS", 100)
+    graph = synthetic(family="layered", num_ops=101, transfer_ratio=0.1, seed=3)
+    placed = doppler.place(graph, cluster="p100x4", method="policy", evaluations=1)
+    assert placed.evaluations == 1 and placed.speed_up > 1.0
+
+
 def test_large_graphs_begin_with_what_the_policy_places_at_once(monkeypatch):
     monkeypatch.setattr(placing, "_LARGE", 100)
     graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
@@ -388,6 +439,18 @@ def test_large_graphs_begin_with_what_the_policy_places_at_once(monkeypatch):
     assert placed.makespan_s == best.seconds
     assert placed.evaluations == 1
     assert doppler.place(graph, cluster="p100x4", evaluations=40).makespan_s <= best.seconds
+
+
+def test_views_are_made_of_what_is_executed_alone(monkeypatch):
+    monkeypatch.setattr(placing, "_LARGE", 100)
+    graph, made = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3), []
+    monkeypatch.setattr(
+        "doppler.search.greedy.make_view", lambda *a: made.append(a) or make_view(*a)
+    )
+    for evaluations in (1, 2):
+        made.clear()
+        doppler.place(graph, cluster="dgx_h100x16", evaluations=evaluations)
+        assert len(made) == evaluations
 
 
 def test_within_seconds_a_large_graph_begins_with_list_schedulers(monkeypatch):

@@ -85,6 +85,8 @@ def tell_schedules(monkeypatch):
     def tell(session) -> None:
         def settle_and_tell(p, plan, step, seconds, walk):
             kept = settle(p, plan, step, seconds, walk)
+            if session.execution.streams > 1:
+                plan = plan._replace(most_drawn=1)
             if kept and seconds < np.inf:
                 look_around(p, plan, seconds, session._states[0].tasks, walk)
             return kept

@@ -1,13 +1,11 @@
 """Moves judged at a glance: heads, tails, and what a walk makes of them."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from problems import cluster_of, graph_of, random_placement, random_problem
 
 from doppler.baselines import Annealing
-from doppler.baselines.annealing_walk import Walk, WalkPlan
+from doppler.baselines.annealing_walk import Walk
 from doppler.baselines.longest_paths import find_paths, stays_within
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import Published, SimulatorSession, WorkConserving
@@ -129,15 +127,16 @@ def test_a_move_of_the_last_op_is_judged_as_it_is_simulated():
 
 
 def test_with_it_as_many_executions_find_shorter_placements(monkeypatch):
-    def logs(most_drawn: int) -> np.ndarray:
-        plan = partial(WalkPlan, most_drawn=most_drawn)
-        monkeypatch.setattr("doppler.baselines.annealing.WalkPlan", plan)
+    def logs(most_drawn: int, streams: int = 1) -> np.ndarray:
+        monkeypatch.setattr("doppler.baselines.annealing.MOST_DRAWN", most_drawn)
         found = []
         for seed in range(12):
             problem = random_problem(seed, num_ops=60, num_devices=4, costs="distinct")
-            with WorkConserving().open(problem) as session:
+            with WorkConserving(streams=streams).open(problem) as session:
                 method = Annealing(evaluations=1000, order=True, starts=1, hot=0.02, cold=1e-4)
                 found.append(method.place(session, np.random.default_rng(seed)).makespan_s)
         return np.log(found)
 
     assert (logs(8) - logs(1)).mean() < -0.01
+    # Where several ops run at once paths by the order of ops are none.
+    assert np.array_equal(logs(8, streams=2), logs(1, streams=2))

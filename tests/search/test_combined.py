@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -103,9 +104,10 @@ def test_the_control_of_a_problem_that_fits_nowhere_is_infeasible():
     assert found.placement.problem_hash == small.hash
 
 
+@pytest.mark.parametrize("name", ["estimates_then_anneal", "cluster_then_anneal", "portfolio"])
 @pytest.mark.parametrize("evaluations", [1, 2, 5, 16])
-def test_the_control_finds_a_placement_however_few_executions_differ(configured, evaluations):
-    conf = configured.baseline.estimates_then_anneal
+def test_a_control_finds_a_placement_however_few_executions_differ(configured, name, evaluations):
+    conf = configured.baseline[name]
     with WorkConserving(noise=0.1).open(PROBLEM) as session:
         control = instantiate(conf, evaluations=evaluations)
         found = control.place(session, np.random.default_rng(0))
@@ -336,7 +338,7 @@ def test_the_only_execution_is_of_what_estimates_choose():
 
 def test_what_is_slow_on_large_graphs_is_left_out_once_anything_was_executed(monkeypatch):
     monkeypatch.setattr(NearETF, "most_ops", 10)
-    step = PlaceAgain(make=NearETF)
+    step = InParts(steps=[PlaceAgain(make=partial(NearETF))])
     with WorkConserving().open(PROBLEM) as session:
         best = BestSoFar(session=session, confirmations=0, seed=0)
         step.search(best, 2, np.random.default_rng(0))

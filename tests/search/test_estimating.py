@@ -15,6 +15,7 @@ from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, topological_priority
 from doppler.search import AnnealEstimates, BestSoFar, Budget, Episodes, search
+from doppler.search.best_so_far import NOTHING
 from doppler.search.estimating import best_by_estimates, open_estimates_of
 from doppler.simulator import WorkConserving, open_estimates
 from doppler.warming import _ToldSession
@@ -229,11 +230,15 @@ def test_a_greedy_episode_is_drafted_in_place_of_others_until_something_was_exec
         assert best.found.source == "chosen" and not asked
         step.search(best, 1, generator())
         assert len(asked) == 1
+        best.found = NOTHING  # as if nothing fitted: it would be the same placement once more
+        step.search(best, 1, generator())
+        assert len(asked) == 2
 
 
 def test_a_step_without_drafts_goes_on_from_the_best():
-    with pytest.raises(InputError, match=r"^drafts: there is none, and no placement to begin with"):
-        found_by(AnnealEstimates(drafts=[], steps=0))
+    for steps in (0, 500):
+        with pytest.raises(InputError, match=r"^drafts: there is none, and no placement to begin"):
+            found_by(AnnealEstimates(drafts=[], steps=steps))
     with WorkConserving().open(PROBLEM) as session:
         best = BestSoFar(session=session, confirmations=0, seed=0)
         first = best.confirm(random_placement(PROBLEM, 0))

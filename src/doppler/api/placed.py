@@ -70,7 +70,7 @@ class Placed:
     @property
     def speed_up(self) -> float:
         """How many times faster than one device; inf where one has too little memory."""
-        return self.single_device_s / self.makespan_s
+        return 1.0 + gap_over(self.makespan_s, self.single_device_s)
 
     @cached_property
     def trace(self) -> Trace:

@@ -40,6 +40,7 @@ from doppler.search import (
     PlaceAgain,
     PlaceOnce,
     SearchStep,
+    confirmations_within,
     load_policy,
     policy_steps,
     search,
@@ -205,11 +206,15 @@ def _search(
         _warm_up(system, steps)
     with phases.timed("search"), system.open(problem) as session:
         confirmations = search_settings().confirmations
+        if budget.evaluations is not None:
+            confirmations = confirmations_within(budget.evaluations, confirmations)
         best = BestSoFar(session=session, confirmations=confirmations, seed=seed)
         budget = replace(budget, seconds=phases.left_s(_LEAST_SEARCH))
         exact = system.kind == "simulated" and not session.is_random
         rng = np.random.default_rng(seed)
         effort = search(steps, best, budget, rng, enough_s=enough_s if exact else 0.0)
+    if effort.evaluations == 0:
+        raise InputError(f"{problem.graph.name}: no step of the method executed a placement")
     if best.placement is None:
         raise InputError(
             f"{problem.graph.name}: no placement of {effort.evaluations:,} fits in the memory of "
@@ -288,4 +293,4 @@ def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
 def _without_policy(step: AnnealEstimates) -> AnnealEstimates:
     """The same step, what a policy drafts left out: that is of one problem."""
     drafts = [kind for kind in step.drafts if not isinstance(kind, Episodes)]
-    return replace(step, drafts=drafts or [Clustering(evaluations=1)])
+    return replace(step, drafts=drafts or [Clustering(evaluations=1)], greedy=None)

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from doppler.baselines.annealing_walk import (
+    MOST_DRAWN,
     ORDER_SHARE,
     Walk,
     WalkPlan,
@@ -47,6 +48,8 @@ class Annealing:
 
     Half of the moves begin on the critical chain of the present execution, where a simulator knows
     it; of an execution that is measured only its seconds are known, and work stands for the chain.
+    In a simulator whose devices run one op at a time moves are judged before one is executed
+    (longest_paths.py).
 
     Source: Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 1983; the
     moves are ours, groups in the spirit of Wolff, "Collective Monte Carlo updating for spin
@@ -93,6 +96,7 @@ class Annealing:
         hot = self.hot if initial is None else max(self.cold, POLISHING * self.hot)
         has_choice = (np.isfinite(problem.arrays.op_seconds).sum(axis=1) > 1).any()
         order_share = ORDER_SHARE if self.devices and has_choice else 1.0
+        streams = session.execution.streams if isinstance(session, SimulatorSession) else 1
         plans, walks = [], []
         for i in range(self.starts):
             plans.append(
@@ -104,6 +108,7 @@ class Annealing:
                     cold=float(self.cold),
                     near=near,
                     order_share=order_share,
+                    most_drawn=MOST_DRAWN if streams == 1 else 1,
                 )
             )
             start = initial or Placement.make(

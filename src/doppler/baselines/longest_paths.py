@@ -1,8 +1,8 @@
 """Whether paths through what a move moves are too long, at a glance, compiled; see `stays_within`.
 
 Heads and tails are of the present schedule: when each op ends, and what takes how long from its
-start to the end of all, by what reads what and by the order of the ops on devices. Transfers wait
-for nothing in it. Shape suffixes: V ops, D devices.
+start to the end of all, by what reads what and by the order of the ops on devices, each of which
+runs one at a time. Transfers wait for nothing in it. Shape suffixes: V ops, D devices.
 
 Source: the neighbours of Mastrolilli and Gambardella, "Effective neighbourhood functions for the
 flexible job shop problem", Journal of Scheduling 2000, judged by heads and tails with an op taken

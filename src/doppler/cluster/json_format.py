@@ -44,15 +44,9 @@ def load_cluster(directory: Path) -> Cluster:
         optional = (*_OF_HOSTS, *_OF_HOST_MEMORY, *_OF_CORES)
         known = [one.name for one in fields(Cluster) if one.name not in optional]
         row = read_object(read_json(path), "", known, optional)
-        row["devices"] = tuple(map(_device, row["devices"]))
-        for key in ("bytes_per_s", "latency_s"):
-            row[key] = np.array(row[key], dtype=np.float64)
-            row[key][np.isnan(row[key])] = np.inf
+        devices = tuple(map(_device, row.pop("devices")))
         read_flag(row.get("cores", False), "cores")
-        for key in ("nic_bytes_per_s", "host_bytes_per_s"):
-            if row.get(key, 0) is None:
-                row[key] = np.inf
-        return Cluster(**row)
+        return Cluster(devices=devices, **_with_limits(row))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except (AttributeError, TypeError, ValueError):
@@ -61,7 +55,8 @@ def load_cluster(directory: Path) -> Cluster:
 
 def _device(row: dict[str, Any]) -> Device:
     reached = row.pop("efficiency")
-    return Device(**row, efficiency=None if reached is None else Efficiency(**reached))
+    efficiency = None if reached is None else Efficiency(**reached)
+    return Device(**_with_limits(row), efficiency=efficiency)
 
 
 def _plain(value: Any) -> Any:
@@ -72,3 +67,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     return None if value == float("inf") else value
+
+
+def _with_limits(value: Any) -> Any:
+    """Where nothing is said, infinity."""
+    if isinstance(value, list):
+        return [_with_limits(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _with_limits(one) for key, one in value.items()}
+    return np.inf if value is None else value

@@ -154,6 +154,17 @@ def limit_of(estimates: SimulatorSession, best: Estimated) -> float:
     return best.cost if exact else np.inf
 
 
+def check_view(view: View, problem: Problem) -> None:
+    """Refuse what was made for a problem of another size.
+
+    Raises:
+        InputError: says both sizes.
+    """
+    seen, asked = (f"{p.num_ops} ops on {p.num_devices} devices" for p in (view.problem, problem))
+    if seen != asked:
+        raise InputError(f"view: of another problem, {seen}, not {asked}")
+
+
 @checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Episodes:
@@ -171,6 +182,7 @@ class Episodes:
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """See Drafts; ``problem`` is the view's."""
+        check_view(self.view, problem)
         view = without_waiting(self.view)
         if not self.merged:
             return self.policy.rollout(view, num, None, rng).placements()
@@ -231,7 +243,9 @@ class AnnealEstimates:
                 start = best.found
                 if self.drafts and (turn % 2 == 0 or start.placement is None or not anneals):
                     start = self._draft(best, estimates, turn == 0, rng)
-                if not is_simulated and start.placement is not None:
+                if start.placement is None:
+                    raise InputError("drafts: there is none, and no placement to begin with")
+                if not is_simulated:
                     start = start._replace(
                         placement=_exchanged(estimates, start.placement, fewest, rng)
                     )
@@ -239,8 +253,7 @@ class AnnealEstimates:
                     begin_s = time.perf_counter()
                     start = self._annealed(estimates, start, steps, rng, walks)
                     each_s = (time.perf_counter() - begin_s) / steps
-            if start.placement is None:
-                raise InputError("drafts: there is none, and no placement to begin with")
+            assert start.placement is not None
             found, begin_s = start.placement, time.perf_counter()
             best.confirm(
                 Placement.make(session.problem, found.device, found.priority), start.source
@@ -257,7 +270,7 @@ class AnnealEstimates:
         num = num_ways(problem)
         if first:
             num *= max(1, min(_AT_FIRST, _MOST_DRAFTED // (num * problem.num_ops)))
-        greedy = self.greedy if best.placement is None else None
+        greedy = self.greedy if best.evaluations == 0 else None
         if greedy is not None:
             kinds = [kind for kind in kinds if not isinstance(kind, Episodes)]
         drawn = [kind.draw(problem, num, rng) for kind in kinds]

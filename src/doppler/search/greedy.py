@@ -24,7 +24,13 @@ from doppler.options import Count, Natural, Share, checked
 from doppler.policies import Policy
 from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar
-from doppler.search.estimating import Estimated, estimated_costs, limit_of, open_estimates_of
+from doppler.search.estimating import (
+    Estimated,
+    check_view,
+    estimated_costs,
+    limit_of,
+    open_estimates_of,
+)
 from doppler.simulator import SimulatorSession
 
 # Source of what they find (best_so_far.Found).
@@ -92,6 +98,7 @@ class GreedyEpisode:
         self, search: BestSoFar, estimates: SimulatorSession, rng: np.random.Generator
     ) -> Placement:
         """See estimating.Chooses."""
+        check_view(self.views[0], estimates.problem)
         best_view, cost, found = self.views[0], Estimated(np.inf, np.inf, np.inf), None
         took_s = 0.0
         known: set[tuple[int, float, bytes]] = set()
@@ -158,6 +165,8 @@ class AtOnce:
         self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
+        if evaluations < best.num_confirming:
+            return
         problem = best.session.problem
         views = mergings(make_view(using_hosts(problem, self.way)))
         played = num_to_play(problem.num_ops)

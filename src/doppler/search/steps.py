@@ -43,8 +43,7 @@ class PlaceOnce:
 class PlaceAgain:
     """A baseline with as many evaluations as there are.
 
-    make: called with ``evaluations``, makes it. One that is slow on large graphs (``most_ops``) is
-    left out of larger ones once anything was executed.
+    make: called with ``evaluations``, makes it.
     """
 
     make: Callable[..., Baseline]
@@ -58,8 +57,7 @@ class PlaceAgain:
         num = evaluations - best.confirmations
         if num > 0:
             baseline = self.make(evaluations=num)
-            if best.evaluations == 0 or not _is_slow(baseline, best.session.problem):
-                best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
+            best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
 
 
 @checked
@@ -127,7 +125,8 @@ class InParts:
 
     So what one of them finds does not depend on which others there are. A step without a share
     takes an equal part of what the shares leave; where evaluations are few, the first steps have
-    them.
+    them. Once anything was executed, baselines that are slow on large graphs (``most_ops``) are
+    left out of larger ones.
     """
 
     steps: Sequence[SearchStep]
@@ -146,7 +145,8 @@ class InParts:
         seeds = rng.integers(2**62, size=len(self.steps))
         before = best.evaluations
         for step, num, seed in zip(self.steps, self._parts(evaluations), seeds, strict=True):
-            if best.evaluations == before or best.has_time():
+            begins = best.evaluations == before or best.has_time()
+            if begins and not _is_left_out(step, best):
                 step.search(best, num, np.random.default_rng(seed), walks=walks)
 
     def _parts(self, evaluations: int) -> list[int]:
@@ -199,6 +199,13 @@ class AnnealFromBest:
         best.add(result, f"{before}{_ANNEALED}" if best.placement else "annealing")
 
 
-def _is_slow(baseline: Baseline, problem: Problem) -> bool:
+def _is_left_out(step: SearchStep, best: BestSoFar) -> bool:
+    if best.evaluations == 0 or not isinstance(step, PlaceAgain):
+        return False
+    made = getattr(step.make, "func", step.make)  # what a partial is of
+    return _is_slow(made, best.session.problem)
+
+
+def _is_slow(baseline: Any, problem: Problem) -> bool:
     """Whether one run of it on a graph of this size may take minutes."""
     return problem.num_ops > getattr(baseline, "most_ops", np.inf)
