@@ -310,6 +310,27 @@ def test_what_was_placed_on_cores_is_read_back_as_such(tmp_path):
     assert "cores" not in (links / "cluster.json").read_text()
 
 
+@pytest.mark.parametrize(
+    ("system", "memory"),
+    [
+        (WorkConserving(), "refuse"),  # on cores not what is chosen where none is told
+        (WorkConserving(queue="fifo", contention="engines", streams=2), "refuse"),
+        (WorkConserving(contention="engines"), "offload"),
+    ],
+)
+def test_what_was_placed_for_a_told_simulator_is_read_back_as_such(system, memory, tmp_path):
+    graph = synthetic(family="layered", num_ops=40, transfer_ratio=1.0, seed=3)
+    placed = doppler.place(graph, "host", evaluations=20, system=system, memory=memory)
+    loaded = doppler.Placed.load(placed.save(tmp_path))
+    assert vars(loaded.system) == vars(placed.system)
+    assert loaded.trace.makespan_s == placed.makespan_s
+    found = json.loads((tmp_path / "found.json").read_text())
+    found["system"]["contention"] = "loud"
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    with pytest.raises(InputError, match=r"found.json: .*contention.*loud"):
+        doppler.Placed.load(tmp_path)
+
+
 def test_a_method_that_is_named_is_not_left_out_of_large_graphs(monkeypatch):
     monkeypatch.setattr(HEFT, "most_ops", 100)
     graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)

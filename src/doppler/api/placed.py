@@ -26,6 +26,7 @@ from doppler.problem import Placement, Problem, build
 from doppler.report.modules import module_lines, module_parts
 from doppler.report.relations import relation_lines
 from doppler.report.rows import format_seconds, gap_over
+from doppler.simulator import WorkConserving
 from doppler.system import System
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.trace.usage import bytes_text
@@ -34,7 +35,9 @@ from doppler.trace.usage import bytes_text
 _FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds", "phases")
 _TEXTS = ("whole", "cut_short")
 # What older ones do not say.
-_LATER = ("memory",)
+_LATER = ("memory", "system")
+# Of a simulator that was told.
+_RULES = ("queue", "contention", "streams", "noise")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -147,6 +150,8 @@ class Placed:
             found["single_device_s"] = None
         if isinstance(self.system, SystemWithPlans):
             found["memory"] = self.system.memory
+        if isinstance(self.system, WorkConserving | SystemWithPlans):
+            found["system"] = {key: getattr(self.system, key) for key in _RULES}
         write_atomically(directory / "found.json", json.dumps(found, indent=1) + "\n")
         save_cluster(self.problem.cluster, directory)
         if self.binding is not None:
@@ -155,7 +160,9 @@ class Placed:
 
     @classmethod
     def load(cls, directory: str | Path, *, trust: bool = False) -> "Placed":
-        """Read what `save` wrote; its system is the simulator, which does about memory what it did.
+        """Read what `save` wrote; its system is the simulator, with the rules that it had.
+
+        What was placed for another system has the simulator of its machine.
 
         Args:
             directory: that it was saved to.
@@ -173,12 +180,16 @@ class Placed:
             mode = read_text(found.pop("memory", "refuse"), "memory")
             if mode not in MODES:
                 raise InputError(f"memory: must be one of {', '.join(MODES)}, got {mode[:40]!r}")
+            told = None
+            if "system" in found:
+                rules = read_object(found.pop("system"), "system", _RULES)
+                told = MODES[mode].applied(WorkConserving(**rules))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         if found["single_device_s"] is None:
             found["single_device_s"] = float("inf")
         problem = build(load_graph(directory / "graph.json"), load_cluster(directory))
-        system = simulator_of(problem.cluster, MODES[mode])
+        system = told or simulator_of(problem.cluster, MODES[mode])
         return cls(
             problem=problem,
             placement=Placement.load(directory / "placement.json", problem),
