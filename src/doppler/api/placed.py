@@ -180,7 +180,7 @@ class Placed:
             mode = read_text(found.pop("memory", "refuse"), "memory")
             if mode not in MODES:
                 raise InputError(f"memory: must be one of {', '.join(MODES)}, got {mode[:40]!r}")
-            told = None
+            told: Any = None
             if "system" in found:
                 rules = read_object(found.pop("system"), "system", _RULES)
                 told = MODES[mode].applied(WorkConserving(**rules))
