@@ -396,6 +396,27 @@ def test_a_machine_without_limits_is_read_from_the_file_that_was_written(tmp_pat
     np.testing.assert_array_equal(again.bytes_per_s, without.bytes_per_s)
 
 
+@pytest.mark.parametrize("place", [("name",), ("devices", 0, "name")])
+def test_a_name_has_a_text_and_no_limit(place, tmp_path):
+    save_cluster(preset(name="p100x4"), tmp_path)
+    path = tmp_path / "cluster.json"
+    data = json.loads(path.read_text())
+    inner = data
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = None
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match=r"cluster.json: name.*: expected text"):
+        load_cluster(tmp_path)
+
+
+def test_hosts_may_be_said_to_be_none(tmp_path):
+    save_cluster(preset(name="p100x4"), tmp_path)
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "hosts": None}))
+    assert load_cluster(tmp_path).num_hosts == 1
+
+
 def test_a_machine_of_hosts_is_read_from_the_file_that_was_written(tmp_path):
     for cluster in (preset(name="dgx_h100x16"), preset(name="mixed")):
         save_cluster(cluster, tmp_path)

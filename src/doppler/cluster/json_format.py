@@ -11,7 +11,7 @@ from doppler.cluster.device import Device, Efficiency
 from doppler.cluster.machine import Cluster
 from doppler.errors import InputError
 from doppler.files import read_json
-from doppler.files.values import read_flag, read_object
+from doppler.files.values import read_flag, read_object, read_text
 from doppler.graph.formats import write_atomically
 
 _FILE = "cluster.json"
@@ -46,6 +46,9 @@ def load_cluster(directory: Path) -> Cluster:
         row = read_object(read_json(path), "", known, optional)
         devices = tuple(map(_device, row.pop("devices")))
         read_flag(row.get("cores", False), "cores")
+        read_text(row["name"], "name")
+        if row.get("hosts", 0) is None:  # one host, no limit of any
+            del row["hosts"]
         return Cluster(devices=devices, **_with_limits(row))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
@@ -54,6 +57,7 @@ def load_cluster(directory: Path) -> Cluster:
 
 
 def _device(row: dict[str, Any]) -> Device:
+    read_text(row["name"], "name of a device")
     reached = row.pop("efficiency")
     efficiency = None if reached is None else Efficiency(**reached)
     return Device(**_with_limits(row), efficiency=efficiency)
