@@ -15,9 +15,14 @@ from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, topological_priority
 from doppler.search import AnnealEstimates, BestSoFar, Budget, Episodes, search
-from doppler.search.best_so_far import NOTHING
-from doppler.search.estimating import best_by_estimates, open_estimates_of
-from doppler.simulator import WorkConserving, open_estimates
+from doppler.search.best_so_far import NOTHING, Found
+from doppler.search.estimating import (
+    as_executed,
+    best_by_estimates,
+    in_order,
+    open_estimates_of,
+)
+from doppler.simulator import Published, WorkConserving, open_estimates
 from doppler.warming import _ToldSession
 
 PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
@@ -88,6 +93,46 @@ def test_every_other_turn_goes_on_from_the_best_so_far():
     best = found_by(AnnealEstimates(drafts=[Drawn()], steps=20), evaluations=40)
     once = found_by(AnnealEstimates(drafts=[Drawn()], steps=20), evaluations=1)
     assert best.seconds < once.seconds
+
+
+def test_of_ops_ranked_as_executed_estimates_tell_what_the_execution_took():
+    with Published(queue="priority").open(PROBLEM) as session:
+        estimates = open_estimates_of(session)
+        told, before = [], []
+        for seed in range(20):
+            found = Found(random_placement(PROBLEM, seed), 1.0, "drawn")
+            ranked = as_executed(session, found)
+            assert ranked.placement is not None and ranked.source == "drawn"
+            assert np.array_equal(ranked.placement.device, found.placement.device)
+            for one, to in ((found, before), (ranked, told)):
+                row = in_order(PROBLEM, one)
+                to.append(estimates.measure(row.device[None], row.priority[None]).seconds[0, 0])
+            took = session.measure(found.placement.device[None], found.placement.priority[None])
+            assert told[-1] == pytest.approx(took.seconds[0, 0], rel=1e-6)
+        assert np.mean(before) > 1.1 * np.mean(told)
+        assert as_executed(session, NOTHING) == NOTHING
+
+
+def test_a_turn_that_goes_on_from_the_best_begins_with_it_as_executed():
+    given = random_placement(PROBLEM, 3)
+    with WorkConserving().open(PROBLEM) as session:
+        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best.confirm(given)
+        executed: list[np.ndarray] = []
+        session.measure = _noted(session.measure, executed)
+        AnnealEstimates(drafts=(), steps=1).search(best, 1, generator())  # a step: its start
+        (priority_V,) = executed
+        starts = session.trace(given).op_start_s[np.argsort(priority_V)]
+    assert (np.diff(starts) >= 0).all()
+    assert not np.array_equal(priority_V, in_order(PROBLEM, Found(given, 1.0)).priority)
+
+
+def _noted(measure, executed):
+    def measure_and_note(device_BV, priority_BV, **kwargs):
+        executed.extend(priority_BV)
+        return measure(device_BV, priority_BV, **kwargs)
+
+    return measure_and_note
 
 
 def test_where_no_order_is_kept_drafts_are_executed_as_they_are():

@@ -18,7 +18,7 @@ from doppler.options import Count, Positive, Share, checked
 from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep
-from doppler.search.estimating import in_order, open_estimates_of
+from doppler.search.estimating import as_executed, in_order, open_estimates_of
 from doppler.search.steps import AnnealFromBest
 from doppler.search.window import Timed, Window, window_of
 from doppler.simulator import SimulatorSession, open_estimates
@@ -83,7 +83,7 @@ class AnnealWindows:
             return
         source = f"{best.found.source.removesuffix(_IN_WINDOWS)}{_IN_WINDOWS}"
         with open_estimates_of(session) as estimates:
-            start = in_order(session.problem, best.found)
+            start = in_order(session.problem, as_executed(session, best.found))
             now = by_time(estimates, scheduled(estimates, start.device, start.priority))
             left: list[tuple[int, int]] = []
             for turn in range(num):
