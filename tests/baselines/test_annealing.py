@@ -18,7 +18,15 @@ from problems import (
 )
 
 from doppler.baselines import Annealing, SearchResult
-from doppler.baselines.annealing_walk import Walk, WalkPlan, look_around, make_neighbours, settle
+from doppler.baselines.annealing_walk import (
+    MOST_TOGETHER,
+    Walk,
+    WalkPlan,
+    change,
+    look_around,
+    make_neighbours,
+    settle,
+)
 from doppler.baselines.annealing_walk import search as search_simulator
 from doppler.baselines.levels import b_level_priority
 from doppler.cluster import preset
@@ -188,7 +196,7 @@ def shares(num: int, starts: int) -> list[int]:
 @ORDER
 def test_it_repeats_itself_with_the_same_random_numbers(order):
     problem = random_problem(6, num_ops=15, num_devices=3)
-    one, same, other = (search(problem, annealing(50, order=order), seed=s) for s in (3, 3, 4))
+    one, same, other = (search(problem, annealing(20, order=order), seed=s) for s in (3, 3, 4))
     assert is_same(one, same)
     assert not is_same(one, other)
 
@@ -321,6 +329,49 @@ def test_otherwise_half_of_them_begin_at_an_op_in_proportion_to_its_share_of_the
             began_at[walk.moved[0]] += 1
     share = 0.5 * np.array([0, 1, 1, 6, 0]) / 8 + 0.1
     assert abs(began_at / num - share).max() < 4 * np.sqrt(0.25 / num)
+
+
+def test_moves_that_make_no_path_too_long_go_together_and_are_taken_back_together():
+    # A long chain on one device, and what runs beside it anywhere: most moves make nothing longer.
+    works = [10.0] * 10 + [1.0] * 20
+    problem = build(graph_of(works, [(i, i + 1, 0.0) for i in range(9)]), cluster_of([1.0] * 4))
+    device = np.array([0] * 10 + [1, 2] * 10)
+    walk, plan = _walk_of(problem, Placement.make(problem, device))
+    most_groups = 0
+    for _ in range(200):
+        before, walk.status["together"] = walk.device.copy(), MOST_TOGETHER
+        change(problem.arrays, plan, walk)
+        (num,) = walk.status["num_moved"]
+        most_groups = max(most_groups, len(np.unique(walk.group[walk.moved[:num]])))
+        assert set(np.flatnonzero(walk.device != before)) <= set(walk.moved[:num])
+        assert not settle(problem.arrays, plan, 1, 1e9, walk)
+        assert np.array_equal(walk.device, before)
+    assert 4 < most_groups <= MOST_TOGETHER
+
+
+def test_the_more_steps_are_kept_the_more_moves_go_together():
+    problem = build(graph_of([10.0] + [1.0] * 5), cluster_of([1.0] * 3))
+    walk, plan = _walk_of(problem, Placement.make(problem, np.array([0, 1, 1, 1, 1, 1])))
+    for seconds, expected in ((10.0, MOST_TOGETHER), (1e9, 1.0)):
+        told = [float(walk.status["together"].item())]
+        for _ in range(60):
+            change(problem.arrays, plan, walk)
+            assert settle(problem.arrays, plan, 1, seconds, walk) == (seconds == 10.0)
+            told.append(float(walk.status["together"].item()))
+        assert told[-1] == expected
+        assert told == sorted(told, reverse=expected == 1.0)
+
+
+def _walk_of(problem: Problem, start: Placement) -> tuple[Walk, WalkPlan]:
+    """A walk that has executed its start."""
+    near = make_neighbours(problem)
+    plan = WalkPlan(5, 100, order=False, hot=1e-9, cold=1e-9, near=near)
+    walk = Walk.begin(problem, start)
+    with WorkConserving().open(problem) as session:
+        rules, state = session.rules, session._states[0]
+        everything = session.engine, True, problem.arrays, rules, plan, np.zeros(1, np.int64), True
+        search_simulator(*everything, 0, 1, walk, None, state)
+    return walk, plan
 
 
 # --- Results --------------------------------------------------------------------------------------

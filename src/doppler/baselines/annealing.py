@@ -49,7 +49,7 @@ class Annealing:
     Half of the moves begin on the critical chain of the present execution, where a simulator knows
     it; of an execution that is measured only its seconds are known, and work stands for the chain.
     In a simulator whose devices run one op at a time moves are judged before one is executed
-    (longest_paths.py).
+    (longest_paths.py); the more steps are kept, the more such moves go together.
 
     Source: Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 1983; the
     moves are ours, groups in the spirit of Wolff, "Collective Monte Carlo updating for spin

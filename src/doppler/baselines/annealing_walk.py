@@ -27,6 +27,9 @@ CRITICAL_SHARE = 0.5
 # Moves that are drawn, at most, for one to be executed: the first that no path through what it
 # moves speaks against. Twice or four times as many find no more in the same seconds.
 MOST_DRAWN = 8
+# Moves of one step, at most, where moves are judged; and by how much their mean number rises after
+# a step that is kept, and falls after another: so about four steps of ten are kept.
+MOST_TOGETHER, KEPT, NOT_KEPT = 8, 0.2, 0.15
 # What does not fit is worse than any makespan, and the worse the more memory it lacks.
 LACKING_S = 1e30
 # Of what is compared: sums of the same seconds differ by their order.
@@ -38,6 +41,8 @@ STATUS = np.dtype(
         ("best_s", np.float64),  # least makespan of all places that fit in memory
         ("num_draws", np.int64),
         ("num_moved", np.int64),
+        ("num_before", np.int64),  # of these, by moves of the step before its last one
+        ("together", np.float64),  # how many moves a step makes, in the mean
         ("rank_low", np.int64),  # the last step changed the order from here to rank_high
         ("rank_high", np.int64),  # equal: it did not
     ]
@@ -77,8 +82,8 @@ class Walk(NamedTuple):
     ranked: NDArray[np.int64]  # [V] op by priority
     best_device: NDArray[np.int64]  # [V]
     best_priority: NDArray[np.int64]  # [V]
-    moved: NDArray[np.int64]  # [V] ops of the last step's group
-    came_from: NDArray[np.int64]  # [V] their devices before
+    moved: NDArray[np.int64]  # [2 * V] ops of the last step's groups, one after the other
+    came_from: NDArray[np.int64]  # [2 * V] their devices before
     group: NDArray[np.int64]  # [V] the draws before the group that an op was last in
     # Of a step that changes the order, between rank_low and rank_high alone:
     was_ranked: NDArray[np.int64]  # [V] op by priority before
@@ -94,14 +99,15 @@ class Walk(NamedTuple):
         num_ops = problem.num_ops
         status = np.zeros(1, STATUS)
         status["cost"] = status["best_s"] = np.inf
+        status["together"] = 1.0
         return cls(
             device=start.device.copy(),
             priority=start.priority.copy(),
             ranked=np.argsort(start.priority),
             best_device=start.device.copy(),
             best_priority=start.priority.copy(),
-            moved=np.zeros(num_ops, np.int64),
-            came_from=np.zeros(num_ops, np.int64),
+            moved=np.zeros(2 * num_ops, np.int64),
+            came_from=np.zeros(2 * num_ops, np.int64),
             group=np.zeros(num_ops, np.int64),
             was_ranked=np.zeros(num_ops, np.int64),
             goes_along=np.zeros(num_ops, np.bool_),
@@ -183,9 +189,10 @@ def _draw_neighbour(plan, v, status):
 
 @compiled
 def change(p, plan, walk):
-    """A step of the walk: a change of devices or of the order, to be executed next."""
+    """A step of the walk: changes of devices or one of the order, to be executed next."""
     status = walk.status
     status[0].num_moved = 0
+    status[0].num_before = 0
     status[0].rank_low, status[0].rank_high = 0, 0
     if plan.order and _draw(plan, status) < plan.order_share:
         _reorder(p, plan, walk)
@@ -195,15 +202,26 @@ def change(p, plan, walk):
 
 @compiled
 def _move_at_a_glance(p, plan, walk):
-    """The first move drawn that makes no path too long, or the last that may be drawn."""
-    limit_s = walk.status[0].cost * (1.0 + ROUNDING)
+    """The first move drawn that makes no path too long, or the last that may be drawn.
+
+    Others that make none too long go along: many change nothing, and only several at a time lead
+    anywhere, as in "dynasearch" (Congram, Potts, van de Velde, INFORMS Journal on Computing 2002).
+    """
+    status, limit_s = walk.status, walk.status[0].cost * (1.0 + ROUNDING)
     for num in range(1, plan.most_drawn + 1):
         stamp = _move(p, plan, walk)
-        if num == plan.most_drawn or not walk.paths.known[0]:
+        if not walk.paths.known[0]:
             return
-        if stays_within(p, walk, stamp, limit_s):
+        if num == plan.most_drawn or stays_within(p, walk, stamp, limit_s):
+            break
+        _take_back_last(walk)
+    num_more = int(status[0].together + _draw(plan, status)) - 1
+    for _ in range(num_more):
+        if status[0].num_moved > len(walk.device):  # no space for as many again
             return
-        _take_back(walk)
+        status[0].num_before = status[0].num_moved
+        if not stays_within(p, walk, _move(p, plan, walk), limit_s):
+            _take_back_last(walk)
 
 
 @compiled
@@ -283,7 +301,6 @@ def _move(p, plan, walk):
     """
     status, device_V = walk.status, walk.device
     num_ops, num_devices = p.op_seconds.shape
-    status[0].num_moved = 0
     v = _draw_op(plan, walk)
     stamp = status[0].num_draws
     here = device_V[v]
@@ -296,7 +313,7 @@ def _move(p, plan, walk):
                 there = device_V[v]
                 break
             _join(p, stamp, v, walk)
-    for i in range(status[0].num_moved):
+    for i in range(status[0].num_before, status[0].num_moved):
         if p.op_seconds[walk.moved[i], there] < np.inf:
             device_V[walk.moved[i]] = there
     return stamp
@@ -340,7 +357,11 @@ def settle(p, plan, step, seconds, walk):
     # A walk at inf goes wherever it can: it must get out of there.
     if cost > current and cost - current > _tolerated(plan, step, current, _draw(plan, status)):
         _take_back(walk)
+        if status[0].num_moved > 0:
+            status[0].together = max(1.0, status[0].together - NOT_KEPT)
         return False
+    if status[0].num_moved > 0:
+        status[0].together = min(MOST_TOGETHER, status[0].together + KEPT)
     status[0].cost = cost
     if lack == 0.0 and seconds < status[0].best_s:
         status[0].best_s = seconds
@@ -358,10 +379,23 @@ def _tolerated(plan, step, current, draw):
 
 
 @compiled
+def _take_back_last(walk):
+    """The last move of the step, while it is being made."""
+    _move_back(walk, walk.status[0].num_before)
+    walk.status[0].num_moved = walk.status[0].num_before
+
+
+@compiled
+def _move_back(walk, first):
+    """All that has moved since ``first`` had: the last of them first, as an op may move twice."""
+    for i in range(walk.status[0].num_moved - 1, first - 1, -1):
+        walk.device[walk.moved[i]] = walk.came_from[i]
+
+
+@compiled
 def _take_back(walk):
     status = walk.status
-    for i in range(status[0].num_moved):
-        walk.device[walk.moved[i]] = walk.came_from[i]
+    _move_back(walk, 0)
     low, high = status[0].rank_low, status[0].rank_high
     if low < high:
         for rank in range(low, high + 1):

@@ -145,13 +145,14 @@ def _find_tails(p, device_V, paths):
 
 @compiled
 def stays_within(p, walk, stamp, limit_s):
-    """Whether no path through what the last step of a walk has moved is longer, about.
+    """Whether no path through what the last move of a walk has moved is longer, about.
 
     What moves starts when it has what it reads, and what its new device ran then has ended; all
     that started there later comes after it. stamp: in ``walk.group``, of what moves.
     """
-    paths, num, free_s = walk.paths, walk.status[0].num_moved, 0.0
-    _list_moved(walk, num)
+    first = walk.status[0].num_before
+    paths, num, free_s = walk.paths, walk.status[0].num_moved - first, 0.0
+    _list_moved(walk, first, num)
     for i in range(num):
         v = paths.moved[i]
         start_s = max(free_s, _first_start_s(p, walk, stamp, v))
@@ -163,10 +164,10 @@ def stays_within(p, walk, stamp, limit_s):
 
 
 @compiled
-def _list_moved(walk, num):
+def _list_moved(walk, first, num):
     paths = walk.paths
     for i in range(num):
-        v, j = walk.moved[i], i
+        v, j = walk.moved[first + i], i
         while j > 0 and paths.start_s[paths.moved[j - 1]] > paths.start_s[v]:
             paths.moved[j] = paths.moved[j - 1]
             j -= 1
