@@ -253,8 +253,10 @@ class AnnealEstimates:
                     )
                 if anneals:
                     begin_s = time.perf_counter()
-                    start = self._annealed(estimates, start, steps, rng, walks)
+                    annealed = self._annealed(estimates, start, steps, rng, walks)
                     each_s = (time.perf_counter() - begin_s) / steps
+                    if np.isfinite(start.seconds) or not _waits_longer(session, annealed, start):
+                        start = annealed
             assert start.placement is not None
             found, begin_s = start.placement, time.perf_counter()
             best.confirm(
@@ -307,6 +309,32 @@ class AnnealEstimates:
             return start
         source = f"{start.source.removesuffix(_ESTIMATED)}{_ESTIMATED}"
         return Found(result.placement, result.makespan_s, source)
+
+
+def _waits_longer(session: Session, annealed: Found, start: Found) -> bool:
+    """Whether annealing on estimates has but found a plan that waits, no shorter when executed.
+
+    Estimates believe that a device waits for an op of a better rank; a work-conserving one starts
+    another. How it runs then is known without executing where transfers are left out: so long it
+    takes at least, about. Where none contend in the system either, that would be its execution.
+    """
+    if not isinstance(session, SimulatorSession) or session.execution.contention == "none":
+        return False
+    told = []
+    with open_estimates_of(session) as estimates, _open_without_contention(session) as runs:
+        for found in (annealed, start):
+            placement = in_order(session.problem, found)
+            row = placement.device[None], placement.priority[None]
+            estimated = estimated_costs(estimates, *row)[0].cost
+            told.append(max(estimated, float(runs.measure(*row).seconds[0, 0])))
+    return told[0] > told[1]
+
+
+def _open_without_contention(session: SimulatorSession) -> SimulatorSession:
+    rules = session.execution
+    return WorkConserving(queue=rules.queue, contention="none", streams=rules.streams).open(
+        session.problem, num_threads=1
+    )
 
 
 def _exchanged(
