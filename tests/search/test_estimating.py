@@ -7,20 +7,21 @@ import numpy as np
 import pytest
 import torch
 from plain_schedule import with_arrays, with_less_memory
-from problems import random_placement, random_problem
+from problems import cluster_of, graph_of, random_placement, random_problem
 
 from doppler.baselines import Clustering, QueuedETF
 from doppler.episode import make_view
 from doppler.errors import InputError
 from doppler.policies import DualPolicy
-from doppler.problem import Placement, topological_priority
-from doppler.search import AnnealEstimates, BestSoFar, Budget, Episodes, search
+from doppler.problem import Placement, build, topological_priority
+from doppler.search import AnnealEstimates, BestSoFar, Budget, Episodes, estimating, search
 from doppler.search.best_so_far import NOTHING, Found
 from doppler.search.estimating import (
     as_executed,
     best_by_estimates,
     in_order,
     open_estimates_of,
+    waits_longer,
 )
 from doppler.simulator import Published, WorkConserving, open_estimates
 from doppler.warming import _ToldSession
@@ -135,6 +136,31 @@ def _noted(measure, executed):
     return measure_and_note
 
 
+def test_a_plan_that_waits_where_the_system_does_not_is_no_better():
+    # Op 2 is to come before op 0, which could start at once: of the plan 12 s, of its execution 21.
+    works, edges = [10.0, 1.0, 1.0, 10.0], [(1, 2, 0.0), (2, 3, 0.0)]
+    problem = build(graph_of(works, edges), cluster_of([1.0, 1.0, 10 / 13]))
+    waits = Found(Placement.make(problem, [0, 1, 0, 1], [3, 0, 1, 2]), np.inf)
+    runs = Found(Placement.make(problem, [2, 1, 0, 1], [3, 0, 1, 2]), np.inf)
+    with WorkConserving().open(problem) as session, open_estimates_of(session) as estimates:
+        for found, estimated, took in ((waits, 12.0, 21.0), (runs, 13.0, 13.0)):
+            row = found.placement.device[None], found.placement.priority[None]
+            assert estimates.measure(*row).seconds == estimated
+            assert session.measure(*row).seconds == took
+        executed = session.evaluations
+        assert waits_longer(session, estimates, waits, runs)
+        assert not waits_longer(session, estimates, runs, waits)
+        assert session.evaluations == executed
+    with WorkConserving(contention="none").open(problem) as session:  # it would be the execution
+        assert not waits_longer(session, estimates, waits, runs)
+
+
+def test_a_draft_is_executed_as_it_is_where_annealing_but_learns_to_wait(monkeypatch):
+    for waits, source in ((True, "drawn"), (False, "drawn, estimates")):
+        monkeypatch.setattr(estimating, "waits_longer", lambda *_, waits=waits: waits)
+        assert found_by(AnnealEstimates(drafts=[Drawn()]), evaluations=1).found.source == source
+
+
 def test_where_no_order_is_kept_drafts_are_executed_as_they_are():
     best = found_by(AnnealEstimates(drafts=[Drawn()], steps=50), queue="fifo")
     assert best.evaluations == 8 and best.found.source == "drawn"
@@ -213,7 +239,7 @@ def test_where_executing_takes_real_time_annealing_takes_as_long(monkeypatch):
     assert abs(given[2] - worth) <= 1
     given.clear()
     found_by(step)
-    assert given == [40] * 8
+    assert given == [20, 20, 40] * 4, "a draft in two parts, then the best in one"
 
 
 def test_what_is_executed_for_real_is_simulated_first():
