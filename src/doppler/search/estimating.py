@@ -297,8 +297,7 @@ class AnnealEstimates:
         walks: int,
     ) -> Found:
         """What annealing makes of it; of a simulator's draft in parts, none of which but waits."""
-        is_draft = not np.isfinite(start.seconds)
-        if not (is_draft and isinstance(session, SimulatorSession)):
+        if not isinstance(session, SimulatorSession) or np.isfinite(start.seconds):
             return self._annealed(estimates, start, steps, rng, walks)
         for _ in range(_PARTS):
             annealed = self._annealed(estimates, start, max(1, steps // _PARTS), rng, walks)

@@ -77,9 +77,10 @@ class AnnealWindows:
     ) -> None:
         """See engine.SearchStep."""
         session = best.session
-        simulates = isinstance(session, SimulatorSession) and session.honours_order
         num = min(self.at_most, evaluations // best.num_confirming)
-        if best.placement is None or not simulates or isinstance(session, PlanningSession):
+        if not isinstance(session, SimulatorSession) or isinstance(session, PlanningSession):
+            return
+        if best.placement is None or not session.honours_order:
             return
         source = f"{best.found.source.removesuffix(_IN_WINDOWS)}{_IN_WINDOWS}"
         with open_estimates_of(session) as estimates:
