@@ -35,7 +35,8 @@ _ESTIMATED = ", estimates"  # behind the source of what they made better
 # real time; how many times as long a simulation takes as an estimate.
 _MOST_PLACED, _MOST_STEPS, _SIMULATING = 1_250_000, 100_000, 4
 # Drafts of each kind before the first turn, when nothing is known, and the ops that they may place:
-# measured on problems of no table, where eight were no better than four.
+# measured on problems of no table, where eight were no better than four. Of larger graphs none is
+# annealed enough to ask what came of it.
 _AT_FIRST, _MOST_DRAFTED = 4, 20_000
 # Of the annealing of a draft, each kept or not: a second one is 0.1% to 0.7% shorter at one
 # execution than one twice as long, level from 16 on.
@@ -297,8 +298,10 @@ class AnnealEstimates:
         walks: int,
     ) -> Found:
         """What annealing makes of it; of a simulator's draft in parts, none of which but waits."""
-        if not isinstance(session, SimulatorSession) or np.isfinite(start.seconds):
+        is_draft = not np.isfinite(start.seconds) and session.problem.num_ops <= _MOST_DRAFTED
+        if not is_draft or not isinstance(session, SimulatorSession):
             return self._annealed(estimates, start, steps, rng, walks)
+        start = start._replace(placement=in_order(session.problem, start))
         for _ in range(_PARTS):
             annealed = self._annealed(estimates, start, max(1, steps // _PARTS), rng, walks)
             if not waits_longer(session, estimates, annealed, start):
@@ -337,7 +340,8 @@ def waits_longer(
 
     Estimates believe that a device waits for an op of a better rank; a work-conserving one starts
     another. What that takes is known without executing where transfers do not contend: so long it
-    takes at least, about. Where they do not in the system either it would be its execution.
+    takes at least, about. Where they do not in the system either it would be its execution. No op
+    of either is to come before its producers.
     """
     rules = session.execution
     if rules.contention == "none":
@@ -346,8 +350,8 @@ def waits_longer(
     runs = WorkConserving(queue=rules.queue, contention="none", streams=rules.streams)
     with runs.open(session.problem, num_threads=1) as without_contention:
         for found in (annealed, start):
-            placement = in_order(session.problem, found)
-            row = placement.device[None], placement.priority[None]
+            assert found.placement is not None
+            row = found.placement.device[None], found.placement.priority[None]
             runs_s = float(without_contention.measure(*row).seconds[0, 0])
             told.append(max(estimated_costs(estimates, *row)[0].cost, runs_s))
     return told[0] > told[1]
