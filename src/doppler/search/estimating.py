@@ -375,10 +375,17 @@ def as_executed(session: SimulatorSession, found: Found) -> Found:
     if found.placement is None:
         return found
     placement = found.placement
-    start_V = session.trace(placement).op_start_s
-    priority_V = np.empty_like(placement.priority)
-    priority_V[np.lexsort((placement.priority, start_V))] = np.arange(len(priority_V))
+    priority_V = ranked_by_start(session.trace(placement).op_start_s, placement.priority)
     return found._replace(placement=Placement.make(session.problem, placement.device, priority_V))
+
+
+def ranked_by_start(
+    start_V: NDArray[np.float64], priority_V: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Priorities [V] by when ops start, ties as they were."""
+    ranked_V = np.empty_like(priority_V)
+    ranked_V[np.lexsort((priority_V, start_V))] = np.arange(len(priority_V))
+    return ranked_V
 
 
 def in_order(problem: Problem, found: Found) -> Placement:

@@ -18,7 +18,12 @@ from doppler.options import Count, Positive, Share, checked
 from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep
-from doppler.search.estimating import as_executed, in_order, open_estimates_of
+from doppler.search.estimating import (
+    as_executed,
+    in_order,
+    open_estimates_of,
+    ranked_by_start,
+)
 from doppler.search.steps import AnnealFromBest
 from doppler.search.window import Timed, Window, window_of
 from doppler.simulator import SimulatorSession, open_estimates
@@ -148,7 +153,5 @@ def scheduled(estimates: SimulatorSession, device_V: IntArray, priority_V: IntAr
 
 def by_time(estimates: SimulatorSession, now: Timed) -> Timed:
     """The same ranked by start, so that neighbours run at one time, unless it then takes longer."""
-    priority_V = np.empty_like(now.priority)
-    priority_V[np.lexsort((now.priority, now.start))] = np.arange(len(priority_V))
-    found = scheduled(estimates, now.device, priority_V)
+    found = scheduled(estimates, now.device, ranked_by_start(now.start, now.priority))
     return found if found.seconds <= now.seconds else now
