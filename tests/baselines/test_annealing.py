@@ -142,6 +142,17 @@ def test_draws_are_means_over_one_set_of_jitter_at_five_percent(make, tell_sched
     assert noisy.makespan_s == pytest.approx(nominal_s, rel=0.1)
 
 
+def test_a_random_queue_is_lent_no_jitter():
+    problem = random_problem(3, num_ops=20, num_devices=3, costs="distinct")
+    quiet = search(problem, annealing(400, draws=4), system=WorkConserving(queue="random"))
+    assert quiet.evaluations == 400, "none is needed to tell the seconds without"
+
+
+def test_there_is_something_to_search():
+    with pytest.raises(InputError, match="neither order nor devices"):
+        annealing(10, devices=False)
+
+
 def test_a_noisy_system_is_met_with_other_draws_at_every_evaluation():
     problem = build(graph_of([1]), cluster_of([1.0]))
     best = [search(problem, annealing(n), system=WorkConserving(noise=0.1)) for n in (1, 100)]

@@ -15,7 +15,7 @@ from problems import cluster_of, graph_of, random_problem
 from doppler.baselines import Annealing, Clustering, NearETF
 from doppler.episode import MANY_OPS, make_view, mergings
 from doppler.errors import InputError
-from doppler.problem import build
+from doppler.problem import Placement, build
 from doppler.resources import resource
 from doppler.search import (
     AnnealEstimates,
@@ -146,23 +146,57 @@ class Noting:
 
 
 @pytest.mark.parametrize(
-    ("shares", "evaluations", "given"),
+    ("shares", "evaluations", "confirmations", "given"),
     [
-        ([None, None], 10, [5, 5]),
-        ([None, None, None], 8, [3, 3, 2]),
-        ([0.5, None, None], 100, [50, 25, 25]),
-        ([None, 0.7], 10, [3, 7]),
-        ([0.2, 0.3], 10, [2, 3]),
-        ([None, None, None], 1, [1, 0, 0]),
-        ([None, None], 0, [0, 0]),
+        ([None, None], 10, 0, [5, 5]),
+        ([None, None, None], 8, 0, [3, 3, 2]),
+        ([0.5, None, None], 100, 0, [50, 25, 25]),
+        ([None, 0.7], 10, 0, [3, 7]),
+        ([0.2, 0.3], 10, 0, [2, 3]),
+        ([None, None, None], 1, 0, [1, 0, 0]),
+        ([None, None], 0, 0, [0, 0]),
+        ([None, None, None], 14, 4, [7, 7, 0]),
+        ([0.5, None, None, None], 22, 4, [12, 5, 5, 0]),
+        ([None, None, None], 15, 4, [5, 5, 5]),
+        ([None, None, None], 4, 4, [2, 1, 1]),
     ],
 )
-def test_parts_are_shares_and_equal_parts_of_what_these_leave(shares, evaluations, given):
+def test_parts_are_shares_and_equal_parts_of_what_these_leave(
+    shares, evaluations, confirmations, given
+):
     steps = [Noting(share) for share in shares]
-    nothing: Any = SimpleNamespace(evaluations=0)
+    nothing: Any = SimpleNamespace(evaluations=0, confirmations=confirmations)
     InParts(steps=steps).search(nothing, evaluations, np.random.default_rng(0))
     assert [step.given[0][0] for step in steps] == given
     assert len({step.given[0][1] for step in steps}) == len(steps), "streams of their own"
+
+
+@pytest.mark.parametrize("evaluations", [60, 100, 140])
+def test_list_schedulers_run_where_each_has_to_be_confirmed(configured, evaluations):
+    method = replace(instantiate(configured.baseline.list_then_anneal), evaluations=evaluations)
+    ran = []
+    for member in members(method.steps[:1]):
+        make = member.make
+
+        def noted(evaluations, make=make):
+            return Spied(make(evaluations=evaluations), ran)
+
+        object.__setattr__(member, "make", noted)
+    with WorkConserving(noise=0.05).open(PROBLEM) as session:
+        found = method.place(session, np.random.default_rng(0))
+        assert found.evaluations == session.evaluations <= evaluations
+    assert 0 < len(ran) <= evaluations // 25, "five executions each, of a fifth"
+
+
+def test_a_baseline_for_which_too_few_are_left_is_left_out_unless_it_is_the_first():
+    step = PlaceAgain(make=partial(Annealing, order=True, draws=4, hot=0.02, cold=1e-4))
+    with WorkConserving().open(PROBLEM) as session:
+        best = BestSoFar(session=session, confirmations=0, seed=0)
+        with pytest.raises(InputError, match="at least 4"):
+            step.search(best, 3, np.random.default_rng(0))
+        best.confirm(Placement.make(PROBLEM, np.zeros(PROBLEM.num_ops, np.int64)))
+        step.search(best, 3, np.random.default_rng(0))
+        assert best.evaluations == session.evaluations == 1
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Search on estimates: what it executes, counts and finds."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -245,10 +245,12 @@ def test_where_executing_takes_real_time_annealing_takes_as_long(monkeypatch):
 def test_what_is_executed_for_real_is_simulated_first():
     """Of a system that executes what the simulator says, the best of a search there is found."""
     step = AnnealEstimates(drafts=[Drawn()], steps=4000)
-    for queue in ("priority", "fifo"):
+    for queue in ("priority", "fifo", "strict"):
         with WorkConserving(queue=queue).open(PROBLEM) as session:
-            told = _ToldSession(session)
+            told: Any = _ToldSession(session)
             told.honours_order = session.honours_order
+            if queue == "strict":
+                told.execution = session.execution
             best = BestSoFar(session=told, confirmations=0, seed=0)
             with open_estimates_of(told) as cheaper:
                 step.search(best, 1, generator())
@@ -315,3 +317,26 @@ def test_a_step_without_drafts_goes_on_from_the_best():
         first = best.confirm(random_placement(PROBLEM, 0))
         AnnealEstimates(drafts=[], steps=500).search(best, 3, generator())
         assert best.seconds < first and best.evaluations == 4
+
+
+def test_a_step_that_keeps_devices_searches_orders_alone():
+    for queue in ("priority", "fifo"):
+        with WorkConserving(queue=queue).open(PROBLEM) as session:
+            told = _ToldSession(session)
+            told.honours_order = session.honours_order
+            best = BestSoFar(session=told, confirmations=0, seed=0)
+            start = random_placement(PROBLEM, 5)
+            best.confirm(start)
+            AnnealEstimates(drafts=[], steps=500, devices=False).search(best, 8, generator())
+            assert best.placement is not None
+            assert best.placement.device.tolist() == start.device.tolist()
+
+
+def test_where_memory_is_short_what_cannot_run_is_estimated_to_take_forever():
+    problem = with_less_memory(random_problem(3, num_ops=20, num_devices=3), 0.9)
+    seconds = problem.arrays.op_seconds.copy()
+    seconds[7, 0] = np.inf
+    problem = with_arrays(problem, op_seconds=seconds)
+    one = np.zeros((1, 20), np.int64)
+    with open_estimates(problem) as estimates:
+        assert np.isinf(estimates.measure(one, topological_priority(problem)[None]).seconds)

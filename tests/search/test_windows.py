@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from plain_schedule import with_less_memory
-from problems import hosted_problem, random_problem, restricted_problem
+from problems import cluster_of, graph_of, hosted_problem, random_problem, restricted_problem
 
 import doppler
 from doppler.baselines import HEFT
@@ -77,6 +77,15 @@ def test_a_window_begins_when_its_devices_are_free_and_ends_with_what_waits_for_
     able = np.isfinite(window.problem.arrays.op_seconds).sum(axis=1)
     assert (able[window.number[:20]] == PROBLEM.num_devices).all()
     assert (np.delete(able, window.number[:20]) == 1).all()
+
+
+def test_ops_that_take_nothing_do_not_hide_when_a_device_is_free():
+    problem = build(graph_of([1, 0, 0, 1, 1]), cluster_of([1.0, 1.0]))
+    with open_estimates(problem) as estimates:
+        now = scheduled(estimates, np.array([0, 1, 1, 0, 1]), np.arange(5))
+    window = window_of(problem, now, 3, 5, 5)
+    busy = window.problem.arrays.op_seconds[-2:].diagonal()
+    assert busy.tolist() == [now.finish[0], 0.0]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -4,7 +4,7 @@ from doppler.baselines.annealing import Annealing
 from doppler.baselines.best_of_runs import placements_of_steps
 from doppler.baselines.bounds import LowerBound, lower_bound
 from doppler.baselines.clustering import Clustering, draw_clusterings
-from doppler.baselines.contract import Baseline, SearchResult, Teacher
+from doppler.baselines.contract import Baseline, SearchResult, Teacher, TooFewError
 from doppler.baselines.cp_sat import CPSAT
 from doppler.baselines.cpop import CPOP
 from doppler.baselines.critical_path import CriticalPath
@@ -40,6 +40,7 @@ __all__ = [
     "SingleDevice",
     "TaughtPlacement",
     "Teacher",
+    "TooFewError",
     "draw_clusterings",
     "lower_bound",
     "placements_of_steps",

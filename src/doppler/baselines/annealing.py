@@ -15,7 +15,7 @@ from doppler.baselines.annealing_walk import (
     search,
     settle,
 )
-from doppler.baselines.contract import SearchResult
+from doppler.baselines.contract import SearchResult, TooFewError
 from doppler.baselines.levels import b_level_priority
 from doppler.baselines.naive import random_devices
 from doppler.compute import chosen
@@ -68,10 +68,12 @@ class Annealing:
 
     def __post_init__(self) -> None:
         if self.evaluations < self.starts * self.draws:
-            raise InputError(
+            raise TooFewError(
                 f"baseline.annealing.evaluations: at least {self.starts * self.draws}, one for "
                 f"each of {self.draws} draws of {self.starts} starts, got {self.evaluations}"
             )
+        if not (self.order or self.devices):
+            raise InputError("baseline.annealing: neither order nor devices is to be searched")
         if not self.cold <= self.hot:
             raise InputError(
                 f"baseline.annealing: needs cold <= hot, got {self.cold} and {self.hot}"
@@ -98,7 +100,10 @@ class Annealing:
         hot = self.hot if initial is None else max(self.cold, POLISHING * self.hot)
         has_choice = (np.isfinite(problem.arrays.op_seconds).sum(axis=1) > 1).any()
         order_share = ORDER_SHARE if self.devices and has_choice else 1.0
-        streams = session.execution.streams if isinstance(session, SimulatorSession) else 1
+        # Paths are of a schedule in which devices run one op at a time, and of seconds alone.
+        is_judged = not isinstance(session, SimulatorSession) or (
+            session.execution.streams == 1 and session.tells_makespan
+        )
         plans, walks = [], []
         for i in range(self.starts):
             plans.append(
@@ -110,7 +115,7 @@ class Annealing:
                     cold=float(self.cold),
                     near=near,
                     order_share=order_share,
-                    most_drawn=MOST_DRAWN if streams == 1 else 1,
+                    most_drawn=MOST_DRAWN if is_judged else 1,
                 )
             )
             start = initial or Placement.make(
@@ -137,7 +142,7 @@ class Annealing:
     def _lends_jitter(self, session: Session) -> bool:
         """Whether costs are of jitter that the system does not have."""
         simulates = isinstance(session, SimulatorSession)
-        return simulates and self.draws > 1 and session.rules.op_noise == 0.0
+        return simulates and self.draws > 1 and not session.is_random
 
     def _search_simulator(
         self, session: SimulatorSession, plans: list[WalkPlan], walks: list[Walk], jitter_seed: int

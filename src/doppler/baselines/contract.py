@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.errors import InputError
 from doppler.problem import Placement, Problem
 from doppler.system import Session
 
@@ -23,6 +24,10 @@ class SearchResult:
     makespan_s: float
     evaluations: int
     lower_bound_s: float | None = None
+
+
+class TooFewError(InputError):
+    """A method cannot do anything with so few evaluations."""
 
 
 class Baseline(Protocol):

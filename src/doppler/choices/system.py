@@ -236,6 +236,7 @@ class ChoosingSystem:
             execution=ExecutionRules(contention=self.contention, queue=self.queue),
             noise=0.0,
             make_state=self._state,
+            tells_makespan=self.price == 0.0,
         )
 
     def _state(self, arrays: ProblemArrays) -> Any:

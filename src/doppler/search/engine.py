@@ -115,7 +115,7 @@ def search(
     for step in steps:
         share = 1.0 if step.share is None else step.share
         if budget.evaluations is not None:
-            left = budget.evaluations - (best.evaluations - before)
+            left = max(0, budget.evaluations - (best.evaluations - before))
             num = int(share * budget.evaluations)
             step.search(best, min(left, max(num, math.ceil(share))), rng)
         elif budget.seconds is not None:

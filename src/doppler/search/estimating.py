@@ -93,10 +93,11 @@ def open_estimates_of(session: Session) -> SimulatorSession:
         problem = _with_less_memory(session.problem)
         limited = not isinstance(session, PlanningSession)
         return open_estimates(problem, session.execution.contention, limited=limited)
-    queue = "priority" if session.honours_order else "fifo"
     problem = session.as_executed() if isinstance(session, NotesTimes) else session.problem
-    rules: ExecutionRules = getattr(session, "execution", ExecutionRules())
-    return WorkConserving(queue=queue, contention=rules.contention).open(_with_less_memory(problem))
+    untold = ExecutionRules(queue="priority" if session.honours_order else "fifo")
+    rules: ExecutionRules = getattr(session, "execution", untold)
+    system = WorkConserving(queue=rules.queue, contention=rules.contention)
+    return system.open(_with_less_memory(problem))
 
 
 def _with_less_memory(problem: Problem) -> Problem:
@@ -238,7 +239,8 @@ class AnnealEstimates:
         fewest = self.steps if is_simulated else self.steps // _SIMULATING
         fewest = min(fewest, _MOST_PLACED // session.problem.num_ops)
         steps = fewest
-        anneals = steps > 0 and (session.honours_order or not is_simulated)
+        searches = session.honours_order or (self.devices and not is_simulated)
+        anneals = steps > 0 and searches
         each_s = 0.0
         for turn in range(min(self.at_most, evaluations // best.num_confirming)):
             if turn and not best.has_time():
@@ -251,7 +253,7 @@ class AnnealEstimates:
                     start = as_executed(session, start)
                 if start.placement is None:
                     raise InputError("drafts: there is none, and no placement to begin with")
-                if not is_simulated:
+                if self.devices and not is_simulated:
                     start = start._replace(
                         placement=_exchanged(estimates, start.placement, fewest, rng)
                     )

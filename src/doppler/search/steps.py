@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from doppler.baselines import ETF, HEFT, Annealing, Baseline, Dealing
+from doppler.baselines import ETF, HEFT, Annealing, Baseline, Dealing, TooFewError
 from doppler.baselines.dealing import has_blocks
 from doppler.baselines.hosts import num_ways
 from doppler.errors import InputError
@@ -41,7 +41,7 @@ class PlaceOnce:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class PlaceAgain:
-    """A baseline with as many evaluations as there are.
+    """A baseline with as many evaluations as there are; nothing where those left are too few.
 
     make: called with ``evaluations``, makes it.
     """
@@ -56,7 +56,12 @@ class PlaceAgain:
         """See engine.SearchStep."""
         num = evaluations - best.confirmations
         if num > 0:
-            baseline = self.make(evaluations=num)
+            try:
+                baseline = self.make(evaluations=num)
+            except TooFewError:
+                if best.placement is None:
+                    raise
+                return
             best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
 
 
@@ -144,18 +149,27 @@ class InParts:
         """See engine.SearchStep."""
         seeds = rng.integers(2**62, size=len(self.steps))
         before = best.evaluations
-        for step, num, seed in zip(self.steps, self._parts(evaluations), seeds, strict=True):
+        parts = self._parts(evaluations, 1 + best.confirmations)
+        for step, num, seed in zip(self.steps, parts, seeds, strict=True):
             begins = best.evaluations == before or best.has_time()
             if begins and not _is_left_out(step, best):
                 step.search(best, num, np.random.default_rng(seed), walks=walks)
 
-    def _parts(self, evaluations: int) -> list[int]:
+    def _parts(self, evaluations: int, least: int) -> list[int]:
+        """Evaluations of each step: ``least``, if any, as with fewer it executes nothing."""
         shares = np.array([np.nan if step.share is None else step.share for step in self.steps])
         free = np.isnan(shares)
         shares[free] = (1.0 - shares[~free].sum()) / max(1, free.sum())
         parts = np.round(shares * evaluations, 6).astype(int)
         rest = round(shares.sum() * evaluations, 6) - parts.sum()
-        return (parts + (np.arange(len(parts)) < int(rest))).tolist()
+        parts += np.arange(len(parts)) < int(rest)
+        total = parts[free].sum()
+        num = total // least
+        if 0 < num < free.sum():
+            parts[free] = 0
+            parts[np.flatnonzero(free)[:num]] = total // num
+            parts[np.flatnonzero(free)[: total % num]] += 1
+        return parts.tolist()
 
 
 @checked

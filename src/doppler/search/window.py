@@ -156,7 +156,7 @@ def _last_finish(ranked_V, device_V, finish_V, begin, finish_D):
     missing = len(finish_D)
     for rank in range(begin - 1, -1, -1):
         d = device_V[ranked_V[rank]]
-        if finish_D[d] == 0.0:
+        if finish_D[d] == 0.0 and finish_V[ranked_V[rank]] > 0.0:
             finish_D[d] = finish_V[ranked_V[rank]]
             missing -= 1
             if missing == 0:

@@ -90,7 +90,7 @@ def estimate(p, rules, device_V, priority_V, seed, state):
     if queues.sender:  # ops end later than noted on devices that have sent meanwhile
         for d in range(len(state.devices)):
             makespan = max(makespan, queues.device_free[d])
-    if state.limited:
+    if state.limited and makespan < np.inf:
         _find_peaks(p, device_V, state, makespan)
     return makespan
 

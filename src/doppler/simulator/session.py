@@ -181,7 +181,7 @@ class SimulatorSession:
     a compiled function that it calls as ``engine(problem.arrays, rules, device_V, priority_V, seed,
     state)`` for the makespan in seconds; rules; `in_parallel` for the states; and, where
     counts_memory is true, the peaks left in ``state.devices``. It adds to ``evaluations`` what it
-    used.
+    used. tells_makespan: whether what the engine returns is when the last op ends, and no price.
     """
 
     def __init__(
@@ -195,6 +195,7 @@ class SimulatorSession:
         noise: float,
         num_threads: int | None = None,
         make_state: Callable[[ProblemArrays], Any] = make_state,
+        tells_makespan: bool = True,
     ) -> None:
         self.problem = problem
         self.evaluations = 0
@@ -210,6 +211,7 @@ class SimulatorSession:
         )
         self.engine = engine
         self.counts_memory = counts_memory
+        self.tells_makespan = tells_makespan
         self._complete = complete
         self._num_threads = num_threads or threads_of_process()
         self._make_state = make_state
