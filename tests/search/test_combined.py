@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from problems import cluster_of, graph_of, random_problem
+from problems import cluster_of, graph_of, random_placement, random_problem
 
 from doppler.baselines import Annealing, Clustering, NearETF
 from doppler.episode import MANY_OPS, make_view, mergings
 from doppler.errors import InputError
-from doppler.problem import Placement, build
+from doppler.problem import build
 from doppler.resources import resource
 from doppler.search import (
     AnnealEstimates,
@@ -194,7 +194,7 @@ def test_a_baseline_for_which_too_few_are_left_is_left_out_unless_it_is_the_firs
         best = BestSoFar(session=session, confirmations=0, seed=0)
         with pytest.raises(InputError, match="at least 4"):
             step.search(best, 3, np.random.default_rng(0))
-        best.confirm(Placement.make(PROBLEM, np.zeros(PROBLEM.num_ops, np.int64)))
+        best.confirm(random_placement(PROBLEM, 0))
         step.search(best, 3, np.random.default_rng(0))
         assert best.evaluations == session.evaluations == 1
 
