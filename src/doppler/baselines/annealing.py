@@ -95,29 +95,12 @@ class Annealing:
         """See contract.Baseline; every walk begins at ``initial`` if it is given."""
         problem, lends_jitter = session.problem, self._lends_jitter(session)
         num_steps = (self.evaluations - lends_jitter) // self.draws
-        near = make_neighbours(problem)
         jitter_seed = int(rng.integers(2**62))
-        hot = self.hot if initial is None else max(self.cold, POLISHING * self.hot)
-        has_choice = (np.isfinite(problem.arrays.op_seconds).sum(axis=1) > 1).any()
-        order_share = ORDER_SHARE if self.devices and has_choice else 1.0
-        # Paths are of a schedule in which devices run one op at a time, and of seconds alone.
-        is_judged = not isinstance(session, SimulatorSession) or (
-            session.execution.streams == 1 and session.tells_makespan
-        )
+        plan = self._plan(session, is_given=initial is not None)
         plans, walks = [], []
         for i in range(self.starts):
-            plans.append(
-                WalkPlan(
-                    seed=int(rng.integers(2**62)),
-                    num_steps=(num_steps + i) // self.starts,
-                    order=self.order,
-                    hot=float(hot),
-                    cold=float(self.cold),
-                    near=near,
-                    order_share=order_share,
-                    most_drawn=MOST_DRAWN if is_judged else 1,
-                )
-            )
+            each = (num_steps + i) // self.starts
+            plans.append(plan._replace(seed=int(rng.integers(2**62)), num_steps=each))
             start = initial or Placement.make(
                 problem, random_devices(problem, 1, rng)[0], b_level_priority(problem)
             )
@@ -137,6 +120,25 @@ class Annealing:
             placement=Placement.make(problem, best.best_device, best.best_priority),
             makespan_s=makespan_s,
             evaluations=num_steps * self.draws + lends_jitter,
+        )
+
+    def _plan(self, session: Session, *, is_given: bool) -> WalkPlan:
+        """What all walks are to do, without seed and steps; is_given: where they begin."""
+        problem = session.problem
+        has_choice = (np.isfinite(problem.arrays.op_seconds).sum(axis=1) > 1).any()
+        # Paths are of a schedule in which devices run one op at a time, and of seconds alone.
+        is_judged = not isinstance(session, SimulatorSession) or (
+            session.execution.streams == 1 and session.tells_makespan
+        )
+        return WalkPlan(
+            seed=0,
+            num_steps=0,
+            order=self.order,
+            hot=float(max(self.cold, POLISHING * self.hot) if is_given else self.hot),
+            cold=float(self.cold),
+            near=make_neighbours(problem),
+            order_share=ORDER_SHARE if self.devices and has_choice else 1.0,
+            most_drawn=MOST_DRAWN if is_judged else 1,
         )
 
     def _lends_jitter(self, session: Session) -> bool:
