@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from problems import random_cluster, random_graph, random_placement
 
+from doppler.baselines import Annealing
+from doppler.baselines.annealing_walk import MOST_DRAWN
 from doppler.choices import ChoosingSystem, bound_of, choose, control, make_choices
 from doppler.cluster import preset
 from doppler.errors import InputError
@@ -116,6 +118,14 @@ def tiny() -> DataflowGraph:
         edges=Edges.make(src=[0, 1], dst=[1, 2], bytes=[1e3, 1e3]),
         inputs=Inputs.make(),
     )
+
+
+@pytest.mark.parametrize(("price", "drawn"), [(0.0, MOST_DRAWN), (1.0, 1)])
+def test_moves_are_judged_by_paths_where_seconds_are_all_that_counts(price, drawn):
+    choices = random_choices(0)
+    method = Annealing(evaluations=10, order=True, hot=0.02, cold=1e-4)
+    with ChoosingSystem(choices=choices, price=price).open(choices.problem) as session:
+        assert method._plan(session, is_given=False).most_drawn == drawn
 
 
 @pytest.mark.parametrize("price", [0.0, 1.0, 4.0, 100.0])
