@@ -37,6 +37,8 @@ from doppler.search import (
     PlaceAgain,
     load_policy,
     methods,
+    policy_steps,
+    search_settings,
     steps_of,
 )
 from doppler.simulator import BulkSynchronous, WorkConserving
@@ -472,6 +474,21 @@ def test_views_are_made_of_what_is_executed_alone(monkeypatch):
         made.clear()
         doppler.place(graph, cluster="dgx_h100x16", evaluations=evaluations)
         assert len(made) == evaluations
+
+
+def test_with_evaluations_the_policy_searches_and_within_seconds_what_learns_nothing(placed):
+    problem, counted, timed = placed.problem, Budget(evaluations=9), Budget(seconds=1.0)
+    expected = policy_steps(search_settings(), load_policy(), make_view(problem))
+    found = placing._automatic(steps_of("auto", counted), problem, counted)
+    assert [type(step) for step in found] == [type(step) for step in expected]
+    searched = placing._automatic(steps_of("auto", timed), problem, timed)
+    assert [type(step) for step in searched] == [InParts, AnnealFromBest]
+    auto, policy = (
+        doppler.place(problem.graph, cluster="h100x8", method=method, evaluations=9)
+        for method in ("auto", "policy")
+    )
+    assert np.array_equal(auto.placement.device, policy.placement.device)
+    assert auto.makespan_s == policy.makespan_s
 
 
 def test_within_seconds_a_large_graph_begins_with_list_schedulers(monkeypatch):

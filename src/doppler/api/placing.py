@@ -100,13 +100,14 @@ def place(
         example_kwargs: what else the module is called with, by keyword.
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
-        method: what searches. auto: clusterings and list schedulers, then annealing from the best
-            of them. Of graphs of 2,000 ops or more, a few layers are searched for all where there
-            are layers, and windows annealed; of more than 8,000 ops, blocks of split nodes are
-            dealt evenly to the devices first, and the policy places at once, too. policy: its
-            episodes, searched on estimates, then annealing, in windows too. Else the name of a
-            baseline in conf/baseline; a baseline of your own, which takes what it takes; or a list
-            of steps (doppler.search).
+        method: what searches. auto: within seconds clusterings and list schedulers, then annealing
+            from the best of them; with evaluations what policy does, which makes more of each. Of
+            graphs of 2,000 ops or more, a few layers are searched for all where there are layers,
+            and windows annealed; of more than 8,000 ops, blocks of split nodes are dealt evenly to
+            the devices first, and the policy places at once, too. policy: its episodes, searched
+            on estimates, then annealing, in windows too. Else the name of a baseline in
+            conf/baseline; a baseline of your own, which takes what it takes; or a list of steps
+            (doppler.search).
         policy: for ``method="policy"``: a checkpoint, or a policy, instead of the one that comes
             with the package (docs/pretrained.md).
         decomposition: who splits the module's ops into blocks. With auto, nothing is split where
@@ -249,17 +250,21 @@ def _chosen(
 def _automatic(
     steps: Sequence[SearchStep], problem: Problem, budget: Budget
 ) -> Sequence[SearchStep]:
-    """The steps, on a large graph also blocks that are dealt, and what the policy places at once.
+    """Within seconds the steps, with evaluations the policy's, which make more of each.
 
-    Within seconds what takes least time comes first: blocks, then list schedulers, on the largest
-    graphs ETF before the others, then a few layers for all, then the policy.
+    On a large graph the steps, blocks that are dealt, and what the policy places at once. Within
+    seconds what takes least time comes first: blocks, then list schedulers, on the largest graphs
+    ETF before the others, then a few layers for all, then the policy.
     """
+    is_large, is_timed = problem.num_ops > _LARGE, budget.seconds is not None
+    if not (is_large or is_timed):
+        return policy_steps(search_settings(), load_policy(), make_view(problem))
     found = suited(steps, problem)
-    if problem.num_ops <= _LARGE:
+    if not is_large:
         return found
     policy, ways = load_policy(), [*ways_told(problem), 0]  # what is told hosts takes half the time
     at_once = [AtOnce(policy=policy, way=way) for way in ways]
-    if budget.seconds is None:
+    if not is_timed:
         return DealBlocks.before([*reversed(at_once), *found], problem)
     anneals = [isinstance(step, AnnealWindows | AnnealFromBest) for step in found].index(True)
     etf: Any = ETF.once()  # where others are left out, one may take all seconds: the best of them
