@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
+from transfer import UNSEEN
 
 from doppler.baselines import CPSAT, Clustering
 from doppler.episode import make_view
@@ -47,6 +48,7 @@ from doppler.warming import warm_up
 PROJECT = Path(__file__).resolve().parents[1]
 GROUPS = {
     "four workloads": ("workload=chainmm,ffnn,llama_block,llama_layer cluster=p100x4,v100x8",),
+    "51 problems": UNSEEN,
     "200 ops": (
         "workload=synthetic workload.family=layered,random,stencil,elimination "
         "workload.num_ops=200 workload.transfer_ratio=0.5 workload.seed=21 cluster=h100x8",
@@ -70,6 +72,7 @@ METHODS = (
     *("etf", SOLVER),
 )
 SEEDS, MOST_SOLVED = 3, 2000  # the solver takes minutes to make a model of larger graphs
+MANY_PROBLEMS = 20  # of more each search is one of one seed
 MANY_OPS = 50_000  # an execution of more takes so long that each search is one of one seed
 
 
@@ -122,7 +125,7 @@ def points_of(
                 if method == SOLVER and (is_short or problem.num_ops > MOST_SOLVED):
                     continue
                 is_long = (budget.seconds or 0) >= 10 or problem.num_ops > MANY_OPS
-                seeds = 1 if is_long else SEEDS
+                seeds = 1 if is_long or len(problems) > MANY_PROBLEMS else SEEDS
                 for seed in range(seeds):
                     yield b, p, searched(method, problem, budget, seed, policy)
 

@@ -119,7 +119,8 @@ def test_only_graphs_of_split_nodes_have_blocks(monkeypatch):
     assert has_blocks(problem)
     graph = synthetic(family="layered", num_ops=80, transfer_ratio=1.0, seed=1)
     assert not has_blocks(build(graph, preset(name="h100x8")))
-    monkeypatch.setattr(placing, "_LARGE", 50)
+    for most in ("_LARGE", "_LARGE_COUNTED"):
+        monkeypatch.setattr(placing, most, 50)
     for budget in (Budget(seconds=1.0), Budget(evaluations=9)):
         steps = placing._automatic(steps_of("auto", budget), problem, budget)
         assert isinstance(steps[0], DealBlocks)

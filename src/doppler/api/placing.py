@@ -54,8 +54,9 @@ from doppler.warming import alone, warm_up
 
 # Of the call, unless evaluations are given, and what share of them the search has at least.
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
-# On graphs of more ops a few seconds of search are behind what the policy places at once.
-_LARGE = 8_000
+# On graphs of more ops a few seconds of search are behind what the policy places at once. With
+# evaluations the policy is first on any; on graphs of more its search takes more than it gives.
+_LARGE, _LARGE_COUNTED = 8_000, 2_000
 _EXACT = 1e-9  # sums of the same seconds in another order differ in their last digits
 # Steps that compile something; windows compile it on problems of any size.
 _COMPILED = (PlaceAgain, InParts, AnnealFromBest, AnnealWindows)
@@ -100,14 +101,14 @@ def place(
         example_kwargs: what else the module is called with, by keyword.
         evaluations: instead of seconds: executions of placements. Equal seeds then find equal
             placements in the simulator.
-        method: what searches. auto: within seconds clusterings and list schedulers, then annealing
-            from the best of them; with evaluations what policy does, which makes more of each. Of
+        method: what searches. auto: clusterings and list schedulers, then annealing from the best
+            of them; with evaluations, of which it makes more, what policy does comes first. Of
             graphs of 2,000 ops or more, a few layers are searched for all where there are layers,
-            and windows annealed; of more than 8,000 ops, blocks of split nodes are dealt evenly to
-            the devices first, and the policy places at once, too. policy: its episodes, searched
-            on estimates, then annealing, in windows too. Else the name of a baseline in
-            conf/baseline; a baseline of your own, which takes what it takes; or a list of steps
-            (doppler.search).
+            and windows annealed; of more than 8,000 ops, with evaluations of more than 2,000,
+            blocks of split nodes are dealt evenly to the devices first, and the policy places at
+            once, too. policy: its episodes, searched on estimates, then annealing, in windows too.
+            Else the name of a baseline in conf/baseline; a baseline of your own, which takes what
+            it takes; or a list of steps (doppler.search).
         policy: for ``method="policy"``: a checkpoint, or a policy, instead of the one that comes
             with the package (docs/pretrained.md).
         decomposition: who splits the module's ops into blocks. With auto, nothing is split where
@@ -250,18 +251,18 @@ def _chosen(
 def _automatic(
     steps: Sequence[SearchStep], problem: Problem, budget: Budget
 ) -> Sequence[SearchStep]:
-    """Within seconds the steps, with evaluations the policy's, which make more of each.
+    """Within seconds the steps, with evaluations the policy's before them: they make more of each.
 
-    On a large graph the steps, blocks that are dealt, and what the policy places at once. Within
+    On a large graph blocks that are dealt, what the policy places at once, and the steps. Within
     seconds what takes least time comes first: blocks, then list schedulers, on the largest graphs
     ETF before the others, then a few layers for all, then the policy.
     """
-    is_large, is_timed = problem.num_ops > _LARGE, budget.seconds is not None
-    if not (is_large or is_timed):
-        return policy_steps(search_settings(), load_policy(), make_view(problem))
+    is_timed = budget.seconds is not None
+    if problem.num_ops <= (_LARGE if is_timed else _LARGE_COUNTED):
+        if is_timed:
+            return suited(steps, problem)
+        return policy_steps(search_settings(), load_policy(), make_view(problem), then=steps)
     found = suited(steps, problem)
-    if not is_large:
-        return found
     policy, ways = load_policy(), [*ways_told(problem), 0]  # what is told hosts takes half the time
     at_once = [AtOnce(policy=policy, way=way) for way in ways]
     if not is_timed:

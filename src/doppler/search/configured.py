@@ -71,7 +71,9 @@ def _baseline(name: str) -> DictConfig:
     return cfg
 
 
-def policy_steps(settings: DictConfig, policy: Policy, view: View) -> Sequence[SearchStep]:
+def policy_steps(
+    settings: DictConfig, policy: Policy, view: View, then: Sequence[SearchStep] = ()
+) -> Sequence[SearchStep]:
     """What a policy places, whether it has trained on the problem or not.
 
     Its greedy placement of the merging that is best by estimates, unless there is one execution
@@ -83,9 +85,11 @@ def policy_steps(settings: DictConfig, policy: Policy, view: View) -> Sequence[S
         settings: conf/search.
         policy: whose placements these are.
         view: of the problem.
+        then: what searches after the estimates instead of annealing alone.
     """
     greedy = GreedyEpisode.of(policy, view, least=2)
-    rest = [estimates_step(settings, policy, view, greedy), instantiate(settings.anneal)]
+    then = then or [instantiate(settings.anneal)]
+    rest = [estimates_step(settings, policy, view, greedy), *then]
     return [greedy, *suited(rest, view.problem)]
 
 
