@@ -104,11 +104,11 @@ def place(
         method: what searches. auto: clusterings and list schedulers, then annealing from the best
             of them; with evaluations, of which it makes more, what policy does comes first. Of
             graphs of 2,000 ops or more, a few layers are searched for all where there are layers,
-            and windows annealed; of more than 8,000 ops, with evaluations of more than 2,000,
-            blocks of split nodes are dealt evenly to the devices first, and the policy places at
-            once, too. policy: its episodes, searched on estimates, then annealing, in windows too.
-            Else the name of a baseline in conf/baseline; a baseline of your own, which takes what
-            it takes; or a list of steps (doppler.search).
+            and windows annealed; of more than 8,000 ops (2,000 with evaluations), blocks of split
+            nodes are dealt evenly to the devices first, and the policy places at once, too. policy:
+            its episodes, searched on estimates, then annealing, in windows too. Else the name of a
+            baseline in conf/baseline; a baseline of your own, which takes what it takes; or a list
+            of steps (doppler.search).
         policy: for ``method="policy"``: a checkpoint, or a policy, instead of the one that comes
             with the package (docs/pretrained.md).
         decomposition: who splits the module's ops into blocks. With auto, nothing is split where
