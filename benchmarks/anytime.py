@@ -102,7 +102,8 @@ def searched(method: str, problem: Problem, budget: Budget, seed: int, policy: P
             makespan_s, evaluations = found.makespan_s, found.evaluations
         elif method == PLACE:
             placed = doppler.place(
-                *(problem.graph, None, problem.cluster),
+                problem.graph,
+                cluster=problem.cluster,
                 evaluations=budget.evaluations,
                 system=WorkConserving(),
                 seed=seed,

@@ -55,7 +55,8 @@ from doppler.warming import alone, warm_up
 # Of the call, unless evaluations are given, and what share of them the search has at least.
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
 # On graphs of more ops a few seconds of search are behind what the policy places at once. With
-# evaluations the policy is first on any; on graphs of more its search takes more than it gives.
+# evaluations it is first on any graph; on those of more ops its search on estimates would take the
+# share of windows and of layers, and gives no more.
 _LARGE, _LARGE_COUNTED = 8_000, 2_000
 _EXACT = 1e-9  # sums of the same seconds in another order differ in their last digits
 # Steps that compile something; windows compile it on problems of any size.
@@ -258,11 +259,11 @@ def _automatic(
     ETF before the others, then a few layers for all, then the policy.
     """
     is_timed = budget.seconds is not None
-    if problem.num_ops <= (_LARGE if is_timed else _LARGE_COUNTED):
-        if is_timed:
-            return suited(steps, problem)
+    if not is_timed and problem.num_ops <= _LARGE_COUNTED:
         return policy_steps(search_settings(), load_policy(), make_view(problem), then=steps)
     found = suited(steps, problem)
+    if is_timed and problem.num_ops <= _LARGE:
+        return found
     policy, ways = load_policy(), [*ways_told(problem), 0]  # what is told hosts takes half the time
     at_once = [AtOnce(policy=policy, way=way) for way in ways]
     if not is_timed:
