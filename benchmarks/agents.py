@@ -16,9 +16,10 @@ from scipy.stats import spearmanr
 
 from doppler.cluster import host, preset
 from doppler.einsum import load_program, lower
-from doppler.executor import Emulated, Hosts, Threads
-from doppler.executor.hosts.session import HostsSession
+from doppler.executor import Threads
 from doppler.experiment.calibrate import varied_placements
+from doppler.extensions.hosts import Emulated, Hosts
+from doppler.extensions.hosts.session import HostsSession
 from doppler.graph import DataflowGraph
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import WorkConserving

@@ -30,9 +30,10 @@ from transfer import UNSEEN
 
 import doppler
 from doppler.baselines import CPSAT, Clustering
-from doppler.episode import make_view
+from doppler.env import make_view
 from doppler.experiment.problem_set import problems_of
 from doppler.policies import Policy
+from doppler.precompile import warm_up
 from doppler.problem import Problem
 from doppler.search import (
     BestSoFar,
@@ -45,7 +46,6 @@ from doppler.search import (
     suited,
 )
 from doppler.simulator import WorkConserving
-from doppler.warming import warm_up
 
 PROJECT = Path(__file__).resolve().parents[1]
 GROUPS = {

@@ -33,9 +33,9 @@ from simulator import engine_batch, layered_graph, rates  # noqa: E402
 
 from doppler.baselines import Baseline, SearchResult, lower_bound  # noqa: E402
 from doppler.cluster import preset  # noqa: E402
-from doppler.errors import InputError  # noqa: E402
 from doppler.problem import Problem, build  # noqa: E402
 from doppler.simulator import WorkConserving  # noqa: E402
+from doppler.support.errors import InputError  # noqa: E402
 
 LARGE, WIDTH = 10_000, 100
 PROBLEMS = ("chainmm", "llama_layer", f"layered_{LARGE}")

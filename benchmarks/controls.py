@@ -20,10 +20,10 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from doppler.baselines import Baseline
-from doppler.errors import InputError
 from doppler.experiment.problem_set import problems_of
 from doppler.problem import Problem
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 
 PROJECT = Path(__file__).resolve().parents[1]
 MAIN = ("workload=chainmm,ffnn,llama_block,llama_layer cluster=p100x4,v100x8",)

@@ -29,15 +29,10 @@ import torch
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "src"))
 
-from doppler.calibration import calibrate  # noqa: E402
 from doppler.cluster import host  # noqa: E402
 from doppler.einsum import FewestElements, load_program, load_workload, lower  # noqa: E402
-from doppler.executor import (  # noqa: E402
-    SynchronousThreads,
-    Threads,
-    random_inputs,
-    run_graph,
-)
+from doppler.executor import SynchronousThreads, Threads, random_inputs, run_graph  # noqa: E402
+from doppler.executor.calibration import calibrate  # noqa: E402
 from doppler.executor.tasks import Tasks, Unroller  # noqa: E402
 from doppler.executor.workers import Workers  # noqa: E402
 from doppler.graph import DataflowGraph, Edges, Inputs, Ops  # noqa: E402

@@ -27,8 +27,7 @@ from hydra.utils import instantiate
 
 from doppler.baselines import ETF, HEFT, Clustering, QueuedETF
 from doppler.baselines.hosts import num_ways
-from doppler.episode import make_view
-from doppler.errors import InputError
+from doppler.env import make_view
 from doppler.experiment.problem_set import problems_of
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED
@@ -44,6 +43,7 @@ from doppler.search import (
     search_settings,
 )
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 
 PROJECT = Path(__file__).resolve().parents[1]
 FAMILIES = ("layered", "random", "fork_join", "tree", "stencil", "products", "map_reduce")

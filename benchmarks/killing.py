@@ -36,7 +36,7 @@ import doppler.api
 import doppler.experiment.main
 import doppler.report.page  # noqa: F401
 from doppler.cli import program
-from doppler.warming import warm
+from doppler.precompile import warm
 
 PROJECT = Path(__file__).resolve().parents[1]
 HANGS_S = 300.0

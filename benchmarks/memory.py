@@ -26,16 +26,16 @@ import torch
 from doppler.baselines import Annealing, Clustering, lower_bound
 from doppler.cluster import Cluster, host, preset
 from doppler.einsum import FewestElements, load_program, load_workload, lower
-from doppler.errors import InputError
 from doppler.executor import Threads, random_inputs, run_graph
+from doppler.extensions.memory import Offload, SystemWithPlans, plan
+from doppler.extensions.memory.arenas import aligned
+from doppler.extensions.memory.arrays import EVICT, LOAD, NOWHERE, op_need_bytes
+from doppler.extensions.memory.checks import violations
+from doppler.extensions.memory.running import _link_waits, run_plan
 from doppler.graph import DataflowGraph
-from doppler.memory import Offload, SystemWithPlans, plan
-from doppler.memory.arenas import aligned
-from doppler.memory.arrays import EVICT, LOAD, NOWHERE, op_need_bytes
-from doppler.memory.checks import violations
-from doppler.memory.running import _link_waits, run_plan
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 from doppler.trace import violations as trace_violations
 
 PLAIN = WorkConserving()

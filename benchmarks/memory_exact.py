@@ -18,9 +18,15 @@ from typing import Any
 import numpy as np
 from ortools.sat.python import cp_model
 
-from doppler.memory import Offload
-from doppler.memory.addresses import assign
-from doppler.memory.arrays import NOTHING, PlanState, make_machine, make_plan_state, op_need_bytes
+from doppler.extensions.memory import Offload
+from doppler.extensions.memory.addresses import assign
+from doppler.extensions.memory.arrays import (
+    NOTHING,
+    PlanState,
+    make_machine,
+    make_plan_state,
+    op_need_bytes,
+)
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import WorkConserving
 

@@ -327,7 +327,7 @@ def trained(name: str) -> Made:
 def measure(name: str, seconds: float, training: bool) -> dict[str, Any]:
     """Place one model and run it; what the table shows of it."""
     import doppler
-    from doppler.errors import InputError
+    from doppler.support.errors import InputError
 
     torch.manual_seed(0)
     module, args, kwargs = trained(name) if training else FACTORIES[name]()
@@ -340,7 +340,7 @@ def measure(name: str, seconds: float, training: bool) -> dict[str, Any]:
         )
         wall_s = time.perf_counter() - started_s - placed.phases.get("compile", 0.0)
         torch.manual_seed(1)
-        result = None if is_meta else doppler.run(placed, *args, **kwargs)
+        result = None if is_meta else doppler.execute(placed, *args, **kwargs)
     except InputError as error:
         return {"line": str(error)}
     torch.manual_seed(1)

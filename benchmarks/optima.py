@@ -25,7 +25,7 @@ import pandas as pd
 
 from doppler.baselines import CPSAT
 from doppler.cluster import preset
-from doppler.episode import make_view
+from doppler.env import make_view
 from doppler.graph import load_graph
 from doppler.graph.formats import graph_files
 from doppler.graph.optima import Optimum, known_optima

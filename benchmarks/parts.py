@@ -23,7 +23,7 @@ import torch
 from benchmarks.families import PROJECT, problems_by_kind, searched
 from hydra import initialize_config_dir
 
-from doppler.episode import make_view
+from doppler.env import make_view
 from doppler.policies import DualPolicy, Policy
 from doppler.policies.weights import load_policy_weights
 from doppler.problem import Problem

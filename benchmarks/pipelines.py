@@ -19,8 +19,7 @@ import numpy as np
 
 from doppler.baselines import CPSAT
 from doppler.cluster import preset
-from doppler.errors import InputError
-from doppler.pipeline import (
+from doppler.extensions.pipelines import (
     ListSchedules,
     Patterns,
     TorchSchedules,
@@ -29,15 +28,16 @@ from doppler.pipeline import (
     graph_of,
     judged_schedules,
 )
-from doppler.pipeline.assigning import assignment_bound_s
-from doppler.pipeline.finding import pipeline_search
-from doppler.pipeline.orders import renumbered
-from doppler.pipeline.processes import Processes, WaitingStages, run_empty, step_seconds
-from doppler.pipeline.proving import prove
-from doppler.pipeline.searching import found_orders
-from doppler.pipeline.stages import Action, Orders, with_stages_divided
+from doppler.extensions.pipelines.assigning import assignment_bound_s
+from doppler.extensions.pipelines.finding import pipeline_search
+from doppler.extensions.pipelines.orders import renumbered
+from doppler.extensions.pipelines.processes import Processes, WaitingStages, run_empty, step_seconds
+from doppler.extensions.pipelines.proving import prove
+from doppler.extensions.pipelines.searching import found_orders
+from doppler.extensions.pipelines.stages import Action, Orders, with_stages_divided
 from doppler.problem import Problem, build
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 
 STRICT = WorkConserving(queue="strict")
 SIZES = ((4, 8), (4, 16), (8, 16), (8, 32))

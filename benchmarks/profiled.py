@@ -19,13 +19,13 @@ from benchmarks.optima import steps
 
 from doppler.baselines import CPSAT, lower_bound
 from doppler.cluster import custom
-from doppler.errors import InputError
+from doppler.extensions.formats.profiled_format import machine_of
 from doppler.graph import load_graph
 from doppler.graph.formats import graph_files
-from doppler.graph.profiled_format import machine_of
 from doppler.problem import Problem, build
 from doppler.search import BestSoFar, Budget, search
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 
 METHODS = ("etf", "cluster_then_anneal", "estimates_then_anneal", "doppler")
 

@@ -19,18 +19,17 @@ import torch
 from benchmarks.agents import graph_of, random_placements
 
 from doppler.cluster import host, preset
-from doppler.compute import OnRay
-from doppler.compute.ray_cluster import disconnect
-from doppler.errors import InputError
-from doppler.executor import Emulated, ExecutionError
-from doppler.executor.hosts import members
+from doppler.executor import ExecutionError
+from doppler.extensions.hosts import Emulated, OnRay, members
+from doppler.extensions.hosts.ray_cluster import disconnect
+from doppler.extensions.hosts.spread_training import Player, Weights
 from doppler.graph.synthetic import synthetic
 from doppler.policies import DualPolicy
 from doppler.problem import build
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 from doppler.trace import violations
 from doppler.training.learning import Learning
-from doppler.training.spreading import Player, Weights
 
 AGENTS = 3
 

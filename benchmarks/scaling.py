@@ -32,7 +32,7 @@ import training
 from doppler.baselines import HEFT
 from doppler.baselines.bounds import lower_bound
 from doppler.cluster import preset
-from doppler.episode import make_view
+from doppler.env import make_view
 from doppler.graph.synthetic import FAMILIES, synthetic
 from doppler.problem import Problem, build
 from doppler.search import BestSoFar, GreedyEpisode, load_policy

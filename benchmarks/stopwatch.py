@@ -25,7 +25,9 @@ from torch.nn import functional
 
 import doppler
 from doppler.baselines import Clustering
-from doppler.calibration import (
+from doppler.cluster import host
+from doppler.executor import Threads
+from doppler.executor.calibration import (
     covering_placements,
     kernel_costs,
     kernel_samples,
@@ -34,10 +36,8 @@ from doppler.calibration import (
     probing_placements,
     run_all,
 )
-from doppler.cluster import host
-from doppler.costs import kernel_key
-from doppler.executor import Threads
 from doppler.problem import Placement, Problem, build
+from doppler.problem.costs import kernel_key
 from doppler.report.rows import format_seconds
 from doppler.simulator import WorkConserving
 from doppler.trace import Trace

@@ -20,8 +20,7 @@ from scipy import stats
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "src"))
 
-from doppler.search import seeded_generator  # noqa: E402
-from doppler.streams import (  # noqa: E402
+from doppler.extensions.programs.streams import (  # noqa: E402
     Always,
     BestFixed,
     Cascade,
@@ -36,7 +35,8 @@ from doppler.streams import (  # noqa: E402
     play,
     synthetic_stream,
 )
-from doppler.streams.load import Servers, UnderLoad, arrivals  # noqa: E402
+from doppler.extensions.programs.streams.load import Servers, UnderLoad, arrivals  # noqa: E402
+from doppler.search import seeded_generator  # noqa: E402
 
 SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
 PRICE = 0.1  # of the large model on synthetic streams

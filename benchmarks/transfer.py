@@ -31,7 +31,7 @@ from hydra.utils import instantiate  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
 from doppler.baselines import ETF, HEFT, Annealing, Baseline, Clustering, CriticalPath  # noqa: E402
-from doppler.episode import make_view  # noqa: E402
+from doppler.env import make_view  # noqa: E402
 from doppler.experiment.problem_set import problems_of  # noqa: E402
 from doppler.policies import DualPolicy  # noqa: E402
 from doppler.policies.weights import PRETRAINED, load_policy_weights  # noqa: E402

@@ -33,11 +33,11 @@ from doppler.einsum import Auto, FewestElements, Program, load_program, lower
 from doppler.einsum.decomposition.repeats import shorten
 from doppler.einsum.differentiation import training_program
 from doppler.einsum.program import Splits
-from doppler.episode import make_view
-from doppler.errors import InputError
+from doppler.env import make_view
 from doppler.problem import Placement, Problem, build
 from doppler.search import BestSoFar, GreedyEpisode, load_policy
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 
 MODELS = {
     "7b": {"layers": 32, "heads": 32, "dim": 128, "ffn": 11008},

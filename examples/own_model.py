@@ -35,7 +35,7 @@ def main(seconds: float) -> None:
     placed = doppler.place(model, x, cluster="p100x4", seconds=seconds)
     print(placed)
     print(placed.explain())
-    torch.testing.assert_close(doppler.run(placed, x), model(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(doppler.execute(placed, x), model(x), rtol=1e-4, atol=1e-4)
     print("run as it is placed, it computes what torch does")
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from doppler.pipeline import TrainingPipeline, find
-from doppler.pipeline.processes import Processes, train
-from doppler.pipeline.profiles import save_profile
-from doppler.pipeline.splitting import stages_of
+from doppler.extensions.pipelines import TrainingPipeline, find
+from doppler.extensions.pipelines.processes import Processes, train
+from doppler.extensions.pipelines.profiles import save_profile
+from doppler.extensions.pipelines.splitting import stages_of
 
 WORDS, WIDTH, LENGTH, BATCH, MICROBATCHES, STEPS = 500, 64, 32, 16, 8, 20
 

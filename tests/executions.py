@@ -12,10 +12,10 @@ from plain_torch import MEANING, TOLERANCE, widened
 
 from doppler.cluster import host
 from doppler.einsum import load_program, lower
-from doppler.errors import InputError
 from doppler.executor import random_inputs
 from doppler.graph import DataflowGraph
 from doppler.problem import Placement, Problem, build
+from doppler.support.errors import InputError
 from doppler.system import System
 from doppler.trace import check
 

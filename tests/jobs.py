@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from doppler.errors import InputError
+from doppler.support.errors import InputError
 
 
 class Counting:

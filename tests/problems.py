@@ -16,11 +16,11 @@ import pytest
 
 from doppler.baselines.levels import b_level_priority
 from doppler.cluster import Cluster, Device, Link, connected
-from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
 from doppler.graph.levels import depth
 from doppler.problem import Placement, Problem, build
+from doppler.support.errors import InputError
 from doppler.system import System
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -12,12 +12,12 @@ from problems import cluster_of, graph_of
 from results import ROW, leave_run
 
 from doppler.api.clusters import resolve_cluster
-from doppler.costs import load_all
-from doppler.errors import InputError
 from doppler.graph import load_graph
 from doppler.problem import Placement, build
+from doppler.problem.costs import load_all
 from doppler.report.finished import read_run
 from doppler.report.schedules import read_timeline
+from doppler.support.errors import InputError
 from doppler.trace.perfetto import DEVICES
 
 PROBLEM = build(graph_of([1, 2], [(0, 1, 1.0)]), cluster_of([1.0, 1.0]))

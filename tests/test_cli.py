@@ -12,7 +12,7 @@ import pytest
 
 import doppler
 from doppler.cli import COMMANDS, main
-from doppler.resources import resource
+from doppler.support.resources import resource
 
 HEAVY = ("hydra", "matplotlib", "numba", "pandas", "pytorch_lightning", "torch", "torch_geometric")
 

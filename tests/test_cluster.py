@@ -21,8 +21,8 @@ from doppler.cluster import (
     preset,
 )
 from doppler.cluster.json_format import load_cluster, save_cluster
-from doppler.errors import InputError
-from doppler.pricing import op_cost_s
+from doppler.problem.pricing import op_cost_s
+from doppler.support.errors import InputError
 
 
 def cluster_with(**columns) -> Cluster:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from problems import cluster_of, graph_of
 
-from doppler.costs import CostTable, kernel_key, load_costs, save_costs
-from doppler.errors import InputError
 from doppler.graph import DataflowGraph, KernelSpec
 from doppler.graph.dataflow import Edges, Inputs, Ops
 from doppler.problem import build
+from doppler.problem.costs import CostTable, kernel_key, load_costs, save_costs
+from doppler.support.errors import InputError
 
 PAIR = ("cpu:0", "cpu:1")
 

@@ -8,12 +8,12 @@ import pytest
 from problems import cluster_of, graph_of, random_problem
 
 from doppler.cluster import Cluster, Device, Link, connected
-from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
-from doppler.pricing import op_cost_s
 from doppler.problem import Placement, Problem, build
-from doppler.problem_arrays import move_seconds
+from doppler.problem.arrays import move_seconds
+from doppler.problem.pricing import op_cost_s
+from doppler.support.errors import InputError
 
 DEVICE = Device(
     name="box",

@@ -8,7 +8,7 @@ from benchmarks.gpu.parts import Fault, Figure, Settings
 from executions import WORKLOADS, check_runs, ordered_placement, problem
 
 from doppler.executor import Cuda, Threads
-from doppler.executor.hosts import Hosts
+from doppler.extensions.hosts import Hosts
 from doppler.problem import Placement, Problem
 from doppler.system import System
 from doppler.trace import Trace

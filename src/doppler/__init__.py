@@ -1,7 +1,7 @@
 """Doppler: learned placement of asynchronous dataflow graphs on several devices.
 
-``doppler.place``, ``doppler.run`` and ``doppler.Placer`` are those of `doppler.api`, imported when
-first used.
+``doppler.place``, ``doppler.execute`` and ``doppler.Placed`` are those of `doppler.api`, imported
+when they are first used.
 """
 
 from typing import TYPE_CHECKING
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from doppler.version import __version__
 
 if TYPE_CHECKING:
-    from doppler.api import Placed, Placer, place, run
+    from doppler.api import Placed, execute, place
 
-__all__ = ["Placed", "Placer", "__version__", "place", "run"]
+__all__ = ["Placed", "__version__", "execute", "place"]
 
 
 def __getattr__(name: str) -> object:

@@ -9,10 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from doppler.errors import InputError, fault_of_machine
-from doppler.stopping import Stopped, stoppable
+from doppler.hooks import extension
+from doppler.support.errors import InputError, fault_of_machine
+from doppler.support.stopping import Stopped, stoppable
+from doppler.support.waiting import on_terminal, waiting
 from doppler.version import __version__
-from doppler.waiting import on_terminal, waiting
 
 _SIGNALLED = 128  # exit codes above this one say by which signal
 USAGE = """\
@@ -73,7 +74,12 @@ def program(arguments: list[str] | None = None) -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """One run, or a sweep: composed by Hydra."""
+    """One run, or a sweep: composed by Hydra. A process that torchrun started may be an agent."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        torchrun = extension("hosts.torchrun", "torchrun")
+        if torchrun.rank():
+            return torchrun.serve_all()
+        atexit.register(torchrun.end)
     from doppler.experiment.main import run
 
     return run(arguments)
@@ -111,8 +117,7 @@ def place(arguments: list[str]) -> int:
         raise InputError(f"place: takes one module or graph, got {got}; --help lists the options")
     from doppler.api import place
     from doppler.graph import load_graph
-    from doppler.importing.workload import make_module
-    from doppler.options import FilePath, check, parameters
+    from doppler.support.options import FilePath, check, parameters
 
     known = _place_options()
     for name in options.keys() - {"save", *known}:
@@ -124,7 +129,8 @@ def place(arguments: list[str]) -> int:
     if ":" not in words[0] and Path(words[0]).suffix not in ("", ".py"):
         module, inputs, keywords = load_graph(words[0]), None, None
     else:
-        module, inputs, keywords = make_module(words[0], "place")
+        modules = extension("modules.workload", "a torch module")
+        module, inputs, keywords = modules.make_module(words[0], "place")
     with waiting(on_terminal, "placing"):
         placed = place(module, inputs, example_kwargs=keywords, trust=TRUST in arguments, **options)
     print(placed)
@@ -161,7 +167,7 @@ def warm(arguments: list[str]) -> int:
     """Compile everything that is compiled, so that no run waits for it."""
     if arguments:
         raise InputError(f"warm: takes no options, got {arguments[0]!r}")
-    from doppler.warming import warm
+    from doppler.precompile import warm
 
     warm(print)
     return 0

@@ -3,15 +3,16 @@
 Shape suffixes: B placements, R repeats, V ops, D devices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.errors import InputError
 from doppler.problem import Placement, Problem
+from doppler.support.errors import InputError
 from doppler.trace import Trace
 
 SystemKind = Literal["simulated", "measured"]
@@ -114,6 +115,47 @@ class System(Protocol):
         which cannot be chosen: it is returned as it is.
         """
         ...
+
+
+class MemoryMode(Protocol):
+    """What is done with placements that do not fit into the memory of their devices."""
+
+    def applied(self, system: Any) -> Any:
+        """The system with it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refuse:
+    """A placement that does not fit is infeasible."""
+
+    def applied(self, system: Any) -> Any:
+        """The system as it is."""
+        return system
+
+
+AgentsListener = Callable[[list[dict[str, Any]]], None]
+_listeners: list[AgentsListener] = []
+
+
+@contextmanager
+def listening_to_agents(listener: AgentsListener) -> Iterator[None]:
+    """Call the listener whenever a system starts agents in other processes.
+
+    Args:
+        listener: gets one dictionary for each agent, with its rank, host and pid.
+    """
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def announce_agents(agents: list[dict[str, Any]]) -> None:
+    """Tell all listeners which agents have started."""
+    for listener in _listeners:
+        listener(agents)
 
 
 def honours_order(queue: str) -> bool:

@@ -1,4 +1,4 @@
-"""doppler.place and doppler.run, as a user calls them."""
+"""doppler.place and doppler.execute, as a user calls them."""
 
 import json
 import subprocess
@@ -19,15 +19,14 @@ from doppler.api import placing
 from doppler.baselines import ETF, HEFT, Clustering, RoundRobin
 from doppler.cluster import host, preset
 from doppler.cluster.machine import on_hosts
-from doppler.episode import make_view, mergings
-from doppler.errors import InputError
+from doppler.env import make_view, mergings
 from doppler.executor import Threads
+from doppler.extensions.large import AtOnce
 from doppler.graph import load_graph, synthetic
 from doppler.problem import Placement, build
 from doppler.search import (
     AnnealEstimates,
     AnnealFromBest,
-    AtOnce,
     BestSoFar,
     Budget,
     Episodes,
@@ -42,6 +41,7 @@ from doppler.search import (
     steps_of,
 )
 from doppler.simulator import BulkSynchronous, WorkConserving
+from doppler.support.errors import InputError
 
 X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0))
 
@@ -59,8 +59,8 @@ def placed(module) -> doppler.Placed:
 
 def test_what_is_placed_runs_and_returns_what_the_module_does(module, placed):
     with torch.no_grad():
-        torch.testing.assert_close(doppler.run(placed, X), module(X), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(doppler.run(placed, (2 * X,)), module(2 * X))
+        torch.testing.assert_close(doppler.execute(placed, X), module(X), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(doppler.execute(placed, (2 * X,)), module(2 * X))
 
 
 class Words(nn.Module):
@@ -91,7 +91,7 @@ def test_other_modules_run_on_this_machine_as_they_are_placed(module, x):
     with torch.no_grad():
         expected = module(x)
     tolerance = 2e-2 if x.dtype == torch.bfloat16 else 1e-5
-    torch.testing.assert_close(doppler.run(placed, x), expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(doppler.execute(placed, x), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_the_figures_belong_to_the_placement(placed):
@@ -354,7 +354,7 @@ def test_a_machine_of_hosts_is_placed_on_and_what_is_placed_runs_here(module):
     on_hosts = doppler.place(module, X, "ethernet_4x1", evaluations=20)
     assert on_hosts.problem.cluster.num_hosts == 4
     with torch.no_grad():
-        torch.testing.assert_close(doppler.run(on_hosts, X), module(X), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(doppler.execute(on_hosts, X), module(X), rtol=1e-4, atol=1e-4)
     with pytest.raises(InputError, match="'ethernet_4x1': has 4 hosts, and executors run on this"):
         Threads().open(on_hosts.problem)
 
@@ -372,7 +372,7 @@ def test_a_training_step_runs_too():
     placed = doppler.place(
         module, inputs, "p100x4", 0.1, method="heft", training=True, learning_rate=0.1
     )
-    loss, parameters = doppler.run(placed, inputs)
+    loss, parameters = doppler.execute(placed, inputs)
     expected = module(*inputs)
     expected.backward()
     torch.testing.assert_close(loss, expected.detach())
@@ -435,7 +435,7 @@ def test_a_module_that_is_too_large_for_the_machine():
     assert max(placed.memory_bytes.values()) <= 1e9
     assert "one device   has too little memory" in repr(placed)
     with pytest.raises(InputError, match="is on the meta device: there are no values to run with"):
-        doppler.run(placed, inputs)
+        doppler.execute(placed, inputs)
 
 
 def test_importing_the_package_is_cheap():

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import doppler
 from doppler.baselines import SingleDevice
 from doppler.cluster import preset
-from doppler.errors import InputError
 from doppler.problem import Placement
+from doppler.support.errors import InputError
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -50,7 +50,7 @@ LOAD = """
 import sys, torch, doppler
 placed = doppler.Placed.load(sys.argv[1])
 x, expected = torch.load(sys.argv[2])
-result = doppler.run(placed, x, scale={"by": torch.tensor(3.0)})
+result = doppler.execute(placed, x, scale={"by": torch.tensor(3.0)})
 torch.testing.assert_close(result["result"], expected, rtol=1e-4, atol=1e-5)
 print(type(result).__name__, result["name"], placed.method, placed.makespan_s)
 """
@@ -77,7 +77,7 @@ def test_classes_of_others_need_trust_and_files_of_others_a_line(tmp_path):
     with pytest.raises(InputError, match=r"module.pt: .*Told' is a class of others: trust=True"):
         doppler.Placed.load(tmp_path / "mine")
     trusted = doppler.Placed.load(tmp_path / "mine", trust=True)
-    assert type(doppler.run(trusted, X, scale={"by": torch.tensor(1.0)})) is Told
+    assert type(doppler.execute(trusted, X, scale={"by": torch.tensor(1.0)})) is Told
     (tmp_path / "mine" / "module.pt").write_bytes(b"something else")
     with pytest.raises(InputError, match=r"module.pt: unreadable \(damaged, or not plain data\)"):
         doppler.Placed.load(tmp_path / "mine", trust=True)
@@ -92,7 +92,7 @@ def test_dropout_is_drawn_anew_and_so_not_saved(tmp_path):
     layers = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
     doppler.place(layers, X, "p100x4", evaluations=1).save(tmp_path)
     with pytest.raises(InputError, match="is random, which is not saved: place the model again"):
-        doppler.run(doppler.Placed.load(tmp_path), X)
+        doppler.execute(doppler.Placed.load(tmp_path), X)
 
 
 @pytest.mark.parametrize("cluster", ["h100x8", "mixed"])
@@ -117,7 +117,7 @@ def test_what_has_no_values_is_saved_and_cannot_run(tmp_path):
         module = Tied()
     place(module).save(tmp_path)
     with pytest.raises(InputError, match="on the meta device: there are no values to run with"):
-        doppler.run(doppler.Placed.load(tmp_path), X, scale={"by": torch.tensor(1.0)})
+        doppler.execute(doppler.Placed.load(tmp_path), X, scale={"by": torch.tensor(1.0)})
 
 
 def test_the_devices_of_modules():

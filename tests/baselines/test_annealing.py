@@ -30,10 +30,10 @@ from doppler.baselines.annealing_walk import (
 from doppler.baselines.annealing_walk import search as search_simulator
 from doppler.baselines.levels import b_level_priority
 from doppler.cluster import preset
-from doppler.errors import InputError
 from doppler.graph import load_graph
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
+from doppler.support.errors import InputError
 from doppler.system import Measurement
 
 ORDER = pytest.mark.parametrize("order", [False, True])

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 from problems import cluster_of, graph_of, optimum, random_problem
 
-from doppler.baselines import (
-    CriticalPath,
-    Random,
-    RoundRobin,
-    SingleDevice,
-    lower_bound,
-)
+from doppler.baselines import CriticalPath, Random, RoundRobin, SingleDevice, lower_bound
 from doppler.baselines.levels import b_level_priority, b_levels
 from doppler.problem import Problem, build
 from doppler.simulator import WorkConserving

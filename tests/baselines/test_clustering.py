@@ -11,10 +11,10 @@ from doppler.baselines import Clustering, CriticalPath
 from doppler.baselines.clustering import draw_clusterings, schedule_clusterings
 from doppler.baselines.levels import b_levels
 from doppler.cluster import preset
-from doppler.errors import InputError
 from doppler.graph import load_graph
 from doppler.problem import Problem, build
 from doppler.simulator import Published, WorkConserving
+from doppler.support.errors import InputError
 
 
 def grouped(

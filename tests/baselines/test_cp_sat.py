@@ -20,16 +20,11 @@ from problems import (
 
 from doppler.baselines import CPSAT, Clustering, SearchResult, lower_bound
 from doppler.baselines.cp_sat import placement_of
-from doppler.baselines.cp_sat_program import (
-    ConstraintProgram,
-    Solution,
-    exchangeable,
-    whole_tick_s,
-)
-from doppler.errors import InputError
+from doppler.baselines.cp_sat_program import ConstraintProgram, Solution, exchangeable, whole_tick_s
 from doppler.graph.dataflow import GivenCosts
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
+from doppler.support.errors import InputError
 from doppler.system import System
 from doppler.trace import Trace
 

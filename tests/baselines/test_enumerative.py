@@ -12,10 +12,10 @@ from doppler.baselines import Enumerative
 from doppler.baselines.enumerative import distances
 from doppler.baselines.levels import b_level_priority
 from doppler.cluster import Cluster, preset
-from doppler.errors import InputError
 from doppler.graph import DataflowGraph, Edges, Inputs, Ops
 from doppler.problem import Problem, build
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 
 
 def enumerated(problem: Problem) -> list[int]:

@@ -12,7 +12,7 @@ from doppler.baselines import CPSAT, HEFT
 from doppler.baselines.best_of_runs import ListDecisions
 from doppler.baselines.levels import b_levels
 from doppler.baselines.list_scheduling import schedule_ops
-from doppler.graph.dot_format import parse_dot
+from doppler.extensions.formats.dot_format import parse_dot
 from doppler.graph.optima import known_optima
 from doppler.problem import Placement, Problem
 from doppler.simulator import WorkConserving

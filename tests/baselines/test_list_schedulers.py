@@ -39,10 +39,10 @@ from doppler.baselines.best_of_runs import in_order_of_start
 from doppler.baselines.levels import b_levels, static_levels, t_levels
 from doppler.baselines.list_scheduling import schedule_ops
 from doppler.cluster import preset
-from doppler.errors import InputError
 from doppler.graph import load_graph, synthetic
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import Published, WorkConserving
+from doppler.support.errors import InputError
 
 METHODS = {
     **{"critical_path": CriticalPath, "heft": HEFT, "cpop": CPOP, "peft": PEFT},

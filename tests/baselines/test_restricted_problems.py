@@ -21,7 +21,7 @@ from test_tiny_problems import (
 
 from doppler.baselines import CPSAT
 from doppler.baselines.bounds import lower_bounds
-from doppler.episode import make_view
+from doppler.env import make_view
 from doppler.policies import DualPolicy
 from doppler.problem import Problem
 from doppler.search import BestSoFar, Budget, policy_steps, search, search_settings, steps_of

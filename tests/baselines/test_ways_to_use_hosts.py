@@ -10,7 +10,7 @@ import doppler
 from doppler.baselines import ETF, HEFT, Clustering, Judge, QueuedETF
 from doppler.baselines.hosts import confined, num_ways, using_hosts
 from doppler.cluster import preset
-from doppler.episode import make_view, mergings
+from doppler.env import make_view, mergings
 from doppler.graph import synthetic
 from doppler.problem import Problem, build, topological_priority
 from doppler.search import (

@@ -13,9 +13,9 @@ from doppler.baselines.clustering import Clustering
 from doppler.cluster import preset
 from doppler.einsum import Auto, FewestElements, load_program, lower, parse_program
 from doppler.einsum.program import Formation, Input
-from doppler.errors import InputError
 from doppler.problem import build
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 
 JUDGE = Judge(baseline=Clustering(evaluations=64), system=WorkConserving())
 

@@ -17,8 +17,8 @@ from doppler.einsum import (
     training_program,
 )
 from doppler.einsum.program import Piece
-from doppler.errors import InputError
 from doppler.graph.scalar import DTYPES, FUNCTIONS, Apply, Element
+from doppler.support.errors import InputError
 
 torch.set_num_threads(1)
 

@@ -11,9 +11,10 @@ from problems import published_graph
 from programs import random_splits
 
 from doppler.einsum import Input, load_workload, lower, parse_program
-from doppler.errors import InputError
 from doppler.executor import run_graph
-from doppler.graph import load_graph, to_networkx
+from doppler.extensions.formats import to_networkx
+from doppler.graph import load_graph
+from doppler.support.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 CHAINMM = ROOT / "workloads" / "chainmm.einsum"

@@ -21,8 +21,8 @@ from doppler.einsum.language.parser import parse
 from doppler.einsum.language.scope import Constants
 from doppler.einsum.opaque import Opaque
 from doppler.einsum.program import Piece
-from doppler.errors import InputError
 from doppler.graph.scalar import DTYPES, FUNCTIONS, parse_scalar, render
+from doppler.support.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 CHAINMM = ROOT / "workloads" / "chainmm.einsum"

@@ -9,8 +9,8 @@ import torch
 from programs import random_splits
 
 from doppler.einsum import Einsum, load_program, lower
-from doppler.errors import InputError
 from doppler.executor import random_inputs, run_graph
+from doppler.support.errors import InputError
 
 # Nodes, formations included, by kind.
 KINDS = {

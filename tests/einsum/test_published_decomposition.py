@@ -9,8 +9,9 @@ import pytest
 from problems import published_graph
 
 from doppler.einsum import FewestElements, load_program, load_workload, lower, parse_program
-from doppler.errors import InputError
-from doppler.graph import load_graph, to_networkx
+from doppler.extensions.formats import to_networkx
+from doppler.graph import load_graph
+from doppler.support.errors import InputError
 
 FILES = {
     ("chainmm", 16): "gdp_chain_mm_112nodes.txt",

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from doppler.einsum import FewestElements, Input, load_program, lower, parse_program
-from doppler.errors import InputError
 from doppler.executor import random_inputs, run_graph
+from doppler.support.errors import InputError
 
 TEXT = """program stack
 param layers: paper=3

@@ -12,7 +12,7 @@ import torch
 import torch.distributed
 
 from doppler.executor import gpus
-from doppler.executor.hosts import channels, nursery
+from doppler.extensions.hosts import channels, nursery
 
 _dist: Any = torch.distributed
 

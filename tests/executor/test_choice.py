@@ -8,15 +8,9 @@ import torch
 
 from doppler.cluster import host
 from doppler.einsum import load_program, lower
-from doppler.errors import InputError
-from doppler.executor import (
-    Cuda,
-    Threads,
-    automatic,
-    host_device_type,
-    num_host_devices,
-)
+from doppler.executor import Cuda, Threads, automatic, host_device_type, num_host_devices
 from doppler.problem import build
+from doppler.support.errors import InputError
 
 AUTO, THREADS, CUDA = (f"doppler.executor.{name}" for name in ("automatic", "Threads", "Cuda"))
 

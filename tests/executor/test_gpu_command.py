@@ -19,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from test_graphs import with_graphs  # noqa: F401
 from test_issuing import made_up  # noqa: F401
 
-from doppler.executor.hosts import launchers, members
+from doppler.extensions.hosts import launchers, members
 
 BY_NAME = {part.name: part for part in PARTS}
 

@@ -10,11 +10,11 @@ import torch
 from executions import WORKLOADS, check_runs, check_too_little_memory, graph, ordered_placement
 
 from doppler.cluster import host
-from doppler.errors import InputError
 from doppler.executor import Cuda, SynchronousCuda, bandwidth, gpus
 from doppler.executor.devices import Cores
 from doppler.executor.gpus import Gpus
 from doppler.problem import build
+from doppler.support.errors import InputError
 from doppler.trace import check
 
 

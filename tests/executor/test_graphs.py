@@ -13,9 +13,9 @@ from executions import graph, ordered_placement
 from test_issuing import Stream, made_up  # noqa: F401
 
 from doppler.cluster import host
-from doppler.errors import InputError
 from doppler.executor import Cuda, ExecutionError, graphs, issuing
 from doppler.problem import Placement, build
+from doppler.support.errors import InputError
 from doppler.trace import check
 
 CAN_BE_CAPTURED = graphs._can_be_captured

@@ -11,12 +11,12 @@ from executions import WORKLOADS, check_runs, graph, ordered_placement
 from problems import random_placement, random_problem
 
 from doppler.cluster import host
-from doppler.errors import InputError
 from doppler.executor import Cuda, ExecutionError, gpus, graphs, issuing
 from doppler.executor.gpus import Gpus, Part
 from doppler.executor.issuing import issue_order
 from doppler.executor.tasks import Unroller
 from doppler.problem import Placement, build
+from doppler.support.errors import InputError
 from doppler.trace import check
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
-from doppler.errors import InputError
 from doppler.executor import compile_kernel
 from doppler.executor.elementwise import FUNCTIONS, TORCH_DTYPES
 from doppler.graph import KernelSpec, scalar
+from doppler.support.errors import InputError
 
 # Relative to values of about 1: f16 has 11 bits.
 TOLERANCE = {"f16": 2e-3, "f32": 1e-5, "f64": 1e-12, "c64": 1e-5}

@@ -10,11 +10,11 @@ from doppler.baselines import Clustering, QueuedETF
 from doppler.cluster import preset
 from doppler.executor.pace import Pace
 from doppler.graph import synthetic
+from doppler.precompile import _ToldSession
 from doppler.problem import Placement, Problem, build
 from doppler.search import AnnealEstimates, AnnealFromBest, BestSoFar
 from doppler.search.exchanging import exchanges
 from doppler.simulator import WorkConserving
-from doppler.warming import _ToldSession
 
 
 def slowed(problem: Problem, factor_D) -> Problem:

@@ -10,10 +10,10 @@ from programs import PROGRAMS, Builder, masked, product_chain, random_order, ran
 
 from doppler.einsum import lower
 from doppler.einsum.program import Piece, Program
-from doppler.errors import InputError
 from doppler.executor import assemble, cut, random_inputs, run_graph
 from doppler.graph import load_graph
 from doppler.graph.scalar import DTYPES, FUNCTIONS
+from doppler.support.errors import InputError
 
 
 def assert_same(results: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:

@@ -23,17 +23,11 @@ from doppler.baselines import HEFT
 from doppler.baselines.naive import random_devices
 from doppler.cluster import host
 from doppler.einsum import lower
-from doppler.errors import InputError
-from doppler.executor import (
-    ExecutionError,
-    SynchronousThreads,
-    Threads,
-    devices,
-    memory,
-)
+from doppler.executor import ExecutionError, SynchronousThreads, Threads, devices, memory
 from doppler.executor.memory import Memory
-from doppler.importing import import_module
+from doppler.extensions.modules import import_module
 from doppler.problem import Placement, Problem, build
+from doppler.support.errors import InputError
 from doppler.trace import check
 
 SYSTEMS = [Threads(), Threads(queue="fifo"), Threads(queue="strict"), SynchronousThreads()]

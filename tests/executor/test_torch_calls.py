@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from doppler.errors import InputError
 from doppler.executor import compile_kernel
 from doppler.graph import KernelSpec
+from doppler.support.errors import InputError
 
 
 def spec_of(call: str, shape: tuple[int, ...], output: tuple[int, ...], dtype="f32") -> KernelSpec:

@@ -9,14 +9,7 @@ from plain_torch import Tensors, as_drawn, ffnn, llama_block, llama_layer, rotar
 from problems import REPOSITORY
 from programs import random_order, random_splits
 
-from doppler.einsum import (
-    Input,
-    Program,
-    load_program,
-    lower,
-    parse_program,
-    training_program,
-)
+from doppler.einsum import Input, Program, load_program, lower, parse_program, training_program
 from doppler.executor import random_inputs, run_graph
 from doppler.graph import DataflowGraph
 

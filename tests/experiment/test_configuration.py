@@ -11,13 +11,13 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from doppler.errors import InputError
 from doppler.experiment.checking import check_part, target_of, value_of
 from doppler.experiment.configuration import Configuration, check_configuration
 from doppler.experiment.failures import users_cause
 from doppler.experiment.overrides import PATHS, hydra_arguments
 from doppler.experiment.specification import made
-from doppler.options import FilePath, parameters
+from doppler.support.errors import InputError
+from doppler.support.options import FilePath, parameters
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 

@@ -4,9 +4,9 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from problems import random_problem
 
-from doppler.errors import InputError
 from doppler.experiment.problem_set import problems_of
 from doppler.graph import save_json
+from doppler.support.errors import InputError
 
 
 @pytest.fixture

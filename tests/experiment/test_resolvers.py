@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from doppler.executor import systems
 from doppler.experiment.calibrate import costs_path
-from doppler.resources import resource
+from doppler.support.resources import resource
 
 
 @pytest.fixture

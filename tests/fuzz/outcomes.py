@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from hypothesis import HealthCheck, settings
 
-from doppler.errors import InputError
+from doppler.support.errors import InputError
 
 LIMIT_S = 20
 # Few cases of each property in `make test`, as many as it says in `make fuzz`. Folders are one for

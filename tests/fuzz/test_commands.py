@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 
 from doppler.cli import main
-from doppler.resources import resource
+from doppler.support.resources import resource
 
 STAGES = (
     "evaluate",

@@ -17,15 +17,15 @@ from right_files import PROFILED, WORKFLOW
 
 from doppler.api.placing import resolve_cluster
 from doppler.cluster import preset
-from doppler.costs import load_all
 from doppler.einsum import load_program, load_workload, lower
+from doppler.extensions.formats.profiled_format import machine_of
+from doppler.extensions.pipelines import pipeline_parallel
 from doppler.graph import load_graph, save_json, synthetic
 from doppler.graph.json_format import render_json
-from doppler.graph.profiled_format import machine_of
 from doppler.graph.text_format import render_text
-from doppler.pipeline import pipeline_parallel
 from doppler.policies.weights import load_checkpoint
 from doppler.problem import build
+from doppler.problem.costs import load_all
 from doppler.report.finished import find_runs
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from problems import graph_of
 
-from doppler.errors import InputError
 from doppler.graph import DataflowGraph, KernelSpec
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
+from doppler.support.errors import InputError
 
 
 def replaced(graph: DataflowGraph, **columns) -> DataflowGraph:

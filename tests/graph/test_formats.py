@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from problems import graph_of, published_graph, random_graph, with_given_costs
 
-from doppler.errors import InputError
+from doppler.extensions.formats.networkx_format import from_networkx, to_networkx
 from doppler.graph import DataflowGraph, KernelSpec, load_graph, save_json, save_text
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
 from doppler.graph.formats import write_atomically
-from doppler.graph.networkx_format import from_networkx, to_networkx
 from doppler.graph.text_format import render_text
+from doppler.support.errors import InputError
 
 
 def assert_same(left: DataflowGraph, right: DataflowGraph) -> None:

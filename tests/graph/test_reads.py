@@ -9,18 +9,11 @@ from programs import Builder, random_splits
 
 from doppler.einsum import lower
 from doppler.einsum.program import Piece
-from doppler.errors import InputError
-from doppler.graph import (
-    DataflowGraph,
-    Read,
-    Tensor,
-    from_networkx,
-    load_graph,
-    save_json,
-    to_networkx,
-)
+from doppler.extensions.formats import from_networkx, to_networkx
+from doppler.graph import DataflowGraph, Read, Tensor, load_graph, save_json
 from doppler.graph.dataflow import Edges
 from doppler.graph.reads import box_shape, regions_of_reads
+from doppler.support.errors import InputError
 
 
 def small() -> DataflowGraph:

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from doppler.cluster import preset
-from doppler.errors import InputError
-from doppler.graph import depth, synthetic, to_networkx
+from doppler.extensions.formats import to_networkx
+from doppler.graph import depth, synthetic
 from doppler.graph.synthetic import FAMILIES
 from doppler.problem import build
+from doppler.support.errors import InputError
 
 
 def make(family="layered", **arguments):

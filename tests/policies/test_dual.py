@@ -11,12 +11,12 @@ from plain_schedule import PlainQueues
 from problems import cluster_of, graph_of, hosted_problem, random_problem
 from scipy.stats import chi2
 
-from doppler.episode import make_view, merged
-from doppler.episode.experts import SEL_BEGINNING
-from doppler.errors import InputError
+from doppler.env import make_view, merged
+from doppler.env.experts import SEL_BEGINNING
 from doppler.policies import Decisions, DualPolicy
 from doppler.policies.dual_rollout import MOST_CANDIDATES
 from doppler.problem import build
+from doppler.support.errors import InputError
 
 SMALL = {
     "sel_hidden": 8,

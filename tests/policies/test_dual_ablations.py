@@ -11,12 +11,12 @@ from problems import cluster_of, graph_of, problem_without_ties, random_problem
 
 from doppler.baselines import CriticalPath
 from doppler.baselines.levels import b_levels
-from doppler.episode import DEVICE_FEATURES, OP_FEATURES, View, advice, make_view, merged
-from doppler.errors import InputError
+from doppler.env import DEVICE_FEATURES, OP_FEATURES, View, advice, make_view, merged
 from doppler.policies import DualPolicy, StepwiseDualPolicy, dual_per_step
 from doppler.policies.dual_ablations import PUBLISHED_DEVICE_FEATURES, PUBLISHED_OP_FEATURES
 from doppler.policies.encoder import Paths
 from doppler.problem import Problem, build
+from doppler.support.errors import InputError
 
 FULL = {
     "sel_hidden": 8,

@@ -18,13 +18,13 @@ from scipy.stats import chi2
 
 from doppler.baselines.levels import b_levels
 from doppler.cluster import preset
-from doppler.episode import make_view, merged
-from doppler.errors import InputError
+from doppler.env import make_view, merged
 from doppler.experiment import execute
 from doppler.graph import DataflowGraph, save_json
 from doppler.policies import GDP, Decisions, Placeto
 from doppler.problem import build
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 
 PROJECT = Path(__file__).resolve().parents[2]
 SIZES = [(1, 1), (1, 4), (2, 2), (7, 3), (15, 5), (40, 1), (40, 8)]

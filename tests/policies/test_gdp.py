@@ -5,10 +5,10 @@ import pytest
 import torch
 from problems import cluster_of, graph_of, random_problem
 
-from doppler.episode import make_view
-from doppler.errors import InputError
+from doppler.env import make_view
 from doppler.policies import GDP
 from doppler.problem import Problem, build
+from doppler.support.errors import InputError
 
 SIZES = {"hidden": 8, "rounds": 2, "layers": 2, "heads": 2, "segment": 4, "max_devices": 8}
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from problems import cluster_of, graph_of, random_problem
 
-from doppler.episode import OP_FEATURES, View, advice, make_view, merged
-from doppler.errors import InputError
+from doppler.env import OP_FEATURES, View, advice, make_view, merged
 from doppler.policies import Decisions, PaperPolicy
 from doppler.policies.dual_ablations import PUBLISHED_OP_FEATURES
 from doppler.policies.paper_replay import placed_before
 from doppler.problem import build
+from doppler.support.errors import InputError
 
 # As published: conf/policy/paper.yaml.
 HIDDEN, ROUNDS, HEAD = 128, 6, 64

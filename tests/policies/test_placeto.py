@@ -8,11 +8,11 @@ from torch.nn.functional import leaky_relu
 
 import doppler.policies.placeto
 from doppler.baselines.levels import b_level_priority
-from doppler.episode import make_view
-from doppler.errors import InputError
+from doppler.env import make_view
 from doppler.policies import Decisions, Placeto
 from doppler.policies.placeto_plan import make_plan
 from doppler.problem import build
+from doppler.support.errors import InputError
 
 
 def make_policy(rounds: int = 3, seed: int = 0) -> Placeto:

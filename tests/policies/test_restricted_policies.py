@@ -11,11 +11,11 @@ from hydra.utils import instantiate
 from problems import REPOSITORY, restricted_problem
 
 from doppler.baselines import ETF, HEFT, Clustering, TaughtPlacement
-from doppler.episode import advice, make_view, merged_at_random, mergings
-from doppler.errors import InputError
+from doppler.env import advice, make_view, merged_at_random, mergings
 from doppler.policies import DualPolicy, Policy
 from doppler.problem import Problem
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 
 ABLATIONS = {"sel": "b_level", "plc": "earliest_start"}
 SMALL = {"hidden": 8, "rounds": 1, "sel_hidden": 8, "plc_hidden": 8}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.policies.weights import PRETRAINED, load_checkpoint, load_policy_weights
+from doppler.support.errors import InputError
 
 
 def make_policy(plc_hidden: int = 4) -> DualPolicy:

@@ -9,7 +9,6 @@ import pytest
 from problems import cluster_of, graph_of
 from results import ROW, leave_run, seeds, summary
 
-from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.problem import Placement, build
 from doppler.report.figures import band, save_curves
@@ -18,6 +17,7 @@ from doppler.report.page import write_report
 from doppler.report.rows import make_console, print_results, read_results, write_results
 from doppler.report.schedules import gantt_figure, read_timeline
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 from doppler.trace import save_perfetto
 
 BINARY = bytes(range(256))

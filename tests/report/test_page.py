@@ -14,12 +14,12 @@ from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
 from doppler.cli import main
-from doppler.errors import InputError
 from doppler.experiment import execute
 from doppler.report.finished import find_runs
 from doppler.report.page import write_report
 from doppler.report.rows import TRACES
 from doppler.report.schedules import gantt_figure, read_timeline
+from doppler.support.errors import InputError
 
 PROJECT = Path(__file__).resolve().parents[2]
 VOID = ("meta", "link", "img", "br")

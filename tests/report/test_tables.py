@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from results import ROW, leave_run, seeds, summary
 
-from doppler.errors import InputError
 from doppler.report.aggregate import (
     differences,
     frame_of,
@@ -25,6 +24,7 @@ from doppler.report.rendering import to_html, to_latex, to_markdown
 from doppler.report.rows import ResultRow
 from doppler.report.tables import method_labels, result_tables, training_tables
 from doppler.report.text_table import TextTable
+from doppler.support.errors import InputError
 
 LABELS = {"p0": "chainmm on p100x4, 4 devices", "p1": "ffnn on p100x4, 4 devices"}
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from doppler.errors import InputError
 from doppler.policies import DualPolicy
 from doppler.report.rows import read_results
+from doppler.support.errors import InputError
 
 
 def only(paths):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from doppler.errors import InputError
 from doppler.experiment import evaluate
 from doppler.graph import formats
+from doppler.support.errors import InputError
 
 SMALL = ("budget.imitation_episodes=16", "algorithm.search_share=0", "baseline=[heft]")
 ANEW = r" \(overwrite=true runs it again\)$"

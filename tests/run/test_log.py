@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from doppler.errors import InputError
 from doppler.experiment.log import LOG_FILE, logged
+from doppler.support.errors import InputError
 
 
 @pytest.fixture

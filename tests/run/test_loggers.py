@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from wandb_files import stored
 
-from doppler.errors import InputError
+from doppler.support.errors import InputError
 
 PROJECT = Path(__file__).resolve().parents[2]
 ENDLESS_S = 900  # a run that takes longer hangs

@@ -9,12 +9,12 @@ import pytest
 import torch
 from omegaconf.errors import OmegaConfBaseException
 
-from doppler.costs import load_all
-from doppler.errors import InputError
 from doppler.policies.weights import load_checkpoint
+from doppler.problem.costs import load_all
 from doppler.report.aggregate import collect, summarise
 from doppler.report.paired import read_paired
 from doppler.report.rows import read_results
+from doppler.support.errors import InputError
 
 CALIBRATION = ("runs=2", "seconds=0", "placements=6", "repeats=2")
 CALIBRATE = ("stage=calibrate", *(f"stage.{one}" for one in CALIBRATION))

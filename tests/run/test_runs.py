@@ -8,12 +8,12 @@ import pytest
 from hydra.utils import instantiate
 
 from doppler.cluster.json_format import load_cluster
-from doppler.errors import InputError
 from doppler.graph import load_graph
 from doppler.problem import Placement, build
 from doppler.report.aggregate import collect, summarise
 from doppler.report.page import write_report
 from doppler.report.rows import read_results
+from doppler.support.errors import InputError
 
 ARTIFACTS = (
     "summary.json",

@@ -9,10 +9,10 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from doppler.errors import InputError
 from doppler.experiment import Stage, execute
 from doppler.experiment import run as run_module
 from doppler.experiment.run import make_run
+from doppler.support.errors import InputError
 
 PROJECT = Path(__file__).resolve().parents[2]
 QUIET = Console(quiet=True)

@@ -8,10 +8,10 @@ import pytest
 from hydra.utils import instantiate
 from problems import REPOSITORY
 
-from doppler.errors import InputError
 from doppler.problem import Placement, build
 from doppler.report.rows import read_results
 from doppler.search import seeded_generator
+from doppler.support.errors import InputError
 
 BASELINES = sorted(path.stem for path in (REPOSITORY / "conf/baseline").glob("*.yaml"))
 # Episodes of two updates.

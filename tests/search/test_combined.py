@@ -13,10 +13,8 @@ from hydra.utils import instantiate
 from problems import cluster_of, graph_of, random_placement, random_problem
 
 from doppler.baselines import Annealing, Clustering, NearETF
-from doppler.episode import MANY_OPS, make_view, mergings
-from doppler.errors import InputError
+from doppler.env import MANY_OPS, make_view, mergings
 from doppler.problem import build
-from doppler.resources import resource
 from doppler.search import (
     AnnealEstimates,
     AnnealFromBest,
@@ -35,6 +33,8 @@ from doppler.search import (
     steps_of,
 )
 from doppler.simulator import BulkSynchronous, WorkConserving
+from doppler.support.errors import InputError
+from doppler.support.resources import resource
 
 
 @dataclass(frozen=True)

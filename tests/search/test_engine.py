@@ -12,8 +12,7 @@ from problems import random_placement, random_problem
 
 from doppler.baselines import Annealing, Clustering
 from doppler.cluster import preset
-from doppler.episode import make_view, merged_at_random, mergings, under_limit
-from doppler.errors import InputError
+from doppler.env import make_view, merged_at_random, mergings, under_limit
 from doppler.graph.synthetic import synthetic
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, Problem, build, topological_priority
@@ -30,6 +29,7 @@ from doppler.search import (
 )
 from doppler.search.estimating import Estimated, limit_of
 from doppler.simulator import WorkConserving, open_estimates
+from doppler.support.errors import InputError
 
 PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
 ANNEAL = AnnealFromBest(hot=0.02, cold=0.0005)

@@ -10,9 +10,9 @@ from plain_schedule import with_arrays, with_less_memory
 from problems import cluster_of, graph_of, random_placement, random_problem
 
 from doppler.baselines import Clustering, QueuedETF
-from doppler.episode import make_view
-from doppler.errors import InputError
+from doppler.env import make_view
 from doppler.policies import DualPolicy
+from doppler.precompile import _ToldSession
 from doppler.problem import Placement, build, topological_priority
 from doppler.search import AnnealEstimates, BestSoFar, Budget, Episodes, estimating, search
 from doppler.search.best_so_far import NOTHING, Found
@@ -24,7 +24,7 @@ from doppler.search.estimating import (
     waits_longer,
 )
 from doppler.simulator import Published, WorkConserving, open_estimates
-from doppler.warming import _ToldSession
+from doppler.support.errors import InputError
 
 PROBLEM = random_problem(3, num_ops=30, num_devices=4, costs="distinct")
 LISTS = [Clustering(evaluations=1), QueuedETF(evaluations=1)]

@@ -18,10 +18,10 @@ from problems import (
 from simulator import oracle, simpy_model
 
 from doppler.cluster import preset
-from doppler.compiled.draws import uniform
 from doppler.graph.formats import load_graph
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import Published, WorkConserving
+from doppler.support.compiled.draws import uniform
 from doppler.trace import Trace, check
 
 NUM_PROBLEMS = 1000

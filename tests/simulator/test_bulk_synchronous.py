@@ -13,10 +13,10 @@ from test_schedules import run
 
 from doppler.cluster import preset
 from doppler.einsum import load_workload
-from doppler.errors import InputError
 from doppler.graph import depth
 from doppler.problem import Placement, build
 from doppler.simulator import BulkSynchronous, WorkConserving
+from doppler.support.errors import InputError
 from doppler.trace import check, explain
 
 

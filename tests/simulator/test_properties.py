@@ -13,10 +13,10 @@ from problems import (
 )
 
 from doppler.cluster import Cluster
-from doppler.errors import InputError
 from doppler.graph.levels import longest_paths
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import Published, WorkConserving
+from doppler.support.errors import InputError
 from doppler.trace import check
 
 # Compiling takes its time in the first example: no deadline.

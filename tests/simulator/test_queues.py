@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from doppler.compiled import compiled
 from doppler.simulator.queues import insert, remove
 from doppler.simulator.state import NONE, TASK, by_key
+from doppler.support.compiled import compiled
 
 
 @compiled

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from problems import cluster_of, graph_of, hosted_problem, random_device, random_problem
 
-from doppler.errors import InputError
 from doppler.problem import Placement, build
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.simulator.session import _measure_batch
+from doppler.support.errors import InputError
 from doppler.system import Measurement, Session, System, measure_placements
 
 

@@ -18,9 +18,9 @@ from problems import (
     random_ranking,
 )
 
-from doppler.errors import InputError
 from doppler.problem import Placement, build
 from doppler.simulator import Published, WorkConserving
+from doppler.support.errors import InputError
 from doppler.trace import Explanation, Trace, compare, explain
 
 

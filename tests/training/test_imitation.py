@@ -8,12 +8,12 @@ from problems import cluster_of, graph_of, problem_without_ties
 from trainings import fit, greedy_s, make_policy, two_chains
 
 from doppler.baselines import CriticalPath, TaughtPlacement
-from doppler.episode import make_view
-from doppler.errors import InputError
+from doppler.env import make_view
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, Problem, build
 from doppler.search import NOTHING, Effort, Found
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 from doppler.training import Imitation, effort_of, found_of, save_checkpoint
 
 

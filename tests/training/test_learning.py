@@ -17,7 +17,7 @@ from problems import random_problem
 from trainings import fit, task_of
 
 from doppler.baselines import CPSAT
-from doppler.episode import make_view
+from doppler.env import make_view
 from doppler.problem import Problem
 from doppler.simulator import WorkConserving
 from doppler.training import Reinforcement

@@ -7,11 +7,11 @@ from problems import cluster_of, graph_of, random_problem
 from trainings import LEARNING, NotedRollouts, fit, make_policy, task_of, weights_of
 
 from doppler.baselines import lower_bound
-from doppler.episode import make_view, mergings
-from doppler.errors import InputError
+from doppler.env import make_view, mergings
 from doppler.problem import build
 from doppler.search import Effort
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
 from doppler.training import Learning, Reinforcement, Task, effort_of, save_checkpoint
 from doppler.training.reinforcement import Score
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainings import LEARNING
 
-from doppler.errors import InputError
+from doppler.support.errors import InputError
 from doppler.training import Learning
 
 

@@ -10,7 +10,7 @@ import torch
 from problems import cluster_of, graph_of
 from torch.utils.data import DataLoader
 
-from doppler.episode import View, make_view
+from doppler.env import View, make_view
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, Problem, build
 from doppler.search import BestSoFar

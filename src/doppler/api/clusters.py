@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from doppler.cluster import PRESETS, Cluster, custom, host, preset
-from doppler.errors import InputError
 from doppler.executor import Threads
-from doppler.files.described import build_described
-from doppler.memory import MemoryMode, Refuse
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
+from doppler.support.files.described import build_described
+from doppler.system import MemoryMode, Refuse
 
 # What a file may name without being trusted.
 _MAKERS = {f"doppler.cluster.{make.__name__}": make for make in (custom, preset, host)}

@@ -8,29 +8,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doppler.api.clusters import simulator_of
-from doppler.api.device_maps import device_map
-from doppler.api.saving import load_binding, save_binding
+from doppler.api.memory_modes import REFUSE, memory_mode
 from doppler.baselines import LowerBound, lower_bound
 from doppler.cluster.json_format import load_cluster, save_cluster
-from doppler.errors import InputError
-from doppler.files import read_json
-from doppler.files.values import read_list, read_object, read_text
 from doppler.graph import load_graph, save_json
 from doppler.graph.formats import write_atomically
-from doppler.importing import Binding
-from doppler.memory import MODES, MemoryPlan, SystemWithPlans
+from doppler.hooks import extension
 from doppler.problem import Placement, Problem, build
 from doppler.report.modules import module_lines, module_parts
 from doppler.report.relations import relation_lines
 from doppler.report.rows import format_seconds, gap_over
 from doppler.simulator import WorkConserving
+from doppler.support.errors import InputError
+from doppler.support.files import read_json
+from doppler.support.files.values import read_list, read_object, read_text
 from doppler.system import System
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.trace.usage import bytes_text
 
+if TYPE_CHECKING:
+    from doppler.extensions.memory import MemoryPlan
+    from doppler.extensions.modules import Binding
+
+# The tensors of a torch module, where one was placed.
+MODULE_FILE = "module.pt"
 # What a directory says of the search.
 _FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds", "phases")
 _TEXTS = ("whole", "cut_short")
@@ -63,7 +67,7 @@ class Placed:
     phases: Mapping[str, float] = field(default_factory=dict)
     cut_short: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
-    binding: Binding | None = None
+    binding: "Binding | None" = None
 
     @property
     def lower_bound_s(self) -> float:
@@ -97,13 +101,11 @@ class Placed:
         return 0.0 if memory is None else memory.offloaded_bytes
 
     @property
-    def plan(self) -> MemoryPlan | None:
+    def plan(self) -> "MemoryPlan | None":
         """What it does to keep within memory; None where that is no part of the system."""
-        system: Any = self.system
-        if not isinstance(system, SystemWithPlans):
-            return None
-        with system.open(self.problem) as session:
-            return session.plan(self.placement)
+        opened: Any = self.system.open(self.problem)
+        with opened as session:
+            return session.plan(self.placement) if _memory_of(self.system) != REFUSE else None
 
     def explain(self) -> str:
         """Why it takes as long as it does.
@@ -131,7 +133,8 @@ class Placed:
         """
         if self.binding is None:
             raise InputError("device_map: no torch module was placed")
-        return device_map(self.problem.graph, self.placement, self.binding)
+        modules = extension("modules.device_maps", "device_map")
+        return modules.device_map(self.problem.graph, self.placement, self.binding)
 
     def save(self, directory: str | Path) -> Path:
         """Write the placement, the graph, the trace, its picture and explanation to a directory.
@@ -148,14 +151,16 @@ class Placed:
         found = {key: getattr(self, key) for key in (*_FOUND, *_TEXTS)}
         if self.single_device_s == float("inf"):
             found["single_device_s"] = None
-        if isinstance(self.system, SystemWithPlans):
-            found["memory"] = self.system.memory
-        if isinstance(self.system, WorkConserving | SystemWithPlans):
+        memory = _memory_of(self.system)
+        if memory != REFUSE:
+            found["memory"] = memory
+        if isinstance(self.system, WorkConserving) or memory != REFUSE:
             found["system"] = {key: getattr(self.system, key) for key in _RULES}
         write_atomically(directory / "found.json", json.dumps(found, indent=1) + "\n")
         save_cluster(self.problem.cluster, directory)
         if self.binding is not None:
-            save_binding(self.binding, directory)
+            modules = extension("modules.saving_bindings", "a torch module")
+            modules.save_binding(self.binding, directory)
         return directory
 
     @classmethod
@@ -177,25 +182,23 @@ class Placed:
         try:
             found = read_object(read_json(path), "", (*_FOUND, *_TEXTS), _LATER)
             texts = {key: tuple(read_list(found.pop(key), key, read_text)) for key in _TEXTS}
-            mode = read_text(found.pop("memory", "refuse"), "memory")
-            if mode not in MODES:
-                raise InputError(f"memory: must be one of {', '.join(MODES)}, got {mode[:40]!r}")
+            mode = memory_mode(read_text(found.pop("memory", REFUSE), "memory"))
             told: Any = None
             if "system" in found:
                 rules = read_object(found.pop("system"), "system", _RULES)
-                told = MODES[mode].applied(WorkConserving(**rules))
+                told = mode.applied(WorkConserving(**rules))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         if found["single_device_s"] is None:
             found["single_device_s"] = float("inf")
         problem = build(load_graph(directory / "graph.json"), load_cluster(directory))
-        system = told or simulator_of(problem.cluster, MODES[mode])
+        system = told or simulator_of(problem.cluster, mode)
         return cls(
             problem=problem,
             placement=Placement.load(directory / "placement.json", problem),
             system=system,
             bound=lower_bound(problem, streams=system.streams),
-            binding=load_binding(directory, trust=trust),
+            binding=_load_binding(directory, trust=trust),
             **texts,
             **found,
         )
@@ -260,3 +263,15 @@ class Placed:
             f"<b>{html.escape(self._title)}</b><table>{rows}</table>"
             f"<img alt='schedule' style='max-width:100%' src='data:image/png;base64,{picture}'>"
         )
+
+
+def _memory_of(system: System) -> str:
+    """The name of what a system does with placements that do not fit."""
+    return getattr(system, "memory", REFUSE)
+
+
+def _load_binding(directory: Path, *, trust: bool) -> "Binding | None":
+    if not (directory / MODULE_FILE).exists():
+        return None
+    modules = extension("modules.saving_bindings", "a torch module")
+    return modules.load_binding(directory, trust=trust)

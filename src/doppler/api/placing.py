@@ -2,39 +2,42 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import nn
 from torch.export import ExportedProgram
 
 from doppler.api.clusters import resolve_cluster, simulator_of
-from doppler.api.phases import Phases
+from doppler.api.memory_modes import memory_mode
 from doppler.api.placed import Placed
-from doppler.api.splitting import single_device_s, split, unsplit
-from doppler.baselines import ETF, HEFT, Baseline, Clustering, Dealing, LowerBound, lower_bound
+from doppler.baselines import (
+    HEFT,
+    Baseline,
+    Clustering,
+    Dealing,
+    LowerBound,
+    SingleDevice,
+    lower_bound,
+)
 from doppler.cluster import Cluster, MemoryBytes
 from doppler.einsum import Decomposition
-from doppler.episode import make_view
-from doppler.errors import InputError
+from doppler.env import make_view
 from doppler.graph import DataflowGraph
-from doppler.importing import TorchProgram, as_call, import_module, load_exported
-from doppler.memory import MODES, Offload
-from doppler.options import Count, PositiveSeconds, Seed, checked
+from doppler.hooks import contributed, extension
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED
+from doppler.precompile import alone, warm_up
 from doppler.problem import Problem, build
 from doppler.search import (
     AnnealEstimates,
     AnnealFromBest,
-    AnnealWindows,
-    AtOnce,
     BestSoFar,
     Budget,
     DealBlocks,
     Episodes,
-    GreedyEpisode,
     InParts,
     KeepToHosts,
     PlaceAgain,
@@ -47,10 +50,14 @@ from doppler.search import (
     search_settings,
     steps_of,
     suited,
-    ways_told,
 )
-from doppler.system import System
-from doppler.warming import alone, warm_up
+from doppler.support.errors import InputError
+from doppler.support.options import Count, PositiveSeconds, Seed, checked
+from doppler.support.phases import Phases
+from doppler.system import MemoryMode, Refuse, System
+
+if TYPE_CHECKING:
+    from doppler.extensions.modules import TorchProgram
 
 # Of the call, unless evaluations are given, and what share of them the search has at least.
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
@@ -60,7 +67,7 @@ _SECONDS, _LEAST_SEARCH = 60.0, 0.2
 _LARGE, _LARGE_COUNTED = 8_000, 2_000
 _EXACT = 1e-9  # sums of the same seconds in another order differ in their last digits
 # Steps that compile something; windows compile it on problems of any size.
-_COMPILED = (PlaceAgain, InParts, AnnealFromBest, AnnealWindows)
+_COMPILED = (PlaceAgain, InParts, AnnealFromBest)
 _Method = str | Baseline | Sequence[SearchStep]
 
 
@@ -77,7 +84,7 @@ def place(
     policy: Policy | str | Path | None = None,
     decomposition: Literal["auto", "published"] | Decomposition = "auto",
     system: System | None = None,
-    memory: Literal["refuse", "offload", "offload_or_recompute"] | Offload = "refuse",
+    memory: Literal["refuse", "offload", "offload_or_recompute"] | MemoryMode = "refuse",
     memory_bytes: MemoryBytes | None = None,
     training: bool = False,
     learning_rate: float = 1e-3,
@@ -134,14 +141,22 @@ def place(
     machine = resolve_cluster(cluster, for_module=not isinstance(model, DataflowGraph), trust=trust)
     machine = machine.with_memory(memory_bytes)
     make_steps = _chosen(method, policy, budget)
-    plans = MODES[memory] if isinstance(memory, str) else memory
-    executing: Any = simulator_of(machine, plans) if system is None else plans.applied(system)
+    mode = memory_mode(memory) if isinstance(memory, str) else memory
+    executing: Any = simulator_of(machine, mode) if system is None else mode.applied(system)
     if isinstance(model, DataflowGraph):
         graph, source = model, None
     else:
         with phases.timed("export"):
             source = _imported(model, example_inputs, example_kwargs, training, learning_rate)
-        graph = split(source.program, machine, decomposition, phases, plans)
+        modules = extension("modules.splitting", "a torch module")
+        graph = modules.split(
+            source.program,
+            machine,
+            decomposition,
+            phases,
+            simulator=simulator_of(machine, mode),
+            must_fit=isinstance(mode, Refuse),
+        )
     problem, bound, single_s = _priced(graph, source, machine, executing, phases)
     enough_s = bound.seconds * (1.0 + _EXACT)
     with phases.timed("search"):
@@ -170,14 +185,17 @@ def _imported(
     example_kwargs: Mapping[str, Any] | None,
     training: bool,
     learning_rate: float,
-) -> TorchProgram:
+) -> "TorchProgram":
     """The module's program, and how its tensors are those of its user."""
+    modules = extension("modules", "a torch module")
     if isinstance(model, str | Path):
-        model = load_exported(model)
+        model = modules.load_exported(model)
     if isinstance(model, nn.Module) and example_inputs is None and example_kwargs is None:
         raise InputError("place: a module needs example_inputs")
-    args, kwargs = as_call(example_inputs, example_kwargs or {})
-    return import_module(model, args, kwargs, training=training, learning_rate=learning_rate)
+    args, kwargs = modules.as_call(example_inputs, example_kwargs or {})
+    return modules.import_module(
+        model, args, kwargs, training=training, learning_rate=learning_rate
+    )
 
 
 def _priced(
@@ -186,9 +204,18 @@ def _priced(
     """The problem, what no placement undercuts, and what one device takes with nothing split."""
     with phases.timed("price"):
         problem = build(graph, machine)
-        whole = problem if source is None else unsplit(source.program, machine)
-        one_s = np.inf if whole is None else single_device_s(whole, system)
+        whole: Problem | None = problem
+        if source is not None:
+            modules = extension("modules.splitting", "a torch module")
+            whole = modules.unsplit(source.program, machine)
+        one_s = np.inf if whole is None else _single_device_s(whole, system)
         return problem, lower_bound(problem, streams=system.streams), one_s
+
+
+def _single_device_s(problem: Problem, system: System) -> float:
+    """Makespan on one device; inf where that has too little memory."""
+    with system.open(problem) as session:
+        return SingleDevice().place(session, np.random.default_rng(0)).makespan_s
 
 
 def _search(
@@ -264,14 +291,8 @@ def _automatic(
     found = suited(steps, problem)
     if is_timed and problem.num_ops <= _LARGE:
         return found
-    policy, ways = load_policy(), [*ways_told(problem), 0]  # what is told hosts takes half the time
-    at_once = [AtOnce(policy=policy, way=way) for way in ways]
-    if not is_timed:
-        return DealBlocks.before([*reversed(at_once), *found], problem)
-    anneals = [isinstance(step, AnnealWindows | AnnealFromBest) for step in found].index(True)
-    etf: Any = ETF.once()  # where others are left out, one may take all seconds: the best of them
-    first = [PlaceOnce(baseline=etf)] if problem.num_ops > HEFT.most_ops else []
-    return DealBlocks.before([*first, *found[:anneals], *at_once, *found[anneals:]], problem)
+    large = extension("large", f"a graph of {problem.num_ops:,} ops")
+    return large.with_first_placements(found, problem, is_timed=is_timed)
 
 
 def _name(method: _Method) -> str:
@@ -284,9 +305,10 @@ def _name(method: _Method) -> str:
 
 def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     """Compile what the steps run, so that no second of the search goes there."""
-    policies = [step.policy for step in steps if isinstance(step, GreedyEpisode | AtOnce)]
+    policies = [step.policy for step in steps if hasattr(step, "policy")]
     baselines: list[Any] = [step.baseline for step in steps if isinstance(step, PlaceOnce)]
-    others = [step for step in steps if isinstance(step, _COMPILED)]
+    kinds = (*_COMPILED, *map(type, chain(*contributed("steps_to_compile"))))
+    others = [step for step in steps if isinstance(step, kinds)]
     estimates = [_without_policy(step) for step in steps if isinstance(step, AnnealEstimates)]
     if any(isinstance(step, KeepToHosts) for step in steps):
         baselines.append(HEFT(evaluations=1))

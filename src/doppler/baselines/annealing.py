@@ -18,12 +18,12 @@ from doppler.baselines.annealing_walk import (
 from doppler.baselines.contract import SearchResult, TooFewError
 from doppler.baselines.levels import b_level_priority
 from doppler.baselines.naive import random_devices
-from doppler.compute import chosen
-from doppler.errors import InputError
-from doppler.options import Batch, Count, Positive, checked
 from doppler.problem import Placement
 from doppler.simulator import SimulatorSession
 from doppler.simulator.state import State
+from doppler.support.compute import chosen
+from doppler.support.errors import InputError
+from doppler.support.options import Batch, Count, Positive, checked
 from doppler.system import Session
 
 # Of the draws, on a system without jitter of its own: that of the evaluation protocol.

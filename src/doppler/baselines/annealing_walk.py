@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from doppler.baselines.critical_chain import Chain, trace_back
 from doppler.baselines.first_change import first_change_s
 from doppler.baselines.longest_paths import LongestPaths, find_paths, stays_within
-from doppler.compiled import compiled
-from doppler.compiled.draws import uniform
 from doppler.problem import Placement, Problem
 from doppler.simulator.resuming import accept, resume
+from doppler.support.compiled import compiled
+from doppler.support.compiled.draws import uniform
 
 # Shares of the moves, by measurement: those that change the order, where it is searched; and, of
 # the others, those that move a group of ops.

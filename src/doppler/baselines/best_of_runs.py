@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.hosts import num_ways, using_hosts
-from doppler.options import Count
 from doppler.problem import Placement, Problem
+from doppler.support.options import Count
 from doppler.system import Session
 
 # Placements of a batch: a batch of large graphs is to fit in memory. Even: see list_scheduling.

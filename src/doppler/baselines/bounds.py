@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
-from doppler.compiled.heap import ENTRY, heap_pop, heap_push
 from doppler.graph.levels import longest_paths, successors, topological_order
 from doppler.problem import Problem
-from doppler.problem_arrays import ProblemArrays, move_seconds, transposed
+from doppler.problem.arrays import ProblemArrays, move_seconds, transposed
+from doppler.support.compiled import compiled
+from doppler.support.compiled.heap import ENTRY, heap_pop, heap_push
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

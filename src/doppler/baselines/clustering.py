@@ -22,10 +22,10 @@ from doppler.baselines.list_scheduling import (
     schedule,
     tie_seconds,
 )
-from doppler.compiled import compiled
-from doppler.compiled.heap import heap_pop
-from doppler.options import checked
 from doppler.problem import Problem
+from doppler.support.compiled import compiled
+from doppler.support.compiled.heap import heap_pop
+from doppler.support.options import checked
 
 # Loads up to which groups are merged, as shares of total work / devices. Measured: caps above 1
 # are needed (they let the threshold alone decide), caps below 0.1 bring nothing.

@@ -6,8 +6,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.errors import InputError
 from doppler.problem import Placement, Problem
+from doppler.support.errors import InputError
 from doppler.system import Session
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from doppler.baselines.clustering import Clustering
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.cp_sat_program import ConstraintProgram, Solution
-from doppler.errors import InputError
-from doppler.options import Positive, checked, within
 from doppler.problem import Placement, Problem, topological_priority
+from doppler.support.errors import InputError
+from doppler.support.options import Positive, checked, within
 from doppler.system import Session, measure_placements
 
 # The search begins at the best of so many clusterings.

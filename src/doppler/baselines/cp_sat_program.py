@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.bounds import heads_and_tails, lower_bound, pairs
-from doppler.problem_arrays import ProblemArrays, link_seconds, move_seconds, same_when_swapped
+from doppler.problem.arrays import ProblemArrays, link_seconds, move_seconds, same_when_swapped
 from doppler.trace import Trace
 
 IntArray = NDArray[np.int64]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from doppler.baselines.best_of_runs import MOST_OPS, ListDecisions, ListScheduler, in_order_of_start
 from doppler.baselines.levels import b_levels, t_levels
 from doppler.baselines.list_scheduling import schedule_ops, tie_seconds
-from doppler.options import checked
 from doppler.problem import Problem
+from doppler.support.options import checked
 
 
 @checked

@@ -8,8 +8,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
 from doppler.problem import Problem
+from doppler.support.compiled import compiled
 
 
 class Chain(NamedTuple):

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from doppler.baselines.best_of_runs import BestOfRuns
 from doppler.baselines.hosts import num_ways, using_hosts
 from doppler.baselines.room import inputs_of
-from doppler.compiled import compiled
-from doppler.options import checked
 from doppler.problem import Problem, topological_priority
-from doppler.problem_arrays import move_seconds
+from doppler.problem.arrays import move_seconds
+from doppler.support.compiled import compiled
+from doppler.support.options import checked
 
 _TIE = 1e-9  # of the mean transfer's seconds
 _ROOM = 0.9  # of memory, for inputs; the rest is for what ops make

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.list_scheduling import PartialSchedule
-from doppler.compiled import compiled
-from doppler.compiled.heap import ENTRY, heap_pop, heap_push
 from doppler.problem import Problem
+from doppler.support.compiled import compiled
+from doppler.support.compiled.heap import ENTRY, heap_pop, heap_push
 
 UNSURE = -1
 # Fewer ops are looked at one by one sooner.

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from doppler.baselines.best_of_runs import execute_best
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
-from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.graph.levels import find_cycle, ranked_order
 from doppler.problem import Problem
-from doppler.problem_arrays import link_seconds
+from doppler.problem.arrays import link_seconds
+from doppler.support.errors import InputError
 from doppler.system import Session
 
 FloatArray = NDArray[np.float64]

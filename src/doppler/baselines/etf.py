@@ -29,11 +29,11 @@ from doppler.baselines.list_scheduling import (
     schedule,
     tie_seconds,
 )
-from doppler.compiled import compiled
-from doppler.compiled.draws import uniform
-from doppler.options import checked
 from doppler.problem import Problem
-from doppler.problem_arrays import move_seconds
+from doppler.problem.arrays import move_seconds
+from doppler.support.compiled import compiled
+from doppler.support.compiled.draws import uniform
+from doppler.support.options import checked
 
 
 @checked

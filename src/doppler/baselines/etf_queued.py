@@ -29,11 +29,11 @@ from doppler.baselines.list_scheduling import (
     schedule,
     tie_seconds,
 )
-from doppler.compiled import compiled
-from doppler.compiled.draws import uniform
-from doppler.options import checked
 from doppler.problem import Problem
 from doppler.simulator.links import empty_queues, make_queues, place_in_queues, try_start
+from doppler.support.compiled import compiled
+from doppler.support.compiled.draws import uniform
+from doppler.support.options import checked
 
 
 @checked

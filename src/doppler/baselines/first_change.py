@@ -5,7 +5,7 @@ Before, nothing has to be simulated again (simulator/resuming.py).
 
 import numpy as np
 
-from doppler.compiled import compiled
+from doppler.support.compiled import compiled
 
 
 @compiled

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.room import inputs_of
-from doppler.compiled import compiled
 from doppler.problem import Problem, ProblemArrays, topological_priority
+from doppler.support.compiled import compiled
 
 # Times as many readers as inputs have in the median of all bytes: up to that an input has a host.
 _FEW = 4

@@ -33,11 +33,11 @@ from doppler.baselines.room import (
     overflow_bytes,
     take_room,
 )
-from doppler.compiled import compiled
-from doppler.compiled.draws import uniform
-from doppler.compiled.heap import ENTRY, heap_pop, heap_push
 from doppler.problem import Problem
-from doppler.problem_arrays import ProblemArrays, move_seconds
+from doppler.problem.arrays import ProblemArrays, move_seconds
+from doppler.support.compiled import compiled
+from doppler.support.compiled.draws import uniform
+from doppler.support.compiled.heap import ENTRY, heap_pop, heap_push
 
 # Sums of the same seconds in another order differ in the last digits: such times are tied.
 _TIE = 1e-9

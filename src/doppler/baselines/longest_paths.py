@@ -14,9 +14,9 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
 from doppler.problem import Problem
-from doppler.problem_arrays import move_seconds
+from doppler.problem.arrays import move_seconds
+from doppler.support.compiled import compiled
 
 # Shifts to an op at most when sorting by insertion: what differs more is sorted otherwise.
 _MOST_SHIFTS = 16

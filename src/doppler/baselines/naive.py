@@ -10,8 +10,8 @@ from doppler.baselines.best_of_runs import BestOfRuns, execute_best
 from doppler.baselines.contract import SearchResult
 from doppler.baselines.levels import b_level_priority
 from doppler.graph.levels import topological_order
-from doppler.options import checked
 from doppler.problem import Problem
+from doppler.support.options import checked
 from doppler.system import Session
 
 

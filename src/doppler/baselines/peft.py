@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from doppler.baselines.best_of_runs import MOST_OPS, ListDecisions, ListScheduler, in_order_of_start
 from doppler.baselines.list_scheduling import schedule_ops
-from doppler.compiled import compiled
 from doppler.graph.levels import topological_order
-from doppler.options import checked
 from doppler.problem import Problem
-from doppler.problem_arrays import move_seconds
+from doppler.problem.arrays import move_seconds
+from doppler.support.compiled import compiled
+from doppler.support.options import checked
 
 
 @checked

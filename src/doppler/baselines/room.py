@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
-from doppler.problem_arrays import ProblemArrays
+from doppler.problem.arrays import ProblemArrays
 from doppler.simulator.state import memory_can_lack, output_bytes
+from doppler.support.compiled import compiled
 
 
 class Room(NamedTuple):

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 
-from doppler.errors import InputError
-from doppler.options import Amount
+from doppler.support.errors import InputError
+from doppler.support.options import Amount
 
 # Of every device, or of each.
 MemoryBytes = Amount | Sequence[Amount]

@@ -9,10 +9,10 @@ import numpy as np
 
 from doppler.cluster.device import Device, Efficiency
 from doppler.cluster.machine import Cluster
-from doppler.errors import InputError
-from doppler.files import read_json
-from doppler.files.values import read_flag, read_object, read_text
 from doppler.graph.formats import write_atomically
+from doppler.support.errors import InputError
+from doppler.support.files import read_json
+from doppler.support.files.values import read_flag, read_object, read_text
 
 _FILE = "cluster.json"
 # What a machine of one host has no use for.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.cluster.device import Device, MemoryBytes, is_number, with_memory
-from doppler.errors import InputError
+from doppler.support.errors import InputError
 
 # Interfaces of a host are bits of a number.
 MAX_NICS = 60

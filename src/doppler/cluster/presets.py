@@ -9,7 +9,7 @@ import numpy as np
 from doppler.cluster.device import Device, Efficiency, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, Link, connected, on_hosts
 from doppler.cluster.written_out import Hosts
-from doppler.options import Amount, Count, Devices, Positive, checked, one_of
+from doppler.support.options import Amount, Count, Devices, Positive, checked, one_of
 
 # Peak rates and memory of the vendor's data sheets: NVIDIA Tesla P100 (SXM2), Tesla V100 (SXM2,
 # 16 GB), A100 (SXM4, 40 GB), H100 (SXM5, 80 GB), without structured sparsity. f16 and f32 use

@@ -8,8 +8,8 @@ from typing import Literal
 from doppler.cluster.device import Device, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, Link, connected
 from doppler.cluster.presets import A100, H100, H200, P100, PCIE3, V100, without_tf32
-from doppler.errors import InputError
-from doppler.options import Amount, Devices, Name, Positive, checked
+from doppler.support.errors import InputError
+from doppler.support.options import Amount, Devices, Name, Positive, checked
 
 # Guesses, to begin with: stage=calibrate measures them. One core with vector units, ordinary
 # memory, and what Python takes to start an op.

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from doppler.cluster.device import Device, Efficiency, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, on_hosts
-from doppler.errors import InputError
-from doppler.files.values import fault, unknown_key
-from doppler.options import Amount, Count, Devices, Name, Natural, Positive, check
+from doppler.support.errors import InputError
+from doppler.support.files.values import fault, unknown_key
+from doppler.support.options import Amount, Count, Devices, Name, Natural, Positive, check
 
 # How many hosts, or the host of each device.
 Hosts = Count | Sequence[Natural]

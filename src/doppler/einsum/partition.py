@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from doppler.einsum.program import Cuts, Formation, Input, Node, Program, Splits
-from doppler.errors import InputError
 from doppler.graph.kernel import Box
+from doppler.support.errors import InputError
 
 # Of one node: what a graph can have in all.
 _MAX_BLOCKS = 200_000

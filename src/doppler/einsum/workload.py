@@ -9,10 +9,10 @@ from doppler.einsum.language.resolver import parse_program
 from doppler.einsum.lowering import lower
 from doppler.einsum.program import Program, Splits
 from doppler.einsum.published_costs import with_published_costs
-from doppler.files import read_text
 from doppler.graph import DataflowGraph
-from doppler.options import Count, FilePath, checked
-from doppler.resources import resource
+from doppler.support.files import read_text
+from doppler.support.options import Count, FilePath, checked
+from doppler.support.resources import resource
 
 # Of a program: a person writes kilobytes.
 _MAX_MB = 1.0

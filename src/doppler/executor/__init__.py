@@ -1,6 +1,5 @@
 """The same graph on real devices: kernels that compute, and their execution."""
 
-from doppler.executor.hosts import Emulated, Hosts
 from doppler.executor.kernels import Kernel, compile_kernel
 from doppler.executor.operands import assemble, cut
 from doppler.executor.reference import run_graph
@@ -19,10 +18,8 @@ from doppler.executor.tensors import Outputs, check_executable, input_blocks, ra
 
 __all__ = [
     "Cuda",
-    "Emulated",
     "ExecutionError",
     "ExecutorSession",
-    "Hosts",
     "Kernel",
     "Outputs",
     "SynchronousCuda",

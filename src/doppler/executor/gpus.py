@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from doppler.errors import InputError
 from doppler.executor.devices import Use
 from doppler.executor.recording import Action
+from doppler.support.errors import InputError
 
 # A damaged copy is not damaged in every byte.
 TEST_BYTES = 1 << 24

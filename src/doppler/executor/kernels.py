@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 import torch
 
-from doppler.errors import InputError
 from doppler.executor.elementwise import HALF, TORCH_DTYPES, compile_scalar
 from doppler.executor.torch_calls import compile_call
 from doppler.graph import KernelSpec
 from doppler.graph.scalar import Apply, Scalar, parse_scalar
+from doppler.support.errors import InputError
 
 Kernel: TypeAlias = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 

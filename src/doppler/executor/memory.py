@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import torch
 
-from doppler.errors import InputError
 from doppler.executor.devices import Devices
 from doppler.executor.kernels import compile_kernel
 from doppler.executor.operands import assemble, cut
@@ -19,6 +18,7 @@ from doppler.executor.tasks import Tasks
 from doppler.executor.tensors import Outputs, input_blocks
 from doppler.graph import Box, DataflowGraph
 from doppler.graph.reads import regions_of_reads
+from doppler.support.errors import InputError
 
 T = TypeVar("T")
 

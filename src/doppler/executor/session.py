@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from doppler.errors import InputError
 from doppler.executor.bandwidth import bandwidths
 from doppler.executor.devices import Devices, Use
 from doppler.executor.graphs import Graphs
@@ -28,6 +27,7 @@ from doppler.executor.tasks import Tasks, Unroller
 from doppler.executor.tensors import check_executable, random_inputs
 from doppler.executor.workers import TaskError, TaskTimeoutError, Workers
 from doppler.problem import Placement, Problem, topological_priority
+from doppler.support.errors import InputError
 from doppler.system import Measurement, honours_order
 from doppler.trace import ExecutionRules, Trace
 

@@ -7,13 +7,13 @@ from typing import ClassVar, Literal, Self
 
 import torch
 
-from doppler.errors import InputError
 from doppler.executor.devices import Cores, Devices
 from doppler.executor.gpus import Gpus
 from doppler.executor.graphs import Graphs
 from doppler.executor.session import ExecutorSession
-from doppler.options import Natural, PositiveSeconds, checked
 from doppler.problem import Problem
+from doppler.support.errors import InputError
+from doppler.support.options import Natural, PositiveSeconds, checked
 from doppler.system import SystemKind, check_hosts
 from doppler.trace import Contention, ExecutionRules, Queue
 

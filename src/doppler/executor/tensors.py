@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from doppler.errors import InputError
 from doppler.executor.elementwise import HALF, TORCH_DTYPES
 from doppler.executor.operands import cut
 from doppler.graph import DataflowGraph
+from doppler.support.errors import InputError
 
 
 def check_executable(graph: DataflowGraph) -> None:

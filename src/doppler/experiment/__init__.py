@@ -9,13 +9,11 @@ if TYPE_CHECKING:
     from doppler.experiment.calibrate import Calibrate
     from doppler.experiment.describe import Describe
     from doppler.experiment.evaluate import Evaluate
+    from doppler.experiment.imitation import ImitationStage
     from doppler.experiment.inference import Inference
-    from doppler.experiment.many import PlacerStage
+    from doppler.experiment.rl_real import StageThree
+    from doppler.experiment.rl_sim import Pipeline, StageTwo
     from doppler.experiment.run import Run, Stage, execute
-    from doppler.experiment.stage_one import ImitationStage
-    from doppler.experiment.stage_three import StageThree
-    from doppler.experiment.stage_two import Pipeline, StageTwo
-    from doppler.experiment.streaming import StreamStage
 
 __all__ = [
     "Calibrate",
@@ -24,20 +22,18 @@ __all__ = [
     "ImitationStage",
     "Inference",
     "Pipeline",
-    "PlacerStage",
     "Run",
     "Stage",
     "StageThree",
     "StageTwo",
-    "StreamStage",
     "execute",
 ]
 
 _HOME = {
     **{"Calibrate": "calibrate", "Describe": "describe", "Evaluate": "evaluate"},
     **{"Inference": "inference", "Run": "run", "Stage": "run", "execute": "run"},
-    **{"ImitationStage": "stage_one", "Pipeline": "stage_two", "StageTwo": "stage_two"},
-    **{"PlacerStage": "many", "StageThree": "stage_three", "StreamStage": "streaming"},
+    **{"ImitationStage": "imitation", "Pipeline": "rl_sim", "StageTwo": "rl_sim"},
+    **{"StageThree": "rl_real"},
 }
 
 register_resolvers()  # a configuration is composed, and shown, before anything runs

@@ -14,21 +14,20 @@ from omegaconf import DictConfig
 from doppler.baselines import CPOP, ETF, HEFT, Annealing, CriticalPath
 from doppler.baselines.levels import b_level_priority
 from doppler.baselines.naive import random_devices
-from doppler.calibration import calibrate
-from doppler.costs import CostTable, load_costs, save_costs
-from doppler.errors import InputError
 from doppler.executor import ExecutorSession
+from doppler.executor.calibration import calibrate
 from doppler.experiment.directory import Summary
 from doppler.experiment.results import identity
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification
-from doppler.memory import Refuse
-from doppler.options import Batch, Count, Seconds, at_least
 from doppler.problem import Placement, Problem, build
+from doppler.problem.costs import CostTable, load_costs, save_costs
 from doppler.report.fidelity import Fidelity, fidelity_table, write_fidelity
 from doppler.search import seeded_generator
-from doppler.system import System
-from doppler.waiting import waiting
+from doppler.support.errors import InputError
+from doppler.support.options import Batch, Count, Seconds, at_least
+from doppler.support.waiting import waiting
+from doppler.system import Refuse, System
 
 MODELLED, CALIBRATED = "modelled costs", "measured costs"
 _LEAST_PLACEMENTS = 3  # for correlations

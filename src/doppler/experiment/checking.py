@@ -1,7 +1,7 @@
 """A part of a configuration against what it names.
 
 What has a ``_target_`` is held against the signature of what that names, everything else against
-the annotation of its key (doppler.options).
+the annotation of its key (doppler.support.options).
 """
 
 import inspect
@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typedd
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationKeyError, OmegaConfBaseException
 
-from doppler.errors import InputError
-from doppler.options import Parameters, arms, check, fault, is_plain, parameters, shown
+from doppler.support.errors import InputError
+from doppler.support.options import Parameters, arms, check, fault, is_plain, parameters, shown
 
 # What Hydra understands in a part that has a ``_target_``.
 _HYDRAS: Mapping[str, Any] = {
@@ -36,7 +36,7 @@ def check_part(where: str, kind: Any, value: Any) -> None:
 
     Args:
         where: its full key.
-        kind: an annotation, as `doppler.options.fault` takes; a class or protocol: what its
+        kind: an annotation, as `doppler.support.options.fault` takes; a class or protocol: what its
             ``_target_`` makes.
         value: of a configuration.
 

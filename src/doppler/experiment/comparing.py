@@ -10,10 +10,10 @@ import numpy as np
 from doppler.baselines import Baseline, SearchResult
 from doppler.experiment.judging import Method, nominal_s
 from doppler.experiment.specification import Specification, plain
+from doppler.precompile import warm_up
 from doppler.search import Effort, seeded_generator
+from doppler.support.waiting import waiting
 from doppler.system import honours_order
-from doppler.waiting import waiting
-from doppler.warming import warm_up
 
 
 def search_with(

@@ -8,15 +8,23 @@ from omegaconf import DictConfig
 
 from doppler.baselines import Baseline
 from doppler.cluster import Cluster
-from doppler.compute import Compute
 from doppler.einsum import Decomposition
 from doppler.experiment.checking import check_keys, check_names, check_part, target_of, value_of
 from doppler.graph import DataflowGraph
-from doppler.memory import MemoryMode
-from doppler.options import BatchOrNone, Count, FilePath, Name, Seed, Share, check, parameters
 from doppler.policies import Policy
 from doppler.search import Drafts, SearchStep
-from doppler.system import System
+from doppler.support.compute import Compute
+from doppler.support.options import (
+    BatchOrNone,
+    Count,
+    FilePath,
+    Name,
+    Seed,
+    Share,
+    check,
+    parameters,
+)
+from doppler.system import MemoryMode, System
 
 
 class _Stage(Protocol):

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from doppler.cluster.json_format import save_cluster
-from doppler.errors import InputError
 from doppler.experiment.directory import Summary
 from doppler.experiment.results import identity
 from doppler.experiment.run import Run, Stage
@@ -17,6 +16,7 @@ from doppler.report.description import counts, describe
 from doppler.report.graph_picture import save_graph_picture
 from doppler.report.modules import module_lines, module_parts
 from doppler.report.relations import relation_lines
+from doppler.support.errors import InputError
 
 DESCRIPTION_FILE = "description.txt"
 

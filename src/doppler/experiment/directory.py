@@ -14,13 +14,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from doppler.errors import InputError
 from doppler.experiment.log import LOG_FILE
-from doppler.files import read_json
-from doppler.files.values import read_number
 from doppler.graph.formats import held, write_atomically
 from doppler.problem import Placement
 from doppler.report.rows import SUMMARY_FILE
+from doppler.support.errors import InputError
+from doppler.support.files import read_json
+from doppler.support.files.values import read_number
 from doppler.system import SystemKind
 
 CONFIG_FILE = ".hydra/config.yaml"

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from doppler.errors import InputError
 from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import Summary
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification
+from doppler.support.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,8 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from doppler.errors import InputError, fault_of_machine
 from doppler.experiment.checking import LITERAL, unknown
+from doppler.support.errors import InputError, fault_of_machine
 
 _FOLDER = "DOPPLER_FAILURES"
 

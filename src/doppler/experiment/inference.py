@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from doppler.errors import InputError
 from doppler.experiment.comparing import compare_baselines
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, nominal_s
@@ -13,7 +12,7 @@ from doppler.experiment.learning import best_so_far, check_policy, make_policy, 
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
-from doppler.options import FilePath
+from doppler.precompile import warm_up
 from doppler.report.rows import format_seconds
 from doppler.search import (
     AnnealEstimates,
@@ -25,9 +24,10 @@ from doppler.search import (
     search,
     seeded_generator,
 )
+from doppler.support.errors import InputError
+from doppler.support.options import FilePath
+from doppler.support.waiting import waiting
 from doppler.training import effort_of
-from doppler.waiting import waiting
-from doppler.warming import warm_up
 
 # The steps of a search after which a table tells what was found, and what is behind the name there.
 _TOLD: dict[type[SearchStep], str] = {

@@ -12,14 +12,13 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from doppler.baselines import Annealing, Baseline, Clustering, TaughtPlacement, Teacher
-from doppler.errors import InputError
 from doppler.experiment.comparing import is_pointless, search_with
 from doppler.experiment.directory import RunDirectory
 from doppler.experiment.run import Run
 from doppler.experiment.specification import Specification
-from doppler.files import read_json
 from doppler.policies import Policy
 from doppler.policies.weights import load_checkpoint, load_policy_weights
+from doppler.precompile import alone, warm_up
 from doppler.problem import Placement
 from doppler.report.rows import format_seconds
 from doppler.search import (
@@ -36,6 +35,9 @@ from doppler.search import (
     search,
     seeded_generator,
 )
+from doppler.support.errors import InputError
+from doppler.support.files import read_json
+from doppler.support.waiting import waiting
 from doppler.system import Session, honours_order
 from doppler.training import (
     BEST,
@@ -49,8 +51,6 @@ from doppler.training import (
     updates_done,
 )
 from doppler.training.updates import EpisodeTraining
-from doppler.waiting import waiting
-from doppler.warming import alone, warm_up
 
 TEACHER_FILE = "teacher.json"
 

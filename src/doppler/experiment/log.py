@@ -12,8 +12,8 @@ from typing import Any, TextIO
 from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.control import Control
 
-from doppler.errors import InputError
-from doppler.stopping import Stopped
+from doppler.support.errors import InputError
+from doppler.support.stopping import Stopped
 
 LOG_FILE = "run.log"
 _WIDTH = 140  # of tables, as where output goes to a pipe

@@ -8,10 +8,10 @@ from typing import Any
 from matplotlib.image import imread
 from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
-from doppler.errors import InputError
 from doppler.experiment.directory import IDENTITY_FILE, PLACEMENT_FILE
 from doppler.report.finished import FinishedRun
 from doppler.report.rows import RESULTS_FILE
+from doppler.support.errors import InputError
 
 SCHEDULE_FILE = "schedule.png"
 

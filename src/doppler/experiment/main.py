@@ -8,51 +8,57 @@ sweep that fails does not end the sweep: what failed is named at the end, whiche
 it. Started again, a sweep runs what is not finished.
 """
 
-import atexit
 import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any
 
 import hydra
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from doppler.errors import InputError
 from doppler.experiment import failures
 from doppler.experiment.overrides import hydra_arguments
-from doppler.experiment.spread_sweep import SpreadSweep
-from doppler.resources import resource
-from doppler.stopping import ending_children, going_on, stoppable
+from doppler.hooks import contributed
+from doppler.support.errors import InputError
+from doppler.support.resources import resource
+from doppler.support.stopping import ending_children, going_on, stoppable
 
 _USAGE = 2
-_spread = SpreadSweep()
+
+
+class _PluginFolders(SearchPathPlugin):
+    """Adds the choices that plugins have to the groups of conf/."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append the folders, behind conf/."""
+        for folder in chain(*contributed("config_folders")):
+            search_path.append(provider="doppler", path=f"file://{folder}")
+
+
+Plugins.instance().register(_PluginFolders)
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
 def run(arguments: list[str]) -> int:
     """Run what a command line says, one configuration or a sweep; return the exit code."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        from doppler.executor.hosts import torchrun
-
-        if torchrun.rank():
-            return torchrun.serve_all()
-        atexit.register(torchrun.end)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composition through, to be told here
     conf = str(resource("conf"))
     entry = hydra.main(version_base="1.3", config_path=conf, config_name="config")(main)
     failed, elsewhere = False, []
     with failures.collected() as lines, ExitStack() as stack:
-        stack.callback(_spread.forget)
         try:
             sys.argv[1:] = taken = hydra_arguments(arguments)
             if taken[:1] in (["-m"], ["--multirun"]):
                 stack.enter_context(_sweep())
             entry()
-            _spread.run()
         except failures.RunError as error:  # kept in `lines`, but where no folder is shared
             failed, elsewhere = True, [str(error)]
         except SystemExit as end:  # Hydra's parser of flags ends with 2
@@ -86,10 +92,6 @@ def main(cfg: DictConfig) -> float | None:
     job = HydraConfig.get()
     overrides = [str(one) for one in OmegaConf.to_container(job.overrides.task) or ()]
     searches = job.mode == RunMode.MULTIRUN and job.sweeper["_target_"] != _BASIC_SWEEPER
-    is_swept = job.mode == RunMode.MULTIRUN and not searches
-    if is_swept and _spread.takes(cfg, job.launcher["_target_"]):
-        _spread.add(cfg, overrides, job.job.num)
-        return None
     try:
         from doppler.experiment import execute
         from doppler.report.rows import make_console

@@ -9,8 +9,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
 from hydra.errors import HydraException
 
-from doppler.errors import InputError
-from doppler.resources import resource
+from doppler.support.errors import InputError
+from doppler.support.resources import resource
 
 # Options that hold a path, or a word in its place: `[a]` or 1e3 is a name too. A test holds them
 # against the annotations.

@@ -19,9 +19,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from doppler.compute import chosen
-from doppler.episode import make_view
-from doppler.errors import InputError
+from doppler.env import make_view
 from doppler.experiment.configuration import check_configuration
 from doppler.experiment.failures import users_cause
 from doppler.experiment.learning import make_policy, train
@@ -29,10 +27,11 @@ from doppler.experiment.overrides import names_folder, quoted
 from doppler.experiment.run import Run
 from doppler.experiment.specification import made
 from doppler.problem import Problem, build
-from doppler.resources import resource
 from doppler.search import NO_EFFORT, BestSoFar
+from doppler.support.compute import chosen
+from doppler.support.errors import InputError
+from doppler.support.resources import resource
 from doppler.training import BEST, LAST, Reinforcement, Task, effort_of, save_checkpoint
-from doppler.training.spreading import Player, SpreadTraining
 
 # What a line may choose; the system that executes is the run's.
 _GROUPS = ("workload", "decomposition", "cluster")
@@ -77,7 +76,7 @@ def train_on_set(
         if compute is not None:
             several = [[one.view.problem for one in each] for each in (learned, trials)]
             given = policy, spec.system, *several, learning, num_updates, spec.seed
-            spread = SpreadTraining(stack.enter_context(compute.pool(Player, *given)))
+            spread = stack.enter_context(compute.training(*given))
         module: Reinforcement = Reinforcement(
             policy=policy,
             tasks=learned,

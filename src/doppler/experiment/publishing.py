@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
-from doppler.errors import InputError
 from doppler.experiment.checking import check_names, target_of
 from doppler.graph.formats import write_atomically
-from doppler.options import Parameters, parameters
-from doppler.stopping import unhurried
+from doppler.support.errors import InputError
+from doppler.support.options import Parameters, parameters
+from doppler.support.stopping import unhurried
 
 if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger

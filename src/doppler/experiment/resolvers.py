@@ -5,6 +5,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from doppler.hooks import contributed
+
 
 def _host_device_type(executor: str, *, _root_: Any) -> str:
     from doppler.executor import host_device_type
@@ -55,19 +57,15 @@ def _num_processors(path: str | None) -> int | None:
     return num_processors(path)
 
 
-def _profiled_devices(path: str | None) -> list[dict[str, Any]]:
-    from doppler.graph.profiled_format import devices_of, machine_of
-
-    return devices_of(1, 1, 16e9) if path is None else machine_of(path)
-
-
 def register_resolvers() -> None:
     """Make them known to OmegaConf; once more does no harm."""
     # conf/workload/, conf/cluster/host.yaml, conf/simulator/as_executed.yaml
     OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
     OmegaConf.register_new_resolver("num_processors", _num_processors, replace=True)
-    OmegaConf.register_new_resolver("profiled_devices", _profiled_devices, replace=True)
     OmegaConf.register_new_resolver("host_device_type", _host_device_type, replace=True)
     OmegaConf.register_new_resolver("contention_of", _contention_of, replace=True)
     OmegaConf.register_new_resolver("num_host_devices", _num_host_devices, replace=True)
     OmegaConf.register_new_resolver("default_preset", _default_preset, replace=True)
+    for added in contributed("resolvers"):
+        for name, function in added.items():
+            OmegaConf.register_new_resolver(name, function, replace=True)

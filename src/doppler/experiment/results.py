@@ -4,19 +4,19 @@ import os
 import platform
 import subprocess
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from doppler.errors import InputError
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, judged_row, largest_bound
 from doppler.experiment.run import Run
 from doppler.experiment.turns import Contender, leave_measured, measure_in_turns
 from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
-from doppler.pipeline.leaving import leave_schedule, told
+from doppler.hooks import contributed
 from doppler.report.rows import (
     PLACEMENTS,
     RESULTS_FILE,
@@ -27,9 +27,10 @@ from doppler.report.rows import (
     write_results,
 )
 from doppler.search import seeded_generator
+from doppler.support.errors import InputError
+from doppler.support.waiting import waiting
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.version import __version__
-from doppler.waiting import waiting
 
 # Of what is executed: in each round all placements, in an order of its own.
 ROUNDS = 11
@@ -102,10 +103,13 @@ def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary
     save_perfetto(trace, directory / "trace.json")
     title = f"{method.name}: {rows[0].workload} on {rows[0].cluster}, seed {rows[0].seed}"
     save_gantt(trace, directory / "schedule.png", title=title)
-    schedule = leave_schedule(trace, spec.simulator, directory, title)
-    explanation = [*explain(trace).lines(), *told(schedule)]
+    artifacts = contributed("leave_artifacts", run=run, trace=trace, title=title)
+    explanation = [*explain(trace).lines(), *chain(*(one.lines for one in artifacts))]
     write_atomically(directory / "explanation.txt", "\n".join(explanation) + "\n")
-    summary = {**identity(run), **_outcome(rows[0]), **_memory(trace), **schedule, **extra}
+    summary = {**identity(run), **_outcome(rows[0]), **_memory(trace)}
+    for one in artifacts:
+        summary |= one.summary
+    summary |= extra
     run.directory.write_summary(summary)
     if not run.is_step:
         for line in explanation:

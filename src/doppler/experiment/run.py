@@ -12,18 +12,17 @@ import numpy as np
 from omegaconf import DictConfig
 from rich.console import Console
 
-from doppler.compute import Compute, computing
-from doppler.errors import InputError
-from doppler.executor.hosts import telling
 from doppler.experiment.configuration import check_configuration
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.log import logged
 from doppler.experiment.publishing import Loggers, check_loggers
 from doppler.experiment.specification import Specification, literal, made, plain
 from doppler.report.rows import RESULTS_FILE, print_results, read_results
-from doppler.stopping import going_on
-from doppler.system import Session
-from doppler.waiting import waiting
+from doppler.support.compute import Compute, computing
+from doppler.support.errors import InputError
+from doppler.support.stopping import going_on
+from doppler.support.waiting import waiting
+from doppler.system import Session, listening_to_agents
 
 
 class Stage(ABC):
@@ -234,7 +233,7 @@ def execute(
                 if not already:
                     with (
                         logged(directory.path, each.console),
-                        telling(directory.write_agents),
+                        listening_to_agents(directory.write_agents),
                         computing(each.spec.compute and (compute or each.spec.compute)),
                     ):
                         each.stage.introduce(each)

@@ -13,13 +13,12 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Baseline, LowerBound, lower_bound
-from doppler.compute import Compute
-from doppler.costs import load_costs
-from doppler.episode import View, make_view
+from doppler.env import View, make_view
 from doppler.graph.optima import Optimum, known_optima
-from doppler.memory import MemoryMode, Refuse
 from doppler.problem import Problem, build
-from doppler.system import System, check_hosts
+from doppler.problem.costs import load_costs
+from doppler.support.compute import Compute
+from doppler.system import MemoryMode, Refuse, System, check_hosts
 
 # Keys that say where and how to run, not what: equal results for any value. What a table of costs
 # says is in the problem's hash.

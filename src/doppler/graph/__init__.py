@@ -1,18 +1,10 @@
 """What is to run: the dataflow graph, its levels, its file formats."""
 
 from doppler.graph.alternatives import Alternative
-from doppler.graph.dataflow import (
-    DataflowGraph,
-    Edges,
-    GivenCosts,
-    Inputs,
-    Ops,
-    Regions,
-)
+from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops, Regions
 from doppler.graph.formats import load_graph, save_json, save_text
 from doppler.graph.kernel import Box, KernelSpec, Read, Tensor
 from doppler.graph.levels import depth, topological_order
-from doppler.graph.networkx_format import from_networkx, to_networkx
 from doppler.graph.synthetic import synthetic
 
 __all__ = [
@@ -28,11 +20,9 @@ __all__ = [
     "Regions",
     "Tensor",
     "depth",
-    "from_networkx",
     "load_graph",
     "save_json",
     "save_text",
     "synthetic",
-    "to_networkx",
     "topological_order",
 ]

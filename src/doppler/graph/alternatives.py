@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.errors import InputError
-from doppler.files.values import fault, read_list, read_number, read_object, read_text
+from doppler.support.errors import InputError
+from doppler.support.files.values import fault, read_list, read_number, read_object, read_text
 
 FloatArray = NDArray[np.float64]
 

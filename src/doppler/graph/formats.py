@@ -5,56 +5,67 @@ docs/formats.md describes them.
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
-from doppler.errors import InputError
-from doppler.files import parse_json, read_text
 from doppler.graph.dataflow import DataflowGraph
-from doppler.graph.dot_format import parse_dot
-from doppler.graph.graphml_format import parse_graphml
-from doppler.graph.imported import imported
 from doppler.graph.json_format import parse_graph, render_json
-from doppler.graph.profiled_format import is_profiled, parse_profiled
-from doppler.graph.stg_format import parse_stg
 from doppler.graph.text_format import parse_text, render_text
-from doppler.graph.wfcommons_format import is_workflow, parse_workflow
-from doppler.options import FilePath
+from doppler.hooks import contributed
+from doppler.support.errors import InputError
+from doppler.support.files import parse_json, read_text
+from doppler.support.options import FilePath
 
-# Of files in a folder: what is a graph. A file that is named itself may have any other suffix.
-SUFFIXES = (".json", ".dot", ".gv", ".stg", ".graphml", ".txt")
+
+@dataclass(frozen=True, kw_only=True)
+class GraphReader:
+    """A format of graph files.
+
+    Attributes:
+        suffixes: of its files, in small letters, with the dot.
+        read: gets the text of a file and its path; returns the graph, or None if the file is of
+            another format with the same suffix.
+    """
+
+    suffixes: Sequence[str]
+    read: Callable[[str, Path], DataflowGraph | None]
+
+
+def _read_json(text: str, path: Path) -> DataflowGraph:
+    return parse_graph(parse_json(text, path), path)
+
+
+_OWN_READERS = (
+    GraphReader(suffixes=(".json",), read=_read_json),
+    GraphReader(suffixes=(".txt",), read=parse_text),
+)
+
+
+def graph_readers() -> list[GraphReader]:
+    """All readers: those of plugins first, because they say which JSON files are theirs."""
+    return [*chain(*contributed("graph_readers")), *_OWN_READERS]
 
 
 def load_graph(path: FilePath | Path, *, name: str | None = None) -> DataflowGraph:
     """Read a graph, in the format that its suffix says.
 
     Args:
-        path: ``.json`` is JSON, of ours, of WfCommons or a profiled network; ``.dot`` and ``.gv``
-            are DOT, ``.stg`` is the Standard Task Graph format, ``.graphml`` GraphML, and anything
-            else the text format of the published graphs.
+        path: of the file; what no reader has the suffix of is the text format of the published
+            graphs (docs/formats.md).
         name: of the graph, instead of the one in the file or the file's own.
 
     Raises:
         InputError: names the file, and the line, op or edge at fault.
     """
     path = Path(path)
-    graph = _parsed(read_text(path), path)
+    text, suffix = read_text(path), path.suffix.lower()
+    readers = [reader for reader in graph_readers() if suffix in reader.suffixes]
+    graphs = (reader.read(text, path) for reader in readers)
+    graph = next((one for one in graphs if one is not None), None) or parse_text(text, path)
     return graph if name is None else dataclasses.replace(graph, name=name)
-
-
-def _parsed(text: str, path: Path) -> DataflowGraph:
-    suffix = path.suffix.lower()
-    if suffix == ".json":
-        data = parse_json(text, path)
-        if is_workflow(data):
-            return parse_workflow(data, path)
-        return parse_profiled(data, path) if is_profiled(data) else parse_graph(data, path)
-    if suffix in (".dot", ".gv"):
-        return imported(parse_dot(text, path), path)
-    if suffix == ".graphml":
-        return imported(parse_graphml(text, path), path)
-    return parse_stg(text, path) if suffix == ".stg" else parse_text(text, path)
 
 
 def graph_files(folder: Path) -> list[Path]:
@@ -63,9 +74,10 @@ def graph_files(folder: Path) -> list[Path]:
     Raises:
         InputError: there is none.
     """
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    suffixes = sorted({suffix for reader in graph_readers() for suffix in reader.suffixes})
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in suffixes)
     if not found:
-        raise InputError(f"{folder}: no graph in it ({', '.join(SUFFIXES)})")
+        raise InputError(f"{folder}: no graph in it ({', '.join(suffixes)})")
     return found
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.errors import InputError
-from doppler.files.values import fault, read_list, read_number
 from doppler.graph.dataflow import GivenCosts
+from doppler.support.errors import InputError
+from doppler.support.files.values import fault, read_list, read_number
 
 FloatArray = NDArray[np.float64]
 

@@ -7,19 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from doppler.errors import InputError
-from doppler.files.values import (
-    Table,
-    check_version,
-    fault,
-    read_flag,
-    read_integer,
-    read_integers,
-    read_list,
-    read_object,
-    read_shape,
-    read_text,
-)
 from doppler.graph.alternatives import alternative_rows, read_alternatives
 from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops
 from doppler.graph.given_costs import (
@@ -31,6 +18,19 @@ from doppler.graph.given_costs import (
 )
 from doppler.graph.kernel import Box, KernelSpec, Read, Tensor
 from doppler.graph.torch_operators import check_file_kernel
+from doppler.support.errors import InputError
+from doppler.support.files.values import (
+    Table,
+    check_version,
+    fault,
+    read_flag,
+    read_integer,
+    read_integers,
+    read_list,
+    read_object,
+    read_shape,
+    read_text,
+)
 
 FORMAT, VERSION = "doppler-graph", 2
 

@@ -8,7 +8,7 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
+from doppler.support.compiled import compiled
 
 IntArray = NDArray[np.int64]
 

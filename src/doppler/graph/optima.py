@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from doppler.errors import InputError
-from doppler.files import read_text
+from doppler.support.errors import InputError
+from doppler.support.files import read_text
 
 OPTIMA_FILE = "optimal.csv"
 _NEEDED = ("name", "processors", "optimal")

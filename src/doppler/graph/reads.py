@@ -8,8 +8,8 @@ are its regions, in the order of their labels.
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from doppler.errors import InputError
 from doppler.graph.kernel import Box, Read
+from doppler.support.errors import InputError
 
 if TYPE_CHECKING:
     from doppler.graph.dataflow import DataflowGraph

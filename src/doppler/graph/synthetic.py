@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.graph.dataflow import DataflowGraph, Edges, Inputs, Ops
-from doppler.options import Seed, checked, within
+from doppler.support.options import Seed, checked, within
 
 FamilyName = Literal[
     "layered",

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.errors import InputError
 from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops
+from doppler.support.errors import InputError
 
 PUBLISHED_SECONDS_PER_COST = 1e-10
 

@@ -8,7 +8,7 @@ tensors may depend. torch is imported for kernels that name it alone.
 import re
 from typing import Any
 
-from doppler.errors import InputError
+from doppler.support.errors import InputError
 
 _NAMESPACES = ("aten", "prims")
 # Public operators that are none of a file's business: results that are memory as it was, or a file;

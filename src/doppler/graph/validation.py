@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.errors import InputError
 from doppler.graph.alternatives import check_alternatives
 from doppler.graph.levels import find_cycle
 from doppler.graph.reads import check_blocks, regions_of_reads
+from doppler.support.errors import InputError
 
 if TYPE_CHECKING:
     from doppler.graph.dataflow import DataflowGraph

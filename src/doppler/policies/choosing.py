@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from doppler.compiled import compiled
-from doppler.compiled.draws import uniform
+from doppler.support.compiled import compiled
+from doppler.support.compiled.draws import uniform
 
 SAMPLE = -1.0  # in place of the probability of a uniform choice: sample from the softmax
 

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from doppler.baselines import placements_of_steps
-from doppler.episode import View
-from doppler.errors import InputError
+from doppler.env import View
+from doppler.support.errors import InputError
 
 
 class DivergedError(InputError):

@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from doppler.compute.threads import num_threads
-from doppler.episode import (
+from doppler.env import (
     DEVICE_FEATURES,
     DEVICE_GROUP_FEATURES,
     OP_FEATURES,
@@ -24,9 +23,7 @@ from doppler.episode import (
     View,
     make_episode,
 )
-from doppler.episode.experts import PLC_BEGINNING, SEL_BEGINNING
-from doppler.errors import InputError
-from doppler.options import Positive, Width, checked
+from doppler.env.experts import PLC_BEGINNING, SEL_BEGINNING
 from doppler.policies.choosing import SAMPLE
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import (
@@ -36,12 +33,7 @@ from doppler.policies.dual_ablations import (
     make_even,
 )
 from doppler.policies.dual_heads import HeadWeights, make_head_buffers
-from doppler.policies.dual_replay import (
-    SelRows,
-    over_steps,
-    plc_choices,
-    sel_choices,
-)
+from doppler.policies.dual_replay import SelRows, over_steps, plc_choices, sel_choices
 from doppler.policies.dual_rollout import (
     MOST_CANDIDATES,
     NO_ROOM,
@@ -51,6 +43,9 @@ from doppler.policies.dual_rollout import (
     play_batch,
     record_of,
 )
+from doppler.support.compute.threads import num_threads
+from doppler.support.errors import InputError
+from doppler.support.options import Positive, Width, checked
 
 
 class StaticParts(NamedTuple):

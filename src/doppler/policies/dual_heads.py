@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
+from doppler.support.compiled import compiled
 
 Float32 = NDArray[np.float32]
 LEAKINESS = np.float32(0.1)

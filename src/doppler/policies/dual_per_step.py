@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from doppler.episode import View, make_episode
-from doppler.options import DepthOrNone, Positive, Width, checked
+from doppler.env import View, make_episode
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual import DualPolicy, StaticParts
 from doppler.policies.dual_heads import make_head_buffers
 from doppler.policies.dual_replay import SelRows, plc_choices, sel_choices
 from doppler.policies.dual_rollout import Record, begin, step
 from doppler.policies.encoder import GraphEncoder, Paths
+from doppler.support.options import DepthOrNone, Positive, Width, checked
 
 # Ops of all states that are encoded in one pass; more only take more memory.
 _OPS_AT_ONCE = 1 << 14

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
-from doppler.episode.experts import NUM_PLC_EXPERTS, NUM_SEL_EXPERTS, plc_experts, sel_experts
-from doppler.episode.features import (
+from doppler.env.experts import NUM_PLC_EXPERTS, NUM_SEL_EXPERTS, plc_experts, sel_experts
+from doppler.env.features import (
     NUM_DEVICE_FEATURES,
     NUM_DEVICE_GROUP_FEATURES,
     NUM_SEL_FEATURES,
@@ -20,16 +19,17 @@ from doppler.episode.features import (
     open_devices,
     sel_features,
 )
-from doppler.episode.heuristic import (
+from doppler.env.heuristic import (
     bring_earliest_starts_forward,
     close_later_starts,
     largest_b_levels_first,
 )
-from doppler.episode.process import NUM_CANDIDATES, is_late, place, reset
-from doppler.episode.ready import swap_candidates
-from doppler.episode.view import LARGE, View
+from doppler.env.process import NUM_CANDIDATES, is_late, place, reset
+from doppler.env.ready import swap_candidates
+from doppler.env.view import LARGE, View
 from doppler.policies.choosing import choose, log_prob_of
 from doppler.policies.dual_heads import Float32, expert_logit, plc_logit, sel_logit
+from doppler.support.compiled import compiled
 
 # Results of an episode that was not played to its end.
 NO_ROOM, NO_SUCH_CHOICE = -1, -2

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from doppler.baselines.levels import b_level_priority
-from doppler.episode import View
-from doppler.errors import InputError
+from doppler.env import View
 from doppler.policies.contract import Decisions
+from doppler.support.errors import InputError
 
 IntArray = NDArray[np.int64]
 

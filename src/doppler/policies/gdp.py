@@ -12,18 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
-from doppler.episode import OP_FEATURES, View
-from doppler.errors import InputError
-from doppler.options import Count, Depth, Devices, Width, checked
+from doppler.env import OP_FEATURES, View
 from doppler.policies.contract import Decisions
 from doppler.policies.encoder import LEAKINESS
-from doppler.policies.fixed_order import (
-    Choices,
-    FixedOrderPolicy,
-    choose,
-    distribution,
-    slowness,
-)
+from doppler.policies.fixed_order import Choices, FixedOrderPolicy, choose, distribution, slowness
+from doppler.support.errors import InputError
+from doppler.support.options import Count, Depth, Devices, Width, checked
 
 
 class _Inputs(NamedTuple):

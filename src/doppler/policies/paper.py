@@ -12,9 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from doppler.episode import OP_FEATURES, View, make_episode
-from doppler.errors import InputError
-from doppler.options import Depth, Width, checked
+from doppler.env import OP_FEATURES, View, make_episode
 from doppler.policies.choosing import SAMPLE
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import PUBLISHED_DEVICE_FEATURES, PUBLISHED_OP_FEATURES
@@ -28,6 +26,8 @@ from doppler.policies.paper_rollout import (
     make_workspace,
     play_paper,
 )
+from doppler.support.errors import InputError
+from doppler.support.options import Depth, Width, checked
 
 
 class _Inputs(NamedTuple):

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from doppler.compiled import compiled
-from doppler.episode import View
+from doppler.env import View
 from doppler.policies.paper_rollout import PaperRecord
+from doppler.support.compiled import compiled
 
 
 def candidates_of(

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
-from doppler.episode.features import possible_devices, published_features
-from doppler.episode.process import NUM_CANDIDATES, place, reset
+from doppler.env.features import possible_devices, published_features
+from doppler.env.process import NUM_CANDIDATES, place, reset
 from doppler.policies.choosing import choose, log_prob_of
+from doppler.support.compiled import compiled
 
 Float32 = NDArray[np.float32]
 LEAKINESS = np.float32(0.1)

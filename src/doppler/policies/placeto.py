@@ -13,19 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from doppler.episode import OP_FEATURES, View
-from doppler.options import Depth, Width, checked
+from doppler.env import OP_FEATURES, View
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.encoder import LEAKINESS
-from doppler.policies.fixed_order import (
-    Choices,
-    FixedOrderPolicy,
-    choose,
-    distribution,
-    slowness,
-)
+from doppler.policies.fixed_order import Choices, FixedOrderPolicy, choose, distribution, slowness
 from doppler.policies.placeto_plan import Round, Rows, make_plan
-from doppler.problem_arrays import link_seconds
+from doppler.problem.arrays import link_seconds
+from doppler.support.options import Depth, Width, checked
 
 # Of an op, as seen from a device: it is to be placed now; it lies here; the cost of its link here.
 NUM_STATE_FEATURES = 3

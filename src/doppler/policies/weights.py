@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from doppler.errors import InputError
-from doppler.files import read_bytes
-from doppler.files.values import check_version, fault
+from doppler.support.errors import InputError
+from doppler.support.files import read_bytes
+from doppler.support.files.values import check_version, fault
 
 # Of what we keep in a checkpoint beside the weights.
 VERSION = 1

@@ -14,10 +14,10 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from doppler.errors import InputError
 from doppler.report.finished import FinishedRun, find_runs
 from doppler.report.intervals import Ratio, ratio_of
 from doppler.report.rows import format_seconds, gap_over, order_of
+from doppler.support.errors import InputError
 
 COMPARABLE = ["system_kind", "system", "rules", "queue"]
 COMPARABLE += ["workload", "cluster", "num_devices", "problem"]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from doppler.errors import InputError
-from doppler.files import read_text, read_yaml
 from doppler.report.paired import PAIRED_FILE, PairedRatio, read_paired
 from doppler.report.rows import METRICS_FILE, RESULTS_FILE, SUMMARY_FILE, ResultRow, read_results
 from doppler.report.summaries import read_summary
+from doppler.support.errors import InputError
+from doppler.support.files import read_text, read_yaml
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,22 +19,17 @@ import pandas as pd
 from rich.console import Console
 from rich.markdown import Markdown
 
-from doppler.errors import InputError
 from doppler.graph.formats import write_atomically
+from doppler.hooks import contributed
 from doppler.report.aggregate import frame_of, problem_labels, summarise, verdicts
 from doppler.report.figures import save_curves, save_effort
 from doppler.report.finished import FinishedRun, find_runs
 from doppler.report.rendering import to_html, to_latex, to_markdown
 from doppler.report.schedules import Schedule, best_run, best_schedules, save_placement
-from doppler.report.streams import stream_tables
-from doppler.report.tables import (
-    fidelity_tables,
-    result_tables,
-    training_tables,
-    turns_tables,
-)
+from doppler.report.tables import fidelity_tables, result_tables, training_tables, turns_tables
 from doppler.report.text_table import MANY, TextTable
-from doppler.waiting import on_terminal, waiting
+from doppler.support.errors import InputError
+from doppler.support.waiting import on_terminal, waiting
 
 FIGURES = "figures"
 
@@ -105,9 +101,9 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
         sections.append(Section(title="Cost of training", tables=training))
     if fidelity:
         sections.append(Section(title="Fidelity", tables=fidelity, pictures=_fidelity(found)))
-    if streams := stream_tables(found):
-        sections.append(Section(title="Streams", tables=streams))
-    tables = [*results, *training, *fidelity, *streams]
+    if added := list(chain(*contributed("report_tables", runs=found))):
+        sections.append(Section(title="Further tables", tables=added))
+    tables = [*results, *training, *fidelity, *added]
     name = ", ".join(dict.fromkeys(folder.resolve().name for folder in folders))
     markdown = to_markdown(first, tables, damaged)
     columns = table.drop(columns=["section", "order"], errors="ignore")

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from doppler.errors import InputError
-from doppler.files import read_text
 from doppler.graph.formats import write_atomically
+from doppler.support.errors import InputError
+from doppler.support.files import read_text
 
 RESULTS_FILE = "results.csv"
 METRICS_FILE = "metrics.csv"  # of training

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from doppler.errors import InputError
-from doppler.files import read_json
-from doppler.files.values import read_integer, read_number
 from doppler.graph import load_graph
 from doppler.report.finished import FinishedRun
 from doppler.report.graph_picture import save_graph_picture
 from doppler.report.rows import TRACES
+from doppler.support.errors import InputError
+from doppler.support.files import read_json
+from doppler.support.files.values import read_integer, read_number
 from doppler.trace.gantt import CHAIN, GREY, INK, OTHERS, PALETTE, op_groups, shorten
 from doppler.trace.perfetto import DEVICES, LINKS
 from doppler.trace.usage import time_text, time_unit

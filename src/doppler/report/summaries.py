@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from doppler.errors import InputError
-from doppler.files import read_json
-from doppler.files.values import fault, read_integer, read_number, read_text
 from doppler.report.rows import SUMMARY_FILE
+from doppler.support.errors import InputError
+from doppler.support.files import read_json
+from doppler.support.files.values import fault, read_integer, read_number, read_text
 
 
 def read_summary(directory: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from doppler.search.configured import (
 from doppler.search.effort import NO_EFFORT, Effort, seeded_generator
 from doppler.search.engine import Budget, SearchStep, search
 from doppler.search.estimating import AnnealEstimates, Drafts, Episodes
-from doppler.search.greedy import GREEDY, AtOnce, GreedyEpisode, ways_told
+from doppler.search.greedy import GREEDY, GreedyEpisode, ways_told
 from doppler.search.steps import (
     EPISODE,
     MERGED_EPISODE,
@@ -24,8 +24,6 @@ from doppler.search.steps import (
     PlaceAgain,
     PlaceOnce,
 )
-from doppler.search.tiling import TileLayers
-from doppler.search.windows import AnnealWindows
 
 __all__ = [
     "EPISODE",
@@ -35,8 +33,6 @@ __all__ = [
     "NO_EFFORT",
     "AnnealEstimates",
     "AnnealFromBest",
-    "AnnealWindows",
-    "AtOnce",
     "BestSoFar",
     "Budget",
     "Combined",
@@ -51,7 +47,6 @@ __all__ = [
     "PlaceAgain",
     "PlaceOnce",
     "SearchStep",
-    "TileLayers",
     "confirmations_within",
     "estimates_step",
     "load_policy",

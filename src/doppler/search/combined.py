@@ -7,21 +7,21 @@ from typing import ClassVar
 import numpy as np
 
 from doppler.baselines import SearchResult
-from doppler.errors import InputError
-from doppler.options import BatchOrNone, Count, checked
+from doppler.hooks import plugins
 from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar, confirmations_within
 from doppler.search.engine import Budget, SearchStep, check_shares, search
 from doppler.search.steps import KeepToHosts
-from doppler.search.tiling import TileLayers
-from doppler.search.windows import AnnealWindows
+from doppler.support.errors import InputError
+from doppler.support.options import BatchOrNone, Count, checked
 from doppler.system import Session
 
 
 def suited(steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
-    """The steps, and what hosts, large graphs and layers ask for, of every method alike."""
-    found = KeepToHosts.before(AnnealWindows.within(steps, problem), problem)
-    return TileLayers.within(found, problem)
+    """The steps of any method, and those that several hosts or a plugin add for this problem."""
+    found = KeepToHosts.before(steps, problem)
+    adapted = plugins().hook.adapt_search(steps=found, problem=problem)
+    return found if adapted is None else list(adapted)
 
 
 @checked

@@ -10,16 +10,16 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Annealing
-from doppler.episode import MANY_OPS, View
-from doppler.errors import InputError
+from doppler.env import MANY_OPS, View
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED, load_policy_weights
-from doppler.resources import resource
 from doppler.search.combined import suited
 from doppler.search.engine import Budget, SearchStep
 from doppler.search.estimating import Episodes
 from doppler.search.greedy import GreedyEpisode
 from doppler.search.steps import PlaceAgain, PlaceOnce
+from doppler.support.errors import InputError
+from doppler.support.resources import resource
 
 # What the method "auto" is: a file of conf/baseline.
 _AUTO = "portfolio"

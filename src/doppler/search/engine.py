@@ -9,10 +9,10 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from doppler.errors import InputError
-from doppler.options import Natural, PositiveSeconds, Share, check
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.effort import Effort
+from doppler.support.errors import InputError
+from doppler.support.options import Natural, PositiveSeconds, Share, check
 
 # Within seconds: placements of a step's first, timed, turn; how many times as many the next turn
 # may have; the share of its time left that it gets; and the share of its time below which another

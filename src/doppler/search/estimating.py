@@ -16,10 +16,7 @@ from numpy.typing import NDArray
 
 from doppler.baselines import Annealing, TaughtPlacement, placements_of_steps
 from doppler.baselines.hosts import num_ways
-from doppler.episode import View, merged_at_random, without_waiting
-from doppler.errors import InputError
-from doppler.memory import PlanningSession
-from doppler.options import Count, Natural, Positive, Share, checked
+from doppler.env import View, merged_at_random, without_waiting
 from doppler.policies import Policy
 from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar, Found
@@ -27,6 +24,8 @@ from doppler.search.exchanging import exchanges
 from doppler.simulator import SimulatorSession, WorkConserving, open_estimates
 from doppler.simulator.estimates import estimate
 from doppler.simulator.state import memory_can_lack
+from doppler.support.errors import InputError
+from doppler.support.options import Count, Natural, Positive, Share, checked
 from doppler.system import Session
 from doppler.trace import ExecutionRules
 
@@ -91,7 +90,7 @@ def open_estimates_of(session: Session) -> SimulatorSession:
     """
     if isinstance(session, SimulatorSession):
         problem = _with_less_memory(session.problem)
-        limited = not isinstance(session, PlanningSession)
+        limited = not session.plans_memory
         return open_estimates(problem, session.execution.contention, limited=limited)
     problem = session.as_executed() if isinstance(session, NotesTimes) else session.problem
     untold = ExecutionRules(queue="priority" if session.honours_order else "fifo")

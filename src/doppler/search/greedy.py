@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.hosts import num_ways, using_hosts
-from doppler.episode import (
+from doppler.env import (
     View,
     enough_s,
     make_view,
@@ -20,7 +20,6 @@ from doppler.episode import (
     under_limit,
     with_room,
 )
-from doppler.options import Count, Natural, Share, checked
 from doppler.policies import Policy
 from doppler.problem import Placement, Problem
 from doppler.search.best_so_far import BestSoFar
@@ -32,6 +31,7 @@ from doppler.search.estimating import (
     open_estimates_of,
 )
 from doppler.simulator import SimulatorSession
+from doppler.support.options import Count, Natural, Share, checked
 
 # Source of what they find (best_so_far.Found).
 GREEDY = "greedy episode"
@@ -146,32 +146,6 @@ class GreedyEpisode:
             share = min(share, 1.0) / cost.used
         cost, placed = min(found, key=itemgetter(0))
         return placed, cost
-
-
-@checked
-@dataclass(frozen=True, eq=False, kw_only=True)
-class AtOnce:
-    """A greedy episode for one way to use hosts (baselines/hosts.py).
-
-    Its views are made when it begins: of a large graph that takes as long as a list scheduler.
-    """
-
-    policy: Policy
-    way: Natural = 0
-    share: Share | None = None
-    repeats: ClassVar[bool] = False
-
-    def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
-    ) -> None:
-        """See engine.SearchStep."""
-        if evaluations < best.num_confirming:
-            return
-        problem = best.session.problem
-        views = mergings(make_view(using_hosts(problem, self.way)))
-        played = num_to_play(problem.num_ops)
-        step = GreedyEpisode(policy=self.policy, views=views, played=played)
-        step.search(best, evaluations, rng)
 
 
 def _what_is_played(view: View) -> tuple[int, float, bytes]:

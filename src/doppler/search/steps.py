@@ -9,13 +9,13 @@ import numpy as np
 from doppler.baselines import ETF, HEFT, Annealing, Baseline, Dealing, TooFewError
 from doppler.baselines.dealing import has_blocks
 from doppler.baselines.hosts import num_ways
-from doppler.errors import InputError
-from doppler.options import Positive, Share, checked
 from doppler.problem import Problem
 from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep, check_shares
 from doppler.search.estimating import AnnealEstimates, NotesTimes
 from doppler.search.greedy import ways_told
+from doppler.support.errors import InputError
+from doppler.support.options import Positive, Share, checked
 
 # Sources of what a policy finds (best_so_far.Found), and of what annealing makes better.
 EPISODE, MERGED_EPISODE = "episode", "merged episode"

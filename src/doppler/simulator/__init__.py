@@ -1,11 +1,6 @@
 """Compiled event-driven simulators behind the System protocol."""
 
 from doppler.simulator.estimates import open_estimates
-from doppler.simulator.session import (
-    BulkSynchronous,
-    Published,
-    SimulatorSession,
-    WorkConserving,
-)
+from doppler.simulator.session import BulkSynchronous, Published, SimulatorSession, WorkConserving
 
 __all__ = ["BulkSynchronous", "Published", "SimulatorSession", "WorkConserving", "open_estimates"]

@@ -14,11 +14,11 @@ the comparison is that of DOPPLER (Yao et al., ICLR 2026).
 
 import numpy as np
 
-from doppler.compiled import compiled
-from doppler.compiled.draws import jitter
-from doppler.problem_arrays import sized_seconds
+from doppler.problem.arrays import sized_seconds
 from doppler.simulator.copies import allocate, free_reads, list_all_transfers, load_inputs
 from doppler.simulator.state import open_ops, output_bytes, transfer_draw
+from doppler.support.compiled import compiled
+from doppler.support.compiled.draws import jitter
 
 
 @compiled

@@ -8,7 +8,7 @@ producer's device, a transfer. Vocabulary and shape suffixes as in state.py.
 
 import numpy as np
 
-from doppler.compiled import compiled
+from doppler.support.compiled import compiled
 
 
 @compiled

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
 from doppler.problem import Problem, ProblemArrays
-from doppler.problem_arrays import move_seconds
+from doppler.problem.arrays import move_seconds
 from doppler.simulator.copies import allocate, load_inputs
 from doppler.simulator.links import Queues, empty_queues, make_queues, place_in_queues
 from doppler.simulator.session import SimulatorSession
 from doppler.simulator.state import DEVICE, TASK, memory_can_lack
+from doppler.support.compiled import compiled
 from doppler.trace import Contention, ExecutionRules
 
 # Of the makespan: memory in use is known for each.

@@ -11,10 +11,10 @@ Source: the event mechanism is that of SimPy, as in published.py.
 
 import numpy as np
 
-from doppler.compiled import compiled
-from doppler.compiled.heap import heap_pop, heap_push
 from doppler.simulator.queues import insert, remove
 from doppler.simulator.state import NONE, QUEUE_FIFO, by_key, take_stream, transfer_seconds
+from doppler.support.compiled import compiled
+from doppler.support.compiled.heap import heap_pop, heap_push
 
 # What an event is: an edge arrives, or leads to its reader on the same device in two steps; an op
 # ends, tells its readers, asks for its device, gets it. As a number: kind + (op or edge) * KINDS.

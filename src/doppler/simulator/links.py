@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
-from doppler.problem_arrays import ProblemArrays, crosses_hosts, move_seconds
+from doppler.problem.arrays import ProblemArrays, crosses_hosts, move_seconds
+from doppler.support.compiled import compiled
 from doppler.trace import Contention
 
 FloatArray = NDArray[np.float64]

@@ -25,13 +25,13 @@ and shape suffixes as in state.py.
 
 import numpy as np
 
-from doppler.compiled import compiled
-from doppler.problem_arrays import move_seconds
+from doppler.problem.arrays import move_seconds
 from doppler.simulator import instants
 from doppler.simulator.copies import list_all_transfers
 from doppler.simulator.instants import COSTS_PER_SECOND
 from doppler.simulator.queues import insert, remove
 from doppler.simulator.state import QUEUE_PRIORITY, by_key, open_ops, transfer_seconds
+from doppler.support.compiled import compiled
 
 EDGE_BITS = 32
 

@@ -8,7 +8,7 @@ they are in it; a queue is known by its first member; ``none`` is the index that
 Source: Fredman, Sedgewick, Sleator, Tarjan, "The pairing heap", Algorithmica 1986.
 """
 
-from doppler.compiled import compiled
+from doppler.support.compiled import compiled
 
 
 @compiled

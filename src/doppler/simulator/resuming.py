@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
-from doppler.problem_arrays import ProblemArrays, crosses_hosts, move_seconds
+from doppler.problem.arrays import ProblemArrays, crosses_hosts, move_seconds
 from doppler.simulator.copies import load_inputs
 from doppler.simulator.queues import insert
 from doppler.simulator.state import (
@@ -40,6 +39,7 @@ from doppler.simulator.watching import (
     num_noted_before,
 )
 from doppler.simulator.work_conserving import ends_before, open_resources, run, simulate
+from doppler.support.compiled import compiled
 
 # Of what is compared with a limit: sums of the same seconds differ by their order.
 _ROUNDING = 1e-9

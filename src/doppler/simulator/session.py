@@ -11,10 +11,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
-from doppler.compute.threads import num_threads as threads_of_process
-from doppler.errors import InputError
-from doppler.options import Rule, checked, within
 from doppler.problem import Placement, Problem, ProblemArrays, topological_priority
 from doppler.simulator import bulk_synchronous, published, work_conserving
 from doppler.simulator.resuming import Known, make_known
@@ -31,6 +27,10 @@ from doppler.simulator.state import (
     State,
     make_state,
 )
+from doppler.support.compiled import compiled
+from doppler.support.compute.threads import num_threads as threads_of_process
+from doppler.support.errors import InputError
+from doppler.support.options import Rule, checked, within
 from doppler.system import Measurement, SystemKind, check_hosts, honours_order
 from doppler.trace import Contention, ExecutionRules, Queue, Trace
 
@@ -182,7 +182,10 @@ class SimulatorSession:
     state)`` for the makespan in seconds; rules; `in_parallel` for the states; and, where
     counts_memory is true, the peaks left in ``state.devices``. It adds to ``evaluations`` what it
     used. tells_makespan: whether what the engine returns is when the last op ends, and no price.
+    plans_memory: whether placements that do not fit are planned, and not refused.
     """
+
+    plans_memory: ClassVar[bool] = False
 
     def __init__(
         self,

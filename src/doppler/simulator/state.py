@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
-from doppler.compiled.draws import jitter
-from doppler.compiled.heap import ENTRY
-from doppler.problem_arrays import ProblemArrays, move_seconds
+from doppler.problem.arrays import ProblemArrays, move_seconds
+from doppler.support.compiled import compiled
+from doppler.support.compiled.draws import jitter
+from doppler.support.compiled.heap import ENTRY
 
 NONE = np.uint32(2**32 - 1)  # stands for no task
 QUEUE_FIFO, QUEUE_PRIORITY, QUEUE_RANDOM, QUEUE_STRICT = 0, 1, 2, 3

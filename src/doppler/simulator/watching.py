@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.compiled import compiled
-from doppler.problem_arrays import ProblemArrays
+from doppler.problem.arrays import ProblemArrays
+from doppler.support.compiled import compiled
 
 # Ends of tasks between two notes of memory.
 _BETWEEN = 32

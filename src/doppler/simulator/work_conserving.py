@@ -20,9 +20,7 @@ memory and jitter are ours.
 
 import numpy as np
 
-from doppler.compiled import compiled
-from doppler.compiled.draws import uniform
-from doppler.problem_arrays import crosses_hosts
+from doppler.problem.arrays import crosses_hosts
 from doppler.simulator.copies import allocate, free_reads, list_transfers, load_inputs
 from doppler.simulator.queues import insert, remove
 from doppler.simulator.state import (
@@ -48,6 +46,8 @@ from doppler.simulator.state import (
     transfer_seconds,
 )
 from doppler.simulator.watching import note_end, note_memory, starts_too_late
+from doppler.support.compiled import compiled
+from doppler.support.compiled.draws import uniform
 
 
 @compiled

@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.errors import InputError
+from doppler.support.errors import InputError
 from doppler.trace.causes import Causes, Step
 from doppler.trace.events import Trace
-from doppler.trace.memory_told import memory_lines
+from doppler.trace.memory_lines import memory_lines
 from doppler.trace.usage import (
     InterfaceUse,
     LinkUse,

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
-from doppler.errors import InputError
-from doppler.files.values import read_integer, read_number
 from doppler.graph.formats import replaced
 from doppler.policies.weights import load_checkpoint
 from doppler.problem import Problem
 from doppler.search import NOTHING, Effort, Found
-from doppler.stopping import deferred, unhurried
+from doppler.support.errors import InputError
+from doppler.support.files.values import read_integer, read_number
+from doppler.support.stopping import deferred, unhurried
 
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
 # What Lightning goes on from, beside the weights.

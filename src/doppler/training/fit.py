@@ -13,9 +13,9 @@ from pytorch_lightning.loggers import Logger
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from doppler.errors import InputError
-from doppler.options import Parameters, Seconds, parameters
 from doppler.policies import DivergedError
+from doppler.support.errors import InputError
+from doppler.support.options import Parameters, Seconds, parameters
 from doppler.training.checkpoints import LAST, LastCheckpoint, check_resumable
 from doppler.training.memory import reset_peak
 from doppler.training.progress import TrainingProgress

@@ -10,12 +10,12 @@ import numpy as np
 from torch import Tensor
 
 from doppler.baselines import CriticalPath, Teacher
-from doppler.episode import View, advice
-from doppler.errors import InputError
-from doppler.options import Amount, Batch, Count, Rates, Seed, Share, checked
+from doppler.env import View, advice
 from doppler.policies import Decisions, Policy
 from doppler.policies.weights import VERSION
 from doppler.search import NO_EFFORT, NOTHING, Effort, Found, seeded_generator
+from doppler.support.errors import InputError
+from doppler.support.options import Amount, Batch, Count, Rates, Seed, Share, checked
 from doppler.training.updates import EpisodeTraining, finite
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Annotated, Self
 
-from doppler.errors import InputError
-from doppler.options import Amount, Batch, BatchOrNone, Count, Rates, Share, checked, one_of
+from doppler.support.errors import InputError
+from doppler.support.options import Amount, Batch, BatchOrNone, Count, Rates, Share, checked, one_of
 from doppler.training.advantage import ADVANTAGES
 
 # How much more than ``entropy`` long training has, at most.

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from doppler.baselines import TaughtPlacement, draw_clusterings, lower_bound
-from doppler.episode import View, merged_at_random
-from doppler.errors import InputError
-from doppler.options import Natural, check
+from doppler.env import View, merged_at_random
 from doppler.policies import Decisions, Policy
 from doppler.policies.weights import VERSION
 from doppler.problem import Placement
@@ -31,6 +29,8 @@ from doppler.search import (
     Found,
     seeded_generator,
 )
+from doppler.support.errors import InputError
+from doppler.support.options import Natural, check
 from doppler.training.advantage import ADVANTAGES, NO_PAST, Past
 from doppler.training.learning import Learning
 from doppler.training.updates import EpisodeTraining, finite

@@ -23,12 +23,12 @@ from doppler.einsum.decomposition.repeats import Shortened, shorten
 from doppler.einsum.decomposition.search import CutTensor, FloatArray, IntArray, Search
 from doppler.einsum.lowering import lower
 from doppler.einsum.program import Einsum, Input, Node, Program, Splits
-from doppler.errors import InputError
 from doppler.graph import DataflowGraph
 from doppler.graph.scalar import DTYPES
-from doppler.options import Devices
-from doppler.pricing import op_cost_s
 from doppler.problem import Problem, build
+from doppler.problem.pricing import op_cost_s
+from doppler.support.errors import InputError
+from doppler.support.options import Devices
 
 # A judge's makespans that differ by less are the same: then fewer ops are easier to place well.
 _SAME = 0.01

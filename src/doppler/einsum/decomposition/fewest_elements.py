@@ -13,7 +13,7 @@ import numpy as np
 
 from doppler.einsum.decomposition.search import CutTensor, FloatArray, IntArray, Search
 from doppler.einsum.program import Einsum, Node, Program, Splits
-from doppler.errors import InputError
+from doppler.support.errors import InputError
 
 
 class FewestElements:

@@ -19,9 +19,9 @@ from doppler.einsum.differentiation.construction import (
 )
 from doppler.einsum.differentiation.rules import GradientRules, depends
 from doppler.einsum.program import Formation, Input, Node, Program
-from doppler.errors import InputError
 from doppler.graph.scalar import Element, Number
 from doppler.graph.scalar_algebra import add, mul, sub
+from doppler.support.errors import InputError
 
 
 def training_program(program: Program, *, learning_rate: float) -> Program:

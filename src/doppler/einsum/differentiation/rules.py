@@ -11,11 +11,11 @@ from doppler.einsum.differentiation.construction import (
     every_dim,
 )
 from doppler.einsum.program import Complexer, Einsum, Formation, Node, Piece, Select, Squeezer
-from doppler.errors import InputError
 from doppler.graph.kernel import Box
 from doppler.graph.scalar import Apply, Element, Number, Scalar
 from doppler.graph.scalar_algebra import ZERO, cast, div, dtype_of, mul
 from doppler.graph.scalar_derivative import adjoint_of
+from doppler.support.errors import InputError
 
 
 class GradientRules:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
 
-from doppler.errors import InputError
+from doppler.support.errors import InputError
 
 _LARK = Lark(
     r"""

@@ -20,7 +20,7 @@ from doppler.einsum.language.repetition import repeat_layers
 from doppler.einsum.language.scope import Constants, Scope, listed, positive_integers
 from doppler.einsum.language.views import resolve_view
 from doppler.einsum.program import Fill, Input, Program, insert_formations
-from doppler.errors import InputError
+from doppler.support.errors import InputError
 
 
 def parse_program(

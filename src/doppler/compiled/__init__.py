@@ -1,6 +1,0 @@
-"""What compiled code is made of: the decorator, how machine code is kept, a heap, random draws."""
-
-from doppler.compiled.decorator import compiled, compiled_apart
-from doppler.compiled.keeping import compilations
-
-__all__ = ["compilations", "compiled", "compiled_apart"]

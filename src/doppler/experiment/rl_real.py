@@ -1,0 +1,307 @@
+"""stage=rl_real: stage III learns from measured seconds; at its end all methods run in turns."""
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from doppler.baselines import Baseline
+from doppler.executor import Cuda, ExecutorSession, Threads
+from doppler.experiment.calibrate import Calibrate, costs_path, is_calibrated
+from doppler.experiment.checking import check_part
+from doppler.experiment.comparing import compare_baselines, found_by, is_pointless
+from doppler.experiment.configuration import Algorithm
+from doppler.experiment.directory import RunDirectory, Summary
+from doppler.experiment.judging import Method
+from doppler.experiment.learning import Learner, check_learning, check_policy, check_training_left
+from doppler.experiment.results import leave
+from doppler.experiment.rl_sim import AUTO, training_speed
+from doppler.experiment.run import Run, Stage
+from doppler.experiment.specification import Specification, plain
+from doppler.experiment.turns import Contender, leave_measured, measure_in_turns, show_beside
+from doppler.problem import Placement
+from doppler.search import seeded_generator
+from doppler.simulator import BulkSynchronous
+from doppler.support.errors import InputError
+from doppler.support.options import Batch, FilePath, at_least
+from doppler.support.waiting import waiting
+from doppler.system import Refuse
+from doppler.training import LAST, Reinforcement, found_of
+
+# Executing until it is known what GPUs are busy with: drivers say so of up to the last second.
+USE_S = 2.0
+_EARLIER = {AUTO: "II", "imitation": "I"}  # the stage that init_from names
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What stage III ends with, before it is known which of its placements is the fastest.
+
+    candidates: by name.
+    evaluations: on the real system, those included that choose of them.
+    """
+
+    module: Reinforcement
+    candidates: dict[str, Placement]
+    evaluations: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageThree(Stage):
+    """Policy gradient on the real system, and what it is held against.
+
+    Baselines search in the calibrated simulator, some on the real system, with as many evaluations
+    each as stage III. Its own and another placement are executed in levels with barriers, too.
+
+    teacher: of stage I.
+    init_from: auto: the checkpoint of stage II for this problem, policy and seed; imitation: that
+        of stage I; None: random weights; else the path of a checkpoint, or ``pretrained``.
+    calibration: the stage that measures costs where they are not known.
+    algorithm: what differs from the key ``algorithm``, which is that of stages I and II.
+    measured: by their names the baselines that search on the real system.
+    synchronous: searches for a placement that suits levels and barriers, in their simulator.
+    choosing: executions of stage III's best and greedy placements and of stage II's that choose of
+        them, and count for nothing else.
+    repeats: executions of every method's placement at the end, in turns.
+    """
+
+    teacher: Baseline
+    calibration: Calibrate
+    algorithm: Mapping[str, Any]
+    measured: Mapping[str, Baseline]
+    synchronous: Baseline
+    choosing: Annotated[Batch, at_least(2)]
+    repeats: Annotated[Batch, at_least(2)]
+    init_from: FilePath | None = AUTO
+    name: ClassVar[str] = "rl_real"
+    executes: ClassVar[bool] = True
+
+    def check(self, spec: Specification) -> None:
+        """See Stage."""
+        if not isinstance(spec.memory, Refuse):
+            raise InputError("memory: stage=rl_real executes only what fits: memory=refuse")
+        check_policy(spec, None if self._begins_with else self.init_from)
+        check_queue(spec)
+        algorithm, budget = _algorithm(spec.cfg), "budget.measured_evaluations"
+        check_learning(algorithm, budget, spec.cfg.budget.measured_evaluations)
+        modelled = replace(spec, costs=None)  # the measured ones need not be there yet
+        modelled.check()
+        self.calibration.check(modelled)
+
+    def costs(self, cfg: DictConfig) -> Path:
+        """See Stage: a real system is simulated by what was measured on it."""
+        return costs_path(cfg)
+
+    def needed(self, run: Run) -> Iterator[Run]:
+        """Calibration, which seeds share, and the stages before."""
+        cfg, path = run.spec.cfg, costs_path(run.spec.cfg)
+        if is_calibrated(path, replace(run.spec, costs=None).problem):
+            run.say(f"measured costs: {path}")
+        else:
+            settings = plain(cfg.stage.calibration)
+            gone = run.step(settings, seed=0).is_finished  # what it measured is
+            yield run.step(settings, seed=0, overwrite=gone)
+        if self._begins_with and not run.is_finished:
+            yield self._earlier(run)
+
+    def check_left(self, directory: RunDirectory) -> None:
+        """See Stage."""
+        super().check_left(directory)
+        check_training_left(directory)
+
+    def run(self, run: Run) -> Summary:
+        """See Stage."""
+        spec, init_from = run.spec, self._weights(run)
+        learned = self._learn(run, init_from)
+        others = compare_baselines(spec.on(spec.simulator), run.say)
+        others += self._search_measured(run, learned)
+        rng = seeded_generator(spec.seed, "turns")
+        final, methods = self._choose(run, learned, rng)
+        contenders = [
+            *(Contender(spec, method) for method in [*methods, *others]),
+            *self._synchronous(spec, methods[0]),
+        ]
+        with waiting(run.say, f"executing {len(contenders)} placements {self.repeats} times"):
+            seconds_MR = measure_in_turns(contenders, self.repeats, rng)
+        fits_M = np.asarray(np.isfinite(seconds_MR).all(axis=1))
+        if not fits_M[0]:
+            raise InputError(f"{methods[0].name}: its placement does not fit in memory")
+        contenders = [one for one, fits in zip(contenders, fits_M, strict=True) if fits]
+        rows, ratios = leave_measured(run.directory.path, spec, contenders, seconds_MR[fits_M])
+        summary = leave(
+            run,
+            [one.method for one in contenders if one.spec is spec],
+            rows,
+            {
+                "init_from": str(init_from) if init_from else None,
+                "costs": str(spec.costs),
+                "final_is": final,
+                "repeats": seconds_MR.shape[1],
+                "std": float(seconds_MR[0].std()),
+                "measured_evaluations": learned.evaluations,
+                **training_speed(learned.module),
+                "paired": {one.other: [one.ratio, one.low, one.high] for one in ratios},
+                "gpus": _use_of_gpus(run, methods[0].placement),
+            },
+        )
+        if not run.is_step:
+            show_beside(run.directory.path, run.console)
+        return summary
+
+    def _choose(
+        self, run: Run, learned: Learned, rng: np.random.Generator
+    ) -> tuple[str, list[Method]]:
+        """The candidate that is fastest in turns, by name; all of them, the final one first."""
+        candidates = _methods(run, learned, next(iter(learned.candidates)))
+        chances_MR = measure_in_turns(
+            [Contender(run.spec, one) for one in candidates], self.choosing, rng
+        )
+        final = candidates[int(np.median(chances_MR, axis=1).argmin())].name
+        return final, _methods(run, learned, final)
+
+    def show(self, run: Run) -> None:
+        """See Stage."""
+        super().show(run)
+        show_beside(run.directory.path, run.console)
+
+    @property
+    def _begins_with(self) -> str:
+        """The stage whose weights are trained on: II, I, or none of this run's own."""
+        return _EARLIER.get(str(self.init_from), "")
+
+    def _earlier(self, run: Run) -> Run:
+        """That stage, of a run's problem, policy and seed, on the same costs."""
+        teacher, costs = plain(run.spec.cfg.stage.teacher), str(costs_path(run.spec.cfg))
+        settings = {"_target_": "doppler.experiment.ImitationStage", "teacher": teacher}
+        if self._begins_with == "II":
+            target = "doppler.experiment.StageTwo"
+            settings = {**settings, "_target_": target, "init_from": AUTO}
+        return run.step(settings, costs=costs)
+
+    def _weights(self, run: Run) -> str | Path | None:
+        if not self._begins_with:
+            return self.init_from
+        path = self._earlier(run).directory.path / LAST
+        run.say(f"initial weights: {path}")
+        return path
+
+    def _learn(self, run: Run, init_from: str | Path | None) -> Learned:
+        """Train on the real system; candidates: its best and greedy placements, and stage II's.
+
+        Where nothing is trained there is no greedy one: stage II's is no better than its best.
+        """
+        spec = run.spec
+        learner = Learner(
+            title="stage III, measured",
+            algorithm=_algorithm(spec.cfg),
+            budget="budget.measured_evaluations",
+            evaluations=spec.cfg.budget.measured_evaluations,
+            init_from=init_from,
+            is_one_budget=False,
+        )
+        with run.open() as session:
+            module = learner.learn(run, session)
+        name, task = spec.policy_name, module.task
+        best, greedy = task.best.placement or task.greedy.placement, task.greedy.placement
+        assert best is not None, "one was found, or the run has ended"
+        candidates = {name: best}
+        if greedy is not None:  # something was trained
+            candidates[f"{name} greedy"] = greedy
+        before = None if init_from is None else found_of(init_from, spec.problem).placement
+        if before is not None:
+            candidates[f"{name} stage {self._begins_with or 'II'}"] = before
+        evaluations = task.best.evaluations + self.choosing * len(candidates)
+        return Learned(module, candidates, evaluations)
+
+    def _search_measured(self, run: Run, learned: Learned) -> list[Method]:
+        """Baselines on the real system, with as many evaluations each as stage III had there."""
+        found = []
+        for key, settings in plain(run.spec.cfg.stage.measured).items():
+            conf, name = {**settings, "evaluations": learned.evaluations}, f"{key} measured"
+            baseline = instantiate(conf, _convert_="all")
+            if is_pointless(run.spec, baseline):
+                run.say(f"{name} is left out: it searches for an order, and this system keeps none")
+                continue
+            run.say(f"{name}: {learned.evaluations:,} executions")
+            with waiting(run.say, f"{name} searches"):
+                found.append(found_by(run.spec, baseline, name, conf))
+        return found
+
+    def _synchronous(self, spec: Specification, final: Method) -> list[Contender]:
+        """The synchronous alternative on the same devices, where the executor has one.
+
+        With the final placement, and with one that is searched for it in its own simulator.
+        """
+        system = spec.system
+        if not isinstance(system, Threads | Cuda):
+            return []
+        barriers: tuple[Any, Any] = system.synchronous(), BulkSynchronous()
+        synchronous, simulated = map(spec.on, barriers)
+        settings = plain(spec.cfg.stage.synchronous)
+        name = "synchronous, its own placement"
+        own = found_by(simulated, self.synchronous, name, settings)
+        same = replace(final, name="synchronous, same placement", uses_order=False)
+        return [Contender(synchronous, method) for method in (same, own)]
+
+
+def _algorithm(cfg: DictConfig) -> DictConfig:
+    """The settings of stages I and II, and where stage III's are others.
+
+    Raises:
+        InputError: one that is none, in one line.
+    """
+    known = deepcopy(cfg.algorithm)
+    OmegaConf.set_struct(known, False)
+    known.merge_with(cfg.stage.algorithm)
+    check_part("stage.algorithm", Algorithm, known)
+    return known
+
+
+def check_queue(spec: Specification) -> None:
+    """Raise an InputError if the simulator orders ready ops unlike the executor."""
+    queue, simulator = spec.system.queue, spec.simulator
+    if "queue" in spec.cfg.simulator and simulator.queue != queue:
+        raise InputError(
+            f"simulator.queue: {simulator.queue} where executor.queue is {queue}: what it says "
+            f"would be of another system (simulator.queue={queue})"
+        )
+
+
+def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
+    """The candidates; the final one of them bears the policy's name."""
+    spec, module = run.spec, learned.module
+    name, inherited = spec.policy_name, learned.module.inherited
+    settings = [plain(spec.cfg[key]) for key in ("policy", "algorithm", "stage")]
+    methods = []
+    for label, placement in {**learned.candidates, name: learned.candidates[final]}.items():
+        is_earlier = label.startswith(f"{name} stage ")
+        own = 0 if is_earlier else learned.evaluations
+        methods.append(
+            Method(
+                name=label,
+                settings=settings,
+                placement=placement,
+                makespan_s=module.task.best.seconds,
+                uses_order=True,
+                evaluations=inherited.evaluations + own,
+                wall_s=inherited.seconds if is_earlier else module.elapsed_s,
+            )
+        )
+    return methods
+
+
+def _use_of_gpus(run: Run, placement: Placement) -> dict[str, Any]:
+    """Share of the time that they are busy, and bytes in use, while they execute the placement."""
+    if not isinstance(run.spec.system, Cuda):
+        return {}
+    with run.open() as session:
+        assert isinstance(session, ExecutorSession)
+        found = session.use(placement, USE_S)
+    for gpu, busy, memory_bytes in found:
+        run.say(f"{gpu}: busy {busy:.0%} of the time, {memory_bytes / 1e9:.2f} GB in use (NVML)")
+    return {one.gpu: {"busy": one.busy, "memory_bytes": one.memory_bytes} for one in found}

@@ -1,0 +1,44 @@
+"""Jobs one after another, in this process."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from doppler.extensions.hosts.spread_training import spread_training
+from doppler.support.compute.contract import Pool
+from doppler.training.reinforcement import Spread
+
+
+class Here:
+    """See contract.Compute; for what is itself a job."""
+
+    @contextmanager
+    def pool(self, make: Callable[..., Any], *arguments: Any) -> Iterator[Pool]:
+        """See contract.Compute."""
+        yield _One(make(*arguments))
+
+    def training(self, *arguments: Any) -> AbstractContextManager[Spread]:
+        """See contract.Compute."""
+        return spread_training(self, *arguments)
+
+
+class _One:
+    """See contract.Pool."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+
+    def map(
+        self,
+        method: str,
+        jobs: Sequence[Sequence[Any]],
+        shared: Any = None,
+        each: Callable[[int, Any], None] | None = None,
+    ) -> list[Any]:
+        """See contract.Pool."""
+        results = []
+        for number, job in enumerate(jobs):
+            results.append(getattr(self._worker, method)(shared, *job))
+            if each is not None:
+                each(number, results[-1])
+        return results

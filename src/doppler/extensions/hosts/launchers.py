@@ -1,0 +1,264 @@
+"""Who starts the agents: this process, on this machine; torchrun or Ray, wherever they run."""
+
+import json
+import os
+import queue
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from doppler.extensions.hosts.wire import Wire, WireError, admit
+from doppler.support.errors import InputError
+
+# Importing torch, on a busy machine.
+START_S = 120.0
+_NURSERY = "from doppler.extensions.hosts.nursery import main; main()"
+
+
+class Started(Protocol):
+    """Agents that have been started. boot: what those on this machine say of its clock."""
+
+    boot: str | None
+
+    def hellos(self) -> list[tuple[Wire, dict[str, Any]]]:
+        """The connection of each agent, by rank, and what it says of itself."""
+        ...
+
+    def how_it_ended(self, rank: int) -> str:
+        """What is known of one that is gone; nothing while it runs."""
+        ...
+
+    def end(self, patience_s: float) -> None:
+        """See to it that none is left."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts agents; equal ones share them."""
+
+    def start(self, num: int) -> Started:
+        """Start so many."""
+        ...
+
+
+class Door:
+    """Where agents come to, and are asked for the secret."""
+
+    def __init__(self, address: str, secret: bytes) -> None:
+        try:
+            self._socket = socket.create_server((address, 0))
+        except OSError as error:
+            raise InputError(f"executor.address: {address}: {error.strerror or error}") from None
+        self.secret = secret
+        self.address, self.port = self._socket.getsockname()[:2]
+        self._came: queue.SimpleQueue[tuple[Wire, dict[str, Any]]] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, name="door", daemon=True).start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._ask, args=(connection,), daemon=True).start()
+
+    def _ask(self, connection: socket.socket) -> None:
+        try:
+            wire = admit(connection, self.secret)
+            self._came.put((wire, wire.receive().fields))
+        except WireError:  # a stranger
+            connection.close()
+
+    def admitted(self, timeout_s: float) -> tuple[Wire, dict[str, Any]] | None:
+        """The next agent that has come; None if none has."""
+        with suppress(queue.Empty):
+            return self._came.get(timeout=timeout_s)
+        return None
+
+    def close(self) -> None:
+        """Nobody comes any more."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@dataclass(frozen=True)
+class LocalLauncher:
+    """Processes of this machine. address: where this process listens, and so they do."""
+
+    address: str = "127.0.0.1"
+
+    def start(self, num: int) -> "LocalAgents":
+        """See Launcher."""
+        return LocalAgents(self.address, range(num), num)
+
+
+class Comers:
+    """Agents that come to a door, wherever they were started."""
+
+    def __init__(self, address: str, num: int, secret: bytes) -> None:
+        self._door, self._num = Door(address, secret), num
+        self.address, self.port = self._door.address, self._door.port
+        self.boot = _boot()
+        self._came: dict[int, tuple[Wire, dict[str, Any]]] = {}
+
+    def hellos(self) -> list[tuple[Wire, dict[str, Any]]]:
+        """See Started.
+
+        Raises:
+            InputError: one ended, or did not come.
+        """
+        until_s = time.monotonic() + START_S
+        while len(self._came) < self._num:
+            self.check()
+            missing = min(set(range(self._num)) - self._came.keys())
+            if time.monotonic() > until_s:
+                raise InputError(f"executor: agent {missing} has not come within {START_S:g} s")
+            if found := self._door.admitted(0.1):
+                self._came[int(found[1]["rank"])] = found
+        self._door.close()
+        return [self._came[rank] for rank in range(self._num)]
+
+    def check(self) -> None:
+        """Raise an InputError if one that has not come cannot come any more."""
+
+    def _pid(self, rank: int) -> int:
+        return int(self._came[rank][1]["pid"])
+
+
+class LocalAgents(Comers):
+    """Agents of some ranks, started by this process; others come by themselves."""
+
+    def __init__(
+        self, address: str, ranks: Sequence[int], num: int, secret: bytes | None = None
+    ) -> None:
+        super().__init__(address, num, secret or secrets.token_bytes(32))
+        self._nursery, self._ranks = _the_nursery(), set(ranks)
+        told = {"address": self.address, "port": self.port, "secret": self._door.secret.hex()}
+        for rank in ranks:
+            self._nursery.ask_for({**told, "rank": rank})
+
+    def check(self) -> None:
+        """See Comers."""
+        self._nursery.check()
+
+    def how_it_ended(self, rank: int) -> str:
+        """See Started."""
+        if rank not in self._ranks:
+            return ""
+        return how_a_process_ended(self._nursery.code_of(self._pid(rank), 0.5))
+
+    def end(self, patience_s: float) -> None:
+        """See Started."""
+        self._door.close()
+        until_s = time.monotonic() + patience_s
+        for rank in self._ranks & self._came.keys():
+            self._nursery.end(self._pid(rank), max(0.0, until_s - time.monotonic()))
+
+
+def how_a_process_ended(code: int | None) -> str:
+    """In words; nothing while it runs."""
+    if code is None:
+        return ""
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+class Nursery:
+    """The process that agents of this machine are copies of; see nursery.py."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _NURSERY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self._ended = threading.Condition()
+        self._codes: dict[int, int] = {}
+        threading.Thread(target=self._hear, name="nursery", daemon=True).start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def check(self) -> None:
+        """Raise an InputError if it has ended."""
+        if not self.is_alive:
+            raise InputError(
+                f"executor: agents cannot be started (exit code {self._process.returncode})"
+            )
+
+    def ask_for(self, told: dict[str, Any]) -> None:
+        """An agent more."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(told).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _hear(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            fields = json.loads(line)
+            if "ended" in fields:
+                with self._ended:
+                    self._codes[int(fields["pid"])] = int(fields["code"])
+                    self._ended.notify_all()
+
+    def code_of(self, pid: int, timeout_s: float) -> int | None:
+        """How a process ended; None if it runs."""
+        with self._ended:
+            self._ended.wait_for(lambda: pid in self._codes, timeout_s)
+            return self._codes.get(pid)
+
+    def end(self, pid: int, patience_s: float) -> None:
+        """See to it that an agent ends, by itself or not."""
+        if self.code_of(pid, patience_s) is None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            self.code_of(pid, 5.0)
+
+    def close(self) -> None:
+        """It ends, and all agents that are left."""
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+_nurseries: list[Nursery] = []
+
+
+def _the_nursery() -> Nursery:
+    while _nurseries and not _nurseries[0].is_alive:
+        _nurseries.pop()
+    if not _nurseries:
+        _nurseries.append(Nursery())
+    return _nurseries[0]
+
+
+def close_nursery() -> None:
+    """No agent is started any more."""
+    while _nurseries:
+        _nurseries.pop().close()
+
+
+def _boot() -> str | None:
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+    return None

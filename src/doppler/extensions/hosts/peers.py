@@ -1,0 +1,247 @@
+"""Regions between agents: messages of torch.distributed (gloo), sent as soon as they are made.
+
+A message is a head of whole numbers and, where it is short, what it brings; what is longer follows
+by itself, under a tag of its own, straight into the memory that it is for where that is in one
+piece, or by a channel between two GPUs (channels.py). One thread for each other agent waits for
+what comes. Nothing is unpickled: bytes are copied into tensors of known size.
+"""
+
+import hmac
+import json
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed
+
+from doppler.extensions.hosts.channels import (
+    NEVER,
+    Arrival,
+    Channel,
+    Channels,
+    Key,
+    as_bytes,
+    code_of,
+)
+from doppler.extensions.hosts.wire import Wire, WireError, proof
+
+# Whole numbers: of the run, of the task, bytes of what is brought, and the channel that brings it,
+# by one more than its number; 0: none does.
+HEAD = 4
+_WORDS = 0  # no run has this number: a word between the ends of channels
+# Internal names of torch.distributed: here and in channels.py alone.
+_dist: Any = torch.distributed
+_HEAD_BYTES = 8 * HEAD
+# What is copied in less time than a second message takes.
+INLINE_BYTES = 1 << 16
+
+Expected = Callable[[int, int], Arrival | None]
+
+
+class _Store(_dist.Store):
+    """How gloo's members find each other: the one who started them keeps what they tell."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def set(self, key: str, value: Any) -> None:
+        """See dist.Store."""
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        self._wire.send({"store": "set", "key": key, "value": data.hex()})
+
+    def get(self, key: str) -> bytes:
+        """See dist.Store; waits."""
+        self._wire.send({"store": "get", "key": key})
+        return bytes.fromhex(self._wire.receive().fields["value"])
+
+    def wait(self, keys: list[str], timeout: Any = None) -> None:
+        """See dist.Store."""
+        for key in keys:
+            self.get(key)
+
+    def has_extended_api(self) -> bool:
+        """See dist.Store."""
+        return False
+
+
+class Peers:
+    """The other agents of a group.
+
+    Raises:
+        WireError: one of them does not know the secret.
+    """
+
+    def __init__(self, wire: Wire, rank: int, size: int, *, secret: bytes, address: str) -> None:
+        options = _dist.ProcessGroupGloo._Options()
+        options._devices = [_dist.ProcessGroupGloo.create_device(hostname=address)]
+        options._timeout = NEVER
+        self.rank, self._others = rank, [one for one in range(size) if one != rank]
+        self._group = _dist.ProcessGroupGloo(_Store(wire), rank, size, options)
+        for other in self._others:
+            self._recognise(other, secret)
+        self.channels = Channels(self._others, self._tell)
+
+    def _recognise(self, other: int, secret: bytes) -> None:
+        """Both show that they know the secret; whoever else reached gloo's port is refused."""
+        own = torch.frombuffer(bytearray(os.urandom(32)), dtype=torch.uint8)
+        theirs, shown = torch.empty_like(own), torch.empty_like(own)
+        sent = [self._group.send([own], other, 1)]
+        self._group.recv([theirs], other, 1).wait()
+        numbers = bytes(own.tolist()), bytes(theirs.tolist())
+        mine = bytearray(proof(secret, f"{self.rank}", numbers[1], numbers[0]))
+        sent.append(self._group.send([torch.frombuffer(mine, dtype=torch.uint8)], other, 2))
+        self._group.recv([shown], other, 2).wait()
+        for each in sent:
+            each.wait()
+        if not hmac.compare_digest(bytes(shown.tolist()), proof(secret, f"{other}", *numbers)):
+            raise WireError(f"agent {other} does not know the secret")
+
+    def listen(
+        self,
+        expected: Expected,
+        arrived: Callable[[int, int, int], None],
+        lost: Callable[[int, str], None],
+    ) -> None:
+        """Take in what comes, each in a thread of its own.
+
+        expected: where the message of a run and task goes; None: to nobody any more. arrived: is
+        told of both, and of the channel, once it is there. lost: the other agent, and why.
+        """
+        self.channels.listen(arrived, lost)
+        for other in self._others:
+            threading.Thread(
+                target=self._take_in,
+                args=(other, expected, arrived, lost),
+                name="messages",
+                daemon=True,
+            ).start()
+
+    def _take_in(self, other: int, expected: Expected, arrived: Any, lost: Any) -> None:
+        torch.set_num_threads(1)
+        try:
+            with torch.inference_mode():
+                self._take_all(other, expected, arrived)
+        except BaseException as error:
+            lost(other, str(error).splitlines()[0] if str(error) else type(error).__name__)
+
+    def _take_all(self, other: int, expected: Expected, arrived: Any) -> None:
+        buffer = torch.empty(_HEAD_BYTES + INLINE_BYTES, dtype=torch.uint8)
+        head = buffer[:_HEAD_BYTES].view(torch.int64)
+        while True:
+            self._group.recv([buffer], other, 0).wait()
+            run, task, size, by_channel = head.tolist()
+            if run == _WORDS:
+                self._hear(other, buffer[_HEAD_BYTES : _HEAD_BYTES + size])
+                continue
+            found = expected(run, task)
+            if by_channel:
+                self.channels.announce(by_channel - 1, run, task, size, found)
+                continue
+            into = found and found.into
+            if size > INLINE_BYTES:
+                self._take_long(other, task, size, into)
+            elif into is not None:
+                if size != into.nbytes:
+                    raise WireError(f"a message of {size} bytes instead of {into.nbytes}")
+                brought = buffer[_HEAD_BYTES : _HEAD_BYTES + size]
+                into.copy_(brought.view(into.dtype).view(into.shape))
+            if found is not None:
+                if found.then is not None:
+                    found.then()
+                arrived(run, task, found.channel)
+
+    def _take_long(self, other: int, task: int, size: int, into: torch.Tensor | None) -> None:
+        if into is not None and size != into.nbytes:
+            raise WireError(f"a message of {size} bytes instead of {into.nbytes}")
+        if into is not None and into.is_contiguous():
+            self._group.recv([as_bytes(into)], other, task + 1).wait()
+            return
+        data = torch.empty(size, dtype=torch.uint8)
+        self._group.recv([data], other, task + 1).wait()
+        if into is not None:
+            into.copy_(data.view(into.dtype).view(into.shape))
+
+    # --- Sending ----------------------------------------------------------------------------------
+
+    def sending(
+        self,
+        other: int,
+        region: torch.Tensor | None,
+        fetch: Callable[[], Any] | None = None,
+    ) -> "Sending":
+        """What sends a region of this agent's memory, or nothing but word, every time anew.
+
+        fetch: puts into the region what is to be sent.
+        """
+        return Sending(self._group, other, region, fetch)
+
+    def sending_by(
+        self, channel: Key, other: int, region: torch.Tensor
+    ) -> Callable[[int, int], None]:
+        """The same, by a channel that is connected."""
+        head = partial(self._announce, other, region.nbytes, 1 + code_of(channel))
+        return partial(_send_by, self.channels[channel], region, head)
+
+    def _announce(self, other: int, size: int, by_channel: int, run: int, task: int) -> Any:
+        head = torch.tensor([run, task, size, by_channel])
+        return self._group.send([as_bytes(head)], other, 0)
+
+    def _tell(self, other: int, key: str, value: bytes) -> None:
+        """See channels.Channels."""
+        word = json.dumps({"key": key, "value": value.hex()}).encode()
+        message = torch.empty(_HEAD_BYTES + len(word), dtype=torch.uint8)
+        message[:_HEAD_BYTES].view(torch.int64).copy_(torch.tensor([_WORDS, 0, len(word), 0]))
+        message[_HEAD_BYTES:] = torch.frombuffer(bytearray(word), dtype=torch.uint8)
+        self._group.send([message], other, 0).wait()
+
+    def _hear(self, other: int, word: torch.Tensor) -> None:
+        said = json.loads(bytes(word.tolist()))
+        self.channels.hear(other, str(said["key"]), bytes.fromhex(said["value"]))
+
+
+def _send_by(
+    channel: Channel, region: torch.Tensor, head: Callable[[int, int], Any], run: int, task: int
+) -> None:
+    channel.send(region, lambda: head(run, task))
+
+
+class Sending:
+    """Sends one region, or none, to one agent; returns when the network has taken it."""
+
+    def __init__(
+        self,
+        group: Any,
+        other: int,
+        region: torch.Tensor | None,
+        fetch: Callable[[], Any] | None,
+    ) -> None:
+        self._group, self._other, self._region, self._fetch = group, other, region, fetch
+        size = 0 if region is None else region.nbytes
+        self._is_long = size > INLINE_BYTES
+        inline = 0 if self._is_long else size
+        self._message = torch.empty(_HEAD_BYTES + inline, dtype=torch.uint8)
+        self._head = self._message[:_HEAD_BYTES].view(torch.int64)
+        self._head.copy_(torch.tensor([0, 0, size, 0]))
+        self._copy: torch.Tensor | None = None  # where the region is put together, if it must be
+        if region is not None and self._is_long and not region.is_contiguous():
+            self._copy = torch.empty(region.shape, dtype=region.dtype)
+        elif region is not None and not self._is_long and size:
+            self._copy = self._message[_HEAD_BYTES:].view(region.dtype).view(region.shape)
+
+    def __call__(self, run: int, task: int) -> None:
+        """Send it for a task of a run."""
+        self._head[0], self._head[1] = run, task
+        if self._fetch is not None:
+            self._fetch()
+        if self._copy is not None and self._region is not None:
+            self._copy.copy_(self._region)
+        works = [self._group.send([self._message], self._other, 0)]
+        if self._is_long and self._region is not None:
+            whole = self._region if self._copy is None else self._copy
+            works.append(self._group.send([as_bytes(whole)], self._other, task + 1))
+        for work in works:
+            work.wait()

@@ -1,0 +1,232 @@
+"""Agents on the nodes of a Ray cluster: an actor for each host starts and watches those of its own.
+
+Ray says where there is room, starts the actors, and knows when one is gone with its node. What
+agents say to each other, and to the run, goes past it.
+"""
+
+import ipaddress
+import logging
+import math
+import secrets
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from doppler.extensions.hosts.launchers import START_S, Comers, Nursery, how_a_process_ended
+from doppler.extensions.hosts.ray_cluster import (
+    at_disconnection,
+    connected,
+    is_elsewhere,
+    num_cpus,
+    num_gpus,
+)
+from doppler.support.errors import InputError
+
+_ASKED_BY = "executor.launcher"
+_TOLD_S = 2.0  # after which a person is told that there is no room yet
+_HEARD_S = 3.0  # until Ray knows that a node is gone
+
+
+@dataclass(frozen=True)
+class RayLauncher:
+    """Agents of a Ray cluster.
+
+    address: where this process listens, and so they reach it. cores, gpus: that an agent is to
+    have; where the cluster has too few, agents share them.
+    """
+
+    address: str = "127.0.0.1"
+    cores: int = field(default=1, compare=False)
+    gpus: int = 0
+
+    def start(self, num: int) -> "RayAgents":
+        """See launchers.Launcher.
+
+        Raises:
+            InputError: there is no Ray, no room, or agents would not reach this process.
+        """
+        ray = connected(_ASKED_BY)
+        if is_elsewhere(ray) and _is_loopback(self.address):
+            raise InputError(
+                f"executor.address: {self.address} is not reached from the other machines of the "
+                "Ray cluster: name an address of this one"
+            )
+        return RayAgents(self.address, _places(ray, num, self.cores, self.gpus), ray)
+
+
+def _is_loopback(address: str) -> bool:
+    with suppress(OSError):  # told when it is listened at
+        return ipaddress.ip_address(socket.gethostbyname(address)).is_loopback
+    return False
+
+
+class _Host:
+    """What Ray makes an actor of: starts agents on its node."""
+
+    def __init__(self) -> None:
+        self._nursery = Nursery()
+
+    def check(self) -> str:
+        """What is wrong with it; nothing."""
+        try:
+            self._nursery.check()
+        except InputError as error:
+            return str(error)
+        return ""
+
+    def start(self, told: dict[str, Any]) -> None:
+        """An agent more."""
+        self._nursery.ask_for(told)
+
+    def end(self, pid: int, patience_s: float) -> None:
+        """See to it that an agent ends."""
+        self._nursery.end(pid, patience_s)
+
+    def code_of(self, pid: int, timeout_s: float) -> int | None:
+        """How an agent ended; None if it runs."""
+        return self._nursery.code_of(pid, timeout_s)
+
+
+# The actors of this process, by rank, and the placement groups that they have their units of.
+_hosts: list[Any] = []
+_groups: list[Any] = []
+_gpus: list[int] = []  # that each of them wants
+
+
+def _places(ray: Any, num: int, cores: int, gpus: int) -> list[Any]:
+    """So many actors that are there, each on a node of its own as far as there are.
+
+    They stay until this process ends, so that agents start anew in milliseconds; where one is gone
+    all are made anew, with what the cluster then has.
+    """
+    try:
+        ray.get([host.check.remote() for host in _hosts[:num]], timeout=_HEARD_S)
+    except Exception:
+        _leave(ray)
+    if _gpus != [gpus] * len(_hosts):  # Ray shows an actor those that it has asked for
+        _leave(ray)
+    if len(_hosts) < num:
+        at_disconnection(lambda: _leave(ray))
+        try:
+            _add(ray, num - len(_hosts), cores, gpus)
+        except BaseException:
+            _leave(ray)
+            raise
+    return _hosts[:num]
+
+
+def _add(ray: Any, num: int, cores: int, gpus: int) -> None:
+    """More actors, once there is room for them."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as InGroup
+
+    begin_s, is_told, each = time.monotonic(), False, {"CPU": 0.0}
+    have: tuple[list[float], ...] = ()
+    while True:
+        if have != (now := (num_cpus(ray), num_gpus(ray) if gpus else [])):  # it has changed, too
+            if have:
+                ray.util.remove_placement_group(_groups.pop())
+            have, each = now, {"CPU": units_each(now[0], num, cores, "CPU")}
+            if gpus:
+                each["GPU"] = units_each(now[1], num, gpus, "GPU")
+            group = ray.util.placement_group([each] * num, strategy="SPREAD")
+            _groups.append(group)
+        if group.wait(timeout_seconds=0.5):
+            break
+        waited_s = time.monotonic() - begin_s
+        parts = " and ".join(f"{share:g} {name}s" for name, share in each.items())
+        what = f"{num} x {parts} of the Ray cluster"
+        if waited_s > START_S:
+            raise InputError(f"{_ASKED_BY}: agents had no {what} for {START_S:g} s")
+        if waited_s > _TOLD_S and not is_told:
+            is_told = True
+            logging.getLogger(__name__).warning("agents: waiting for %s", what)
+    for index in range(num):
+        place = InGroup(group, placement_group_bundle_index=index)
+        # Two may be asked at a time: one for how agents ended, which waits.
+        options = {"num_cpus": each["CPU"], "num_gpus": each.get("GPU", 0)}
+        options |= {"max_concurrency": 2, "scheduling_strategy": place}
+        _hosts.append(ray.remote(_Host).options(**options).remote())
+        _gpus.append(gpus)
+
+
+def _leave(ray: Any) -> None:
+    for host in _hosts:
+        with suppress(Exception):
+            ray.kill(host)
+    for group in _groups:
+        with suppress(Exception):
+            ray.util.remove_placement_group(group)
+    _hosts.clear()
+    _groups.clear()
+    _gpus.clear()
+
+
+def units_each(have: list[float], num: int, wanted: int, name: str) -> float:
+    """How many CPUs, or GPUs, each of so many agents gets: as it wants, or the most there are.
+
+    Args:
+        have: of each node.
+        num: agents.
+        wanted: of each.
+        name: of the resource, for errors.
+
+    Raises:
+        InputError: no node has any.
+    """
+    for each in range(wanted, 0, -1):
+        if sum(int(units // each) for units in have) >= num:
+            return float(each)
+    if max(have, default=0.0) < 1:
+        raise InputError(f"{_ASKED_BY}: no node of the Ray cluster has a {name}")
+    return 1.0 / math.ceil(num / sum(int(units) for units in have))
+
+
+class RayAgents(Comers):
+    """An agent of each of some actors; see launchers.Started."""
+
+    def __init__(self, address: str, hosts: list[Any], ray: Any) -> None:
+        super().__init__(address, len(hosts), secrets.token_bytes(32))
+        self._ray, self._hosts = ray, hosts
+        told = {"address": self.address, "port": self.port, "secret": self._door.secret.hex()}
+        self._checked_s = time.monotonic()
+        for rank, host in enumerate(hosts):
+            host.start.remote({**told, "rank": rank})
+
+    def check(self) -> None:
+        """See launchers.Comers; Ray is not asked all the time."""
+        if time.monotonic() < self._checked_s + _HEARD_S:
+            return
+        for rank, host in enumerate(self._hosts):
+            try:
+                wrong = self._ray.get(host.check.remote(), timeout=START_S)
+            except Exception as error:
+                wrong = self._gone(error)
+            if wrong:
+                raise InputError(f"executor: agent {rank} cannot be started: {wrong}")
+        self._checked_s = time.monotonic()
+
+    def how_it_ended(self, rank: int) -> str:
+        """See launchers.Started."""
+        try:
+            asked = self._hosts[rank].code_of.remote(self._pid(rank), 0.5)
+            code = self._ray.get(asked, timeout=_HEARD_S)
+        except Exception as error:
+            return self._gone(error)
+        return how_a_process_ended(code)
+
+    def _gone(self, error: Exception) -> str:
+        if isinstance(error, self._ray.exceptions.RayActorError):
+            return "its node has left the Ray cluster, or what Ray ran there was ended"
+        return f"Ray does not answer ({type(error).__name__})"
+
+    def end(self, patience_s: float) -> None:
+        """See launchers.Started."""
+        self._door.close()
+        if not self._ray.is_initialized():  # this process ends: Ray has ended them
+            return
+        with suppress(Exception):
+            came = [(self._hosts[rank], self._pid(rank)) for rank in self._came]
+            ended = [host.end.remote(pid, patience_s) for host, pid in came]
+            self._ray.wait(ended, num_returns=len(ended), timeout=patience_s + _HEARD_S)

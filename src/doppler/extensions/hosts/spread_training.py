@@ -1,0 +1,229 @@
+"""Training on many problems, spread: workers play, execute and take gradients, one here updates.
+
+A job is a problem that was drawn, with the weights, what is known of the problem, and a seed of its
+own: who does it, and when, does not matter. Gradients are added in the order of the draws.
+
+Shape suffix: P parameters.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from doppler.env import make_view
+from doppler.policies import Policy
+from doppler.problem import Problem
+from doppler.search import BestSoFar
+from doppler.support.compute import Compute, Pool
+from doppler.system import System
+from doppler.training.learning import Learning
+from doppler.training.reinforcement import Reinforcement, Task
+from doppler.training.updates import finite
+
+_SEEDS = 2**62
+FloatArray = NDArray[np.float32]
+
+
+class Weights(NamedTuple):
+    """What all jobs of an update share: the update's number, and the parameters [P]."""
+
+    step: int
+    values: FloatArray
+
+
+class Drawn(NamedTuple):
+    """What comes of a problem that was drawn: gradients [P], one a draw, and what is told of it."""
+
+    gradients: list[FloatArray]
+    state: dict[str, Any]
+    metrics: list[dict[str, float]]
+
+
+class Tried(NamedTuple):
+    """Seconds of a greedy placement, and what is known of its problem now."""
+
+    seconds: float
+    state: dict[str, Any]
+
+
+class Player:
+    """What a worker is: the policy and all problems, whose state comes with each job."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        system: System,
+        problems: Sequence[Problem],
+        trials: Sequence[Problem],
+        learning: Learning,
+        num_updates: int,
+        seed: int,
+    ) -> None:
+        self._sessions = ExitStack()
+
+        def tasks(several: Sequence[Problem]) -> list[Task]:
+            return [
+                Task(
+                    make_view(problem),
+                    BestSoFar(
+                        session=self._sessions.enter_context(system.open(problem)),
+                        confirmations=0,
+                        seed=seed,
+                    ),
+                )
+                for problem in several
+            ]
+
+        self._module = _Part(
+            policy=policy,
+            tasks=tasks(problems),
+            trials=tasks(trials),
+            learning=learning,
+            num_updates=num_updates,
+            seed=seed,
+            title="",
+            on_best=lambda: None,
+        )
+
+    def play(
+        self, weights: Weights, number: int, state: dict[str, Any], seeds: Sequence[int]
+    ) -> Drawn:
+        """Episodes and gradients of a problem, as often as it was drawn, one after another."""
+        module, task = self._module.with_weights(weights), self._module.tasks[number]
+        task.restore(state)
+        gradients = []
+        for seed in seeds:
+            module.rng = np.random.default_rng(seed)
+            module.zero_grad()
+            loss = finite(module.loss_of(task) / module.batch_problems)
+            loss.backward()
+            gradients.append(_gradient(module))
+        return Drawn(gradients, task.state(), module.taken())
+
+    def attempt(self, weights: Weights, number: int, state: dict[str, Any], seed: int) -> Tried:
+        """The greedy placement of a trial."""
+        module, task = self._module.with_weights(weights), self._module.trials[number]
+        task.restore(state)
+        module.rng = np.random.default_rng(seed)
+        return Tried(module.try_on(task), task.state())
+
+
+class _Part(Reinforcement):
+    """A training that is told its weights and its step, and keeps what it would log."""
+
+    step = 0
+
+    @property
+    def global_step(self) -> int:
+        """See EpisodeTraining; there is no trainer here."""
+        return self.step
+
+    def with_weights(self, weights: Weights) -> "_Part":
+        """Itself, with these."""
+        self.step, begin, self._metrics = weights.step, 0, list[dict[str, float]]()
+        values = torch.from_numpy(np.array(weights.values))
+        with torch.no_grad():
+            for parameter in self.parameters():
+                end = begin + parameter.numel()
+                parameter.copy_(values[begin:end].view_as(parameter))
+                begin = end
+        return self
+
+    def log_update(self, metrics: dict[str, float]) -> None:
+        """See EpisodeTraining."""
+        self._metrics.append(metrics)
+
+    def taken(self) -> list[dict[str, float]]:
+        """What it was told to log."""
+        return self._metrics
+
+
+class SpreadTraining:
+    """See reinforcement.Spread: jobs for the players of a pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def loss(self, module: Reinforcement, chosen: Sequence[int]) -> Tensor:
+        """See Spread."""
+        seeds: dict[int, list[int]] = {}
+        for number in chosen:
+            seeds.setdefault(number, []).append(int(module.rng.integers(_SEEDS)))
+        jobs = [
+            (number, module.tasks[number].state(), own)
+            for number, own in _largest_first(module.tasks, seeds)
+        ]
+        done = dict(zip([job[0] for job in jobs], self._ask(module, "play", jobs), strict=True))
+        parameters = list(module.parameters())
+        total_P = torch.zeros(sum(one.numel() for one in parameters))
+        for number in chosen:  # in the order of the draws
+            total_P += torch.from_numpy(done[number].gradients.pop(0).copy())
+        for number, drawn in done.items():
+            module.tasks[number].restore(drawn.state)
+            for metrics in drawn.metrics:
+                module.log_update(metrics)
+        return _WithGradient.apply(total_P, *parameters)
+
+    def tried(self, module: Reinforcement) -> list[float]:
+        """See Spread."""
+        seeds = {i: int(module.rng.integers(_SEEDS)) for i in range(len(module.trials))}
+        jobs = [
+            (number, module.trials[number].state(), seed)
+            for number, seed in _largest_first(module.trials, seeds)
+        ]
+        seconds = [0.0] * len(jobs)
+        for job, tried in zip(jobs, self._ask(module, "attempt", jobs), strict=True):
+            seconds[job[0]] = tried.seconds
+            module.trials[job[0]].restore(tried.state)
+        return seconds
+
+    def _ask(self, module: Reinforcement, method: str, jobs: Sequence[Any]) -> list[Any]:
+        with torch.no_grad():
+            values = torch.cat([one.reshape(-1) for one in module.parameters()]).numpy()
+        return self._pool.map(method, jobs, Weights(module.global_step, values))
+
+
+@contextmanager
+def spread_training(compute: Compute, *arguments: Any) -> Iterator[SpreadTraining]:
+    """A training whose episodes and gradients the workers of a pool make.
+
+    Args:
+        compute: has the workers.
+        arguments: of `Player`.
+    """
+    with compute.pool(Player, *arguments) as pool:
+        yield SpreadTraining(pool)
+
+
+def _largest_first(tasks: Sequence[Task], of: dict[int, Any]) -> list[tuple[int, Any]]:
+    """Which job begins first is no matter but of time."""
+    return sorted(of.items(), key=lambda one: -tasks[one[0]].view.problem.num_ops)
+
+
+def _gradient(module: Reinforcement) -> FloatArray:
+    parts = [
+        torch.zeros(one.numel()) if one.grad is None else one.grad.reshape(-1)
+        for one in module.parameters()
+    ]
+    return torch.cat(parts).numpy()
+
+
+class _WithGradient(torch.autograd.Function):
+    """A number, 0, whose gradients are given: [P] of all parameters in a row."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient_P: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient_P, *parameters)
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        gradient_P, *parameters = ctx.saved_tensors
+        parts = torch.split(gradient_P, [one.numel() for one in parameters])
+        shaped = [part.view_as(one) for part, one in zip(parts, parameters, strict=True)]
+        return (None, *shaped)

@@ -1,0 +1,75 @@
+"""A policy's greedy episode on a graph of thousands of ops, as fast as a list scheduler."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from doppler.baselines import ETF, HEFT
+from doppler.baselines.hosts import using_hosts
+from doppler.env import make_view, mergings, num_to_play
+from doppler.extensions.large.windows import AnnealWindows
+from doppler.policies import Policy
+from doppler.problem import Problem
+from doppler.search import (
+    AnnealFromBest,
+    BestSoFar,
+    DealBlocks,
+    GreedyEpisode,
+    PlaceOnce,
+    SearchStep,
+    load_policy,
+    ways_told,
+)
+from doppler.support.options import Natural, Share, checked
+
+
+@checked
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AtOnce:
+    """A greedy episode for one way to use hosts (baselines/hosts.py).
+
+    Its views are made when it begins: of a large graph that takes as long as a list scheduler.
+    """
+
+    policy: Policy
+    way: Natural = 0
+    share: Share | None = None
+    repeats: ClassVar[bool] = False
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep."""
+        if evaluations < best.num_confirming:
+            return
+        problem = best.session.problem
+        views = mergings(make_view(using_hosts(problem, self.way)))
+        played = num_to_play(problem.num_ops)
+        step = GreedyEpisode(policy=self.policy, views=views, played=played)
+        step.search(best, evaluations, rng)
+
+
+def with_first_placements(
+    steps: Sequence[SearchStep], problem: Problem, *, is_timed: bool
+) -> list[SearchStep]:
+    """A search on a large graph, which begins with what takes least time.
+
+    Blocks that are dealt to all devices come first. With a budget of evaluations the policy's
+    greedy episodes follow, and then the steps. Within seconds the list schedulers among the steps
+    come before the policy; on the largest graphs ETF comes before all of them.
+
+    Args:
+        steps: of the search; one of them anneals.
+        problem: that is searched.
+        is_timed: whether the budget is in seconds.
+    """
+    policy, ways = load_policy(), [*ways_told(problem), 0]  # what is told hosts takes half the time
+    at_once = [AtOnce(policy=policy, way=way) for way in ways]
+    if not is_timed:
+        return DealBlocks.before([*reversed(at_once), *steps], problem)
+    anneals = [isinstance(step, AnnealWindows | AnnealFromBest) for step in steps].index(True)
+    etf: Any = ETF.once()  # where others are left out, one may take all seconds: the best of them
+    first = [PlaceOnce(baseline=etf)] if problem.num_ops > HEFT.most_ops else []
+    return DealBlocks.before([*first, *steps[:anneals], *at_once, *steps[anneals:]], problem)

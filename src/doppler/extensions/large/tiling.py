@@ -1,0 +1,109 @@
+"""Graphs of layers: a few of them searched as a problem of their own, and all placed as these.
+
+A search of seconds reaches each op of a few layers hundreds of times as often as of all, and finds
+for one layer what each would need a search for. Shape suffixes: L layers, V ops of the whole
+problem, W of the few layers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from doppler.extensions.large.few_layers import FewLayers, few_layers
+from doppler.extensions.large.windows import AnnealWindows, scheduled
+from doppler.problem import Placement, Problem
+from doppler.search.best_so_far import BestSoFar, Found
+from doppler.search.engine import Budget, SearchStep, search
+from doppler.search.estimating import in_order
+from doppler.search.steps import AnnealFromBest, InParts, KeepToHosts, PlaceAgain
+from doppler.simulator import SimulatorSession, open_estimates
+from doppler.support.options import Count, Share, checked
+
+SHARE = 0.2  # of a budget
+# Of the search of a few layers: list schedulers take twenty times as long as a step of annealing.
+_LISTS = 0.01
+# Ops of the few layers, times devices, in all evaluations for one execution: of large ones the
+# first turn would take longer than all that is to follow.
+_MOST_PLACED = 64_000_000
+_TILED = "layers"  # the source of what is found
+
+
+@checked
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TileLayers:
+    """What estimates of a few layers find best is placed in all layers, and executed.
+
+    It begins with what is best of the present placement: the layer that would do best everywhere.
+
+    few: the few layers. steps: of their search. evaluations: of them for each execution that it
+    may have. at_most: executions that count so in one turn.
+
+    Source: solving one period of a periodic task system and repeating it: Munier and Hanen, "Cyclic
+    scheduling on parallel processors", in Scheduling Theory and its Applications, 1995.
+    """
+
+    few: FewLayers
+    steps: Sequence[SearchStep]
+    evaluations: Count = 1000
+    at_most: Count = 64
+    share: Share | None = SHARE
+    repeats: ClassVar[bool] = True
+
+    @classmethod
+    def within(cls, steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
+        """The steps, with windows, on a graph of layers this one before them.
+
+        The few layers are searched by what begins and by what ends the steps. Only where a share
+        is left.
+        """
+        first = next((i for i, one in enumerate(steps) if isinstance(one, AnnealWindows)), None)
+        kinds = (InParts, PlaceAgain, KeepToHosts, AnnealFromBest)
+        taken = SHARE + sum(step.share or 0.0 for step in steps)
+        if first is None or taken > 1.0:
+            return list(steps)
+        few = few_layers(problem)
+        if few is None:
+            return list(steps)
+        own = cls(few=few, steps=[_short(step) for step in steps if isinstance(step, kinds)])
+        return [*steps[:first], own, *steps[first:]]
+
+    def search(
+        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+    ) -> None:
+        """See engine.SearchStep."""
+        session = best.session
+        num = min(self.at_most, evaluations // best.num_confirming)
+        if not isinstance(session, SimulatorSession) or session.plans_memory:
+            return
+        if num == 0 or not session.honours_order:
+            return
+        with open_estimates(self.few.problem, session.execution.contention) as estimates:
+            found = BestSoFar(session=estimates, confirmations=0, seed=0)
+            if best.placement is not None:
+                self._begin(found, in_order(session.problem, best.found), rng)
+            size = self.few.problem.num_ops * self.few.problem.num_devices
+            each = max(1, min(self.evaluations, _MOST_PLACED // size))
+            search(self.steps, found, Budget(evaluations=num * each), rng)
+            if found.placement is None:
+                return
+            start = in_order(self.few.problem, found.found)
+            timed = scheduled(estimates, start.device, start.priority)
+        placement = Placement.make(session.problem, *self.few.stretched(timed))
+        best.confirm(in_order(session.problem, Found(placement, np.inf)), _TILED)
+
+    def _begin(self, found: BestSoFar, placement: Placement, rng: np.random.Generator) -> None:
+        """Each layer's placement in all of them."""
+        few = self.few
+        layers = range(few.layers.first, few.layers.last + 1)
+        device_LW = np.stack([few.of_layer(placement, layer) for layer in layers])
+        device_LW = device_LW[few.problem.allows(device_LW)]
+        if len(device_LW):
+            start = Placement.make(few.problem, device_LW[0], few.order_of(placement))
+            priority_W = in_order(few.problem, Found(start, np.inf)).priority
+            found.measure(device_LW, np.tile(priority_W, (len(device_LW), 1)), rng)
+
+
+def _short(step: SearchStep) -> SearchStep:
+    return replace(step, share=_LISTS) if isinstance(step, InParts) else step

@@ -1,0 +1,297 @@
+"""From the exported graph of a torch module to an einsum program, op by op."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils.flop_counter import flop_registry
+
+from doppler.einsum.program import Formation, Input
+from doppler.extensions.modules.calls import Call, render_call, shared_dims
+from doppler.extensions.modules.drawing import is_random
+from doppler.extensions.modules.exporting import path_of, place_of
+from doppler.extensions.modules.factors import Factors, Tie
+from doppler.extensions.modules.ops import CONSTANTS, convert_op
+from doppler.extensions.modules.tidying import has_elements, tensors_of
+from doppler.extensions.modules.ties import all_ties, is_tensor, shape_of
+from doppler.extensions.modules.values import Builder, Shape, Value
+from doppler.graph.scalar import Element
+from doppler.support.errors import InputError
+
+DTYPES = {
+    **{torch.bool: "bool", torch.uint8: "u8", torch.int8: "i8", torch.int16: "i16"},
+    **{torch.int32: "i32", torch.int64: "i64", torch.float16: "f16", torch.bfloat16: "bf16"},
+    **{torch.float32: "f32", torch.float64: "f64", torch.complex64: "c64"},
+}
+
+
+class Conversion:
+    """One graph, which is tidy, on its way to a program.
+
+    ties: beside those of the ops.
+    folded: per input of the program that depends on no input of the module, what computes it: a
+    node of the graph, or a number n for 0, 1, ..., n - 1.
+    drawn: per input of the program that is random, what draws it.
+    whole: the ops that cannot be split, each with the reason.
+    """
+
+    def __init__(self, graph: fx.Graph, ties: Sequence[Tie] = ()) -> None:
+        self.builder = Builder()
+        self.folded: dict[str, fx.Node | int] = {}
+        self.drawn: dict[str, Callable[[], torch.Tensor]] = {}
+        self.whole: list[str] = []
+        # Of norms, what all of their results are made of.
+        self.statistics: dict[fx.Node, tuple[Value, ...]] = {}
+        self._drawn_by: dict[fx.Node, Value] = {}
+        self._nodes = list(graph.nodes)
+        for node in self._nodes:
+            _check(node)
+        shapes = {
+            node.name: shape_of(node)
+            for node in self._nodes
+            if node.op != "output" and tensors_of(node)
+        }
+        self.factors = Factors(shapes, [*ties, *all_ties(self._nodes)])
+        self._values: dict[fx.Node, Value] = {}
+        self._foldable = self._find_foldable()
+
+    def add_input(self, node: fx.Node, name: str, *, is_weight: bool = False) -> str:
+        """A placeholder of the graph becomes an input of the program; returns its name there."""
+        shape = self.shape(node)
+        value = self.builder.input(name, shape, self.dtype(node), is_weight=is_weight)
+        self._values[node] = value
+        return self.builder.nodes[-1].name
+
+    def add_drawn(
+        self, op: fx.Node, like: fx.Node, dtype: str, draw: Callable[[], torch.Tensor]
+    ) -> Value:
+        """Random numbers that depend on no values: an input, drawn anew for every run.
+
+        like: has their shape.
+        """
+        if op not in self._drawn_by:
+            name = f"{self.name(op)}.drawn"
+            self._drawn_by[op] = self.builder.input(name, self.shape(like), dtype)
+            self.drawn[self.builder.nodes[-1].name] = draw
+        return self._drawn_by[op]
+
+    def add_folded(self, name: str, extent: int) -> Value:
+        """The numbers 0, 1, ... of the elements of a dimension, as an input of the program."""
+        value = self.builder.input(name, ((extent,),), "i64")
+        self.folded[self.builder.nodes[-1].name] = extent
+        return value
+
+    def run(self) -> None:
+        """Convert every op that somebody needs.
+
+        Raises:
+            InputError: names an op that cannot be converted, and where it is.
+        """
+        for node in self._nodes:
+            if node.op != "call_function" or not is_tensor(node) or node in self._foldable:
+                continue
+            value = self._converted(node)
+            if not value.name:
+                value = replace(value, name=self.name(node))
+            if len(node.users) > 1 and not value.is_at_hand:
+                value = self.builder.stored(value, value.name)
+            self._values[node] = value
+
+    def _converted(self, node: fx.Node) -> Value:
+        """By its rule; as a call of torch's own operator where that does not know what it is."""
+        parts = (*self.builder.parts(), self.folded, self.drawn, self.whole)
+        parts = (*parts, self.statistics, self._values, self._drawn_by)
+        sizes = [len(part) for part in parts]
+        try:
+            return convert_op(self, node)
+        except InputError:
+            raise
+        except Exception as error:  # a rule of ours that an unusual call of the op does not fit
+            reason = error
+        for part, size in zip(parts, sizes, strict=True):
+            while len(part) > size:
+                part.popitem() if isinstance(part, dict) else part.pop()
+        try:
+            return self.call(node)
+        except InputError:
+            raise
+        except Exception:
+            told = (str(reason) or type(reason).__name__).splitlines()[0]
+            raise InputError(f"{place_of(node)}: cannot be converted: {told}") from None
+
+    def value(self, node: fx.Node) -> Value:
+        """The value of a tensor that is read."""
+        if node not in self._values:
+            # Nothing that is given plays a part in it: it is computed once, ahead of everything.
+            name = self.add_input(node, self.name(node))
+            self.folded[name] = node
+        return self._values[node]
+
+    def shape(self, node: fx.Node) -> Shape:
+        """The factors of all dimensions of a tensor."""
+        return tuple(self.factors.of(node.name, dim) for dim in range(len(shape_of(node))))
+
+    def dtype(self, node: fx.Node) -> str:
+        """The dtype of a tensor.
+
+        Raises:
+            InputError: programs have no such numbers.
+        """
+        dtype = node.meta["val"].dtype
+        if dtype not in DTYPES:
+            what = place_of(node) if node.op == "call_function" else f"input {node.name!r}"
+            known = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
+            raise InputError(f"{what}: dtype {dtype} is none of {known}: cast it")
+        return DTYPES[dtype]
+
+    def name(self, node: fx.Node) -> str:
+        """What the ops of a node are called: where in the module it is, and what it does."""
+        source = node.args[0] if node.target is getitem else node
+        assert isinstance(source, fx.Node)
+        own = str(source.target).split(".")
+        base = own[1].strip("_") if len(own) > 1 else source.name
+        path = path_of(source)
+        return f"{path}.{base}" if path else base
+
+    def results(self, nodes: Sequence[fx.Node]) -> list[int]:
+        """Per tensor that is returned the number of a node that has it, and that nobody reads."""
+        builder = self.builder
+        wholes = [builder.whole(self.value(node), f"output{k}") for k, node in enumerate(nodes)]
+        numbers = [whole.operands[0].node for whole in wholes]
+        is_read = {operand for node in builder.nodes for operand in node.operands}
+        for k, (number, whole) in enumerate(zip(tuple(numbers), wholes, strict=True)):
+            is_input = isinstance(builder.nodes[number], Input)
+            if number in is_read or is_input or numbers.count(number) > 1:
+                every, whole = list(range(len(whole.extents))), replace(whole, name="")
+                copy = builder.computed(f"output{k}", whole, every)
+                numbers[k] = copy.operands[0].node
+        return numbers
+
+    def result_name(self, number: int) -> str:
+        """What the results of lowering call the tensor of a node."""
+        node = self.builder.nodes[number]
+        return (
+            self.builder.nodes[node.operands[0]].name if isinstance(node, Formation) else node.name
+        )
+
+    def call(self, node: fx.Node) -> Value:
+        """An op as a call of torch's own operator."""
+        source, output = node, None
+        if node.target is getitem:
+            source, output = node.args  # type: ignore[assignment]
+        assert isinstance(source, fx.Node)
+        shape, dtype, name = self.shape(node), self.dtype(node), self.name(node)
+        result = Value(shape, Element(0), (), dtype)
+        reads = [one for one in source.all_input_nodes if is_tensor(one)]
+        # Of several results those that have the shape of the first are split as that is.
+        shared = shared_dims(source) if shape_of(source) == shape_of(node) else {}
+        numbers, dims = [], []
+        for read in reads:
+            own = self.builder.whole(self.value(read), f"{name}.operand")
+            numbers.append(own.operands[0].node)
+            dims.append(_places_in(result, own, shared.get(read, {})))
+        if not any(one is not None for each in dims for one in each):
+            is_reshape = source.name in self.factors.refused
+            reason = "no common factors" if is_reshape else "no rule says how to split it"
+            self.whole.append(f"{place_of(source)}: {reason}")
+        factors = {read: [len(one) for one in self.shape(read)] for read in reads}
+        try:
+            arguments = render_call(source, factors, output)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise InputError(f"{place_of(source)}: {error} cannot be written down") from None
+        nodes = self.builder.nodes
+        call = Call(
+            name=name,
+            shape=result.extents,
+            dtype=dtype,
+            operands=tuple(numbers),
+            operand_dtypes=tuple(nodes[number].dtype for number in numbers),
+            operand_shapes=tuple(nodes[number].shape for number in numbers),
+            operand_dims=tuple(dims),
+            operator=str(source.target),
+            arguments=arguments,
+            total_flops=_count_flops(source, math.prod(result.extents)),
+        )
+        return self.builder.tensor(call, shape)
+
+    def _find_foldable(self) -> set[fx.Node]:
+        """The ops in which nothing that is given plays a part."""
+        found: set[fx.Node] = set()
+        for node in self._nodes:
+            is_op = node.op == "call_function" and node.target not in CONSTANTS
+            if (
+                is_op
+                and not is_random(node)
+                and all(
+                    one in found or (one.target in CONSTANTS and not one.all_input_nodes)
+                    for one in node.all_input_nodes
+                )
+            ):
+                found.add(node)
+        return found
+
+
+def _check(node: fx.Node) -> None:
+    """Refuse what no program can say.
+
+    Raises:
+        InputError: names the op, where it is, and what can be done.
+    """
+    what = place_of(node) if node.op == "call_function" else f"input {node.name!r}"
+    if node.users and node.op != "output" and not has_elements(node):
+        raise InputError(f"{what}: a tensor without elements; leave it out")
+    if node.op in ("output", "get_attr") or node.target is getitem:
+        return
+    if node.op == "call_function" and not isinstance(node.target, OpOverload):
+        raise InputError(
+            f"{what}: control flow that depends on the values of a tensor; compute both "
+            "sides and choose by torch.where"
+        )
+    values: Any = node.meta.get("val")
+    for value in values if isinstance(values, tuple | list) else [values]:
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise InputError(
+                f"{what}: a tensor's value is made a number (.item()); keep it a tensor"
+            )
+        if isinstance(value, torch.Tensor) and not all(type(one) is int for one in value.shape):
+            if node.op == "placeholder":
+                raise InputError(f"{what}: its shape is not fixed; export without dynamic shapes")
+            raise InputError(
+                f"{what}: the shape of its result depends on the values of a tensor; "
+                "keep the shape and mask by torch.where"
+            )
+
+
+def _count_flops(node: fx.Node, num_elements: int) -> int:
+    """As torch.utils.flop_counter counts; one for each element of what that does not know."""
+    formula = flop_registry.get(node.target.overloadpacket)  # type: ignore[union-attr]
+    if formula is None:
+        return num_elements
+
+    def meta(argument: Any) -> Any:
+        return argument.meta["val"] if isinstance(argument, fx.Node) else argument
+
+    arguments: list[Any] = [
+        [meta(one) for one in argument] if isinstance(argument, list) else meta(argument)
+        for argument in node.args
+    ]
+    options: Mapping[str, Any] = {key: meta(value) for key, value in node.kwargs.items()}
+    return int(formula(*arguments, **options, out_val=node.meta["val"]))
+
+
+def _places_in(result: Value, read: Value, shared: Mapping[int, int]) -> tuple[int | None, ...]:
+    """Of every factor of a tensor the one of the result that it is split with, None for none.
+
+    shared: dimensions of the result by those of the tensor.
+    """
+    into: list[int | None] = [None] * len(read.extents)
+    for dim, result_dim in shared.items():
+        if read.shape[dim] == result.shape[result_dim]:
+            for place, one in zip(read.places(dim), result.places(result_dim), strict=True):
+                into[place] = one
+    return tuple(into)

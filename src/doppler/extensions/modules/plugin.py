@@ -1,0 +1,11 @@
+"""Adds torch modules as workloads."""
+
+from pathlib import Path
+
+from doppler.hooks import implements
+
+
+@implements
+def config_folders() -> list[Path]:
+    """Choices of conf/ that this extension adds."""
+    return [Path(__file__).parent / "conf"]

@@ -1,0 +1,40 @@
+"""The module of a placed model in a directory, and from there into another process."""
+
+from pathlib import Path
+
+import torch
+
+from doppler.extensions.modules import Binding
+from doppler.extensions.modules.saving import binding_as_data, binding_of
+from doppler.support.errors import InputError
+from doppler.support.files import check_size
+
+_MODULE = "module.pt"
+# Parameters of large models.
+_MAX_MB = 1e6
+
+
+def save_binding(binding: Binding, directory: Path) -> None:
+    """Write how a module's tensors are those of its program, and its parameters."""
+    path = directory / _MODULE
+    torch.save(binding_as_data(binding), path)
+
+
+def load_binding(directory: Path, *, trust: bool) -> Binding | None:
+    """Read what `save_binding` wrote; None if what was placed is no module.
+
+    Raises:
+        InputError: names the file.
+    """
+    path = directory / _MODULE
+    if not path.exists():
+        return None
+    check_size(path, max_mb=_MAX_MB)
+    try:
+        data = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # a file of any content can raise anything; torch's line tells how to run it
+        raise InputError(f"{path}: unreadable (damaged, or not plain data)") from None
+    try:
+        return binding_of(data, trust=trust)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None

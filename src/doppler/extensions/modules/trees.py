@@ -1,0 +1,212 @@
+"""Trees: what a module is called with, or returns, as its tensors and what holds them.
+
+A tree is made of one example, and holds its containers' types, its numbers and texts. Containers
+are tuples, lists, dictionaries, dataclasses and any object that keeps tensors in its attributes, as
+the caches and outputs of transformers do; they are rebuilt without calling their classes.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from doppler.support.errors import InputError
+
+# What of an argument may be part of what is computed, beside tensors.
+PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The tensor of this number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Constant:
+    """What is no tensor, and has none."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """A tuple, a list, or a type made of either."""
+
+    kind: type
+    children: tuple["Tree", ...]
+
+
+@dataclass(frozen=True)
+class Object:
+    """A dictionary's items, if it is one, and an object's attributes, by name.
+
+    both: the attributes that are also items, as in outputs of transformers.
+    """
+
+    kind: type
+    items: tuple[tuple[Any, "Tree"], ...]
+    attributes: tuple[tuple[str, "Tree"], ...]
+    both: tuple[str, ...] = ()
+
+
+Tree: TypeAlias = Leaf | Constant | Row | Object
+
+
+class Flat:
+    """The tensors of a nested container, in the order of its items and attributes, and its tree."""
+
+    def __init__(self, nested: Any) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self._above: set[int] = set()
+        self.tree = self._tree(nested)
+
+    def _tree(self, one: Any) -> Tree:
+        if isinstance(one, torch.Tensor):
+            self.tensors.append(one)
+            return Leaf(len(self.tensors) - 1)
+        opaque = isinstance(one, type) or (callable(one) and not isinstance(one, dict))
+        if isinstance(one, (*PLAIN, np.ndarray)) or opaque or id(one) in self._above:
+            return Constant(one)
+        self._above.add(id(one))
+        num = len(self.tensors)
+        tree = self._branch(one)
+        self._above.discard(id(one))
+        is_container = type(one) in (tuple, list, dict)
+        return tree if is_container or len(self.tensors) > num else Constant(one)
+
+    def _branch(self, one: Any) -> Tree:
+        if isinstance(one, tuple | list | deque):
+            return Row(type(one), tuple(map(self._tree, one)))
+        items = dict(one) if isinstance(one, dict) else {}
+        attributes = _attributes(one)
+        both = [key for key in attributes if key in items and items[key] is attributes[key]]
+        return Object(
+            type(one),
+            tuple((key, self._tree(child)) for key, child in items.items()),
+            tuple((key, self._tree(child)) for key, child in attributes.items() if key not in both),
+            tuple(both),
+        )
+
+
+def _attributes(one: Any) -> dict[str, Any]:
+    if hasattr(one, "__dict__"):
+        return dict(vars(one))
+    if is_dataclass(one):
+        return {each.name: getattr(one, each.name) for each in fields(one)}
+    return {}
+
+
+def rebuilt(tree: Tree, tensors: Sequence[Any]) -> Any:
+    """The nested container with other tensors, or other leaves, in the place of its own."""
+    match tree:
+        case Leaf(number):
+            return tensors[number]
+        case Constant(value):
+            # Who is given it may change it, as models do an empty cache.
+            return deepcopy(value) if hasattr(value, "__dict__") and not callable(value) else value
+        case Row(kind, children):
+            made = [rebuilt(child, tensors) for child in children]
+            make = getattr(kind, "_make", kind)
+            return make(made)
+    base: Any = next(one for one in (OrderedDict, dict, object) if issubclass(tree.kind, one))
+    new: Any = base.__new__(tree.kind)
+    for key, child in tree.items:
+        base.__setitem__(new, key, rebuilt(child, tensors))
+    for key, child in tree.attributes:
+        object.__setattr__(new, key, rebuilt(child, tensors))
+    for key in tree.both:
+        object.__setattr__(new, key, new[key])
+    return new
+
+
+def tensors_like(tree: Tree, nested: Any, what: str) -> list[torch.Tensor]:
+    """The tensors of a container that is built like the tree's example, in the example's order.
+
+    what: is told of, for errors.
+
+    Raises:
+        InputError: it is built in another way, or has another number or text; says where.
+    """
+    flat = Flat(nested)
+    numbers: dict[int, int] = {}
+    for path, one, other in _pairs(tree, flat.tree, ()):
+        if isinstance(one, Leaf) and isinstance(other, Leaf):
+            numbers[one.number] = other.number
+            continue
+        place = ".".join(map(str, path[1:])) or "what it is called with"
+        raise InputError(
+            f"{what}: {place} is {_told(other)}, in the example it was {_told(one)}: place the "
+            "model with what it is called with"
+        )
+    return [flat.tensors[numbers[k]] for k in range(len(numbers))]
+
+
+def leaf_paths(tree: Tree, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Of every tensor where it is, such as ``(1, "mask")``."""
+    match tree:
+        case Leaf():
+            yield path
+        case Row(_, children):
+            for k, child in enumerate(children):
+                yield from leaf_paths(child, (*path, k))
+        case Object():
+            for key, child in (*tree.items, *tree.attributes):
+                yield from leaf_paths(child, (*path, key))
+
+
+def _pairs(
+    one: Tree, other: Tree, path: tuple[Any, ...]
+) -> Iterator[tuple[tuple[Any, ...], Tree, Tree]]:
+    """The leaves of both, and what differs."""
+    match one, other:
+        case Leaf(), Leaf():
+            yield path, one, other
+        case Constant(value), Constant(given) if _alike(value, given):
+            pass
+        case Row(), Row() if one.kind is other.kind and len(one.children) == len(other.children):
+            for k, pair in enumerate(zip(one.children, other.children, strict=True)):
+                yield from _pairs(*pair, (*path, k))
+        case Object(), Object():
+            own = dict((*one.items, *one.attributes))
+            others = dict((*other.items, *other.attributes))
+            if one.kind is not other.kind or own.keys() != others.keys():
+                yield path, one, other
+                return
+            for key in own:
+                yield from _pairs(own[key], others[key], (*path, key))
+        case _:
+            yield path, one, other
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and np.array_equal(one, other)
+    if isinstance(one, PLAIN):
+        return type(one) is type(other) and (one == other or one != one)
+    if is_dataclass(one) and not isinstance(one, type):
+        return type(one) is type(other) and _alike_fields(one, other)
+    return type(one) is type(other)
+
+
+def _alike_fields(one: Any, other: Any) -> bool:
+    return all(
+        _alike(getattr(one, each.name), getattr(other, each.name, None)) for each in fields(one)
+    )
+
+
+def _told(tree: Tree) -> str:
+    match tree:
+        case Leaf():
+            return "a tensor"
+        case Constant(value):
+            return repr(value)[:60] if isinstance(value, PLAIN) else f"a {type(value).__name__}"
+        case Row(kind, children):
+            return f"a {kind.__name__} of {len(children)}"
+    keys = ", ".join(str(key) for key, _ in (*tree.items, *tree.attributes))
+    return f"a {tree.kind.__name__} of {keys}"

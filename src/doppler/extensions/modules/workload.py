@@ -1,0 +1,155 @@
+"""A workload that is a torch module of the user's."""
+
+import importlib
+import importlib.util
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from doppler.cluster import Cluster
+from doppler.einsum.lowering import lower
+from doppler.einsum.program import Input, Program
+from doppler.einsum.workload import Decomposition
+from doppler.extensions.modules.module import import_module
+from doppler.graph import DataflowGraph
+from doppler.graph.scalar import DTYPES
+from doppler.support.errors import InputError
+from doppler.support.options import Count, FilePath, checked
+
+
+@checked
+def load_module(
+    *,
+    module: FilePath,
+    cluster: Cluster,
+    decomposition: Decomposition,
+    parts: Count,
+    name: str | None = None,
+    training: bool = False,
+    learning_rate: float = 1e-3,
+) -> DataflowGraph:
+    """Call a function that makes a torch module, export it, decompose it and lower it.
+
+    Args:
+        module: ``FILE.py:factory`` or ``package.module:factory`` (`make_module`).
+        cluster: where it will run; it has to have room for the parameters.
+        decomposition: what chooses the splits.
+        parts: how many ops it aims at for one contraction.
+        name: of the graph; that of the module's class by default.
+        training: the module returns its loss; backward and a step of gradient descent are added.
+        learning_rate: of that step.
+
+    Raises:
+        InputError: the factory does not exist, fails, or returns something else; or as
+            `import_module`, `check_memory` and the decomposition do.
+    """
+    model, examples, keywords = make_module(module)
+    imported = import_module(
+        model, examples, keywords, training=training, learning_rate=learning_rate
+    )
+    program = imported.program
+    check_memory(program, cluster)
+    return lower(program, decomposition.splits(program, parts), name=name)
+
+
+def make_module(
+    factory: str, key: str = "workload.module", device: str = "meta"
+) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """Call a function that makes a torch module.
+
+    Args:
+        factory: ``FILE.py:function``, or ``package.module:function``, found from where the process
+            runs or as installed. It returns a module, the tuple of its example inputs, and, where
+            it has any, a dictionary of those by keyword.
+        key: what asked for it, for errors.
+        device: torch's default device meanwhile; on ``meta`` parameters take no memory.
+
+    Returns:
+        The module, its inputs, its inputs by keyword.
+
+    Raises:
+        InputError: the function does not exist, fails, or returns something else.
+    """
+    with torch.device(device):
+        try:
+            made = _find(factory, key)()
+        except InputError:
+            raise
+        except (Exception, SystemExit) as error:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise InputError(
+                f"{key}: {factory} fails: {type(error).__name__}: {reason} "
+                f"({os.path.basename(at.filename)}:{at.lineno}, called on the {device} device)"
+            ) from None
+    match made:
+        case (nn.Module() as module, torch.Tensor() as example):
+            return module, (example,), {}
+        case (nn.Module() as module, tuple() | list() as examples):
+            return module, tuple(examples), {}
+        case (nn.Module() as module, tuple() | list() as examples, dict() as keywords):
+            return module, tuple(examples), keywords
+    raise InputError(
+        f"{key}: {factory} returned {type(made).__name__}, not a torch module and the "
+        "tuple of its example inputs"
+    )
+
+
+def _find(factory: str, key: str) -> Callable[[], Any]:
+    path, colon, name = factory.rpartition(":")
+    if not (path and colon and name):
+        raise InputError(
+            f"{key}: {factory!r} is neither FILE.py:function nor package.module:function"
+        )
+    folder = os.path.dirname(os.path.abspath(path)) if path.endswith(".py") else os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found = _from_file(path) if path.endswith(".py") else importlib.import_module(path)
+    except FileNotFoundError:
+        raise InputError(f"{key}: {path}: No such file") from None
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{key}: {path!r} cannot be imported: {error} (looked in {folder} and "
+            "what is installed)"
+        ) from None
+    function = getattr(found, name, None)
+    if not callable(function):
+        raise InputError(f"{key}: {path!r} has no function {name!r}")
+    return function
+
+
+def _from_file(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path, path)
+    assert spec is not None and spec.loader is not None, "it ends in .py"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickles look for it there
+    spec.loader.exec_module(module)
+    return module
+
+
+def check_memory(program: Program, cluster: Cluster) -> None:
+    """Refuse a program whose inputs alone need more memory than all devices have.
+
+    Raises:
+        InputError: says how much there is, and what can be done.
+    """
+    need = sum(
+        math.prod(node.shape) * DTYPES[node.dtype]
+        for node in program.nodes
+        if isinstance(node, Input)
+    )
+    have = sum(device.memory_bytes for device in cluster.devices)
+    if need > have:
+        raise InputError(
+            f"{program.name}: its parameters and inputs hold {need / 1e9:.3g} GB, the "
+            f"{cluster.num_devices} devices of {cluster.name!r} {have / 1e9:.3g} GB: use more "
+            "devices (cluster.num_devices=N), half precision, or place a part of the module"
+        )

@@ -1,0 +1,188 @@
+"""Schedules handed to torch: checked that nobody waits forever, then run by its own runtime."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from doppler.extensions.pipelines.orders import load_orders
+from doppler.extensions.pipelines.stages import Action, Orders
+from doppler.extensions.pipelines.torch_schedules import lowered, runtime
+from doppler.support.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed.pipelining import PipelineStage
+
+_MESSAGE = re.compile(r"(\d+)(SEND|RECV)_([FB])(\d+)")
+
+
+def schedule(
+    stages: "Sequence[PipelineStage]",
+    orders: Orders | str | Path,
+    num_microbatches: int,
+    loss_fn: "Callable[..., Tensor] | None" = None,
+    **options: Any,
+) -> Any:
+    """A ready ``_PipelineScheduleRuntime`` of torch.distributed.pipelining; call its ``step``.
+
+    Args:
+        stages: those of this rank, as the schedule has them (`stages_of_rank`).
+        orders: the schedule, or the path of a schedule.csv.
+        num_microbatches: that of the schedule.
+        loss_fn: of the output and the target of a microbatch.
+        options: passed on to the runtime (``scale_grads``, chunk specs).
+
+    Raises:
+        InputError: the schedule is none, waits for itself, or is for other stages or ranks.
+    """
+    found = load_orders(orders) if isinstance(orders, str | Path) else orders
+    check_orders(found, num_microbatches)
+    ranks, rank = stages[0].group_size, stages[0].group_rank
+    if len(found) != ranks:
+        raise InputError(f"schedule: has {len(found)} ranks, the process group {ranks}")
+    given = sorted(stage.stage_index for stage in stages)
+    if given != stages_of_rank(found, rank):
+        raise InputError(
+            f"schedule: rank {rank} has stages {stages_of_rank(found, rank)}, not {given}"
+        )
+    return runtime(stages, found, num_microbatches, loss_fn, **options)
+
+
+def stages_of_rank(orders: Orders, rank: int) -> list[int]:
+    """The stages that a rank has, ascending."""
+    return sorted({action.stage for action in orders[rank]})
+
+
+def check_orders(orders: Orders, num_microbatches: int | None = None) -> None:
+    """Refuse a schedule that torch's runtime would not finish.
+
+    Every stage is on one rank, and does F, then B or I and W, once for every microbatch; those of
+    the last stage come in the order of microbatches, as torch keeps losses in a list; every rank
+    has a stage; the orders do not wait for each other; and the sends and receives that torch puts
+    between do not either, even if every one of them waits for its counterpart.
+
+    Raises:
+        InputError: says what is wrong.
+    """
+    _check_complete(orders, num_microbatches)
+    _check_progress(orders)
+    check_messages(lowered(orders))
+
+
+def _check_complete(orders: Orders, num_microbatches: int | None) -> None:
+    rank_of: dict[int, int] = {}
+    seen: Counter[Action] = Counter()
+    for rank, order in enumerate(orders):
+        if not order:
+            raise InputError(f"schedule: rank {rank} has no stage, and torch runs nothing there")
+        for action in order:
+            if rank_of.setdefault(action.stage, rank) != rank:
+                raise InputError(
+                    f"schedule: stage {action.stage} is on ranks {rank_of[action.stage]} and {rank}"
+                )
+            if action.kind not in ("F", "I", "W", "B"):
+                raise InputError(f"schedule: rank {rank}: {action} is no action")
+            seen[action] += 1
+            if seen[action] > 1:
+                raise InputError(f"schedule: rank {rank}: {action} is there twice")
+    num_stages = 1 + max(rank_of)
+    num = num_microbatches or 1 + max(action.microbatch for action in seen)
+    for stage in range(num_stages):
+        for m in range(num):
+            kinds = "".join(kind for kind in "FIWB" if Action(stage, kind, m) in seen)
+            if kinds not in ("FIW", "FB"):
+                raise InputError(
+                    f"schedule: stage {stage}, microbatch {m}: does {kinds or 'nothing'}, "
+                    "not F, I, W or F, B"
+                )
+    last = [
+        one.microbatch
+        for one in orders[rank_of[num_stages - 1]]
+        if one.kind == "F" and one.stage == num_stages - 1
+    ]
+    if last != sorted(last):
+        raise InputError(
+            "schedule: the forwards of the last stage are not in the order of microbatches, and "
+            "torch would take one's loss for another's"
+        )
+    most = max(action.microbatch for action in seen)
+    if most >= num:
+        raise InputError(f"schedule: microbatch {most}, but there are {num}")
+
+
+def needs(action: Action, num_stages: int, fused: set[tuple[int, int]]) -> list[Action]:
+    """What an action waits for: the one before it of its stage, and its neighbour's."""
+    stage, kind, m = action
+    if kind == "F":
+        return [Action(stage - 1, "F", m)] if stage else []
+    if kind == "W":
+        return [Action(stage, "I", m)]
+    before = [Action(stage, "F", m)]
+    if stage + 1 < num_stages:
+        before.append(Action(stage + 1, "B" if (stage + 1, m) in fused else "I", m))
+    return before
+
+
+def _check_progress(orders: Orders) -> None:
+    """Every rank does what is next as soon as its inputs are there: do all come to the end?"""
+    num_stages = 1 + max(action.stage for order in orders for action in order)
+    fused = {(one.stage, one.microbatch) for order in orders for one in order if one.kind == "B"}
+    position, done, moved = [0] * len(orders), set(), True
+    while moved:
+        moved = False
+        for rank, order in enumerate(orders):
+            while position[rank] < len(order) and done.issuperset(
+                needs(order[position[rank]], num_stages, fused)
+            ):
+                done.add(order[position[rank]])
+                position[rank] += 1
+                moved = True
+    for rank, order in enumerate(orders):
+        if position[rank] < len(order):
+            waits = order[position[rank]]
+            missing = next(one for one in needs(waits, num_stages, fused) if one not in done)
+            raise InputError(
+                f"schedule: waits for itself: rank {rank} stops before {waits}, which needs "
+                f"{missing}"
+            )
+
+
+def check_messages(rows: Sequence[Sequence[str]]) -> None:
+    """Refuse sends and receives that wait for each other if each waits for its counterpart.
+
+    Args:
+        rows: what each rank does, as torch writes it: ``0SEND_F3``, ``1RECV_F3`` are one message.
+
+    Raises:
+        InputError: names who waits for whom.
+    """
+    queues = [
+        [match for match in map(_MESSAGE.fullmatch, row) if match is not None] for row in rows
+    ]
+    position = [0] * len(rows)
+
+    def message(rank: int) -> tuple[int, str, str] | None:
+        if position[rank] == len(queues[rank]):
+            return None
+        stage, way, kind, m = queues[rank][position[rank]].groups()
+        step = 1 if kind == "F" else -1  # named by who sends it
+        return int(stage) - (step if way == "RECV" else 0), kind, m
+
+    while any(message(rank) is not None for rank in range(len(rows))):
+        waiting: dict[tuple[int, str, str], int] = {}
+        for rank in range(len(rows)):
+            found = message(rank)
+            if found is None:
+                continue
+            if found in waiting:
+                position[rank] += 1
+                position[waiting[found]] += 1
+                break
+            waiting[found] = rank
+        else:
+            stuck = ", ".join(
+                f"rank {rank} at {queues[rank][position[rank]][0]}" for rank in waiting.values()
+            )
+            raise InputError(f"schedule: sends and receives wait for each other: {stuck}")

@@ -1,0 +1,64 @@
+"""What a run of a pipeline leaves beside other runs: schedule.csv, a picture, torch's schedules."""
+
+from typing import Any
+
+import numpy as np
+
+from doppler.experiment.artifacts import Artifact
+from doppler.experiment.run import Run
+from doppler.extensions.pipelines.handing_over import check_orders
+from doppler.extensions.pipelines.orders import orders_of, save_orders
+from doppler.extensions.pipelines.picture import save_pipeline_picture
+from doppler.extensions.pipelines.searching import judged_schedules
+from doppler.extensions.pipelines.stages import PipelineGraph
+from doppler.problem import Problem
+from doppler.system import System
+from doppler.trace import Trace
+
+SCHEDULE_FILE, PICTURE_FILE = "schedule.csv", "pipeline.png"
+
+
+def leave_schedule(run: Run, trace: Trace, title: str) -> Artifact | None:
+    """Write the schedule of a trace and its picture, if it is a pipeline's.
+
+    Args:
+        run: that found it; its simulator judges torch's own schedules.
+        trace: of the best placement.
+        title: of the picture.
+
+    Returns:
+        The memory of the schedule, and what torch's take; None of other graphs.
+
+    Raises:
+        InputError: torch's runtime would not finish the schedule.
+    """
+    problem, directory = trace.problem, run.directory.path
+    if not isinstance(problem.graph, PipelineGraph):
+        return None
+    orders = orders_of(trace)
+    check_orders(orders)
+    save_orders(orders, directory / SCHEDULE_FILE)
+    save_pipeline_picture(trace, directory / PICTURE_FILE, title=title)
+    table = _table(problem, run.spec.simulator)
+    summary = {"peak_bytes": trace.peak_bytes.tolist(), "torch_schedules": table}
+    return Artifact(summary=summary, lines=_lines(table))
+
+
+def _table(problem: Problem, system: System) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "makespan_s": one.seconds,
+            "peak_bytes": one.peak_bytes.tolist(),
+            "fits": one.fits,
+        }
+        for name, one in judged_schedules(problem, system).items()
+    }
+
+
+def _lines(table: dict[str, dict[str, Any]]) -> list[str]:
+    lines = [
+        f"torch's {name}: {one['makespan_s']:.6g} s, {np.max(one['peak_bytes']):.4g} bytes"
+        + ("" if one["fits"] else " (does not fit)")
+        for name, one in table.items()
+    ]
+    return [*lines, f"{SCHEDULE_FILE} is for torch.distributed.pipelining (docs/pipelines.md)"]

@@ -1,0 +1,1 @@
+"""Programs that choose models while a stream of inputs flows: routers, cascades, alternatives."""

@@ -1,0 +1,54 @@
+"""Streams of inputs of one program, and what allocates backends to them while they flow."""
+
+from doppler.extensions.programs.streams.allocators import (
+    WHICH,
+    Allocator,
+    Always,
+    BestFixed,
+    Hindsight,
+    Oracle,
+    RandomMixture,
+    check_fits,
+    play,
+)
+from doppler.extensions.programs.streams.answers import answers, answers_program
+from doppler.extensions.programs.streams.cascade import Cascade
+from doppler.extensions.programs.streams.labelled import LabelledStream, digits
+from doppler.extensions.programs.streams.router import Router
+from doppler.extensions.programs.streams.stream import (
+    AnyStream,
+    Played,
+    Stream,
+    StreamGraph,
+    StreamInput,
+    StreamSession,
+)
+from doppler.extensions.programs.streams.structured import StructuredReinforce, StructuredThompson
+from doppler.extensions.programs.streams.synthetic import synthetic_stream
+
+__all__ = [
+    "WHICH",
+    "Allocator",
+    "Always",
+    "AnyStream",
+    "BestFixed",
+    "Cascade",
+    "Hindsight",
+    "LabelledStream",
+    "Oracle",
+    "Played",
+    "RandomMixture",
+    "Router",
+    "Stream",
+    "StreamGraph",
+    "StreamInput",
+    "StreamSession",
+    "StructuredReinforce",
+    "StructuredThompson",
+    "answers",
+    "answers_program",
+    "check_fits",
+    "digits",
+    "play",
+    "synthetic_stream",
+]

@@ -1,0 +1,6 @@
+"""What a placement problem is: seconds, bytes and limits as arrays, and placements of its ops."""
+
+from doppler.problem.arrays import ProblemArrays
+from doppler.problem.problem import Placement, Problem, build, topological_priority
+
+__all__ = ["Placement", "Problem", "ProblemArrays", "build", "topological_priority"]

@@ -1,0 +1,158 @@
+"""A problem as plain arrays, the form that compiled code takes, and what a transfer takes in it.
+
+Shape suffixes: V ops, E edges, R regions, I inputs, D devices, K kinds of devices, H hosts.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.graph import DataflowGraph
+from doppler.problem.pricing import Prices
+from doppler.problem.restrictions import OpGroups
+from doppler.support.compiled import compiled
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class ProblemArrays(NamedTuple):
+    """A problem as plain arrays.
+
+    A region's transfer takes `move_seconds`; where seconds of transfers are given, the size is
+    their number. The other arrays are those of graph.Regions, and the same edges seen from the
+    consumer: op v reads the regions ``reads[read_ptr[v]:read_ptr[v + 1]]``.
+    """
+
+    op_seconds: FloatArray  # [V, D], inf where the device may not run the op
+    size: FloatArray  # [R]
+    latency_s: FloatArray  # [D, D]
+    seconds_per_size: FloatArray  # [D, D]
+    region_src: IntArray  # [R]
+    region_ptr: IntArray  # [V + 1]
+    consumer_ptr: IntArray  # [R + 1]
+    consumers: IntArray  # [E]
+    read_ptr: IntArray  # [V + 1]
+    reads: IntArray  # [E]
+    region_bytes: FloatArray  # [R]
+    sink_bytes: FloatArray  # [V] output that no op reads, kept to the end
+    input_ptr: IntArray  # [I + 1]
+    input_consumers: IntArray
+    input_bytes: FloatArray  # [I]
+    memory_bytes: FloatArray  # [D]
+    # What few problems have comes last: such arrays are empty (groups: every op for itself).
+    kind_seconds: FloatArray  # [R, K, K] given by kinds of devices; or [0, 0, 0]
+    kind: IntArray  # [D]
+    group: IntArray  # [V] the first op of each op's group, which goes to one device
+    member_ptr: IntArray  # [V + 1] group g: members[member_ptr[g]:member_ptr[g + 1]]; or [0]
+    members: IntArray  # [V], or [0]
+    host: IntArray  # [D] the host of each device; or [0]: all are on one
+    nics: IntArray  # [H] network interfaces of each host, in either direction; or [0]
+
+
+def make_arrays(graph: DataflowGraph, prices: Prices, groups: OpGroups) -> ProblemArrays:
+    """Writable and contiguous copies of all that compiled code reads."""
+    edges, regions, inputs = graph.edges, graph.regions, graph.inputs
+    read_edge_E = np.lexsort((regions.of_edge, edges.dst))
+    return ProblemArrays(
+        op_seconds=np.ascontiguousarray(prices.op_seconds),
+        size=prices.size,
+        latency_s=prices.latency_s,
+        seconds_per_size=np.ascontiguousarray(prices.seconds_per_size),
+        region_src=regions.src.copy(),
+        region_ptr=regions.op_ptr.copy(),
+        consumer_ptr=regions.consumer_ptr.copy(),
+        consumers=regions.consumers.copy(),
+        read_ptr=np.searchsorted(edges.dst[read_edge_E], np.arange(graph.num_ops + 1)),
+        reads=regions.of_edge[read_edge_E],
+        region_bytes=regions.bytes.copy(),
+        sink_bytes=np.where(np.diff(regions.op_ptr) == 0, graph.ops.output_bytes, 0.0),
+        input_ptr=np.cumsum([0, *(len(ops) for ops in inputs.consumers)]).astype(np.int64),
+        input_consumers=np.array(
+            [v for consumers in inputs.consumers for v in consumers], dtype=np.int64
+        ),
+        input_bytes=inputs.bytes.copy(),
+        memory_bytes=prices.memory_bytes,
+        kind_seconds=np.ascontiguousarray(prices.kind_seconds),
+        kind=prices.kind,
+        group=groups.of_op.copy(),
+        member_ptr=groups.ptr.astype(np.int64),
+        members=groups.members.astype(np.int64),
+        host=prices.host,
+        nics=prices.nics,
+    )
+
+
+@compiled
+def move_seconds(p, r, src, dst):
+    """What region r takes from device src to another, without jitter."""
+    return p.latency_s[src, dst] + sized_seconds(p, r, src, dst)
+
+
+@compiled
+def sized_seconds(p, r, src, dst):
+    """The same without the latency of the link."""
+    if len(p.kind_seconds) > 0:
+        return p.kind_seconds[r, p.kind[src], p.kind[dst]]
+    return p.size[r] * p.seconds_per_size[src, dst]
+
+
+@compiled
+def crosses_hosts(p, src, dst):
+    """Whether what moves between two devices occupies network interfaces."""
+    return len(p.host) > 0 and p.host[src] != p.host[dst]
+
+
+def link_seconds(p: ProblemArrays, regions: slice | None = None) -> FloatArray:
+    """Seconds [D, D] of a transfer of mean size; of ``regions`` the seconds [R, D, D] of each."""
+    if regions is None:
+        size = float(p.size.mean()) if len(p.size) else 0.0
+        if len(p.kind_seconds):
+            return p.kind_seconds.mean(axis=0)[np.ix_(p.kind, p.kind)]
+        return p.latency_s + size * p.seconds_per_size
+    if len(p.kind_seconds):
+        return p.kind_seconds[regions][:, p.kind][:, :, p.kind]
+    return p.latency_s + p.size[regions, None, None] * p.seconds_per_size
+
+
+def transposed(p: ProblemArrays) -> ProblemArrays:
+    """The same transfers in the other direction."""
+    return p._replace(
+        latency_s=np.ascontiguousarray(p.latency_s.T),
+        seconds_per_size=np.ascontiguousarray(p.seconds_per_size.T),
+        kind_seconds=np.ascontiguousarray(p.kind_seconds.transpose(0, 2, 1)),
+    )
+
+
+def same_when_swapped(p: ProblemArrays, a: int, b: int) -> bool:
+    """Whether two devices can swap their names without changing the problem."""
+    swapped, between = np.arange(len(p.kind)), ~np.eye(len(p.kind), dtype=bool)
+    swapped[[a, b]] = b, a
+    names = np.ix_(swapped, swapped)
+    return (
+        np.array_equal(p.op_seconds[:, a], p.op_seconds[:, b])
+        and bool(p.memory_bytes[a] == p.memory_bytes[b])
+        and _hosts_alike(p, a, b)
+        and all(
+            np.array_equal(link[between], link[names][between])
+            for link in (p.latency_s, p.seconds_per_size)
+        )
+        and (len(p.kind_seconds) == 0 or _kinds_alike(p, int(p.kind[a]), int(p.kind[b]), names))
+    )
+
+
+def _hosts_alike(p: ProblemArrays, a: int, b: int) -> bool:
+    """One host, or two of a device each."""
+    if len(p.host) == 0 or p.host[a] == p.host[b]:
+        return True
+    num_H = np.bincount(p.host)
+    return bool(num_H[p.host[a]] == num_H[p.host[b]] == 1 and len(set(p.nics[p.host[[a, b]]])) == 1)
+
+
+def _kinds_alike(p: ProblemArrays, a: int, b: int, names: tuple) -> bool:
+    between = ~np.eye(len(p.kind), dtype=bool)
+    return a == b or all(
+        np.array_equal(seconds[between], seconds[names][between])
+        for seconds in p.kind_seconds[:, p.kind][:, :, p.kind]
+    )

@@ -1,0 +1,225 @@
+"""Measured costs: a table of seconds per kernel, device and link that replaces modelled ones.
+
+A file holds the tables of one host, one for every set of devices that was calibrated on it:
+kernels by what they compute, so that workloads share them.
+
+Shape suffix: D devices.
+"""
+
+import fcntl
+import json
+import math
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.graph import KernelSpec
+from doppler.graph.formats import write_atomically
+from doppler.support.errors import InputError
+from doppler.support.files import read_json
+from doppler.support.files.values import (
+    check_version,
+    fault,
+    read_list,
+    read_number,
+    read_object,
+    read_text,
+)
+
+FloatArray = NDArray[np.float64]
+
+_FORMAT, _VERSION = "doppler-costs", 1
+
+# Thirty years: of all ops and transfers of a problem together, so that a schedule can be counted in
+# nanoseconds of 64 bits.
+MAX_SECONDS = 1e9
+
+
+def kernel_key(kernel: KernelSpec) -> str:
+    """What a kernel computes, as text: equal for equal work, however its indices are called."""
+    notation, colon, rest = kernel.expression.partition(":")
+    if "->" in notation:
+        letters = dict.fromkeys(letter for letter in notation if letter.isalpha())
+        renamed = {letter: chr(ord("a") + i) for i, letter in enumerate(letters)}
+        notation = "".join(renamed.get(letter, letter) for letter in notation)
+    tensors = [
+        f"{dtype}[{','.join(map(str, shape))}]"
+        for shape, dtype in zip(
+            (*kernel.operand_shapes, kernel.output_shape),
+            (*kernel.operand_dtypes, kernel.dtype),
+            strict=True,
+        )
+    ]
+    return " ".join([f"{notation}{colon}{rest}", *tensors[:-1], "=>", tensors[-1]])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CostTable:
+    """What was measured on one set of devices; NaN where nothing was.
+
+    devices: their names. kernels: seconds [D] by `kernel_key`, what a device is occupied with an op
+    of that kernel, hand-over included. latency_s, seconds_per_byte: [D, D], of the links, row the
+    sender; the diagonal is unused.
+    """
+
+    devices: tuple[str, ...]
+    kernels: Mapping[str, FloatArray]
+    latency_s: FloatArray = field(repr=False)
+    seconds_per_byte: FloatArray = field(repr=False)
+
+    @classmethod
+    def empty(cls, devices: tuple[str, ...]) -> "CostTable":
+        """Nothing measured yet."""
+        nothing = np.full((len(devices), len(devices)), np.nan)
+        return cls(devices=devices, kernels={}, latency_s=nothing, seconds_per_byte=nothing.copy())
+
+    @property
+    def has_links(self) -> bool:
+        """Whether every link is measured."""
+        between = ~np.eye(len(self.devices), dtype=bool)
+        return bool(np.isfinite((self.latency_s + self.seconds_per_byte)[between]).all())
+
+    def seconds(self, kernel: KernelSpec | None) -> FloatArray:
+        """Seconds of a kernel [D]."""
+        nothing = np.full(len(self.devices), np.nan)
+        return nothing if kernel is None else self.kernels.get(kernel_key(kernel), nothing)
+
+    def updated(self, other: "CostTable") -> "CostTable":
+        """This table with what ``other`` measured, which wins."""
+        assert self.devices == other.devices
+        kernels = dict(self.kernels)
+        for key, seconds_D in other.kernels.items():
+            kernels[key] = _first(seconds_D, kernels.get(key, np.full_like(seconds_D, np.nan)))
+        return CostTable(
+            devices=self.devices,
+            kernels=kernels,
+            latency_s=_first(other.latency_s, self.latency_s),
+            seconds_per_byte=_first(other.seconds_per_byte, self.seconds_per_byte),
+        )
+
+
+def _first(one: FloatArray, other: FloatArray) -> FloatArray:
+    """One, and where it has nothing the other."""
+    return np.where(np.isfinite(one), one, other)
+
+
+def load_costs(path: str | Path, devices: tuple[str, ...]) -> CostTable:
+    """The table of these devices in a file of cost tables; an empty one if it has none.
+
+    Raises:
+        InputError: no such file, or not one of cost tables.
+    """
+    return load_all(path).get(devices, CostTable.empty(devices))
+
+
+def load_all(path: str | Path) -> dict[tuple[str, ...], CostTable]:
+    """The tables of a file by their devices; see `load_costs`."""
+    data = read_json(path)
+    try:
+        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+            raise InputError(f"not a file of cost tables (no 'format': '{_FORMAT}')")
+        check_version(data, _VERSION)
+        read_object(data, "", ("format", "version", "tables"), ("host",))
+        tables = read_list(data["tables"], "tables", _table)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    found = {table.devices: table for table in tables}
+    if len(found) < len(tables):
+        raise InputError(f"{path}: tables: two of the same devices")
+    return found
+
+
+def save_costs(path: str | Path, table: CostTable, *, replace: bool) -> CostTable:
+    """Add a table to a file, atomically; returns what the file then has of these devices.
+
+    replace: whether the new table wins over what the file has. Else costs that runs were built on
+    stay as they are, and what was found or learned on them is found again.
+
+    Raises:
+        InputError: it is there and not one of cost tables, or nothing can be written there.
+    """
+    path = Path(path)
+    with _locked(path):
+        known = load_all(path) if path.exists() else {}
+        old = known.get(table.devices, CostTable.empty(table.devices))
+        known[table.devices] = old.updated(table) if replace else table.updated(old)
+        rendered = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "host": platform.node(),
+            "tables": [_render(one) for one in known.values()],
+        }
+        write_atomically(path, json.dumps(rendered, indent=1) + "\n")
+        return known[table.devices]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep others from replacing the file between reading and writing it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(f".{path.name}.lock").open("w")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _table(value: object, where: str) -> CostTable:
+    row = read_object(value, where, ("devices", "latency_s", "seconds_per_byte", "kernels"))
+    devices = read_list(row["devices"], f"{where}.devices", read_text)
+    if not isinstance(row["kernels"], dict):
+        raise fault(f"{where}.kernels", "an object", row["kernels"])
+    num = len(devices)
+
+    def seconds(value: object, where: str) -> FloatArray:
+        numbers = read_list(value, where, _seconds)
+        if len(numbers) != num:
+            raise InputError(f"{where}: {len(numbers)} numbers for {num} devices")
+        return np.array(numbers, dtype=np.float64)
+
+    def links(key: str) -> FloatArray:
+        rows = read_list(row[key], f"{where}.{key}", seconds)
+        if len(rows) != num:
+            raise InputError(f"{where}.{key}: {len(rows)} rows for {num} devices")
+        return np.array(rows, dtype=np.float64).reshape(num, num)
+
+    return CostTable(
+        devices=devices,
+        kernels={
+            key: seconds(one, f"{where}.kernels[{key!r}]") for key, one in row["kernels"].items()
+        },
+        latency_s=links("latency_s"),
+        seconds_per_byte=links("seconds_per_byte"),
+    )
+
+
+def _seconds(value: object, where: str) -> float:
+    """NaN where nothing was measured."""
+    seconds = math.nan if value is None else read_number(value, where)
+    if seconds < 0 or seconds > MAX_SECONDS:
+        raise InputError(f"{where}: must be from 0 to {MAX_SECONDS:g} s, got {seconds:g}")
+    return seconds
+
+
+def _render(table: CostTable) -> dict[str, Any]:
+    return {
+        "devices": list(table.devices),
+        "latency_s": _numbers(table.latency_s),
+        "seconds_per_byte": _numbers(table.seconds_per_byte),
+        "kernels": {key: _numbers(row) for key, row in sorted(table.kernels.items())},
+    }
+
+
+def _numbers(array: FloatArray) -> list:
+    """Nested lists, null for NaN: JSON has no other word for it."""
+    if array.ndim > 1:
+        return [_numbers(row) for row in array]
+    return [float(value) if np.isfinite(value) else None for value in array]

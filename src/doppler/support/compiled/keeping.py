@@ -1,0 +1,110 @@
+"""Machine code on disk: found again as long as nothing changes that it was compiled from.
+
+The one place that knows numba's own way of keeping code, which is not public. numba looks at the
+file of the function alone, although machine code contains all that the function calls; here every
+file begins with a digest of what it was compiled from (sources.py).
+"""
+
+import hashlib
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import llvmlite
+import numba
+import numpy as np
+
+from doppler.support.compiled.sources import describe, describe_type
+
+try:
+    from numba.core import config
+    from numba.core.caching import CompileResultCacheImpl, NullCache
+    from numba.core.serialize import dumps
+except ImportError as error:
+    raise ImportError(
+        f"numba {numba.__version__} keeps compiled code in a way that doppler does not know"
+    ) from error
+
+_DIGEST_SIZE = hashlib.sha256().digest_size
+_CONFIG: Any = config
+# How any code is compiled, whatever it is.
+_COMPILER = (
+    f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, numpy {np.__version__}, "
+    f"optimised {_CONFIG.OPT}, checked {_CONFIG.BOUNDSCHECK}"
+)
+
+# What this process compiled because it was not kept: a name for each kind of arguments.
+compilations: list[str] = []
+
+
+def keep(dispatcher: Any) -> None:
+    """Let a dispatcher of numba look for its machine code on disk before it compiles.
+
+    The place is that of numba: ``NUMBA_CACHE_DIR``, else ``__pycache__`` beside the source, else
+    the user's folder of caches. Where none can be written to, nothing is kept.
+    """
+    assert isinstance(dispatcher._cache, NullCache), "this numba has its cache elsewhere"
+    dispatcher._cache = _KeptCode(dispatcher)
+
+
+class _KeptCode:
+    """The machine code of one function: a file for each kind of arguments and of processor.
+
+    Its methods are those that a dispatcher of numba calls.
+    """
+
+    def __init__(self, dispatcher: Any) -> None:
+        self._function = dispatcher.py_func
+        self._options = repr(sorted(dispatcher.targetoptions.items()))
+        try:
+            self._numba = CompileResultCacheImpl(dispatcher.py_func)
+        except RuntimeError:  # no place for it
+            self._numba = None
+        self.cache_path = self._numba.locator.get_cache_path() if self._numba else ""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The kept code for arguments of these types, None if there is none that is valid."""
+        if self._numba is None:
+            return None
+        target_context.refresh()
+        try:
+            kept = self._file(sig, target_context.codegen()).read_bytes()
+        except OSError:
+            return None
+        data = kept[2 * _DIGEST_SIZE :]
+        if not kept.startswith(self._stamp(sig) + _digest(data)):
+            return None
+        return self._numba.rebuild(target_context, pickle.loads(data))
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep what has just been compiled, atomically: other processes may do so too."""
+        compilations.append(f"{self._function.__module__}.{self._function.__qualname__}")
+        if self._numba is None or not self._numba.check_cachable(data):
+            return
+        file = self._file(sig, data.codegen)
+        unfinished = file.with_suffix(f".{uuid4().hex}")
+        code = dumps(self._numba.reduce(data))
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_bytes(self._stamp(sig) + _digest(code) + code)
+            os.replace(unfinished, file)
+        except OSError:  # a full disk: then the next process compiles too
+            unfinished.unlink(missing_ok=True)
+
+    def _file(self, sig: Any, codegen: Any) -> Path:
+        kind = f"{[describe_type(t, []) for t in sig]} {self._options} {codegen.magic_tuple()}"
+        name = f"{self._function.__module__}.{self._function.__qualname__}"
+        name = name.replace("<", "").replace(">", "")
+        kind = _digest(kind.encode()).hex()[:16]
+        return Path(self.cache_path) / f"{name}-{kind}.{sys.implementation.cache_tag}.nbc"
+
+    def _stamp(self, sig: Any) -> bytes:
+        """Digest of all that the machine code for these arguments is compiled from."""
+        return _digest(f"{_COMPILER} {self._options} {describe(self._function, sig)}".encode())
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

@@ -1,0 +1,21 @@
+"""Reading files that somebody else may have written: every failure is one line, nothing runs."""
+
+from doppler.support.files.reading import (
+    LIMIT_VARIABLE,
+    check_size,
+    parse_json,
+    read_bytes,
+    read_json,
+    read_text,
+)
+from doppler.support.files.yaml_format import read_yaml
+
+__all__ = [
+    "LIMIT_VARIABLE",
+    "check_size",
+    "parse_json",
+    "read_bytes",
+    "read_json",
+    "read_text",
+    "read_yaml",
+]

@@ -1,0 +1,84 @@
+"""Objects that a YAML file describes as conf/ does: ``_target_``, and what it is called with.
+
+In a file that somebody else may have written, a target is a name to look up, not one to import.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from doppler.support.errors import InputError
+from doppler.support.files.values import unknown_key
+from doppler.support.files.yaml_format import read_yaml
+
+TARGET = "_target_"
+
+
+def build_described(
+    path: str | Path, what: str, makers: Mapping[str, Callable[..., Any]], *, trust: bool = False
+) -> Any:
+    """Call what a file names, with what the file says.
+
+    Args:
+        path: of the file.
+        what: it should describe, for errors.
+        makers: what it may name, by its dotted name; these take plain data.
+        trust: it may name any class or function that can be imported, at any depth, and interpolate
+            values: it may execute code.
+
+    Raises:
+        InputError: names the file, and the target or the key at fault.
+    """
+    described = read_yaml(path)
+    if not isinstance(described, dict) or TARGET not in described:
+        raise InputError(f"{path}: describes no {what}: it has no {TARGET}")
+    target = str(described[TARGET])
+    if trust and target not in makers:
+        return _instantiate(path, described)
+    if target not in makers:
+        raise InputError(
+            f"{path}: {TARGET}: {target[:60]!r} is not one of {', '.join(makers)}; anything "
+            "else may execute code, and needs --trust (trust=True)"
+        )
+    arguments = {key: value for key, value in described.items() if key != TARGET}
+    _check_plain(path, arguments)
+    make = makers[target]
+    parameters = inspect.signature(make).parameters
+    for key in arguments:
+        if key not in parameters:
+            raise InputError(f"{path}: {unknown_key('', key, parameters)}")
+    for name, parameter in parameters.items():
+        if parameter.default is inspect.Parameter.empty and name not in arguments:
+            raise InputError(f"{path}: {name!r} is missing")
+    try:
+        return make(**arguments)
+    except (InputError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
+
+
+def _check_plain(path: str | Path, value: Any, where: str = "") -> None:
+    """Refuse what a configuration would do more with than take as it is."""
+    if isinstance(value, str) and "${" in value:
+        raise InputError(f"{path}: {where}: {value[:40]!r}: values to be filled in need --trust")
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if str(key).startswith("_") and str(key).endswith("_"):
+                raise InputError(f"{path}: {where}{'.' if where else ''}{key}: needs --trust")
+            _check_plain(path, one, f"{where}{'.' if where else ''}{key}")
+    if isinstance(value, list):
+        for i, one in enumerate(value):
+            _check_plain(path, one, f"{where}[{i}]")
+
+
+def _instantiate(path: str | Path, described: dict[str, Any]) -> Any:
+    from hydra.errors import HydraException
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return instantiate(OmegaConf.create(described))
+    except (HydraException, OmegaConfBaseException) as error:
+        cause = error.__cause__ if isinstance(error.__cause__, InputError) else error
+        raise InputError(f"{path}: {str(cause).splitlines()[0]}") from None

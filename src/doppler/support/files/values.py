@@ -1,0 +1,166 @@
+"""Values and tables of a file, read with errors that say where in the file.
+
+Every function takes the value found, and where: ``ops[3].kernel``.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from doppler.support.errors import InputError
+
+Value = TypeVar("Value")
+
+
+def fault(where: str, expected: str, found: object) -> InputError:
+    """What to raise where something else is found."""
+    shown = repr(found)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return InputError(f"{where}: expected {expected}, found {shown}")
+
+
+def unknown_key(where: str, key: object, known: Iterable[str]) -> InputError:
+    """What to raise where a key is none of the known ones; the nearest of these is named."""
+    names = list(known)
+    nearest = difflib.get_close_matches(str(key), names, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose from {', '.join(names)}"
+    shown = str(key) if str(key).isidentifier() else repr(key)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return InputError(f"{where}{'.' if where else ''}{shown}: no such key, {hint}")
+
+
+def read_number(value: object, where: str) -> float:
+    """A finite number, as float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise fault(where, "a number", value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InputError(f"{where}: the number is too large") from None
+    if not math.isfinite(number):
+        raise fault(where, "a finite number", value)
+    return number
+
+
+def read_integer(value: object, where: str) -> int:
+    """An integer of at most 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise fault(where, "an integer", value)
+    if abs(value) >= 2**63:
+        raise InputError(f"{where}: the integer is too large")
+    return value
+
+
+def read_flag(value: object, where: str) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise fault(where, "true or false", value)
+    return value
+
+
+def read_text(value: object, where: str) -> str:
+    """A string."""
+    if not isinstance(value, str):
+        raise fault(where, "text", value)
+    return value
+
+
+def read_integers(value: object, where: str) -> tuple[int, ...]:
+    """A list of integers."""
+    if not isinstance(value, list):
+        raise fault(where, "a list of integers", value)
+    return tuple(read_integer(one, where) for one in value)
+
+
+def read_shape(value: object, where: str) -> tuple[int, ...]:
+    """A list of sizes, none negative."""
+    shape = read_integers(value, where)
+    if any(size < 0 for size in shape):
+        raise fault(where, "sizes that are not negative", value)
+    return shape
+
+
+def read_list(value: object, where: str, read: Callable[[Any, str], Value]) -> tuple[Value, ...]:
+    """A list of what ``read(element, where it is)`` makes of its elements."""
+    if not isinstance(value, list):
+        raise fault(where, "a list", value)
+    return tuple(read(one, f"{where}[{i}]") for i, one in enumerate(value))
+
+
+def read_object(
+    value: object, where: str, required: Iterable[str], optional: Iterable[str] = ()
+) -> dict[str, Any]:
+    """An object that has the required keys, and no others but the optional ones."""
+    if not isinstance(value, dict):
+        raise fault(where or "the file", "an object", value)
+    known = [*required, *optional]
+    for key in value:
+        if key not in known:
+            raise unknown_key(where, key, known)
+    for key in required:
+        if key not in value:
+            raise InputError(f"{where}{': ' if where else ''}{key!r} is missing")
+    return value
+
+
+def check_version(data: Mapping[str, Any], *known: int, default: int | None = None) -> int:
+    """The version of a file; another one than those that are read is refused.
+
+    default: of files that say none; without, they have to.
+    """
+    version = data.get("version", default)
+    if type(version) is not int or version not in known:
+        choices = " and ".join(map(str, known))
+        raise InputError(f"version {version!r}, this program reads {choices}")
+    return version
+
+
+class Table:
+    """Rows of one list of the file, read column by column with errors that name the row.
+
+    columns: the keys that rows may have.
+    """
+
+    def __init__(self, data: Mapping[str, Any], key: str, columns: Iterable[str]) -> None:
+        self.key = key
+        self.rows = data.get(key, [])
+        if not isinstance(self.rows, list) or not all(isinstance(row, dict) for row in self.rows):
+            raise InputError(f"{key!r} must be a list of objects")
+        known = set(columns)
+        for i, row in enumerate(self.rows):
+            if not row.keys() <= known:
+                wrong = next(name for name in row if name not in known)
+                raise unknown_key(f"{key}[{i}]", wrong, columns)
+
+    def has(self, column: str) -> bool:
+        return any(column in row for row in self.rows)
+
+    def values(
+        self, column: str, read: Callable[[Any, str], Value], default: object = None
+    ) -> list[Value]:
+        """What ``read(entry, where it is)`` makes of each row's entry, or of the default."""
+        return [
+            read(row.get(column, default), f"{self.key}[{i}].{column}")
+            for i, row in enumerate(self.rows)
+        ]
+
+    def numbers(self, column: str, default: float | None = None) -> list[float]:
+        return self.values(column, read_number, default)
+
+    def integers(self, column: str, default: int | None = None) -> list[int]:
+        return self.values(column, read_integer, default)
+
+    def texts(self, column: str, default: Callable[[int], str]) -> list[str]:
+        """A column of text; ``default(i)`` where row i has none."""
+        return [
+            read_text(row.get(column, default(i)), f"{self.key}[{i}].{column}")
+            for i, row in enumerate(self.rows)
+        ]
+
+    def blocks(self) -> list[int]:
+        """The column ``block``; rows that have none are numbered."""
+        return [
+            read_integer(row.get("block", i), f"{self.key}[{i}].block")
+            for i, row in enumerate(self.rows)
+        ]

@@ -1,0 +1,140 @@
+"""system=executor, executor=hosts and executor=emulated in runs, and what is left when they die."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from doppler.report.rows import read_results
+from doppler.support.errors import InputError
+
+PROJECT = Path(__file__).resolve().parents[3]
+HOSTS = ("executor=hosts", "executor.agents=2", "cluster=host", "cluster.num_devices=4")
+EVALUATE = ("stage=evaluate", "system=executor", *HOSTS, "budget.evaluations=5")
+
+
+def only(paths) -> Path:
+    (path,) = paths
+    return path
+
+
+def test_placements_are_evaluated_by_agents(run, tmp_path):
+    summary, text = run(*EVALUATE, "baseline=[round_robin,critical_path]", "+executor.verify=true")
+    assert (summary["system"], summary["system_kind"]) == ("hosts", "measured")
+    assert "executor: hosts" in text and "workload.preset: small" in text
+    directory = only(tmp_path.glob("evaluate/chainmm/host/baselines/seed=0-*"))
+    agents = json.loads((directory / "agents.json").read_text())
+    assert [one["rank"] for one in agents] == [0, 1]
+    assert all(set(one) == {"rank", "host", "pid"} for one in agents)
+    assert len({one["pid"] for one in agents} | {os.getpid()}) == 3
+    rows = read_results(directory / "results.csv")
+    assert [row.system_kind for row in rows] == ["measured"] * 2
+    assert rows[0].makespan_s == summary["makespan_s"] <= rows[1].makespan_s
+    (ratio,) = summary["paired"].values()
+    assert ratio[0] <= 1.0 and summary["repeats"] > 1
+    _, again = run(*EVALUATE, "baseline=[round_robin,critical_path]", "+executor.verify=true")
+    assert "finished already" in again
+
+
+def test_what_stage_two_searches_on_is_chosen(run, tmp_path):
+    few = ("budget.imitation_episodes=8", "budget.evaluations=200", "baseline=[round_robin]")
+    emulated = ("system=executor", "executor=emulated", "executor.time_scale=1e-3")
+    machine = ("cluster=dgx_h100x16", "workload=synthetic", "workload.num_ops=30")
+    summary, _ = run(*emulated, *machine, *few)
+    assert summary["system"] == "emulated" and summary["evaluations"] <= 200
+    directory = only(tmp_path.glob("pipeline/*/dgx_h100x16/doppler/seed=0-*"))
+    assert len(json.loads((directory / "agents.json").read_text())) == 2
+    simulated, _ = run(*machine, *few)
+    assert simulated["system"] == "work_conserving"
+    directories = tmp_path.glob("pipeline/*/dgx_h100x16/doppler/seed=0-*")
+    assert len(list(directories)) == 2, "simulated and executed ones are apart"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("executor.agents=5", "executor.agents: 5, but cluster 'host' has 4 devices"),
+        ("executor.launcher=torchrun", "executor.launcher: torchrun has not started this process"),
+    ],
+)
+def test_what_agents_cannot_do_is_refused_before_anything_is_removed(
+    run, tmp_path, override, message
+):
+    with pytest.raises(InputError) as error:
+        run(*EVALUATE, "baseline=[round_robin]", override)
+    assert str(error.value) == message
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_agents(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node", "2", PROJECT / "src/run.py", *EVALUATE]
+    small = ("baseline=[round_robin]", "workload.params.n=64", "executor.launcher=torchrun")
+    done = subprocess.run(
+        [*command, *small, f"output_dir={tmp_path}"], cwd=PROJECT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    agents = json.loads(only(tmp_path.rglob("agents.json")).read_text())
+    assert [one["rank"] for one in agents] == [0, 1]
+    assert only(tmp_path.rglob("summary.json"))
+    assert gone(one["pid"] for one in agents)
+
+
+def test_a_run_that_says_nothing_of_systems_is_named_as_before_there_were_any(configure):
+    assert "executes" not in configure() and "system" not in configure()
+    assert configure("system=executor").executes
+
+
+def started(tmp_path, *overrides):
+    """A run that goes on for long, and its agents."""
+    command = [sys.executable, PROJECT / "src/run.py", *EVALUATE[:-1], "workload.params.n=64"]
+    process = subprocess.Popen(
+        [*command, "baseline=[critical_path]", *overrides, f"output_dir={tmp_path}"],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until_s = time.monotonic() + 120
+    while not (found := list(tmp_path.rglob("agents.json"))):
+        assert time.monotonic() < until_s and process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    time.sleep(1.0)
+    return process, [one["pid"] for one in json.loads(found[0].read_text())]
+
+
+def gone(pids) -> bool:
+    """Whether all of them end."""
+    until_s = time.monotonic() + 20
+    left = set(pids)
+    while left and time.monotonic() < until_s:
+        left = {pid for pid in left if Path(f"/proc/{pid}").exists()}
+        time.sleep(0.05)
+    return not left
+
+
+def test_a_run_ends_in_one_line_when_an_agent_is_killed(tmp_path):
+    process, pids = started(tmp_path)
+    os.kill(pids[1], signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.count("\n") == 1 and "Traceback" not in err
+    assert err.startswith("error: host 1 (") and "was ended by SIGKILL at op " in err
+    assert gone(pids)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_no_agent_is_left_when_a_run_is_ended(tmp_path, number):
+    process, pids = started(tmp_path)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == (143 if number == signal.SIGTERM else -signal.SIGKILL)
+    assert gone(pids)
