@@ -36,8 +36,8 @@ from doppler.policies import Policy
 from doppler.precompile import warm_up
 from doppler.problem import Problem
 from doppler.search import (
-    BestSoFar,
     Budget,
+    Evaluator,
     load_policy,
     policy_steps,
     search,
@@ -110,7 +110,7 @@ def searched(method: str, problem: Problem, budget: Budget, seed: int, policy: P
             )
             makespan_s, evaluations = placed.makespan_s, placed.evaluations
         else:
-            best = BestSoFar(session=session, confirmations=0, seed=seed)
+            best = Evaluator(session=session, confirmations=0, seed=seed)
             if method == POLICY:
                 view = make_view(problem)
                 steps = policy_steps(search_settings(), policy, view)

@@ -33,8 +33,8 @@ from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED
 from doppler.problem import Problem
 from doppler.search import (
-    BestSoFar,
     Budget,
+    Evaluator,
     GreedyEpisode,
     SearchStep,
     estimates_step,
@@ -88,7 +88,7 @@ def heuristics_s(problem: Problem) -> float:
 def searched(steps: Sequence[SearchStep], problem: Problem) -> float:
     """The makespan of one execution."""
     with WorkConserving().open(problem) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         search(steps, best, Budget(evaluations=1), np.random.default_rng(0))
     return best.seconds
 

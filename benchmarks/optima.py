@@ -31,8 +31,8 @@ from doppler.graph.formats import graph_files
 from doppler.graph.optima import Optimum, known_optima
 from doppler.problem import Problem, build
 from doppler.search import (
-    BestSoFar,
     Budget,
+    Evaluator,
     estimates_step,
     load_policy,
     policy_steps,
@@ -108,7 +108,7 @@ def _policy() -> Any:
 def found_s(method: str, problem: Problem, system: WorkConserving, budget: Budget) -> float:
     """The makespan that a method finds within a budget."""
     with system.open(problem) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         search(steps(method, problem, budget), best, budget, np.random.default_rng(0))
     return best.seconds
 

@@ -50,7 +50,7 @@ class Variant:
 WHOLE = "the whole policy"
 VARIANTS = {
     WHOLE: Variant(),
-    "no list scheduler in the logits": Variant(policy={"experts": False}),
+    "no list scheduler in the logits": Variant(policy={"scheduler": False}),
     "published features alone, no list scheduler": Variant(policy={"look_ahead": False}),
     "SEL alone is learned": Variant(policy={"plc": "earliest_start"}),
     "PLC alone is learned": Variant(policy={"sel": "b_level"}),

@@ -23,7 +23,7 @@ from doppler.extensions.formats.profiled_format import machine_of
 from doppler.graph import load_graph
 from doppler.graph.formats import graph_files
 from doppler.problem import Problem, build
-from doppler.search import BestSoFar, Budget, search
+from doppler.search import Budget, Evaluator, search
 from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
 
@@ -42,7 +42,7 @@ def mean_s(method: str, problem: Problem, evaluations: int, seeds: int) -> float
     found, budget = [], Budget(evaluations=evaluations)
     for seed in range(seeds):
         with WorkConserving(contention="none").open(problem) as session:
-            best = BestSoFar(session=session, confirmations=0, seed=seed)
+            best = Evaluator(session=session, confirmations=0, seed=seed)
             search(steps(method, problem, budget), best, budget, np.random.default_rng(seed))
         found.append(best.seconds if best.placement is not None else np.inf)
     return float(np.mean(found))

@@ -35,7 +35,7 @@ from doppler.cluster import preset
 from doppler.env import make_view
 from doppler.graph.synthetic import FAMILIES, synthetic
 from doppler.problem import Problem, build
-from doppler.search import BestSoFar, GreedyEpisode, load_policy
+from doppler.search import Evaluator, GreedyEpisode, load_policy
 from doppler.simulator import WorkConserving
 
 REPETITIONS, SEED, RATIO, CLUSTER = 3, 21, 0.5, "h100x8"
@@ -68,7 +68,7 @@ def placed(problem: Problem) -> tuple[float, float]:
     policy = load_policy()
     with WorkConserving().open(problem) as session:
         begin_s = time.process_time()
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         step = GreedyEpisode.of(policy, make_view(problem))
         step.search(best, 1, np.random.default_rng(0))
         return best.seconds, time.process_time() - begin_s

@@ -36,9 +36,9 @@ from doppler.experiment.problem_set import problems_of  # noqa: E402
 from doppler.policies import DualPolicy  # noqa: E402
 from doppler.policies.weights import PRETRAINED, load_policy_weights  # noqa: E402
 from doppler.search import (  # noqa: E402
-    BestSoFar,
     Budget,
     Combined,
+    Evaluator,
     SearchStep,
     estimates_step,
     policy_steps,
@@ -130,7 +130,7 @@ def search_with(
 ) -> None:
     """The steps of stage=inference, timed."""
     names = iter((GREEDY, "policy, 65 on estimates", "policy, 65, then annealing with 935"))
-    best, begin = BestSoFar(session=session, confirmations=0, seed=0), time.process_time()
+    best, begin = Evaluator(session=session, confirmations=0, seed=0), time.process_time()
 
     def note(step: SearchStep) -> None:
         nonlocal begin
@@ -143,7 +143,7 @@ def search_with(
 
 def at_once(policy: DualPolicy, cfg: DictConfig, session: Session, seed: int) -> float:
     """Of one execution, searched on estimates."""
-    best = BestSoFar(session=session, confirmations=0, seed=0)
+    best = Evaluator(session=session, confirmations=0, seed=0)
     estimates = estimates_step(cfg.search, policy, make_view(session.problem))
     search([estimates], best, Budget(evaluations=1), np.random.default_rng(seed))
     return best.seconds

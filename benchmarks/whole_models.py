@@ -35,7 +35,7 @@ from doppler.einsum.differentiation import training_program
 from doppler.einsum.program import Splits
 from doppler.env import make_view
 from doppler.problem import Placement, Problem, build
-from doppler.search import BestSoFar, GreedyEpisode, load_policy
+from doppler.search import Evaluator, GreedyEpisode, load_policy
 from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
 
@@ -153,7 +153,7 @@ def searched(
         many[f"HEFT, {ways} ways to use hosts"] = HEFT(evaluations=ways)
     with WorkConserving().open(problem) as session:
         if "policy" not in skip:
-            best = BestSoFar(session=session, confirmations=0, seed=0)
+            best = Evaluator(session=session, confirmations=0, seed=0)
             step = GreedyEpisode.of(load_policy(), make_view(problem))
             begin_s = time.perf_counter()
             step.search(best, 1, np.random.default_rng(0))

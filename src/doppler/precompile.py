@@ -29,12 +29,12 @@ from doppler.baselines import (
     lower_bound,
 )
 from doppler.cluster import preset
-from doppler.env import View, advice, make_view, mergings
+from doppler.env import ProblemView, advice, make_view, mergings
 from doppler.graph import synthetic
 from doppler.hooks import contributed
 from doppler.policies import DualPolicy, PaperPolicy, Policy, StepwiseDualPolicy
 from doppler.problem import Placement, Problem, build
-from doppler.search import AnnealEstimates, Combined, SearchStep
+from doppler.search import AnnealOnEstimates, Combined, SearchStep
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.support.compiled import compilations
 from doppler.support.errors import InputError
@@ -108,7 +108,7 @@ def _parts() -> dict[str, Callable[[], None]]:
     ]
     dual, stepwise = DualPolicy(**_HEADS), StepwiseDualPolicy(hidden=4, rounds=1, **_HEADS)
     plain, measured = simulators[0], cast(Any, _Measured())
-    estimates = AnnealEstimates(drafts=[Clustering(evaluations=1)])
+    estimates = AnnealOnEstimates(drafts=[Clustering(evaluations=1)])
     added = chain(*contributed("steps_to_compile"))
     return {
         **{f"simulator {each.name}": partial(warm_up, each) for each in simulators},
@@ -161,7 +161,7 @@ def _with_few_evaluations(baseline: Any) -> Any:
     return replace(baseline, **fewer)
 
 
-def _learn(policy: Policy, view: View, rng: np.random.Generator) -> None:
+def _learn(policy: Policy, view: ProblemView, rng: np.random.Generator) -> None:
     """Episodes, the same decisions followed, and a gradient of them."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more would wait for each other longer than they work

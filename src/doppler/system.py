@@ -35,7 +35,7 @@ class Measurement:
         """What an optimiser minimises [B]: the mean over repeats, inf where infeasible."""
         return np.where(self.feasible, self.seconds.mean(axis=1), np.inf)
 
-    def lack(self, memory_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+    def memory_shortfall(self, memory_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
         """How far each placement is from fitting [B]: the sum of what its peaks lack, as shares.
 
         memory_bytes: [D]. 0 where all fits, and where nothing is known of peaks.

@@ -25,11 +25,11 @@ from doppler.extensions.large import AtOnce
 from doppler.graph import load_graph, synthetic
 from doppler.problem import Placement, build
 from doppler.search import (
-    AnnealEstimates,
     AnnealFromBest,
-    BestSoFar,
+    AnnealOnEstimates,
     Budget,
     Episodes,
+    Evaluator,
     GreedyEpisode,
     InParts,
     KeepToHosts,
@@ -196,7 +196,7 @@ def test_steps_of_ones_own(placed):
 def test_steps_of_a_policy_are_for_the_problem_that_they_have_seen(placed):
     view, policy = make_view(placed.problem), load_policy()
     greedy = GreedyEpisode(policy=policy, views=[view])
-    estimates = AnnealEstimates(drafts=[Episodes(policy=policy, view=view)])
+    estimates = AnnealOnEstimates(drafts=[Episodes(policy=policy, view=view)])
     for step in (greedy, estimates):
         options = {"method": [InParts(steps=[step])], "evaluations": 2}
         found = doppler.place(placed.problem.graph, cluster="p100x4", **options)
@@ -455,7 +455,7 @@ def test_large_graphs_begin_with_what_the_policy_places_at_once(monkeypatch):
     graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
     problem = build(graph, preset(name="p100x4"))
     with WorkConserving().open(problem) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         step = GreedyEpisode(policy=load_policy(), views=mergings(make_view(problem)))
         step.search(best, 1, np.random.default_rng(0))
     placed = doppler.place(graph, cluster="p100x4", evaluations=1)

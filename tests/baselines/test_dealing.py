@@ -14,7 +14,7 @@ from doppler.cluster import preset
 from doppler.graph import DataflowGraph, synthetic
 from doppler.graph.dataflow import Edges, Inputs, Ops
 from doppler.problem import Problem, build
-from doppler.search import BestSoFar, Budget, DealBlocks, steps_of
+from doppler.search import Budget, DealBlocks, Evaluator, steps_of
 from doppler.simulator import WorkConserving
 
 PARTS, LAYERS = 4, 6
@@ -126,7 +126,7 @@ def test_only_graphs_of_split_nodes_have_blocks(monkeypatch):
         assert isinstance(steps[0], DealBlocks)
     placed = doppler.place(problem.graph, cluster=problem.cluster, evaluations=1)
     with WorkConserving().open(problem) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         DealBlocks().search(best, 9, np.random.default_rng(0))
     assert best.evaluations == placed.evaluations == 1
     assert placed.makespan_s == best.seconds

@@ -24,7 +24,7 @@ from doppler.baselines.bounds import lower_bounds
 from doppler.env import make_view
 from doppler.policies import DualPolicy
 from doppler.problem import Problem
-from doppler.search import BestSoFar, Budget, policy_steps, search, search_settings, steps_of
+from doppler.search import Budget, Evaluator, policy_steps, search, search_settings, steps_of
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.trace.checks import check
 
@@ -135,7 +135,7 @@ def test_every_step_of_a_search_keeps_to_the_rules(confirmations):
         ]
         for steps in lists:
             with WorkConserving(noise=0.05).open(problem) as session:
-                best = BestSoFar(session=session, confirmations=confirmations, seed=seed)
+                best = Evaluator(session=session, confirmations=confirmations, seed=seed)
                 search(steps, best, budget, np.random.default_rng(seed))
                 if best.placement is not None:
                     assert is_legal(problem, best.placement.device)

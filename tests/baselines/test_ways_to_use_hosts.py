@@ -15,8 +15,8 @@ from doppler.graph import synthetic
 from doppler.problem import Problem, build, topological_priority
 from doppler.search import (
     AnnealFromBest,
-    BestSoFar,
     Combined,
+    Evaluator,
     GreedyEpisode,
     KeepToHosts,
     load_policy,
@@ -195,7 +195,7 @@ def test_a_policy_places_for_each_way_to_use_hosts():
 
     def found_s(step: GreedyEpisode) -> float:
         with WorkConserving().open(problem) as session:
-            best = BestSoFar(session=session, confirmations=0, seed=0)
+            best = Evaluator(session=session, confirmations=0, seed=0)
             step.search(best, 1, np.random.default_rng(0))
             assert best.evaluations == session.evaluations == 1
         return best.seconds

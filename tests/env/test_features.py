@@ -25,7 +25,7 @@ from doppler.env import (
 from doppler.env import features as features_module
 from doppler.env import view as view_module
 from doppler.env.features import DEVICE
-from doppler.env.view import DIFFUSIONS, device_classes
+from doppler.env.problem_view import DIFFUSIONS, device_classes
 from doppler.graph import DataflowGraph
 from doppler.policies import Decisions, DualPolicy
 from doppler.problem import Problem, build

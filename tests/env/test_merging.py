@@ -147,7 +147,9 @@ def test_of_many_ops_none_waits_for_one_of_a_longer_path(monkeypatch):
     policy, view, dear = make_policy(), view_of(0.1), view_of(10.0)
     with torch.no_grad():
         policy.sel_out.weight.zero_()
-        policy.sel_experts.copy_(torch.tensor([-1.0, -50.0]))  # what can start, and b_level
+        policy.sel_scheduler_weights.copy_(
+            torch.tensor([-1.0, -50.0])
+        )  # what can start, and b_level
 
     def order(seen):
         return policy.rollout(seen, 1, 0.0, generator()).op[0].tolist()

@@ -12,7 +12,7 @@ from doppler.executor.pace import Pace
 from doppler.graph import synthetic
 from doppler.precompile import _ToldSession
 from doppler.problem import Placement, Problem, build
-from doppler.search import AnnealEstimates, AnnealFromBest, BestSoFar
+from doppler.search import AnnealFromBest, AnnealOnEstimates, Evaluator
 from doppler.search.exchanging import exchanges
 from doppler.simulator import WorkConserving
 
@@ -67,9 +67,9 @@ def test_a_search_learns_from_its_executions_which_devices_are_slow():
                 told = SlowedSession(session, true if name == "knowing" else believed)
                 if name == "believing":
                     told.as_executed = lambda problem=believed: problem
-                best = BestSoFar(session=told, confirmations=0, seed=0)
+                best = Evaluator(session=told, confirmations=0, seed=0)
                 drafts = [Clustering(evaluations=1), QueuedETF(evaluations=1)]
-                step = AnnealEstimates(drafts=drafts, steps=8000)
+                step = AnnealOnEstimates(drafts=drafts, steps=8000)
                 step.search(best, 4, np.random.default_rng(seed))
                 assert best.placement is not None
                 assert best.placement.problem_hash == told.problem.hash
@@ -86,7 +86,7 @@ def test_what_is_on_a_slow_host_is_tried_on_another():
     believed = build(graph, preset(name="dgx_h100x16", num_devices=4, hosts=2))
     device_V = np.arange(40) % 2
     with WorkConserving().open(slowed(believed, [3.0, 3.0, 1.0, 1.0])) as session:
-        best = BestSoFar(session=SlowedSession(session, believed), confirmations=0, seed=0)
+        best = Evaluator(session=SlowedSession(session, believed), confirmations=0, seed=0)
         first = best.confirm(Placement.make(believed, device_V))
         AnnealFromBest(hot=0.02, cold=1e-4).search(best, 1, np.random.default_rng(0))
         assert best.seconds < 0.5 * first
@@ -100,7 +100,7 @@ def test_annealing_is_simulated_where_a_real_system_notes_what_ops_take(notes_ti
     with WorkConserving().open(problem) as session:
         told = SlowedSession(session, problem) if notes_times else _ToldSession(session)
         for name, one in (("real", told), ("simulated", session)):
-            best = BestSoFar(session=one, confirmations=0, seed=0)
+            best = Evaluator(session=one, confirmations=0, seed=0)
             best.confirm(random_placement(problem, 0))
             AnnealFromBest(hot=0.02, cold=1e-4).search(best, 8, np.random.default_rng(0))
             assert best.evaluations == 9
@@ -116,7 +116,7 @@ def test_the_last_executions_that_confirm_one_placement_are_used():
     with WorkConserving(noise=0.01).open(problem) as session:
         for executions, used in ((3, 0), (4, 4), (7, 4), (8, 8)):
             told = SlowedSession(session, problem)
-            best = BestSoFar(session=told, confirmations=4, seed=0)
+            best = Evaluator(session=told, confirmations=4, seed=0)
             first = best.confirm(random_placement(problem, 0))
             AnnealFromBest(hot=0.02, cold=1e-4).search(best, executions, np.random.default_rng(0))
             assert best.evaluations == 4 + used

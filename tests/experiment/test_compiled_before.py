@@ -7,7 +7,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from doppler.experiment.learning import searches_of
-from doppler.search import AnnealEstimates, Combined, search_settings
+from doppler.search import AnnealOnEstimates, Combined, search_settings
 from doppler.simulator import WorkConserving
 
 
@@ -17,6 +17,6 @@ def test_all_kinds_of_drafts_are_compiled_before_the_clock_starts():
     run: Any = SimpleNamespace(spec=spec)
     (combined,) = [one for one in searches_of(run) if isinstance(one, Combined)]
     (step,) = combined.steps
-    assert isinstance(step, AnnealEstimates)
+    assert isinstance(step, AnnealOnEstimates)
     kinds = [type(one) for one in instantiate(settings.drafts, _convert_="all")]
     assert [type(one) for one in step.drafts] == kinds != []

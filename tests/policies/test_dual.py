@@ -12,7 +12,7 @@ from problems import cluster_of, graph_of, hosted_problem, random_problem
 from scipy.stats import chi2
 
 from doppler.env import make_view, merged
-from doppler.env.experts import SEL_BEGINNING
+from doppler.env.scheduler_terms import SEL_INITIAL_WEIGHTS
 from doppler.policies import Decisions, DualPolicy
 from doppler.policies.dual_rollout import MOST_CANDIDATES
 from doppler.problem import build
@@ -109,7 +109,7 @@ def test_log_probabilities_of_all_episodes_of_a_tiny_problem_sum_to_one():
 
 def test_entropy_is_that_of_the_distributions_along_the_episode():
     problem = build(graph_of([1, 1]), cluster_of([1.0, 2.0]))
-    policy = make_policy(sharpness=0.0, experts=False)  # both heads even
+    policy = make_policy(sharpness=0.0, scheduler=False)  # both heads even
     decisions = policy.rollout(make_view(problem), 3, None, generator())
     log_prob_B, entropy_B = policy.log_prob(make_view(problem), decisions)
     # Two candidates then one, two devices each time.
@@ -477,13 +477,13 @@ def test_with_nothing_learned_the_policy_is_a_list_scheduler_behind_queues():
             }
             first = min(start_of.values())
             expected = [(start_of[int(u)] - first) / mean_s for u in record.candidate_op[0, rows]]
-            found = record.candidate_experts[0, rows, 0]
+            found = record.candidate_terms[0, rows, 0]
             np.testing.assert_allclose(found, np.minimum(expected, 100), rtol=1e-5, atol=1e-5)
             ends = {on: queues.start_s(v, on)[0] + problem.arrays.op_seconds[v, on] for on in able}
             assert ends[d] <= min(ends.values()) + 1e-9 * problem.scale_s
             late = {on: (end - min(ends.values())) / mean_s for on, end in ends.items()}
             for on in np.flatnonzero(record.device_mask[0, t]).tolist():
-                assert record.device_experts[0, t, on, 0] == pytest.approx(
+                assert record.device_terms[0, t, on, 0] == pytest.approx(
                     min(late[on], 100), rel=1e-5, abs=1e-5
                 )
             queues.place(v, d)
@@ -496,19 +496,21 @@ def test_what_experts_count_is_replayed(merge):
         view = merged(view, least_weight_s=0.0, cap_s=view.problem.scale_s / 3)
     policy = make_policy(sharpness=5.0)
     with torch.no_grad():
-        policy.plc_experts[1] = 0.7
+        policy.plc_scheduler_weights[1] = 0.7
     decisions = policy.rollout(view, 8, None, generator())
     np.testing.assert_allclose(replayed(policy, view, decisions), decisions.log_prob, atol=1e-3)
-    without = make_policy(sharpness=5.0, experts=False)
+    without = make_policy(sharpness=5.0, scheduler=False)
     assert np.abs(replayed(without, view, decisions) - decisions.log_prob).min() > 1.0
 
 
 def test_the_surer_experts_are_the_nearer_are_episodes_to_the_greedy_one():
     view, near = make_view(random_problem(4, num_ops=25, num_devices=4, costs="distinct")), []
-    for sureness in (1.0, 10.0):
-        policy = make_policy(sureness=sureness)
+    for scheduler_scale in (1.0, 10.0):
+        policy = make_policy(scheduler_scale=scheduler_scale)
         np.testing.assert_allclose(
-            policy.sel_experts.detach(), sureness * np.array(SEL_BEGINNING), rtol=1e-6
+            policy.sel_scheduler_weights.detach(),
+            scheduler_scale * np.array(SEL_INITIAL_WEIGHTS),
+            rtol=1e-6,
         )
         greedy, drawn = (policy.rollout(view, *how, generator()) for how in ((1, 0.0), (64, None)))
         near.append((drawn.op == greedy.op).mean())
@@ -516,9 +518,9 @@ def test_the_surer_experts_are_the_nearer_are_episodes_to_the_greedy_one():
 
 
 def test_experts_are_left_out_where_the_ablation_says_so():
-    for changes in ({"experts": False}, {"look_ahead": False}):
+    for changes in ({"scheduler": False}, {"look_ahead": False}):
         policy = make_policy(**changes)
-        for known in (policy.sel_experts, policy.plc_experts):
+        for known in (policy.sel_scheduler_weights, policy.plc_scheduler_weights):
             assert not known.requires_grad and not known.any()
     half = make_policy(sel="b_level")
-    assert not half.sel_experts.requires_grad and half.plc_experts.requires_grad
+    assert not half.sel_scheduler_terms.requires_grad and half.plc_scheduler_terms.requires_grad

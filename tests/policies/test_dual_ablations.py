@@ -11,7 +11,7 @@ from problems import cluster_of, graph_of, problem_without_ties, random_problem
 
 from doppler.baselines import CriticalPath
 from doppler.baselines.levels import b_levels
-from doppler.env import DEVICE_FEATURES, OP_FEATURES, View, advice, make_view, merged
+from doppler.env import DEVICE_FEATURES, OP_FEATURES, ProblemView, advice, make_view, merged
 from doppler.policies import DualPolicy, StepwiseDualPolicy, dual_per_step
 from doppler.policies.dual_ablations import PUBLISHED_DEVICE_FEATURES, PUBLISHED_OP_FEATURES
 from doppler.policies.encoder import Paths
@@ -51,7 +51,7 @@ def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def merged_view(problem: Problem) -> View:
+def merged_view(problem: Problem) -> ProblemView:
     return merged(make_view(problem), least_weight_s=0.0, cap_s=problem.scale_s / 3)
 
 
@@ -339,7 +339,7 @@ def test_states_replayed_few_at_a_time_give_the_same_gradients(monkeypatch):
 
 def test_entropy_at_every_step_is_that_of_both_heads():
     problem = build(graph_of([1, 1]), cluster_of([1.0, 2.0]))
-    view, policy = make_view(problem), make_policy(per_step=True, experts=False)
+    view, policy = make_view(problem), make_policy(per_step=True, scheduler=False)
     with torch.no_grad():  # both heads even
         policy.sel_out.weight.zero_()
         policy.plc_out.weight.zero_()

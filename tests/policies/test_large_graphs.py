@@ -8,8 +8,8 @@ from test_dual import assert_possible, make_policy, replayed
 
 from doppler.cluster import preset
 from doppler.env import make_episode, make_view, merged
+from doppler.env.problem_view import LARGE
 from doppler.env.process import NUM_CANDIDATES, place, queued_start, reset
-from doppler.env.view import LARGE
 from doppler.graph.synthetic import synthetic
 from doppler.policies import Decisions, DualPolicy
 from doppler.policies.dual_rollout import MOST_IN_LARGE

@@ -8,7 +8,7 @@ import pytest
 import torch
 from problems import cluster_of, graph_of, random_problem
 
-from doppler.env import OP_FEATURES, View, advice, make_view, merged
+from doppler.env import OP_FEATURES, ProblemView, advice, make_view, merged
 from doppler.policies import Decisions, PaperPolicy
 from doppler.policies.dual_ablations import PUBLISHED_OP_FEATURES
 from doppler.policies.paper_replay import placed_before
@@ -32,7 +32,7 @@ def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def replayed(policy: PaperPolicy, view: View, decisions: Decisions) -> np.ndarray:
+def replayed(policy: PaperPolicy, view: ProblemView, decisions: Decisions) -> np.ndarray:
     with torch.no_grad():
         return policy.log_prob(view, decisions)[0].numpy()
 
@@ -53,7 +53,7 @@ def test_it_has_the_published_number_of_parameters():
 # --- A forward pass by hand -----------------------------------------------------------------------
 
 
-def three_ops() -> View:
+def three_ops() -> ProblemView:
     """0 -> 1 -> 2 and 0 -> 2: work 2, 3, 1; transfers 4, 2, 8; an unused device of half the speed.
 
     Seconds on the two devices: 2, 3, 1 and 4, 6, 2; a byte takes a second.
@@ -182,7 +182,7 @@ def test_nothing_but_the_features_of_the_paper_is_seen():
     decisions = make_policy().rollout(view, 4, None, generator())
     before, rng = replayed(make_policy(), view, decisions), generator(1)
 
-    def changed(view: View) -> bool:
+    def changed(view: ProblemView) -> bool:
         other = make_policy()  # keeps nothing of the view
         followed = other.follow(view, decisions.op, decisions.device)
         return not np.allclose(replayed(other, view, followed), before, atol=1e-6)

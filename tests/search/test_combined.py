@@ -16,11 +16,11 @@ from doppler.baselines import Annealing, Clustering, NearETF
 from doppler.env import MANY_OPS, make_view, mergings
 from doppler.problem import build
 from doppler.search import (
-    AnnealEstimates,
     AnnealFromBest,
-    BestSoFar,
+    AnnealOnEstimates,
     Budget,
     Combined,
+    Evaluator,
     GreedyEpisode,
     InParts,
     PlaceAgain,
@@ -191,7 +191,7 @@ def test_list_schedulers_run_where_each_has_to_be_confirmed(configured, evaluati
 def test_a_baseline_for_which_too_few_are_left_is_left_out_unless_it_is_the_first():
     step = PlaceAgain(make=partial(Annealing, order=True, draws=4, hot=0.02, cold=1e-4))
     with WorkConserving().open(PROBLEM) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         with pytest.raises(InputError, match="at least 4"):
             step.search(best, 3, np.random.default_rng(0))
         best.confirm(random_placement(PROBLEM, 0))
@@ -255,7 +255,7 @@ def test_what_a_member_finds_does_not_depend_on_the_others(configured):
             make=lambda evaluations: Spied(make(evaluations=evaluations), alone)
         )
         with WorkConserving().open(PROBLEM) as session:
-            best = BestSoFar(session=session, confirmations=0, seed=0)
+            best = Evaluator(session=session, confirmations=0, seed=0)
             InParts(steps=kept).search(best, 8 * len(kept), np.random.default_rng(5))
         return [result.placement.device.tolist() for result in alone]
 
@@ -316,7 +316,7 @@ def test_every_method_by_name_is_that_of_the_command_line(configured, budget):
 def test_a_list_scheduler_runs_as_often_as_the_budget_allows():
     for evaluations in (7, 150):
         with WorkConserving().open(PROBLEM) as session:
-            best = BestSoFar(session=session, confirmations=0, seed=0)
+            best = Evaluator(session=session, confirmations=0, seed=0)
             budget = Budget(evaluations=evaluations)
             search(steps_of("etf", budget), best, budget, np.random.default_rng(0))
             assert best.evaluations == session.evaluations == evaluations
@@ -331,7 +331,7 @@ def test_a_policy_is_asked_for_its_greedy_placements_first():
     policy, view = load_policy(), make_view(PROBLEM)
     settings = search_settings()
     unseen = policy_steps(settings, policy, view)
-    assert [type(step) for step in unseen] == [GreedyEpisode, AnnealEstimates, AnnealFromBest]
+    assert [type(step) for step in unseen] == [GreedyEpisode, AnnealOnEstimates, AnnealFromBest]
     assert [kind.merged for kind in unseen[1].drafts[:2]] == [False, True]
     others = ["clustering", "etf_queued", "etf"]
     assert [kind.name for kind in unseen[1].drafts[2:]] == others
@@ -339,7 +339,7 @@ def test_a_policy_is_asked_for_its_greedy_placements_first():
         for one, other in zip(seen.arrays, expected.arrays, strict=True):
             np.testing.assert_array_equal(one, other)
     with WorkConserving().open(PROBLEM) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         search(unseen, best, Budget(evaluations=400), np.random.default_rng(0))
         assert best.evaluations == session.evaluations == 400
 
@@ -355,7 +355,7 @@ def test_the_only_execution_is_of_what_estimates_choose():
     steps, sources = policy_steps(search_settings(), load_policy(), make_view(PROBLEM)), []
     for evaluations in (1, 2):
         with WorkConserving().open(PROBLEM) as session:
-            best = BestSoFar(session=session, confirmations=0, seed=0)
+            best = Evaluator(session=session, confirmations=0, seed=0)
             after: list[str] = []
             search(
                 steps,
@@ -374,7 +374,7 @@ def test_what_is_slow_on_large_graphs_is_left_out_once_anything_was_executed(mon
     monkeypatch.setattr(NearETF, "most_ops", 10)
     step = InParts(steps=[PlaceAgain(make=partial(NearETF))])
     with WorkConserving().open(PROBLEM) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         step.search(best, 2, np.random.default_rng(0))
         assert best.evaluations == 2
         step.search(best, 2, np.random.default_rng(0))

@@ -17,11 +17,11 @@ from doppler.graph.synthetic import synthetic
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, Problem, build, topological_priority
 from doppler.search import (
-    AnnealEstimates,
     AnnealFromBest,
-    BestSoFar,
+    AnnealOnEstimates,
     Budget,
     Episodes,
+    Evaluator,
     GreedyEpisode,
     InParts,
     PlaceAgain,
@@ -42,17 +42,17 @@ def make_policy(seed: int = 0) -> DualPolicy:
     return DualPolicy(**sizes)
 
 
-def estimates(share: float | None = None) -> AnnealEstimates:
+def estimates(share: float | None = None) -> AnnealOnEstimates:
     drafts = [Episodes(policy=make_policy(), view=make_view(PROBLEM), merged=True)]
-    return AnnealEstimates(drafts=drafts, steps=50, share=share)
+    return AnnealOnEstimates(drafts=drafts, steps=50, share=share)
 
 
 def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def best_of(session, **arguments) -> BestSoFar:
-    return BestSoFar(session=session, **{"confirmations": 0, "seed": 0, **arguments})
+def best_of(session, **arguments) -> Evaluator:
+    return Evaluator(session=session, **{"confirmations": 0, "seed": 0, **arguments})
 
 
 @dataclass
@@ -151,13 +151,13 @@ def slow(monkeypatch):
 
     clock = Clock()
     on_clock(monkeypatch, clock)
-    measure = BestSoFar.confirm
+    measure = Evaluator.confirm
 
     def confirm(self, placement):
         clock.now_s += clock.each_s
         return measure(self, placement)
 
-    monkeypatch.setattr(BestSoFar, "confirm", confirm)
+    monkeypatch.setattr(Evaluator, "confirm", confirm)
     return clock
 
 
@@ -513,12 +513,12 @@ class _Counting:
 def test_within_seconds_the_bound_ends_a_search_and_evaluations_are_all_used():
     problem = random_problem(3)
     with WorkConserving().open(problem) as session:
-        found = BestSoFar(session=session, confirmations=0, seed=0)
+        found = Evaluator(session=session, confirmations=0, seed=0)
         rng = np.random.default_rng(0)
         first = _Counting()
         search([first], found, Budget(evaluations=1), rng)
         for enough_s, ends in ((found.seconds, True), (0.5 * found.seconds, False)):
-            anew = BestSoFar(session=session, confirmations=0, seed=0)
+            anew = Evaluator(session=session, confirmations=0, seed=0)
             step, other = _Counting(), _Counting()
             search([step, other], anew, Budget(seconds=0.2), rng, enough_s=enough_s)
             assert (step.turns == 1) == ends

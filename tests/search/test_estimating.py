@@ -14,8 +14,7 @@ from doppler.env import make_view
 from doppler.policies import DualPolicy
 from doppler.precompile import _ToldSession
 from doppler.problem import Placement, build, topological_priority
-from doppler.search import AnnealEstimates, BestSoFar, Budget, Episodes, estimating, search
-from doppler.search.best_so_far import NOTHING, Found
+from doppler.search import AnnealOnEstimates, Budget, Episodes, Evaluator, estimating, search
 from doppler.search.estimating import (
     as_executed,
     best_by_estimates,
@@ -23,6 +22,7 @@ from doppler.search.estimating import (
     open_estimates_of,
     waits_longer,
 )
+from doppler.search.evaluator import NO_PLACEMENT, ScoredPlacement
 from doppler.simulator import Published, WorkConserving, open_estimates
 from doppler.support.errors import InputError
 
@@ -45,30 +45,30 @@ def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def found_by(step, *, problem=PROBLEM, evaluations=8, seed=0, **system) -> BestSoFar:
+def found_by(step, *, problem=PROBLEM, evaluations=8, seed=0, **system) -> Evaluator:
     with WorkConserving(**system).open(problem) as session:
-        best = BestSoFar(session=session, confirmations=2, seed=0)
+        best = Evaluator(session=session, confirmations=2, seed=0)
         search([step], best, Budget(evaluations=evaluations), generator(seed))
         assert best.evaluations == session.evaluations <= evaluations
     return best
 
 
 def test_what_is_executed_is_counted_and_estimates_are_not():
-    assert found_by(AnnealEstimates(drafts=LISTS, steps=50)).evaluations == 8
-    assert found_by(AnnealEstimates(drafts=LISTS, steps=50, at_most=3)).evaluations == 3
-    assert found_by(AnnealEstimates(drafts=LISTS, steps=50), noise=0.1).evaluations == 8
+    assert found_by(AnnealOnEstimates(drafts=LISTS, steps=50)).evaluations == 8
+    assert found_by(AnnealOnEstimates(drafts=LISTS, steps=50, at_most=3)).evaluations == 3
+    assert found_by(AnnealOnEstimates(drafts=LISTS, steps=50), noise=0.1).evaluations == 8
 
 
 def test_equal_seeds_find_equal_placements():
-    step = AnnealEstimates(drafts=LISTS, steps=100)
+    step = AnnealOnEstimates(drafts=LISTS, steps=100)
     rows = [found_by(step, seed=seed).found.plain() for seed in (1, 1, 2)]
     assert rows[0] == rows[1] != rows[2]
 
 
 def test_estimates_choose_among_drafts_and_annealing_makes_them_better():
-    drawn = found_by(AnnealEstimates(drafts=[Drawn()], steps=0), evaluations=1)
-    chosen = found_by(AnnealEstimates(drafts=[Drawn()] * 30, steps=0), evaluations=1)
-    annealed = found_by(AnnealEstimates(drafts=[Drawn()], steps=3000), evaluations=1)
+    drawn = found_by(AnnealOnEstimates(drafts=[Drawn()], steps=0), evaluations=1)
+    chosen = found_by(AnnealOnEstimates(drafts=[Drawn()] * 30, steps=0), evaluations=1)
+    annealed = found_by(AnnealOnEstimates(drafts=[Drawn()], steps=3000), evaluations=1)
     assert annealed.seconds < chosen.seconds < drawn.seconds
     assert chosen.found.source == "drawn" and annealed.found.source == "drawn, estimates"
 
@@ -85,14 +85,14 @@ def test_several_drafts_of_each_kind_are_drawn_before_anything_is_known(num_ops,
 
     problem = random_problem(0, num_ops=num_ops, num_devices=2, costs="distinct")
     with WorkConserving().open(problem) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
-        AnnealEstimates(drafts=[Counted()], steps=2).search(best, 5, generator())
+        best = Evaluator(session=session, confirmations=0, seed=0)
+        AnnealOnEstimates(drafts=[Counted()], steps=2).search(best, 5, generator())
     assert drawn == expected
 
 
 def test_every_other_turn_goes_on_from_the_best_so_far():
-    best = found_by(AnnealEstimates(drafts=[Drawn()], steps=20), evaluations=40)
-    once = found_by(AnnealEstimates(drafts=[Drawn()], steps=20), evaluations=1)
+    best = found_by(AnnealOnEstimates(drafts=[Drawn()], steps=20), evaluations=40)
+    once = found_by(AnnealOnEstimates(drafts=[Drawn()], steps=20), evaluations=1)
     assert best.seconds < once.seconds
 
 
@@ -101,7 +101,7 @@ def test_of_ops_ranked_as_executed_estimates_tell_what_the_execution_took():
         estimates = open_estimates_of(session)
         told, before = [], []
         for seed in range(20):
-            found = Found(random_placement(PROBLEM, seed), 1.0, "drawn")
+            found = ScoredPlacement(random_placement(PROBLEM, seed), 1.0, "drawn")
             ranked = as_executed(session, found)
             assert ranked.placement is not None and ranked.source == "drawn"
             assert np.array_equal(ranked.placement.device, found.placement.device)
@@ -111,21 +111,21 @@ def test_of_ops_ranked_as_executed_estimates_tell_what_the_execution_took():
             took = session.measure(found.placement.device[None], found.placement.priority[None])
             assert told[-1] == pytest.approx(took.seconds[0, 0], rel=1e-6)
         assert np.mean(before) > 1.1 * np.mean(told)
-        assert as_executed(session, NOTHING) == NOTHING
+        assert as_executed(session, NO_PLACEMENT) == NO_PLACEMENT
 
 
 def test_a_turn_that_goes_on_from_the_best_begins_with_it_as_executed():
     given = random_placement(PROBLEM, 3)
     with WorkConserving().open(PROBLEM) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         best.confirm(given)
         executed: list[np.ndarray] = []
         session.measure = _noted(session.measure, executed)
-        AnnealEstimates(drafts=(), steps=1).search(best, 1, generator())  # a step: its start
+        AnnealOnEstimates(drafts=(), steps=1).search(best, 1, generator())  # a step: its start
         (priority_V,) = executed
         starts = session.trace(given).op_start_s[np.argsort(priority_V)]
     assert (np.diff(starts) >= 0).all()
-    assert not np.array_equal(priority_V, in_order(PROBLEM, Found(given, 1.0)).priority)
+    assert not np.array_equal(priority_V, in_order(PROBLEM, ScoredPlacement(given, 1.0)).priority)
 
 
 def _noted(measure, executed):
@@ -140,8 +140,8 @@ def test_a_plan_that_waits_where_the_system_does_not_is_no_better():
     # Op 2 is to come before op 0, which could start at once: of the plan 12 s, of its execution 21.
     works, edges = [10.0, 1.0, 1.0, 10.0], [(1, 2, 0.0), (2, 3, 0.0)]
     problem = build(graph_of(works, edges), cluster_of([1.0, 1.0, 10 / 13]))
-    waits = Found(Placement.make(problem, [0, 1, 0, 1], [3, 0, 1, 2]), np.inf)
-    runs = Found(Placement.make(problem, [2, 1, 0, 1], [3, 0, 1, 2]), np.inf)
+    waits = ScoredPlacement(Placement.make(problem, [0, 1, 0, 1], [3, 0, 1, 2]), np.inf)
+    runs = ScoredPlacement(Placement.make(problem, [2, 1, 0, 1], [3, 0, 1, 2]), np.inf)
     with WorkConserving().open(problem) as session, open_estimates_of(session) as estimates:
         for found, estimated, took in ((waits, 12.0, 21.0), (runs, 13.0, 13.0)):
             row = found.placement.device[None], found.placement.priority[None]
@@ -158,17 +158,17 @@ def test_a_plan_that_waits_where_the_system_does_not_is_no_better():
 def test_a_draft_is_executed_as_it_is_where_annealing_but_learns_to_wait(monkeypatch):
     for waits, source in ((True, "drawn"), (False, "drawn, estimates")):
         monkeypatch.setattr(estimating, "waits_longer", lambda *_, waits=waits: waits)
-        assert found_by(AnnealEstimates(drafts=[Drawn()]), evaluations=1).found.source == source
+        assert found_by(AnnealOnEstimates(drafts=[Drawn()]), evaluations=1).found.source == source
 
 
 def test_where_no_order_is_kept_drafts_are_executed_as_they_are():
-    best = found_by(AnnealEstimates(drafts=[Drawn()], steps=50), queue="fifo")
+    best = found_by(AnnealOnEstimates(drafts=[Drawn()], steps=50), queue="fifo")
     assert best.evaluations == 8 and best.found.source == "drawn"
 
 
 def test_what_is_found_fits_in_memory():
     tight = with_less_memory(random_problem(7, num_ops=30, num_devices=3, given_costs=False), 0.5)
-    best = found_by(AnnealEstimates(drafts=LISTS, steps=300), problem=tight, evaluations=16)
+    best = found_by(AnnealOnEstimates(drafts=LISTS, steps=300), problem=tight, evaluations=16)
     assert np.isfinite(best.seconds)
 
 
@@ -213,14 +213,14 @@ def test_where_executing_takes_real_time_annealing_takes_as_long(monkeypatch):
             return self.now_s
 
     given, clock, each_s = [], Clock(), PROBLEM.scale_s / 1024
-    step = AnnealEstimates(drafts=[Drawn()], steps=40)
+    step = AnnealOnEstimates(drafts=[Drawn()], steps=40)
 
     def annealed(self, estimates, start, steps, rng, walks):
         given.append(steps)
         clock.now_s += each_s * steps
         return start
 
-    monkeypatch.setattr(AnnealEstimates, "_annealed", annealed)
+    monkeypatch.setattr(AnnealOnEstimates, "_annealed", annealed)
     monkeypatch.setattr("doppler.search.estimating.time", clock)
     with WorkConserving().open(PROBLEM) as session:
         told = _ToldSession(session)
@@ -231,7 +231,7 @@ def test_where_executing_takes_real_time_annealing_takes_as_long(monkeypatch):
             return measured
 
         told.measure = measure
-        best = BestSoFar(session=told, confirmations=0, seed=0)
+        best = Evaluator(session=told, confirmations=0, seed=0)
         step.search(best, 1, generator())
         worth = int(best.seconds / each_s)
         step.search(best, 2, generator())
@@ -244,21 +244,21 @@ def test_where_executing_takes_real_time_annealing_takes_as_long(monkeypatch):
 
 def test_what_is_executed_for_real_is_simulated_first():
     """Of a system that executes what the simulator says, the best of a search there is found."""
-    step = AnnealEstimates(drafts=[Drawn()], steps=4000)
+    step = AnnealOnEstimates(drafts=[Drawn()], steps=4000)
     for queue in ("priority", "fifo", "strict"):
         with WorkConserving(queue=queue).open(PROBLEM) as session:
             told: Any = _ToldSession(session)
             told.honours_order = session.honours_order
             if queue == "strict":
                 told.execution = session.execution
-            best = BestSoFar(session=told, confirmations=0, seed=0)
+            best = Evaluator(session=told, confirmations=0, seed=0)
             with open_estimates_of(told) as cheaper:
                 step.search(best, 1, generator())
                 placement = best.placement
                 rows = placement.device[None], placement.priority[None]
                 assert cheaper.measure(*rows).cost_s() == best.seconds
-            drafted = BestSoFar(session=told, confirmations=0, seed=0)
-            AnnealEstimates(drafts=[Drawn()], steps=0).search(drafted, 1, generator())
+            drafted = Evaluator(session=told, confirmations=0, seed=0)
+            AnnealOnEstimates(drafts=[Drawn()], steps=0).search(drafted, 1, generator())
             assert best.seconds < drafted.seconds
 
 
@@ -270,7 +270,7 @@ def test_a_policys_episodes_are_drafts_as_they_are_and_merged():
         drafts = Episodes(policy=policy, view=view, merged=merged)
         device_BV, priority_BV = drafts.draw(PROBLEM, 3, generator())
         assert device_BV.shape == priority_BV.shape == (3, 30)
-        best = found_by(AnnealEstimates(drafts=[drafts], steps=5), evaluations=2)
+        best = found_by(AnnealOnEstimates(drafts=[drafts], steps=5), evaluations=2)
         assert best.found.source == "episode, estimates"
 
 
@@ -281,7 +281,7 @@ class Chosen:
     name: ClassVar[str] = "chosen"
 
     def chosen(self, search, estimates, rng) -> Placement:
-        placement = found_by(AnnealEstimates(drafts=LISTS)).placement
+        placement = found_by(AnnealOnEstimates(drafts=LISTS)).placement
         assert placement is not None
         return placement
 
@@ -296,14 +296,14 @@ def test_a_greedy_episode_is_drafted_in_place_of_others_until_something_was_exec
 
     policy = Counting(sel_hidden=4, plc_hidden=4)
     drafts = [Episodes(policy=policy, view=make_view(PROBLEM)), Drawn()]
-    step = AnnealEstimates(drafts=drafts, greedy=Chosen(), steps=0)
+    step = AnnealOnEstimates(drafts=drafts, greedy=Chosen(), steps=0)
     with WorkConserving().open(PROBLEM) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         step.search(best, 1, generator())
         assert best.found.source == "chosen" and not asked
         step.search(best, 1, generator())
         assert len(asked) == 1
-        best.found = NOTHING  # as if nothing fitted: it would be the same placement once more
+        best.found = NO_PLACEMENT  # as if nothing fitted: it would be the same placement once more
         step.search(best, 1, generator())
         assert len(asked) == 2
 
@@ -311,11 +311,11 @@ def test_a_greedy_episode_is_drafted_in_place_of_others_until_something_was_exec
 def test_a_step_without_drafts_goes_on_from_the_best():
     for steps in (0, 500):
         with pytest.raises(InputError, match=r"^drafts: there is none, and no placement to begin"):
-            found_by(AnnealEstimates(drafts=[], steps=steps))
+            found_by(AnnealOnEstimates(drafts=[], steps=steps))
     with WorkConserving().open(PROBLEM) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         first = best.confirm(random_placement(PROBLEM, 0))
-        AnnealEstimates(drafts=[], steps=500).search(best, 3, generator())
+        AnnealOnEstimates(drafts=[], steps=500).search(best, 3, generator())
         assert best.seconds < first and best.evaluations == 4
 
 
@@ -324,10 +324,10 @@ def test_a_step_that_keeps_devices_searches_orders_alone():
         with WorkConserving(queue=queue).open(PROBLEM) as session:
             told = _ToldSession(session)
             told.honours_order = session.honours_order
-            best = BestSoFar(session=told, confirmations=0, seed=0)
+            best = Evaluator(session=told, confirmations=0, seed=0)
             start = random_placement(PROBLEM, 5)
             best.confirm(start)
-            AnnealEstimates(drafts=[], steps=500, devices=False).search(best, 8, generator())
+            AnnealOnEstimates(drafts=[], steps=500, devices=False).search(best, 8, generator())
             assert best.placement is not None
             assert best.placement.device.tolist() == start.device.tolist()
 

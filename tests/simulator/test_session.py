@@ -74,7 +74,7 @@ def test_what_lacks_is_the_share_of_peaks_that_memory_does_not_hold():
         peak_bytes=np.array([[10.0, 20.0], [20.0, 40.0], [0.0, 0.0], [np.nan, np.nan]]),
         feasible=np.array([True, False, True, True]),
     )
-    assert measured.lack(np.array([10.0, 30.0])).tolist() == [0.0, 0.5 + 0.25, 0.0, 0.0]
+    assert measured.memory_shortfall(np.array([10.0, 30.0])).tolist() == [0.0, 0.5 + 0.25, 0.0, 0.0]
 
 
 def test_an_empty_batch_is_measured(problem):

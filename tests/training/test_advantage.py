@@ -3,14 +3,19 @@
 import numpy as np
 import pytest
 
-from doppler.training.advantage import NO_PAST, Past, batch_advantage, running_mean_advantage
+from doppler.training.advantage import (
+    NO_HISTORY,
+    CostHistory,
+    batch_advantage,
+    running_mean_advantage,
+)
 
 
 def batch(costs: list[float], lacks: list[float] | None = None) -> np.ndarray:
     return batch_advantage(np.array(costs), np.array(lacks or [0.0] * len(costs)))
 
 
-def running(costs: list[float], past: Past) -> np.ndarray:
+def running(costs: list[float], past: CostHistory) -> np.ndarray:
     return running_mean_advantage(np.array(costs), np.zeros(len(costs)), past)
 
 
@@ -60,27 +65,27 @@ def test_where_nothing_fits_what_lacks_least_is_best():
 
 
 def test_the_past_counts_feasible_episodes():
-    past = NO_PAST.with_batch(np.array([2.0, np.inf])).with_batch(np.array([4.0, 6.0]))
-    assert past == Past(3, 12.0)
+    past = NO_HISTORY.with_batch(np.array([2.0, np.inf])).with_batch(np.array([4.0, 6.0]))
+    assert past == CostHistory(3, 12.0)
 
 
 def test_the_running_mean_is_over_all_episodes_so_far_this_batch_included():
     # Two episodes of 10 s in all, then 2 s and 8 s: the mean is 5.
-    advantage = running([2.0, 8.0], Past(2, 10.0))
+    advantage = running([2.0, 8.0], CostHistory(2, 10.0))
     assert advantage.tolist() == pytest.approx([0.6, -0.6])
 
 
 def test_against_the_running_mean_the_first_episode_is_as_expected():
-    assert running([3.0], NO_PAST).tolist() == [0.0]
+    assert running([3.0], NO_HISTORY).tolist() == [0.0]
 
 
 def test_against_the_running_mean_an_infeasible_episode_counts_twice_the_mean():
-    assert running([np.inf], Past(1, 4.0)).tolist() == [-1.0]
+    assert running([np.inf], CostHistory(1, 4.0)).tolist() == [-1.0]
     # 4 s, then 1 s and one that is infeasible: the mean is 2.5.
-    advantage = running([1.0, np.inf], Past(1, 4.0))
+    advantage = running([1.0, np.inf], CostHistory(1, 4.0))
     assert advantage.tolist() == pytest.approx([0.6, -1.0])
 
 
 def test_against_no_feasible_past_and_against_free_ops_there_is_no_advantage():
-    assert running([np.inf], NO_PAST).tolist() == [0.0]
-    assert running([0.0], Past(3, 0.0)).tolist() == [0.0]
+    assert running([np.inf], NO_HISTORY).tolist() == [0.0]
+    assert running([0.0], CostHistory(3, 0.0)).tolist() == [0.0]

@@ -11,7 +11,7 @@ from doppler.baselines import CriticalPath, TaughtPlacement
 from doppler.env import make_view
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, Problem, build
-from doppler.search import NOTHING, Effort, Found
+from doppler.search import NO_PLACEMENT, Effort, ScoredPlacement
 from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
 from doppler.training import Imitation, effort_of, found_of, save_checkpoint
@@ -135,7 +135,7 @@ def test_entropy_is_worth_less_and_less(tmp_path):
 
 def test_what_the_teacher_used_is_counted_and_survives_the_checkpoint(tmp_path):
     problem = two_chains()
-    found = Found(Placement.make(problem, [0, 1, 1, 0, 0, 0, 1, 1, 0]), 9.5)
+    found = ScoredPlacement(Placement.make(problem, [0, 1, 1, 0, 0, 0, 1, 1, 0]), 9.5)
     module = imitation(problem, episodes=32, inherited=(Effort(70, 1000.0), found))
     trainer = fit(module, tmp_path)
     assert 1000 < module.elapsed_s < 2000
@@ -144,7 +144,7 @@ def test_what_the_teacher_used_is_counted_and_survives_the_checkpoint(tmp_path):
     assert kept.placement is not None
     assert kept.placement.device.tolist() == found.placement.device.tolist()
     assert kept.seconds == module.best_s == 9.5
-    assert found_of(tmp_path / "last.ckpt", problem_without_ties()) == NOTHING
+    assert found_of(tmp_path / "last.ckpt", problem_without_ties()) == NO_PLACEMENT
     effort = effort_of(tmp_path / "last.ckpt")
     assert (effort.evaluations, effort.seconds) == (70, module.elapsed_s)
 

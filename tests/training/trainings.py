@@ -10,10 +10,10 @@ import torch
 from problems import cluster_of, graph_of
 from torch.utils.data import DataLoader
 
-from doppler.env import View, make_view
+from doppler.env import ProblemView, make_view
 from doppler.policies import DualPolicy
 from doppler.problem import Placement, Problem, build
-from doppler.search import BestSoFar
+from doppler.search import Evaluator
 from doppler.simulator import WorkConserving
 from doppler.system import Session
 from doppler.training import Learning, Reinforcement, Task
@@ -34,9 +34,9 @@ LEARNING = {
 
 
 def make_policy(seed: int) -> DualPolicy:
-    """New weights without experts, which would leave too little to learn."""
+    """New weights without a list scheduler in them, which would leave too little to learn."""
     torch.manual_seed(seed)
-    return DualPolicy(sel_hidden=64, plc_hidden=64, experts=False)
+    return DualPolicy(sel_hidden=64, plc_hidden=64, scheduler=False)
 
 
 def two_chains() -> Problem:
@@ -71,7 +71,7 @@ def reinforcement(
 ) -> Reinforcement:
     """A training on one problem within so many evaluations, as a run has it."""
     view = make_view(session.problem)
-    best = BestSoFar(session=session, confirmations=confirmations, seed=seed, on_best=on_best)
+    best = Evaluator(session=session, confirmations=confirmations, seed=seed, on_best=on_best)
     learning = Learning(**{**LEARNING, **options})
     task = Task(view, best)
     return Reinforcement(
@@ -86,10 +86,10 @@ def reinforcement(
     )
 
 
-def task_of(view: View, session: Session | None = None) -> Task:
+def task_of(view: ProblemView, session: Session | None = None) -> Task:
     """A problem to train on, executed by a simulator where nothing else is given."""
     session = WorkConserving().open(view.problem) if session is None else session
-    return Task(view, BestSoFar(session=session, confirmations=0, seed=0))
+    return Task(view, Evaluator(session=session, confirmations=0, seed=0))
 
 
 def fit(
@@ -154,11 +154,11 @@ class NotedRollouts:
         """Episodes of each rollout."""
         return [num for num, _, _ in self.noted]
 
-    def views_of(self, num_episodes: int) -> list[View]:
+    def views_of(self, num_episodes: int) -> list[ProblemView]:
         """What rollouts of so many episodes were asked to place."""
         return [view for num, _, view in self.noted if num == num_episodes]
 
 
-def groups_of(view: View) -> tuple[int, ...]:
+def groups_of(view: ProblemView) -> tuple[int, ...]:
     """The group of each op."""
     return tuple(view.arrays.group.tolist())

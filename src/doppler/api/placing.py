@@ -32,12 +32,12 @@ from doppler.policies.weights import PRETRAINED
 from doppler.precompile import alone, warm_up
 from doppler.problem import Problem, build
 from doppler.search import (
-    AnnealEstimates,
     AnnealFromBest,
-    BestSoFar,
+    AnnealOnEstimates,
     Budget,
     DealBlocks,
     Episodes,
+    Evaluator,
     InParts,
     KeepToHosts,
     PlaceAgain,
@@ -238,7 +238,7 @@ def _search(
         confirmations = search_settings().confirmations
         if budget.evaluations is not None:
             confirmations = confirmations_within(budget.evaluations, confirmations)
-        best = BestSoFar(session=session, confirmations=confirmations, seed=seed)
+        best = Evaluator(session=session, confirmations=confirmations, seed=seed)
         budget = replace(budget, seconds=phases.left_s(_LEAST_SEARCH))
         exact = system.kind == "simulated" and not session.is_random
         rng = np.random.default_rng(seed)
@@ -305,11 +305,11 @@ def _name(method: _Method) -> str:
 
 def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     """Compile what the steps run, so that no second of the search goes there."""
-    policies = [step.policy for step in steps if hasattr(step, "policy")]
+    policies = [found for step in steps if (found := getattr(step, "policy", None)) is not None]
     baselines: list[Any] = [step.baseline for step in steps if isinstance(step, PlaceOnce)]
     kinds = (*_COMPILED, *map(type, chain(*contributed("steps_to_compile"))))
     others = [step for step in steps if isinstance(step, kinds)]
-    estimates = [_without_policy(step) for step in steps if isinstance(step, AnnealEstimates)]
+    estimates = [_without_policy(step) for step in steps if isinstance(step, AnnealOnEstimates)]
     if any(isinstance(step, KeepToHosts) for step in steps):
         baselines.append(HEFT(evaluations=1))
     if any(isinstance(step, DealBlocks) for step in steps):
@@ -319,7 +319,7 @@ def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
     warm_up(system, baselines, policies[0] if policies else None)
 
 
-def _without_policy(step: AnnealEstimates) -> AnnealEstimates:
+def _without_policy(step: AnnealOnEstimates) -> AnnealOnEstimates:
     """The same step, what a policy drafts left out: that is of one problem."""
     drafts = [kind for kind in step.drafts if not isinstance(kind, Episodes)]
     return replace(step, drafts=drafts or [Clustering(evaluations=1)], greedy=None)

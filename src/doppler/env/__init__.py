@@ -20,8 +20,8 @@ from doppler.env.merging import (
     with_room,
     without_waiting,
 )
+from doppler.env.problem_view import OP_FEATURES, ProblemView, make_view
 from doppler.env.process import Episode, make_episode
-from doppler.env.view import OP_FEATURES, View, make_view
 
 __all__ = [
     "DEVICE_FEATURES",
@@ -31,7 +31,7 @@ __all__ = [
     "SEL_FEATURES",
     "SEL_GROUP_FEATURES",
     "Episode",
-    "View",
+    "ProblemView",
     "advice",
     "by_level",
     "enough_s",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.env.features import open_devices
+from doppler.env.problem_view import LARGE, ProblemView
 from doppler.env.process import (
     NUM_CANDIDATES,
     NUM_RELEASED,
@@ -18,7 +19,6 @@ from doppler.env.process import (
     reset,
 )
 from doppler.env.ready import bring_forward
-from doppler.env.view import LARGE, View
 from doppler.support.compiled import compiled
 
 
@@ -107,7 +107,10 @@ def close_later_starts(w, e, v, taken, mask):
 
 
 def advice(
-    view: View, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64], rng: np.random.Generator
+    view: ProblemView,
+    op_BV: NDArray[np.int64],
+    device_BV: NDArray[np.int64],
+    rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """What the heuristic would choose at every state of these episodes, ties at random.
 

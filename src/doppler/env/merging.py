@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.groups import join_groups, label_groups, make_groups
-from doppler.env.view import View, group_rest
+from doppler.env.problem_view import ProblemView, group_rest
 from doppler.problem.restrictions import listed
 from doppler.simulator.state import memory_can_lack
 
@@ -40,7 +40,7 @@ _STEP, _JITTER, _JITTERS, _OTHER_COUNTS = 0.5, 0.3, 0.7, 0.125
 _CUT, _LOADS_OF_PIECES = 0.3, (0.05, 1.5)
 
 
-def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
+def merged(view: ProblemView, *, least_weight_s: float, cap_s: float) -> ProblemView:
     """The same problem, but ops that heavy edges join go where the first of them goes.
 
     Its own groups stay together too. Edges join the groups of their ends in the order of falling
@@ -53,7 +53,7 @@ def merged(view: View, *, least_weight_s: float, cap_s: float) -> View:
     return _merged(view, _weights(view), least_weight_s, cap_s)
 
 
-def merged_at_random(view: View, rng: np.random.Generator) -> View:
+def merged_at_random(view: ProblemView, rng: np.random.Generator) -> ProblemView:
     """Merged along the edges from a random weight on, maybe none, up to a random load.
 
     Every other time where memory can be short episodes fill a random share of it: they know less
@@ -68,7 +68,7 @@ def merged_at_random(view: View, rng: np.random.Generator) -> View:
     return drawn
 
 
-def mergings(view: View) -> list[View]:
+def mergings(view: ProblemView) -> list[ProblemView]:
     """The view as it is, by level, and merged from several weights on, under several caps.
 
     Which of them is best depends on the graph: whoever places decides by what comes of each, and
@@ -102,20 +102,20 @@ def num_to_play(num_ops: int) -> int:
     return min(max(_MOST_PLAYED // max(1, num_ops), _FEWEST), _MOST) if num_ops <= _LARGE else 0
 
 
-def enough_s(view: View) -> float:
+def enough_s(view: ProblemView) -> float:
     """Seconds so close to what any placement takes that further views hardly make it less."""
     arrays = view.arrays
     path_s = float((arrays.least_s + arrays.least_after_s).max())
     return (1.0 + _TO_WIN) * max(arrays.least_work_s / view.problem.num_devices, path_s)
 
 
-def by_level(view: View) -> View:
+def by_level(view: ProblemView) -> ProblemView:
     """The same groups, but ops of large b_level come first rather than those that can start."""
     counts = 1.0 if view.arrays.level_counts > 1.0 else _BY_LEVEL
     return replace(view, arrays=view.arrays._replace(level_counts=counts))
 
 
-def without_waiting(view: View) -> View:
+def without_waiting(view: ProblemView) -> ProblemView:
     """The same, but of many ops the one that can start first comes first, whatever its b_level.
 
     Where a device waits for a longer path a work-conserving system begins another op, and what was
@@ -129,7 +129,7 @@ def without_waiting(view: View) -> View:
     return replace(view, arrays=arrays._replace(start_counts=_WITHOUT_WAITING))
 
 
-def with_room(view: View, share: float) -> View:
+def with_room(view: ProblemView, share: float) -> ProblemView:
     """The same groups, but episodes fill this share of each device's memory, as far as they know.
 
     They know what is there when an op starts, not what transfers bring before.
@@ -137,7 +137,7 @@ def with_room(view: View, share: float) -> View:
     return replace(view, arrays=view.arrays._replace(room=share))
 
 
-def under_limit(view: View, limit_s: float) -> View:
+def under_limit(view: ProblemView, limit_s: float) -> ProblemView:
     """The same groups, but greedy episodes sure to take so long behind queues are not played out.
 
     Their last ops are anywhere: they take as long all the same.
@@ -145,7 +145,9 @@ def under_limit(view: View, limit_s: float) -> View:
     return replace(view, arrays=view.arrays._replace(limit_s=limit_s))
 
 
-def next_to(view: View, best: View, device_V: NDArray[np.int64], rng: np.random.Generator) -> View:
+def next_to(
+    view: ProblemView, best: ProblemView, device_V: NDArray[np.int64], rng: np.random.Generator
+) -> ProblemView:
     """Other groups than those of the best so far, but not far from them.
 
     As often as not merged anew, from about the same weight on up to about the same load; else
@@ -173,7 +175,9 @@ def next_to(view: View, best: View, device_V: NDArray[np.int64], rng: np.random.
     return _merged(view, weight_E, float(weight_s), float(cap_s))
 
 
-def _pieces(view: View, device_V: NDArray[np.int64], rng: np.random.Generator) -> View:
+def _pieces(
+    view: ProblemView, device_V: NDArray[np.int64], rng: np.random.Generator
+) -> ProblemView:
     """Groups of ops that are on one device, joined by edges in about the order of their weight."""
     edges = view.problem.graph.edges
     kept_E = rng.random(len(edges)) >= rng.uniform(0.0, _CUT)
@@ -183,13 +187,15 @@ def _pieces(view: View, device_V: NDArray[np.int64], rng: np.random.Generator) -
     return _joined(view, inside[np.argsort(-key)], load * _fair_share_s(view))
 
 
-def _merged(view: View, weight_E: NDArray[np.float64], least_weight_s: float, cap_s: float) -> View:
+def _merged(
+    view: ProblemView, weight_E: NDArray[np.float64], least_weight_s: float, cap_s: float
+) -> ProblemView:
     heaviest_first_E = np.argsort(-weight_E, kind="stable")
     heavy = heaviest_first_E[: np.count_nonzero(weight_E >= least_weight_s)]
     return replace(_joined(view, heavy, cap_s), least_weight_s=least_weight_s, cap_s=cap_s)
 
 
-def _joined(view: View, edges: NDArray[np.int64], cap_s: float) -> View:
+def _joined(view: ProblemView, edges: NDArray[np.int64], cap_s: float) -> ProblemView:
     """Groups that these edges join, the first first, each of no more than ``cap_s`` seconds."""
     problem = view.problem
     groups, group_V = make_groups(problem), np.empty(problem.num_ops, np.int64)
@@ -206,11 +212,11 @@ def _joined(view: View, edges: NDArray[np.int64], cap_s: float) -> View:
     return replace(view, arrays=arrays)
 
 
-def _weights(view: View) -> NDArray[np.float64]:
+def _weights(view: ProblemView) -> NDArray[np.float64]:
     """Of each edge, the mean seconds of its transfer."""
     return view.problem.mean_transfer_seconds[view.problem.graph.regions.of_edge]
 
 
-def _fair_share_s(view: View) -> float:
+def _fair_share_s(view: ProblemView) -> float:
     """Seconds of each device if all have as much of the mean work."""
     return float(view.problem.mean_op_seconds.sum() / view.problem.num_devices)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.room import Room, empty_room, give_back, make_room, take_room
+from doppler.env.problem_view import DIFFUSIONS, ViewArrays
 from doppler.env.ready import ReadyQueues, empty_ready_queues, make_ready_queues
-from doppler.env.view import DIFFUSIONS, ViewArrays
 from doppler.problem.arrays import ProblemArrays, move_seconds
 from doppler.simulator.links import Queues, empty_queues, make_queues, place_in_queues, try_start
 from doppler.support.compiled import compiled

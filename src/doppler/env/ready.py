@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.env.view import LARGE
+from doppler.env.problem_view import LARGE
 from doppler.support.compiled import compiled
 from doppler.support.compiled.heap import ENTRY, heap_pop, heap_push
 

@@ -15,8 +15,8 @@ from doppler.experiment.specification import Specification, plain
 from doppler.precompile import warm_up
 from doppler.report.rows import format_seconds
 from doppler.search import (
-    AnnealEstimates,
     AnnealFromBest,
+    AnnealOnEstimates,
     Budget,
     GreedyEpisode,
     SearchStep,
@@ -32,7 +32,7 @@ from doppler.training import effort_of
 # The steps of a search after which a table tells what was found, and what is behind the name there.
 _TOLD: dict[type[SearchStep], str] = {
     GreedyEpisode: " at once",
-    AnnealEstimates: " on estimates",
+    AnnealOnEstimates: " on estimates",
     AnnealFromBest: "",
 }
 

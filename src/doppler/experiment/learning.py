@@ -23,13 +23,13 @@ from doppler.problem import Placement
 from doppler.report.rows import format_seconds
 from doppler.search import (
     NO_EFFORT,
-    NOTHING,
-    AnnealEstimates,
-    BestSoFar,
+    NO_PLACEMENT,
+    AnnealOnEstimates,
     Budget,
     Effort,
-    Found,
+    Evaluator,
     GreedyEpisode,
+    ScoredPlacement,
     confirmations_within,
     policy_steps,
     search,
@@ -106,7 +106,7 @@ def searches_of(run: Run) -> list[Baseline]:
     order, options = honours_order(run.spec.system.queue), run.spec.cfg.search.anneal
     anneal = Annealing(evaluations=1, order=order, hot=options.hot, cold=options.cold)
     drafts = instantiate(run.spec.cfg.search.drafts, _convert_="all")
-    estimates: Any = alone(AnnealEstimates(drafts=drafts))
+    estimates: Any = alone(AnnealOnEstimates(drafts=drafts))
     return [anneal, estimates]
 
 
@@ -131,7 +131,7 @@ def train(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] = ()) 
     )
 
 
-def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
+def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, ScoredPlacement]:
     """Who teaches stage I, what it took to know what to teach, and what was found by it.
 
     A list scheduler decides anew for every batch. Any other baseline searches once, on the run's
@@ -141,7 +141,7 @@ def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
         InputError: the search is of no use on this system, or finds nothing that fits in memory.
     """
     if isinstance(baseline, Teacher):
-        return baseline, NO_EFFORT, NOTHING
+        return baseline, NO_EFFORT, NO_PLACEMENT
     name, path = type(baseline).__name__, run.directory.path / TEACHER_FILE
     if is_pointless(run.spec, baseline):
         raise InputError(f"stage.teacher: {name} searches for an order, this system keeps none")
@@ -158,7 +158,7 @@ def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, Found]:
         f"{name} teaches a placement of {format_seconds(kept['makespan_s'])}, found in "
         f"{effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
     )
-    found = Found(placement, kept["makespan_s"], f"teacher {name.lower()}")
+    found = ScoredPlacement(placement, kept["makespan_s"], f"teacher {name.lower()}")
     return TaughtPlacement.of(run.spec.problem, placement), effort, found
 
 
@@ -181,14 +181,14 @@ def _read_teacher(path: Path) -> dict[str, Any]:
     raise InputError(f"{path}: damaged")
 
 
-def best_so_far(run: Run, session: Session, evaluations: int) -> BestSoFar:
+def best_so_far(run: Run, session: Session, evaluations: int) -> Evaluator:
     """Executes on the run's system, so often in all; keeps the best placement, on disk too."""
     kind = run.spec.system.kind
 
     def keep(placement: Placement, seconds: float) -> None:
         run.directory.keep_best(placement, seconds, kind)
 
-    return BestSoFar(
+    return Evaluator(
         session=session,
         confirmations=confirmations_within(evaluations, run.spec.cfg.search.confirmations),
         seed=run.spec.seed,
@@ -223,7 +223,7 @@ class Learner:
         weights are left as they are.
         """
         spec, directory = run.spec, run.directory.path
-        policy, inherited, found = make_policy(run, self.init_from), NO_EFFORT, NOTHING
+        policy, inherited, found = make_policy(run, self.init_from), NO_EFFORT, NO_PLACEMENT
         if self.init_from is not None:
             inherited = effort_of(self.init_from)
             found = found_of(self.init_from, spec.problem)
@@ -258,7 +258,7 @@ class Learner:
                 module.try_greedy()
             else:
                 module.on_best()  # the weights that it begins with are the best that there are
-            module.trained = best.found if num_updates > 0 else NOTHING, module.effort
+            module.trained = best.found if num_updates > 0 else NO_PLACEMENT, module.effort
             if self.algorithm.search_share > 0:
                 used = module.learning.evaluations(num_updates, best.confirmations)
                 self._search(run, module, evaluations - used)

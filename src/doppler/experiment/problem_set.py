@@ -27,7 +27,7 @@ from doppler.experiment.overrides import names_folder, quoted
 from doppler.experiment.run import Run
 from doppler.experiment.specification import made
 from doppler.problem import Problem, build
-from doppler.search import NO_EFFORT, BestSoFar
+from doppler.search import NO_EFFORT, Evaluator
 from doppler.support.compute import chosen
 from doppler.support.errors import InputError
 from doppler.support.resources import resource
@@ -68,7 +68,7 @@ def train_on_set(
             found = list(problems_of(lines, f"stage.{key}"))
             run.say(f"{key}: {len(found)} problems, {_sizes(found)} ops")
             sessions = [stack.enter_context(spec.system.open(problem)) for problem in found]
-            bests = [BestSoFar(session=one, confirmations=0, seed=spec.seed) for one in sessions]
+            bests = [Evaluator(session=one, confirmations=0, seed=spec.seed) for one in sessions]
             return [Task(make_view(best.session.problem), best) for best in bests]
 
         trials, learned = tasks("held_out", held_out), tasks("problems", problems)

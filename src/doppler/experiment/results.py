@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from doppler.experiment.directory import Summary
+from doppler.experiment.interleaved import Contender, leave_measured, measure_interleaved
 from doppler.experiment.judging import Method, judged_row, largest_bound
 from doppler.experiment.run import Run
-from doppler.experiment.turns import Contender, leave_measured, measure_in_turns
 from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
 from doppler.hooks import contributed
@@ -61,7 +61,7 @@ def _finish_measured(run: Run, methods: list[Method], extra: Summary, ranks: boo
     """As `finish`, for what is executed: in turns, and medians count."""
     spec, rng = run.spec, seeded_generator(run.spec.seed, "turns")
     with waiting(run.say, f"executing {len(methods)} placements {ROUNDS} times"):
-        seconds_MR = measure_in_turns([Contender(spec, each) for each in methods], ROUNDS, rng)
+        seconds_MR = measure_interleaved([Contender(spec, each) for each in methods], ROUNDS, rng)
     fits_M = np.asarray(np.isfinite(seconds_MR).all(axis=1))
     if not fits_M[0] and not ranks:
         raise InputError(f"{methods[0].name}: its placement does not fit in memory")

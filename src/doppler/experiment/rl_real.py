@@ -17,13 +17,18 @@ from doppler.experiment.checking import check_part
 from doppler.experiment.comparing import compare_baselines, found_by, is_pointless
 from doppler.experiment.configuration import Algorithm
 from doppler.experiment.directory import RunDirectory, Summary
+from doppler.experiment.interleaved import (
+    Contender,
+    leave_measured,
+    measure_interleaved,
+    show_beside,
+)
 from doppler.experiment.judging import Method
 from doppler.experiment.learning import Learner, check_learning, check_policy, check_training_left
 from doppler.experiment.results import leave
 from doppler.experiment.rl_sim import AUTO, training_speed
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
-from doppler.experiment.turns import Contender, leave_measured, measure_in_turns, show_beside
 from doppler.problem import Placement
 from doppler.search import seeded_generator
 from doppler.simulator import BulkSynchronous
@@ -127,7 +132,7 @@ class StageThree(Stage):
             *self._synchronous(spec, methods[0]),
         ]
         with waiting(run.say, f"executing {len(contenders)} placements {self.repeats} times"):
-            seconds_MR = measure_in_turns(contenders, self.repeats, rng)
+            seconds_MR = measure_interleaved(contenders, self.repeats, rng)
         fits_M = np.asarray(np.isfinite(seconds_MR).all(axis=1))
         if not fits_M[0]:
             raise InputError(f"{methods[0].name}: its placement does not fit in memory")
@@ -158,7 +163,7 @@ class StageThree(Stage):
     ) -> tuple[str, list[Method]]:
         """The candidate that is fastest in turns, by name; all of them, the final one first."""
         candidates = _methods(run, learned, next(iter(learned.candidates)))
-        chances_MR = measure_in_turns(
+        chances_MR = measure_interleaved(
             [Contender(run.spec, one) for one in candidates], self.choosing, rng
         )
         final = candidates[int(np.median(chances_MR, axis=1).argmin())].name

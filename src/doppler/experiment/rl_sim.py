@@ -17,7 +17,7 @@ from doppler.experiment.problem_set import train_on_set
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
-from doppler.search import Effort, Found
+from doppler.search import Effort, ScoredPlacement
 from doppler.support.errors import InputError
 from doppler.support.options import Count, FilePath, Natural, check
 from doppler.training import LAST, Reinforcement, peak_bytes
@@ -190,7 +190,7 @@ def _learned_methods(run: Run, module: Reinforcement) -> list[Method]:
         plain(spec.cfg.stage.teacher),
     ]
 
-    def method(label: str, found: Found, effort: Effort) -> Method:
+    def method(label: str, found: ScoredPlacement, effort: Effort) -> Method:
         assert found.placement is not None, "one was found that fits, or the run has ended"
         return Method(
             name=label,

@@ -13,7 +13,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Baseline, LowerBound, lower_bound
-from doppler.env import View, make_view
+from doppler.env import ProblemView, make_view
 from doppler.graph.optima import Optimum, known_optima
 from doppler.problem import Problem, build
 from doppler.problem.costs import load_costs
@@ -84,7 +84,7 @@ class Specification:
         return other
 
     @cached_property
-    def view(self) -> View:
+    def view(self) -> ProblemView:
         """What policies see of the problem."""
         return make_view(self.problem)
 

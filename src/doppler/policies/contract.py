@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from doppler.baselines import placements_of_steps
-from doppler.env import View
+from doppler.env import ProblemView
 from doppler.support.errors import InputError
 
 
@@ -55,7 +55,7 @@ class Decisions:
 
 
 class Policy(Protocol):
-    """Chooses an op and a device, step by step; one set of weights for any problem.
+    """PlacementChooser an op and a device, step by step; one set of weights for any problem.
 
     ``explore`` is None to sample from the policy's own distribution, else the probability of a
     uniformly random choice instead of the most likely one (0 is greedy).
@@ -64,13 +64,13 @@ class Policy(Protocol):
     """
 
     def rollout(
-        self, view: View, num_episodes: int, explore: float | None, rng: np.random.Generator
+        self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
         """Play episodes, without gradients."""
         ...
 
     def follow(
-        self, view: View, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
+        self, view: ProblemView, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
     ) -> Decisions:
         """Episodes that take the given decisions, recorded as the policy's own.
 
@@ -79,7 +79,9 @@ class Policy(Protocol):
         """
         ...
 
-    def log_prob(self, view: View, *decisions: Decisions) -> tuple[torch.Tensor, torch.Tensor]:
+    def log_prob(
+        self, view: ProblemView, *decisions: Decisions
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability and entropy of whole episodes, [B] each, with gradients.
 
         Of several decisions: of all their episodes in a row, from one pass over the graph where

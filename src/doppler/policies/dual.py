@@ -20,10 +20,10 @@ from doppler.env import (
     OP_FEATURES,
     SEL_FEATURES,
     SEL_GROUP_FEATURES,
-    View,
+    ProblemView,
     make_episode,
 )
-from doppler.env.experts import PLC_BEGINNING, SEL_BEGINNING
+from doppler.env.scheduler_terms import PLC_INITIAL_WEIGHTS, SEL_INITIAL_WEIGHTS
 from doppler.policies.choosing import SAMPLE
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import (
@@ -76,19 +76,19 @@ def _with_groups(dynamic: nn.Linear, groups: nn.Linear, num_features: int) -> Te
 class DualPolicy(nn.Module):
     """DOPPLER's two policies, without its graph network.
 
-    SEL(v) = MLP[x_v, features of v among the candidates] + what the experts know of v; softmax over
-    candidates, where they are many over the MOST_CANDIDATES that can start earliest. PLC(v, d) =
-    MLP[x_v, features of d for v] + what the experts know of d for v; softmax over devices.
-    Experts (episode/experts.py) are a list scheduler's, times learned coefficients: with new
-    weights the policy is about that scheduler, and training adds to it. Rollouts run compiled on
-    all cores, `log_prob` replays the recorded decisions in one batched pass.
+    SEL(v) = MLP[x_v, features of v among the candidates] + the list scheduler's terms of v; softmax
+    over candidates, where they are many over the MOST_CANDIDATES that can start earliest.
+    PLC(v, d) = MLP[x_v, features of d for v] + the list scheduler's terms of d for v; softmax over
+    devices. The terms (env/scheduler_terms.py) have learned weights: a policy with new weights is
+    about that scheduler, and training adds to it. Rollouts run compiled on all cores, `log_prob`
+    replays the recorded decisions in one batched pass.
 
     sel_hidden, plc_hidden: of the heads. The rest are ablations.
     sel, plc: "learned", or what the critical path heuristic would choose, ties at random
     ("b_level", "earliest_start"); decisions to follow are followed all the same.
     look_ahead: whether more than the published features is seen.
-    experts: whether logits begin with a list scheduler's; without look_ahead they never do.
-    sureness: times what new weights have of it; the more, the less do their episodes differ.
+    scheduler: whether logits begin with a list scheduler's; without look_ahead they never do.
+    scheduler_scale: times what new weights have of it; the more, the less do their episodes differ.
 
     Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy. The features that depend on
     the placement, and the sizes, are ours. Its graph network, of which PaperPolicy has one and
@@ -107,24 +107,25 @@ class DualPolicy(nn.Module):
         sel: Literal["learned", "b_level"] = "learned",
         plc: Literal["learned", "earliest_start"] = "learned",
         look_ahead: bool = True,
-        experts: bool = True,
-        sureness: Positive = 1.0,
+        scheduler: bool = True,
+        scheduler_scale: Positive = 1.0,
     ) -> None:
         super().__init__()
         seen = OP_FEATURES if look_ahead else PUBLISHED_OP_FEATURES
         self._seen_F = [OP_FEATURES.index(name) for name in seen]
         self._make_heads(len(seen), sel_hidden, plc_hidden)
         self._sel_learned, self._plc_learned = sel == "learned", plc == "learned"
-        self.sel_experts, self.plc_experts = (
-            nn.Parameter(sureness * torch.tensor(known)) for known in (SEL_BEGINNING, PLC_BEGINNING)
+        self.sel_scheduler_weights, self.plc_scheduler_weights = (
+            nn.Parameter(scheduler_scale * torch.tensor(known))
+            for known in (SEL_INITIAL_WEIGHTS, PLC_INITIAL_WEIGHTS)
         )
         for learned, out, known in (
-            (self._sel_learned, self.sel_out, self.sel_experts),
-            (self._plc_learned, self.plc_out, self.plc_experts),
+            (self._sel_learned, self.sel_out, self.sel_scheduler_weights),
+            (self._plc_learned, self.plc_out, self.plc_scheduler_weights),
         ):
             if not learned:
                 make_even(out.weight)
-            if not (learned and experts and look_ahead):
+            if not (learned and scheduler and look_ahead):
                 make_even(known)
         if not look_ahead:
             self._blind()
@@ -152,14 +153,14 @@ class DualPolicy(nn.Module):
         blind(self.sel_group, SEL_GROUP_FEATURES, ())
         blind(self.plc_group, DEVICE_GROUP_FEATURES, ())
 
-    def _op_features(self, view: View) -> Tensor:
+    def _op_features(self, view: ProblemView) -> Tensor:
         return torch.from_numpy(view.op_features[:, self._seen_F])
 
-    def _static_parts(self, view: View) -> StaticParts:
+    def _static_parts(self, view: ProblemView) -> StaticParts:
         x_VF = self._op_features(view)
         return StaticParts(sel_op_VS=self.sel_static(x_VF), plc_op_VP=self.plc_static(x_VF))
 
-    def _weights_to_play(self, view: View) -> HeadWeights:
+    def _weights_to_play(self, view: ProblemView) -> HeadWeights:
         """What compiled episodes of a problem compute with, made anew when weights have changed.
 
         An update plays episodes, merged ones, and follows the best, all of one problem. torch
@@ -189,26 +190,26 @@ class DualPolicy(nn.Module):
             sel_op=array(parts.sel_op_VS),
             sel_in=array(self._sel_in(len(SEL_FEATURES) + len(SEL_GROUP_FEATURES)).T),
             sel_out=array(self.sel_out.weight[0]),
-            sel_experts=array(self.sel_experts),
+            sel_scheduler=array(self.sel_scheduler_weights),
             plc_op=array(parts.plc_op_VP),
             plc_in=array(self._plc_in(len(DEVICE_FEATURES) + len(DEVICE_GROUP_FEATURES)).T),
             plc_mid=array(self.plc_mid.weight.T),
             plc_mid_bias=array(self.plc_mid.bias),
             plc_out=array(self.plc_out.weight[0]),
-            plc_experts=array(self.plc_experts),
+            plc_scheduler=array(self.plc_scheduler_weights),
             sel_learned=self._sel_learned,
             plc_learned=self._plc_learned,
         )
 
     def rollout(
-        self, view: View, num_episodes: int, explore: float | None, rng: np.random.Generator
+        self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
         """See contract.Policy."""
         seeds_B = rng.integers(0, 2**62, size=num_episodes)
         return self._play(view, seeds_B, SAMPLE if explore is None else explore, None)
 
     def follow(
-        self, view: View, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
+        self, view: ProblemView, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
     ) -> Decisions:
         """See contract.Policy; ``device_BV[b, t]`` is the device of the op of step t."""
         seeds_B = np.zeros(len(op_BV), dtype=np.int64)
@@ -216,7 +217,7 @@ class DualPolicy(nn.Module):
 
     def _play(
         self,
-        view: View,
+        view: ProblemView,
         seeds_B: NDArray[np.int64],
         explore: float,
         forced: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
@@ -255,7 +256,7 @@ class DualPolicy(nn.Module):
 
     def _play_into(
         self,
-        view: View,
+        view: ProblemView,
         seeds_B: NDArray[np.int64],
         explore: float,
         is_forced: bool,
@@ -289,12 +290,12 @@ class DualPolicy(nn.Module):
                 list(pool.map(part, range(threads)))
         return rows_B
 
-    def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
         parts = self._static_parts(view)
         return in_a_row(self._replay(parts, self._recorded(view, each)) for each in decisions)
 
-    def _recorded(self, view: View, decisions: Decisions) -> Decisions:
+    def _recorded(self, view: ProblemView, decisions: Decisions) -> Decisions:
         """The same decisions, recorded."""
         if decisions.record.step.size > 0:
             return decisions
@@ -314,7 +315,7 @@ class DualPolicy(nn.Module):
         rows = SelRows(decisions.record, decisions.advised and decisions.advised[0])
         own_NS = parts.sel_op_VS.index_select(0, rows.op)
         hidden_NS = torch.addmm(own_NS, rows.x, self._sel_in(rows.x.shape[-1]).T)
-        known_N = rows.experts @ self.sel_experts
+        known_N = rows.scheduler_terms @ self.sel_scheduler_weights
         return sel_choices(hidden_NS, self.sel_out, known_N, rows.step, rows.chosen)
 
     def _replay_plc(self, parts: StaticParts, decisions: Decisions) -> tuple[Tensor, Tensor]:
@@ -323,7 +324,7 @@ class DualPolicy(nn.Module):
         op_T = torch.from_numpy(np.take_along_axis(record.op, record.step, 1)).flatten()
         x_BSDF, experts_BSDX, mask_BSD = (
             torch.from_numpy(seen[:, :num])
-            for seen in (record.device_x, record.device_experts, record.device_mask)
+            for seen in (record.device_x, record.device_terms, record.device_mask)
         )
         own_T1P = parts.plc_op_VP.index_select(0, op_T)[:, None]
         seen_TDP = nn.functional.linear(x_BSDF.flatten(0, 1), self._plc_in(x_BSDF.shape[-1]))
@@ -332,7 +333,7 @@ class DualPolicy(nn.Module):
             own_T1P + seen_TDP,
             self.plc_mid,
             self.plc_out,
-            experts_BSDX.flatten(0, 1) @ self.plc_experts,
+            experts_BSDX.flatten(0, 1) @ self.plc_scheduler_weights,
             closed_TD,
             torch.from_numpy(np.take_along_axis(decisions.judged[1], record.step, 1)).flatten(),
         )

@@ -1,6 +1,7 @@
 """Compiled heads of the dual policy: their logits, one choice at a time.
 
-Shape suffixes: V ops, D devices, S hidden of SEL, P hidden of PLC, F features, X experts.
+Shape suffixes: V ops, D devices, S hidden of SEL, P hidden of PLC, F features, X terms
+of the list scheduler.
 """
 
 from typing import NamedTuple
@@ -20,13 +21,13 @@ class HeadWeights(NamedTuple):
     sel_op: Float32  # [V, S] first layer, static part, bias included
     sel_in: Float32  # [F, S] first layer, dynamic features, those of groups last
     sel_out: Float32  # [S]
-    sel_experts: Float32  # [X] what each expert's term counts
+    sel_scheduler: Float32  # [X] weight of each term of the list scheduler
     plc_op: Float32  # [V, P] first layer, static part of the op to place, bias included
     plc_in: Float32  # [F, P] first layer, dynamic features, those of groups last
     plc_mid: Float32  # [P, P] second layer
     plc_mid_bias: Float32  # [P]
     plc_out: Float32  # [P]
-    plc_experts: Float32  # [X]
+    plc_scheduler: Float32  # [X]
     sel_learned: bool  # else SEL takes what the critical path heuristic would take, ties by sel_out
     plc_learned: bool  # the same of PLC
 
@@ -56,8 +57,8 @@ def make_head_buffers(weights: HeadWeights, num_devices: int) -> HeadBuffers:
 
 
 @compiled
-def expert_logit(coefficients, x):
-    """What the experts' terms x [X] add to a logit."""
+def scheduler_logit(coefficients, x):
+    """What the list scheduler's terms x [X] add to a logit."""
     logit = np.float32(0.0)
     for i in range(len(x)):
         logit += coefficients[i] * x[i]
@@ -109,7 +110,7 @@ def _leak(hidden):
 
 @compiled
 def sel_logit(weights, v, x, scratch):
-    """SEL's logit of candidate v, of which it sees x [F]; without the experts."""
+    """SEL's logit of candidate v, of which it sees x [F]; without the list scheduler's terms."""
     hidden = scratch.hidden[: weights.sel_op.shape[1]]
     for j in range(len(hidden)):
         hidden[j] = weights.sel_op[v, j]
@@ -120,7 +121,7 @@ def sel_logit(weights, v, x, scratch):
 
 @compiled
 def plc_logit(weights, v, d, x, scratch):
-    """PLC's logit of device d for op v, of which it sees x [F]; without the experts."""
+    """PLC's logit of device d for op v with features x [F]; without the list scheduler's terms."""
     width = weights.plc_op.shape[1]
     hidden, hidden2 = scratch.hidden[:width], scratch.hidden2
     for j in range(width):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from doppler.env import View, make_episode
+from doppler.env import ProblemView, make_episode
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual import DualPolicy, StaticParts
 from doppler.policies.dual_heads import make_head_buffers
@@ -44,8 +44,8 @@ class _Options(TypedDict):
     sel: NotRequired[Literal["learned", "b_level"]]
     plc: NotRequired[Literal["learned", "earliest_start"]]
     look_ahead: NotRequired[bool]
-    experts: NotRequired[bool]
-    sureness: NotRequired[Positive]
+    scheduler: NotRequired[bool]
+    scheduler_scale: NotRequired[Positive]
 
 
 @checked
@@ -77,7 +77,7 @@ class StepwiseDualPolicy(DualPolicy):
         self.plc_static = nn.Linear(num_static + hidden, plc_hidden)
         self.plc_placed = nn.Linear(hidden, plc_hidden, bias=False)
 
-    def _view_tensors(self, view: View) -> _ViewTensors:
+    def _view_tensors(self, view: ProblemView) -> _ViewTensors:
         edges = view.problem.graph.edges
         return _ViewTensors(
             x_VF=self._op_features(view),
@@ -88,7 +88,7 @@ class StepwiseDualPolicy(DualPolicy):
         )
 
     def _encode(
-        self, view: View, tensors: _ViewTensors, device_CV: Tensor
+        self, view: ProblemView, tensors: _ViewTensors, device_CV: Tensor
     ) -> tuple[StaticParts, Tensor]:
         """First layers of both heads, and the sums of PLC's over the ops on each device [C, D, P].
 
@@ -138,7 +138,7 @@ class StepwiseDualPolicy(DualPolicy):
 
     def _play_into(
         self,
-        view: View,
+        view: ProblemView,
         seeds_B: NDArray[np.int64],
         explore: float,
         is_forced: bool,
@@ -173,14 +173,14 @@ class StepwiseDualPolicy(DualPolicy):
             device_BV[torch.arange(num), record.op[:, t]] = torch.from_numpy(record.device[:, t])
         return rows_B
 
-    def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy: states are replayed many at a time, and again for their gradients.
 
         Without the second replay, embeddings of V graphs of V ops would be kept for each episode.
         """
         return in_a_row(self._replay_all(view, self._recorded(view, each)) for each in decisions)
 
-    def _replay_all(self, view: View, decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def _replay_all(self, view: ProblemView, decisions: Decisions) -> tuple[Tensor, Tensor]:
         num, num_ops = decisions.op.shape
         rows = SelRows(decisions.record, decisions.advised and decisions.advised[0])
         tensors, at_once = self._view_tensors(view), max(1, _OPS_AT_ONCE // num_ops)
@@ -203,7 +203,7 @@ class StepwiseDualPolicy(DualPolicy):
 
     def _replay_some(
         self,
-        view: View,
+        view: ProblemView,
         tensors: _ViewTensors,
         decisions: Decisions,
         rows: SelRows,
@@ -222,7 +222,7 @@ class StepwiseDualPolicy(DualPolicy):
         own_NS = parts.sel_op_VS[step_N, rows.op[first:last]]
         sel_in_SF = self._sel_in(rows.x.shape[-1])
         hidden_NS = own_NS + nn.functional.linear(rows.x[first:last], sel_in_SF)
-        known_N = rows.experts[first:last] @ self.sel_experts
+        known_N = rows.scheduler_terms[first:last] @ self.sel_scheduler_weights
         sel = sel_choices(hidden_NS, self.sel_out, known_N, step_N, rows.chosen[state_C] - first)
 
         op_C = torch.from_numpy(record.op).flatten()[state_C]
@@ -233,7 +233,8 @@ class StepwiseDualPolicy(DualPolicy):
             own_CP[:, None] + placed_CDP + nn.functional.linear(device_x_TDF[state_C], plc_in_PF),
             self.plc_mid,
             self.plc_out,
-            torch.from_numpy(record.device_experts).flatten(0, 1)[state_C] @ self.plc_experts,
+            torch.from_numpy(record.device_terms).flatten(0, 1)[state_C]
+            @ self.plc_scheduler_weights,
             torch.from_numpy(record.device_mask).flatten(0, 1)[state_C] == 0,
             torch.from_numpy(decisions.judged[1]).flatten()[state_C],
         )

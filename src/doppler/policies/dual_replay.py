@@ -17,7 +17,8 @@ from doppler.policies.encoder import LEAKINESS
 class SelRows:
     """The recorded candidates of some episodes, one row each, as tensors.
 
-    op: [N]. x: [N, F]. experts: [N, X]. step: [N] recorded step s of episode b is step b * S + s.
+    op: [N]. x: [N, F]. scheduler_terms: [N, X].
+    step: [N] recorded step s of episode b is step b * S + s.
     chosen: [T] the row of the choice, or of what was advised in its place. num_steps: T.
     """
 
@@ -28,7 +29,7 @@ class SelRows:
         self.num_steps = record.step.size
         self.op = torch.from_numpy(_joined(record.candidate_op, rows_B))
         self.x = torch.from_numpy(_joined(record.candidate_x, rows_B))
-        self.experts = torch.from_numpy(_joined(record.candidate_experts, rows_B))
+        self.scheduler_terms = torch.from_numpy(_joined(record.candidate_terms, rows_B))
         self.step = torch.repeat_interleave(
             torch.arange(self.num_steps),
             torch.from_numpy(np.diff(record.candidate_ptr[:, : num + 1], axis=1).ravel()),
@@ -49,7 +50,7 @@ def sel_choices(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy [T] of SEL's choices, from the sums of its first layer.
 
-    known_N: what the experts add to the logits.
+    known_N: what the list scheduler adds to the logits.
     """
     logit_N = out(nn.functional.leaky_relu(hidden_NS, LEAKINESS))[:, 0] + known_N
     return among_candidates(logit_N, step_N, chosen_T)
@@ -88,7 +89,7 @@ def plc_choices(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy [T] of PLC's choices, from the sums of its first layer.
 
-    known_TD: what the experts add to the logits.
+    known_TD: what the list scheduler adds to the logits.
     """
     hidden_TDP = mid(nn.functional.leaky_relu(hidden_TDP, LEAKINESS))
     logit_TD = out(nn.functional.leaky_relu(hidden_TDP, LEAKINESS))[..., 0] + known_TD

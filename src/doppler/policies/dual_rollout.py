@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.env.experts import NUM_PLC_EXPERTS, NUM_SEL_EXPERTS, plc_experts, sel_experts
 from doppler.env.features import (
     NUM_DEVICE_FEATURES,
     NUM_DEVICE_GROUP_FEATURES,
@@ -24,11 +23,17 @@ from doppler.env.heuristic import (
     close_later_starts,
     largest_b_levels_first,
 )
+from doppler.env.problem_view import LARGE, ProblemView
 from doppler.env.process import NUM_CANDIDATES, is_late, place, reset
 from doppler.env.ready import swap_candidates
-from doppler.env.view import LARGE, View
+from doppler.env.scheduler_terms import (
+    NUM_PLC_TERMS,
+    NUM_SEL_TERMS,
+    plc_scheduler_terms,
+    sel_scheduler_terms,
+)
 from doppler.policies.choosing import choose, log_prob_of
-from doppler.policies.dual_heads import Float32, expert_logit, plc_logit, sel_logit
+from doppler.policies.dual_heads import Float32, plc_logit, scheduler_logit, sel_logit
 from doppler.support.compiled import compiled
 
 # Results of an episode that was not played to its end.
@@ -53,10 +58,10 @@ class Record(NamedTuple):
     candidate_ptr: NDArray[np.int64]  # [B, S + 1] candidates of the s-th are rows ptr[s]:ptr[s + 1]
     candidate_op: NDArray[np.int64]  # [B, N]
     candidate_x: Float32  # [B, N, F]; of merged views with the features of groups
-    candidate_experts: Float32  # [B, N, X]
+    candidate_terms: Float32  # [B, N, X]
     chosen: NDArray[np.int64]  # [B, S] the row of the chosen candidate
     device_x: Float32  # [B, S, D, F]; the same
-    device_experts: Float32  # [B, S, D, X]
+    device_terms: Float32  # [B, S, D, X]
     device_mask: NDArray[np.int64]  # [B, S, D]
 
 
@@ -66,7 +71,7 @@ def parts_of_episode(num_ops: int, num_steps: int) -> NDArray[np.int64]:
 
 
 def make_record(
-    num_episodes: int, view: View, num_steps: int, room: int, rng: np.random.Generator
+    num_episodes: int, view: ProblemView, num_steps: int, room: int, rng: np.random.Generator
 ) -> Record:
     """Space for so many steps of the given number of episodes, ``room`` candidates for each step.
 
@@ -95,10 +100,10 @@ def make_record(
         candidate_ptr=np.zeros((num_episodes, slots + 1), np.int64),
         candidate_op=np.empty((num_episodes, room), np.int64),
         candidate_x=np.empty((num_episodes, room, num_seen), np.float32),
-        candidate_experts=np.empty((num_episodes, room, NUM_SEL_EXPERTS), np.float32),
+        candidate_terms=np.empty((num_episodes, room, NUM_SEL_TERMS), np.float32),
         chosen=np.empty(shape, np.int64),
         device_x=np.empty((*shape, num_devices, num_seen_of_devices), np.float32),
-        device_experts=np.empty((*shape, num_devices, NUM_PLC_EXPERTS), np.float32),
+        device_terms=np.empty((*shape, num_devices, NUM_PLC_TERMS), np.float32),
         device_mask=np.empty((*shape, num_devices), np.int64),
     )
 
@@ -134,15 +139,15 @@ def _candidates(p, w, weights, e, scratch, forced, b, t, s, record):
     record.candidate_ptr[b, s + 1] = rows + count
     if rows + count > record.candidate_op.shape[1]:
         return NO_ROOM, index
-    experts = record.candidate_experts[b, rows : rows + count]
-    sel_experts(p, w, e, count, experts)
+    terms = record.candidate_terms[b, rows : rows + count]
+    sel_scheduler_terms(p, w, e, count, terms)
     for i in range(count):
         v = e.candidates[i]
         x = record.candidate_x[b, rows + i]
         sel_features(p, w, e, v, x)
         record.candidate_op[b, rows + i] = v
         logit = sel_logit(weights, v, x, scratch)
-        scratch.logits[i] = logit + expert_logit(weights.sel_experts, experts[i])
+        scratch.logits[i] = logit + scheduler_logit(weights.sel_scheduler, terms[i])
     return count, index
 
 
@@ -161,11 +166,11 @@ def _devices(p, w, weights, e, scratch, v, taken, b, s, record):
                 break
     if not weights.plc_learned:
         close_later_starts(w, e, v, taken, mask)
-    experts = record.device_experts[b, s]
-    plc_experts(p, w, e, v, mask, experts)
+    terms = record.device_terms[b, s]
+    plc_scheduler_terms(p, w, e, v, mask, terms)
     for d in range(num_devices):
         logit = plc_logit(weights, v, d, record.device_x[b, s, d], scratch)
-        scratch.logits[d] = logit + expert_logit(weights.plc_experts, experts[d])
+        scratch.logits[d] = logit + scheduler_logit(weights.plc_scheduler, terms[d])
 
 
 @compiled

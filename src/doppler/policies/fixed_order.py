@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from doppler.baselines.levels import b_level_priority
-from doppler.env import View
+from doppler.env import ProblemView
 from doppler.policies.contract import Decisions
 from doppler.support.errors import InputError
 
@@ -42,14 +42,14 @@ class FixedOrderPolicy(nn.Module):
         super().__init__()
         self._orders: dict[str, IntArray] = {}
 
-    def order(self, view: View) -> IntArray:
+    def order(self, view: ProblemView) -> IntArray:
         """The op [V] of each step."""
         key = view.problem.hash
         if key not in self._orders:
             self._orders[key] = np.argsort(b_level_priority(view.problem))
         return self._orders[key]
 
-    def choices(self, view: View) -> Choices:
+    def choices(self, view: ProblemView) -> Choices:
         """See Choices; where nothing is merged every step decides."""
         order_V = self.order(view)
         _, first, group_V = np.unique(
@@ -60,13 +60,13 @@ class FixedOrderPolicy(nn.Module):
         return Choices(leader_V, leader_V == np.arange(len(order_V)), closed_VD)
 
     def decisions(
-        self, view: View, device_BV: IntArray, log_prob_B: NDArray[np.float64]
+        self, view: ProblemView, device_BV: IntArray, log_prob_B: NDArray[np.float64]
     ) -> Decisions:
         """Decisions for the given device [B, V] of each step."""
         op_BV = np.tile(self.order(view), (len(device_BV), 1))
         return Decisions(op=op_BV, device=device_BV, log_prob=log_prob_B, record=None)
 
-    def follow(self, view: View, op_BV: IntArray, device_BV: IntArray) -> Decisions:
+    def follow(self, view: ProblemView, op_BV: IntArray, device_BV: IntArray) -> Decisions:
         """See contract.Policy; ``device_BV[b, t]`` is the device of op ``op_BV[b, t]``."""
         check_decisions(view, op_BV, device_BV)
         device_of_BV = np.empty_like(device_BV)
@@ -77,16 +77,16 @@ class FixedOrderPolicy(nn.Module):
             log_prob_B, _ = self.log_prob(view, decisions)
         return replace(decisions, log_prob=log_prob_B.numpy().astype(np.float64))
 
-    def named(self, view: View, device_BV: IntArray) -> IntArray:
+    def named(self, view: ProblemView, device_BV: IntArray) -> IntArray:
         """The same decisions under the names that the policy gives to identical devices."""
         return device_BV
 
-    def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
         raise NotImplementedError
 
 
-def check_decisions(view: View, op_BV: IntArray, device_BV: IntArray) -> None:
+def check_decisions(view: ProblemView, op_BV: IntArray, device_BV: IntArray) -> None:
     """Refuse what is no episode.
 
     Raises:
@@ -111,7 +111,7 @@ def check_decisions(view: View, op_BV: IntArray, device_BV: IntArray) -> None:
             )
 
 
-def slowness(view: View, order_V: IntArray) -> NDArray[np.float32]:
+def slowness(view: ProblemView, order_V: IntArray) -> NDArray[np.float32]:
     """How much slower [V, D] the op of a step runs on a device than on its best: 0 to 2."""
     seconds_VD = view.problem.arrays.op_seconds[order_V]
     fastest_V1 = seconds_VD.min(axis=1, keepdims=True)

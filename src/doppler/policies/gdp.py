@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
-from doppler.env import OP_FEATURES, View
+from doppler.env import OP_FEATURES, ProblemView
 from doppler.policies.contract import Decisions
 from doppler.policies.encoder import LEAKINESS
 from doppler.policies.fixed_order import Choices, FixedOrderPolicy, choose, distribution, slowness
@@ -139,7 +139,7 @@ class GDP(FixedOrderPolicy):
             self.score_slowness.weight.mul_(0.1)
         self._inputs: dict[str, _Inputs] = {}
 
-    def _inputs_of(self, view: View) -> _Inputs:
+    def _inputs_of(self, view: ProblemView) -> _Inputs:
         key = view.problem.hash
         if key not in self._inputs:
             order_V, edges = self.order(view), view.problem.graph.edges
@@ -152,7 +152,7 @@ class GDP(FixedOrderPolicy):
             )
         return self._inputs[key]
 
-    def _distributions(self, view: View, choices: Choices) -> tuple[Tensor, Tensor]:
+    def _distributions(self, view: ProblemView, choices: Choices) -> tuple[Tensor, Tensor]:
         """Log-probability [V, D] of each op's device, and entropy [V]."""
         inputs = self._inputs_of(view)
         most, num_devices = self.score.out_features, view.problem.num_devices
@@ -181,7 +181,7 @@ class GDP(FixedOrderPolicy):
         return h_VH
 
     def rollout(
-        self, view: View, num_episodes: int, explore: float | None, rng: np.random.Generator
+        self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
         """See contract.Policy."""
         choices = self.choices(view)
@@ -195,7 +195,7 @@ class GDP(FixedOrderPolicy):
         chosen_BV = chosen_BV[:, choices.decides_V]
         return self.decisions(view, device_BV, chosen_BV.sum(axis=1, dtype=np.float64))
 
-    def named(self, view: View, device_BV: NDArray[np.int64]) -> NDArray[np.int64]:
+    def named(self, view: ProblemView, device_BV: NDArray[np.int64]) -> NDArray[np.int64]:
         """Identical devices in the order of their first use.
 
         Which of them a teacher takes first is chance, but to this policy each index is another
@@ -212,7 +212,7 @@ class GDP(FixedOrderPolicy):
                 renamed_BV[device_BV == old_B[:, None]] = new
         return renamed_BV
 
-    def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
         choices = self.choices(view)
         log_prob_VD, entropy_V = self._distributions(view, choices)

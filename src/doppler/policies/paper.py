@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from doppler.env import OP_FEATURES, View, make_episode
+from doppler.env import OP_FEATURES, ProblemView, make_episode
 from doppler.policies.choosing import SAMPLE
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import PUBLISHED_DEVICE_FEATURES, PUBLISHED_OP_FEATURES
@@ -54,7 +54,7 @@ class _Heads(NamedTuple):
     plc_placed_VP: Tensor
 
 
-def _inputs(view: View) -> _Inputs:
+def _inputs(view: ProblemView) -> _Inputs:
     edges, num_ops = view.problem.graph.edges, view.problem.num_ops
     cost_E = view.edge_features[:, 0]
     columns: dict[str, NDArray] = {
@@ -144,7 +144,7 @@ class PaperPolicy(nn.Module):
         self.plc_out = _layer(head_hidden, 1, bias=False)
         self._kept: dict[str, _Inputs] = {}
 
-    def _heads(self, view: View) -> _Heads:
+    def _heads(self, view: ProblemView) -> _Heads:
         key = view.problem.hash
         if key not in self._kept:
             self._kept[key] = _inputs(view)
@@ -174,14 +174,14 @@ class PaperPolicy(nn.Module):
         return self.plc_in.weight.chunk(4, dim=1)
 
     def rollout(
-        self, view: View, num_episodes: int, explore: float | None, rng: np.random.Generator
+        self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
         """See contract.Policy."""
         seeds_B = rng.integers(0, 2**62, size=num_episodes)
         return self._play(view, seeds_B, SAMPLE if explore is None else explore, None)
 
     def follow(
-        self, view: View, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
+        self, view: ProblemView, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
     ) -> Decisions:
         """See contract.Policy; ``device_BV[b, t]`` is the device of the op of step t."""
         return self._play(view, np.zeros(len(op_BV), np.int64), 0.0, (op_BV, device_BV))
@@ -189,7 +189,7 @@ class PaperPolicy(nn.Module):
     @torch.no_grad()
     def _play(
         self,
-        view: View,
+        view: ProblemView,
         seeds_B: NDArray[np.int64],
         explore: float,
         forced: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
@@ -218,7 +218,7 @@ class PaperPolicy(nn.Module):
             op=record.op, device=record.device, log_prob=record.log_prob, record=record
         )
 
-    def _weights(self, view: View) -> PaperWeights:
+    def _weights(self, view: ProblemView) -> PaperWeights:
         heads, device_PH = self._heads(view), self._plc_parts()[0]
         return PaperWeights(
             *(
@@ -233,12 +233,14 @@ class PaperPolicy(nn.Module):
             )
         )
 
-    def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
         heads = self._heads(view)
         return in_a_row(self._replay(view, heads, each) for each in decisions)
 
-    def _replay(self, view: View, heads: _Heads, decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def _replay(
+        self, view: ProblemView, heads: _Heads, decisions: Decisions
+    ) -> tuple[Tensor, Tensor]:
         record: PaperRecord = decisions.record
         op_BV, device_BV = decisions.judged
         op_N, step_N, chosen_T = candidates_of(view, decisions.op, op_BV)

@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from doppler.env import View
+from doppler.env import ProblemView
 from doppler.policies.paper_rollout import PaperRecord
 from doppler.support.compiled import compiled
 
 
 def candidates_of(
-    view: View, op_BV: NDArray[np.int64], judged_BV: NDArray[np.int64]
+    view: ProblemView, op_BV: NDArray[np.int64], judged_BV: NDArray[np.int64]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The candidates of every step of episodes that take the ops ``op_BV`` in this order, as rows.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from doppler.env import OP_FEATURES, View
+from doppler.env import OP_FEATURES, ProblemView
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.encoder import LEAKINESS
 from doppler.policies.fixed_order import Choices, FixedOrderPolicy, choose, distribution, slowness
@@ -30,7 +30,7 @@ _ROOM = 1 << 24
 class _Problem:
     """What a problem gives to every episode, ops named by their step."""
 
-    def __init__(self, view: View, order_V: NDArray[np.int64], rounds: int) -> None:
+    def __init__(self, view: ProblemView, order_V: NDArray[np.int64], rounds: int) -> None:
         self.plan = make_plan(view.problem, order_V, rounds)
         slowness_VD = slowness(view, order_V)
         x_VDF = np.empty((*slowness_VD.shape, len(OP_FEATURES) + 1), dtype=np.float32)
@@ -40,7 +40,7 @@ class _Problem:
         self.away_DD = torch.from_numpy(_link_costs(view))
 
 
-def _link_costs(view: View) -> NDArray[np.float32]:
+def _link_costs(view: ProblemView) -> NDArray[np.float32]:
     """Seconds [D, D] of a mean transfer from one device to another, over their mean; 0 within."""
     arrays = view.problem.arrays
     seconds_DD = np.where(np.eye(len(arrays.kind), dtype=bool), 0.0, link_seconds(arrays))
@@ -122,7 +122,7 @@ class Placeto(FixedOrderPolicy):
             self.out.weight.mul_(0.1)
         self._problems: dict[str, _Problem] = {}
 
-    def _problem(self, view: View) -> _Problem:
+    def _problem(self, view: ProblemView) -> _Problem:
         key = view.problem.hash
         if key not in self._problems:
             self._problems[key] = _Problem(view, self.order(view), self.rounds)
@@ -171,7 +171,7 @@ class Placeto(FixedOrderPolicy):
         return tape.put("states", rows, steps, own_NBDH.flatten(1, 2))
 
     def rollout(
-        self, view: View, num_episodes: int, explore: float | None, rng: np.random.Generator
+        self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
         """See contract.Policy."""
         problem, choices = self._problem(view), self.choices(view)
@@ -214,7 +214,7 @@ class Placeto(FixedOrderPolicy):
             here_VBD[t, every, device_B] = 1.0
             away_VBD[t] = problem.away_DD[device_B]
 
-    def log_prob(self, view: View, *decisions: Decisions) -> tuple[Tensor, Tensor]:
+    def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
         """See contract.Policy."""
         problem, choices = self._problem(view), self.choices(view)
         return in_a_row(self._replay_all(problem, choices, each) for each in decisions)

@@ -1,6 +1,5 @@
 """One search engine under one budget: steps from the best placement so far on."""
 
-from doppler.search.best_so_far import NOTHING, BestSoFar, Found, confirmations_within
 from doppler.search.combined import Combined, suited
 from doppler.search.configured import (
     estimates_step,
@@ -12,8 +11,9 @@ from doppler.search.configured import (
 )
 from doppler.search.effort import NO_EFFORT, Effort, seeded_generator
 from doppler.search.engine import Budget, SearchStep, search
-from doppler.search.estimating import AnnealEstimates, Drafts, Episodes
-from doppler.search.greedy import GREEDY, GreedyEpisode, ways_told
+from doppler.search.estimating import AnnealOnEstimates, Drafts, Episodes
+from doppler.search.evaluator import NO_PLACEMENT, Evaluator, ScoredPlacement, confirmations_within
+from doppler.search.greedy import GREEDY, GreedyEpisode, host_uses
 from doppler.search.steps import (
     EPISODE,
     MERGED_EPISODE,
@@ -29,26 +29,27 @@ __all__ = [
     "EPISODE",
     "GREEDY",
     "MERGED_EPISODE",
-    "NOTHING",
     "NO_EFFORT",
-    "AnnealEstimates",
+    "NO_PLACEMENT",
     "AnnealFromBest",
-    "BestSoFar",
+    "AnnealOnEstimates",
     "Budget",
     "Combined",
     "DealBlocks",
     "Drafts",
     "Effort",
     "Episodes",
-    "Found",
+    "Evaluator",
     "GreedyEpisode",
     "InParts",
     "KeepToHosts",
     "PlaceAgain",
     "PlaceOnce",
+    "ScoredPlacement",
     "SearchStep",
     "confirmations_within",
     "estimates_step",
+    "host_uses",
     "load_policy",
     "methods",
     "policy_steps",
@@ -57,5 +58,4 @@ __all__ = [
     "seeded_generator",
     "steps_of",
     "suited",
-    "ways_told",
 ]

@@ -9,8 +9,8 @@ import numpy as np
 from doppler.baselines import SearchResult
 from doppler.hooks import plugins
 from doppler.problem import Placement, Problem
-from doppler.search.best_so_far import BestSoFar, confirmations_within
 from doppler.search.engine import Budget, SearchStep, check_shares, search
+from doppler.search.evaluator import Evaluator, confirmations_within
 from doppler.search.steps import KeepToHosts
 from doppler.support.errors import InputError
 from doppler.support.options import BatchOrNone, Count, checked
@@ -29,7 +29,7 @@ def suited(steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
 class Combined:
     """Steps that share the evaluations of one baseline.
 
-    evaluations: in all. confirmations: at most, see BestSoFar. steps: one after another.
+    evaluations: in all. confirmations: at most, see Evaluator. steps: one after another.
     """
 
     evaluations: Count
@@ -47,7 +47,7 @@ class Combined:
         """See contract.Baseline."""
         seed = int(rng.integers(2**62))
         confirmations = confirmations_within(self.evaluations, self.confirmations)
-        best = BestSoFar(session=session, confirmations=confirmations, seed=seed)
+        best = Evaluator(session=session, confirmations=confirmations, seed=seed)
         problem = session.problem
         search(suited(self.steps, problem), best, Budget(evaluations=self.evaluations), rng)
         anywhere = problem.group_seconds.argmin(axis=1)  # where nothing was found that fits

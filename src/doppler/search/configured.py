@@ -10,7 +10,7 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Annealing
-from doppler.env import MANY_OPS, View
+from doppler.env import MANY_OPS, ProblemView
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED, load_policy_weights
 from doppler.search.combined import suited
@@ -72,7 +72,7 @@ def _baseline(name: str) -> DictConfig:
 
 
 def policy_steps(
-    settings: DictConfig, policy: Policy, view: View, then: Sequence[SearchStep] = ()
+    settings: DictConfig, policy: Policy, view: ProblemView, then: Sequence[SearchStep] = ()
 ) -> Sequence[SearchStep]:
     """What a policy places, whether it has trained on the problem or not.
 
@@ -94,7 +94,7 @@ def policy_steps(
 
 
 def estimates_step(
-    settings: DictConfig, policy: Policy, view: View, greedy: GreedyEpisode | None = None
+    settings: DictConfig, policy: Policy, view: ProblemView, greedy: GreedyEpisode | None = None
 ) -> SearchStep:
     """The second of `policy_steps`, which one execution is enough for.
 

@@ -9,8 +9,8 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from doppler.search.best_so_far import BestSoFar
 from doppler.search.effort import Effort
+from doppler.search.evaluator import Evaluator
 from doppler.support.errors import InputError
 from doppler.support.options import Natural, PositiveSeconds, Share, check
 
@@ -55,7 +55,7 @@ class SearchStep(Protocol):
     def share(self) -> float | None: ...
 
     def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+        self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """Search from the best so far on, with at most so many evaluations, or not at all.
 
@@ -80,7 +80,7 @@ def check_shares(steps: Sequence[SearchStep]) -> None:
 
 def search(
     steps: Sequence[SearchStep],
-    best: BestSoFar,
+    best: Evaluator,
     budget: Budget,
     rng: np.random.Generator,
     *,
@@ -132,7 +132,7 @@ def search(
 
 def _repeat(
     step: SearchStep,
-    best: BestSoFar,
+    best: Evaluator,
     seconds: float,
     rng: np.random.Generator,
     enough_s: float,

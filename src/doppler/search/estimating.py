@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from doppler.baselines import Annealing, TaughtPlacement, placements_of_steps
 from doppler.baselines.hosts import num_ways
-from doppler.env import View, merged_at_random, without_waiting
+from doppler.env import ProblemView, merged_at_random, without_waiting
 from doppler.policies import Policy
 from doppler.problem import Placement, Problem
-from doppler.search.best_so_far import BestSoFar, Found
+from doppler.search.evaluator import Evaluator, ScoredPlacement
 from doppler.search.exchanging import exchanges
 from doppler.simulator import SimulatorSession, WorkConserving, open_estimates
 from doppler.simulator.estimates import estimate
@@ -58,13 +58,13 @@ class Drafts(Protocol):
         ...
 
 
-class Chooses(Protocol):
+class PlacementChooser(Protocol):
     """What plays many placements and keeps one: a policy's greedy episodes of several views."""
 
     name: ClassVar[str]
 
     def chosen(
-        self, search: BestSoFar, estimates: SimulatorSession, rng: np.random.Generator
+        self, search: Evaluator, estimates: SimulatorSession, rng: np.random.Generator
     ) -> Placement:
         """The one that is estimated to take least, of what the search has time for."""
         ...
@@ -158,7 +158,7 @@ def limit_of(estimates: SimulatorSession, best: Estimated) -> float:
     return best.cost if exact else np.inf
 
 
-def check_view(view: View, problem: Problem) -> None:
+def check_view(view: ProblemView, problem: Problem) -> None:
     """Refuse what was made for a problem of another size.
 
     Raises:
@@ -178,7 +178,7 @@ class Episodes:
     """
 
     policy: Policy
-    view: View
+    view: ProblemView
     merged: bool = False
     name: ClassVar[str] = "episode"
 
@@ -200,7 +200,7 @@ class Episodes:
 
 @checked
 @dataclass(frozen=True, eq=False, kw_only=True)
-class AnnealEstimates:
+class AnnealOnEstimates:
     """Before each execution, annealing on estimates; what it finds is executed.
 
     Every other time it begins with the best placement so far, its ops in the order in which they
@@ -220,7 +220,7 @@ class AnnealEstimates:
     """
 
     drafts: Sequence[Drafts]
-    greedy: Chooses | None = None
+    greedy: PlacementChooser | None = None
     steps: Natural = 2500
     at_most: Count = 64
     hot: Positive = 0.02
@@ -230,7 +230,7 @@ class AnnealEstimates:
     repeats: ClassVar[bool] = True
 
     def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+        self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
         session = best.session
@@ -270,8 +270,8 @@ class AnnealEstimates:
                 steps = min(max(fewest, lasting), _MOST_STEPS)
 
     def _draft(
-        self, best: BestSoFar, estimates: SimulatorSession, first: bool, rng: np.random.Generator
-    ) -> Found:
+        self, best: Evaluator, estimates: SimulatorSession, first: bool, rng: np.random.Generator
+    ) -> ScoredPlacement:
         """Of new drafts of each kind, for each way to use hosts, the best by estimates."""
         problem, kinds = estimates.problem, self.drafts
         num = num_ways(problem)
@@ -287,17 +287,17 @@ class AnnealEstimates:
             drawn.append((chosen.device[None], chosen.priority[None]))
             names.append(greedy.name)
         placement, index = best_by_estimates(estimates, drawn)
-        return Found(placement, np.inf, names[index])
+        return ScoredPlacement(placement, np.inf, names[index])
 
     def _made_better(
         self,
         session: Session,
         estimates: SimulatorSession,
-        start: Found,
+        start: ScoredPlacement,
         steps: int,
         rng: np.random.Generator,
         walks: int,
-    ) -> Found:
+    ) -> ScoredPlacement:
         """What annealing makes of it; of a simulator's draft in parts, none of which but waits."""
         is_draft = not np.isfinite(start.seconds) and session.problem.num_ops <= _MOST_DRAFTED
         if not is_draft or not isinstance(session, SimulatorSession):
@@ -312,11 +312,11 @@ class AnnealEstimates:
     def _annealed(
         self,
         estimates: SimulatorSession,
-        start: Found,
+        start: ScoredPlacement,
         steps: int,
         rng: np.random.Generator,
         walks: int,
-    ) -> Found:
+    ) -> ScoredPlacement:
         """What annealing on estimates makes of it; itself where nothing is estimated to fit."""
         assert start.placement is not None
         annealing = Annealing(
@@ -331,11 +331,14 @@ class AnnealEstimates:
         if not np.isfinite(result.makespan_s):
             return start
         source = f"{start.source.removesuffix(_ESTIMATED)}{_ESTIMATED}"
-        return Found(result.placement, result.makespan_s, source)
+        return ScoredPlacement(result.placement, result.makespan_s, source)
 
 
 def waits_longer(
-    session: SimulatorSession, estimates: SimulatorSession, annealed: Found, start: Found
+    session: SimulatorSession,
+    estimates: SimulatorSession,
+    annealed: ScoredPlacement,
+    start: ScoredPlacement,
 ) -> bool:
     """Whether annealing on estimates has but found a plan that waits, and runs no sooner.
 
@@ -367,7 +370,7 @@ def _exchanged(
     return best_by_estimates(estimates, [(device_BV, priority_BV)])[0]
 
 
-def as_executed(session: SimulatorSession, found: Found) -> Found:
+def as_executed(session: SimulatorSession, found: ScoredPlacement) -> ScoredPlacement:
     """The same with its ops ranked by when they start, where there is a placement.
 
     Estimates let no op overtake. Of these ranks they tell what the execution took, or nearly; of
@@ -389,7 +392,7 @@ def ranked_by_start(
     return ranked_V
 
 
-def in_order(problem: Problem, found: Found) -> Placement:
+def in_order(problem: Problem, found: ScoredPlacement) -> Placement:
     """The same placement, but no op of it comes before its producers: estimates need that."""
     assert found.placement is not None
     taught = TaughtPlacement.of(problem, found.placement)

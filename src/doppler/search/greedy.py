@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from doppler.baselines.hosts import num_ways, using_hosts
 from doppler.env import (
-    View,
+    ProblemView,
     enough_s,
     make_view,
     mergings,
@@ -22,7 +22,6 @@ from doppler.env import (
 )
 from doppler.policies import Policy
 from doppler.problem import Placement, Problem
-from doppler.search.best_so_far import BestSoFar
 from doppler.search.estimating import (
     Estimated,
     check_view,
@@ -30,10 +29,11 @@ from doppler.search.estimating import (
     limit_of,
     open_estimates_of,
 )
+from doppler.search.evaluator import Evaluator
 from doppler.simulator import SimulatorSession
 from doppler.support.options import Count, Natural, Share, checked
 
-# Source of what they find (best_so_far.Found).
+# Source of what they find (evaluator.ScoredPlacement).
 GREEDY = "greedy episode"
 # Ways to use hosts where all are not worth their time: freely, one host, all hosts in turn.
 _FEW_WAYS = 3
@@ -43,7 +43,7 @@ _TRIES = 3
 _SURELY_PLAYED = 4
 
 
-def ways_told(problem: Problem) -> range:
+def host_uses(problem: Problem) -> range:
     """Ways to use hosts that a policy is told: on several all ops on one, and on all in turn.
 
     Further ways (baselines/hosts.py) were worth nothing on 36 problems of four hosts.
@@ -51,9 +51,9 @@ def ways_told(problem: Problem) -> range:
     return range(1, min(_FEW_WAYS, num_ways(problem)))
 
 
-def told_hosts(view: View) -> list[View]:
-    """The view, and those of `ways_told`."""
-    ways = ways_told(view.problem)
+def views_of_host_uses(view: ProblemView) -> list[ProblemView]:
+    """The view, and those of `host_uses`."""
+    ways = host_uses(view.problem)
     return [view, *(make_view(using_hosts(view.problem, way)) for way in ways)]
 
 
@@ -69,7 +69,7 @@ class GreedyEpisode:
     """
 
     policy: Policy
-    views: Sequence[View]
+    views: Sequence[ProblemView]
     played: Natural = 0
     least: Count = 1
     share: Share | None = None
@@ -77,15 +77,15 @@ class GreedyEpisode:
     name: ClassVar[str] = GREEDY
 
     @classmethod
-    def of(cls, policy: Policy, view: View, *, least: int = 1) -> Self:
-        """Of the view and its mergings, on several hosts of all that `told_hosts` knows."""
-        told = told_hosts(view)
+    def of(cls, policy: Policy, view: ProblemView, *, least: int = 1) -> Self:
+        """Of the view and its mergings, on several hosts of all that `views_of_host_uses` knows."""
+        told = views_of_host_uses(view)
         played = len(told) * num_to_play(view.problem.num_ops)
         views = [one for seen in told for one in mergings(seen)]
         return cls(policy=policy, views=views, played=played, least=least)
 
     def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+        self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
         if evaluations >= self.least * best.num_confirming:
@@ -95,9 +95,9 @@ class GreedyEpisode:
             best.confirm(placement, GREEDY)
 
     def chosen(
-        self, search: BestSoFar, estimates: SimulatorSession, rng: np.random.Generator
+        self, search: Evaluator, estimates: SimulatorSession, rng: np.random.Generator
     ) -> Placement:
-        """See estimating.Chooses."""
+        """See estimating.PlacementChooser."""
         check_view(self.views[0], estimates.problem)
         best_view, cost, found = self.views[0], Estimated(np.inf, np.inf, np.inf), None
         took_s = 0.0
@@ -128,8 +128,8 @@ class GreedyEpisode:
 
     def _played(
         self,
-        search: BestSoFar,
-        view: View,
+        search: Evaluator,
+        view: ProblemView,
         estimates: SimulatorSession,
         best: Estimated,
         rng: np.random.Generator,
@@ -148,6 +148,6 @@ class GreedyEpisode:
         return placed, cost
 
 
-def _what_is_played(view: View) -> tuple[int, float, bytes]:
+def _what_is_played(view: ProblemView) -> tuple[int, float, bytes]:
     """Equal for views of which greedy episodes do not differ."""
     return id(view.problem), view.arrays.level_counts, view.arrays.group.tobytes()

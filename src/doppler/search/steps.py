@@ -10,14 +10,14 @@ from doppler.baselines import ETF, HEFT, Annealing, Baseline, Dealing, TooFewErr
 from doppler.baselines.dealing import has_blocks
 from doppler.baselines.hosts import num_ways
 from doppler.problem import Problem
-from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep, check_shares
-from doppler.search.estimating import AnnealEstimates, NotesTimes
-from doppler.search.greedy import ways_told
+from doppler.search.estimating import AnnealOnEstimates, NotesTimes
+from doppler.search.evaluator import Evaluator
+from doppler.search.greedy import host_uses
 from doppler.support.errors import InputError
 from doppler.support.options import Positive, Share, checked
 
-# Sources of what a policy finds (best_so_far.Found), and of what annealing makes better.
+# Sources of what a policy finds (evaluator.ScoredPlacement), and of what annealing makes better.
 EPISODE, MERGED_EPISODE = "episode", "merged episode"
 _ANNEALED = ", annealing"
 
@@ -32,7 +32,7 @@ class PlaceOnce:
     repeats: ClassVar[bool] = False
 
     def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+        self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep; ``evaluations`` are not asked for."""
         best.add(self.baseline.place(best.session, rng), type(self.baseline).__name__.lower())
@@ -51,7 +51,7 @@ class PlaceAgain:
     repeats: ClassVar[bool] = True
 
     def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+        self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
         num = evaluations - best.confirmations
@@ -84,14 +84,14 @@ class KeepToHosts:
         return [own, *steps] if num_ways(problem) > 1 and taken <= 1.0 else list(steps)
 
     def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+        self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep; one execution would show nothing of hosts."""
         problem = best.session.problem
         num = min(num_ways(problem), evaluations - best.confirmations)
         baseline: Any = HEFT(evaluations=max(1, num))
         if _is_slow(baseline, problem):
-            num = min(num, 1 + len(ways_told(problem)))
+            num = min(num, 1 + len(host_uses(problem)))
             baseline = ETF(evaluations=max(1, num))
         if num > 1:
             best.add(baseline.place(best.session, rng), type(baseline).__name__.lower())
@@ -114,10 +114,10 @@ class DealBlocks:
         return [cls(), *steps] if has_blocks(problem) else list(steps)
 
     def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+        self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
-        ways = 1 + len(ways_told(best.session.problem))
+        ways = 1 + len(host_uses(best.session.problem))
         num = min(ways, evaluations - best.confirmations)
         if num > 0:
             best.add(Dealing(evaluations=num).place(best.session, rng), Dealing.name)
@@ -144,7 +144,7 @@ class InParts:
         check_shares(self.steps)
 
     def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+        self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
         seeds = rng.integers(2**62, size=len(self.steps))
@@ -189,13 +189,15 @@ class AnnealFromBest:
     repeats: ClassVar[bool] = True
 
     def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+        self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
         draws, num = best.num_confirming, evaluations - best.confirmations
         if best.placement is not None and isinstance(best.session, NotesTimes):
             if every := evaluations // draws:
-                simulated = AnnealEstimates(drafts=(), at_most=every, hot=self.hot, cold=self.cold)
+                simulated = AnnealOnEstimates(
+                    drafts=(), at_most=every, hot=self.hot, cold=self.cold
+                )
                 simulated.search(best, evaluations, rng, walks=walks)
             return
         if num < draws:
@@ -213,7 +215,7 @@ class AnnealFromBest:
         best.add(result, f"{before}{_ANNEALED}" if best.placement else "annealing")
 
 
-def _is_left_out(step: SearchStep, best: BestSoFar) -> bool:
+def _is_left_out(step: SearchStep, best: Evaluator) -> bool:
     if best.evaluations == 0 or not isinstance(step, PlaceAgain):
         return False
     made = getattr(step.make, "func", step.make)  # what a partial is of

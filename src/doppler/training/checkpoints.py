@@ -13,7 +13,7 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from doppler.graph.formats import replaced
 from doppler.policies.weights import load_checkpoint
 from doppler.problem import Problem
-from doppler.search import NOTHING, Effort, Found
+from doppler.search import NO_PLACEMENT, Effort, ScoredPlacement
 from doppler.support.errors import InputError
 from doppler.support.files.values import read_integer, read_number
 from doppler.support.stopping import deferred, unhurried
@@ -74,7 +74,7 @@ def effort_of(path: str | Path) -> Effort:
     )
 
 
-def found_of(path: str | Path, problem: Problem) -> Found:
+def found_of(path: str | Path, problem: Problem) -> ScoredPlacement:
     """The best placement for this problem that was found in making the weights.
 
     Raises:
@@ -82,9 +82,9 @@ def found_of(path: str | Path, problem: Problem) -> Found:
     """
     kept = load_checkpoint(path).get("doppler", {})
     if "best" not in kept:
-        return NOTHING
+        return NO_PLACEMENT
     try:
-        return Found.restored(kept["best"], problem)
+        return ScoredPlacement.restored(kept["best"], problem)
     except (KeyError, TypeError, ValueError, OverflowError) as error:  # InputError is a ValueError
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise InputError(f"{path}: doppler.best: {reason}") from None

@@ -10,10 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from doppler.baselines import CriticalPath, Teacher
-from doppler.env import View, advice
+from doppler.env import ProblemView, advice
 from doppler.policies import Decisions, Policy
 from doppler.policies.weights import VERSION
-from doppler.search import NO_EFFORT, NOTHING, Effort, Found, seeded_generator
+from doppler.search import NO_EFFORT, NO_PLACEMENT, Effort, ScoredPlacement, seeded_generator
 from doppler.support.errors import InputError
 from doppler.support.options import Amount, Batch, Count, Rates, Seed, Share, checked
 from doppler.training.updates import EpisodeTraining, finite
@@ -48,7 +48,7 @@ class Imitation(EpisodeTraining):
         self,
         *,
         policy: Policy,
-        view: View,
+        view: ProblemView,
         teacher: Teacher,
         episodes: Count,
         batch_episodes: Batch,
@@ -56,7 +56,7 @@ class Imitation(EpisodeTraining):
         entropy: Amount,
         seed: Seed,
         exploration: Share | None = None,
-        inherited: tuple[Effort, Found] = (NO_EFFORT, NOTHING),
+        inherited: tuple[Effort, ScoredPlacement] = (NO_EFFORT, NO_PLACEMENT),
     ) -> None:
         super().__init__()
         if exploration is not None:

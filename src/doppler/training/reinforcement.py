@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from doppler.baselines import TaughtPlacement, draw_clusterings, lower_bound
-from doppler.env import View, merged_at_random
+from doppler.env import ProblemView, merged_at_random
 from doppler.policies import Decisions, Policy
 from doppler.policies.weights import VERSION
 from doppler.problem import Placement
@@ -23,15 +23,15 @@ from doppler.search import (
     GREEDY,
     MERGED_EPISODE,
     NO_EFFORT,
-    NOTHING,
-    BestSoFar,
+    NO_PLACEMENT,
     Effort,
-    Found,
+    Evaluator,
+    ScoredPlacement,
     seeded_generator,
 )
 from doppler.support.errors import InputError
 from doppler.support.options import Natural, check
-from doppler.training.advantage import ADVANTAGES, NO_PAST, Past
+from doppler.training.advantage import ADVANTAGES, NO_HISTORY, CostHistory
 from doppler.training.learning import Learning
 from doppler.training.updates import EpisodeTraining, finite
 
@@ -46,10 +46,10 @@ class Task:
     greedy: the best greedy placement so far.
     """
 
-    view: View
-    best: BestSoFar
-    past: Past = NO_PAST
-    greedy: Found = NOTHING
+    view: ProblemView
+    best: Evaluator
+    past: CostHistory = NO_HISTORY
+    greedy: ScoredPlacement = NO_PLACEMENT
 
     @cached_property
     def bound_s(self) -> float:
@@ -67,8 +67,8 @@ class Task:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         self.best.restore(state["best"])
-        self.past = Past(*state["past"])
-        self.greedy = Found.restored(state["greedy"], self.view.problem)
+        self.past = CostHistory(*state["past"])
+        self.greedy = ScoredPlacement.restored(state["greedy"], self.view.problem)
 
 
 class Score(NamedTuple):
@@ -157,7 +157,7 @@ class Reinforcement(EpisodeTraining):
         self.spread = spread
         self.rng = seeded_generator(seed, "reinforcement")
         self.score: Score | None = None
-        self.trained: tuple[Found, Effort] | None = None
+        self.trained: tuple[ScoredPlacement, Effort] | None = None
 
     @property
     def task(self) -> Task:
@@ -198,10 +198,10 @@ class Reinforcement(EpisodeTraining):
             view = merged_at_random(view, self.rng)
         episodes = self.policy.rollout(view, learning.batch_episodes, explore, self.rng)
         source = MERGED_EPISODE if view.is_merged else EPISODE
-        cost_B, lack_B = self._executed(task, episodes, explore, source)
+        cost_B, shortfall_B = self._executed(task, episodes, explore, source)
         best = self._episodes_of_best(task)
         log_prob_B, entropy_B = self.policy.log_prob(view, episodes, *best)
-        advantage = ADVANTAGES[learning.advantage](cost_B, lack_B, task.past)
+        advantage = ADVANTAGES[learning.advantage](cost_B, shortfall_B, task.past)
         task.past = task.past.with_batch(cost_B)
         own, num_ops = slice(learning.batch_episodes), view.problem.num_ops
         advantage_B = torch.from_numpy(advantage).to(log_prob_B.dtype)
@@ -227,8 +227,8 @@ class Reinforcement(EpisodeTraining):
         device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
         measurement = task.best.measure(device_BV, priority_BV, self.rng, sources)
         own = slice(self.learning.batch_episodes)
-        lack_B = measurement.lack(task.view.problem.arrays.memory_bytes)
-        return measurement.cost_s()[own], lack_B[own]
+        shortfall_B = measurement.memory_shortfall(task.view.problem.arrays.memory_bytes)
+        return measurement.cost_s()[own], shortfall_B[own]
 
     def _beside(self, task: Task, explore: float | None) -> list[tuple[NDArray, NDArray]]:
         """Placements of groups of ops, by the policy and by a list scheduler."""
@@ -288,12 +288,12 @@ class Reinforcement(EpisodeTraining):
         placement = Placement.make(task.view.problem, device_BV[0], priority_BV[0])
         seconds = task.best.confirm(placement, GREEDY)
         if task.greedy.placement is None or seconds < task.greedy.seconds:
-            task.greedy = Found(placement, seconds, GREEDY)
+            task.greedy = ScoredPlacement(placement, seconds, GREEDY)
         return seconds
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the random state and the best so far."""
-        found, effort = self.trained or (NOTHING, None)
+        found, effort = self.trained or (NO_PLACEMENT, None)
         checkpoint["doppler"] = {
             "version": VERSION,
             "rng": self.rng.bit_generator.state,
@@ -318,4 +318,4 @@ class Reinforcement(EpisodeTraining):
         if kept["trained"] is not None:
             found, evaluations, seconds = kept["trained"]
             effort = Effort(evaluations, seconds)
-            self.trained = Found.restored(found, self.task.view.problem), effort
+            self.trained = ScoredPlacement.restored(found, self.task.view.problem), effort

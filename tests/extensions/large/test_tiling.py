@@ -18,7 +18,7 @@ from doppler.extensions.memory import MODES
 from doppler.graph import DataflowGraph, synthetic
 from doppler.graph.dataflow import Edges, Inputs, Ops
 from doppler.problem import Placement, Problem, build, topological_priority
-from doppler.search import BestSoFar, Budget, InParts, search, steps_of, suited
+from doppler.search import Budget, Evaluator, InParts, search, steps_of, suited
 from doppler.simulator import WorkConserving, open_estimates
 
 HOSTS = {"hosts": (0, 0, 1, 1), "nics": 1, "nic_bytes_per_s": 0.25}
@@ -66,13 +66,13 @@ def stacked(**options) -> Problem:
     return build(stack(**options), cluster_of([1.0] * 4, bytes_per_s=1.0))
 
 
-def tiled(problem: Problem, *, evaluations: int = 4, start: bool = True) -> BestSoFar:
+def tiled(problem: Problem, *, evaluations: int = 4, start: bool = True) -> Evaluator:
     """What the step finds, from all ops on their first device."""
     few = few_layers(problem)
     assert few is not None
     step = TileLayers(few=few, steps=steps_of("auto", Budget(seconds=1.0)), share=None)
     with WorkConserving().open(problem) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         if start:
             able_VD = np.isfinite(problem.arrays.op_seconds)
             best.confirm(Placement.make(problem, able_VD.argmax(axis=1)))
@@ -207,7 +207,7 @@ def test_only_a_simulator_that_keeps_orders_is_asked():
     step = TileLayers(few=few, steps=steps_of("auto", Budget(seconds=1.0)))
     for system in (WorkConserving(queue="fifo"), MODES["offload"].applied(WorkConserving())):
         with system.open(problem) as session:
-            best = BestSoFar(session=session, confirmations=0, seed=0)
+            best = Evaluator(session=session, confirmations=0, seed=0)
             step.search(best, 8, np.random.default_rng(0))
             assert best.evaluations == 0
 

@@ -17,7 +17,7 @@ from doppler.extensions.memory import MODES
 from doppler.graph import synthetic
 from doppler.precompile import _ToldSession
 from doppler.problem import Placement, Problem, build, topological_priority
-from doppler.search import AnnealFromBest, BestSoFar, Budget, PlaceOnce, search
+from doppler.search import AnnealFromBest, Budget, Evaluator, PlaceOnce, search
 from doppler.simulator import WorkConserving, open_estimates
 
 PROBLEM = build(
@@ -34,9 +34,9 @@ def start_of(problem: Problem, seed: int = 0) -> Placement:
     return Placement.make(problem, chosen[p.group])
 
 
-def improved(problem: Problem, step=STEP, *, seed=0, evaluations=8, **system) -> BestSoFar:
+def improved(problem: Problem, step=STEP, *, seed=0, evaluations=8, **system) -> Evaluator:
     with WorkConserving(**system).open(problem) as session:
-        best = BestSoFar(session=session, confirmations=2, seed=0)
+        best = Evaluator(session=session, confirmations=2, seed=0)
         best.confirm(start_of(problem))
         search([step], best, Budget(evaluations=evaluations), np.random.default_rng(seed))
         assert best.evaluations == session.evaluations <= evaluations + best.num_confirming
@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_not_kept():
 
 def test_without_a_placement_or_a_simulator_that_keeps_orders_nothing_is_done():
     with WorkConserving().open(PROBLEM) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         STEP.search(best, 8, np.random.default_rng(0))
         assert best.evaluations == 0
     assert improved(PROBLEM, queue="fifo").evaluations == 1
@@ -144,7 +144,7 @@ def test_without_a_placement_or_a_simulator_that_keeps_orders_nothing_is_done():
         MODES["offload"].applied(WorkConserving()).open(PROBLEM),
     ):
         with opened as session:
-            best = BestSoFar(session=session, confirmations=0, seed=0)
+            best = Evaluator(session=session, confirmations=0, seed=0)
             best.confirm(start_of(PROBLEM))
             STEP.search(best, 8, np.random.default_rng(0))
             assert best.evaluations == 1

@@ -183,7 +183,7 @@ def test_what_cannot_fit_is_refused_with_the_least_that_would_do():
     with Offload().applied(WorkConserving()).open(tight) as session:
         measured = session.measure(placement.device[None])
         assert not measured.feasible[0]
-        assert measured.lack(tight.arrays.memory_bytes)[0] == pytest.approx(0.5 / 7)
+        assert measured.memory_shortfall(tight.arrays.memory_bytes)[0] == pytest.approx(0.5 / 7)
 
 
 def test_recomputing_takes_the_place_of_slow_copies():

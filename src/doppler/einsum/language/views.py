@@ -1,4 +1,4 @@
-"""View statements to nodes: tensors in another form, and ops that are no einsums."""
+"""ProblemView statements to nodes: tensors in another form, and ops that are no einsums."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

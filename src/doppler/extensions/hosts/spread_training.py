@@ -18,7 +18,7 @@ from torch import Tensor
 from doppler.env import make_view
 from doppler.policies import Policy
 from doppler.problem import Problem
-from doppler.search import BestSoFar
+from doppler.search import Evaluator
 from doppler.support.compute import Compute, Pool
 from doppler.system import System
 from doppler.training.learning import Learning
@@ -70,7 +70,7 @@ class Player:
             return [
                 Task(
                     make_view(problem),
-                    BestSoFar(
+                    Evaluator(
                         session=self._sessions.enter_context(system.open(problem)),
                         confirmations=0,
                         seed=seed,

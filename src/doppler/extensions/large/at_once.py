@@ -14,13 +14,13 @@ from doppler.policies import Policy
 from doppler.problem import Problem
 from doppler.search import (
     AnnealFromBest,
-    BestSoFar,
     DealBlocks,
+    Evaluator,
     GreedyEpisode,
     PlaceOnce,
     SearchStep,
+    host_uses,
     load_policy,
-    ways_told,
 )
 from doppler.support.options import Natural, Share, checked
 
@@ -39,7 +39,7 @@ class AtOnce:
     repeats: ClassVar[bool] = False
 
     def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+        self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
         if evaluations < best.num_confirming:
@@ -65,7 +65,7 @@ def with_first_placements(
         problem: that is searched.
         is_timed: whether the budget is in seconds.
     """
-    policy, ways = load_policy(), [*ways_told(problem), 0]  # what is told hosts takes half the time
+    policy, ways = load_policy(), [*host_uses(problem), 0]  # what is told hosts takes half the time
     at_once = [AtOnce(policy=policy, way=way) for way in ways]
     if not is_timed:
         return DealBlocks.before([*reversed(at_once), *steps], problem)

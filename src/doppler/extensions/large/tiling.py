@@ -14,9 +14,9 @@ import numpy as np
 from doppler.extensions.large.few_layers import FewLayers, few_layers
 from doppler.extensions.large.windows import AnnealWindows, scheduled
 from doppler.problem import Placement, Problem
-from doppler.search.best_so_far import BestSoFar, Found
 from doppler.search.engine import Budget, SearchStep, search
 from doppler.search.estimating import in_order
+from doppler.search.evaluator import Evaluator, ScoredPlacement
 from doppler.search.steps import AnnealFromBest, InParts, KeepToHosts, PlaceAgain
 from doppler.simulator import SimulatorSession, open_estimates
 from doppler.support.options import Count, Share, checked
@@ -70,7 +70,7 @@ class TileLayers:
         return [*steps[:first], own, *steps[first:]]
 
     def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+        self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
         session = best.session
@@ -80,7 +80,7 @@ class TileLayers:
         if num == 0 or not session.honours_order:
             return
         with open_estimates(self.few.problem, session.execution.contention) as estimates:
-            found = BestSoFar(session=estimates, confirmations=0, seed=0)
+            found = Evaluator(session=estimates, confirmations=0, seed=0)
             if best.placement is not None:
                 self._begin(found, in_order(session.problem, best.found), rng)
             size = self.few.problem.num_ops * self.few.problem.num_devices
@@ -91,9 +91,9 @@ class TileLayers:
             start = in_order(self.few.problem, found.found)
             timed = scheduled(estimates, start.device, start.priority)
         placement = Placement.make(session.problem, *self.few.stretched(timed))
-        best.confirm(in_order(session.problem, Found(placement, np.inf)), _TILED)
+        best.confirm(in_order(session.problem, ScoredPlacement(placement, np.inf)), _TILED)
 
-    def _begin(self, found: BestSoFar, placement: Placement, rng: np.random.Generator) -> None:
+    def _begin(self, found: Evaluator, placement: Placement, rng: np.random.Generator) -> None:
         """Each layer's placement in all of them."""
         few = self.few
         layers = range(few.layers.first, few.layers.last + 1)
@@ -101,7 +101,7 @@ class TileLayers:
         device_LW = device_LW[few.problem.allows(device_LW)]
         if len(device_LW):
             start = Placement.make(few.problem, device_LW[0], few.order_of(placement))
-            priority_W = in_order(few.problem, Found(start, np.inf)).priority
+            priority_W = in_order(few.problem, ScoredPlacement(start, np.inf)).priority
             found.measure(device_LW, np.tile(priority_W, (len(device_LW), 1)), rng)
 
 

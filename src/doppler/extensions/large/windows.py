@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from doppler.baselines import Annealing
 from doppler.extensions.large.window import Timed, Window, window_of
 from doppler.problem import Placement, Problem
-from doppler.search.best_so_far import BestSoFar
 from doppler.search.engine import SearchStep
 from doppler.search.estimating import as_executed, in_order, open_estimates_of, ranked_by_start
+from doppler.search.evaluator import Evaluator
 from doppler.search.steps import AnnealFromBest
 from doppler.simulator import SimulatorSession, open_estimates
 from doppler.support.options import Count, Positive, Share, checked
@@ -72,7 +72,7 @@ class AnnealWindows:
         return [*steps[:-1], own, steps[-1]]
 
     def search(
-        self, best: BestSoFar, evaluations: int, rng: np.random.Generator, *, walks: int = 1
+        self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
         """See engine.SearchStep."""
         session = best.session

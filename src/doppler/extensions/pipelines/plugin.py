@@ -20,6 +20,6 @@ def config_folders() -> list[Path]:
 @implements
 def leave_artifacts(run: "Run", trace: "Trace", title: str) -> "Artifact | None":
     """The schedule of a pipeline for torch's runtime, and its picture."""
-    from doppler.extensions.pipelines.leaving import leave_schedule
+    from doppler.extensions.pipelines.artifacts import leave_schedule
 
     return leave_schedule(run, trace, title)

@@ -13,7 +13,7 @@ from doppler.env import make_view
 from doppler.extensions.programs.choices.system import ChoosingSystem, PricedChoices
 from doppler.policies import Policy
 from doppler.problem import Placement
-from doppler.search import BestSoFar, search_settings
+from doppler.search import Evaluator, search_settings
 from doppler.support.errors import InputError
 from doppler.support.options import Amount, Count, Seed, checked
 
@@ -71,7 +71,7 @@ def choose(
     rng, problem = np.random.default_rng(seed), choices.problem
     controls: dict[str, float] = {}
     with system.open(problem) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=seed)
+        best = Evaluator(session=session, confirmations=0, seed=seed)
         for name in CONTROLS:
             placement = control(choices, name, system.price, rng)
             rows = placement.device[None], placement.priority[None]
@@ -91,7 +91,7 @@ def choose(
 
 
 def _told(
-    choices: PricedChoices, best: BestSoFar, price: float, controls: dict[str, float]
+    choices: PricedChoices, best: Evaluator, price: float, controls: dict[str, float]
 ) -> ChosenPlacement:
     if best.placement is None:
         most = choices.backend_bytes.max()

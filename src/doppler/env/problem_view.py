@@ -73,7 +73,9 @@ class ViewArrays(NamedTuple):
     transfer_scale_s: float
     mean_op_s: float
     tie_s: float  # times that differ by less are tied
-    level_counts: float  # times what a policy's experts make of b_levels, see merging.by_level
+    level_counts: (
+        float  # times what a policy's list scheduler makes of b_levels, see merging.by_level
+    )
     start_counts: float  # the same of starts, see merging.without_waiting
     least_s: FloatArray  # [V] of each op, on the device that runs it fastest
     least_work_s: float  # of all together
@@ -83,7 +85,7 @@ class ViewArrays(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class View:
+class ProblemView:
     """A problem as a policy sees it.
 
     op_features: [V, F], columns OP_FEATURES. edge_features: [E, 1], transfer seconds over the
@@ -117,7 +119,7 @@ class _Levels(NamedTuple):
     to_source: IntArray
 
 
-def make_view(problem: Problem) -> View:
+def make_view(problem: Problem) -> ProblemView:
     """Compute a problem's static features.
 
     Source: DOPPLER (Yao et al., ICLR 2026), static features; scaling, the further features and the
@@ -126,7 +128,7 @@ def make_view(problem: Problem) -> View:
     transfer_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
     levels = _levels(problem, transfer_E)
     edge_features_E1 = (transfer_E / _transfer_scale_s(problem))[:, None]
-    return View(
+    return ProblemView(
         problem=problem,
         op_features=_op_features(problem, levels, transfer_E),
         edge_features=edge_features_E1.astype(np.float32),

@@ -7,11 +7,11 @@ from problems import random_placement, random_problem
 
 from doppler.baselines import Clustering, CriticalPath
 from doppler.search import (
-    NOTHING,
+    NO_PLACEMENT,
     AnnealFromBest,
-    BestSoFar,
-    Found,
+    Evaluator,
     PlaceOnce,
+    ScoredPlacement,
     confirmations_within,
 )
 from doppler.simulator import WorkConserving
@@ -31,7 +31,7 @@ def test_a_checkpoint_that_executes_no_code_holds_it(tmp_path):
     rng = np.random.default_rng(0)
     with WorkConserving(noise=0.1).open(PROBLEM) as session:
         told = []
-        best = BestSoFar(
+        best = Evaluator(
             session=session,
             confirmations=2,
             seed=1,
@@ -47,7 +47,7 @@ def test_a_checkpoint_that_executes_no_code_holds_it(tmp_path):
         torch.save({"best": state, "rng": rng.bit_generator.state}, tmp_path / "x.ckpt")
         loaded = torch.load(tmp_path / "x.ckpt", weights_only=True)
         assert loaded["rng"] == rng.bit_generator.state
-        again = BestSoFar(session=session, confirmations=2, seed=1)
+        again = Evaluator(session=session, confirmations=2, seed=1)
         again.restore(loaded["best"])
         assert (again.evaluations, again.seconds) == (14, best.seconds)
         assert again.placement.device.tolist() == best.placement.device.tolist()
@@ -57,7 +57,7 @@ def test_a_checkpoint_that_executes_no_code_holds_it(tmp_path):
 def test_it_knows_what_found_the_best_placement_and_what_made_it_better():
     rng = np.random.default_rng(0)
     with WorkConserving(queue="priority").open(PROBLEM) as session:
-        best = BestSoFar(session=session, confirmations=0, seed=0)
+        best = Evaluator(session=session, confirmations=0, seed=0)
         placements = [random_placement(PROBLEM, seed) for seed in range(3)]
         device_BV, priority_BV = (
             np.stack([getattr(one, key) for one in placements]) for key in ("device", "priority")
@@ -72,23 +72,23 @@ def test_it_knows_what_found_the_best_placement_and_what_made_it_better():
         for _ in range(2):  # once more changes nothing of what it is called
             anneal.search(best, 300, rng)
             assert best.found.source == f"{first}, annealing"
-        again = BestSoFar(session=session, confirmations=0, seed=0)
+        again = Evaluator(session=session, confirmations=0, seed=0)
         again.restore(best.state())
         assert again.found.source == best.found.source
-        alone = BestSoFar(session=session, confirmations=0, seed=0)
+        alone = Evaluator(session=session, confirmations=0, seed=0)
         anneal.search(alone, 20, rng)
         assert alone.found.source == "annealing"
-        once = BestSoFar(session=session, confirmations=0, seed=0)
+        once = Evaluator(session=session, confirmations=0, seed=0)
         PlaceOnce(baseline=CriticalPath(evaluations=2)).search(once, 0, rng)
         assert once.found.source == "criticalpath"
 
 
 def test_what_was_found_for_another_problem_is_nothing():
-    found = Found(random_placement(PROBLEM, 0), 1.0, "episode")
-    again = Found.restored(found.plain(), PROBLEM)
+    found = ScoredPlacement(random_placement(PROBLEM, 0), 1.0, "episode")
+    again = ScoredPlacement.restored(found.plain(), PROBLEM)
     assert (again.seconds, again.source) == (1.0, "episode")
     other = random_problem(4, num_ops=30, num_devices=4)
-    assert Found.restored(found.plain(), other) == NOTHING
+    assert ScoredPlacement.restored(found.plain(), other) == NO_PLACEMENT
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class Contender:
     method: Method
 
 
-def measure_in_turns(
+def measure_interleaved(
     contenders: Sequence[Contender], rounds: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Seconds [M, R]; in every round each placement is executed once, in an order of its own.

@@ -2,7 +2,7 @@
 
 Seconds are in units of the mean op, so that they mean the same on graphs of any size, and are
 differences to the best, so that what is best is 0. The fields of the tuples are the terms in the
-order of their columns. Shape suffixes: N candidates, D devices, X experts.
+order of their columns. Shape suffixes: N candidates, D devices, X terms of the list scheduler.
 
 Source: earliest task first (Hwang, Chow, Anger, Lee, 1989) and list scheduling with contention
 (Sinnen and Sousa, 2005), see baselines/etf_queued.py; that a policy learns what to add to them is
@@ -17,7 +17,7 @@ from doppler.env.process import queued_start
 from doppler.support.compiled import compiled
 
 
-class SelExperts(NamedTuple):
+class SelSchedulerTerms(NamedTuple):
     """Of a candidate.
 
     start: behind queues, on its best device. b_level: how far below the largest; a logarithm, for
@@ -28,7 +28,7 @@ class SelExperts(NamedTuple):
     b_level: float
 
 
-class PlcExperts(NamedTuple):
+class PlcSchedulerTerms(NamedTuple):
     """Of a device. finish: of the op behind queues. to_move: transfers that another spares."""
 
     finish: float
@@ -36,15 +36,15 @@ class PlcExperts(NamedTuple):
 
 
 # What new weights begin with: a policy that is a good scheduler.
-SEL_BEGINNING = SelExperts(start=-3.0, b_level=-0.1)
-PLC_BEGINNING = PlcExperts(finish=-3.0, to_move=0.0)
-NUM_SEL_EXPERTS, NUM_PLC_EXPERTS = len(SEL_BEGINNING), len(PLC_BEGINNING)
+SEL_INITIAL_WEIGHTS = SelSchedulerTerms(start=-3.0, b_level=-0.1)
+PLC_INITIAL_WEIGHTS = PlcSchedulerTerms(finish=-3.0, to_move=0.0)
+NUM_SEL_TERMS, NUM_PLC_TERMS = len(SEL_INITIAL_WEIGHTS), len(PLC_INITIAL_WEIGHTS)
 # Beyond so many mean ops all is alike.
 _MOST = 100.0
 
 
 @compiled
-def sel_experts(p, w, e, count, out):
+def sel_scheduler_terms(p, w, e, count, out):
     """Fill ``out`` [N, X] with the terms of the first ``count`` candidates."""
     first, highest = np.inf, 0.0
     for i in range(count):
@@ -70,7 +70,7 @@ def _queued_start(p, w, e, v):
 
 
 @compiled
-def plc_experts(p, w, e, v, mask, out):
+def plc_scheduler_terms(p, w, e, v, mask, out):
     """Fill ``out`` [D, X] with the terms of the devices that ``mask`` [D] leaves open for op v.
 
     The queues hold when v would start on each device, as features.device_features leaves them.

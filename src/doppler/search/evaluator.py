@@ -17,7 +17,7 @@ from doppler.search.effort import seeded_generator
 from doppler.system import Measurement, Session
 
 
-class Found(NamedTuple):
+class ScoredPlacement(NamedTuple):
     """A placement and its seconds, or that there is none.
 
     source: what found it, as "episode" or "clustering"; behind a comma what made it better.
@@ -39,15 +39,15 @@ class Found(NamedTuple):
         }
 
     @classmethod
-    def restored(cls, plain: dict[str, Any], problem: Problem) -> "Found":
+    def restored(cls, plain: dict[str, Any], problem: Problem) -> "ScoredPlacement":
         """What `plain` made; nothing if that was for another problem."""
         if plain["problem_hash"] != problem.hash:
-            return NOTHING
+            return NO_PLACEMENT
         placement = Placement.make(problem, plain["device"], plain["priority"])
         return cls(placement, float(plain["seconds"]), str(plain.get("source", "")))
 
 
-NOTHING = Found(None, float("inf"))
+NO_PLACEMENT = ScoredPlacement(None, float("inf"))
 GIVEN = "given"  # the source of what came from outside
 
 
@@ -61,7 +61,7 @@ def confirmations_within(evaluations: int, confirmations: int) -> int:
     return min(confirmations, isqrt(evaluations // 2))
 
 
-class BestSoFar:
+class Evaluator:
     """Executes placements and keeps the best one.
 
     session: the system. confirmations: where two executions of a placement may differ, those whose
@@ -84,7 +84,7 @@ class BestSoFar:
         self.session = session
         self.confirmations = confirmations if confirmations and session.is_random else 0
         self.evaluations = evaluations
-        self.found = NOTHING
+        self.found = NO_PLACEMENT
         self.until_s = self.at_last_s = inf
         self._seed = seed
         self._on_best = on_best
@@ -155,7 +155,7 @@ class BestSoFar:
 
     def _keep(self, placement: Placement, seconds: float, source: str) -> None:
         if seconds < self.seconds:
-            self.found = Found(placement, float(seconds), source)
+            self.found = ScoredPlacement(placement, float(seconds), source)
             if self._on_best is not None:
                 self._on_best(placement, seconds)
 
@@ -165,5 +165,5 @@ class BestSoFar:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self.found = Found.restored(state, self.session.problem)
+        self.found = ScoredPlacement.restored(state, self.session.problem)
         self.evaluations = state["evaluations"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from problems import cluster_of, graph_of
 
-from doppler.experiment.turns import Contender, measure_in_turns
+from doppler.experiment.interleaved import Contender, measure_interleaved
 from doppler.problem import Placement, build
 from doppler.system import Measurement
 
@@ -56,7 +56,7 @@ def test_every_round_has_each_method_once_and_orders_change():
     log: list = []
     one, other = Recorder(10.0, log), Recorder(100.0, log)
     contenders = [contender(one, 1), contender(other, 1), contender(one, 0), contender(one, 2)]
-    seconds_MR = measure_in_turns(contenders, 20, np.random.default_rng(0))
+    seconds_MR = measure_interleaved(contenders, 20, np.random.default_rng(0))
     assert seconds_MR.tolist() == [[10.0] * 20, [100.0] * 20, [0.0] * 20, [np.inf] * 20]
     rounds = [tuple(log[i : i + 4]) for i in range(0, 80, 4)]
     assert all(len(set(round_)) == 4 for round_ in rounds)
@@ -71,5 +71,5 @@ def test_sessions_are_closed_when_a_method_fails():
 
     spec = Failing(1.0, [])
     with pytest.raises(RuntimeError, match="device lost"):
-        measure_in_turns([contender(spec, 0)], 2, np.random.default_rng(0))
+        measure_interleaved([contender(spec, 0)], 2, np.random.default_rng(0))
     assert spec.num_open == 0
