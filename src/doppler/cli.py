@@ -74,12 +74,7 @@ def program(arguments: list[str] | None = None) -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """One run, or a sweep: composed by Hydra. A process that torchrun started may be an agent."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        torchrun = extension("hosts.torchrun", "torchrun")
-        if torchrun.rank():
-            return torchrun.serve_all()
-        atexit.register(torchrun.end)
+    """One run, or a sweep: composed by Hydra."""
     from doppler.experiment.main import run
 
     return run(arguments)

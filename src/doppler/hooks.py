@@ -67,6 +67,14 @@ class Hooks:
         """Search steps whose compiled code ``doppler warm`` makes ready."""
         return ()
 
+    @_specification(firstresult=True)
+    def run_process(self) -> int | None:
+        """Use this process for something else than a run, if it was started for that.
+
+        Returns:
+            The exit code of the process; None if the run goes on.
+        """
+
     @_specification
     def leave_artifacts(self, run: "Run", trace: "Trace", title: str) -> "Artifact | None":
         """Write further files of a finished run into its directory."""

@@ -10,7 +10,6 @@ from doppler.executor.systems import (
     SynchronousThreads,
     Threads,
     automatic,
-    contention_of,
     host_device_type,
     num_host_devices,
 )
@@ -29,7 +28,6 @@ __all__ = [
     "automatic",
     "check_executable",
     "compile_kernel",
-    "contention_of",
     "cut",
     "host_device_type",
     "input_blocks",

@@ -181,31 +181,25 @@ def automatic(
     return executor(queue=queue, verify=verify, timeout_s=timeout_s, warm_up=warm_up)
 
 
-def host_device_type(executor: str, devices: str = "cores") -> Literal["cpu", "cuda"]:
-    """What the devices of the cluster ``host`` are for an executor, given as its ``_target_``.
+def host_device_type(system: str, devices: str = "cores") -> Literal["cpu", "cuda"]:
+    """What the devices of the cluster ``host`` are: GPUs if there are any, unless the system says.
 
-    devices: its option of this name, if it has one.
+    Args:
+        system: the ``_target_`` of what executes or simulates placements.
+        devices: its option of this name, if it has one.
     """
-    name = executor.rpartition(".")[2]
+    name = system.rpartition(".")[2]
     if name == Cuda.__name__ or devices == "gpus":
         return "cuda"
-    if name == automatic.__name__ and torch.cuda.is_available():
-        return "cuda"
-    return "cpu"
+    decides = system.startswith("doppler.simulator.") or name == automatic.__name__
+    return "cuda" if decides and torch.cuda.is_available() else "cpu"
 
 
-def contention_of(executor: str) -> Contention:
-    """What transfers wait for on an executor, given as its ``_target_``; see ExecutionRules."""
-    name, on_cores = executor.rpartition(".")[2], host_device_type(executor) == "cpu"
-    is_threads = on_cores and name in (Threads.__name__, automatic.__name__)
-    return Threads.contention if is_threads else "fifo"
-
-
-def num_host_devices(executor: str, devices: str = "cores") -> int:
+def num_host_devices(system: str, devices: str = "cores") -> int:
     """How many there are unless the configuration says: all GPUs; all cores, at least two.
 
     Without any GPU there is one too, which is then refused by name.
     """
-    if host_device_type(executor, devices) == "cuda":
+    if host_device_type(system, devices) == "cuda":
         return max(1, torch.cuda.device_count())
     return max(MIN_CORES, len(os.sched_getaffinity(0)))

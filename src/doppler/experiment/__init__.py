@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from doppler.experiment.evaluate import Evaluate
     from doppler.experiment.imitation import ImitationStage
     from doppler.experiment.inference import Inference
-    from doppler.experiment.rl_real import StageThree
-    from doppler.experiment.rl_sim import Pipeline, StageTwo
+    from doppler.experiment.rl_real import RealReinforcement
+    from doppler.experiment.rl_sim import SimulatedReinforcement
     from doppler.experiment.run import Run, Stage, execute
+    from doppler.experiment.train import Train
 
 __all__ = [
     "Calibrate",
@@ -21,19 +22,19 @@ __all__ = [
     "Evaluate",
     "ImitationStage",
     "Inference",
-    "Pipeline",
+    "RealReinforcement",
     "Run",
+    "SimulatedReinforcement",
     "Stage",
-    "StageThree",
-    "StageTwo",
+    "Train",
     "execute",
 ]
 
 _HOME = {
     **{"Calibrate": "calibrate", "Describe": "describe", "Evaluate": "evaluate"},
     **{"Inference": "inference", "Run": "run", "Stage": "run", "execute": "run"},
-    **{"ImitationStage": "imitation", "Pipeline": "rl_sim", "StageTwo": "rl_sim"},
-    **{"StageThree": "rl_real"},
+    **{"ImitationStage": "imitation", "SimulatedReinforcement": "rl_sim", "Train": "train"},
+    **{"RealReinforcement": "rl_real"},
 }
 
 register_resolvers()  # a configuration is composed, and shown, before anything runs

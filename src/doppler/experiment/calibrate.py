@@ -38,8 +38,8 @@ def costs_path(cfg: DictConfig) -> Path:
     if cfg.costs is not None:
         return Path(str(cfg.costs))
     name = platform.node()
-    if "agents" in cfg.executor:  # the same devices by another way
-        kind, num = cfg.executor._target_.rpartition(".")[2].lower(), cfg.executor.agents
+    if "agents" in cfg.system:  # the same devices by another way
+        kind, num = cfg.system._target_.rpartition(".")[2].lower(), cfg.system.agents
         name += f"-{kind}" if num is None else f"-{kind}-{num}"
     return Path(str(cfg.output_dir), "costs", f"{name}.json")
 
@@ -72,7 +72,6 @@ class Calibrate(Stage):
     placements: Annotated[Batch, at_least(_LEAST_PLACEMENTS)]
     repeats: Count
     name: ClassVar[str] = "calibrate"
-    executes: ClassVar[bool] = True
     unused: ClassVar[tuple[str, ...]] = (
         *("policy", "algorithm", "search", "trainer", "baseline", "budget", "memory"),
     )

@@ -19,6 +19,7 @@ from doppler.support.options import (
     Count,
     FilePath,
     Name,
+    Positive,
     Seed,
     Share,
     check,
@@ -63,6 +64,8 @@ class Algorithm(TypedDict):
 
     imitation: _Training
     reinforcement: _Training
+    gradient_clip: Positive | None
+    confirmations: BatchOrNone
     search_share: Share
 
 
@@ -82,15 +85,13 @@ class Configuration(TypedDict):
     costs: FilePath | None
     overwrite: bool
     optimized_metric: str
-    executes: NotRequired[bool]
     compute: NotRequired[Compute]
     source_of: NotRequired[Mapping[str, str]]
     budget: Budgets
     search: SearchSettings
-    executor: System
+    system: System
     memory: MemoryMode
     stage: _Stage
-    simulator: System
     cluster: Cluster
     decomposition: Decomposition
     workload: DataflowGraph

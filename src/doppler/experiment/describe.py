@@ -27,7 +27,7 @@ class Describe(Stage):
 
     name: ClassVar[str] = "describe"
     unused: ClassVar[tuple[str, ...]] = (
-        *("executor", "policy", "algorithm", "search", "trainer", "baseline", "budget"),
+        *("policy", "algorithm", "search", "trainer", "baseline", "budget"),
         "memory",
     )
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from doppler.experiment.comparing import compare_baselines
+from doppler.experiment.comparison import compare_baselines
 from doppler.experiment.directory import Summary
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
@@ -16,9 +16,7 @@ class Evaluate(Stage):
     """What needs no training; the run is about the best of it."""
 
     name: ClassVar[str] = "evaluate"
-    unused: ClassVar[tuple[str, ...]] = (
-        *("executor", "policy", "algorithm", "search", "trainer", "budget"),
-    )
+    unused: ClassVar[tuple[str, ...]] = (*("policy", "algorithm", "search", "trainer", "budget"),)
 
     def method(self, spec: Specification) -> str:
         """One baseline by its name, several by what they are."""

@@ -1,4 +1,4 @@
-"""stage=imitation: stage I, then the greedy placement executed once."""
+"""Stage I: imitation of a teacher. ``stage=imitation`` ends there."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,8 +9,14 @@ from hydra.utils import instantiate
 from doppler.baselines import Baseline, Teacher
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learning import check_training_left, make_policy, make_teacher, train
-from doppler.experiment.results import finish, identity
+from doppler.experiment.policy_training import (
+    check_policy,
+    check_training_left,
+    fit_in_run,
+    make_policy,
+    make_teacher,
+)
+from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
 from doppler.problem import Placement
@@ -19,70 +25,32 @@ from doppler.support.errors import InputError
 from doppler.training import Imitation, peak_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImitationStage(Stage):
-    """Imitate a teacher.
+def imitate(run: Run, baseline: Baseline) -> Imitation:
+    """Stage I in the run's directory, which then has its last checkpoint.
 
-    teacher: any baseline; one that searches teaches the placement that it finds.
+    Args:
+        run: whose policy and problem it is.
+        baseline: the teacher.
+
+    Returns:
+        The training, which has ended.
     """
-
-    teacher: Baseline
-    name: ClassVar[str] = "imitation"
-    # Equal weights come of any value of these: runs that need them find them again.
-    unused: ClassVar[tuple[str, ...]] = (
-        *("executor", "baseline", "search", "budget.evaluations", "budget.measured_evaluations"),
-        *("algorithm.reinforcement", "algorithm.search_share"),
-        "trainer.checkpoint_every_s",
+    spec = run.spec
+    teacher, *inherited = make_teacher(run, baseline)
+    module: Imitation = instantiate(spec.cfg.algorithm.imitation)(
+        policy=make_policy(run),
+        view=spec.view,
+        teacher=teacher,
+        episodes=spec.cfg.budget.imitation_episodes,
+        seed=spec.seed,
+        inherited=tuple(inherited),
     )
-
-    def check_left(self, directory: RunDirectory) -> None:
-        """See Stage."""
-        super().check_left(directory)
-        check_training_left(directory)
-
-    def check(self, spec: Specification) -> None:
-        """See Stage."""
-        super().check(spec)
-        instantiate(spec.cfg.policy.build)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.teacher, Teacher):  # it executes nothing, however much it might
-            object.__setattr__(self, "unused", (*self.unused, "stage.teacher.evaluations"))
-
-    def run(self, run: Run) -> Summary:
-        """Train; leaves last.ckpt."""
-        spec = run.spec
-        teacher, *inherited = make_teacher(run, self.teacher)
-        module: Imitation = instantiate(spec.cfg.algorithm.imitation)(
-            policy=make_policy(run),
-            view=spec.view,
-            teacher=teacher,
-            episodes=spec.cfg.budget.imitation_episodes,
-            seed=spec.seed,
-            inherited=tuple(inherited),
-        )
-        train(run, module, [self.teacher])
-        method = _greedy(run, module)
-        own_s = module.elapsed_s - module.inherited.seconds
-        fits = bool(np.isfinite(method.makespan_s))
-        extra: dict[str, Any] = {
-            "greedy_makespan_s": method.makespan_s if fits else None,
-            "episodes": module.num_episodes,
-            "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
-            "peak_memory_bytes": peak_bytes(),
-        }
-        if fits:
-            return finish(run, method, [], extra)
-        if not run.is_step:
-            raise InputError(f"{method.name}: the greedy placement does not fit in memory")
-        # Weights to go on from, which is what was asked for.
-        summary = {**identity(run), **extra}
-        run.directory.write_summary(summary)
-        return summary
+    fit_in_run(run, module, [baseline])
+    return module
 
 
-def _greedy(run: Run, module: Imitation) -> Method:
-    """What the policy decides where it does not draw."""
+def imitated_method(run: Run, module: Imitation) -> Method:
+    """What the policy decides after stage I where it does not sample, executed once."""
     spec, rng = run.spec, seeded_generator(run.spec.seed, "greedy")
     device_BV, priority_BV = module.policy.rollout(spec.view, 1, 0.0, rng).placements()
     placement = Placement.make(spec.problem, device_BV[0], priority_BV[0])
@@ -90,7 +58,7 @@ def _greedy(run: Run, module: Imitation) -> Method:
         name=f"{spec.policy_name} imitation",
         settings=[
             *(plain(spec.cfg.policy), plain(spec.cfg.algorithm.imitation)),
-            spec.settings(run.stage.unused)["stage"]["teacher"],
+            plain(spec.cfg.stage.teacher),
         ],
         placement=placement,
         makespan_s=nominal_s(spec, placement),
@@ -98,3 +66,49 @@ def _greedy(run: Run, module: Imitation) -> Method:
         evaluations=module.inherited.evaluations + 1,
         wall_s=module.elapsed_s,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImitationStage(Stage):
+    """Imitate a teacher, then execute the greedy placement once.
+
+    Attributes:
+        teacher: any baseline; one that searches teaches the placement that it finds.
+    """
+
+    teacher: Baseline
+    name: ClassVar[str] = "imitation"
+    unused: ClassVar[tuple[str, ...]] = (
+        *("baseline", "search", "budget.evaluations", "budget.measured_evaluations"),
+        *("algorithm.reinforcement", "algorithm.search_share"),
+        "trainer.checkpoint_every_s",
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.teacher, Teacher):  # it executes nothing, however much it might
+            object.__setattr__(self, "unused", (*self.unused, "stage.teacher.evaluations"))
+
+    def check(self, spec: Specification) -> None:
+        """See Stage."""
+        super().check(spec)
+        check_policy(spec, weights=None)
+
+    def check_left(self, directory: RunDirectory) -> None:
+        """See Stage."""
+        super().check_left(directory)
+        check_training_left(directory)
+
+    def run(self, run: Run) -> Summary:
+        """Train; leaves last.ckpt."""
+        module = imitate(run, self.teacher)
+        method = imitated_method(run, module)
+        if not np.isfinite(method.makespan_s):
+            raise InputError(f"{method.name}: the greedy placement does not fit in memory")
+        own_s = module.elapsed_s - module.inherited.seconds
+        extra: dict[str, Any] = {
+            "greedy_makespan_s": method.makespan_s,
+            "episodes": module.num_episodes,
+            "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
+            "peak_memory_bytes": peak_bytes(),
+        }
+        return finish(run, method, [], extra)

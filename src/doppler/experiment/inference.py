@@ -5,10 +5,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from doppler.experiment.comparing import compare_baselines
+from doppler.experiment.comparison import compare_baselines
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.learning import best_so_far, check_policy, make_policy, searches_of
+from doppler.experiment.policy_training import (
+    check_policy,
+    make_policy,
+    open_evaluator,
+    searches_of,
+)
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
@@ -47,7 +52,7 @@ class Inference(Stage):
     init_from: FilePath
     name: ClassVar[str] = "inference"
     unused: ClassVar[tuple[str, ...]] = (
-        *("executor", "algorithm", "trainer"),
+        *("algorithm", "trainer"),
         *("budget.imitation_episodes", "budget.measured_evaluations"),
     )
 
@@ -72,7 +77,7 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
         others: what stands beside.
     """
     spec = run.spec
-    evaluations = int(spec.cfg.budget.evaluations)
+    evaluations = spec.evaluations
     policy, effort = make_policy(run, path), effort_of(path)
     run.say(
         f"{path}: trained with {effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
@@ -100,7 +105,7 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
             )
 
     with waiting(run.say, f"{name} searches, {evaluations:,} evaluations"), run.open() as session:
-        best = best_so_far(run, session, evaluations)
+        best = open_evaluator(run, session, evaluations, spec.cfg.search.confirmations)
         steps = policy_steps(spec.cfg.search, policy, spec.view)
         search(steps, best, Budget(evaluations=evaluations), rng, after=keep)
     if not methods:

@@ -1,6 +1,6 @@
 """The command ``doppler run``: compose the configuration, run it, say what went wrong.
 
-    doppler run stage=pipeline workload=chainmm -m seed=1,2,3
+    doppler run stage=train workload=chainmm -m seed=1,2,3
     doppler run -m experiment=main_4dev budget=quick
 
 Overrides may stand on both sides of ``-m``. Bad input ends in one line and exit code 1. A run of a
@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from doppler.experiment import failures
 from doppler.experiment.overrides import hydra_arguments
-from doppler.hooks import contributed
+from doppler.hooks import contributed, plugins
 from doppler.support.errors import InputError
 from doppler.support.resources import resource
 from doppler.support.stopping import ending_children, going_on, stoppable
@@ -49,6 +49,8 @@ _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 def run(arguments: list[str]) -> int:
     """Run what a command line says, one configuration or a sweep; return the exit code."""
+    if (code := plugins().hook.run_process()) is not None:
+        return code
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composition through, to be told here
     conf = str(resource("conf"))
     entry = hydra.main(version_base="1.3", config_path=conf, config_name="config")(main)

@@ -22,8 +22,8 @@ from omegaconf.errors import OmegaConfBaseException
 from doppler.env import make_view
 from doppler.experiment.configuration import check_configuration
 from doppler.experiment.failures import users_cause
-from doppler.experiment.learning import make_policy, train
 from doppler.experiment.overrides import names_folder, quoted
+from doppler.experiment.policy_training import fit_in_run, make_policy
 from doppler.experiment.run import Run
 from doppler.experiment.specification import made
 from doppler.problem import Problem, build
@@ -31,7 +31,7 @@ from doppler.search import NO_EFFORT, Evaluator
 from doppler.support.compute import chosen
 from doppler.support.errors import InputError
 from doppler.support.resources import resource
-from doppler.training import BEST, LAST, Reinforcement, Task, effort_of, save_checkpoint
+from doppler.training import BEST, LAST, Reinforcement, TrainingProblem, effort_of, save_checkpoint
 
 # What a line may choose; the system that executes is the run's.
 _GROUPS = ("workload", "decomposition", "cluster")
@@ -61,28 +61,28 @@ def train_on_set(
         InputError: a line that is no problem.
     """
     compute, spec = chosen(), run.spec
-    learning = instantiate(spec.cfg.algorithm.reinforcement)
+    options = instantiate(spec.cfg.algorithm.reinforcement)
     with ExitStack() as stack:
 
-        def tasks(key: str, lines: Sequence[str]) -> list[Task]:
+        def tasks(key: str, lines: Sequence[str]) -> list[TrainingProblem]:
             found = list(problems_of(lines, f"stage.{key}"))
             run.say(f"{key}: {len(found)} problems, {_sizes(found)} ops")
             sessions = [stack.enter_context(spec.system.open(problem)) for problem in found]
             bests = [Evaluator(session=one, confirmations=0, seed=spec.seed) for one in sessions]
-            return [Task(make_view(best.session.problem), best) for best in bests]
+            return [TrainingProblem(make_view(best.session.problem), best) for best in bests]
 
         trials, learned = tasks("held_out", held_out), tasks("problems", problems)
         policy, spread = make_policy(run, weights), None
         if compute is not None:
             several = [[one.view.problem for one in each] for each in (learned, trials)]
-            given = policy, spec.system, *several, learning, num_updates, spec.seed
+            given = policy, spec.system, *several, options, num_updates, spec.seed
             spread = stack.enter_context(compute.training(*given))
         module: Reinforcement = Reinforcement(
             policy=policy,
-            tasks=learned,
+            problems=learned,
             # As they are placed.
             trials=trials,
-            learning=learning,
+            options=options,
             num_updates=num_updates,
             seed=spec.seed,
             title="stage II on many problems",
@@ -90,7 +90,7 @@ def train_on_set(
             inherited=NO_EFFORT if weights is None else effort_of(weights),
             spread=spread,
         )
-        train(run, module)
+        fit_in_run(run, module)
         module.try_greedy()
     return run.directory.path / LAST
 

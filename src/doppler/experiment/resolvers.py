@@ -1,54 +1,43 @@
 """What the configuration may ask for in ``${...}``; nothing heavy is imported before it asks."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from doppler.hooks import contributed
+from doppler.support.resources import resource
 
 
-def _host_device_type(executor: str, *, _root_: Any) -> str:
+def _host_device_type(system: str, *, _root_: Any) -> str:
     from doppler.executor import host_device_type
 
-    return host_device_type(executor, _devices(_root_))
+    return host_device_type(system, _devices(_root_))
 
 
-def _contention_of(executor: str) -> str:
-    from doppler.executor import contention_of
-
-    return contention_of(executor)
-
-
-def _num_host_devices(executor: str, *, _root_: Any) -> int:
+def _num_host_devices(system: str, *, _root_: Any) -> int:
     from doppler.executor import num_host_devices
 
-    return num_host_devices(executor, _devices(_root_))
+    return num_host_devices(system, _devices(_root_))
 
 
 def _devices(root: Any) -> str:
-    """What the executor's are said to be."""
-    return str((root.get("executor") or {}).get("devices") or "cores")
+    """The devices that the system's options name."""
+    return str((root.get("system") or {}).get("devices") or "cores")
 
 
-def _default_preset(cluster: str, stage: str, executor: str, *, _root_: Any) -> str:
-    """Sizes of a workload: ``small`` where CPUs execute it, else ``paper``.
-
-    An emulation computes nothing.
+def _default_preset(cluster: str, system: str, *, _root_: Any) -> str:
+    """Sizes of a workload: ``small`` where CPUs compute it, else ``paper``.
 
     Args:
         cluster: its name; ``host`` stands for this machine.
-        stage: target of the stage; some execute.
-        executor: target of the executor.
+        system: target of the system. Simulators and emulations compute nothing.
     """
-    executes = stage.endswith((".Calibrate", ".StageThree")) or bool(_root_.get("executes"))
-    if executor.endswith(".Emulated"):
-        executes = False
-    return (
-        "small"
-        if (executes or cluster == "host") and _host_device_type(executor, _root_=_root_) == "cpu"
-        else "paper"
-    )
+    computes = not system.startswith("doppler.simulator.") and not system.endswith(".Emulated")
+    if not computes and cluster != "host":
+        return "paper"
+    return "small" if _host_device_type(system, _root_=_root_) == "cpu" else "paper"
 
 
 def _num_processors(path: str | None) -> int | None:
@@ -57,15 +46,42 @@ def _num_processors(path: str | None) -> int | None:
     return num_processors(path)
 
 
+def _choices(*, _root_: Any) -> str:
+    """All choices of all groups, with the first line of their files; the defaults are marked."""
+    folders = [resource("conf"), *chain(*contributed("config_folders"))]
+    defaults = _root_.hydra.runtime.choices
+    lines = []
+    for group in sorted(
+        {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
+    ):
+        lines += ["", group]
+        chosen = defaults.get(group) or []
+        chosen = [chosen] if isinstance(chosen, str) else list(chosen)
+        for folder in folders:
+            for file in sorted((folder / group).rglob("*.yaml")):
+                name = file.relative_to(folder / group).with_suffix("").as_posix()
+                mark = "*" if name in chosen else " "
+                lines.append(f" {mark} {name:<22} {description_of(file)}")
+    return "\n".join(lines[1:])
+
+
+def description_of(file: Path) -> str:
+    """The first line of a choice's file that describes it, without the comment sign."""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("# @package"):
+            return line.lstrip("# ") if line.startswith("#") else ""
+    return ""
+
+
 def register_resolvers() -> None:
     """Make them known to OmegaConf; once more does no harm."""
-    # conf/workload/, conf/cluster/host.yaml, conf/simulator/as_executed.yaml
+    # conf/workload/, conf/cluster/host.yaml
     OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
     OmegaConf.register_new_resolver("num_processors", _num_processors, replace=True)
     OmegaConf.register_new_resolver("host_device_type", _host_device_type, replace=True)
-    OmegaConf.register_new_resolver("contention_of", _contention_of, replace=True)
     OmegaConf.register_new_resolver("num_host_devices", _num_host_devices, replace=True)
     OmegaConf.register_new_resolver("default_preset", _default_preset, replace=True)
+    OmegaConf.register_new_resolver("choices", _choices, replace=True)
     for added in contributed("resolvers"):
         for name, function in added.items():
             OmegaConf.register_new_resolver(name, function, replace=True)

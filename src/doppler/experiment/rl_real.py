@@ -14,9 +14,10 @@ from doppler.baselines import Baseline
 from doppler.executor import Cuda, ExecutorSession, Threads
 from doppler.experiment.calibrate import Calibrate, costs_path, is_calibrated
 from doppler.experiment.checking import check_part
-from doppler.experiment.comparing import compare_baselines, found_by, is_pointless
+from doppler.experiment.comparison import compare_baselines, found_by, is_pointless
 from doppler.experiment.configuration import Algorithm
 from doppler.experiment.directory import RunDirectory, Summary
+from doppler.experiment.imitation import imitate
 from doppler.experiment.interleaved import (
     Contender,
     leave_measured,
@@ -24,11 +25,16 @@ from doppler.experiment.interleaved import (
     show_beside,
 )
 from doppler.experiment.judging import Method
-from doppler.experiment.learning import Learner, check_learning, check_policy, check_training_left
+from doppler.experiment.policy_training import (
+    Learner,
+    LearningBudget,
+    check_policy,
+    check_training_left,
+)
 from doppler.experiment.results import leave
-from doppler.experiment.rl_sim import AUTO, training_speed
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
+from doppler.experiment.train import AUTO, IMITATION, training_speed
 from doppler.problem import Placement
 from doppler.search import seeded_generator
 from doppler.simulator import BulkSynchronous
@@ -40,7 +46,7 @@ from doppler.training import LAST, Reinforcement, found_of
 
 # Executing until it is known what GPUs are busy with: drivers say so of up to the last second.
 USE_S = 2.0
-_EARLIER = {AUTO: "II", "imitation": "I"}  # the stage that init_from names
+SIMULATED = "rl_sim"  # the folder of stage II in the run's directory
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,22 +63,23 @@ class Learned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageThree(Stage):
-    """Policy gradient on the real system, and what it is held against.
+class RealReinforcement(Stage):
+    """Stages I and II in the calibrated simulator, stage III on the real system, and controls.
 
     Baselines search in the calibrated simulator, some on the real system, with as many evaluations
     each as stage III. Its own and another placement are executed in levels with barriers, too.
 
-    teacher: of stage I.
-    init_from: auto: the checkpoint of stage II for this problem, policy and seed; imitation: that
-        of stage I; None: random weights; else the path of a checkpoint, or ``pretrained``.
-    calibration: the stage that measures costs where they are not known.
-    algorithm: what differs from the key ``algorithm``, which is that of stages I and II.
-    measured: by their names the baselines that search on the real system.
-    synchronous: searches for a placement that suits levels and barriers, in their simulator.
-    choosing: executions of stage III's best and greedy placements and of stage II's that choose of
-        them, and count for nothing else.
-    repeats: executions of every method's placement at the end, in turns.
+    Attributes:
+        teacher: of stage I.
+        calibration: the stage that measures costs where they are not known.
+        algorithm: what differs from the key ``algorithm``, which is that of stages I and II.
+        measured: the baselines that search on the real system, by name.
+        synchronous: searches for a placement that suits levels and barriers, in their simulator.
+        choosing: executions of stage III's best and greedy placements and of stage II's that choose
+            between them, and count for nothing else.
+        repeats: executions of every method's placement at the end, in turns.
+        init_from: auto: stages I and II make the first weights; imitation: stage I makes them;
+            None: the initial weights of the seed; else the path of a checkpoint, or ``pretrained``.
     """
 
     teacher: Baseline
@@ -84,16 +91,13 @@ class StageThree(Stage):
     repeats: Annotated[Batch, at_least(2)]
     init_from: FilePath | None = AUTO
     name: ClassVar[str] = "rl_real"
-    executes: ClassVar[bool] = True
 
     def check(self, spec: Specification) -> None:
         """See Stage."""
         if not isinstance(spec.memory, Refuse):
             raise InputError("memory: stage=rl_real executes only what fits: memory=refuse")
-        check_policy(spec, None if self._begins_with else self.init_from)
-        check_queue(spec)
-        algorithm, budget = _algorithm(spec.cfg), "budget.measured_evaluations"
-        check_learning(algorithm, budget, spec.cfg.budget.measured_evaluations)
+        check_policy(spec, None if self._is_made_here else self.init_from)
+        _real_budget(spec).check(_algorithm(spec.cfg))
         modelled = replace(spec, costs=None)  # the measured ones need not be there yet
         modelled.check()
         self.calibration.check(modelled)
@@ -103,7 +107,7 @@ class StageThree(Stage):
         return costs_path(cfg)
 
     def needed(self, run: Run) -> Iterator[Run]:
-        """Calibration, which seeds share, and the stages before."""
+        """Calibration, which seeds share."""
         cfg, path = run.spec.cfg, costs_path(run.spec.cfg)
         if is_calibrated(path, replace(run.spec, costs=None).problem):
             run.say(f"measured costs: {path}")
@@ -111,17 +115,15 @@ class StageThree(Stage):
             settings = plain(cfg.stage.calibration)
             gone = run.step(settings, seed=0).is_finished  # what it measured is
             yield run.step(settings, seed=0, overwrite=gone)
-        if self._begins_with and not run.is_finished:
-            yield self._earlier(run)
 
     def check_left(self, directory: RunDirectory) -> None:
         """See Stage."""
         super().check_left(directory)
-        check_training_left(directory)
+        check_training_left(directory, [IMITATION, SIMULATED])
 
     def run(self, run: Run) -> Summary:
-        """See Stage."""
-        spec, init_from = run.spec, self._weights(run)
+        """Stages I to III, the controls, and all placements executed in turns."""
+        spec, init_from = run.spec, self._learn_in_simulator(run)
         learned = self._learn(run, init_from)
         others = compare_baselines(spec.on(spec.simulator), run.say)
         others += self._search_measured(run, learned)
@@ -175,25 +177,34 @@ class StageThree(Stage):
         show_beside(run.directory.path, run.console)
 
     @property
-    def _begins_with(self) -> str:
-        """The stage whose weights are trained on: II, I, or none of this run's own."""
-        return _EARLIER.get(str(self.init_from), "")
+    def _is_made_here(self) -> bool:
+        """Whether the run itself makes the weights that stage III begins with."""
+        return self.init_from in (AUTO, IMITATION)
 
-    def _earlier(self, run: Run) -> Run:
-        """That stage, of a run's problem, policy and seed, on the same costs."""
-        teacher, costs = plain(run.spec.cfg.stage.teacher), str(costs_path(run.spec.cfg))
-        settings = {"_target_": "doppler.experiment.ImitationStage", "teacher": teacher}
-        if self._begins_with == "II":
-            target = "doppler.experiment.StageTwo"
-            settings = {**settings, "_target_": target, "init_from": AUTO}
-        return run.step(settings, costs=costs)
-
-    def _weights(self, run: Run) -> str | Path | None:
-        if not self._begins_with:
+    def _learn_in_simulator(self, run: Run) -> str | Path | None:
+        """Stages I and II as far as ``init_from`` asks for them; the weights for stage III."""
+        if not self._is_made_here:
             return self.init_from
-        path = self._earlier(run).directory.path / LAST
-        run.say(f"initial weights: {path}")
-        return path
+        spec = run.spec.on(run.spec.simulator)
+        stage_one = run.part(IMITATION, spec)
+        imitate(stage_one, self.teacher)
+        weights = stage_one.directory.path / LAST
+        if self.init_from == IMITATION:
+            return weights
+        stage_two = run.part(SIMULATED, spec)
+        learner = Learner(
+            title="stage II, simulated",
+            algorithm=spec.cfg.algorithm,
+            budget=LearningBudget(
+                evaluations=spec.evaluations,
+                option=spec.evaluations_option,
+                includes_teacher=True,
+            ),
+            init_from=weights,
+        )
+        with stage_two.open() as session:
+            learner.search(stage_two, learner.train(stage_two, session))
+        return stage_two.directory.path / LAST
 
     def _learn(self, run: Run, init_from: str | Path | None) -> Learned:
         """Train on the real system; candidates: its best and greedy placements, and stage II's.
@@ -204,23 +215,23 @@ class StageThree(Stage):
         learner = Learner(
             title="stage III, measured",
             algorithm=_algorithm(spec.cfg),
-            budget="budget.measured_evaluations",
-            evaluations=spec.cfg.budget.measured_evaluations,
+            budget=_real_budget(spec),
             init_from=init_from,
-            is_one_budget=False,
         )
         with run.open() as session:
-            module = learner.learn(run, session)
-        name, task = spec.policy_name, module.task
-        best, greedy = task.best.placement or task.greedy.placement, task.greedy.placement
+            module = learner.train(run, session)
+            learner.search(run, module)
+        name, problem = spec.policy_name, module.problem
+        best, greedy = problem.best.placement, problem.greedy.placement
         assert best is not None, "one was found, or the run has ended"
         candidates = {name: best}
         if greedy is not None:  # something was trained
             candidates[f"{name} greedy"] = greedy
         before = None if init_from is None else found_of(init_from, spec.problem).placement
         if before is not None:
-            candidates[f"{name} stage {self._begins_with or 'II'}"] = before
-        evaluations = task.best.evaluations + self.choosing * len(candidates)
+            stage = "I" if self.init_from == IMITATION else "II"
+            candidates[f"{name} stage {stage}"] = before
+        evaluations = problem.evaluator.evaluations + self.choosing * len(candidates)
         return Learned(module, candidates, evaluations)
 
     def _search_measured(self, run: Run, learned: Learned) -> list[Method]:
@@ -267,14 +278,12 @@ def _algorithm(cfg: DictConfig) -> DictConfig:
     return known
 
 
-def check_queue(spec: Specification) -> None:
-    """Raise an InputError if the simulator orders ready ops unlike the executor."""
-    queue, simulator = spec.system.queue, spec.simulator
-    if "queue" in spec.cfg.simulator and simulator.queue != queue:
-        raise InputError(
-            f"simulator.queue: {simulator.queue} where executor.queue is {queue}: what it says "
-            f"would be of another system (simulator.queue={queue})"
-        )
+def _real_budget(spec: Specification) -> LearningBudget:
+    return LearningBudget(
+        evaluations=int(spec.cfg.budget.measured_evaluations),
+        option="budget.measured_evaluations",
+        includes_teacher=False,
+    )
 
 
 def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
@@ -291,7 +300,7 @@ def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
                 name=label,
                 settings=settings,
                 placement=placement,
-                makespan_s=module.task.best.seconds,
+                makespan_s=module.problem.evaluator.seconds,
                 uses_order=True,
                 evaluations=inherited.evaluations + own,
                 wall_s=inherited.seconds if is_earlier else module.elapsed_s,

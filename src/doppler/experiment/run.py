@@ -28,13 +28,12 @@ from doppler.system import Session, listening_to_agents
 class Stage(ABC):
     """What a run does. Its file in conf/stage/ names the class and gives it its options.
 
-    name: of the folder in which its runs lie.
-    executes: its system is the executor, whatever ``system`` says.
-    unused: keys of the configuration on which its results do not depend.
+    Attributes:
+        name: of the folder in which its runs lie.
+        unused: keys of the configuration on which its results do not depend.
     """
 
     name: ClassVar[str]
-    executes: ClassVar[bool] = False
     unused: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -75,20 +74,27 @@ class Stage(ABC):
 class Run:
     """A stage on a specification.
 
-    is_step: it serves another run, which will show the results.
+    Attributes:
+        spec: what is run.
+        stage: what is done with it.
+        console: where things are told.
+        is_step: it serves another run, which will show the results.
+        home: the directory, where it is not the one that the configuration determines.
     """
 
     spec: Specification
     stage: Stage
     console: Console
     is_step: bool = False
+    home: RunDirectory | None = None
 
     @cached_property
     def directory(self) -> RunDirectory:
         """Where it leaves its results: at ``run_dir``, or where the configuration determines."""
+        if self.home is not None:
+            return self.home
         spec, cfg = self.spec, self.spec.cfg
-        unused = [key for key in self.stage.unused if key != "executor" or not spec.executes]
-        identity = spec.hash(unused)
+        identity = spec.hash(self.stage.unused)
         if cfg.run_dir is not None:
             return RunDirectory(Path(str(cfg.run_dir)), identity)
         method = self.stage.method(spec)
@@ -125,10 +131,18 @@ class Run:
         """
         # Resolved: what depends on the stage, as the size of a workload does, is of this run.
         settings = {**plain(self.spec.cfg), "run_dir": None, "overwrite": False, **changes}
-        if self.stage.executes:  # of itself: what it begins with is simulated
-            settings.pop("executes", None)
         cfg = DictConfig(literal({**settings, "stage": stage}))
         return make_run(cfg, self.console, is_step=True)
+
+    def part(self, name: str, spec: Specification | None = None) -> "Run":
+        """A training that belongs to this run, in a folder of the run's directory.
+
+        Args:
+            name: of the folder.
+            spec: what is run there; the run's own specification by default.
+        """
+        home = RunDirectory(self.directory.path / name, self.directory.identity)
+        return Run(spec or self.spec, self.stage, self.console, is_step=True, home=home)
 
     def anew(self) -> "Run":
         """The same, whatever its directory has."""
@@ -145,10 +159,11 @@ class Run:
         )
         for note in graph.notes:
             self.say(note)
-        if "preset" in cfg.workload and (self.spec.executes or cfg.cluster.name == "host"):
+        is_measured = self.spec.is_measured
+        if "preset" in cfg.workload and (is_measured or cfg.cluster.name == "host"):
             self.say(f"workload.preset: {cfg.workload.preset}")
-        if self.spec.executes:
-            self.say(f"executor: {self.spec.system.name}")
+        if is_measured:
+            self.say(f"system: {self.spec.system.name}, on this machine")
         if graph.given_costs is not None:
             self.say(
                 f"{graph.name} comes with its own times: {graph.given_costs.replaced} of "
@@ -189,9 +204,7 @@ def make_run(
     """
     check_configuration(cfg, overrides)
     stage = made(cfg.stage)
-    executes = stage.executes or bool(cfg.get("executes"))
-    spec = Specification(cfg, executes=executes, costs=stage.costs(cfg))
-    return Run(spec, stage, console, is_step)
+    return Run(Specification(cfg, costs=stage.costs(cfg)), stage, console, is_step)
 
 
 def execute(

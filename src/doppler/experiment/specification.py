@@ -17,6 +17,7 @@ from doppler.env import ProblemView, make_view
 from doppler.graph.optima import Optimum, known_optima
 from doppler.problem import Problem, build
 from doppler.problem.costs import load_costs
+from doppler.simulator import WorkConserving
 from doppler.support.compute import Compute
 from doppler.system import MemoryMode, Refuse, System, check_hosts
 
@@ -32,14 +33,13 @@ _NOT_HASHED = (
 class Specification:
     """A configuration, and what it determines.
 
-    cfg: as composed; nothing changes it.
-    executes: its system is the executor, not the simulator.
-    costs: the file of measured costs; None: costs are modelled.
-    given: a system in place of the configured ones.
+    Attributes:
+        cfg: as composed; nothing changes it.
+        costs: the file of measured costs; None: costs are modelled.
+        given: a system in place of the configured one.
     """
 
     cfg: DictConfig
-    executes: bool = False
     costs: Path | None = None
     given: System | None = None
 
@@ -64,18 +64,40 @@ class Specification:
         return instantiate(self.cfg.memory)
 
     @cached_property
-    def simulator(self) -> System:
-        """What simulates placements."""
-        return self.memory.applied(instantiate(self.cfg.simulator))
-
-    @cached_property
     def system(self) -> System:
         """What executes placements."""
         if self.given is not None:
             return self.given
-        if not self.executes:
-            return self.simulator
-        return self.memory.applied(instantiate(self.cfg.executor))
+        return self.memory.applied(instantiate(self.cfg.system))
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether placements run on real devices."""
+        return self.system.kind == "measured"
+
+    @cached_property
+    def simulator(self) -> System:
+        """What predicts the seconds of the system: the system itself if it is a simulator.
+
+        Of a real system it is the work-conserving simulator with the system's own queue, and with
+        transfers that wait for what they wait for there.
+        """
+        if not self.is_measured:
+            return self.system
+        contention = getattr(self.system, "contention", "fifo")
+        return self.memory.applied(
+            WorkConserving(queue=self.system.queue, contention=contention)  # type: ignore[arg-type]
+        )
+
+    @property
+    def evaluations_option(self) -> str:
+        """The option that says how often a method may execute placements of its own."""
+        return "budget.measured_evaluations" if self.is_measured else "budget.evaluations"
+
+    @property
+    def evaluations(self) -> int:
+        """How often a method may execute placements."""
+        return int(OmegaConf.select(self.cfg, self.evaluations_option))
 
     def on(self, system: System) -> Self:
         """The same on another system; the problem is not built again."""
@@ -90,9 +112,13 @@ class Specification:
 
     @cached_property
     def baselines(self) -> dict[str, Baseline]:
-        """Methods to compare with, by name."""
-        chosen = self.cfg.get("baseline") or {}
-        return {str(name): instantiate(conf) for name, conf in chosen.items()}
+        """Methods to compare with, by name; those with the common budget have the system's."""
+        chosen, common = self.cfg.get("baseline") or {}, self.cfg.budget.evaluations
+        own = {"evaluations": self.evaluations}
+        return {
+            str(name): instantiate(conf, **(own if conf.get("evaluations") == common else {}))
+            for name, conf in chosen.items()
+        }
 
     @cached_property
     def bound(self) -> LowerBound:

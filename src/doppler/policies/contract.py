@@ -55,12 +55,12 @@ class Decisions:
 
 
 class Policy(Protocol):
-    """PlacementChooser an op and a device, step by step; one set of weights for any problem.
+    """Chooses an op and a device, step by step; one set of weights for any problem.
 
     ``explore`` is None to sample from the policy's own distribution, else the probability of a
     uniformly random choice instead of the most likely one (0 is greedy).
 
-    The episodes of a merged view (episode.merging) keep groups of ops together.
+    The episodes of a merged view (env/merging.py) keep groups of ops together.
     """
 
     def rollout(

@@ -201,7 +201,7 @@ def _draw_edges(
             continue
         begin, end = (x_G[src] + _BOX_IN, y_G[src]), (x_G[dst], y_G[dst])
         bend = 0.5 * (end[0] - begin[0])
-        # CostHistory other boxes a line goes between two rows.
+        # Past other boxes a line goes between two rows.
         lift = _LIFT_IN if level_G[dst] - level_G[src] > 1 else 0.0
         inner = (begin[0] + bend, begin[1] - lift), (end[0] - bend, end[1] - lift)
         codes = [Outline.MOVETO, Outline.CURVE4, Outline.CURVE4, Outline.CURVE4]

@@ -10,17 +10,17 @@ from doppler.training.checkpoints import (
 )
 from doppler.training.fit import fit
 from doppler.training.imitation import Imitation
-from doppler.training.learning import Learning
 from doppler.training.memory import peak_bytes
-from doppler.training.reinforcement import Reinforcement, Task
+from doppler.training.options import ReinforcementOptions
+from doppler.training.reinforcement import Reinforcement, TrainingProblem
 
 __all__ = [
     "BEST",
     "LAST",
     "Imitation",
-    "Learning",
     "Reinforcement",
-    "Task",
+    "ReinforcementOptions",
+    "TrainingProblem",
     "effort_of",
     "fit",
     "found_of",

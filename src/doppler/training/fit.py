@@ -114,5 +114,5 @@ def fit(
     except DivergedError as error:
         raise InputError(
             f"{module.title}: {error} at update {module.global_step}: lower "
-            f"{module.options}.learning_rate"
+            f"{module.options_key}.learning_rate"
         ) from None

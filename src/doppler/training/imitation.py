@@ -42,7 +42,7 @@ class Imitation(EpisodeTraining):
     """
 
     title = "stage I, imitation"
-    options = "algorithm.imitation"
+    options_key = "algorithm.imitation"
 
     def __init__(
         self,

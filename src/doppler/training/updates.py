@@ -14,17 +14,20 @@ from doppler.policies import DivergedError, Policy
 
 
 class EpisodeTraining(pl.LightningModule):
-    """What all trainings are: updates on batches of episodes, a rate that falls, a clock.
+    """A training by updates on batches of episodes, with a falling rate and a clock.
 
-    policy: what is trained. title: its training, where progress is told. options: where its
-    learning rate is told. num_updates: in all.
-    batch_episodes: of each.
-    learning_rate: first and last of Adam, falling linearly; of 0 nothing is learned. elapsed_s: of
-    whole updates (episodes, execution, gradients, bookkeeping), over interruptions too.
+    Attributes:
+        policy: what is trained.
+        title: what progress calls the training.
+        options_key: the part of the configuration that has its options.
+        num_updates: in all.
+        batch_episodes: episodes of an update.
+        learning_rate: the first and the last of Adam, falling linearly; at 0 nothing is learned.
+        elapsed_s: seconds of all updates, those before an interruption included.
     """
 
     title: str
-    options: str
+    options_key: str
     num_updates: int
     batch_episodes: int
     learning_rate: tuple[float, float]

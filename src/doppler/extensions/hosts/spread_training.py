@@ -21,8 +21,8 @@ from doppler.problem import Problem
 from doppler.search import Evaluator
 from doppler.support.compute import Compute, Pool
 from doppler.system import System
-from doppler.training.learning import Learning
-from doppler.training.reinforcement import Reinforcement, Task
+from doppler.training.options import ReinforcementOptions
+from doppler.training.reinforcement import Reinforcement, TrainingProblem
 from doppler.training.updates import finite
 
 _SEEDS = 2**62
@@ -60,15 +60,15 @@ class Player:
         system: System,
         problems: Sequence[Problem],
         trials: Sequence[Problem],
-        learning: Learning,
+        options: ReinforcementOptions,
         num_updates: int,
         seed: int,
     ) -> None:
         self._sessions = ExitStack()
 
-        def tasks(several: Sequence[Problem]) -> list[Task]:
+        def tasks(several: Sequence[Problem]) -> list[TrainingProblem]:
             return [
-                Task(
+                TrainingProblem(
                     make_view(problem),
                     Evaluator(
                         session=self._sessions.enter_context(system.open(problem)),
@@ -81,9 +81,9 @@ class Player:
 
         self._module = _Part(
             policy=policy,
-            tasks=tasks(problems),
+            problems=tasks(problems),
             trials=tasks(trials),
-            learning=learning,
+            options=options,
             num_updates=num_updates,
             seed=seed,
             title="",
@@ -94,13 +94,13 @@ class Player:
         self, weights: Weights, number: int, state: dict[str, Any], seeds: Sequence[int]
     ) -> Drawn:
         """Episodes and gradients of a problem, as often as it was drawn, one after another."""
-        module, task = self._module.with_weights(weights), self._module.tasks[number]
+        module, task = self._module.with_weights(weights), self._module.problems[number]
         task.restore(state)
         gradients = []
         for seed in seeds:
             module.rng = np.random.default_rng(seed)
             module.zero_grad()
-            loss = finite(module.loss_of(task) / module.batch_problems)
+            loss = finite(module.loss(task) / module.batch_problems)
             loss.backward()
             gradients.append(_gradient(module))
         return Drawn(gradients, task.state(), module.taken())
@@ -155,8 +155,8 @@ class SpreadTraining:
         for number in chosen:
             seeds.setdefault(number, []).append(int(module.rng.integers(_SEEDS)))
         jobs = [
-            (number, module.tasks[number].state(), own)
-            for number, own in _largest_first(module.tasks, seeds)
+            (number, module.problems[number].state(), own)
+            for number, own in _largest_first(module.problems, seeds)
         ]
         done = dict(zip([job[0] for job in jobs], self._ask(module, "play", jobs), strict=True))
         parameters = list(module.parameters())
@@ -164,7 +164,7 @@ class SpreadTraining:
         for number in chosen:  # in the order of the draws
             total_P += torch.from_numpy(done[number].gradients.pop(0).copy())
         for number, drawn in done.items():
-            module.tasks[number].restore(drawn.state)
+            module.problems[number].restore(drawn.state)
             for metrics in drawn.metrics:
                 module.log_update(metrics)
         return _WithGradient.apply(total_P, *parameters)
@@ -200,7 +200,7 @@ def spread_training(compute: Compute, *arguments: Any) -> Iterator[SpreadTrainin
         yield SpreadTraining(pool)
 
 
-def _largest_first(tasks: Sequence[Task], of: dict[int, Any]) -> list[tuple[int, Any]]:
+def _largest_first(tasks: Sequence[TrainingProblem], of: dict[int, Any]) -> list[tuple[int, Any]]:
     """Which job begins first is no matter but of time."""
     return sorted(of.items(), key=lambda one: -tasks[one[0]].view.problem.num_ops)
 

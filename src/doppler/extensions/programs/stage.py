@@ -48,8 +48,8 @@ class StreamStage(Stage):
     order: Literal["random", "by_group", "as_recorded"] = "random"
     name: ClassVar[str] = "stream"
     unused: ClassVar[tuple[str, ...]] = (
-        *("executor", "policy", "algorithm", "search", "trainer", "baseline", "budget"),
-        *("simulator", "cluster"),
+        *("policy", "algorithm", "search", "trainer", "baseline", "budget"),
+        *("system", "cluster"),
     )
 
     def method(self, spec: Specification) -> str:

@@ -20,7 +20,7 @@ WHICH = ("cheapest", "dearest")
 
 
 class Allocator(Protocol):
-    """PlacementChooser a backend for each module of each input, and learns from what it ran.
+    """Chooses a backend for each module of each input, and learns from what it ran.
 
     What plays another kind of session than `StreamSession` names it: ``session_kind``. What cannot
     play some sessions of its kind has ``check(session)``, which raises an InputError.

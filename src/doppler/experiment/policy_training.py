@@ -1,0 +1,358 @@
+"""What stages that train share: a policy, a teacher, a training in a directory, a search."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from doppler.baselines import Annealing, Baseline, Clustering, TaughtPlacement, Teacher
+from doppler.experiment.comparison import is_pointless, search_with
+from doppler.experiment.directory import RunDirectory
+from doppler.experiment.run import Run
+from doppler.experiment.specification import Specification
+from doppler.policies import Policy
+from doppler.policies.weights import load_checkpoint, load_policy_weights
+from doppler.precompile import alone, warm_up
+from doppler.problem import Placement
+from doppler.report.rows import format_seconds
+from doppler.search import (
+    NO_EFFORT,
+    NO_PLACEMENT,
+    AnnealOnEstimates,
+    Budget,
+    Effort,
+    Evaluator,
+    GreedyEpisode,
+    ScoredPlacement,
+    confirmations_within,
+    policy_steps,
+    search,
+    seeded_generator,
+)
+from doppler.support.errors import InputError
+from doppler.support.files import read_json
+from doppler.support.waiting import waiting
+from doppler.system import Session, honours_order
+from doppler.training import (
+    BEST,
+    LAST,
+    Reinforcement,
+    TrainingProblem,
+    effort_of,
+    fit,
+    found_of,
+    save_checkpoint,
+    updates_done,
+)
+from doppler.training.updates import EpisodeTraining
+
+TEACHER_FILE = "teacher.json"
+
+
+def check_policy(spec: Specification, weights: str | Path | None) -> None:
+    """Refuse a policy that cannot be made, or that cannot have these weights.
+
+    Raises:
+        InputError: says why.
+    """
+    policy = instantiate(spec.cfg.policy.build)
+    if weights is not None:
+        load_policy_weights(policy, weights)
+
+
+def make_policy(run: Run, weights: str | Path | None = None) -> Policy:
+    """The configured policy, with the weights of a checkpoint or the initial ones of the seed."""
+    torch.manual_seed(run.spec.seed)
+    policy = instantiate(run.spec.cfg.policy.build)
+    if weights is not None:
+        load_policy_weights(policy, weights)
+    return policy
+
+
+def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, ScoredPlacement]:
+    """The teacher of stage I, what it took to know what it teaches, and its placement.
+
+    A list scheduler decides anew for every batch. Any other baseline searches once, on the run's
+    system, and teaches the placement that it finds, which is kept in the run's directory.
+
+    Raises:
+        InputError: the search is of no use on this system, or finds nothing that fits into memory.
+    """
+    if isinstance(baseline, Teacher):
+        return baseline, NO_EFFORT, NO_PLACEMENT
+    name, path = type(baseline).__name__, run.directory.path / TEACHER_FILE
+    if is_pointless(run.spec, baseline):
+        raise InputError(f"stage.teacher: {name} searches for an order, this system keeps none")
+    if not path.exists():
+        with waiting(run.say, f"{name} searches for what to teach"):
+            result, effort = search_with(run.spec, baseline, "teacher")
+        if not np.isfinite(result.makespan_s):
+            raise InputError(f"stage.teacher: {name} found no placement that fits in memory")
+        result.placement.save(path, {"makespan_s": result.makespan_s, **asdict(effort)})
+    placement = Placement.load(path, run.spec.problem)
+    kept = _read_teacher(path)
+    effort = Effort(kept["evaluations"], kept["seconds"])
+    run.say(
+        f"{name} teaches a placement of {format_seconds(kept['makespan_s'])}, found in "
+        f"{effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
+    )
+    found = ScoredPlacement(placement, kept["makespan_s"], f"teacher {name.lower()}")
+    return TaughtPlacement.of(run.spec.problem, placement), effort, found
+
+
+def _read_teacher(path: Path) -> dict[str, Any]:
+    try:
+        kept = read_json(path)
+    except InputError:
+        kept = None
+    if isinstance(kept, dict) and {"evaluations", "seconds", "makespan_s"} <= kept.keys():
+        return kept
+    raise InputError(f"{path}: damaged")
+
+
+def fit_in_run(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] = ()) -> None:
+    """Train a module in the run's directory, from where an interrupted training left it.
+
+    Everything that is compiled is compiled before the training's clock starts.
+
+    Args:
+        run: whose directory, loggers and console it is.
+        module: what is trained.
+        teachers: baselines that it asks for decisions.
+    """
+    directory = run.directory.path
+    compiled = [*searches_of(run), Clustering(evaluations=1), *teachers]
+    with waiting(run.say, "compiling"):
+        warm_up(run.spec.system, compiled, module.policy)
+    fit(
+        module,
+        directory,
+        settings=run.spec.cfg.trainer,
+        loggers=run.loggers.begin(updates_done(directory)),
+        console=run.console,
+        say=run.say,
+    )
+
+
+def searches_of(run: Run) -> list[Baseline]:
+    """The searches that follow a policy's episodes, to be compiled before a clock starts."""
+    order, options = honours_order(run.spec.system.queue), run.spec.cfg.search.anneal
+    anneal = Annealing(evaluations=1, order=order, hot=options.hot, cold=options.cold)
+    drafts = instantiate(run.spec.cfg.search.drafts, _convert_="all")
+    estimates: Any = alone(AnnealOnEstimates(drafts=drafts))
+    return [anneal, estimates]
+
+
+def check_training_left(directory: RunDirectory, parts: Sequence[str] = ()) -> None:
+    """Refuse checkpoints of an interrupted run from which its trainings could not go on.
+
+    Args:
+        directory: of the run.
+        parts: folders in it that have a training of their own.
+
+    Raises:
+        InputError: names the file that is damaged.
+    """
+    for path in (directory.path, *(directory.path / part for part in parts)):
+        last, teacher = path / LAST, path / TEACHER_FILE
+        if last.exists():
+            load_checkpoint(last)
+        elif teacher.exists():
+            _read_teacher(teacher)
+        elif path == directory.path and directory.is_finished:
+            raise InputError(f"{last}: is missing")
+
+
+def open_evaluator(run: Run, session: Session, evaluations: int, confirmations: int) -> Evaluator:
+    """What executes placements on the run's system; the best one is kept on disk, too.
+
+    Args:
+        run: whose directory it is.
+        session: of its system.
+        evaluations: executions in all.
+        confirmations: of them at most, to decide what a placement counts.
+    """
+    kind = run.spec.system.kind
+
+    def keep(placement: Placement, seconds: float) -> None:
+        run.directory.keep_best(placement, seconds, kind)
+
+    return Evaluator(
+        session=session,
+        confirmations=confirmations_within(evaluations, confirmations),
+        seed=run.spec.seed,
+        on_best=keep,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningBudget:
+    """Executions that a training and the search after it share.
+
+    Attributes:
+        evaluations: of both.
+        option: the key of the configuration that says so, for messages.
+        includes_teacher: whether executions that the teacher of stage I used count.
+    """
+
+    evaluations: int
+    option: str
+    includes_teacher: bool
+
+    def left(self, used: int, inherited: int) -> int:
+        """Executions that are left.
+
+        Args:
+            used: by this training so far.
+            inherited: by the training that made its first weights.
+        """
+        return self.evaluations - used - (inherited if self.includes_teacher else 0)
+
+    def left_to_train(self, used: int, inherited: int) -> int:
+        """The same before the training begins.
+
+        Raises:
+            InputError: the teacher has used all of them.
+        """
+        left = self.left(used, inherited)
+        if left < 1 and self.includes_teacher:
+            raise InputError(
+                f"stage.teacher: {self.evaluations - left:,} evaluations are used, which leaves "
+                f"none of {self.option}={self.evaluations:,} to train with"
+            )
+        return left
+
+    def num_updates(self, algorithm: DictConfig, evaluations: int, confirmations: int = 0) -> int:
+        """Updates of the training; 0 where less than one batch is left beside the search.
+
+        Args:
+            algorithm: its part of the configuration.
+            evaluations: that are left.
+            confirmations: executions that decide what a placement counts.
+
+        Raises:
+            InputError: nothing can be trained, and there is no search either.
+        """
+        options = instantiate(algorithm.reinforcement)
+        for_training = evaluations - int(algorithm.search_share * evaluations)
+        num_updates = options.updates_within(for_training, confirmations)
+        if num_updates == 0 and algorithm.search_share == 0:
+            raise InputError(
+                f"{self.option}: what is left to train with, {evaluations}, is less than one batch "
+                f"of {options.batch_episodes} takes, confirmations included, and "
+                "algorithm.search_share=0 leaves no search"
+            )
+        return num_updates
+
+    def check(self, algorithm: DictConfig) -> None:
+        """Refuse a budget that is of no use, and options that do not go together.
+
+        Raises:
+            InputError: names the option.
+        """
+        self.num_updates(algorithm, self.evaluations)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """Stage II or III on one problem: a training, and after it a search.
+
+    Attributes:
+        title: what progress calls the training.
+        algorithm: its part of the configuration.
+        budget: of training and search.
+        init_from: a checkpoint; None: the initial weights of the seed.
+    """
+
+    title: str
+    algorithm: DictConfig
+    budget: LearningBudget
+    init_from: str | Path | None
+
+    def train(self, run: Run, session: Session) -> Reinforcement:
+        """REINFORCE on the run's problem; leaves best.ckpt and last.ckpt.
+
+        The best placement of the checkpoint that it begins with is executed once more, since it may
+        come from another system. Where too little is left for an update, the weights stay as they
+        are, and the search has all evaluations.
+
+        Args:
+            run: whose policy, problem and directory it is.
+            session: of the run's system.
+        """
+        spec, directory = run.spec, run.directory.path
+        policy, inherited = make_policy(run, self.init_from), NO_EFFORT
+        evaluator = open_evaluator(
+            run, session, self.budget.evaluations, self.algorithm.confirmations
+        )
+        if self.init_from is not None:
+            inherited = effort_of(self.init_from)
+            found = found_of(self.init_from, spec.problem)
+            if found.placement is not None:
+                evaluator.confirm(found.placement, found.source)
+        left = self.budget.left_to_train(evaluator.evaluations, inherited.evaluations)
+        num_updates = self.budget.num_updates(self.algorithm, left, evaluator.confirmations)
+        if num_updates == 0:
+            run.say(
+                f"{self.title}: {self.budget.option}={self.budget.evaluations:,} leaves less than "
+                "one batch to train with: nothing is trained, the search uses all of them"
+            )
+        problem = TrainingProblem(spec.view, evaluator)
+        module: Reinforcement = Reinforcement(
+            policy=policy,
+            problems=[problem],
+            trials=[problem],
+            options=instantiate(self.algorithm.reinforcement),
+            num_updates=num_updates,
+            seed=spec.seed,
+            title=self.title,
+            on_best=lambda: save_checkpoint(module.trainer, directory / BEST),
+            inherited=inherited,
+        )
+        fit_in_run(run, module)
+        if module.trained is None:  # else an interrupted run had come further than this
+            begin = time.perf_counter()
+            if num_updates > 0:
+                module.try_greedy()
+                module.trained = evaluator.found, module.effort
+            else:
+                module.on_best()  # the weights that it begins with are the best that there are
+                module.trained = NO_PLACEMENT, module.effort
+            module.elapsed_s += time.perf_counter() - begin
+            save_checkpoint(module.trainer, directory / LAST)
+        return module
+
+    def search(self, run: Run, module: Reinforcement) -> None:
+        """Search from what was learned, with the evaluations that training has left.
+
+        Args:
+            run: whose problem and directory it is.
+            module: after its training.
+
+        Raises:
+            InputError: neither training nor search found a placement that fits into memory.
+        """
+        evaluator, spec = module.problem.evaluator, run.spec
+        if self.algorithm.search_share > 0 and not module.is_searched:
+            begin = time.perf_counter()
+            num = self.budget.left(evaluator.evaluations, module.inherited.evaluations)
+            steps = policy_steps(spec.cfg.search, module.policy, spec.view)
+            if module.num_updates == 0 and evaluator.placement is not None:
+                # The greedy placement of these weights is known where the best one comes from.
+                steps = [step for step in steps if not isinstance(step, GreedyEpisode)]
+            with waiting(run.say, f"searching from there, {num:,} evaluations"):
+                rng = seeded_generator(spec.seed, "inference")
+                search(steps, evaluator, Budget(evaluations=num), rng)
+            module.elapsed_s += time.perf_counter() - begin
+            module.is_searched = True
+            save_checkpoint(module.trainer, run.directory.path / LAST)
+        if module.problem.best.placement is None:
+            raise InputError(
+                f"{spec.policy_name}: no placement of {evaluator.evaluations} fits in memory"
+            )

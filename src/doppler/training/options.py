@@ -1,0 +1,98 @@
+"""The options of reinforcement learning (stages II and III), and what they cost in executions."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Self
+
+from doppler.support.errors import InputError
+from doppler.support.options import Amount, Batch, BatchOrNone, Count, Rates, Share, checked, one_of
+from doppler.training.advantage import ADVANTAGES
+
+# A training that is longer than ``tuned_updates`` has at most so many times the entropy bonus.
+_MOST_ENTROPY = 3.0
+
+
+@checked
+@dataclass(frozen=True, kw_only=True)
+class ReinforcementOptions:
+    """Options of REINFORCE on one problem or on many.
+
+    Attributes:
+        batch_episodes: episodes of one problem in an update; all see the same draw of jitter.
+        batch_problems: problems drawn for each update, where there are several.
+        try_every: updates between two executions of the greedy placement.
+        exploration: None: actions are sampled from the policy. Else epsilon-greedy: the share of
+            uniform choices at first, falling linearly to 0.
+        advantage: a name in ``ADVANTAGES``.
+        learning_rate: the first and the last of Adam, falling linearly. At 0 nothing is learned.
+        entropy: weight of the entropy bonus, falling linearly to 0.
+        self_imitation: weight of imitating the best placement so far, rising linearly from 0.
+        merged_share: share of the updates whose episodes place groups of ops instead of ops.
+        extra_candidates: so many episodes that place groups of ops, and as many clusterings, are
+            executed beside an update's own episodes. They may become the best placement; no
+            gradient comes from them.
+        tuned_updates: the number of updates for which learning_rate and entropy were tuned, and
+            during which extra candidates are executed; None: any number. A training that is k times
+            longer has 1 / sqrt(k) of the rate and k times the entropy bonus, at most threefold.
+
+    Source: see `reinforcement.Reinforcement`.
+    """
+
+    batch_episodes: Batch
+    try_every: Count
+    exploration: Share | None
+    advantage: Annotated[str, one_of(ADVANTAGES)]
+    learning_rate: Rates
+    entropy: Amount
+    tuned_updates: Count | None
+    extra_candidates: BatchOrNone
+    self_imitation: Amount
+    merged_share: Share = 0.0
+    batch_problems: Batch = 1
+
+    def __post_init__(self) -> None:
+        if self.advantage == "batch" and self.batch_episodes < 2:
+            raise InputError(
+                "algorithm.reinforcement.batch_episodes: advantage=batch needs two, got 1"
+            )
+
+    def num_tuned(self, num_updates: int) -> int:
+        """The first updates of a training, which execute extra candidates."""
+        return min(num_updates, self.tuned_updates or num_updates)
+
+    def tuned_for(self, num_updates: int) -> Self:
+        """The options with the rate and the entropy bonus of a training of so many updates."""
+        longer = max(1, num_updates) / max(1, self.num_tuned(num_updates))
+        first, last = self.learning_rate
+        return replace(
+            self,
+            learning_rate=(first / longer**0.5, last / longer**0.5),
+            entropy=self.entropy * min(longer, _MOST_ENTROPY),
+        )
+
+    def evaluations(self, num_updates: int, confirmations: int) -> int:
+        """Executions of a training on one problem, the last greedy placement included.
+
+        Args:
+            num_updates: of the training; without any nothing is executed.
+            confirmations: executions that decide what a placement counts; 0: one decides.
+        """
+        if num_updates == 0:
+            return 0
+        greedy = -(-num_updates // self.try_every) + 1
+        return (
+            num_updates * (self.batch_episodes + confirmations)
+            + 2 * self.extra_candidates * self.num_tuned(num_updates)
+            + greedy * max(1, confirmations)
+        )
+
+    def updates_within(self, evaluations: int, confirmations: int) -> int:
+        """The largest number of updates on one problem that so many executions allow.
+
+        Args:
+            evaluations: executions that the training may use.
+            confirmations: see `evaluations`.
+        """
+        num_updates = evaluations // self.batch_episodes
+        while num_updates > 0 and self.evaluations(num_updates, confirmations) > evaluations:
+            num_updates -= 1
+        return num_updates
