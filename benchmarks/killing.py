@@ -73,7 +73,7 @@ class Subject:
 
 SWEEP = ("run", "-m", *SMALL, "stage=evaluate", "baseline=[heft]", "seed=0,1")
 SUBJECTS = {
-    "pipeline": Subject(("run", *SMALL, "stage=pipeline", "baseline=[heft]"), simulated=True),
+    "train": Subject(("run", *SMALL, "stage=train", "baseline=[heft]"), simulated=True),
     "sweep": Subject(SWEEP, simulated=True),
     "calibrate": Subject(
         ("run", *MEASURED, "stage=calibrate", *(f"stage.{each}" for each in CALIBRATION)),

@@ -5,7 +5,7 @@
 
 A folder has graphs and ``optimal.csv`` (docs/formats.md, "Known optima"); a case is one line of it,
 a graph on some processors, taken in the order of the lines. All processors are alike, transfers do
-not contend, and methods run on ``simulator.queue=priority``, where nothing idles on purpose
+not contend, and methods run on ``system.queue=priority``, where nothing idles on purpose
 (``--queue strict`` lets a device wait for the next op of its order). Prints Markdown: for each
 folder and budget the ratio of every method's makespan to the optimum, mean, worst, and the share of
 cases in which it is reached; of cases of which only a bound is known, the mean ratio to that; then

@@ -29,7 +29,7 @@ from doppler.problem import build
 from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
 from doppler.trace import violations
-from doppler.training.learning import Learning
+from doppler.training.options import ReinforcementOptions
 
 AGENTS = 3
 
@@ -140,9 +140,10 @@ def episodes(nodes: Any, arguments: argparse.Namespace) -> None:
     ]
     torch.manual_seed(0)
     policy: Any = DualPolicy()
-    learning = Learning(
+    learning = ReinforcementOptions(
         batch_problems=8, batch_episodes=16, try_every=50, exploration=None, advantage="batch",
-        learning_rate=(1e-3, 1e-3), entropy=3e-3, tuned_updates=None, beside=0, imitate_best=0.0,
+        learning_rate=(1e-3, 1e-3), entropy=3e-3, tuned_updates=None, extra_candidates=0,
+        self_imitation=0.0,
     )  # fmt: skip
     given = policy, WorkConserving(), problems, problems[:1], learning, 10, 0
     values = torch.cat([one.detach().reshape(-1) for one in policy.parameters()]).numpy()
@@ -151,7 +152,7 @@ def episodes(nodes: Any, arguments: argparse.Namespace) -> None:
         with OnRay(workers=num).pool(Player, *given) as entered:
             pool: Any = entered
             player = Player(*given)
-            states = [task.state() for task in player._module.tasks]
+            states = [task.state() for task in player._module.problems]
             jobs = [(i, states[i], [i]) for i in reversed(range(len(problems)))]
             seconds = []
             found = pool.map("play", jobs, Weights(0, values))

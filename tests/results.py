@@ -52,6 +52,6 @@ def leave_run(directory: Path, rows: list[ResultRow], config: dict, **summary) -
     (directory / ".hydra").mkdir(parents=True)
     OmegaConf.save({"workload": {}, **config}, directory / ".hydra/config.yaml")
     write_results(directory / "results.csv", rows)
-    head = {"stage": "pipeline", "seed": rows[0].seed, "system_kind": rows[0].system_kind}
+    head = {"stage": "train", "seed": rows[0].seed, "system_kind": rows[0].system_kind}
     (directory / "summary.json").write_text(json.dumps({**head, **summary}))
     return directory

@@ -85,7 +85,7 @@ CLUSTER = {
     **{"bytes_per_s": 1e9, "latency_s": 1e-6},
 }
 PLACEMENT = {"problem_hash": PROBLEM.hash, "device": [0, 1], "priority": [0, 1]}
-SUMMARY = {"stage": "pipeline", "seed": 0, "makespan_s": 0.1}
+SUMMARY = {"stage": "train", "seed": 0, "makespan_s": 0.1}
 TRACE = {
     "traceEvents": [
         {

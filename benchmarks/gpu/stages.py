@@ -39,7 +39,7 @@ TRAINING = {
 def overrides(name: str, settings: Settings) -> list[str]:
     """The command line of a stage. Costs that were measured are found by whoever comes next."""
     chosen = [
-        f"executor={settings.executor}",
+        f"system={settings.executor}",
         "cluster=host",
         f"cluster.num_devices={settings.num_devices}",
         *(ON_GPUS if settings.executor == "cuda" else ON_CORES),

@@ -185,7 +185,7 @@ def check_hosts(system: object, problem: Problem) -> None:
     if why is not None and cluster.num_hosts > 1:
         raise InputError(
             f"cluster {cluster.name!r}: has {cluster.num_hosts} hosts, and {why}; use "
-            "simulator=work_conserving, or cluster.hosts=1"
+            "system=work_conserving, or cluster.hosts=1"
         )
     if (check := getattr(system, "check", None)) is not None:
         check(problem)

@@ -115,4 +115,4 @@ def test_without_a_gpu_cuda_says_so_in_one_line(gpus):
     problem = build(lower(program, program.given_splits), host(num_devices=2))
     with pytest.raises(InputError) as error:
         Cuda().open(problem)
-    assert str(error.value) == "executor=cuda: there is no GPU; executor=threads runs on the CPU"
+    assert str(error.value) == "system=cuda: there is no GPU; system=threads runs on the CPU"

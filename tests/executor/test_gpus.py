@@ -190,7 +190,7 @@ def test_cores_copy_at_some_rate():
 def test_a_pair_that_no_way_connects_is_named(made_up, monkeypatch):
     made_up(2)
     monkeypatch.setattr(Gpus, "_arrives", lambda self, src, dst: (src, dst) != (1, 0))
-    with pytest.raises(InputError, match=r"executor=cuda: copies from .* arrive damaged, also"):
+    with pytest.raises(InputError, match=r"system=cuda: copies from .* arrive damaged, also"):
         Gpus(2)
 
 
@@ -207,7 +207,7 @@ def test_without_a_gpu_neither_system_opens():
     problem = build(graph("ffnn"), host(num_devices=2))
     for system in (Cuda(), SynchronousCuda()):
         if not torch.cuda.is_available():
-            with pytest.raises(InputError, match="executor=cuda: there is no GPU"):
+            with pytest.raises(InputError, match="system=cuda: there is no GPU"):
                 system.open(problem)
 
 

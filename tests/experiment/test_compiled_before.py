@@ -6,7 +6,7 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from doppler.experiment.learning import searches_of
+from doppler.experiment.policy_training import searches_of
 from doppler.search import AnnealOnEstimates, Combined, search_settings
 from doppler.simulator import WorkConserving
 

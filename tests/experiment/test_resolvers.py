@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from doppler.executor import systems
 from doppler.experiment.calibrate import costs_path
+from doppler.experiment.specification import Specification
+from doppler.simulator import WorkConserving
 from doppler.support.resources import resource
 
 
@@ -23,19 +24,20 @@ def configure():
 
 
 @pytest.mark.parametrize(
-    ("stage", "cluster", "executor", "expected"),
+    ("stage", "cluster", "system", "expected"),
     [
         ("rl_real", "host", "threads", "small"),
         ("calibrate", "mixed", "threads", "small"),
         ("rl_real", "host", "cuda", "paper"),
-        ("pipeline", "host", "threads", "small"),
-        ("pipeline", "host", "cuda", "paper"),
-        ("pipeline", "p100x4", "threads", "paper"),
-        ("evaluate", "p100x4", "threads", "paper"),
+        ("train", "host", "threads", "small"),
+        ("train", "host", "cuda", "paper"),
+        ("train", "p100x4", "threads", "small"),
+        ("train", "p100x4", "work_conserving", "paper"),
+        ("evaluate", "host", "published", "small"),
     ],
 )
-def test_a_workload_is_small_where_cpus_execute_it(configure, stage, cluster, executor, expected):
-    chosen = (f"stage={stage}", f"cluster={cluster}", f"executor={executor}")
+def test_a_workload_is_small_where_cpus_execute_it(configure, stage, cluster, system, expected):
+    chosen = (f"stage={stage}", f"cluster={cluster}", f"system={system}")
     assert configure(*chosen).workload.preset == expected
     assert configure(*chosen, "workload=llama_block").workload.preset == expected
 
@@ -54,27 +56,30 @@ def test_the_automatic_executor_is_cuda_where_there_is_a_gpu(configure, monkeypa
     monkeypatch.setattr(systems.torch.cuda, "is_available", lambda: has_gpu)
     monkeypatch.setattr(systems.torch.cuda, "device_count", lambda: 3 * has_gpu)
     cfg = configure("stage=rl_real")
-    assert cfg.executor._target_ == "doppler.executor.automatic"
+    assert cfg.system._target_ == "doppler.executor.automatic"
     assert cfg.workload.preset == ("paper" if has_gpu else "small")
     assert cfg.cluster.device_type == ("cuda" if has_gpu else "cpu")
     assert cfg.cluster.num_devices == 3 if has_gpu else cfg.cluster.num_devices >= 2
 
 
-@pytest.mark.parametrize(
-    ("stage", "queue"), [("rl_real", "fifo"), ("calibrate", "fifo"), ("pipeline", "priority")]
-)
-def test_a_stage_that_executes_is_simulated_in_the_executors_order(configure, stage, queue):
-    cfg = configure(f"stage={stage}", "executor.queue=fifo")
-    assert instantiate(cfg.simulator).queue == queue
+def test_what_is_executed_is_simulated_in_the_systems_order_and_with_its_transfers(configure):
+    spec = Specification(configure("stage=rl_real", "system=threads", "system.queue=fifo"))
+    assert spec.is_measured and not isinstance(spec.system, WorkConserving)
+    assert (spec.simulator.queue, spec.simulator.contention) == ("fifo", "sender")
+    simulated = Specification(configure("system=published"))
+    assert simulated.simulator is simulated.system and not simulated.is_measured
 
 
-def test_the_simulator_of_a_stage_that_executes_may_have_an_order_of_its_own(configure):
-    cfg = configure("stage=rl_real", "executor.queue=fifo", "simulator.queue=strict")
-    assert instantiate(cfg.simulator).queue == "strict"
+def test_methods_have_the_budget_of_their_system(configure):
+    few = ("baseline=[annealing,etf]", "baseline.etf.evaluations=3")
+    for system, expected in (("work_conserving", 8000), ("threads", 2000)):
+        spec = Specification(configure(*few, f"system={system}"))
+        assert spec.evaluations == spec.baselines["annealing"].evaluations == expected
+        assert spec.baselines["etf"].evaluations == 3, "it has one of its own"
 
 
 def test_costs_are_of_this_host_unless_a_file_is_named():
-    cfg = DictConfig({"costs": None, "output_dir": "somewhere", "executor": {}})
+    cfg = DictConfig({"costs": None, "output_dir": "somewhere", "system": {}})
     assert costs_path(cfg) == Path(f"somewhere/costs/{platform.node()}.json")
     cfg.costs = "mine.json"
     assert costs_path(cfg) == Path("mine.json")

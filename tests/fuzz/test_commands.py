@@ -20,7 +20,7 @@ STAGES = (
     "describe",
     "imitation",
     "rl_sim",
-    "pipeline",
+    "train",
     "inference",
     "calibrate",
     "rl_real",
@@ -141,7 +141,7 @@ def ends(arguments: list[str], kind: str) -> None:
 
 
 @FUZZ
-@given(st.sampled_from(("evaluate", "describe", "evaluate", "pipeline")), words)
+@given(st.sampled_from(("evaluate", "describe", "evaluate", "train")), words)
 def test_run(folder, stage, more):
     ends(["run", f"stage={stage}", *SMALL, *more], "command run")
 

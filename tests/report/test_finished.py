@@ -26,9 +26,9 @@ DAMAGES = [
     *[("results.csv", content) for content in (b"", b"method\n", BINARY, None)],
     *[(".hydra/config.yaml", content) for content in (b"", b"null", b"text", BINARY, None)],
     ("paired.csv", BINARY),
-    ("summary.json", b'{"stage": "pipeline", "seed": 0, "fidelity": {"a": 3}}'),
-    ("summary.json", b'{"stage": "pipeline", "seed": {}}'),
-    ("summary.json", b'{"stage": "pipeline", "seed": 0, "versions": null}'),
+    ("summary.json", b'{"stage": "train", "seed": 0, "fidelity": {"a": 3}}'),
+    ("summary.json", b'{"stage": "train", "seed": {}}'),
+    ("summary.json", b'{"stage": "train", "seed": 0, "versions": null}'),
 ]
 
 

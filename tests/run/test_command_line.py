@@ -108,11 +108,11 @@ BAD_OVERRIDES = {
         "cluster 'ethernet_4x1': has 4 hosts, and executors run on this one",
     ),
     "hosts and barriers": (
-        ["cluster=ethernet_4x1", "simulator=bulk_synchronous"],
+        ["cluster=ethernet_4x1", "system=bulk_synchronous"],
         "has 4 hosts, and the bulk-synchronous system knows no network interfaces",
     ),
     "bad seed": (["seed=one"], "seed: must be a whole number"),
-    "bad queue": (["simulator.queue=lifo"], "got 'lifo'"),
+    "bad queue": (["system.queue=lifo"], "got 'lifo'"),
     "bad preset": (["workload.preset=huge"], "huge"),
     "missing checkpoint": (["stage.init_from=/no/such.ckpt"], "/no/such.ckpt: No such file"),
     "seed that is no number": (["seed=true"], "seed: must be a whole number"),
@@ -156,11 +156,11 @@ BAD_OVERRIDES = {
         "Could not override 'baseline@stage.teacher'",
     ),
     "a teacher of order on fifo": (
-        ["stage=imitation", "stage.teacher=annealing_order", "simulator=published"],
+        ["stage=imitation", "stage.teacher=annealing_order", "system=published"],
         "stage.teacher: Annealing searches for an order, this system keeps none",
     ),
     "no order on fifo": (
-        ["stage=evaluate", "baseline=annealing_order", "simulator=published"],
+        ["stage=evaluate", "baseline=annealing_order", "system=published"],
         "baseline: none",
     ),
 }
@@ -195,7 +195,7 @@ def test_any_path_is_one_and_is_printed_as_it_is(option, command, tmp_path):
 
 
 DOT = "digraph {{ a [Weight=2]; b [Weight={}]; a -> b [Weight=1] }}"
-FOLDER = ("stage=evaluate", "workload=file", "cluster=identical", "simulator.contention=none")
+FOLDER = ("stage=evaluate", "workload=file", "cluster=identical", "system.contention=none")
 
 
 def test_a_folder_is_a_sweep_over_its_graphs(command, tmp_path):
@@ -221,7 +221,7 @@ def test_a_folder_is_a_sweep_over_its_graphs(command, tmp_path):
     assert "| b, c on identical, 3 devices | at least 4 s | 2.000 |" in markdown
     assert "| round_robin | 1 | 1.2000 | 1.200 | 0% | 1 | 2.0000 |" in markdown
     # With contention it may take longer; with two ops at a time, less.
-    command(*FOLDER, "baseline=round_robin", f"workload.path={folder}", "simulator.streams=2")
+    command(*FOLDER, "baseline=round_robin", f"workload.path={folder}", "system.streams=2")
     assert sum("optimum_s" in run.summary for run in find_runs([tmp_path / "out"])[0]) == 4
 
 

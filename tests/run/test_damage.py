@@ -27,8 +27,8 @@ DAMAGES = {
 
 
 def test_a_damaged_step_is_named_and_made_anew(run, tmp_path):
-    whole, _ = run("stage=pipeline", *SMALL)
-    step, end = directory_of("imitation", tmp_path), directory_of("pipeline", tmp_path)
+    whole, _ = run("stage=train", *SMALL)
+    step, end = directory_of("imitation", tmp_path), directory_of("train", tmp_path)
     cases = [(name, content) for name, contents in DAMAGES.items() for content in contents]
     for name, content in cases:
         shutil.rmtree(end, ignore_errors=True)
@@ -37,10 +37,10 @@ def test_a_damaged_step_is_named_and_made_anew(run, tmp_path):
         if content is not None:
             (step / name).write_bytes(content)
         with pytest.raises(InputError, match=f"{step / name}: .*{ANEW}"):
-            run("stage=pipeline", *SMALL)
+            run("stage=train", *SMALL)
         (step / name).write_bytes(kept)
     (step / "summary.json").write_bytes(b"{}")
-    again, text = run("stage=pipeline", *SMALL, "overwrite=true")
+    again, text = run("stage=train", *SMALL, "overwrite=true")
     assert "made anew: " in text
     assert again["makespan_s"] == whole["makespan_s"]
     assert json.loads((step / "summary.json").read_text())["stage"] == "imitation"

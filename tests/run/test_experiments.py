@@ -79,16 +79,16 @@ def test_no_two_methods_share_a_name_in_the_table(configure):
 def test_weights_travel_from_one_workload_to_another(run, tmp_path):
     chainmm = ("workload=chainmm", "workload.params.n=64")
     ffnn = ("workload=ffnn", "workload.preset=small")
-    trained, _ = run("method=doppler_source", *ffnn)
-    zero, said = run("method=doppler_zero_shot", *chainmm)
+    trained, _ = run("method=transfer/source", *ffnn)
+    zero, said = run("method=transfer/zero_shot", *chainmm)
     assert "trained/p100x4/ffnn/seed=0" in said
     assert zero["method"] == "doppler_zero_shot"
     assert zero["evaluations"] <= 100
-    few, _ = run("method=doppler_few_shot", *chainmm, "budget.evaluations=64")
+    few, _ = run("method=transfer/few_shot", *chainmm, "budget.evaluations=64")
     # Those of the training that the weights come from count.
     assert 64 < few["evaluations"] <= trained["evaluations"] + 64
-    run("method=doppler_source", *ffnn, "seed=1")
-    run("method=doppler_zero_shot", *chainmm, "seed=1")
+    run("method=transfer/source", *ffnn, "seed=1")
+    run("method=transfer/zero_shot", *chainmm, "seed=1")
     variants = {
         row.variant for row in collect([tmp_path]).itertuples() if row.method == "doppler_zero_shot"
     }
@@ -97,11 +97,11 @@ def test_weights_travel_from_one_workload_to_another(run, tmp_path):
 
 def test_weights_travel_from_one_machine_to_another(run):
     small = ("workload=chainmm", "workload.params.n=64")
-    run("method=doppler_source", *small, "cluster=v100x8")
-    zero, said = run("method=doppler_zero_shot_machine", *small, "cluster=p100x4")
+    run("method=transfer/source", *small, "cluster=v100x8")
+    zero, said = run("method=transfer/zero_shot_machine", *small, "cluster=p100x4")
     assert "trained/v100x8/chainmm/seed=0" in said and zero["num_devices"] == 4
     few, _ = run(
-        *("method=doppler_few_shot_machine", *small, "cluster=p100x4"), "budget.evaluations=64"
+        *("method=transfer/few_shot_machine", *small, "cluster=p100x4"), "budget.evaluations=64"
     )
     assert few["evaluations"] > 64, "those of the training that the weights come from count"
 

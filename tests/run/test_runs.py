@@ -43,7 +43,7 @@ def only(paths):
 
 def test_pipeline_leaves_everything_the_contract_names(run, configure, tmp_path):
     summary, text = run()
-    directory = only(tmp_path.glob("pipeline/chainmm/p100x4/doppler/seed=0-*"))
+    directory = only(tmp_path.glob("train/chainmm/p100x4/doppler/seed=0-*"))
     for name in ARTIFACTS:
         assert (directory / name).stat().st_size > 0, name
     assert set(SUMMARY_KEYS) <= json.loads((directory / "summary.json").read_text()).keys()
@@ -65,7 +65,7 @@ def test_pipeline_leaves_everything_the_contract_names(run, configure, tmp_path)
     cfg = configure("workload.params.n=64")
     problem = build(load_graph(directory / "graph.json"), instantiate(cfg.cluster))
     placement = Placement.load(directory / "placement.json", problem)
-    with instantiate(cfg.simulator).open(problem) as session:
+    with instantiate(cfg.system).open(problem) as session:
         assert session.trace(placement).makespan_s == summary["makespan_s"]
 
 
@@ -84,17 +84,15 @@ def test_a_finished_run_is_shown_and_not_repeated(run, tmp_path):
     assert not (directory / "stray").exists()
 
 
-def test_stage_one_is_found_by_runs_that_need_it(run, tmp_path):
-    _, first = run("stage=rl_sim")
-    assert "stage=imitation is needed first" in first
-    _, second = run("stage=pipeline")
-    assert "stage=imitation is needed first" not in second
-    assert "initial weights" in second
-    _, longer = run("stage=rl_sim", "budget.evaluations=120")
-    assert "stage=imitation is needed first" not in longer
-    assert len(list(tmp_path.glob("imitation/*/*/*/*"))) == 1
-    _, other_seed = run("stage=rl_sim", "seed=1")
-    assert "stage=imitation is needed first" in other_seed
+def test_stage_one_is_part_of_the_run_that_needs_it(run, tmp_path):
+    summary, _ = run("stage=train")
+    (directory,) = tmp_path.glob("train/*/*/*/*")
+    assert summary["init_from"] == str(directory / "imitation/checkpoints/last.ckpt")
+    assert (directory / "imitation/metrics.csv").exists()
+    alone, _ = run("stage=imitation")
+    rows = {row.method: row for row in read_results(directory / "results.csv")}
+    assert rows["doppler imitation"].makespan_s == alone["makespan_s"]
+    assert {path.name for path in tmp_path.iterdir()} == {"train", "imitation"}
 
 
 def test_imitation_weights_are_what_stage_two_begins_with(run, tmp_path):
@@ -141,14 +139,14 @@ def test_evaluate_ranks_baselines_and_report_averages_seeds(run, tmp_path):
 
 
 def test_fifo_systems_leave_order_searches_out_and_say_so(run):
-    _, text = run("stage=evaluate", "baseline=[annealing,annealing_order]", "simulator.queue=fifo")
+    _, text = run("stage=evaluate", "baseline=[annealing,annealing_order]", "system.queue=fifo")
     assert "annealing_order is left out" in text
 
 
 def test_a_stored_graph_runs_under_its_own_name(run, tmp_path):
     (tmp_path / "tiny.txt").write_text("4\n0, \n0, 1\n1, 2\n100,400\n100,400\n100,400\n")
     summary, text = run(
-        *("workload=file", f"workload.path={tmp_path}/tiny.txt", "simulator=published"),
+        *("workload=file", f"workload.path={tmp_path}/tiny.txt", "system=published"),
         *("stage=evaluate", "baseline=single_device"),
     )
     assert summary["workload"] == "tiny"
@@ -156,12 +154,12 @@ def test_a_stored_graph_runs_under_its_own_name(run, tmp_path):
     assert "comes with its own times" in text
 
 
-@pytest.mark.parametrize("system", ["simulator.noise=0.1", "simulator.queue=random"])
+@pytest.mark.parametrize("system", ["system.noise=0.1", "system.queue=random"])
 def test_systems_that_draw_random_numbers_run_and_report_nominal_times(run, system):
     quiet, _ = run("stage=evaluate", "baseline=single_device")
     noisy, _ = run("stage=evaluate", "baseline=single_device", system)
     assert noisy["makespan_s"] == pytest.approx(quiet["makespan_s"], rel=1e-9)
-    learned, _ = run("stage=pipeline", system)
+    learned, _ = run("stage=train", system)
     assert learned["makespan_s"] >= learned["lower_bound_s"]
 
 
@@ -210,15 +208,13 @@ def test_a_refused_configuration_does_not_block_its_directory(run, tmp_path):
 @pytest.mark.parametrize("evaluations", [1, 2, 5])
 def test_stage_two_of_few_evaluations_is_a_search(run, tmp_path, evaluations):
     few = (f"budget.evaluations={evaluations}", "baseline=[round_robin]")
-    summary, text = run("stage=pipeline", *few)
-    assert "nothing is trained, all is for the search" in text
+    summary, text = run("stage=train", *few)
+    assert "nothing is trained, the search uses all of them" in text
     assert (summary["episodes"], summary["evaluations"]) == (0, evaluations)
     assert summary["greedy_makespan_s"] is None and summary["trained_source"] is None
-    directory = only(tmp_path.glob("pipeline/*/*/*/*"))
-    assert [row.method for row in read_results(directory / "results.csv")] == [
-        "doppler",
-        "round_robin",
-    ]
+    directory = only(tmp_path.glob("train/*/*/*/*"))
+    methods = [row.method for row in read_results(directory / "results.csv")]
+    assert methods == ["doppler", "doppler imitation", "round_robin"]
 
 
 def test_a_directory_in_use_is_refused(run, configure, tmp_path):
@@ -233,7 +229,7 @@ def test_report_keeps_different_problems_systems_and_settings_apart(run, tmp_pat
     base = ("stage=evaluate", "baseline=critical_path")
     run(*base)
     run(*base, "workload.params.n=128")
-    run(*base, "+simulator.streams=2")
+    run(*base, "+system.streams=2")
     run(*base, "baseline.critical_path.evaluations=1")
     run(*base, "seed=1")
     table = summarise(collect([tmp_path])).itertuples()
@@ -266,15 +262,11 @@ def test_stage_two_begins_where_stage_one_does_not_fit(run, tmp_path):
     edges = [{"src": 0, "dst": dst, "bytes": 3} for dst in range(1, 5)]
     still = "algorithm.imitation.learning_rate=[1e-12,1e-12]"
     close = (*tight(tmp_path, [3, 6, 6, 6, 6], edges), still)
-    summary, text = run(*close, "stage=pipeline", "baseline=[]")
-    assert "stage=imitation is needed first" in text
+    summary, text = run(*close, "stage=train", "baseline=[]")
+    assert "doppler imitation is left out: it does not fit in memory" in text
     assert 0 < summary["makespan_s"] < 100
-    step = only(tmp_path.glob("imitation/tight/tiny/doppler/*"))
-    assert json.loads((step / "summary.json").read_text())["greedy_makespan_s"] is None
     markdown, _ = write_report([tmp_path], tmp_path / "report")
-    assert "doppler imitation" not in markdown, "a step without a placement has nothing to report"
-    run(*close, "stage=pipeline", "baseline=[]", "search.confirmations=1")
-    assert only(tmp_path.glob("imitation/tight/tiny/doppler/*")) == step, "it is used again"
+    assert "doppler imitation" not in markdown, "it has no placement that fits"
     with pytest.raises(InputError, match="the greedy placement does not fit in memory"):
         run(*close, "stage=imitation", "overwrite=true")
 
@@ -282,9 +274,9 @@ def test_stage_two_begins_where_stage_one_does_not_fit(run, tmp_path):
 def test_learned_placements_that_do_not_fit_are_no_rows(run, tmp_path):
     # Two ops of 6 bytes on two devices of 10: apart they fit, together they do not.
     summary, _ = run(
-        *tight(tmp_path, [6, 6], []), "stage=pipeline", "baseline=[single_device,round_robin]"
+        *tight(tmp_path, [6, 6], []), "stage=train", "baseline=[single_device,round_robin]"
     )
-    directory = only(tmp_path.glob("pipeline/tight/tiny/doppler/*"))
+    directory = only(tmp_path.glob("train/tight/tiny/doppler/*"))
     json.loads((directory / "summary.json").read_text(), parse_constant=pytest.fail)
     rows = {row.method: row for row in read_results(directory / "results.csv")}
     assert "single_device" not in rows

@@ -42,7 +42,7 @@ def test_systems_that_know_no_interfaces_refuse_hosts(system, why):
         system.open(problem)
     assert str(error.value) == (
         f"cluster 'test': has {problem.cluster.num_hosts} hosts, and {why}; use "
-        "simulator=work_conserving, or cluster.hosts=1"
+        "system=work_conserving, or cluster.hosts=1"
     )
 
 

@@ -15,8 +15,8 @@ def batch(costs: list[float], lacks: list[float] | None = None) -> np.ndarray:
     return batch_advantage(np.array(costs), np.array(lacks or [0.0] * len(costs)))
 
 
-def running(costs: list[float], past: CostHistory) -> np.ndarray:
-    return running_mean_advantage(np.array(costs), np.zeros(len(costs)), past)
+def running(costs: list[float], history: CostHistory) -> np.ndarray:
+    return running_mean_advantage(np.array(costs), np.zeros(len(costs)), history)
 
 
 # --- Within a batch -------------------------------------------------------------------------------
@@ -65,8 +65,8 @@ def test_where_nothing_fits_what_lacks_least_is_best():
 
 
 def test_the_past_counts_feasible_episodes():
-    past = NO_HISTORY.with_batch(np.array([2.0, np.inf])).with_batch(np.array([4.0, 6.0]))
-    assert past == CostHistory(3, 12.0)
+    history = NO_HISTORY.with_batch(np.array([2.0, np.inf])).with_batch(np.array([4.0, 6.0]))
+    assert history == CostHistory(3, 12.0)
 
 
 def test_the_running_mean_is_over_all_episodes_so_far_this_batch_included():

@@ -66,9 +66,9 @@ def trained_greedy_s(policy, cfg, problem: Problem, directory: Path, seed: int) 
         task = task_of(make_view(problem), session)
         module = Reinforcement(
             policy=policy,
-            tasks=[task],
+            problems=[task],
             trials=[task],
-            learning=learning,
+            options=learning,
             num_updates=learning.updates_within(cfg.budget.evaluations, 0),
             seed=seed,
             title="test",

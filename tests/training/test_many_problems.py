@@ -12,12 +12,18 @@ from doppler.problem import build
 from doppler.search import Effort
 from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
-from doppler.training import Learning, Reinforcement, Task, effort_of, save_checkpoint
+from doppler.training import (
+    Reinforcement,
+    ReinforcementOptions,
+    TrainingProblem,
+    effort_of,
+    save_checkpoint,
+)
 from doppler.training.reinforcement import Score
 
 TRAINED_ON, HELD_OUT = range(6), range(100, 108)
 MANY = {
-    **{"batch_problems": 2, "try_every": 25, "entropy": 0.003, "grouped": 0.5},
+    **{"batch_problems": 2, "try_every": 25, "entropy": 0.003, "merged_share": 0.5},
     "learning_rate": [1e-2, 1e-3],
 }
 
@@ -31,19 +37,19 @@ def problem_of(seed: int):
     return random_problem(seed, num_ops=14 + seed % 17, num_devices=2 + seed % 3, costs="distinct")
 
 
-def tasks_of(seeds) -> list[Task]:
+def tasks_of(seeds) -> list[TrainingProblem]:
     return [task_of(make_view(problem_of(seed))) for seed in seeds]
 
 
-def make(num_updates: int, *, tasks=None, trials=None, **changes) -> Reinforcement:
+def make(num_updates: int, *, problems=None, trials=None, **changes) -> Reinforcement:
     arguments = {
         **{"policy": small_policy(), "seed": 0, "title": "test", "on_best": lambda: None},
         **{key: changes.pop(key) for key in ("on_best", "inherited", "policy") if key in changes},
     }
     return Reinforcement(
-        tasks=tasks_of(TRAINED_ON) if tasks is None else tasks,
+        problems=tasks_of(TRAINED_ON) if problems is None else problems,
         trials=tasks_of(HELD_OUT) if trials is None else trials,
-        learning=Learning(**{**LEARNING, **MANY, **changes}),
+        options=ReinforcementOptions(**{**LEARNING, **MANY, **changes}),
         num_updates=num_updates,
         **arguments,
     )
@@ -56,7 +62,7 @@ def greedy_ratios(policy) -> np.ndarray:
         rng = np.random.default_rng(0)
         seconds.append(
             [
-                task.best.session.measure(*one.rollout(task.view, 1, 0.0, rng).placements())
+                task.evaluator.session.measure(*one.rollout(task.view, 1, 0.0, rng).placements())
                 .cost_s()
                 .item()
                 for task in tasks_of(range(200, 220))
@@ -81,7 +87,7 @@ def test_weights_trained_on_some_problems_are_better_on_others(tmp_path):
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 0), (0.5, 20), (1.0, 40)])
 def test_of_the_draws_a_share_places_groups(tmp_path, share, expected):
     rollouts = NotedRollouts(small_policy())
-    module = make(20, policy=rollouts.policy, grouped=share, try_every=100)
+    module = make(20, policy=rollouts.policy, merged_share=share, try_every=100)
     fit(module, tmp_path)
     merged = [view.is_merged for view in rollouts.views_of(16)]
     assert len(merged) == 40
@@ -120,11 +126,16 @@ def gradient(module: Reinforcement) -> torch.Tensor:
 
 @pytest.mark.parametrize("advantage", ["batch", "running_mean"])
 def test_an_update_of_many_problems_is_the_mean_of_the_updates_of_each(advantage):
-    options = {"advantage": advantage, "beside": 2, "grouped": 0.5, "imitate_best": 1.0}
-    whole = gradient(make(5, tasks=tasks_of((0, 1, 2)), batch_problems=3, **options))
+    options = {
+        "advantage": advantage,
+        "extra_candidates": 2,
+        "merged_share": 0.5,
+        "self_imitation": 1.0,
+    }
+    whole = gradient(make(5, problems=tasks_of((0, 1, 2)), batch_problems=3, **options))
     rng, parts = make(5).rng, []
     for seed in (0, 1, 2):
-        module = make(5, tasks=tasks_of((seed,)), **options)
+        module = make(5, problems=tasks_of((seed,)), **options)
         module.rng = rng  # the draws of the whole, one problem after another
         parts.append(gradient(module))
     assert all(part.abs().max() > 1e-3 for part in parts)
@@ -135,22 +146,27 @@ def test_each_problem_has_a_past_and_a_best_of_its_own(tmp_path):
     tasks = tasks_of((0, 1))
     module = make(
         5,
-        tasks=tasks,
-        **{"advantage": "running_mean", "imitate_best": 1.0, "beside": 1, "tuned_updates": 2},
+        problems=tasks,
+        **{
+            "advantage": "running_mean",
+            "self_imitation": 1.0,
+            "extra_candidates": 1,
+            "tuned_updates": 2,
+        },
     )
     fit(module, tmp_path)
     for task in tasks:
-        assert task.past.count == 5 * 16
-        assert task.best.evaluations == 5 * 16 + 2 * 2
-        assert task.best.placement is not None
-        assert task.best.placement.problem_hash == task.view.problem.hash
-        assert task.best.seconds <= task.past.total_s / task.past.count
+        assert task.history.count == 5 * 16
+        assert task.evaluator.evaluations == 5 * 16 + 2 * 2
+        assert task.evaluator.placement is not None
+        assert task.evaluator.placement.problem_hash == task.view.problem.hash
+        assert task.evaluator.seconds <= task.history.total_s / task.history.count
     assert module.best_s == float("inf"), "seconds of different problems do not compare"
 
 
 @pytest.mark.parametrize("num_tasks", [1, 3])
 def test_what_trials_execute_and_what_was_inherited_counts(tmp_path, num_tasks):
-    module = make(4, tasks=tasks_of(range(num_tasks)), try_every=2, inherited=Effort(1000, 50.0))
+    module = make(4, problems=tasks_of(range(num_tasks)), try_every=2, inherited=Effort(1000, 50.0))
     fit(module, tmp_path)
     trials = 2 * len(HELD_OUT)
     assert module.effort.evaluations == 1000 + 4 * 16 * min(2, num_tasks) + trials
@@ -160,7 +176,7 @@ def test_what_trials_execute_and_what_was_inherited_counts(tmp_path, num_tasks):
 # --- Trials: which weights are the best -----------------------------------------------------------
 
 
-def two_ops(memory_bytes: float) -> Task:
+def two_ops(memory_bytes: float) -> TrainingProblem:
     """Two ops of 1 s and 6 bytes on two devices."""
     graph = graph_of([1.0, 1.0], output_bytes=[6.0, 6.0])
     return task_of(make_view(build(graph, cluster_of([1.0, 1.0], memory_bytes=memory_bytes))))
@@ -184,7 +200,7 @@ class Fixed(torch.nn.Module):
 def test_weights_that_fit_more_are_better_and_of_these_the_faster_ones():
     told = []
     trials = [two_ops(memory_bytes=memory) for memory in (100.0, 10.0)]
-    module = make(1, tasks=tasks_of((0, 1)), trials=trials)
+    module = make(1, problems=tasks_of((0, 1)), trials=trials)
     module.on_best = lambda: told.append(module.score)
     for device_V in ([0, 0], [0, 1], [0, 0], [1, 0]):
         module.policy = Fixed(device_V)
@@ -199,7 +215,7 @@ def test_weights_that_fit_more_are_better_and_of_these_the_faster_ones():
 def test_the_first_weights_count_even_where_nothing_fits():
     told = []
     trial = two_ops(memory_bytes=10.0)
-    module = make(1, tasks=[trial], trials=[trial], on_best=lambda: told.append(module.score))
+    module = make(1, problems=[trial], trials=[trial], on_best=lambda: told.append(module.score))
     module.policy = Fixed([0, 0])
     for _ in range(2):
         module.try_greedy()
@@ -223,15 +239,20 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_been(tmp_path, noise)
     def begin() -> Reinforcement:
         system = WorkConserving(noise=noise)
 
-        def tasks(seeds) -> list[Task]:
+        def tasks(seeds) -> list[TrainingProblem]:
             views = [make_view(problem_of(seed)) for seed in seeds]
             return [task_of(view, system.open(view.problem)) for view in views]
 
         return make(
             40,
-            tasks=tasks(TRAINED_ON),
+            problems=tasks(TRAINED_ON),
             trials=tasks(HELD_OUT),
-            **{"advantage": "running_mean", "imitate_best": 0.5, "beside": 1, "exploration": 0.1},
+            **{
+                "advantage": "running_mean",
+                "self_imitation": 0.5,
+                "extra_candidates": 1,
+                "exploration": 0.1,
+            },
             **{"inherited": Effort(7, 1.0), "tuned_updates": 30},
         )
 
@@ -243,7 +264,7 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_been(tmp_path, noise)
     assert torch.equal(weights_of(whole), weights_of(resumed))
     assert whole.score == resumed.score is not None
     assert whole.effort.evaluations == resumed.effort.evaluations
-    for key in ("tasks", "trials"):
+    for key in ("problems", "trials"):
         states = [[task.state() for task in getattr(one, key)] for one in (whole, resumed)]
         assert states[0] == states[1], key
     assert whole.rng.bit_generator.state == resumed.rng.bit_generator.state
@@ -257,7 +278,7 @@ def test_numbers_that_make_no_sense_are_named():
         make(-1)
 
 
-@pytest.mark.parametrize("key", ["tasks", "trials"])
+@pytest.mark.parametrize("key", ["problems", "trials"])
 def test_there_must_be_problems(key):
     with pytest.raises(InputError, match="at least one problem each"):
         make(10, **{key: []})

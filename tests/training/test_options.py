@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from trainings import LEARNING
 
 from doppler.support.errors import InputError
-from doppler.training import Learning
+from doppler.training import ReinforcementOptions
 
 
-def learning(**changes) -> Learning:
-    return Learning(**{**LEARNING, **changes})
+def learning(**changes) -> ReinforcementOptions:
+    return ReinforcementOptions(**{**LEARNING, **changes})
 
 
 @settings(max_examples=200, deadline=None)
@@ -33,7 +33,7 @@ def test_the_budget_is_kept_and_used_up_to_less_than_one_more_update(
         return num_updates * batch_episodes + confirmed + grouped + greedy * max(1, confirmations)
 
     options = learning(
-        **{"batch_episodes": batch_episodes, "try_every": try_every, "beside": beside},
+        **{"batch_episodes": batch_episodes, "try_every": try_every, "extra_candidates": beside},
         **{"advantage": "running_mean", "tuned_updates": 7},
     )
     num_updates = options.updates_within(evaluations, confirmations)
@@ -60,12 +60,12 @@ def test_longer_training_learns_slower_and_explores_more(tuned_updates, rate, en
         ("tuned_updates", 0, "must be a whole number of at least 1 or null, got 0"),
         ("try_every", 0, "must be a whole number of at least 1, got 0"),
         ("batch_problems", 0, "must be a whole number of at least 1"),
-        ("beside", -1, "must be a whole number of at least 0"),
-        ("beside", 1.5, "must be a whole number of at least 0, got 1.5"),
+        ("extra_candidates", -1, "must be a whole number of at least 0"),
+        ("extra_candidates", 1.5, "must be a whole number of at least 0, got 1.5"),
         ("batch_episodes", True, "must be a whole number of at least 1, got True"),
         ("batch_episodes", 10**7, "must be at most 1,000,000, got 10000000"),
-        ("grouped", -1, "must be a number from 0 to 1"),
-        ("imitate_best", float("nan"), "must be a number of at least 0, got nan"),
+        ("merged_share", -1, "must be a number from 0 to 1"),
+        ("self_imitation", float("nan"), "must be a number of at least 0, got nan"),
         ("entropy", "much", "must be a number of at least 0, got 'much'"),
         ("learning_rate", [1e-3, -1], r"must be two numbers of at least 0, \[first, last\], got"),
         ("learning_rate", 1e-3, r"must be two numbers of at least 0, \[first, last\], got 0.001"),
@@ -75,7 +75,7 @@ def test_longer_training_learns_slower_and_explores_more(tuned_updates, rate, en
     ],
 )
 def test_what_training_cannot_do_is_refused_by_name(key, value, message):
-    with pytest.raises(InputError, match=rf"^Learning\.{key}: {message}"):
+    with pytest.raises(InputError, match=rf"^ReinforcementOptions\.{key}: {message}"):
         learning(**{key: value})
 
 

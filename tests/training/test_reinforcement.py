@@ -1,6 +1,5 @@
 """Stage II on one problem learns what is known to be best, and counts what it uses."""
 
-import inspect
 from itertools import product
 
 import numpy as np
@@ -24,11 +23,7 @@ from trainings import (
 from doppler.baselines.levels import b_level_priority
 from doppler.search import seeded_generator
 from doppler.simulator import WorkConserving
-from doppler.training import Reinforcement, effort_of, found_of, save_checkpoint
-
-
-def test_the_training_takes_ten_arguments_at_most():
-    assert len(inspect.signature(Reinforcement.__init__).parameters) - 1 <= 10
+from doppler.training import effort_of, found_of, save_checkpoint
 
 
 def test_the_optimum_of_the_two_chains_is_known_by_enumeration():
@@ -59,7 +54,7 @@ def test_the_best_placement_is_told_when_it_is_found_and_costs_what_is_said(tmp_
             session,
             evaluations=400,
             on_best=lambda placement, seconds: told.append((placement, seconds)),
-            on_best_weights=lambda: greedy.append(module.task.greedy.seconds),
+            on_best_weights=lambda: greedy.append(module.problem.greedy.seconds),
         )
         fit(module, tmp_path)
         module.try_greedy()
@@ -70,10 +65,10 @@ def test_the_best_placement_is_told_when_it_is_found_and_costs_what_is_said(tmp_
             )
     seconds = [s for _, s in told]
     assert seconds == sorted(set(seconds), reverse=True)
-    assert (module.task.best.placement, module.best_s) == told[-1]
+    assert (module.problem.evaluator.placement, module.best_s) == told[-1]
     assert len(greedy) >= 1
     assert greedy == sorted(set(greedy), reverse=True)
-    assert module.task.greedy.seconds == greedy[-1] >= module.best_s
+    assert module.problem.greedy.seconds == greedy[-1] >= module.best_s
 
 
 def test_the_best_placement_becomes_the_greedy_one_where_it_is_imitated(tmp_path):
@@ -81,10 +76,10 @@ def test_the_best_placement_becomes_the_greedy_one_where_it_is_imitated(tmp_path
     greedy_over_best = []
     for weight in (0.0, 1.0):
         with WorkConserving().open(problem) as session:
-            module = reinforcement(session, evaluations=900, imitate_best=weight)
+            module = reinforcement(session, evaluations=900, self_imitation=weight)
             fit(module, tmp_path)
             module.try_greedy()
-        greedy_over_best.append(module.task.greedy.seconds / module.best_s)
+        greedy_over_best.append(module.problem.greedy.seconds / module.best_s)
     without, imitated = greedy_over_best
     assert imitated == 1.0 < without
 
@@ -94,7 +89,7 @@ def test_the_first_updates_also_place_groups_another_merging_each(tmp_path):
     rollouts = NotedRollouts(make_policy(0))
     with WorkConserving().open(problem) as session:
         module = reinforcement(
-            session, policy=rollouts.policy, evaluations=122, beside=3, tuned_updates=4
+            session, policy=rollouts.policy, evaluations=122, extra_candidates=3, tuned_updates=4
         )
         fit(module, tmp_path)
     assert module.num_updates == 6
@@ -108,13 +103,15 @@ def test_at_a_rate_of_0_all_is_played_and_nothing_learned(tmp_path):
     policy, rates = make_policy(0), {"learning_rate": [0.0, 0.0]}
     before = torch.cat([p.detach().flatten() for p in policy.parameters()])
     with WorkConserving().open(two_chains()) as session:
-        module = reinforcement(session, policy=policy, beside=2, imitate_best=1.0, **rates)
+        module = reinforcement(
+            session, policy=policy, extra_candidates=2, self_imitation=1.0, **rates
+        )
         fit(module, tmp_path)
         assert session.evaluations == module.effort.evaluations > 50
     assert torch.equal(weights_of(module), before)
     learned = make_policy(0)
     with WorkConserving().open(two_chains()) as session:
-        module = reinforcement(session, policy=learned, beside=2, imitate_best=1.0)
+        module = reinforcement(session, policy=learned, extra_candidates=2, self_imitation=1.0)
         fit(module, tmp_path)
     assert not torch.equal(weights_of(module), before)
 
@@ -123,10 +120,10 @@ def test_the_best_so_far_says_whether_the_policy_placed_it_or_what_else(tmp_path
     sources = set()
     for seed in range(8):
         with WorkConserving().open(two_chains()) as session:
-            module = reinforcement(session, beside=8, evaluations=36, seed=seed)
+            module = reinforcement(session, extra_candidates=8, evaluations=36, seed=seed)
             fit(module, tmp_path)
-        sources.add(module.task.best.found.source)
-        assert module.task.greedy.source == "greedy episode"
+        sources.add(module.problem.evaluator.found.source)
+        assert module.problem.greedy.source == "greedy episode"
     assert sources <= {"episode", "greedy episode", "merged episode", "clustering"}
     assert len(sources) > 1, sources
 
@@ -136,7 +133,7 @@ def test_groups_may_be_the_best_so_far_but_no_gradient_comes_of_them(tmp_path):
     best_s, weights = [], []
     for num in (0, 8):
         with WorkConserving().open(two_chains()) as session:
-            module = reinforcement(session, beside=num, evaluations=18 + 2 * num, seed=1)
+            module = reinforcement(session, extra_candidates=num, evaluations=18 + 2 * num, seed=1)
             fit(module, tmp_path)
         assert module.num_updates == 1
         best_s.append(module.best_s)
@@ -169,15 +166,15 @@ def test_training_repeats_itself_with_the_same_seed(tmp_path):
     assert not torch.equal(weights[0], weights[2])
 
 
-@pytest.mark.parametrize("beside", [0, 1])
+@pytest.mark.parametrize("extra_candidates", [0, 1])
 @pytest.mark.parametrize(("noise", "confirmations"), [(0.0, 4), (0.2, 0), (0.2, 3)])
 @pytest.mark.parametrize(
     ("evaluations", "batch_episodes", "try_every"), [(25, 16, 8), (120, 16, 1), (90, 7, 3)]
 )
 def test_a_training_executes_as_often_as_it_says_and_no_more_than_it_may(
-    tmp_path, evaluations, batch_episodes, try_every, noise, confirmations, beside
+    tmp_path, evaluations, batch_episodes, try_every, noise, confirmations, extra_candidates
 ):
-    evaluations += 2 * beside
+    evaluations += 2 * extra_candidates
     with WorkConserving(noise=noise).open(two_chains()) as session:
         counting = CountingSession(session)
         module = reinforcement(
@@ -186,14 +183,16 @@ def test_a_training_executes_as_often_as_it_says_and_no_more_than_it_may(
             confirmations=confirmations,
             batch_episodes=batch_episodes,
             try_every=try_every,
-            beside=beside,
+            extra_candidates=extra_candidates,
             tuned_updates=2,
         )
         fit(module, tmp_path)
         module.try_greedy()  # as a run does at the end
-        used = module.learning.evaluations(module.num_updates, module.task.best.confirmations)
+        used = module.options.evaluations(
+            module.num_updates, module.problem.evaluator.confirmations
+        )
         assert counting.executed == session.evaluations == module.effort.evaluations == used
-    assert module.task.best.confirmations == (confirmations if noise else 0)
+    assert module.problem.evaluator.confirmations == (confirmations if noise else 0)
     assert used <= evaluations
     assert module.episodes_done == module.num_episodes == module.num_updates * batch_episodes
 
@@ -224,18 +223,18 @@ def test_what_training_found_and_used_survives_the_checkpoint(tmp_path):
         module = reinforcement(session, exploration=0.1, advantage="running_mean")
         trainer = fit(module, tmp_path)
         module.try_greedy()
-        module.trained = module.task.best.found, module.effort
+        module.trained = module.problem.evaluator.found, module.effort
         save_checkpoint(trainer, path)
         again = reinforcement(session, exploration=0.1, advantage="running_mean")
         fit(again, tmp_path, from_checkpoint=path)  # all is done: nothing but loading
     found = found_of(path, problem)
-    assert found.plain() == module.task.best.found.plain()
+    assert found.plain() == module.problem.evaluator.found.plain()
     assert effort_of(path) == module.effort
     assert again.trained is not None and again.trained[0].plain() == found.plain()
     assert again.trained[1] == module.trained[1]
     assert again.score == module.score
-    assert again.task.state() == module.task.state()
-    assert again.task.past.count == module.num_episodes
+    assert again.problem.state() == module.problem.state()
+    assert again.problem.history.count == module.num_episodes
 
 
 # --- Exploration, and what says which placement is the best ---------------------------------------
@@ -271,7 +270,7 @@ def test_epsilon_greedy_episodes_one_an_update_under_the_running_mean_learn_too(
         )
         fit(module, tmp_path)
     assert greedy_s(policy, problem) <= before / 2
-    assert module.task.past.count == module.num_episodes == 665
+    assert module.problem.history.count == module.num_episodes == 665
 
 
 @pytest.mark.parametrize("confirmations", [0, 1, 5])
@@ -307,7 +306,7 @@ def test_all_episodes_of_a_batch_are_executed_under_the_same_fresh_draw(tmp_path
     still = {"exploration": 0.0, "learning_rate": [0.0, 0.0]}
     with WorkConserving(noise=0.2).open(two_chains()) as session:
         module = reinforcement(session, confirmations=2, evaluations=100, **still)
-        execute = module.task.best.measure
+        execute = module.problem.evaluator.measure
 
         def executed(device_BV, *rest):
             assert (device_BV == device_BV[0]).all()
@@ -315,7 +314,7 @@ def test_all_episodes_of_a_batch_are_executed_under_the_same_fresh_draw(tmp_path
             measured.append(measurement.cost_s().tolist())
             return measurement
 
-        module.task.best.measure = executed
+        module.problem.evaluator.measure = executed
         fit(module, tmp_path)
     assert all(batch == batch[:1] * 16 for batch in measured)
     assert len({batch[0] for batch in measured}) == len(measured) == module.num_updates

@@ -16,7 +16,7 @@ from doppler.problem import Placement, Problem, build
 from doppler.search import Evaluator
 from doppler.simulator import WorkConserving
 from doppler.system import Session
-from doppler.training import Learning, Reinforcement, Task
+from doppler.training import Reinforcement, ReinforcementOptions, TrainingProblem
 from doppler.training.updates import EpisodeTraining, Updates
 
 OPTIMUM_S = 6.0  # of two_chains
@@ -28,8 +28,8 @@ LEARNING = {
     "learning_rate": [1e-2, 1e-3],
     "entropy": 1e-2,
     "tuned_updates": None,
-    "beside": 0,
-    "imitate_best": 0.0,
+    "extra_candidates": 0,
+    "self_imitation": 0.0,
 }
 
 
@@ -72,13 +72,13 @@ def reinforcement(
     """A training on one problem within so many evaluations, as a run has it."""
     view = make_view(session.problem)
     best = Evaluator(session=session, confirmations=confirmations, seed=seed, on_best=on_best)
-    learning = Learning(**{**LEARNING, **options})
-    task = Task(view, best)
+    learning = ReinforcementOptions(**{**LEARNING, **options})
+    task = TrainingProblem(view, best)
     return Reinforcement(
         policy=make_policy(0) if policy is None else policy,
-        tasks=[task],
+        problems=[task],
         trials=[task],
-        learning=learning,
+        options=learning,
         num_updates=learning.updates_within(evaluations, best.confirmations),
         seed=seed,
         title="test",
@@ -86,10 +86,10 @@ def reinforcement(
     )
 
 
-def task_of(view: ProblemView, session: Session | None = None) -> Task:
+def task_of(view: ProblemView, session: Session | None = None) -> TrainingProblem:
     """A problem to train on, executed by a simulator where nothing else is given."""
     session = WorkConserving().open(view.problem) if session is None else session
-    return Task(view, Evaluator(session=session, confirmations=0, seed=0))
+    return TrainingProblem(view, Evaluator(session=session, confirmations=0, seed=0))
 
 
 def fit(

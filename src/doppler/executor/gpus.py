@@ -167,7 +167,7 @@ class Gpus:
                 names = f"{self.place(src)} to {self.place(dst)}"
                 if not self._arrives(src, dst):
                     raise InputError(
-                        f"executor=cuda: copies from {names} arrive damaged, also through the "
+                        f"system=cuda: copies from {names} arrive damaged, also through the "
                         "memory of the host"
                     )
                 logging.getLogger(__name__).warning(

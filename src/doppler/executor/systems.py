@@ -131,7 +131,7 @@ class Cuda(_Executor):
     def __post_init__(self) -> None:
         if self.graphs and self.queue != "strict":
             raise InputError(
-                f"executor.graphs: of what is issued ahead, executor.queue=strict, not {self.queue}"
+                f"system.graphs: of what is issued ahead, system.queue=strict, not {self.queue}"
             )
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
@@ -164,7 +164,7 @@ class SynchronousCuda(_Executor):
 
 def _gpus(problem: Problem) -> Gpus:
     if not torch.cuda.is_available():
-        raise InputError("executor=cuda: there is no GPU; executor=threads runs on the CPU")
+        raise InputError("system=cuda: there is no GPU; system=threads runs on the CPU")
     return Gpus(problem.num_devices)
 
 

@@ -13,20 +13,16 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from itertools import chain
 from typing import Any
 
 import hydra
-from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.experiment import failures
 from doppler.experiment.overrides import hydra_arguments
-from doppler.hooks import contributed, plugins
+from doppler.hooks import plugins
 from doppler.support.errors import InputError
 from doppler.support.resources import resource
 from doppler.support.stopping import ending_children, going_on, stoppable
@@ -34,16 +30,6 @@ from doppler.support.stopping import ending_children, going_on, stoppable
 _USAGE = 2
 
 
-class _PluginFolders(SearchPathPlugin):
-    """Adds the choices that plugins have to the groups of conf/."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the folders, behind conf/."""
-        for folder in chain(*contributed("config_folders")):
-            search_path.append(provider="doppler", path=f"file://{folder}")
-
-
-Plugins.instance().register(_PluginFolders)
 _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 

@@ -1,9 +1,15 @@
-"""What the configuration may ask for in ``${...}``; nothing heavy is imported before it asks."""
+"""What Hydra is told of Doppler: functions for ``${...}``, and folders of plugins.
+
+Nothing heavy is imported before a configuration asks for it.
+"""
 
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from doppler.hooks import contributed
@@ -73,8 +79,18 @@ def description_of(file: Path) -> str:
     return ""
 
 
+class _PluginFolders(SearchPathPlugin):
+    """Adds the choices that plugins have to the groups of conf/."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append the folders, behind conf/."""
+        for folder in chain(*contributed("config_folders")):
+            search_path.append(provider="doppler", path=f"file://{folder}")
+
+
 def register_resolvers() -> None:
-    """Make them known to OmegaConf; once more does no harm."""
+    """Make all of it known to Hydra; once more does no harm."""
+    Plugins.instance().register(_PluginFolders)
     # conf/workload/, conf/cluster/host.yaml
     OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
     OmegaConf.register_new_resolver("num_processors", _num_processors, replace=True)

@@ -1,4 +1,4 @@
-"""system=executor, executor=hosts and executor=emulated in runs, and what is left when they die."""
+"""system=auto, system=hosts and system=emulated in runs, and what is left when they die."""
 
 import json
 import os
@@ -14,8 +14,8 @@ from doppler.report.rows import read_results
 from doppler.support.errors import InputError
 
 PROJECT = Path(__file__).resolve().parents[3]
-HOSTS = ("executor=hosts", "executor.agents=2", "cluster=host", "cluster.num_devices=4")
-EVALUATE = ("stage=evaluate", "system=executor", *HOSTS, "budget.evaluations=5")
+HOSTS = ("system=hosts", "system.agents=2", "cluster=host", "cluster.num_devices=4")
+EVALUATE = ("stage=evaluate", "system=auto", *HOSTS, "budget.evaluations=5")
 
 
 def only(paths) -> Path:
@@ -24,7 +24,7 @@ def only(paths) -> Path:
 
 
 def test_placements_are_evaluated_by_agents(run, tmp_path):
-    summary, text = run(*EVALUATE, "baseline=[round_robin,critical_path]", "+executor.verify=true")
+    summary, text = run(*EVALUATE, "baseline=[round_robin,critical_path]", "+system.verify=true")
     assert (summary["system"], summary["system_kind"]) == ("hosts", "measured")
     assert "executor: hosts" in text and "workload.preset: small" in text
     directory = only(tmp_path.glob("evaluate/chainmm/host/baselines/seed=0-*"))
@@ -37,13 +37,13 @@ def test_placements_are_evaluated_by_agents(run, tmp_path):
     assert rows[0].makespan_s == summary["makespan_s"] <= rows[1].makespan_s
     (ratio,) = summary["paired"].values()
     assert ratio[0] <= 1.0 and summary["repeats"] > 1
-    _, again = run(*EVALUATE, "baseline=[round_robin,critical_path]", "+executor.verify=true")
+    _, again = run(*EVALUATE, "baseline=[round_robin,critical_path]", "+system.verify=true")
     assert "finished already" in again
 
 
 def test_what_stage_two_searches_on_is_chosen(run, tmp_path):
     few = ("budget.imitation_episodes=8", "budget.evaluations=200", "baseline=[round_robin]")
-    emulated = ("system=executor", "executor=emulated", "executor.time_scale=1e-3")
+    emulated = ("system=auto", "system=emulated", "system.time_scale=1e-3")
     machine = ("cluster=dgx_h100x16", "workload=synthetic", "workload.num_ops=30")
     summary, _ = run(*emulated, *machine, *few)
     assert summary["system"] == "emulated" and summary["evaluations"] <= 200
@@ -58,8 +58,8 @@ def test_what_stage_two_searches_on_is_chosen(run, tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("executor.agents=5", "executor.agents: 5, but cluster 'host' has 4 devices"),
-        ("executor.launcher=torchrun", "executor.launcher: torchrun has not started this process"),
+        ("system.agents=5", "system.agents: 5, but cluster 'host' has 4 devices"),
+        ("system.launcher=torchrun", "system.launcher: torchrun has not started this process"),
     ],
 )
 def test_what_agents_cannot_do_is_refused_before_anything_is_removed(
@@ -75,7 +75,7 @@ def test_what_agents_cannot_do_is_refused_before_anything_is_removed(
 def test_torchrun_starts_the_agents(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, "--nproc-per-node", "2", PROJECT / "src/run.py", *EVALUATE]
-    small = ("baseline=[round_robin]", "workload.params.n=64", "executor.launcher=torchrun")
+    small = ("baseline=[round_robin]", "workload.params.n=64", "system.launcher=torchrun")
     done = subprocess.run(
         [*command, *small, f"output_dir={tmp_path}"], cwd=PROJECT, capture_output=True, text=True
     )
@@ -88,7 +88,7 @@ def test_torchrun_starts_the_agents(tmp_path):
 
 def test_a_run_that_says_nothing_of_systems_is_named_as_before_there_were_any(configure):
     assert "executes" not in configure() and "system" not in configure()
-    assert configure("system=executor").executes
+    assert configure("system=auto").executes
 
 
 def started(tmp_path, *overrides):

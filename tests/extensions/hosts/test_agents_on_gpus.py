@@ -140,4 +140,4 @@ def test_a_host_without_a_gpu_is_named(agents_with):
     with pytest.raises(InputError) as error:
         Hosts(agents=2, devices="gpus").open(problem("cholesky", 4))
     said = str(error.value)
-    assert said.startswith(f"executor.devices: torch knows no GPU on host 0 ({os.uname().nodename}")
+    assert said.startswith(f"system.devices: torch knows no GPU on host 0 ({os.uname().nodename}")

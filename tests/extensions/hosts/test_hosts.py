@@ -253,12 +253,12 @@ def test_agents_are_told_of_and_shared():
         (
             {"agents": 5},
             host(num_devices=4),
-            "executor.agents: 5, but cluster 'host' has 4 devices",
+            "system.agents: 5, but cluster 'host' has 4 devices",
         ),
         (
             {"agents": 3},
             preset(name="dgx_h100x16", num_devices=16),
-            "executor.agents: 3, but cluster 'dgx_h100x16' has 2 hosts",
+            "system.agents: 3, but cluster 'dgx_h100x16' has 2 hosts",
         ),
     ],
 )

@@ -48,7 +48,7 @@ def deal_among(
     """
     for rank, fields in enumerate(told):
         if not fields["gpus"]:
-            raise InputError(f"executor.devices: torch knows no GPU on {host(rank)}")
+            raise InputError(f"system.devices: torch knows no GPU on {host(rank)}")
     dealt = deal(
         agent_of,
         [
@@ -98,7 +98,7 @@ def deal(agent_of: Sequence[int], seen: Sequence[Seen]) -> Dealt:
 
 
 def _locks(agent_of: Sequence[int], seen: Sequence[Seen], gpu_D: Sequence[int]) -> list[list[str]]:
-    """By the names that executor=cuda takes; one that agents share is held by the first of them."""
+    """By the names that system=cuda takes; one that agents share is held by the first of them."""
     held: set[tuple[str, str]] = set()
     locks: list[list[str]] = [[] for _ in seen]
     for agent, gpu in sorted(set(zip(agent_of, gpu_D, strict=True))):

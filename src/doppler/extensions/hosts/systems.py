@@ -86,15 +86,14 @@ class _OnHosts:
         most, what = (cluster.num_devices, "devices") if num_hosts == 1 else (num_hosts, "hosts")
         if num > most:
             raise InputError(
-                f"executor.agents: {num}, but cluster {cluster.name!r} has {most} {what}"
+                f"system.agents: {num}, but cluster {cluster.name!r} has {most} {what}"
             )
         if by_torchrun and num != torchrun.world_size():
             raise InputError(
-                f"executor.agents: {num}, but torchrun has started {torchrun.world_size()} "
-                "processes"
+                f"system.agents: {num}, but torchrun has started {torchrun.world_size()} processes"
             )
         if self.launcher == "torchrun" and not by_torchrun:
-            raise InputError("executor.launcher: torchrun has not started this process")
+            raise InputError("system.launcher: torchrun has not started this process")
         if cluster.hosts is None:
             return [d * num // most for d in range(most)]
         return [host * num // num_hosts for host in cluster.hosts]

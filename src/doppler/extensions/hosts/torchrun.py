@@ -1,6 +1,6 @@
 """Agents that torchrun has started: one command on every machine, and one of them has the run.
 
-    torchrun --standalone --nproc-per-node 2 src/run.py executor=hosts executor.launcher=torchrun
+    torchrun --standalone --nproc-per-node 2 src/run.py system=hosts system.launcher=torchrun
 
 The process of rank 0 has the run; that of each other rank is told through torchrun's own store
 where it is, and makes one agent after another. As the store lets in whoever asks, it tells nothing

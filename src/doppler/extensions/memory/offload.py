@@ -111,8 +111,8 @@ class SystemWithPlans:
     def __init__(self, system: Any, memory: Offload) -> None:
         if not isinstance(system, WorkConserving):
             raise InputError(
-                f"memory={memory.name}: plans run on simulator=work_conserving and "
-                f"executor=threads, not on {getattr(system, 'name', type(system).__name__)}"
+                f"memory={memory.name}: plans run on system=work_conserving and "
+                f"system=threads, not on {getattr(system, 'name', type(system).__name__)}"
             )
         if system.contention == "sender":
             raise InputError("memory: plans are for transfers on links, not contention=sender")
