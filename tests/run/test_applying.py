@@ -120,7 +120,7 @@ def test_a_run_trains_on_many_problems_and_then_places_its_own(run, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (("stage=train", *SET[1:]), r"^stage\.problems: only stage=rl_sim trains on a set"),
+        (("stage=train", *SET[1:]), r"^stage\.(problems|held_out|updates): no such option"),
         ((SET[0], SET[1]), r"^stage\.problems, stage\.held_out: training on a set needs both"),
         ((SET[0], SET[2]), r"^stage\.problems, stage\.held_out: training on a set needs both"),
         (SET[:3], r"^stage\.updates: must be a whole number of at least 1, got 0"),

@@ -1,7 +1,6 @@
 """Files of a run that are damaged, deleted or cannot be written: one line, and how to mend it."""
 
 import errno
-import json
 import shutil
 from pathlib import Path
 
@@ -20,30 +19,24 @@ def directory_of(stage: str, out: Path) -> Path:
     return directory
 
 
-DAMAGES = {
-    "summary.json": (b'{"stage": "imit', b"{}", b"[]", b"null", b"", b"\xff\x00"),
-    "checkpoints/last.ckpt": (b"", b"PK", None),
-}
-
-
-def test_a_damaged_step_is_named_and_made_anew(run, tmp_path):
+def test_a_damaged_checkpoint_of_stage_one_is_named_and_made_anew(run, tmp_path):
     whole, _ = run("stage=train", *SMALL)
-    step, end = directory_of("imitation", tmp_path), directory_of("train", tmp_path)
-    cases = [(name, content) for name, contents in DAMAGES.items() for content in contents]
-    for name, content in cases:
-        shutil.rmtree(end, ignore_errors=True)
-        kept = (step / name).read_bytes()
-        (step / name).unlink()
-        if content is not None:
-            (step / name).write_bytes(content)
-        with pytest.raises(InputError, match=f"{step / name}: .*{ANEW}"):
+    directory = directory_of("train", tmp_path)
+    last = directory / "imitation/checkpoints/last.ckpt"
+    kept = last.read_bytes()
+    for content in (b"", b"PK"):
+        (directory / "summary.json").unlink(missing_ok=True)
+        shutil.rmtree(directory / "checkpoints", ignore_errors=True)  # killed after stage I
+        last.write_bytes(content)
+        with pytest.raises(InputError, match=f"{last}: .*{ANEW}"):
             run("stage=train", *SMALL)
-        (step / name).write_bytes(kept)
-    (step / "summary.json").write_bytes(b"{}")
-    again, text = run("stage=train", *SMALL, "overwrite=true")
-    assert "made anew: " in text
-    assert again["makespan_s"] == whole["makespan_s"]
-    assert json.loads((step / "summary.json").read_text())["stage"] == "imitation"
+    last.write_bytes(kept)
+    again, text = run("stage=train", *SMALL)
+    assert "resuming from" in text and again["makespan_s"] == whole["makespan_s"]
+    last.write_bytes(b"PK")
+    (directory / "summary.json").unlink()
+    anew, _ = run("stage=train", *SMALL, "overwrite=true")
+    assert anew["makespan_s"] == whole["makespan_s"]
 
 
 def test_a_finished_run_that_is_damaged_says_how_it_is_made_anew(run, tmp_path):
