@@ -1,6 +1,5 @@
 """What stages that train share: a policy, a teacher, a training in a directory, a search."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,29 +24,18 @@ from doppler.search import (
     NO_EFFORT,
     NO_PLACEMENT,
     AnnealOnEstimates,
-    Budget,
     Effort,
     Evaluator,
-    GreedyEpisode,
     ScoredPlacement,
     confirmations_within,
-    policy_steps,
-    search,
-    seeded_generator,
 )
 from doppler.support.errors import InputError
 from doppler.support.files import read_json
 from doppler.support.waiting import waiting
 from doppler.system import Session, honours_order
 from doppler.training import (
-    BEST,
     LAST,
-    Reinforcement,
-    TrainingProblem,
-    effort_of,
     fit,
-    found_of,
-    save_checkpoint,
     updates_done,
 )
 from doppler.training.updates import EpisodeTraining
@@ -257,102 +245,3 @@ class LearningBudget:
             InputError: names the option.
         """
         self.num_updates(algorithm, self.evaluations)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Learner:
-    """Stage II or III on one problem: a training, and after it a search.
-
-    Attributes:
-        title: what progress calls the training.
-        algorithm: its part of the configuration.
-        budget: of training and search.
-        init_from: a checkpoint; None: the initial weights of the seed.
-    """
-
-    title: str
-    algorithm: DictConfig
-    budget: LearningBudget
-    init_from: str | Path | None
-
-    def train(self, run: Run, session: Session) -> Reinforcement:
-        """REINFORCE on the run's problem; leaves best.ckpt and last.ckpt.
-
-        The best placement of the checkpoint that it begins with is executed once more, since it may
-        come from another system. Where too little is left for an update, the weights stay as they
-        are, and the search has all evaluations.
-
-        Args:
-            run: whose policy, problem and directory it is.
-            session: of the run's system.
-        """
-        spec, directory = run.spec, run.directory.path
-        policy, inherited = make_policy(run, self.init_from), NO_EFFORT
-        evaluator = open_evaluator(
-            run, session, self.budget.evaluations, self.algorithm.confirmations
-        )
-        if self.init_from is not None:
-            inherited = effort_of(self.init_from)
-            found = found_of(self.init_from, spec.problem)
-            if found.placement is not None:
-                evaluator.confirm(found.placement, found.source)
-        left = self.budget.left_to_train(evaluator.evaluations, inherited.evaluations)
-        num_updates = self.budget.num_updates(self.algorithm, left, evaluator.confirmations)
-        if num_updates == 0:
-            run.say(
-                f"{self.title}: {self.budget.option}={self.budget.evaluations:,} leaves less than "
-                "one batch to train with: nothing is trained, the search uses all of them"
-            )
-        problem = TrainingProblem(spec.view, evaluator)
-        module: Reinforcement = Reinforcement(
-            policy=policy,
-            problems=[problem],
-            trials=[problem],
-            options=instantiate(self.algorithm.reinforcement),
-            num_updates=num_updates,
-            seed=spec.seed,
-            title=self.title,
-            on_best=lambda: save_checkpoint(module.trainer, directory / BEST),
-            inherited=inherited,
-        )
-        fit_in_run(run, module)
-        if module.trained is None:  # else an interrupted run had come further than this
-            begin = time.perf_counter()
-            if num_updates > 0:
-                module.try_greedy()
-                module.trained = evaluator.found, module.effort
-            else:
-                module.on_best()  # the weights that it begins with are the best that there are
-                module.trained = NO_PLACEMENT, module.effort
-            module.elapsed_s += time.perf_counter() - begin
-            save_checkpoint(module.trainer, directory / LAST)
-        return module
-
-    def search(self, run: Run, module: Reinforcement) -> None:
-        """Search from what was learned, with the evaluations that training has left.
-
-        Args:
-            run: whose problem and directory it is.
-            module: after its training.
-
-        Raises:
-            InputError: neither training nor search found a placement that fits into memory.
-        """
-        evaluator, spec = module.problem.evaluator, run.spec
-        if self.algorithm.search_share > 0 and not module.is_searched:
-            begin = time.perf_counter()
-            num = self.budget.left(evaluator.evaluations, module.inherited.evaluations)
-            steps = policy_steps(spec.cfg.search, module.policy, spec.view)
-            if module.num_updates == 0 and evaluator.placement is not None:
-                # The greedy placement of these weights is known where the best one comes from.
-                steps = [step for step in steps if not isinstance(step, GreedyEpisode)]
-            with waiting(run.say, f"searching from there, {num:,} evaluations"):
-                rng = seeded_generator(spec.seed, "inference")
-                search(steps, evaluator, Budget(evaluations=num), rng)
-            module.elapsed_s += time.perf_counter() - begin
-            module.is_searched = True
-            save_checkpoint(module.trainer, run.directory.path / LAST)
-        if module.problem.best.placement is None:
-            raise InputError(
-                f"{spec.policy_name}: no placement of {evaluator.evaluations} fits in memory"
-            )

@@ -25,16 +25,12 @@ from doppler.experiment.interleaved import (
     show_beside,
 )
 from doppler.experiment.judging import Method
-from doppler.experiment.policy_training import (
-    Learner,
-    LearningBudget,
-    check_policy,
-    check_training_left,
-)
+from doppler.experiment.learned_rows import training_speed
+from doppler.experiment.policy_training import LearningBudget, check_policy, check_training_left
 from doppler.experiment.results import leave
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, plain
-from doppler.experiment.train import AUTO, IMITATION, training_speed
+from doppler.experiment.train import AUTO, IMITATION, Learner
 from doppler.problem import Placement
 from doppler.search import seeded_generator
 from doppler.simulator import BulkSynchronous

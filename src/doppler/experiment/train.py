@@ -1,29 +1,53 @@
 """``stage=train``: the paper's method in the simulator, and what it is compared with."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from hydra.utils import instantiate
+from omegaconf import DictConfig
 
 from doppler.baselines import Baseline
 from doppler.experiment.comparison import compare_baselines
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.imitation import imitate, imitated_method
-from doppler.experiment.judging import Method, nominal_s
+from doppler.experiment.judging import Method
+from doppler.experiment.learned_rows import learned_methods, learned_summary
 from doppler.experiment.policy_training import (
-    Learner,
     LearningBudget,
     check_policy,
     check_training_left,
+    fit_in_run,
+    make_policy,
+    open_evaluator,
 )
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
-from doppler.experiment.specification import Specification, plain
-from doppler.search import Effort, ScoredPlacement
+from doppler.experiment.specification import Specification
+from doppler.search import (
+    NO_EFFORT,
+    NO_PLACEMENT,
+    Budget,
+    GreedyEpisode,
+    policy_steps,
+    search,
+    seeded_generator,
+)
 from doppler.support.errors import InputError
 from doppler.support.options import FilePath
-from doppler.training import LAST, Reinforcement, peak_bytes
+from doppler.support.waiting import waiting
+from doppler.system import Session
+from doppler.training import (
+    BEST,
+    LAST,
+    Reinforcement,
+    TrainingProblem,
+    effort_of,
+    found_of,
+    save_checkpoint,
+)
 
 # In place of a path: the weights of stage I, which is part of the run.
 AUTO = "auto"
@@ -84,7 +108,7 @@ class Train(Stage):
         best, *learned = learned_methods(run, stage_two)
         others = [one for one in [*learned, *first] if _fits(run, one)]
         others += self.compared(run)
-        return finish(run, best, others, _summary(stage_two, weights, others))
+        return finish(run, best, others, learned_summary(stage_two, weights, others))
 
     def compared(self, run: Run) -> list[Method]:
         """The configured baselines."""
@@ -105,74 +129,100 @@ def _fits(run: Run, method: Method) -> bool:
     return fits
 
 
-def _summary(module: Reinforcement, weights: str | Path | None, others: list[Method]) -> Summary:
-    found = module.problem.greedy.placement
-    greedy = [one.makespan_s for one in others if found is not None and one.placement is found]
-    return {
-        "init_from": str(weights) if weights else None,
-        "greedy_makespan_s": greedy[0] if greedy else None,
-        **sources_of(module),
-        **training_speed(module),
-        "peak_memory_bytes": peak_bytes(),
-    }
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """Stage II or III on one problem: a training, and after it a search.
 
-
-def training_speed(module: Reinforcement) -> Summary:
-    """Episodes of a training that has ended, and how many of them a second."""
-    assert module.trained is not None, "training has ended"
-    own_s = module.trained[1].seconds - module.inherited.seconds
-    return {
-        "episodes": module.num_episodes,
-        "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
-    }
-
-
-def sources_of(module: Reinforcement) -> Summary:
-    """What found the best placement of all, and the best one of training alone."""
-    assert module.trained is not None, "training has ended"
-    found, best = module.trained[0], module.problem.best
-    trained = (found.source or best.source) if module.num_updates else None
-    return {"source": best.source, "trained_source": trained}
-
-
-def learned_methods(run: Run, module: Reinforcement) -> list[Method]:
-    """The best of all, the best of training alone, the greedy placement of the best weights.
-
-    Where nothing was trained, only the first.
-
-    Raises:
-        InputError: the first does not fit into memory.
+    Attributes:
+        title: what progress calls the training.
+        algorithm: its part of the configuration.
+        budget: of training and search.
+        init_from: a checkpoint; None: the initial weights of the seed.
     """
-    spec, problem = run.spec, module.problem
-    assert module.trained is not None, "training has ended"
-    found, effort = module.trained
-    settings = [
-        *(plain(spec.cfg.policy), plain(spec.cfg.algorithm), plain(spec.cfg.search), spec.origin),
-        plain(spec.cfg.stage.teacher),
-    ]
 
-    def method(label: str, found: ScoredPlacement, effort: Effort) -> Method:
-        assert found.placement is not None, "one was found that fits, or the run has ended"
-        return Method(
-            name=label,
-            settings=settings,
-            placement=found.placement,
-            makespan_s=nominal_s(spec, found.placement),
-            uses_order=True,
-            evaluations=effort.evaluations,
-            wall_s=effort.seconds,
-            source=found.source,
-        )
+    title: str
+    algorithm: DictConfig
+    budget: LearningBudget
+    init_from: str | Path | None
 
-    name, in_all = spec.policy_name, module.effort
-    methods = [method(name, problem.best, in_all)]
-    if not np.isfinite(methods[0].makespan_s):
-        raise InputError(
-            f"{spec.problem.graph.name}: no episode of {in_all.evaluations} fits in the memory of "
-            f"{spec.cfg.cluster.name}"
+    def train(self, run: Run, session: Session) -> Reinforcement:
+        """REINFORCE on the run's problem; leaves best.ckpt and last.ckpt.
+
+        The best placement of the checkpoint that it begins with is executed once more, since it may
+        come from another system. Where too little is left for an update, the weights stay as they
+        are, and the search has all evaluations.
+
+        Args:
+            run: whose policy, problem and directory it is.
+            session: of the run's system.
+        """
+        spec, directory = run.spec, run.directory.path
+        policy, inherited = make_policy(run, self.init_from), NO_EFFORT
+        evaluator = open_evaluator(
+            run, session, self.budget.evaluations, self.algorithm.confirmations
         )
-    if in_all.evaluations > effort.evaluations and found.placement is not None:
-        methods.append(method(f"{name} trained", found, effort))
-    if problem.greedy.placement is not None:
-        methods.append(method(f"{name} greedy", problem.greedy, effort))
-    return methods
+        if self.init_from is not None:
+            inherited = effort_of(self.init_from)
+            found = found_of(self.init_from, spec.problem)
+            if found.placement is not None:
+                evaluator.confirm(found.placement, found.source)
+        left = self.budget.left_to_train(evaluator.evaluations, inherited.evaluations)
+        num_updates = self.budget.num_updates(self.algorithm, left, evaluator.confirmations)
+        if num_updates == 0:
+            run.say(
+                f"{self.title}: {self.budget.option}={self.budget.evaluations:,} leaves less than "
+                "one batch to train with: nothing is trained, the search uses all of them"
+            )
+        problem = TrainingProblem(spec.view, evaluator)
+        module: Reinforcement = Reinforcement(
+            policy=policy,
+            problems=[problem],
+            trials=[problem],
+            options=instantiate(self.algorithm.reinforcement),
+            num_updates=num_updates,
+            seed=spec.seed,
+            title=self.title,
+            on_best=lambda: save_checkpoint(module.trainer, directory / BEST),
+            inherited=inherited,
+        )
+        fit_in_run(run, module)
+        if module.trained is None:  # else an interrupted run had come further than this
+            begin = time.perf_counter()
+            if num_updates > 0:
+                module.try_greedy()
+                module.trained = evaluator.found, module.effort
+            else:
+                module.on_best()  # the weights that it begins with are the best that there are
+                module.trained = NO_PLACEMENT, module.effort
+            module.elapsed_s += time.perf_counter() - begin
+            save_checkpoint(module.trainer, directory / LAST)
+        return module
+
+    def search(self, run: Run, module: Reinforcement) -> None:
+        """Search from what was learned, with the evaluations that training has left.
+
+        Args:
+            run: whose problem and directory it is.
+            module: after its training.
+
+        Raises:
+            InputError: neither training nor search found a placement that fits into memory.
+        """
+        evaluator, spec = module.problem.evaluator, run.spec
+        if self.algorithm.search_share > 0 and not module.is_searched:
+            begin = time.perf_counter()
+            num = self.budget.left(evaluator.evaluations, module.inherited.evaluations)
+            steps = policy_steps(spec.cfg.search, module.policy, spec.view)
+            if module.num_updates == 0 and evaluator.placement is not None:
+                # The greedy placement of these weights is known where the best one comes from.
+                steps = [step for step in steps if not isinstance(step, GreedyEpisode)]
+            with waiting(run.say, f"searching from there, {num:,} evaluations"):
+                rng = seeded_generator(spec.seed, "inference")
+                search(steps, evaluator, Budget(evaluations=num), rng)
+            module.elapsed_s += time.perf_counter() - begin
+            module.is_searched = True
+            save_checkpoint(module.trainer, run.directory.path / LAST)
+        if module.problem.best.placement is None:
+            raise InputError(
+                f"{spec.policy_name}: no placement of {evaluator.evaluations} fits in memory"
+            )

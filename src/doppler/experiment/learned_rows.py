@@ -1,0 +1,95 @@
+"""The rows and the summary of what a training, and the search after it, have found."""
+
+from pathlib import Path
+
+import numpy as np
+
+from doppler.experiment.directory import Summary
+from doppler.experiment.judging import Method, nominal_s
+from doppler.experiment.run import Run
+from doppler.experiment.specification import plain
+from doppler.search import Effort, ScoredPlacement
+from doppler.support.errors import InputError
+from doppler.training import Reinforcement, peak_bytes
+
+
+def learned_summary(
+    module: Reinforcement, weights: str | Path | None, others: list[Method]
+) -> Summary:
+    """Entries of the summary of a run that trained.
+
+    Args:
+        module: after its training.
+        weights: the checkpoint that it began with.
+        others: the methods beside the one that the run is about.
+    """
+    found = module.problem.greedy.placement
+    greedy = [one.makespan_s for one in others if found is not None and one.placement is found]
+    return {
+        "init_from": str(weights) if weights else None,
+        "greedy_makespan_s": greedy[0] if greedy else None,
+        **sources_of(module),
+        **training_speed(module),
+        "peak_memory_bytes": peak_bytes(),
+    }
+
+
+def training_speed(module: Reinforcement) -> Summary:
+    """Episodes of a training that has ended, and how many of them a second."""
+    assert module.trained is not None, "training has ended"
+    own_s = module.trained[1].seconds - module.inherited.seconds
+    return {
+        "episodes": module.num_episodes,
+        "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
+    }
+
+
+def sources_of(module: Reinforcement) -> Summary:
+    """What found the best placement of all, and the best one of training alone."""
+    assert module.trained is not None, "training has ended"
+    found, best = module.trained[0], module.problem.best
+    trained = (found.source or best.source) if module.num_updates else None
+    return {"source": best.source, "trained_source": trained}
+
+
+def learned_methods(run: Run, module: Reinforcement) -> list[Method]:
+    """The best of all, the best of training alone, the greedy placement of the best weights.
+
+    Where nothing was trained, only the first.
+
+    Raises:
+        InputError: the first does not fit into memory.
+    """
+    spec, problem = run.spec, module.problem
+    assert module.trained is not None, "training has ended"
+    found, effort = module.trained
+    settings = [
+        *(plain(spec.cfg.policy), plain(spec.cfg.algorithm), plain(spec.cfg.search), spec.origin),
+        plain(spec.cfg.stage.teacher),
+    ]
+
+    def method(label: str, found: ScoredPlacement, effort: Effort) -> Method:
+        assert found.placement is not None, "one was found that fits, or the run has ended"
+        return Method(
+            name=label,
+            settings=settings,
+            placement=found.placement,
+            makespan_s=nominal_s(spec, found.placement),
+            uses_order=True,
+            evaluations=effort.evaluations,
+            wall_s=effort.seconds,
+            source=found.source,
+        )
+
+    name, in_all = spec.policy_name, module.effort
+    methods = [method(name, problem.best, in_all)]
+    if not np.isfinite(methods[0].makespan_s):
+        raise InputError(
+            f"{spec.problem.graph.name}: no episode of {in_all.evaluations} fits in the memory of "
+            f"{spec.cfg.cluster.name}"
+        )
+    if in_all.evaluations > effort.evaluations and found.placement is not None:
+        methods.append(method(f"{name} trained", found, effort))
+    if problem.greedy.placement is not None:
+        methods.append(method(f"{name} greedy", problem.greedy, effort))
+    return methods
