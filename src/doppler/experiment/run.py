@@ -94,7 +94,8 @@ class Run:
         if self.home is not None:
             return self.home
         spec, cfg = self.spec, self.spec.cfg
-        identity = spec.hash(self.stage.unused)
+        unused = [key for key in self.stage.unused if key != spec.evaluations_option]
+        identity = spec.hash(unused)
         if cfg.run_dir is not None:
             return RunDirectory(Path(str(cfg.run_dir)), identity)
         method = self.stage.method(spec)
