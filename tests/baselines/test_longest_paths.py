@@ -6,7 +6,7 @@ from problems import cluster_of, graph_of, random_placement, random_problem
 
 from doppler.baselines import Annealing
 from doppler.baselines.annealing_walk import Walk
-from doppler.baselines.longest_paths import find_paths, stays_within
+from doppler.baselines.longest_paths_kernels import find_paths, stays_within
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import Published, SimulatorSession, WorkConserving
 

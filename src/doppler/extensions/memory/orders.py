@@ -12,7 +12,7 @@ import numpy as np
 
 from doppler.extensions.memory.arrays import NOTHING
 from doppler.extensions.memory.opening import operand, sink_datum
-from doppler.simulator.state import output_bytes
+from doppler.simulator.state_kernels import output_bytes
 from doppler.support.compiled import compiled_apart
 
 # By the schedule without limits; what frees most; what is there already; what fits, in that order.

@@ -21,9 +21,9 @@ from doppler.extensions.memory.arrays import (
 from doppler.extensions.memory.opening import open_plan
 from doppler.extensions.memory.orders import OWN, order_ops
 from doppler.extensions.memory.walk import walk
-from doppler.problem.arrays import crosses_hosts
-from doppler.simulator.copies import allocate
-from doppler.simulator.queues import insert, remove
+from doppler.problem.transfer_kernels import crosses_hosts
+from doppler.simulator.copy_kernels import allocate
+from doppler.simulator.queue_kernels import insert, remove
 from doppler.simulator.state import (
     CONTENTION_ENGINES,
     CONTENTION_FIFO,
@@ -34,13 +34,15 @@ from doppler.simulator.state import (
     QUEUE_STRICT,
     UNLIMITED,
     Rules,
+)
+from doppler.simulator.state_kernels import (
     free_interfaces,
     take_interfaces,
     take_stream,
     transfer_draw,
     transfer_seconds,
 )
-from doppler.simulator.work_conserving import ends_before, enqueue, simulate, take, touch
+from doppler.simulator.work_conserving_kernels import ends_before, enqueue, simulate, take, touch
 from doppler.support.compiled import compiled_apart
 from doppler.support.compiled.draws import jitter, uniform
 

@@ -9,7 +9,7 @@ computer", IBM Systems Journal 1966.
 import numpy as np
 
 from doppler.extensions.memory.arrays import NOTHING
-from doppler.simulator.state import output_bytes
+from doppler.simulator.state_kernels import output_bytes
 from doppler.support.compiled import compiled_apart
 
 FARTHEST, LEAST_RECENT, CHEAPEST, BALANCED = 0, 1, 2, 3

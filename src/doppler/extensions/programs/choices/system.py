@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from doppler.cluster import Cluster
 from doppler.graph import DataflowGraph, GivenCosts, Ops
 from doppler.problem import Placement, Problem, ProblemArrays, build
-from doppler.simulator import SimulatorSession, WorkConserving, work_conserving
+from doppler.simulator import SimulatorSession, WorkConserving, work_conserving_kernels
 from doppler.simulator.state import State, make_state
 from doppler.support.compiled import compiled
 from doppler.support.errors import InputError
@@ -194,7 +194,7 @@ def simulate(p, rules, column_V, priority_V, seed, state):
         lost += state.loss[v, column]
         if state.backend[v, k] >= 0:
             state.is_held[d, state.backend[v, k]] = True
-    seconds = work_conserving.simulate(
+    seconds = work_conserving_kernels.simulate(
         state.arrays, rules, state.device, priority_V, seed, state.inner
     )
     for d in range(num_devices):

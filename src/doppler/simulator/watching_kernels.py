@@ -1,6 +1,7 @@
-"""What is noted while the work-conserving engine runs, and when a run need not go on.
+"""Compiled: notes of a run of the work-conserving engine, and when a run need not go on.
 
-Vocabulary and shape suffixes as in state.py.
+Vocabulary and dimensions as in state.py; M notes of memory. Indices: v op, d device, i position in
+a list of notes.
 """
 
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from doppler.problem.arrays import ProblemArrays
 from doppler.support.compiled import compiled
 
 # Ends of tasks between two notes of memory.
-_BETWEEN = 32
+_ENDS_PER_NOTE = 32
 
 
 class Notes(NamedTuple):
@@ -32,9 +33,10 @@ class Notes(NamedTuple):
     inputs: NDArray[np.float64]  # [D] memory of the inputs
 
 
-def make_notes(p: ProblemArrays, num_tasks: int, *, memory: bool) -> Notes:
+def make_notes(arrays: ProblemArrays, num_tasks: int, *, memory: bool) -> Notes:
     """Buffers for runs of one problem. memory: it counts."""
-    num_notes, num_devices = num_tasks // _BETWEEN + 1 if memory else 0, p.op_seconds.shape[1]
+    num_notes = num_tasks // _ENDS_PER_NOTE + 1 if memory else 0
+    num_devices = arrays.op_seconds.shape[1]
     return Notes(
         ended=np.zeros(num_tasks, np.uint32),
         listed=np.zeros(num_tasks, np.int64),
@@ -59,9 +61,9 @@ class Watch(NamedTuple):
     notes: Notes
 
 
-def make_watch(p: ProblemArrays, num_tasks: int, num_copies: int, *, memory: bool) -> Watch:
+def make_watch(arrays: ProblemArrays, num_tasks: int, num_copies: int, *, memory: bool) -> Watch:
     """Buffers for runs of one problem. memory: it counts."""
-    num_ops, num_devices = p.op_seconds.shape
+    num_ops, num_devices = arrays.op_seconds.shape
     return Watch(
         limit_s=np.zeros(1),
         tail_s=np.zeros(num_ops),
@@ -69,7 +71,7 @@ def make_watch(p: ProblemArrays, num_tasks: int, num_copies: int, *, memory: boo
         streams=np.ones(1),
         used=np.zeros(num_copies, np.int64),
         run=np.zeros(1, np.int64),
-        notes=make_notes(p, num_tasks, memory=memory),
+        notes=make_notes(arrays, num_tasks, memory=memory),
     )
 
 
@@ -83,24 +85,24 @@ def starts_too_late(tasks, v, now, watch):
 
 
 @compiled
-def note_memory(s, notes):
+def note_memory(state, notes):
     """An instant begins: nothing has ended in it."""
     num = notes.num_noted[0]
-    if len(notes.noted) == 0 or notes.num_ended[0] < _BETWEEN * (num + 1):
+    if len(notes.noted) == 0 or notes.num_ended[0] < _ENDS_PER_NOTE * (num + 1):
         return
     notes.noted[num] = notes.num_ended[0]
-    for d in range(len(s.devices)):
-        notes.memory[num, d] = s.devices[d].memory
-        notes.peak[num, d] = s.devices[d].peak
+    for d in range(len(state.devices)):
+        notes.memory[num, d] = state.devices[d].memory
+        notes.peak[num, d] = state.devices[d].peak
     notes.num_noted[0] = num + 1
 
 
 @compiled
-def note_end(s, task, notes):
+def note_end(state, task, notes):
     """A task has ended, and what it sends is listed."""
     num = notes.num_ended[0]
     notes.ended[num] = task
-    notes.listed[num] = s.num_transfers[0]
+    notes.listed[num] = state.num_transfers[0]
     notes.num_ended[0] = num + 1
 
 

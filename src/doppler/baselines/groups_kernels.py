@@ -1,8 +1,8 @@
-"""Groups of ops that go to one device: the ends of heavy edges, joined under a cap on loads.
+"""Compiled: groups of ops that go to one device, ends of heavy edges joined under a cap on loads.
 
-Those that the problem itself has are where it begins.
+The groups of the problem itself are where it begins.
 
-Shape suffixes: V ops, E edges, D devices.
+Dimensions: V ops, E edges, D devices. Indices: v op, e edge, d device.
 """
 
 from typing import NamedTuple
@@ -47,37 +47,46 @@ def root_of(groups, v):
 
 
 @compiled
-def join_groups(p, groups, heavy, cap_s):
-    """Make the problem's groups anew, and join those at the ends of the edges ``heavy``, in order.
-
-    Two groups stay apart where no device could run both within ``cap_s`` seconds.
+def join_groups(problem, groups, heavy, cap_s):
+    """Begin with the problem's groups, and join those at the ends of heavy edges, in order.
 
     Source: edge zeroing, Sarkar, "Partitioning and Scheduling Parallel Programs for
     Multiprocessors", 1989, with a cap on loads in place of his estimate of the makespan.
+
+    Args:
+        problem: ProblemArrays.
+        groups: Groups, filled in.
+        heavy: numbers of the edges.
+        cap_s: two groups stay apart where no device could run both within so many seconds.
     """
-    num_ops, num_devices = p.op_seconds.shape
+    num_ops, num_devices = problem.op_seconds.shape
     load = groups.load
     for v in range(num_ops):
-        groups.parent[v] = p.group[v]
+        groups.parent[v] = problem.group[v]
         for d in range(num_devices):
-            load[v, d] = p.op_seconds[v, d]
+            load[v, d] = problem.op_seconds[v, d]
     for v in range(num_ops):
-        if p.group[v] != v:
+        if problem.group[v] != v:
             for d in range(num_devices):
-                load[p.group[v], d] += load[v, d]
+                load[problem.group[v], d] += load[v, d]
     for e in heavy:
-        a, b = root_of(groups, groups.src[e]), root_of(groups, groups.dst[e])
+        src_root, dst_root = root_of(groups, groups.src[e]), root_of(groups, groups.dst[e])
         least = np.inf
         for d in range(num_devices):
-            least = min(least, load[a, d] + load[b, d])
-        if a != b and least <= cap_s:
-            groups.parent[b] = a
+            least = min(least, load[src_root, d] + load[dst_root, d])
+        if src_root != dst_root and least <= cap_s:
+            groups.parent[dst_root] = src_root
             for d in range(num_devices):
-                load[a, d] += load[b, d]
+                load[src_root, d] += load[dst_root, d]
 
 
 @compiled
 def label_groups(groups, group_V):
-    """Write the root of every op into ``group_V``."""
+    """Write the root of every op.
+
+    Args:
+        groups: Groups.
+        group_V: filled in.
+    """
     for v in range(len(group_V)):
         group_V[v] = root_of(groups, v)

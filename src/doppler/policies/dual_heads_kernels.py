@@ -1,7 +1,8 @@
-"""Compiled heads of the dual policy: their logits, one choice at a time.
+"""Compiled: the heads of the dual policy, their logits, one choice at a time.
 
-Shape suffixes: V ops, D devices, S hidden of SEL, P hidden of PLC, F features, X terms
-of the list scheduler.
+Dimensions: V ops, D devices, S hidden of SEL, P hidden of PLC, H hidden of either, F features, X
+terms of the list scheduler. Indices: v op, d device, i feature, j hidden unit; x: features, h: value
+of a hidden unit.
 """
 
 from typing import NamedTuple
@@ -58,7 +59,12 @@ def make_head_buffers(weights: HeadWeights, num_devices: int) -> HeadBuffers:
 
 @compiled
 def scheduler_logit(coefficients, x):
-    """What the list scheduler's terms x [X] add to a logit."""
+    """What the list scheduler's terms add to a logit.
+
+    Args:
+        coefficients: [X] weights.
+        x: [X] terms.
+    """
     logit = np.float32(0.0)
     for i in range(len(x)):
         logit += coefficients[i] * x[i]
@@ -109,9 +115,16 @@ def _leak(hidden):
 
 
 @compiled
-def sel_logit(weights, v, x, scratch):
-    """SEL's logit of candidate v, of which it sees x [F]; without the list scheduler's terms."""
-    hidden = scratch.hidden[: weights.sel_op.shape[1]]
+def sel_logit(weights, v, x, buffers):
+    """SEL's logit of candidate v, without the list scheduler's terms.
+
+    Args:
+        weights: HeadWeights.
+        v: op.
+        x: [F] features of the candidate.
+        buffers: HeadBuffers.
+    """
+    hidden = buffers.hidden[: weights.sel_op.shape[1]]
     for j in range(len(hidden)):
         hidden[j] = weights.sel_op[v, j]
     _add_layer(x, weights.sel_in, hidden)
@@ -120,12 +133,20 @@ def sel_logit(weights, v, x, scratch):
 
 
 @compiled
-def plc_logit(weights, v, d, x, scratch):
-    """PLC's logit of device d for op v with features x [F]; without the list scheduler's terms."""
+def plc_logit(weights, v, d, x, buffers):
+    """PLC's logit of device d for op v, without the list scheduler's terms.
+
+    Args:
+        weights: HeadWeights.
+        v: op.
+        d: device.
+        x: [F] features of op and device.
+        buffers: HeadBuffers.
+    """
     width = weights.plc_op.shape[1]
-    hidden, hidden2 = scratch.hidden[:width], scratch.hidden2
+    hidden, hidden2 = buffers.hidden[:width], buffers.hidden2
     for j in range(width):
-        hidden[j] = weights.plc_op[v, j] + scratch.on_device[d, j]
+        hidden[j] = weights.plc_op[v, j] + buffers.on_device[d, j]
         hidden2[j] = weights.plc_mid_bias[j]
     _add_layer(x, weights.plc_in, hidden)
     _leak(hidden)

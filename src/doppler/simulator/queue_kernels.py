@@ -1,9 +1,9 @@
-"""Queues for compiled engines: heaps that are linked through the records of their members.
+"""Compiled: queues of the engines, as heaps that are linked through the records of their members.
 
-They need no room of their own, so there can be one per device and per channel at no cost. Members
+They need no memory of their own, so there can be one per device and per channel at no cost. Members
 are indices (uint32) of records with the fields ``child`` and ``sibling``, which a queue owns while
-they are in it; a queue is known by its first member; ``none`` is the index that stands for none.
-``before(records, i, j)``, compiled too, says whether i comes before j.
+they are in it. A queue is known by its first member; ``none`` is the index that means no member.
+``before(records, i, j)``, compiled too, says whether i comes before j. Indices: i and j members.
 
 Source: Fredman, Sedgewick, Sleator, Tarjan, "The pairing heap", Algorithmica 1986.
 """

@@ -1,4 +1,4 @@
-"""The semantics of the published simulator, its order of simultaneous events included.
+"""Compiled: the semantics of the published simulator, with its order of simultaneous events.
 
 Transfers never contend, and a device serves ops in the order in which they become ready. So when
 an op starts, all that follows from it is known: when it ends, and when its result arrives where it
@@ -14,38 +14,49 @@ on their device. Ops that end at one instant do so in the order in which they st
 the order of their edges.
 
 An op of no time ends within the instant in which it starts, where only one event after the other
-can tell what comes first: a placement with such an op is left to instants.py.
+can tell what comes first: a placement with such an op is left to published_instants_kernels.py.
+
+Vocabulary and dimensions as in state.py. Indices: v and u ops, r region, e edge, d device, k task.
 
 Source: released code of DOPPLER (Yao et al., ICLR 2026), semantics as observed; the event
 mechanism is that of SimPy. Time is counted, as there, in whole costs of 1e-10 s: in seconds, sums
 of the same costs in another order would no longer be simultaneous. With ``queue=priority`` a
-device takes the waiting op of the best priority instead of the one that asked first. Vocabulary
-and shape suffixes as in state.py.
+device takes the waiting op of the best priority instead of the one that asked first.
 """
 
 import numpy as np
 
-from doppler.problem.arrays import move_seconds
-from doppler.simulator import instants
-from doppler.simulator.copies import list_all_transfers
-from doppler.simulator.instants import COSTS_PER_SECOND
-from doppler.simulator.queues import insert, remove
-from doppler.simulator.state import QUEUE_PRIORITY, by_key, open_ops, transfer_seconds
+from doppler.problem.transfer_kernels import move_seconds
+from doppler.simulator import published_instants_kernels
+from doppler.simulator.copy_kernels import list_all_transfers
+from doppler.simulator.published_instants_kernels import COSTS_PER_SECOND
+from doppler.simulator.queue_kernels import insert, remove
+from doppler.simulator.state import QUEUE_PRIORITY
+from doppler.simulator.state_kernels import by_key, open_ops, transfer_seconds
 from doppler.support.compiled import compiled
 
 EDGE_BITS = 32
 
 
 @compiled
-def simulate(p, rules, device_V, priority_V, seed, s):
-    """Run one placement; arguments and result as in work_conserving.simulate.
+def simulate(problem, rules, device_V, priority_V, seed, state):
+    """Run one placement; it leaves times in costs and no transfers, see `complete`.
 
-    It leaves times in costs and no transfers: `complete` makes the schedule of it.
+    Args:
+        problem: ProblemArrays.
+        rules: of the simulated system, see state.Rules.
+        device_V: device of each op.
+        priority_V: priority of each op, small first.
+        seed: of jitter.
+        state: State of the engine; the schedule is left in ``state.tasks``.
+
+    Returns:
+        The makespan in seconds; inf if an op cannot run where it is placed.
     """
-    tasks, arrivals, starts = s.tasks, s.arrivals, s.starts
+    tasks, arrivals, starts = state.tasks, state.arrivals, state.starts
     num_ops = len(device_V)
-    if not _open(p, rules, device_V, priority_V, seed, s):
-        return instants.simulate(p, rules, seed, s)
+    if not _open(problem, rules, device_V, priority_V, seed, state):
+        return published_instants_kernels.simulate(problem, rules, seed, state)
     num_started, makespan = 0, 0.0
     while True:
         d = np.uint32(_first_to_start(tasks, arrivals, starts))
@@ -61,11 +72,11 @@ def simulate(p, rules, device_V, priority_V, seed, s):
         makespan = max(makespan, finish)
         _take_stream(rules, v, d, tasks, starts, np.uint32(num_ops))
         _look_ahead(d, arrivals, starts)
-        for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
-            for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-                reader = np.uint32(p.consumers[e])
+        for r in range(problem.region_ptr[v], problem.region_ptr[v + 1]):
+            for e in range(problem.consumer_ptr[r], problem.consumer_ptr[r + 1]):
+                reader = np.uint32(problem.consumers[e])
                 dst = tasks[reader].resource
-                seconds = transfer_seconds(p, rules, seed, r, d, dst)
+                seconds = transfer_seconds(problem, rules, seed, r, d, dst)
                 cost = np.rint(seconds * COSTS_PER_SECOND)
                 at = finish + (cost if dst != d else 0.0)
                 last_at, last_sent = arrivals[reader].at, arrivals[reader].sent
@@ -80,17 +91,23 @@ def simulate(p, rules, device_V, priority_V, seed, s):
 
 
 @compiled
-def complete(p, device_V, priority_V, s):
+def complete(problem, device_V, priority_V, state):
     """After `simulate` without jitter: add the transfers, and put all times into seconds.
 
     Without contention the edges of one region to one device coincide: they are one transfer.
+
+    Args:
+        problem: ProblemArrays.
+        device_V: device of each op.
+        priority_V: priority of each op, small first.
+        state: as `simulate` has left it.
     """
-    tasks, num_ops = s.tasks, len(device_V)
-    num_tasks = num_ops + list_all_transfers(p, s)
+    tasks, num_ops = state.tasks, len(device_V)
+    num_tasks = num_ops + list_all_transfers(problem, state)
     for k in range(num_ops, num_tasks):
         r, src, dst = tasks[k].number, tasks[k].source, tasks[k].destination
-        seconds = move_seconds(p, r, src, dst)
-        tasks[k].start = tasks[p.region_src[r]].finish
+        seconds = move_seconds(problem, r, src, dst)
+        tasks[k].start = tasks[problem.region_src[r]].finish
         tasks[k].finish = tasks[k].start + np.rint(seconds * COSTS_PER_SECOND)
         tasks[k].stream = 0
     for k in range(num_tasks):
@@ -99,13 +116,13 @@ def complete(p, device_V, priority_V, s):
 
 
 @compiled
-def _open(p, rules, device_V, priority_V, seed, s):
+def _open(problem, rules, device_V, priority_V, seed, state):
     """Prepare a run; false if an op takes no time."""
-    tasks, arrivals, starts = s.tasks, s.arrivals, s.starts
+    tasks, arrivals, starts = state.tasks, state.arrivals, state.starts
     num_ops = len(device_V)
     none = np.uint32(num_ops)
     all_take_time = True
-    open_ops(p, rules, device_V, priority_V, seed, tasks)
+    open_ops(problem, rules, device_V, priority_V, seed, tasks)
     for d in range(len(starts)):
         starts[d].free = 0.0
         starts[d].streams = 0
@@ -145,14 +162,14 @@ def _first_to_start(tasks, arrivals, starts):
 
 
 @compiled
-def _starts_before(tasks, arrivals, starts, c, d):
-    """Of two devices that start an op at one instant: whether c does so before d."""
-    c_waits, d_waits = _has_waiting(c, arrivals, starts), _has_waiting(d, arrivals, starts)
-    if c_waits and d_waits:
-        return _ends_before(tasks, starts[c].running, starts[d].running)
-    if c_waits or d_waits:
-        return c_waits
-    return _arrives_before(arrivals, starts[c].coming, starts[d].coming)
+def _starts_before(tasks, arrivals, starts, other, d):
+    """Of two devices that start an op at one instant: whether ``other`` does so before d."""
+    other_waits, d_waits = _has_waiting(other, arrivals, starts), _has_waiting(d, arrivals, starts)
+    if other_waits and d_waits:
+        return _ends_before(tasks, starts[other].running, starts[d].running)
+    if other_waits or d_waits:
+        return other_waits
+    return _arrives_before(arrivals, starts[other].coming, starts[d].coming)
 
 
 @compiled

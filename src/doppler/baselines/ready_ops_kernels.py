@@ -1,4 +1,4 @@
-"""Ready ops by when they can start, compiled: for list schedulers that take the earliest op.
+"""Compiled: ready ops by when they can start, for list schedulers that take the earliest op.
 
 These ask for the earliest start of thousands of ready ops on all devices and, of the ops that can
 start then, within a tie, for the one with the smallest key. Here every ready op is in one of two
@@ -6,10 +6,11 @@ queues of each device that may run it: it is expected, by its start there; or it
 device, by its key. Starts grow as ops are scheduled, so that the one an op is queued by is a bound,
 computed anew when its turn comes, and the first op is found without looking at all of them. Only
 what was sent for one op may bring forward the start of another: then this one is queued once more.
-Where an op could start a little later than a tie, who is first depends on the order in which all
-are looked at: then the queues say that they cannot tell.
+Where an op could start a little later than a tie, which op is first depends on the order in which
+all are looked at: then the queues say that they cannot tell.
 
-Shape suffixes: V ops, E edges, D devices.
+Dimensions: B runs, V ops, E edges, D devices. Indices: v op, r region, e edge, d device, i position
+in a list or heap; partial: the schedule so far; queues: what start_of needs beside it.
 """
 
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from doppler.support.compiled.heap import ENTRY, heap_pop, heap_push
 
 UNSURE = -1
 # Fewer ops are looked at one by one sooner.
-_FEW = 256
+_MAX_OPS_WITHOUT_QUEUES = 256
 _EXPECTED, _WAITING = 0, 1
 
 
@@ -42,14 +43,16 @@ class ReadyOps(NamedTuple):
     position: NDArray[np.int64]  # [V] there
 
 
-def make_ready_ops(problem: Problem, s: PartialSchedule, *, few: int = _FEW) -> ReadyOps:
+def make_ready_ops(
+    problem: Problem, partial: PartialSchedule, *, few: int = _MAX_OPS_WITHOUT_QUEUES
+) -> ReadyOps:
     """Buffers for one problem; queues serve where starts and keys decide, and there are no groups.
 
     Whether the op that is first has room is for the caller to look at.
     """
     num_ops, num_devices = problem.num_ops, problem.num_devices
     num_edges = len(problem.arrays.reads)
-    decides = num_ops > few and not (s.near or problem.has_groups)
+    decides = num_ops > few and not (partial.near or problem.has_groups)
     room = num_ops + num_edges if decides else 0
     return ReadyOps(
         heap=np.zeros(2 * num_devices * room, ENTRY),
@@ -74,69 +77,91 @@ def orders_and_ranks(
 
 
 @compiled
-def nothing_ready(ready):
+def empty_ready_ops(ready):
     """Empty the queues."""
     ready.num[:, :] = 0
 
 
 @compiled
-def list_released(start_of, p, s, q, ready, rank_V, size, num_released):
-    """Add the released ops to ``size`` candidates; returns their new number.
+def list_released(start_of, problem, partial, queues, ready, rank_V, size, num_released):
+    """Add the released ops to the candidates.
 
-    start_of(p, s, q, v, d): when op v can start on device d. rank_V: by key.
+    Args:
+        start_of: compiled: start_of(problem, partial, queues, v, d) is when op v can start on
+            device d.
+        problem: ProblemArrays.
+        partial: the schedule so far, list_scheduling.PartialSchedule.
+        queues: given to start_of.
+        ready: ready ops, ready_ops_kernels.ReadyOps.
+        rank_V: place of each op by key.
+        size: number of candidates.
+        num_released: number of ops to add.
+
+    Returns:
+        The new number of candidates.
     """
     for i in range(num_released):
-        v = s.released[i]
+        v = partial.released[i]
         ready.candidates[size] = v
         ready.position[v] = size
         size += 1
-        for d in range(len(s.devices) if len(ready.heap) > 0 else 0):
-            _expect(start_of, p, s, q, ready, rank_V, v, d)
+        for d in range(len(partial.devices) if len(ready.heap) > 0 else 0):
+            _expect(start_of, problem, partial, queues, ready, rank_V, v, d)
     return size
 
 
 @compiled
-def list_again(start_of, p, s, q, ready, rank_V, num_sent, d):
+def list_again(start_of, problem, partial, queues, ready, rank_V, num_sent, d):
     """The first ``num_sent`` regions of ``ready.sent`` have been sent to device d."""
     for i in range(num_sent if len(ready.heap) > 0 else 0):
         r = ready.sent[i]
-        for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-            v = p.consumers[e]
-            if s.ops[v].pending == 0:
-                _expect(start_of, p, s, q, ready, rank_V, v, d)
+        for e in range(problem.consumer_ptr[r], problem.consumer_ptr[r + 1]):
+            v = problem.consumers[e]
+            if partial.ops[v].pending == 0:
+                _expect(start_of, problem, partial, queues, ready, rank_V, v, d)
 
 
 @compiled
-def take_candidate(s, ready, index, size):
+def take_candidate(partial, ready, index, size):
     """The candidate of this index, taken out of ``size``."""
     v, last = ready.candidates[index], ready.candidates[size - 1]
     ready.candidates[index] = last
     ready.position[last] = index
-    s.ops[v].pending = -1
+    partial.ops[v].pending = -1
     return v
 
 
 @compiled
-def first_candidate(start_of, p, s, q, ready, by_rank_V):
-    """The index of the candidate that is first, UNSURE if queues do not serve or cannot tell.
+def first_candidate(start_of, problem, partial, queues, ready, by_rank_V):
+    """The index of the candidate that is first; ``ready.free`` is to be up to date.
 
-    ``ready.free`` is to be up to date.
+    Args:
+        start_of: compiled: start_of(problem, partial, queues, v, d) is when op v can start on
+            device d.
+        problem: ProblemArrays.
+        partial: the schedule so far, list_scheduling.PartialSchedule.
+        queues: given to start_of.
+        ready: ready ops, ready_ops_kernels.ReadyOps.
+        by_rank_V: ops by key.
+
+    Returns:
+        UNSURE if queues do not serve or cannot tell.
     """
     if len(ready.heap) == 0:
         return UNSURE
     soonest = np.inf
-    for d in range(len(s.devices)):
-        ready.soonest[d] = _soonest_on(start_of, p, s, q, ready, by_rank_V, d)
+    for d in range(len(partial.devices)):
+        ready.soonest[d] = _soonest_on(start_of, problem, partial, queues, ready, by_rank_V, d)
         soonest = min(soonest, ready.soonest[d])
-    best, tied, late = len(by_rank_V), soonest + s.tie_s, soonest + 3 * s.tie_s
-    for d in range(len(s.devices)):
+    best, tied, late = len(by_rank_V), soonest + partial.tie_s, soonest + 3 * partial.tie_s
+    for d in range(len(partial.devices)):
         if ready.soonest[d] > late:
             continue
         if ready.num[_WAITING, d] > 0:
             if ready.free[d] > tied:
                 return UNSURE
             best = min(best, ready.heap[_base(ready, _WAITING, d)].task)
-        rank = _first_expected(start_of, p, s, q, ready, by_rank_V, d, tied, late)
+        rank = _first_expected(start_of, problem, partial, queues, ready, by_rank_V, d, tied, late)
         if rank == UNSURE:
             return UNSURE
         best = min(best, rank)
@@ -144,7 +169,7 @@ def first_candidate(start_of, p, s, q, ready, by_rank_V):
 
 
 @compiled
-def _soonest_on(start_of, p, s, q, ready, by_rank_V, d):
+def _soonest_on(start_of, problem, partial, queues, ready, by_rank_V, d):
     """When the first candidate can start on device d; the first of those that wait can then."""
     free, heap = ready.free[d], ready.heap
     while True:
@@ -158,8 +183,8 @@ def _soonest_on(start_of, p, s, q, ready, by_rank_V, d):
             return np.inf
         rank, bound = heap[base].task, max(heap[base].key, free)
         v, start = by_rank_V[rank], np.inf
-        if s.ops[v].pending == 0:
-            start = start_of(p, s, q, v, d)
+        if partial.ops[v].pending == 0:
+            start = start_of(problem, partial, queues, v, d)
             if start <= bound and not is_due:
                 return bound
         ready.num[kind, d] -= 1
@@ -171,14 +196,14 @@ def _soonest_on(start_of, p, s, q, ready, by_rank_V, d):
 
 
 @compiled
-def _expect(start_of, p, s, q, ready, rank_V, v, d):
+def _expect(start_of, problem, partial, queues, ready, rank_V, v, d):
     """Op v is expected on device d if it may run there."""
-    if p.op_seconds[v, d] < np.inf:
-        _push(ready, _EXPECTED, d, start_of(p, s, q, v, d), rank_V[v])
+    if problem.op_seconds[v, d] < np.inf:
+        _push(ready, _EXPECTED, d, start_of(problem, partial, queues, v, d), rank_V[v])
 
 
 @compiled
-def _first_expected(start_of, p, s, q, ready, by_rank_V, d, tied, late):
+def _first_expected(start_of, problem, partial, queues, ready, by_rank_V, d, tied, late):
     """The smallest rank of the ops that can start on device d until ``tied``, a large one if none.
 
     UNSURE: one could start between ``tied`` and ``late``.
@@ -195,8 +220,8 @@ def _first_expected(start_of, p, s, q, ready, by_rank_V, d, tied, late):
         size += 2
         rank = ready.heap[base + i].task
         v = by_rank_V[rank]
-        if s.ops[v].pending == 0 and rank < best:
-            start = start_of(p, s, q, v, d)
+        if partial.ops[v].pending == 0 and rank < best:
+            start = start_of(problem, partial, queues, v, d)
             if tied < start <= late:
                 return UNSURE
             if start <= tied:

@@ -1,6 +1,6 @@
-"""The critical chain of an execution, compiled: the ops that decided when it ended.
+"""Compiled: the critical chain of an execution, the ops that decided when it ended.
 
-Shape suffix: V ops.
+Dimension: V ops. Indices: u and v ops, i position among the reads of an op.
 """
 
 from typing import NamedTuple, Self
@@ -41,12 +41,18 @@ class Chain(NamedTuple):
 
 
 @compiled
-def trace_back(p, tasks, chain):
-    """Write the critical chain of the execution that a simulator left in ``tasks`` to ``chain``.
+def trace_back(problem, tasks, chain):
+    """Write the critical chain of the execution that a simulator left behind.
 
-    It leads from the op that ends last to what this one waited for, and so on: the op that held its
-    device till then, else the last op to send it something from another device. With contention
-    that is not always who sent what arrived last; `trace.explain` is exact, and slow.
+    It leads from the op that ends last to what this one waited for, and so on: the op that held
+    its device till then, else the last op to send it something from another device. With
+    contention that is not always the sender of what arrived last; `trace.explain` is exact, and
+    slow.
+
+    Args:
+        problem: ProblemArrays.
+        tasks: of the simulator, state.TASK.
+        chain: Chain, filled in.
     """
     num_ops = len(chain.op)
     v = 0
@@ -61,7 +67,7 @@ def trace_back(p, tasks, chain):
     while v >= 0:
         before = _holder(tasks, v, makespan, chain)
         if before < 0:
-            before = _sender(p, tasks, v)
+            before = _sender(problem, tasks, v)
         seconds += tasks[v].finish - (tasks[before].finish if before >= 0 else tasks[v].start)
         chain.op[num] = v
         chain.share[num] = seconds / makespan
@@ -99,14 +105,14 @@ def _holder(tasks, v, makespan, chain):
 
 
 @compiled
-def _sender(p, tasks, v):
+def _sender(problem, tasks, v):
     """Of the ops that op v reads from, the last to end: of those on other devices if there are any.
 
     -1 if v reads nothing.
     """
     last, last_is_far = -1, False
-    for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
-        u = p.region_src[p.reads[i]]
+    for i in range(problem.read_ptr[v], problem.read_ptr[v + 1]):
+        u = problem.region_src[problem.reads[i]]
         is_far = tasks[u].resource != tasks[v].resource
         if (
             last < 0

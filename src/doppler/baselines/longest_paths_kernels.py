@@ -1,8 +1,11 @@
-"""Whether paths through what a move moves are too long, at a glance, compiled; see `stays_within`.
+"""Compiled: whether a move of annealing makes a path through the moved ops too long.
 
-Heads and tails are of the present schedule: when each op ends, and what takes how long from its
-start to the end of all, by what reads what and by the order of the ops on devices, each of which
-runs one at a time. Transfers wait for nothing in it. Shape suffixes: V ops, D devices.
+Heads and tails are of the present schedule: when each op ends, and how long it takes from its start
+to the end of all. Both follow from what reads what and from the order of the ops on devices, each
+of which runs one at a time. Transfers wait for nothing in it. See `stays_within`.
+
+Dimensions: V ops, D devices. Indices: u and v ops, r region, e edge, d device, i and j positions in
+a list.
 
 Source: the neighbours of Mastrolilli and Gambardella, "Effective neighbourhood functions for the
 flexible job shop problem", Journal of Scheduling 2000, judged by heads and tails with an op taken
@@ -15,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.problem import Problem
-from doppler.problem.arrays import move_seconds
+from doppler.problem.transfer_kernels import move_seconds
 from doppler.support.compiled import compiled
 
 # Shifts to an op at most when sorting by insertion: what differs more is sorted otherwise.
-_MOST_SHIFTS = 16
+_MAX_SHIFTS_PER_OP = 16
 
 
 class LongestPaths(NamedTuple):
@@ -57,8 +60,16 @@ class LongestPaths(NamedTuple):
 
 
 @compiled
-def find_paths(p, tasks, makespan_s, device_V, paths):
-    """Of the schedule that a simulator left in ``tasks``, in whatever unit it counts time."""
+def find_paths(problem, tasks, makespan_s, device_V, paths):
+    """Find heads and tails of the schedule that a simulator left behind.
+
+    Args:
+        problem: ProblemArrays.
+        tasks: of the simulator, in whatever unit it counts time.
+        makespan_s: seconds of the schedule.
+        device_V: device of each op.
+        paths: LongestPaths, filled in.
+    """
     last = 0.0
     for v in range(len(device_V)):
         last = max(last, tasks[v].finish)
@@ -68,14 +79,14 @@ def find_paths(p, tasks, makespan_s, device_V, paths):
         paths.finish_s[v] = tasks[v].finish * scale
     _sort_by_start(paths)
     _list_by_device(device_V, paths)
-    _find_tails(p, device_V, paths)
+    _find_tails(problem, device_V, paths)
 
 
 @compiled
 def _sort_by_start(paths):
     """By insertion, for most often little differs from the order before; else as Shell does."""
     num_ops, gap = len(paths.order), 1
-    if _insert(paths, gap, _MOST_SHIFTS * num_ops):
+    if _insert(paths, gap, _MAX_SHIFTS_PER_OP * num_ops):
         return
     while gap < num_ops:
         gap = 3 * gap + 1
@@ -127,7 +138,7 @@ def _list_by_device(device_V, paths):
 
 
 @compiled
-def _find_tails(p, device_V, paths):
+def _find_tails(problem, device_V, paths):
     paths.tail_s[:] = 0.0
     for d in range(len(paths.row_ptr) - 1):  # scratch: the op behind each on its device
         for i in range(paths.row_ptr[d], paths.row_ptr[d + 1]):
@@ -137,28 +148,36 @@ def _find_tails(p, device_V, paths):
         v = paths.order[i]
         d, after = device_V[v], paths.moved[v]
         behind_s = paths.tail_s[after] if after >= 0 else 0.0
-        for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
-            for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-                behind_s = max(behind_s, _reader_s(p, device_V, paths, r, d, p.consumers[e]))
-        paths.tail_s[v] = p.op_seconds[v, d] + behind_s
+        for r in range(problem.region_ptr[v], problem.region_ptr[v + 1]):
+            for e in range(problem.consumer_ptr[r], problem.consumer_ptr[r + 1]):
+                behind_s = max(
+                    behind_s, _reader_s(problem, device_V, paths, r, d, problem.consumers[e])
+                )
+        paths.tail_s[v] = problem.op_seconds[v, d] + behind_s
 
 
 @compiled
-def stays_within(p, walk, stamp, limit_s):
+def stays_within(problem, walk, stamp, limit_s):
     """Whether no path through what the last move of a walk has moved is longer, about.
 
     What moves starts when it has what it reads, and what its new device ran then has ended; all
-    that started there later comes after it. stamp: in ``walk.group``, of what moves.
+    that started there later comes after it.
+
+    Args:
+        problem: ProblemArrays.
+        walk: annealing_walk.Walk, its move made.
+        stamp: of what moves, in ``walk.group``.
+        limit_s: seconds.
     """
     first = walk.status[0].num_before
     paths, num, free_s = walk.paths, walk.status[0].num_moved - first, 0.0
     _list_moved(walk, first, num)
     for i in range(num):
         v = paths.moved[i]
-        start_s = max(free_s, _first_start_s(p, walk, stamp, v))
-        free_s = start_s + p.op_seconds[v, walk.device[v]]
+        start_s = max(free_s, _first_start_s(problem, walk, stamp, v))
+        free_s = start_s + problem.op_seconds[v, walk.device[v]]
         paths.moved_finish_s[v] = free_s
-        if free_s + _behind_s(p, walk, stamp, v, start_s) > limit_s:
+        if free_s + _behind_s(problem, walk, stamp, v, start_s) > limit_s:
             return False
     return True
 
@@ -175,16 +194,16 @@ def _list_moved(walk, first, num):
 
 
 @compiled
-def _first_start_s(p, walk, stamp, v):
+def _first_start_s(problem, walk, stamp, v):
     """When op v has what it reads, and what its device runs then has ended."""
     paths, d, start_s = walk.paths, walk.device[v], 0.0
-    for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
-        r = p.reads[i]
-        u = p.region_src[r]
-        there_s = paths.moved_finish_s[u] if walk.group[u] == stamp else paths.finish_s[u]
+    for i in range(problem.read_ptr[v], problem.read_ptr[v + 1]):
+        r = problem.reads[i]
+        u = problem.region_src[r]
+        arrival_s = paths.moved_finish_s[u] if walk.group[u] == stamp else paths.finish_s[u]
         if walk.device[u] != d:
-            there_s += move_seconds(p, r, walk.device[u], d)
-        start_s = max(start_s, there_s)
+            arrival_s += move_seconds(problem, r, walk.device[u], d)
+        start_s = max(start_s, arrival_s)
     i = _first_after(paths, d, start_s, True) - 1
     if i >= paths.row_ptr[d] and walk.group[paths.row[i]] != stamp:
         start_s = max(start_s, paths.finish_s[paths.row[i]])
@@ -192,7 +211,7 @@ def _first_start_s(p, walk, stamp, v):
 
 
 @compiled
-def _behind_s(p, walk, stamp, v, start_s):
+def _behind_s(problem, walk, stamp, v, start_s):
     """From the end of op v, which starts so, to the end of all that waits and does not move."""
     paths, d, behind_s = walk.paths, walk.device[v], 0.0
     i, end = _first_after(paths, d, start_s, False), paths.row_ptr[d + 1]
@@ -200,20 +219,20 @@ def _behind_s(p, walk, stamp, v, start_s):
         i += 1
     if i < end:
         behind_s = paths.tail_s[paths.row[i]]
-    for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
-        for e in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-            u = p.consumers[e]
+    for r in range(problem.region_ptr[v], problem.region_ptr[v + 1]):
+        for e in range(problem.consumer_ptr[r], problem.consumer_ptr[r + 1]):
+            u = problem.consumers[e]
             if walk.group[u] != stamp:
-                behind_s = max(behind_s, _reader_s(p, walk.device, paths, r, d, u))
+                behind_s = max(behind_s, _reader_s(problem, walk.device, paths, r, d, u))
     return behind_s
 
 
 @compiled
-def _reader_s(p, device_V, paths, r, d, u):
+def _reader_s(problem, device_V, paths, r, d, u):
     """From when device d has region r to the end of all that waits for its reader u."""
     if device_V[u] == d:
         return paths.tail_s[u]
-    return paths.tail_s[u] + move_seconds(p, r, d, device_V[u])
+    return paths.tail_s[u] + move_seconds(problem, r, d, device_V[u])
 
 
 @compiled
