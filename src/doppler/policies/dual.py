@@ -77,7 +77,7 @@ class DualPolicy(nn.Module):
     """DOPPLER's two policies, without its graph network.
 
     SEL(v) = MLP[x_v, features of v among the candidates] + the list scheduler's terms of v; softmax
-    over candidates, where they are many over the MOST_CANDIDATES that can start earliest.
+    over candidates, where they are many over the MAX_CANDIDATES that can start earliest.
     PLC(v, d) = MLP[x_v, features of d for v] + the list scheduler's terms of d for v; softmax over
     devices. The terms (env/scheduler_terms.py) have learned weights: a policy with new weights is
     about that scheduler, and training adds to it. Rollouts run compiled on all cores, `log_prob`

@@ -1,8 +1,8 @@
 """Compiled: the heads of the dual policy, their logits, one choice at a time.
 
 Dimensions: V ops, D devices, S hidden of SEL, P hidden of PLC, H hidden of either, F features, X
-terms of the list scheduler. Indices: v op, d device, i feature, j hidden unit; x: features, h: value
-of a hidden unit.
+terms of the list scheduler. Indices: v op, d device, i feature, j hidden unit; x: features, h: the
+value of a hidden unit.
 """
 
 from typing import NamedTuple
