@@ -13,8 +13,7 @@ from doppler.baselines.critical_chain_kernels import Chain
 from doppler.baselines.longest_paths_kernels import LongestPaths
 from doppler.problem import Placement, Problem
 
-# Shares of the moves, by measurement: those that change the order, where it is searched; and, of
-# the others, those that move a group of ops.
+# Share of the moves that change the order, where it is searched; by measurement.
 ORDER_SHARE = 0.25
 # Moves that are drawn, at most, for one to be executed: the first that no path through what it
 # moves speaks against. Twice or four times as many find no more in the same seconds.

@@ -62,9 +62,8 @@ class PartialSchedule(NamedTuple):
     near: bool  # whether copies are asked for where nothing can overflow, too
     tie_s: float
     shortest: NDArray[np.float64]  # [D] seconds of the op that takes least
-    home: NDArray[
-        np.int64
-    ]  # [V] of groups, by their first op: their device, -1 before it is chosen
+    # [V] of groups, by their first op: their device, -1 before it is chosen
+    home: NDArray[np.int64]
     load: NDArray[np.float64]  # [V, D] seconds of all ops of an op's group
     other_inputs: NDArray[np.float64]  # [V] bytes that the group of an op needs beside the op's own
     booked: NDArray[np.float64]  # [D] seconds of the groups that have it as their home
@@ -102,10 +101,8 @@ def make_schedule(
 
 def _other_inputs(arrays: ProblemArrays, memory: FreeMemory) -> NDArray[np.float64]:
     """Bytes [V] of the inputs that an op's group needs and the op does not."""
-    op_N, input_N = (
-        np.repeat(np.arange(len(arrays.group)), np.diff(memory.input_ptr)),
-        memory.inputs,
-    )
+    op_N = np.repeat(np.arange(len(arrays.group)), np.diff(memory.input_ptr))
+    input_N = memory.inputs
     own_V = np.bincount(op_N, arrays.input_bytes[input_N], len(arrays.group))
     root_M, input_M = np.unique(np.stack([arrays.group[op_N], input_N]), axis=1)
     all_V = np.bincount(root_M, arrays.input_bytes[input_M], len(arrays.group))[arrays.group]
