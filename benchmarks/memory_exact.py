@@ -19,7 +19,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from doppler.extensions.memory import Offload
-from doppler.extensions.memory.addresses import assign
+from doppler.extensions.memory.addresses_kernels import assign
 from doppler.extensions.memory.arrays import (
     NO_PLACEMENT,
     PlanState,
