@@ -122,7 +122,7 @@ def makespan_s(problem: Problem, placement: Placement, memory: Offload) -> float
 
 def random_plans(arguments: argparse.Namespace) -> Iterator[str]:
     """Show 1, simulated."""
-    from tests.memory.plans import (
+    from tests.extensions.memory.plans import (
         limited,
         run_in_any_order,
         some_offload,
