@@ -31,7 +31,7 @@ from doppler.extensions.memory import Offload, SystemWithPlans, plan
 from doppler.extensions.memory.arenas import aligned
 from doppler.extensions.memory.arrays import EVICT, LOAD, NOWHERE, op_need_bytes
 from doppler.extensions.memory.checks import violations
-from doppler.extensions.memory.running import _link_waits, run_plan
+from doppler.extensions.memory.running_kernels import link_waits, run_plan
 from doppler.graph import DataflowGraph
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import WorkConserving
@@ -122,7 +122,7 @@ def makespan_s(problem: Problem, placement: Placement, memory: Offload) -> float
 
 def random_plans(arguments: argparse.Namespace) -> Iterator[str]:
     """Show 1, simulated."""
-    from tests.memory.plans import (
+    from tests.extensions.memory.plans import (
         limited,
         run_in_any_order,
         some_offload,
@@ -339,7 +339,7 @@ def fix_order(m) -> None:
     begin = int(counts[0]["waits"])
     m.waits[begin : begin + len(pairs)] = pairs
     counts[0]["waits"] = begin + len(pairs)
-    _link_waits(m)
+    link_waits(m)
 
 
 def executed(arguments: argparse.Namespace) -> Iterator[str]:

@@ -19,9 +19,9 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from doppler.extensions.memory import Offload
-from doppler.extensions.memory.addresses import assign
+from doppler.extensions.memory.addresses_kernels import assign
 from doppler.extensions.memory.arrays import (
-    NO_PLACEMENT,
+    NOTHING,
     PlanState,
     make_machine,
     make_plan_state,
@@ -111,7 +111,7 @@ def _with_stays(m: PlanState, rows: np.ndarray) -> PlanState:
     num = len(rows)
     copies = np.zeros(num, m.copies.dtype)
     copies["born"], copies["died"], copies["bytes"] = rows.T
-    copies["gone"], copies["freed"], copies["uses"] = 1, NO_PLACEMENT, NO_PLACEMENT
+    copies["gone"], copies["freed"], copies["uses"] = 1, NOTHING, NOTHING
     m.counts[0]["copies"], m.counts[0]["steps"] = num, int(rows[:, 1].max())
     return m._replace(
         copies=copies,

@@ -11,8 +11,8 @@ from doppler.cluster import Cluster, Device, Link, connected
 from doppler.graph import DataflowGraph
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
 from doppler.problem import Placement, Problem, build
-from doppler.problem.arrays import move_seconds
 from doppler.problem.pricing import op_cost_s
+from doppler.problem.transfer_kernels import move_seconds
 from doppler.support.errors import InputError
 
 DEVICE = Device(

@@ -18,16 +18,9 @@ from problems import (
 )
 
 from doppler.baselines import Annealing, SearchResult
-from doppler.baselines.annealing_walk import (
-    MOST_TOGETHER,
-    Walk,
-    WalkPlan,
-    change,
-    look_around,
-    make_neighbours,
-    settle,
-)
-from doppler.baselines.annealing_walk import search as search_simulator
+from doppler.baselines.annealing_kernels import MAX_TOGETHER, change, look_around, settle
+from doppler.baselines.annealing_kernels import search as search_simulator
+from doppler.baselines.annealing_walk import Walk, WalkPlan, make_neighbours
 from doppler.baselines.levels import b_level_priority
 from doppler.cluster import preset
 from doppler.graph import load_graph
@@ -353,20 +346,20 @@ def test_moves_that_make_no_path_too_long_go_together_and_are_taken_back_togethe
     walk, plan = _walk_of(problem, Placement.make(problem, device))
     most_groups = 0
     for _ in range(200):
-        before, walk.status["together"] = walk.device.copy(), MOST_TOGETHER
+        before, walk.status["together"] = walk.device.copy(), MAX_TOGETHER
         change(problem.arrays, plan, walk)
         (num,) = walk.status["num_moved"]
         most_groups = max(most_groups, len(np.unique(walk.group[walk.moved[:num]])))
         assert set(np.flatnonzero(walk.device != before)) <= set(walk.moved[:num])
         assert not settle(problem.arrays, plan, 1, 1e9, walk)
         assert np.array_equal(walk.device, before)
-    assert 4 < most_groups <= MOST_TOGETHER
+    assert 4 < most_groups <= MAX_TOGETHER
 
 
 def test_the_more_steps_are_kept_the_more_moves_go_together():
     problem = build(graph_of([10.0] + [1.0] * 5), cluster_of([1.0] * 3))
     walk, plan = _walk_of(problem, Placement.make(problem, np.array([0, 1, 1, 1, 1, 1])))
-    for seconds, expected in ((10.0, MOST_TOGETHER), (1e9, 1.0)):
+    for seconds, expected in ((10.0, MAX_TOGETHER), (1e9, 1.0)):
         told = [float(walk.status["together"].item())]
         for _ in range(60):
             change(problem.arrays, plan, walk)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from problems import cluster_of, graph_of, random_placement, random_problem
 
-from doppler.baselines.critical_chain import Chain, trace_back
+from doppler.baselines.critical_chain_kernels import Chain, trace_back
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.trace import explain

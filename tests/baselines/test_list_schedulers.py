@@ -31,9 +31,9 @@ from doppler.baselines import (
     CriticalPath,
     NearETF,
     QueuedETF,
-    earliest,
     etf,
     etf_queued,
+    ready_ops_kernels,
 )
 from doppler.baselines.best_of_runs import in_order_of_start
 from doppler.baselines.levels import b_levels, static_levels, t_levels
@@ -479,7 +479,7 @@ def test_every_decision_of_heft_is_one_that_saga_could_take(name):
 
 def decided(method, module, few: int, problem: Problem, monkeypatch) -> list[bytes]:
     """What the method decides in three runs, with queues for graphs of more ops than ``few``."""
-    made = partial(earliest.make_ready_ops, few=few)
+    made = partial(ready_ops_kernels.make_ready_ops, few=few)
     monkeypatch.setattr(module, "make_ready_ops", made)
     decisions = method(evaluations=1).schedule(problem, 3, np.random.default_rng(5))
     return [array.tobytes() for array in decisions]

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from plain_longest_paths import PlainPaths
 from problems import cluster_of, graph_of, random_placement, random_problem
 
 from doppler.baselines import Annealing
 from doppler.baselines.annealing_walk import Walk
-from doppler.baselines.longest_paths import find_paths, stays_within
+from doppler.baselines.longest_paths_kernels import find_paths, stays_within
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import Published, SimulatorSession, WorkConserving
 
@@ -128,7 +129,7 @@ def test_a_move_of_the_last_op_is_judged_as_it_is_simulated():
 
 def test_with_it_as_many_executions_find_shorter_placements(monkeypatch):
     def logs(most_drawn: int, streams: int = 1) -> np.ndarray:
-        monkeypatch.setattr("doppler.baselines.annealing.MOST_DRAWN", most_drawn)
+        monkeypatch.setattr("doppler.baselines.annealing.MAX_DRAWN", most_drawn)
         found = []
         for seed in range(12):
             problem = random_problem(seed, num_ops=60, num_devices=4, costs="distinct")
@@ -140,3 +141,36 @@ def test_with_it_as_many_executions_find_shorter_placements(monkeypatch):
     assert (logs(8) - logs(1)).mean() < -0.01
     # Where several ops run at once paths by the order of ops are none.
     assert np.array_equal(logs(8, streams=2), logs(1, streams=2))
+
+
+# --- Against plain Python -------------------------------------------------------------------------
+
+
+def plain_paths(problem: Problem, walk: Walk) -> PlainPaths:
+    return PlainPaths(problem, walk.device, walk.paths.start_s.copy(), walk.paths.finish_s.copy())
+
+
+@pytest.mark.parametrize("system", UNHINDERED, ids=str)
+def test_tails_are_those_of_the_definition(system):
+    for seed in range(20):
+        problem = random_problem(seed, num_ops=30, num_devices=3, costs="distinct")
+        placement = Placement.make(problem, random_placement(problem, seed).device)
+        walk, _ = walk_at(problem, placement, system)
+        plain = plain_paths(problem, walk)
+        tail_V = [plain.tail_s(v) for v in range(problem.num_ops)]
+        np.testing.assert_allclose(walk.paths.tail_s, tail_V, rtol=1e-6)
+
+
+def test_a_move_is_judged_by_the_longest_path_through_what_moves():
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        problem = random_problem(seed, num_ops=25, num_devices=3, costs="distinct")
+        walk, _ = walk_at(problem, random_placement(problem, seed), WorkConserving())
+        there = int(rng.integers(3))
+        able = np.isfinite(problem.arrays.op_seconds[:, there]) & (walk.device != there)
+        ops = rng.permutation(np.flatnonzero(able))[: rng.integers(1, 5)].tolist()
+        longest = plain_paths(problem, walk).longest_s(ops, there)
+        move(walk, there, *ops)
+        if ops:
+            assert stays_within(problem.arrays, walk, STAMP, longest * (1 + 1e-9))
+            assert not stays_within(problem.arrays, walk, STAMP, longest * (1 - 1e-9))

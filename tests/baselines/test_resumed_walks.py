@@ -7,22 +7,17 @@ import pytest
 from problems import hosted_problem, random_placement, random_problem, restricted_problem
 
 from doppler.baselines import Annealing
-from doppler.baselines.annealing_walk import (
-    Walk,
-    WalkPlan,
-    change,
-    look_around,
-    make_neighbours,
-    settle,
-)
-from doppler.baselines.first_change import first_change_s
+from doppler.baselines.annealing_kernels import change, look_around, settle
+from doppler.baselines.annealing_walk import Walk, WalkPlan, make_neighbours
+from doppler.baselines.first_change_kernels import first_change_s
 from doppler.cluster import preset
 from doppler.graph import synthetic
 from doppler.problem import Problem, build
 from doppler.simulator import Published, SimulatorSession, WorkConserving
-from doppler.simulator.resuming import Known, accept, resume
+from doppler.simulator.resuming import Known
+from doppler.simulator.resuming_kernels import accept, resume
 from doppler.simulator.state import make_state
-from doppler.simulator.work_conserving import simulate
+from doppler.simulator.work_conserving_kernels import simulate
 
 SYSTEMS = (
     *(WorkConserving(contention=rule) for rule in ("none", "fifo", "engines", "sender")),

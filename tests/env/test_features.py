@@ -19,11 +19,12 @@ from doppler.env import (
     OP_FEATURES,
     SEL_FEATURES,
     SEL_GROUP_FEATURES,
+    features_kernels,
     make_view,
     merged_at_random,
 )
 from doppler.env import features as features_module
-from doppler.env import view as view_module
+from doppler.env import problem_view as view_module
 from doppler.env.features import DEVICE
 from doppler.env.problem_view import DIFFUSIONS, device_classes
 from doppler.graph import DataflowGraph
@@ -608,7 +609,7 @@ def test_a_thousand_times_faster_problem_looks_the_same(seed, costs):
 @pytest.mark.parametrize("columns", ["SEL", "SEL_GROUP", "DEVICE", "DEVICE_GROUP"])
 def test_every_feature_is_written_under_its_name_in_one_place(columns):
     written: list[int] = []
-    for node in ast.walk(ast.parse(Path(features_module.__file__).read_text())):
+    for node in ast.walk(ast.parse(Path(features_kernels.__file__).read_text())):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             for name, others in re.findall(rf"\b{columns}\.(\w+)( \+ k)?", ast.unparse(node.slice)):
                 first = getattr(getattr(features_module, columns), name)

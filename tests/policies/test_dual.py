@@ -14,7 +14,7 @@ from scipy.stats import chi2
 from doppler.env import make_view, merged
 from doppler.env.scheduler_terms import SEL_INITIAL_WEIGHTS
 from doppler.policies import Decisions, DualPolicy
-from doppler.policies.dual_rollout import MOST_CANDIDATES
+from doppler.policies.dual_rollout import MAX_CANDIDATES
 from doppler.problem import build
 from doppler.support.errors import InputError
 
@@ -281,7 +281,7 @@ def test_more_candidates_than_the_first_guess_are_recorded():
     view = make_view(build(graph_of([1] * num_ops), cluster_of([1.0, 2.0])))
     policy = make_policy()
     decisions = policy.rollout(view, 2, None, generator())
-    seen = sum(min(MOST_CANDIDATES, left) for left in range(1, num_ops + 1))
+    seen = sum(min(MAX_CANDIDATES, left) for left in range(1, num_ops + 1))
     assert seen > 16 * num_ops
     assert decisions.record.candidate_ptr[:, -1].tolist() == [seen] * 2
     np.testing.assert_allclose(replayed(policy, view, decisions), decisions.log_prob, rtol=1e-5)
@@ -381,7 +381,7 @@ def test_of_many_candidates_that_can_start_at_once_those_of_the_largest_b_levels
         left = sorted(range(150), key=lambda v: (-work[v], v))
         for t, op in enumerate(op_V.tolist()):
             rows = slice(record.candidate_ptr[b, t], record.candidate_ptr[b, t + 1])
-            assert set(record.candidate_op[b, rows].tolist()) == set(left[:MOST_CANDIDATES])
+            assert set(record.candidate_op[b, rows].tolist()) == set(left[:MAX_CANDIDATES])
             left.remove(op)
     np.testing.assert_allclose(
         replayed(make_policy(seed, sharpness=5.0), view, decisions), decisions.log_prob, atol=1e-3
@@ -439,7 +439,7 @@ def test_of_many_candidates_those_that_can_start_earliest_are_seen():
     op_BV = np.arange(181)[None]
     record = make_policy().follow(view, op_BV, np.where(op_BV == 0, 0, 1)).record
     rows = slice(record.candidate_ptr[0, 1], record.candidate_ptr[0, 2])
-    assert set(record.candidate_op[0, rows].tolist()) == set(range(1, MOST_CANDIDATES + 1))
+    assert set(record.candidate_op[0, rows].tolist()) == set(range(1, MAX_CANDIDATES + 1))
 
 
 # --- Experts --------------------------------------------------------------------------------------
@@ -523,4 +523,4 @@ def test_experts_are_left_out_where_the_ablation_says_so():
         for known in (policy.sel_scheduler_weights, policy.plc_scheduler_weights):
             assert not known.requires_grad and not known.any()
     half = make_policy(sel="b_level")
-    assert not half.sel_scheduler_terms.requires_grad and half.plc_scheduler_terms.requires_grad
+    assert not half.sel_scheduler_weights.requires_grad and half.plc_scheduler_weights.requires_grad

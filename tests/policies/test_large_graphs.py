@@ -8,13 +8,14 @@ from test_dual import assert_possible, make_policy, replayed
 
 from doppler.cluster import preset
 from doppler.env import make_episode, make_view, merged
+from doppler.env.episode import NUM_CANDIDATES
+from doppler.env.episode_kernels import place, queued_start, reset
 from doppler.env.problem_view import LARGE
-from doppler.env.process import NUM_CANDIDATES, place, queued_start, reset
 from doppler.graph.synthetic import synthetic
 from doppler.policies import Decisions, DualPolicy
-from doppler.policies.dual_rollout import MOST_IN_LARGE
+from doppler.policies.dual_rollout import MAX_CANDIDATES_IN_LARGE
 from doppler.problem import Problem, build
-from doppler.simulator.links import try_start
+from doppler.simulator.link_kernels import try_start
 
 MOST_STEPS = DualPolicy.most_steps
 
@@ -80,9 +81,9 @@ def test_the_candidates_that_can_start_earliest_are_seen(family, grouped):
     for t, (v, d) in enumerate(steps):
         if t in recorded:
             first, end = record.candidate_ptr[0, recorded[t] : recorded[t] + 2]
-            expected = process.first(MOST_IN_LARGE)
+            expected = process.first(MAX_CANDIDATES_IN_LARGE)
             assert set(record.candidate_op[0, first:end].tolist()) == expected
-            wide += len(process.candidates) > MOST_IN_LARGE
+            wide += len(process.candidates) > MAX_CANDIDATES_IN_LARGE
         process.place(v, d)
     assert wide > 100
 
@@ -94,7 +95,7 @@ def test_a_followed_op_that_would_not_have_been_seen_takes_the_place_of_the_last
     followed = policy.follow(view, by_number, np.zeros_like(by_number))
     record = followed.record
     assert followed.op.tolist() == by_number.tolist()
-    assert np.diff(record.candidate_ptr[0, : MOST_STEPS + 1]).max() == MOST_IN_LARGE
+    assert np.diff(record.candidate_ptr[0, : MOST_STEPS + 1]).max() == MAX_CANDIDATES_IN_LARGE
     chosen = record.candidate_op[0, record.chosen[0, :MOST_STEPS]]
     assert chosen.tolist() == by_number[0, record.step[0]].tolist()
 

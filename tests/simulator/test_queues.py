@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from doppler.simulator.queues import insert, remove
-from doppler.simulator.state import NONE, TASK, by_key
+from doppler.simulator.queue_kernels import insert, remove
+from doppler.simulator.state import NONE, TASK
+from doppler.simulator.state_kernels import by_key
 from doppler.support.compiled import compiled
 
 

@@ -6,7 +6,7 @@ from problems import cluster_of, graph_of, hosted_problem, random_device, random
 
 from doppler.problem import Placement, build
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
-from doppler.simulator.session import _measure_batch
+from doppler.simulator.session_kernels import measure_batch
 from doppler.support.errors import InputError
 from doppler.system import Measurement, Session, System, measure_placements
 
@@ -110,13 +110,13 @@ def test_arrays_of_any_kind_are_measured_by_the_same_machine_code(problem):
     read_only.setflags(write=False)
     with WorkConserving(noise=0).open(problem) as session:
         expected = session.measure(device_BV).seconds
-        compiled = len(_measure_batch.signatures)
+        compiled = len(measure_batch.signatures)
         for variant in (device_BV.astype(np.int32), np.asfortranarray(device_BV), read_only):
             assert session.measure(variant).seconds.tolist() == expected.tolist()
         session.measure(read_only[:1])
         hashed = problem.hash
         session.trace(Placement(device=read_only[0], priority=read_only[0], problem_hash=hashed))
-    assert len(_measure_batch.signatures) == compiled  # compiling takes seconds
+    assert len(measure_batch.signatures) == compiled  # compiling takes seconds
 
 
 def test_a_placement_of_another_problem_is_refused(problem):

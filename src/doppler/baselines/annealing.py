@@ -5,16 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from doppler.baselines.annealing_walk import (
-    MOST_DRAWN,
-    ORDER_SHARE,
-    Walk,
-    WalkPlan,
-    change,
-    make_neighbours,
-    search,
-    settle,
-)
+from doppler.baselines.annealing_kernels import change, search, settle
+from doppler.baselines.annealing_walk import MAX_DRAWN, ORDER_SHARE, Walk, WalkPlan, make_neighbours
 from doppler.baselines.contract import SearchResult, TooFewError
 from doppler.baselines.levels import b_level_priority
 from doppler.baselines.naive import random_devices
@@ -50,7 +42,7 @@ class Annealing:
     Half of the moves begin on the critical chain of the present execution, where a simulator knows
     it; of an execution that is measured only its seconds are known, and work stands for the chain.
     In a simulator whose devices run one op at a time moves are judged before one is executed
-    (longest_paths.py); the more steps are kept, the more such moves go together.
+    (longest_paths_kernels.py); the more steps are kept, the more such moves go together.
 
     Source: Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 1983; the
     moves are ours, groups in the spirit of Wolff, "Collective Monte Carlo updating for spin
@@ -138,7 +130,7 @@ class Annealing:
             cold=float(self.cold),
             near=make_neighbours(problem),
             order_share=ORDER_SHARE if self.devices and has_choice else 1.0,
-            most_drawn=MOST_DRAWN if is_judged else 1,
+            most_drawn=MAX_DRAWN if is_judged else 1,
         )
 
     def _lends_jitter(self, session: Session) -> bool:

@@ -13,15 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.baselines.bounds_kernels import fill_heads, jackson_makespan
 from doppler.graph.levels import longest_paths, successors, topological_order
 from doppler.problem import Problem
-from doppler.problem.arrays import ProblemArrays, move_seconds, transposed
-from doppler.support.compiled import compiled
-from doppler.support.compiled.heap import ENTRY, heap_pop, heap_push
+from doppler.problem.arrays import ProblemArrays, transposed
+from doppler.support.compiled.heap import ENTRY
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
 # Steps towards the best prices: how many, and by how much the first and the last change them.
 _PRICE_STEPS, _FIRST_STEP, _LAST_STEP = 300, 3.0, 1e-4
 # Sums of the same seconds in another order differ in their last digits.
@@ -72,23 +71,25 @@ def lower_bounds(problem: Problem, *, streams: int = 1) -> dict[str, float]:
     return bounds
 
 
-def _group_bound(p: ProblemArrays, streams: int, head_VD: FloatArray, tail_VD: FloatArray) -> float:
+def _group_bound(
+    arrays: ProblemArrays, streams: int, head_VD: FloatArray, tail_VD: FloatArray
+) -> float:
     """The largest `window_bound` of a group, on the device where it is smallest.
 
     There the streams share its ops, which take nothing of any other device. Groups that may be on
     one device alone, the same, are one.
     """
-    largest, able_VD = 0.0, np.isfinite(p.op_seconds)
+    largest, able_VD = 0.0, np.isfinite(arrays.op_seconds)
     is_given_V = able_VD.sum(axis=1) == 1
-    roots = np.flatnonzero((np.diff(p.member_ptr) > 1) & ~is_given_V)
-    sets = [p.members[p.member_ptr[root] : p.member_ptr[root + 1]] for root in roots]
+    roots = np.flatnonzero((np.diff(arrays.member_ptr) > 1) & ~is_given_V)
+    sets = [arrays.members[arrays.member_ptr[root] : arrays.member_ptr[root + 1]] for root in roots]
     sets += [np.flatnonzero(is_given_V & able_VD[:, d]) for d in range(able_VD.shape[1])]
     for ops in sets:
         if len(ops) == 0:
             continue
         able_D = able_VD[ops[0]]
         windows = [
-            window_bound(head_VD[ops, d], p.op_seconds[ops, d] / streams, tail_VD[ops, d])
+            window_bound(head_VD[ops, d], arrays.op_seconds[ops, d] / streams, tail_VD[ops, d])
             for d in np.flatnonzero(able_D)
         ]
         largest = max(largest, min(windows))
@@ -162,14 +163,16 @@ def pairs(problem: Problem) -> tuple[IntArray, IntArray, ProblemArrays]:
     In these arrays the pairs stand in place of regions, for `move_seconds` alone. Of several
     regions between two ops the largest counts: without contention it arrives last.
     """
-    edges, regions, p = problem.graph.edges, problem.graph.regions, problem.arrays
+    edges, regions, arrays = problem.graph.edges, problem.graph.regions, problem.arrays
     pair_P, of_edge = np.unique(edges.src * problem.num_ops + edges.dst, return_inverse=True)
     size_P = np.zeros(len(pair_P))
-    np.maximum.at(size_P, of_edge, p.size[regions.of_edge])
-    by_kind = np.zeros((len(pair_P) if len(p.kind_seconds) else 0, *p.kind_seconds.shape[1:]))
+    np.maximum.at(size_P, of_edge, arrays.size[regions.of_edge])
+    by_kind = np.zeros(
+        (len(pair_P) if len(arrays.kind_seconds) else 0, *arrays.kind_seconds.shape[1:])
+    )
     if len(by_kind):
-        np.maximum.at(by_kind, of_edge, p.kind_seconds[regions.of_edge])
-    moves = p._replace(size=size_P, kind_seconds=by_kind)
+        np.maximum.at(by_kind, of_edge, arrays.kind_seconds[regions.of_edge])
+    moves = arrays._replace(size=size_P, kind_seconds=by_kind)
     return pair_P // problem.num_ops, pair_P % problem.num_ops, moves
 
 
@@ -184,7 +187,7 @@ class _Scratch(NamedTuple):
 
 
 def _heads(
-    p: ProblemArrays,
+    arrays: ProblemArrays,
     streams: int,
     order_V: IntArray,
     op_P: IntArray,
@@ -192,11 +195,11 @@ def _heads(
 ) -> FloatArray:
     """Heads [V, D] where op_P waits for before_P, pair by pair, and order_V agrees with that.
 
-    p: of the transfers of pairs, see `pairs`.
+    arrays: of the transfers of pairs, see `pairs`.
     """
     ptr, pair_P = successors(len(order_V), op_P, before_P)
     most = int(np.diff(ptr).max())
-    head_VD = np.empty_like(p.op_seconds)
+    head_VD = np.empty_like(arrays.op_seconds)
     scratch = _Scratch(
         remote_s=np.empty(most),
         rank=np.empty(most, np.int64),
@@ -204,62 +207,8 @@ def _heads(
         heap=np.empty(most, ENTRY),
         arrival_s=np.empty(most),
     )
-    _fill_heads(p, float(streams), order_V, ptr, before_P[pair_P], pair_P, scratch, head_VD)
+    fill_heads(arrays, float(streams), order_V, ptr, before_P[pair_P], pair_P, scratch, head_VD)
     return head_VD
-
-
-@compiled
-def _fill_heads(p, streams, order_V, ptr, before_P, pair_P, s, head_VD):
-    num_devices = p.op_seconds.shape[1]
-    for v in order_V:
-        begin, num = ptr[v], ptr[v + 1] - ptr[v]
-        for d in range(num_devices):
-            if p.op_seconds[v, d] == np.inf:
-                head_VD[v, d] = np.inf
-                continue
-            for i in range(num):
-                u = before_P[begin + i]
-                s.remote_s[i] = np.inf
-                for e in range(num_devices):
-                    if e != d and p.group[u] != p.group[v]:
-                        move = move_seconds(p, pair_P[begin + i], e, d)
-                        arrival = head_VD[u, e] + p.op_seconds[u, e] + move
-                        s.remote_s[i] = min(s.remote_s[i], arrival)
-                heap_push(s.heap, 0, i, -s.remote_s[i], i)
-            for k in range(num):
-                i = heap_pop(s.heap, 0, num - k)
-                s.rank[i] = k
-                s.arrival_s[k] = s.remote_s[i]
-            for i in range(num):
-                heap_push(s.heap, 0, i, -head_VD[before_P[begin + i], d], i)
-            for k in range(num):
-                s.by_release[k] = heap_pop(s.heap, 0, num - k)
-            # The more are local, the later they end and the earlier the others have arrived: the
-            # fewest local ones that end no earlier than that, or one less, are best.
-            few, many = 0, num
-            while few < many:
-                middle = (few + many) // 2
-                end = _local_end(p, streams, before_P, begin, num, d, middle, s, head_VD)
-                if end < s.arrival_s[middle]:
-                    few = middle + 1
-                else:
-                    many = middle
-            head_VD[v, d] = _local_end(p, streams, before_P, begin, num, d, few, s, head_VD)
-            if few > 0:
-                head_VD[v, d] = min(head_VD[v, d], s.arrival_s[few - 1])
-
-
-@compiled
-def _local_end(p, streams, before_P, begin, num, d, num_local, s, head_VD):
-    """When the first num_local ops by rank have all run on device d, at the earliest."""
-    end, work = 0.0, 0.0
-    for k in range(num):
-        i = s.by_release[k]
-        if s.rank[i] < num_local:
-            u = before_P[begin + i]
-            work += p.op_seconds[u, d] / streams
-            end = max(end, head_VD[u, d] + max(work, p.op_seconds[u, d]))
-    return end
 
 
 def window_bound(head_V: FloatArray, share_V: FloatArray, tail_V: FloatArray) -> float:
@@ -276,28 +225,4 @@ def window_bound(head_V: FloatArray, share_V: FloatArray, tail_V: FloatArray) ->
     """
     num_ops = len(head_V)
     order_V = np.argsort(head_V, kind="stable")
-    return _jackson(order_V, head_V, share_V.copy(), tail_V, np.empty(num_ops, ENTRY))
-
-
-@compiled
-def _jackson(order_V, head_V, left_V, tail_V, heap):
-    num_ops, next_one, waiting = len(order_V), 0, 0
-    now, end = 0.0, 0.0
-    while next_one < num_ops or waiting > 0:
-        if waiting == 0:
-            now = max(now, head_V[order_V[next_one]])
-        while next_one < num_ops and head_V[order_V[next_one]] <= now:
-            v = order_V[next_one]
-            heap_push(heap, 0, waiting, -tail_V[v], v)
-            waiting, next_one = waiting + 1, next_one + 1
-        v = heap[0].task
-        release = head_V[order_V[next_one]] if next_one < num_ops else np.inf
-        if now + left_V[v] <= release:
-            now += left_V[v]
-            end = max(end, now + tail_V[v])
-            heap_pop(heap, 0, waiting)
-            waiting -= 1
-        else:
-            left_V[v] -= release - now
-            now = release
-    return end
+    return jackson_makespan(order_V, head_V, share_V.copy(), tail_V, np.empty(num_ops, ENTRY))

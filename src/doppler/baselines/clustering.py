@@ -10,21 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.best_of_runs import BestOfRuns, ListDecisions, make_decisions
-from doppler.baselines.groups import join_groups, make_groups, root_of
+from doppler.baselines.clustering_kernels import schedule_clusterings_batch
+from doppler.baselines.groups_kernels import make_groups
 from doppler.baselines.levels import b_levels
-from doppler.baselines.list_scheduling import (
-    begin,
-    best_device,
-    choose_home,
-    make_schedule,
-    queue_keys,
-    queue_released,
-    schedule,
-    tie_seconds,
-)
+from doppler.baselines.list_scheduling import make_schedule, queue_keys, tie_seconds
 from doppler.problem import Problem
-from doppler.support.compiled import compiled
-from doppler.support.compiled.heap import heap_pop
 from doppler.support.options import checked
 
 # Loads up to which groups are merged, as shares of total work / devices. Measured: caps above 1
@@ -93,7 +83,7 @@ def schedule_clusterings(
     num = len(cap_B)
     weight_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
     decisions = make_decisions(num, problem)
-    _schedule_batch(
+    schedule_clusterings_batch(
         problem.arrays,
         make_schedule(problem, tie_seconds(level_BV)),
         make_groups(problem),
@@ -113,24 +103,3 @@ class _Homes(NamedTuple):
 
     device: NDArray[np.int64]  # [V] of roots: device, -1 until one is chosen
     booked: NDArray[np.float64]  # [D] seconds of the groups that live there
-
-
-@compiled
-def _schedule_batch(p, s, groups, homes, edge_BE, num_edges_B, cap_B, key_BV, seeds_B, decisions):
-    for b in range(len(seeds_B)):
-        join_groups(p, groups, edge_BE[b, : num_edges_B[b]], cap_B[b])
-        homes.device[:] = -1
-        homes.booked[:] = 0.0
-        size, num_released = 0, begin(p, s, b)
-        for step in range(len(s.ops)):
-            size = queue_released(s, key_BV[b], size, num_released)
-            v = heap_pop(s.candidates, 0, size)
-            size -= 1
-            root = root_of(groups, v)
-            if homes.device[root] < 0:
-                load_D, draw = groups.load[root], -1 - step * len(s.devices)
-                home = choose_home(p, s, v, load_D, homes.booked, seeds_B[b], draw, -1)
-                homes.device[root] = home
-                homes.booked[home] += load_D[home]
-            d = best_device(p, s, v, homes.device[root], False, seeds_B[b], step)
-            num_released = schedule(p, s, v, d, False, b, step, decisions)

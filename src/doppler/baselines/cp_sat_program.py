@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.bounds import heads_and_tails, lower_bound, pairs
-from doppler.problem.arrays import ProblemArrays, link_seconds, move_seconds, same_when_swapped
+from doppler.problem.arrays import ProblemArrays, link_seconds, same_when_swapped
+from doppler.problem.transfer_kernels import move_seconds
 from doppler.trace import Trace
 
 IntArray = NDArray[np.int64]

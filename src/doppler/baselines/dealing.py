@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.baselines.best_of_runs import BestOfRuns
+from doppler.baselines.dealing_kernels import deal_ops
+from doppler.baselines.free_memory_kernels import inputs_of
 from doppler.baselines.hosts import num_ways, using_hosts
-from doppler.baselines.room import inputs_of
 from doppler.problem import Problem, topological_priority
-from doppler.problem.arrays import move_seconds
-from doppler.support.compiled import compiled
 from doppler.support.options import checked
 
 _TIE = 1e-9  # of the mean transfer's seconds
-_ROOM = 0.9  # of memory, for inputs; the rest is for what ops make
 
 
 class _Dealt(NamedTuple):
@@ -74,90 +72,19 @@ def _dealt(problem: Problem, way: int) -> NDArray[np.int64]:
     """Devices [V]."""
     _, node_V = np.unique(problem.graph.ops.node, return_inverse=True)
     size_N, num_devices = np.bincount(node_V), problem.num_devices
-    p = using_hosts(problem, way).arrays
-    input_ptr, inputs = inputs_of(p)
+    arrays = using_hosts(problem, way).arrays
+    input_ptr, inputs = inputs_of(arrays)
     dealt = _Dealt(
         device=np.full(problem.num_ops, -1),
         num=np.zeros((len(size_N), num_devices), np.int64),
         booked=np.zeros(num_devices),
-        has_region=np.zeros((len(p.region_src), num_devices), bool),
-        has_input=np.zeros((len(p.input_bytes), num_devices), bool),
+        has_region=np.zeros((len(arrays.region_src), num_devices), bool),
+        has_input=np.zeros((len(arrays.input_bytes), num_devices), bool),
         input_ptr=input_ptr,
         inputs=inputs,
         bytes=np.zeros(num_devices),
     )
     order_V = np.argsort(topological_priority(problem))
     tie_s = _TIE * problem.mean_transfer_seconds.mean()
-    _deal(p, dealt, order_V, node_V, size_N, problem.graph.ops.block.copy(), tie_s)
+    deal_ops(arrays, dealt, order_V, node_V, size_N, problem.graph.ops.block.copy(), tie_s)
     return dealt.device
-
-
-@compiled
-def _deal(p, s, order_V, node_V, size_N, block_V, tie_s):
-    seen, total = 0.0, max(1.0, p.input_bytes.sum())
-    for v in order_V:
-        for i in range(s.input_ptr[v], s.input_ptr[v + 1]):
-            if not s.has_input[s.inputs[i]].any():
-                seen += p.input_bytes[s.inputs[i]]
-        d = s.device[p.group[v]]
-        if d < 0:
-            node = node_V[v]
-            d = _nearest(p, s, v, s.num[node], size_N[node], block_V[v], seen / total, tie_s)
-        s.device[p.group[v]] = d
-        s.device[v] = d
-        s.num[node_V[v], d] += 1
-        s.booked[d] += p.op_seconds[v, d]
-        s.bytes[d] += _lacking(p, s, v, d)
-        for i in range(s.input_ptr[v], s.input_ptr[v + 1]):
-            s.has_input[s.inputs[i], d] = True
-        for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
-            s.has_region[r, d] = True
-        for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
-            s.has_region[p.reads[i], d] = True
-
-
-@compiled
-def _nearest(p, s, v, num_D, size, block, part, tie_s):
-    """The device that overflows least, has its share of blocks last, is nearest, is its number's.
-
-    part: of all inputs that have been seen; a device is to have no more of what it has room for.
-    """
-    able, fewest = 0, size
-    for d in range(len(num_D)):
-        if p.op_seconds[v, d] < np.inf:
-            able += 1
-            fewest = min(fewest, num_D[d])
-    most = max(fewest + 1, (size + able - 1) // able)
-    wanted = block * able // size if size >= able else -1
-    best, least, filled, time, load, rank = -1, np.inf, True, np.inf, np.inf, -1
-    for d in range(len(num_D)):
-        if p.op_seconds[v, d] == np.inf:
-            continue
-        rank += 1
-        over, brought = 0.0, _lacking(p, s, v, d)
-        if brought > 0.0:
-            over = max(0.0, s.bytes[d] + brought - part * _ROOM * p.memory_bytes[d])
-        full, busy = num_D[d] >= most, 0.0 if rank == wanted else 1.0
-        if over > least or (over == least and full and not filled):
-            continue
-        if wanted < 0:
-            busy = s.booked[d]
-        come = 0.0
-        for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
-            r = p.reads[i]
-            if not s.has_region[r, d]:
-                come += move_seconds(p, r, s.device[p.region_src[r]], d)
-        better = over < least or (filled and not full) or come < time - tie_s
-        if better or (come <= time + tie_s and busy < load):
-            best, least, filled, time, load = d, over, full, come, busy
-    return best
-
-
-@compiled
-def _lacking(p, s, v, d):
-    """Bytes of the inputs that op v would bring to device d."""
-    total = 0.0
-    for i in range(s.input_ptr[v], s.input_ptr[v + 1]):
-        if not s.has_input[s.inputs[i], d]:
-            total += p.input_bytes[s.inputs[i]]
-    return total

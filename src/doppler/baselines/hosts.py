@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.baselines.room import inputs_of
+from doppler.baselines.free_memory_kernels import inputs_of
+from doppler.baselines.hosts_kernels import fill_stages_by_inputs
 from doppler.problem import Problem, ProblemArrays, topological_priority
-from doppler.support.compiled import compiled
 
 # Times as many readers as inputs have in the median of all bytes: up to that an input has a host.
 _FEW = 4
@@ -30,15 +30,26 @@ def confined(problem: Problem, num_stages: int) -> Problem:
 
     What may not run on its host may run where it could before, and groups stay together.
     """
-    rank_V, p = topological_priority(problem), problem.arrays
+    rank_V, arrays = topological_priority(problem), problem.arrays
     order_V = np.argsort(rank_V)
-    stage_V = _by_work(problem, order_V, num_stages)[p.group]
-    if num_stages > 1 and len(p.input_bytes) > 0:
+    stage_V = _by_work(problem, order_V, num_stages)[arrays.group]
+    if num_stages > 1 and len(arrays.input_bytes) > 0:
         kept_V = np.zeros_like(stage_V)
-        stage_I = np.full(len(p.input_bytes), -1)
-        _by_inputs(p, order_V, rank_V, *inputs_of(p), _own_bytes(p), num_stages, stage_I, kept_V)
-        kept_V = kept_V[p.group]
-        spared = _bytes_of(p, stage_V, num_stages) / (_bytes_of(p, kept_V, num_stages) or 1.0)
+        stage_I = np.full(len(arrays.input_bytes), -1)
+        fill_stages_by_inputs(
+            arrays,
+            order_V,
+            rank_V,
+            *inputs_of(arrays),
+            _own_bytes(arrays),
+            num_stages,
+            stage_I,
+            kept_V,
+        )
+        kept_V = kept_V[arrays.group]
+        spared = _bytes_of(arrays, stage_V, num_stages) / (
+            _bytes_of(arrays, kept_V, num_stages) or 1.0
+        )
         work_S = np.bincount(kept_V, problem.mean_op_seconds)
         if spared >= _WORTH and work_S.max() <= _UNEVEN * work_S.sum() / num_stages:
             stage_V = kept_V
@@ -72,50 +83,20 @@ def _by_work(problem: Problem, order_V: NDArray[np.int64], num_stages: int) -> N
     return np.minimum(stage_V, num_stages - 1)
 
 
-def _own_bytes(p: ProblemArrays) -> NDArray[np.float64]:
+def _own_bytes(arrays: ProblemArrays) -> NDArray[np.float64]:
     """Bytes [I] of inputs; 0 of those that far more ops read than most bytes have readers.
 
     What all layers read, such as tables of angles, belongs to no host.
     """
-    num_readers_I = np.diff(p.input_ptr)
+    num_readers_I = np.diff(arrays.input_ptr)
     by_readers = np.argsort(num_readers_I, kind="stable")
-    bytes_so_far = p.input_bytes[by_readers].cumsum()
+    bytes_so_far = arrays.input_bytes[by_readers].cumsum()
     median = by_readers[np.searchsorted(bytes_so_far, bytes_so_far[-1] / 2)]
-    return np.where(num_readers_I <= _FEW * num_readers_I[median], p.input_bytes, 0.0)
+    return np.where(num_readers_I <= _FEW * num_readers_I[median], arrays.input_bytes, 0.0)
 
 
-@compiled
-def _by_inputs(p, order_V, rank_V, ptr, inputs, bytes_I, num_stages, stage_I, stage_V):
-    """Fill the stage [V] of each op, as large a part of the inputs each.
-
-    What reads none that is new goes where the largest is, what reads none at all where the last of
-    its producers is.
-    """
-    seen, total = 0.0, bytes_I.sum()
-    for v in order_V:
-        stage, largest, new = -1, 0.0, 0.0
-        for i in range(ptr[v], ptr[v + 1]):
-            size = bytes_I[inputs[i]]
-            if stage_I[inputs[i]] < 0:
-                new += size
-            elif size > largest:
-                stage, largest = stage_I[inputs[i]], size
-        if stage < 0 and new > 0.0:
-            stage = min(int(num_stages * (seen + new / 2) / total), num_stages - 1)
-        if stage < 0:
-            last = -1
-            for i in range(p.read_ptr[v], p.read_ptr[v + 1]):
-                last = max(last, rank_V[p.region_src[p.reads[i]]])
-            stage = stage_V[order_V[last]] if last >= 0 else 0
-        for i in range(ptr[v], ptr[v + 1]):
-            if stage_I[inputs[i]] < 0:
-                stage_I[inputs[i]] = stage
-        seen += new
-        stage_V[v] = stage
-
-
-def _bytes_of(p: ProblemArrays, stage_V: NDArray[np.int64], num_stages: int) -> float:
+def _bytes_of(arrays: ProblemArrays, stage_V: NDArray[np.int64], num_stages: int) -> float:
     """Bytes of the inputs on all hosts together."""
-    input_I = np.repeat(np.arange(len(p.input_bytes)), np.diff(p.input_ptr))
-    there = np.unique(input_I * num_stages + stage_V[p.input_consumers])
-    return float(p.input_bytes[there // num_stages].sum())
+    input_I = np.repeat(np.arange(len(arrays.input_bytes)), np.diff(arrays.input_ptr))
+    there = np.unique(input_I * num_stages + stage_V[arrays.input_consumers])
+    return float(arrays.input_bytes[there // num_stages].sum())

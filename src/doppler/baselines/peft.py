@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from doppler.baselines.best_of_runs import MOST_OPS, ListDecisions, ListScheduler, in_order_of_start
 from doppler.baselines.list_scheduling import schedule_ops
+from doppler.baselines.peft_kernels import fill_optimistic_costs
 from doppler.graph.levels import topological_order
 from doppler.problem import Problem
-from doppler.problem.arrays import move_seconds
-from doppler.support.compiled import compiled
 from doppler.support.options import checked
 
 
@@ -52,22 +51,5 @@ def optimistic_costs(problem: Problem) -> NDArray[np.float64]:
     edges = problem.graph.edges
     cost_VD = np.zeros((problem.num_ops, problem.num_devices))
     order_V = topological_order(problem.num_ops, edges.src, edges.dst)
-    _fill_costs(problem.arrays, np.array(order_V, np.int64)[::-1].copy(), cost_VD)
+    fill_optimistic_costs(problem.arrays, np.array(order_V, np.int64)[::-1].copy(), cost_VD)
     return cost_VD
-
-
-@compiled
-def _fill_costs(p, order_V, cost_VD):
-    num_devices = cost_VD.shape[1]
-    for v in order_V:
-        for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
-            for i in range(p.consumer_ptr[r], p.consumer_ptr[r + 1]):
-                w = p.consumers[i]
-                for d in range(num_devices):
-                    least = np.inf
-                    for to in range(num_devices):
-                        seconds = cost_VD[w, to] + p.op_seconds[w, to]
-                        if to != d:
-                            seconds += move_seconds(p, r, d, to)
-                        least = min(least, seconds)
-                    cost_VD[v, d] = max(cost_VD[v, d], least)

@@ -1,5 +1,6 @@
 """The placement process: what is seen of a problem, candidates, transitions, features."""
 
+from doppler.env.episode import Episode, make_episode
 from doppler.env.features import (
     DEVICE_FEATURES,
     DEVICE_GROUP_FEATURES,
@@ -21,7 +22,6 @@ from doppler.env.merging import (
     without_waiting,
 )
 from doppler.env.problem_view import OP_FEATURES, ProblemView, make_view
-from doppler.env.process import Episode, make_episode
 
 __all__ = [
     "DEVICE_FEATURES",

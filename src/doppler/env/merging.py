@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.baselines.groups import join_groups, label_groups, make_groups
+from doppler.baselines.groups_kernels import join_groups, label_groups, make_groups
 from doppler.env.problem_view import ProblemView, group_rest
 from doppler.problem.restrictions import listed
 from doppler.simulator.state import memory_can_lack
@@ -134,7 +134,7 @@ def with_room(view: ProblemView, share: float) -> ProblemView:
 
     They know what is there when an op starts, not what transfers bring before.
     """
-    return replace(view, arrays=view.arrays._replace(room=share))
+    return replace(view, arrays=view.arrays._replace(memory_share=share))
 
 
 def under_limit(view: ProblemView, limit_s: float) -> ProblemView:

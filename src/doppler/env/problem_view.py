@@ -80,7 +80,9 @@ class ViewArrays(NamedTuple):
     least_s: FloatArray  # [V] of each op, on the device that runs it fastest
     least_work_s: float  # of all together
     least_after_s: FloatArray  # [V] of the longest path behind each op, nothing moved
-    room: float  # share of each device's memory that episodes fill; inf: they do not look at it
+    memory_share: (
+        float  # share of each device's memory that episodes fill; inf: they do not look at it
+    )
     limit_s: float  # greedy episodes that are sure to take as long are not looked at to their end
 
 
@@ -222,7 +224,7 @@ def _arrays(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> ViewAr
         least_s=least_V,
         least_work_s=float(least_V.sum()),
         least_after_s=least_path_V - least_V,
-        room=np.inf,
+        memory_share=np.inf,
         limit_s=np.inf,
     )
 

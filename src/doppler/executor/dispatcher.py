@@ -1,7 +1,7 @@
 """Which task starts next: the scheduling of a run, whatever executes the tasks.
 
 A backend reports what has finished and is told what to start; it says what time it is. The rules
-are those of simulator/work_conserving.py, and a test holds the schedules equal.
+are those of simulator/work_conserving_kernels.py, and a test holds the schedules equal.
 """
 
 from heapq import heappop, heappush

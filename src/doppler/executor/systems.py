@@ -74,7 +74,7 @@ class _Executor:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Threads(_Executor):
-    """The work-conserving system of simulator/work_conserving.py, on cores of this machine.
+    """The work-conserving system of simulator/work_conserving_kernels.py, on cores of this machine.
 
     A device is a memory of its own and at most one op at a time, which runs on one core, as does a
     copy of what it made for another device. Devices may be more than cores: then they share them.
@@ -101,7 +101,7 @@ class Threads(_Executor):
 @checked
 @dataclass(frozen=True, kw_only=True)
 class SynchronousThreads(_Executor):
-    """The bulk-synchronous system of simulator/bulk_synchronous.py, on the same devices.
+    """The bulk-synchronous system of simulator/bulk_synchronous_kernels.py, on the same devices.
 
     Levels, an exchange and a barrier before each; priorities are not used.
     """

@@ -128,7 +128,7 @@ class Unroller:
         return tasks
 
     def synchronous(self, device_V: Sequence[int]) -> Tasks:
-        """The tasks of the bulk-synchronous system, see simulator/bulk_synchronous.py.
+        """The tasks of the bulk-synchronous system, see simulator/bulk_synchronous_kernels.py.
 
         Level by level: D - 1 rounds of pairwise exchange, then the ops; after each a barrier.
         """

@@ -8,7 +8,7 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.support.compiled import compiled
+from doppler.graph.levels_kernels import fill_longest_paths, fill_topological_order
 
 IntArray = NDArray[np.int64]
 
@@ -19,30 +19,13 @@ def successors(num_ops: int, src_E: IntArray, dst_E: IntArray) -> tuple[IntArray
     return np.searchsorted(src_E[edge_E], np.arange(num_ops + 1)), edge_E
 
 
-@compiled
-def _kahn(ptr, dst_E, indegree_V, order_V):
-    """Fill order_V; returns how many ops have no cycle before them."""
-    tail = 0
-    for v in range(len(ptr) - 1):
-        if indegree_V[v] == 0:
-            order_V[tail] = v
-            tail += 1
-    head = 0
-    while head < tail:
-        for i in range(ptr[order_V[head]], ptr[order_V[head] + 1]):
-            indegree_V[dst_E[i]] -= 1
-            if indegree_V[dst_E[i]] == 0:
-                order_V[tail] = dst_E[i]
-                tail += 1
-        head += 1
-    return tail
-
-
 def topological_order(num_ops: int, src_E: IntArray, dst_E: IntArray) -> IntArray:
     """Ops [V], producers first, in breadth-first order with ties by id; the graph has no cycle."""
     ptr, edge_E = successors(num_ops, src_E, dst_E)
     order_V = np.empty(num_ops, dtype=np.int64)
-    visited = _kahn(ptr, dst_E[edge_E], np.bincount(dst_E, minlength=num_ops), order_V)
+    visited = fill_topological_order(
+        ptr, dst_E[edge_E], np.bincount(dst_E, minlength=num_ops), order_V
+    )
     assert visited == num_ops, "the graph has a cycle"
     return order_V
 
@@ -75,7 +58,7 @@ def find_cycle(num_ops: int, src_E: IntArray, dst_E: IntArray) -> list[int]:
     ptr, edge_E = successors(num_ops, src_E, dst_E)
     indegree_V = np.bincount(dst_E, minlength=num_ops)
     order_V = np.empty(num_ops, dtype=np.int64)
-    if _kahn(ptr, dst_E[edge_E], indegree_V, order_V) == num_ops:
+    if fill_topological_order(ptr, dst_E[edge_E], indegree_V, order_V) == num_ops:
         return []
     # Every op left over has a producer that is left over: walking back must close a cycle.
     left_V = indegree_V > 0
@@ -87,19 +70,6 @@ def find_cycle(num_ops: int, src_E: IntArray, dst_E: IntArray) -> list[int]:
         position[op] = len(position)
         op = producer[op]
     return list(position)[position[op] :][::-1]
-
-
-@compiled
-def _longest(ptr, dst_E, order_V, weight_V, weight_E, next_V, length_V):
-    for k in range(len(order_V) - 1, -1, -1):
-        v = order_V[k]
-        best = 0.0
-        for i in range(ptr[v], ptr[v + 1]):
-            through = weight_E[i] + length_V[dst_E[i]]
-            if next_V[v] < 0 or through > best:
-                best = through
-                next_V[v] = dst_E[i]
-        length_V[v] = weight_V[v] + best
 
 
 def longest_paths(
@@ -119,7 +89,9 @@ def longest_paths(
     length_V = np.zeros(num_ops)
     next_V = np.full(num_ops, -1, np.int64)
     order_V = topological_order(num_ops, src_E, dst_E)
-    _longest(ptr, dst_E[edge_E], order_V, np.array(weight_V), weight_E[edge_E], next_V, length_V)
+    fill_longest_paths(
+        ptr, dst_E[edge_E], order_V, np.array(weight_V), weight_E[edge_E], next_V, length_V
+    )
     return length_V, next_V
 
 

@@ -24,7 +24,7 @@ from doppler.env import (
     make_episode,
 )
 from doppler.env.scheduler_terms import PLC_INITIAL_WEIGHTS, SEL_INITIAL_WEIGHTS
-from doppler.policies.choosing import SAMPLE
+from doppler.policies.choice_kernels import SAMPLE
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import (
     PUBLISHED_DEVICE_FEATURES,
@@ -32,17 +32,17 @@ from doppler.policies.dual_ablations import (
     blind,
     make_even,
 )
-from doppler.policies.dual_heads import HeadWeights, make_head_buffers
+from doppler.policies.dual_heads_kernels import HeadWeights, make_head_buffers
 from doppler.policies.dual_replay import SelRows, over_steps, plc_choices, sel_choices
 from doppler.policies.dual_rollout import (
-    MOST_CANDIDATES,
+    MAX_CANDIDATES,
     NO_ROOM,
     NO_SUCH_CHOICE,
     Record,
     make_record,
-    play_batch,
     record_of,
 )
+from doppler.policies.dual_rollout_kernels import play_batch
 from doppler.support.compute.threads import num_threads
 from doppler.support.errors import InputError
 from doppler.support.options import Positive, Width, checked
@@ -77,7 +77,7 @@ class DualPolicy(nn.Module):
     """DOPPLER's two policies, without its graph network.
 
     SEL(v) = MLP[x_v, features of v among the candidates] + the list scheduler's terms of v; softmax
-    over candidates, where they are many over the MOST_CANDIDATES that can start earliest.
+    over candidates, where they are many over the MAX_CANDIDATES that can start earliest.
     PLC(v, d) = MLP[x_v, features of d for v] + the list scheduler's terms of d for v; softmax over
     devices. The terms (env/scheduler_terms.py) have learned weights: a policy with new weights is
     about that scheduler, and training adds to it. Rollouts run compiled on all cores, `log_prob`
@@ -225,7 +225,7 @@ class DualPolicy(nn.Module):
         problem, num = view.problem, len(seeds_B)
         # Decisions to follow, and ties of a SEL that is not learned, may need more. Room that no
         # candidate takes takes no memory either.
-        room, num_steps = MOST_CANDIDATES, min(problem.num_ops, self.most_steps)
+        room, num_steps = MAX_CANDIDATES, min(problem.num_ops, self.most_steps)
         if explore == 0.0 and forced is None:
             num_steps = 0  # hardly anyone asks for gradients of greedy episodes
         assert num_steps == 0 or view.arrays.limit_s == np.inf, "such episodes are not recorded"

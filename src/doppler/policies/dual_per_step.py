@@ -16,9 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from doppler.env import ProblemView, make_episode
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual import DualPolicy, StaticParts
-from doppler.policies.dual_heads import make_head_buffers
+from doppler.policies.dual_heads_kernels import make_head_buffers
 from doppler.policies.dual_replay import SelRows, plc_choices, sel_choices
-from doppler.policies.dual_rollout import Record, begin, step
+from doppler.policies.dual_rollout import Record
+from doppler.policies.dual_rollout_kernels import begin, step
 from doppler.policies.encoder import GraphEncoder, Paths
 from doppler.support.options import DepthOrNone, Positive, Width, checked
 

@@ -13,19 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from doppler.env import OP_FEATURES, ProblemView, make_episode
-from doppler.policies.choosing import SAMPLE
+from doppler.policies.choice_kernels import SAMPLE
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual_ablations import PUBLISHED_DEVICE_FEATURES, PUBLISHED_OP_FEATURES
 from doppler.policies.dual_replay import among_candidates, among_devices
 from doppler.policies.encoder import LEAKINESS, Paths
 from doppler.policies.paper_replay import candidates_of, placed_before
-from doppler.policies.paper_rollout import (
-    PaperRecord,
-    PaperWeights,
-    make_record,
-    make_workspace,
-    play_paper,
-)
+from doppler.policies.paper_rollout import PaperRecord, PaperWeights, make_record, make_workspace
+from doppler.policies.paper_rollout_kernels import play_paper
 from doppler.support.errors import InputError
 from doppler.support.options import Depth, Width, checked
 

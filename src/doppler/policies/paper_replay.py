@@ -1,4 +1,4 @@
-"""Replay of the paper's policies with gradients: who could be chosen, and what is on devices.
+"""Replay of the paper's policies with gradients: the candidates, and the ops on each device.
 
 Shape suffixes: B episodes, V ops and steps, D devices, T steps of all episodes in a row, N
 candidates of all these steps, P hidden of a head.
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from doppler.env import ProblemView
+from doppler.policies.paper_replay_kernels import sum_placed_before, sum_placed_before_backward
 from doppler.policies.paper_rollout import PaperRecord
-from doppler.support.compiled import compiled
 
 
 def candidates_of(
@@ -63,7 +63,7 @@ class _PlacedBefore(torch.autograd.Function):
         out_TDP = np.empty((record.op.size, num_devices, width), np.float32)
         on_DP = np.empty((num_devices, width), np.float32)
         arrays = own_VP.detach().numpy(), added_VP.detach().numpy()
-        _sum_before(*arrays, *ctx.decisions, on_DP, out_TDP)
+        sum_placed_before(*arrays, *ctx.decisions, on_DP, out_TDP)
         ctx.num_devices = num_devices
         return torch.from_numpy(out_TDP).flatten(0, 1)
 
@@ -73,35 +73,5 @@ class _PlacedBefore(torch.autograd.Function):
         gradient_TDP = gradients[0].unflatten(0, (-1, ctx.num_devices)).contiguous().numpy()
         own_VP, added_VP = np.zeros((2, num_ops, gradient_TDP.shape[2]), np.float32)
         later_DP = np.empty(gradient_TDP.shape[1:], np.float32)
-        _sum_back(gradient_TDP, *ctx.decisions, later_DP, own_VP, added_VP)
+        sum_placed_before_backward(gradient_TDP, *ctx.decisions, later_DP, own_VP, added_VP)
         return torch.from_numpy(own_VP), torch.from_numpy(added_VP), None
-
-
-@compiled
-def _sum_before(own_VP, added_VP, op_BV, device_BV, on_DP, out_TDP):
-    num_ops, (num_devices, width), row = op_BV.shape[1], on_DP.shape, 0
-    for b in range(len(op_BV)):
-        on_DP[:, :] = np.float32(0.0)
-        for t in range(num_ops):
-            v, taken = op_BV[b, t], device_BV[b, t]
-            for d in range(num_devices):
-                for j in range(width):
-                    out_TDP[row, d, j] = own_VP[v, j] + on_DP[d, j]
-            row += 1
-            for j in range(width):
-                on_DP[taken, j] += added_VP[v, j]
-
-
-@compiled
-def _sum_back(gradient_TDP, op_BV, device_BV, later_DP, own_VP, added_VP):
-    num_ops, (num_devices, width) = op_BV.shape[1], later_DP.shape
-    for b in range(len(op_BV)):
-        later_DP[:, :] = np.float32(0.0)
-        for t in range(num_ops - 1, -1, -1):
-            v, taken, row = op_BV[b, t], device_BV[b, t], b * num_ops + t
-            for j in range(width):
-                added_VP[v, j] += later_DP[taken, j]
-            for d in range(num_devices):
-                for j in range(width):
-                    own_VP[v, j] += gradient_TDP[row, d, j]
-                    later_DP[d, j] += gradient_TDP[row, d, j]

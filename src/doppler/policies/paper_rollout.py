@@ -1,4 +1,4 @@
-"""Compiled episodes of the paper's policy, and the record of what PLC saw.
+"""The weights and the record of episodes of the paper's policy.
 
 SEL sees nothing that depends on the placement: a logit for each op is all that there is of it.
 Shape suffixes: B episodes, V ops and steps, D devices, F features, H hidden, P hidden of a head.
@@ -9,13 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.env.features import possible_devices, published_features
-from doppler.env.process import NUM_CANDIDATES, place, reset
-from doppler.policies.choosing import choose, log_prob_of
-from doppler.support.compiled import compiled
-
 Float32 = NDArray[np.float32]
-LEAKINESS = np.float32(0.1)
 NUM_FEATURES = 5
 
 
@@ -73,83 +67,3 @@ def make_workspace(num_ops: int, num_devices: int, width: int) -> Workspace:
         hidden=np.zeros(width, np.float32),
         placed=np.zeros((num_devices, width), np.float32),
     )
-
-
-@compiled
-def _plc_logit(weights, v, d, x, workspace):
-    hidden, (num_embedded, width) = workspace.hidden, weights.device_out.shape
-    for j in range(width):
-        hidden[j] = weights.plc_op[v, j] + workspace.placed[d, j]
-    for i in range(num_embedded):
-        h = weights.device_bias[i]
-        for f in range(NUM_FEATURES):
-            h += x[f] * weights.device_in[f, i]
-        h = max(h, LEAKINESS * h)
-        for j in range(width):
-            hidden[j] += h * weights.device_out[i, j]
-    logit = np.float32(0.0)
-    for j in range(width):
-        logit += max(hidden[j], LEAKINESS * hidden[j]) * weights.plc_out[j]
-    return logit
-
-
-@compiled
-def _select(weights, e, workspace, explore, seed, forced, b, t, record):
-    """The place of the op of step t among the candidates; -1 if the forced one is none."""
-    count, index = e.status[NUM_CANDIDATES], -1
-    for i in range(count):
-        workspace.logits[i] = weights.sel_logit[e.candidates[i]]
-        if forced and e.candidates[i] == record.op[b, t]:
-            index = i
-    if not forced:
-        index = choose(workspace.logits, workspace.allowed, count, explore, seed, 2 * t)
-    if index >= 0:
-        record.log_prob[b] += log_prob_of(workspace.logits, workspace.allowed, count, index)
-    return index
-
-
-@compiled
-def _assign(p, w, weights, e, workspace, explore, seed, forced, v, b, t, record):
-    """The device of op v; -1 if it may not go to the forced one."""
-    num_devices, mask = len(e.devices), record.device_mask[b, t]
-    possible_devices(p, w, e, v, mask)
-    for d in range(num_devices):
-        x = record.device_x[b, t, d]
-        published_features(w, e, v, d, x)
-        workspace.logits[d] = _plc_logit(weights, v, d, x, workspace)
-    d = record.device[b, t]
-    if not forced:
-        d = choose(workspace.logits, mask, num_devices, explore, seed, 2 * t + 1)
-    elif d < 0 or d >= num_devices or mask[d] == 0:
-        return -1
-    record.log_prob[b] += log_prob_of(workspace.logits, mask, num_devices, d)
-    return d
-
-
-@compiled
-def play_paper(p, w, weights, e, workspace, explore, seeds_B, forced, record):
-    """Play and record episodes.
-
-    explore: choosing.SAMPLE, or the probability of a uniform choice. forced: record.op and
-    record.device hold the decisions to take; those that cannot be taken end their episode.
-    """
-    for b in range(len(seeds_B)):
-        reset(p, e)
-        workspace.placed[:, :] = np.float32(0.0)
-        record.log_prob[b] = 0.0
-        for t in range(len(e.ops)):
-            index = _select(weights, e, workspace, explore, seeds_B[b], forced, b, t, record)
-            d = -1
-            if index >= 0:
-                v = e.candidates[index]
-                d = _assign(
-                    p, w, weights, e, workspace, explore, seeds_B[b], forced, v, b, t, record
-                )
-            if d < 0:
-                record.is_possible[b] = False
-                break
-            record.op[b, t] = v
-            record.device[b, t] = d
-            for j in range(workspace.placed.shape[1]):
-                workspace.placed[d, j] += weights.plc_placed[v, j]
-            place(p, w, e, index, d)

@@ -1,4 +1,4 @@
-"""A problem as plain arrays, the form that compiled code takes, and what a transfer takes in it.
+"""A problem as plain arrays, the form that compiled code takes.
 
 Shape suffixes: V ops, E edges, R regions, I inputs, D devices, K kinds of devices, H hosts.
 """
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from doppler.graph import DataflowGraph
 from doppler.problem.pricing import Prices
 from doppler.problem.restrictions import OpGroups
-from doppler.support.compiled import compiled
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -84,75 +83,61 @@ def make_arrays(graph: DataflowGraph, prices: Prices, groups: OpGroups) -> Probl
     )
 
 
-@compiled
-def move_seconds(p, r, src, dst):
-    """What region r takes from device src to another, without jitter."""
-    return p.latency_s[src, dst] + sized_seconds(p, r, src, dst)
-
-
-@compiled
-def sized_seconds(p, r, src, dst):
-    """The same without the latency of the link."""
-    if len(p.kind_seconds) > 0:
-        return p.kind_seconds[r, p.kind[src], p.kind[dst]]
-    return p.size[r] * p.seconds_per_size[src, dst]
-
-
-@compiled
-def crosses_hosts(p, src, dst):
-    """Whether what moves between two devices occupies network interfaces."""
-    return len(p.host) > 0 and p.host[src] != p.host[dst]
-
-
-def link_seconds(p: ProblemArrays, regions: slice | None = None) -> FloatArray:
+def link_seconds(arrays: ProblemArrays, regions: slice | None = None) -> FloatArray:
     """Seconds [D, D] of a transfer of mean size; of ``regions`` the seconds [R, D, D] of each."""
     if regions is None:
-        size = float(p.size.mean()) if len(p.size) else 0.0
-        if len(p.kind_seconds):
-            return p.kind_seconds.mean(axis=0)[np.ix_(p.kind, p.kind)]
-        return p.latency_s + size * p.seconds_per_size
-    if len(p.kind_seconds):
-        return p.kind_seconds[regions][:, p.kind][:, :, p.kind]
-    return p.latency_s + p.size[regions, None, None] * p.seconds_per_size
+        size = float(arrays.size.mean()) if len(arrays.size) else 0.0
+        if len(arrays.kind_seconds):
+            return arrays.kind_seconds.mean(axis=0)[np.ix_(arrays.kind, arrays.kind)]
+        return arrays.latency_s + size * arrays.seconds_per_size
+    if len(arrays.kind_seconds):
+        return arrays.kind_seconds[regions][:, arrays.kind][:, :, arrays.kind]
+    return arrays.latency_s + arrays.size[regions, None, None] * arrays.seconds_per_size
 
 
-def transposed(p: ProblemArrays) -> ProblemArrays:
+def transposed(arrays: ProblemArrays) -> ProblemArrays:
     """The same transfers in the other direction."""
-    return p._replace(
-        latency_s=np.ascontiguousarray(p.latency_s.T),
-        seconds_per_size=np.ascontiguousarray(p.seconds_per_size.T),
-        kind_seconds=np.ascontiguousarray(p.kind_seconds.transpose(0, 2, 1)),
+    return arrays._replace(
+        latency_s=np.ascontiguousarray(arrays.latency_s.T),
+        seconds_per_size=np.ascontiguousarray(arrays.seconds_per_size.T),
+        kind_seconds=np.ascontiguousarray(arrays.kind_seconds.transpose(0, 2, 1)),
     )
 
 
-def same_when_swapped(p: ProblemArrays, a: int, b: int) -> bool:
+def same_when_swapped(arrays: ProblemArrays, a: int, b: int) -> bool:
     """Whether two devices can swap their names without changing the problem."""
-    swapped, between = np.arange(len(p.kind)), ~np.eye(len(p.kind), dtype=bool)
+    swapped, between = np.arange(len(arrays.kind)), ~np.eye(len(arrays.kind), dtype=bool)
     swapped[[a, b]] = b, a
     names = np.ix_(swapped, swapped)
     return (
-        np.array_equal(p.op_seconds[:, a], p.op_seconds[:, b])
-        and bool(p.memory_bytes[a] == p.memory_bytes[b])
-        and _hosts_alike(p, a, b)
+        np.array_equal(arrays.op_seconds[:, a], arrays.op_seconds[:, b])
+        and bool(arrays.memory_bytes[a] == arrays.memory_bytes[b])
+        and _hosts_alike(arrays, a, b)
         and all(
             np.array_equal(link[between], link[names][between])
-            for link in (p.latency_s, p.seconds_per_size)
+            for link in (arrays.latency_s, arrays.seconds_per_size)
         )
-        and (len(p.kind_seconds) == 0 or _kinds_alike(p, int(p.kind[a]), int(p.kind[b]), names))
+        and (
+            len(arrays.kind_seconds) == 0
+            or _kinds_alike(arrays, int(arrays.kind[a]), int(arrays.kind[b]), names)
+        )
     )
 
 
-def _hosts_alike(p: ProblemArrays, a: int, b: int) -> bool:
+def _hosts_alike(arrays: ProblemArrays, a: int, b: int) -> bool:
     """One host, or two of a device each."""
-    if len(p.host) == 0 or p.host[a] == p.host[b]:
+    if len(arrays.host) == 0 or arrays.host[a] == arrays.host[b]:
         return True
-    num_H = np.bincount(p.host)
-    return bool(num_H[p.host[a]] == num_H[p.host[b]] == 1 and len(set(p.nics[p.host[[a, b]]])) == 1)
+    num_H = np.bincount(arrays.host)
+    return bool(
+        num_H[arrays.host[a]] == num_H[arrays.host[b]] == 1
+        and len(set(arrays.nics[arrays.host[[a, b]]])) == 1
+    )
 
 
-def _kinds_alike(p: ProblemArrays, a: int, b: int, names: tuple) -> bool:
-    between = ~np.eye(len(p.kind), dtype=bool)
+def _kinds_alike(arrays: ProblemArrays, a: int, b: int, names: tuple) -> bool:
+    between = ~np.eye(len(arrays.kind), dtype=bool)
     return a == b or all(
         np.array_equal(seconds[between], seconds[names][between])
-        for seconds in p.kind_seconds[:, p.kind][:, :, p.kind]
+        for seconds in arrays.kind_seconds[:, arrays.kind][:, :, arrays.kind]
     )

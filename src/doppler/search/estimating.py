@@ -22,7 +22,7 @@ from doppler.problem import Placement, Problem
 from doppler.search.evaluator import Evaluator, ScoredPlacement
 from doppler.search.exchanging import exchanges
 from doppler.simulator import SimulatorSession, WorkConserving, open_estimates
-from doppler.simulator.estimates import estimate
+from doppler.simulator.estimates_kernels import estimate
 from doppler.simulator.state import memory_can_lack
 from doppler.support.errors import InputError
 from doppler.support.options import Count, Natural, Positive, Share, checked

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.problem import Placement, Problem, ProblemArrays, topological_priority
-from doppler.simulator import bulk_synchronous, published, work_conserving
+from doppler.simulator import bulk_synchronous_kernels, published_kernels, work_conserving_kernels
 from doppler.simulator.resuming import Known, make_known
+from doppler.simulator.session_kernels import measure_batch
 from doppler.simulator.state import (
     CONTENTION_ENGINES,
     CONTENTION_FIFO,
@@ -27,7 +28,6 @@ from doppler.simulator.state import (
     State,
     make_state,
 )
-from doppler.support.compiled import compiled
 from doppler.support.compute.threads import num_threads as threads_of_process
 from doppler.support.errors import InputError
 from doppler.support.options import Rule, checked, within
@@ -95,7 +95,7 @@ class WorkConserving:
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
-            engine=work_conserving.simulate,
+            engine=work_conserving_kernels.simulate,
             execution=ExecutionRules(
                 streams=self.streams, contention=self.contention, queue=self.queue
             ),
@@ -129,8 +129,8 @@ class Published:
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
-            engine=published.simulate,
-            complete=published.complete,
+            engine=published_kernels.simulate,
+            complete=published_kernels.complete,
             counts_memory=False,
             execution=ExecutionRules(streams=self.streams, contention="none", queue=self.queue),
             noise=self.noise,
@@ -163,7 +163,7 @@ class BulkSynchronous:
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
-            engine=bulk_synchronous.simulate,
+            engine=bulk_synchronous_kernels.simulate,
             execution=ExecutionRules(contention="engines", queue="fifo", barriers=True),
             noise=self.noise,
         )
@@ -282,7 +282,7 @@ class SimulatorSession:
 
         def part(i: int, state: State) -> None:
             rows = slice(num * i // threads, num * (i + 1) // threads)
-            _measure_batch(
+            measure_batch(
                 self.engine,
                 self.problem.arrays,
                 self.rules,
@@ -315,7 +315,7 @@ class SimulatorSession:
 
         It is in use where two executions never differ.
         """
-        if self.engine is not work_conserving.simulate:
+        if self.engine is not work_conserving_kernels.simulate:
             return None
         in_use = self.rules.queue in (QUEUE_FIFO, QUEUE_PRIORITY) and not self.is_random
         return make_known(self.problem.arrays, self._states[0], in_use=in_use)
@@ -334,7 +334,7 @@ class SimulatorSession:
         peak_BD = np.zeros((1, self.problem.num_devices))
         arrays, state = self.problem.arrays, self._states[0]
         device_BV, priority_BV = _own(placement.device[None]), _own(placement.priority[None])
-        _measure_batch(
+        measure_batch(
             self.engine,
             arrays,
             self.rules._replace(op_noise=0.0, transfer_noise=0.0),
@@ -377,12 +377,3 @@ class SimulatorSession:
             transfer_outlet=np.where(crosses_T, transfers["stream"].astype(np.int64), -1),
             transfer_inlet=np.where(crosses_T, transfers["inlet"].astype(np.int64), -1),
         )
-
-
-@compiled
-def _measure_batch(engine, p, rules, device_BV, priority_BV, seeds_R, state, seconds_BR, peak_BD):
-    for b in range(len(device_BV)):
-        for r in range(len(seeds_R)):
-            seconds_BR[b, r] = engine(p, rules, device_BV[b], priority_BV[b], seeds_R[r], state)
-            for d in range(len(state.devices)):
-                peak_BD[b, d] = max(peak_BD[b, d], state.devices[d].peak)

@@ -16,9 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from doppler.problem.arrays import ProblemArrays, move_seconds
-from doppler.support.compiled import compiled
-from doppler.support.compiled.draws import jitter
+from doppler.problem.arrays import ProblemArrays
 from doppler.support.compiled.heap import ENTRY
 
 NONE = np.uint32(2**32 - 1)  # stands for no task
@@ -26,7 +24,6 @@ QUEUE_FIFO, QUEUE_PRIORITY, QUEUE_RANDOM, QUEUE_STRICT = 0, 1, 2, 3
 CONTENTION_NONE, CONTENTION_FIFO, CONTENTION_ENGINES, CONTENTION_SENDER = 0, 1, 2, 3
 BEFORE_OPS = 2.0**32  # keys of transfers that a device makes itself are that much smaller
 UNLIMITED = 1 << 30
-
 TASK = np.dtype(
     [
         ("start", np.float64),
@@ -104,7 +101,7 @@ class State(NamedTuple):
 
     tasks: NDArray[np.void]  # TASK [K]
     num_transfers: NDArray[np.int64]  # [1] of this placement, so far
-    uses: NDArray[np.int32]  # [R + T] tasks still to read each copy, see copies.py
+    uses: NDArray[np.int32]  # [R + T] tasks still to read each copy, see copy_kernels.py
     copies: NDArray[np.uint32]  # [E] the copy that each of ``reads`` is of
     read_of_edge: NDArray[np.uint32]  # [E] where the edges of ``consumers`` are in ``reads``
     resources: NDArray[np.void]  # RESOURCE [C]
@@ -151,98 +148,7 @@ def make_state(arrays: ProblemArrays) -> State:
     )
 
 
-def memory_can_lack(p: ProblemArrays) -> bool:
+def memory_can_lack(arrays: ProblemArrays) -> bool:
     """Whether there is a device that could not hold everything at once."""
-    everything = p.region_bytes.sum() + p.sink_bytes.sum() + p.input_bytes.sum()
-    return bool(everything > p.memory_bytes.min())
-
-
-@compiled
-def transfer_draw(p, r, dst):
-    """The number of the transfer of region r to device dst among all that there could be."""
-    num_ops, num_devices = p.op_seconds.shape
-    return num_ops + r * num_devices + dst
-
-
-@compiled
-def transfer_seconds(p, rules, seed, r, src, dst):
-    """What region r takes from device src to another, jitter included."""
-    seconds = move_seconds(p, r, src, dst)
-    if rules.transfer_noise > 0.0:
-        seconds *= jitter(seed, transfer_draw(p, r, dst), rules.transfer_noise)
-    return seconds
-
-
-@compiled
-def by_key(tasks, i, j):
-    """Whether task i goes before task j in a queue by key."""
-    return tasks[i].key < tasks[j].key or (
-        tasks[i].key == tasks[j].key and tasks[i].number < tasks[j].number
-    )
-
-
-@compiled
-def open_ops(p, rules, device_V, priority_V, seed, tasks):
-    """Every op is on its device and waits for all that it reads.
-
-    Until it starts, an op's finish is the seconds that it takes, jitter included: the engines reach
-    ops in any order, and on large graphs one place in memory less for each is a quarter faster.
-    """
-    for v in range(len(device_V)):
-        tasks[v].number = v
-        tasks[v].key = priority_V[v]
-        tasks[v].resource = device_V[v]
-        tasks[v].finish = p.op_seconds[v, device_V[v]]
-        if rules.op_noise > 0.0:
-            tasks[v].finish *= jitter(seed, v, rules.op_noise)
-        tasks[v].pending = p.read_ptr[v + 1] - p.read_ptr[v]
-
-
-@compiled
-def take_stream(devices, d):
-    """The first idle stream of device d, from now on busy."""
-    stream = _first_free(devices[d].busy)
-    devices[d].busy |= 1 << stream
-    return stream
-
-
-@compiled
-def can_cross(p, hosts, src, dst):
-    """Whether the hosts of two devices, different ones, have interfaces free for a transfer."""
-    here, there = p.host[src], p.host[dst]
-    full_here, full_there = (1 << p.nics[here]) - 1, (1 << p.nics[there]) - 1
-    return hosts[here].sending != full_here and hosts[there].receiving != full_there
-
-
-@compiled
-def take_interfaces(p, hosts, src, dst):
-    """The first free ones of the two hosts, outgoing and incoming, from now on busy."""
-    here, there = p.host[src], p.host[dst]
-    out, into = _first_free(hosts[here].sending), _first_free(hosts[there].receiving)
-    hosts[here].sending |= 1 << out
-    hosts[there].receiving |= 1 << into
-    return out, into
-
-
-@compiled
-def free_interfaces(p, hosts, src, dst, out, into):
-    """They are free again."""
-    hosts[p.host[src]].sending &= ~(1 << out)
-    hosts[p.host[dst]].receiving &= ~(1 << into)
-
-
-@compiled
-def _first_free(bits):
-    first = 0
-    while (bits >> first) & 1:
-        first += 1
-    return first
-
-
-@compiled
-def output_bytes(p, v):
-    """Room that the output of op v takes: its regions, or what no op reads."""
-    total = p.sink_bytes[v]
-    for r in range(p.region_ptr[v], p.region_ptr[v + 1]):
-        total += p.region_bytes[r]
-    return total
+    everything = arrays.region_bytes.sum() + arrays.sink_bytes.sum() + arrays.input_bytes.sum()
+    return bool(everything > arrays.memory_bytes.min())

@@ -12,7 +12,7 @@ from test_dispatcher import seconds_of
 from doppler.executor.dispatcher import Dispatcher
 from doppler.extensions.hosts.emulation import OutletDispatcher
 from doppler.extensions.hosts.parts import IN, OUT, cut_by_host, merged
-from doppler.problem.arrays import move_seconds
+from doppler.problem.transfer_kernels import move_seconds
 from doppler.simulator import WorkConserving
 
 NUM_PROBLEMS = 60

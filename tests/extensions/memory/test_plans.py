@@ -11,7 +11,7 @@ import torch
 from benchmarks.memory_exact import INSTANCES, largest_load, our_capacity, read_instance
 from tests.executions import graph as program_graph
 from tests.executions import problem as program_problem
-from tests.memory.plans import (
+from tests.extensions.memory.plans import (
     limited,
     run_in_any_order,
     some_offload,

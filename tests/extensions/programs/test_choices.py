@@ -9,7 +9,7 @@ import pytest
 from problems import random_cluster, random_graph, random_placement
 
 from doppler.baselines import Annealing
-from doppler.baselines.annealing_walk import MOST_DRAWN
+from doppler.baselines.annealing_walk import MAX_DRAWN
 from doppler.cluster import preset
 from doppler.extensions.programs.choices import (
     ChoosingSystem,
@@ -126,7 +126,7 @@ def tiny() -> DataflowGraph:
     )
 
 
-@pytest.mark.parametrize(("price", "drawn"), [(0.0, MOST_DRAWN), (1.0, 1)])
+@pytest.mark.parametrize(("price", "drawn"), [(0.0, MAX_DRAWN), (1.0, 1)])
 def test_moves_are_judged_by_paths_where_seconds_are_all_that_counts(price, drawn):
     choices = random_choices(0)
     method = Annealing(evaluations=10, order=True, hot=0.02, cold=1e-4)

@@ -26,7 +26,7 @@ from doppler.extensions.hosts.members import AgentLostError, Group, RefusedError
 from doppler.extensions.hosts.parts import IN, HostPart, cut_by_host, merged
 from doppler.graph.json_format import render_json
 from doppler.problem import Placement, Problem
-from doppler.problem.arrays import move_seconds
+from doppler.problem.transfer_kernels import move_seconds
 from doppler.support.errors import InputError
 from doppler.trace import ExecutionRules
 

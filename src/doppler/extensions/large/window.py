@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from doppler.extensions.large.window_kernels import fill_last_finish
 from doppler.graph import DataflowGraph
 from doppler.graph.dataflow import Edges, Inputs, Ops
 from doppler.problem import Placement, Problem
 from doppler.problem.arrays import make_arrays
 from doppler.problem.pricing import Prices
 from doppler.problem.restrictions import groups_of
-from doppler.support.compiled import compiled
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -65,21 +65,21 @@ def window_of(problem: Problem, now: Timed, begin: int, end: int, last: int) -> 
     A group of which not all ops are free stays, too. Where a window's op reads what is sent before
     it begins, it is sent when it begins; there is room for everything.
     """
-    p, op_X = problem.arrays, now.ranked[begin:last]
-    reads_E, dst_E = _reads(p.read_ptr, p.reads, op_X)
-    src_E = p.region_src[reads_E]
+    arrays, op_X = problem.arrays, now.ranked[begin:last]
+    reads_E, dst_E = _reads(arrays.read_ptr, arrays.reads, op_X)
+    src_E = arrays.region_src[reads_E]
     earlier = np.unique(src_E[now.priority[src_E] < begin])
     op_W, num_devices = np.sort(np.append(earlier, op_X)), problem.num_devices
     at_X, busy_D = np.searchsorted(op_W, op_X), np.zeros(num_devices)
-    _last_finish(now.ranked, now.device, now.finish, begin, busy_D)
+    fill_last_finish(now.ranked, now.device, now.finish, begin, busy_D)
     seconds_WD = np.full((len(op_W) + num_devices, num_devices), np.inf)
     seconds_WD[np.arange(len(op_W)), now.device[op_W]] = 0.0
     busy_for_D = np.maximum(busy_D - now.start[op_X].min(), 0.0)
     seconds_WD[len(op_W) + np.arange(num_devices), np.arange(num_devices)] = busy_for_D
-    seconds_WD[at_X, now.device[op_X]] = p.op_seconds[op_X, now.device[op_X]]
+    seconds_WD[at_X, now.device[op_X]] = arrays.op_seconds[op_X, now.device[op_X]]
     free, group_W = _free(problem, now, begin, end), np.full(len(seconds_WD), -1)
     at_free = np.searchsorted(op_W, free)
-    seconds_WD[at_free], group_W[at_free] = p.op_seconds[free], p.group[free]
+    seconds_WD[at_free], group_W[at_free] = arrays.op_seconds[free], arrays.group[free]
     sub = part_of(problem, op_W, (src_E, dst_E, reads_E), seconds_WD, group_W)
     first_W = np.argsort(np.append(now.priority[op_W], np.full(num_devices, begin - 0.5)))
     priority_W = np.empty(len(first_W), np.int64)
@@ -94,10 +94,10 @@ def _free(problem: Problem, now: Timed, begin: int, end: int) -> IntArray:
     op = now.ranked[begin:end]
     if not problem.has_groups:
         return op
-    p = problem.arrays
-    root = p.group[op]
+    arrays = problem.arrays
+    root = arrays.group[op]
     inside = np.bincount(root, minlength=problem.num_ops)[root]
-    return op[inside == np.diff(p.member_ptr)[root]]
+    return op[inside == np.diff(arrays.member_ptr)[root]]
 
 
 def _reads(ptr: IntArray, reads: IntArray, op_X: IntArray) -> tuple[IntArray, IntArray]:
@@ -121,7 +121,7 @@ def part_of(
     edges: producer, consumer, both among the ops, and the region that is read. inputs: read by ops
     of the part; without, there is room for everything.
     """
-    p, (src_E, dst_E, region_E) = problem.arrays, edges
+    arrays, (src_E, dst_E, region_E) = problem.arrays, edges
     graph = DataflowGraph(
         name=problem.graph.name,
         ops=Ops.make(flops=np.zeros(len(seconds_WD)), group=group_W),
@@ -129,7 +129,7 @@ def part_of(
             src=np.searchsorted(op_W, src_E),
             dst=np.searchsorted(op_W, dst_E),
             region=region_E,
-            bytes=p.region_bytes[region_E],
+            bytes=arrays.region_bytes[region_E],
         ),
         inputs=inputs or Inputs.make(),
     )
@@ -137,27 +137,16 @@ def part_of(
     of_R[graph.regions.of_edge] = region_E
     prices = Prices(
         op_seconds=seconds_WD,
-        size=p.size[of_R],
-        latency_s=p.latency_s,
-        seconds_per_size=p.seconds_per_size,
-        memory_bytes=np.full(problem.num_devices, np.inf) if inputs is None else p.memory_bytes,
-        kind=p.kind,
-        kind_seconds=p.kind_seconds[of_R] if len(p.kind_seconds) else p.kind_seconds,
-        host=p.host,
-        nics=p.nics,
+        size=arrays.size[of_R],
+        latency_s=arrays.latency_s,
+        seconds_per_size=arrays.seconds_per_size,
+        memory_bytes=np.full(problem.num_devices, np.inf)
+        if inputs is None
+        else arrays.memory_bytes,
+        kind=arrays.kind,
+        kind_seconds=arrays.kind_seconds[of_R] if len(arrays.kind_seconds) else arrays.kind_seconds,
+        host=arrays.host,
+        nics=arrays.nics,
     )
-    arrays = make_arrays(graph, prices, groups_of(graph))
-    return replace(problem, graph=graph, arrays=arrays, costs=None)
-
-
-@compiled
-def _last_finish(ranked_V, device_V, finish_V, begin, finish_D):
-    """When each device ends with its ops of lower ranks than ``begin``; one runs after another."""
-    missing = len(finish_D)
-    for rank in range(begin - 1, -1, -1):
-        d = device_V[ranked_V[rank]]
-        if finish_D[d] == 0.0 and finish_V[ranked_V[rank]] > 0.0:
-            finish_D[d] = finish_V[ranked_V[rank]]
-            missing -= 1
-            if missing == 0:
-                return
+    made = make_arrays(graph, prices, groups_of(graph))
+    return replace(problem, graph=graph, arrays=made, costs=None)

@@ -163,7 +163,7 @@ class PlanState(NamedTuple):
     first: NDArray[np.int64]  # [D] copy that came last to each device, of those that are there
     last: NDArray[np.int64]  # [D] the other end of such a list
     held: NDArray[np.float64]  # [D] bytes of these
-    room: NDArray[np.float64]  # [D] bytes that they may have
+    budget: NDArray[np.float64]  # [D] bytes that they may have
     clears: NDArray[np.int64]  # [V + T] whether everything is evicted before the task there
     planned: NDArray[np.void]  # PLANNED [K]
     links: NDArray[np.void]  # LINK [L]
@@ -252,7 +252,7 @@ def make_plan_state(p: ProblemArrays, *, machine: Machine, choices: PlanChoices)
         first=np.zeros(num_devices, np.int64),
         last=np.zeros(num_devices, np.int64),
         held=np.zeros(num_devices),
-        room=np.zeros(num_devices),
+        budget=np.zeros(num_devices),
         clears=np.zeros(num_base, np.int64),
         planned=np.zeros(num_tasks, PLANNED),
         links=np.zeros(num_links, LINK),

@@ -20,10 +20,10 @@ from doppler.extensions.memory.arrays import (
     op_need_bytes,
 )
 from doppler.extensions.memory.events import planned_trace
-from doppler.extensions.memory.orders import FINDS, FITS, FREES, OWN
+from doppler.extensions.memory.orders_kernels import FINDS, FITS, FREES, OWN
 from doppler.extensions.memory.plans import MemoryPlan, read_plan
-from doppler.extensions.memory.running import make_plan, run_plan, simulate_plan
-from doppler.extensions.memory.victims import VICTIMS
+from doppler.extensions.memory.running_kernels import make_plan, run_plan, simulate_plan
+from doppler.extensions.memory.victims_kernels import VICTIMS
 from doppler.problem import Placement, Problem
 from doppler.simulator import SimulatorSession, WorkConserving
 from doppler.support.errors import InputError

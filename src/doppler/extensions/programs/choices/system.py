@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.cluster import Cluster
+from doppler.extensions.programs.choices.system_kernels import simulate
 from doppler.graph import DataflowGraph, GivenCosts, Ops
 from doppler.problem import Placement, Problem, ProblemArrays, build
-from doppler.simulator import SimulatorSession, WorkConserving, work_conserving
+from doppler.simulator import SimulatorSession, WorkConserving
 from doppler.simulator.state import State, make_state
-from doppler.support.compiled import compiled
 from doppler.support.errors import InputError
 from doppler.support.options import Amount, checked
 from doppler.system import SystemKind
@@ -177,31 +177,6 @@ class ChoiceState(NamedTuple):
     is_held: NDArray[np.bool_]  # [D, B]
     tasks: NDArray[np.void]  # of the engine
     devices: NDArray[np.void]
-
-
-@compiled
-def simulate(p, rules, column_V, priority_V, seed, state):
-    """Makespan in seconds, and what is lost at its price; see session.SimulatorSession."""
-    num_devices, lost = state.arrays.op_seconds.shape[1], 0.0
-    state.is_held[:] = False
-    for v in range(len(column_V)):
-        k, d = column_V[v] // num_devices, column_V[state.group[v]] % num_devices
-        column = k * num_devices + d
-        if not np.isfinite(p.op_seconds[v, column]):
-            return np.inf  # a backend that the group's device does not run
-        state.device[v] = d
-        state.arrays.op_seconds[v, d] = p.op_seconds[v, column]
-        lost += state.loss[v, column]
-        if state.backend[v, k] >= 0:
-            state.is_held[d, state.backend[v, k]] = True
-    seconds = work_conserving.simulate(
-        state.arrays, rules, state.device, priority_V, seed, state.inner
-    )
-    for d in range(num_devices):
-        for b in range(len(state.backend_bytes)):
-            if state.is_held[d, b]:
-                state.devices[d].peak += state.backend_bytes[b]
-    return seconds + lost
 
 
 @checked

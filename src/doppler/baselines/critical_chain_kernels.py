@@ -1,0 +1,123 @@
+"""Compiled: the critical chain of an execution, the ops that decided when it ended.
+
+Dimension: V ops. Indices: u and v ops, i position among the reads of an op.
+"""
+
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doppler.problem import Problem
+from doppler.support.compiled import compiled
+
+
+class Chain(NamedTuple):
+    """Ops, and how much of the makespan is due to each; only the first ``num[0]`` count.
+
+    share: [V] of the time in which the op ran or waited for a transfer, cumulated over the ops: the
+    last one's is 1, or less if it is not known what that op waited for.
+    """
+
+    num: NDArray[np.int64]  # [1]
+    op: NDArray[np.int64]  # [V] the last to end first
+    share: NDArray[np.float64]  # [V]
+    # Scratch: the ops by the V-th part of the makespan that they end in, as linked lists.
+    ends_in: NDArray[np.int64]  # [V]
+    beside: NDArray[np.int64]  # [V]
+
+    @classmethod
+    def unknown(cls, problem: Problem) -> Self:
+        """All ops, each with its work: as long as no execution is known op by op."""
+        num_ops, seconds_V = problem.num_ops, problem.mean_op_seconds
+        sums_V = np.cumsum(seconds_V if seconds_V.any() else np.ones_like(seconds_V))
+        return cls(
+            num=np.array([num_ops]),
+            op=np.arange(num_ops),
+            share=sums_V / sums_V[-1],
+            ends_in=np.zeros(num_ops, np.int64),
+            beside=np.zeros(num_ops, np.int64),
+        )
+
+
+@compiled
+def trace_back(problem, tasks, chain):
+    """Write the critical chain of the execution that a simulator left behind.
+
+    It leads from the op that ends last to what this one waited for, and so on: the op that held
+    its device till then, else the last op to send it something from another device. With
+    contention that is not always the sender of what arrived last; `trace.explain` is exact, and
+    slow.
+
+    Args:
+        problem: ProblemArrays.
+        tasks: of the simulator, state.TASK.
+        chain: Chain, filled in.
+    """
+    num_ops = len(chain.op)
+    v = 0
+    for u in range(1, num_ops):
+        if tasks[u].finish > tasks[v].finish:
+            v = u
+    makespan = tasks[v].finish
+    if makespan == 0.0:
+        return
+    _list_by_end(tasks, makespan, chain)
+    num, seconds = 0, 0.0
+    while v >= 0:
+        before = _holder(tasks, v, makespan, chain)
+        if before < 0:
+            before = _sender(problem, tasks, v)
+        seconds += tasks[v].finish - (tasks[before].finish if before >= 0 else tasks[v].start)
+        chain.op[num] = v
+        chain.share[num] = seconds / makespan
+        num += 1
+        v = before
+    chain.num[0] = num
+
+
+@compiled
+def _list_by_end(tasks, makespan, chain):
+    for part in range(len(chain.op)):
+        chain.ends_in[part] = -1
+    for v in range(len(chain.op)):
+        part = _part(tasks[v].finish, makespan, chain)
+        chain.beside[v] = chain.ends_in[part]
+        chain.ends_in[part] = v
+
+
+@compiled
+def _part(seconds, makespan, chain):
+    return int(seconds / makespan * (len(chain.op) - 1))
+
+
+@compiled
+def _holder(tasks, v, makespan, chain):
+    """An op that ran on the device of op v until v began, -1 if none did."""
+    start = tasks[v].start
+    u = chain.ends_in[_part(start, makespan, chain)]
+    while u >= 0:
+        ends_then = tasks[u].finish == start and tasks[u].start < start
+        if ends_then and tasks[u].resource == tasks[v].resource:
+            return u
+        u = chain.beside[u]
+    return u
+
+
+@compiled
+def _sender(problem, tasks, v):
+    """Of the ops that op v reads from, the last to end: of those on other devices if there are any.
+
+    -1 if v reads nothing.
+    """
+    last, last_is_far = -1, False
+    for i in range(problem.read_ptr[v], problem.read_ptr[v + 1]):
+        u = problem.region_src[problem.reads[i]]
+        is_far = tasks[u].resource != tasks[v].resource
+        if (
+            last < 0
+            or is_far > last_is_far
+            or (is_far == last_is_far and tasks[u].finish > tasks[last].finish)
+        ):
+            last, last_is_far = u, is_far
+    return last

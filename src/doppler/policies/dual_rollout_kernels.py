@@ -1,0 +1,225 @@
+"""Compiled: episodes of the dual policy.
+
+Dimensions as in dual_rollout.py. Indices: b episode, t step, slot: where a step is recorded, v op,
+d device, i position among candidates.
+"""
+
+import numpy as np
+
+from doppler.env.episode import NUM_CANDIDATES
+from doppler.env.episode_kernels import is_late, place, reset
+from doppler.env.features_kernels import device_features, open_devices, sel_features
+from doppler.env.heuristic_kernels import (
+    bring_earliest_starts_forward,
+    close_later_starts,
+    largest_b_levels_first,
+)
+from doppler.env.problem_view import LARGE
+from doppler.env.ready_kernels import swap_candidates
+from doppler.env.scheduler_terms_kernels import plc_scheduler_terms, sel_scheduler_terms
+from doppler.policies.choice_kernels import choose, log_prob_of
+from doppler.policies.dual_heads_kernels import plc_logit, scheduler_logit, sel_logit
+from doppler.policies.dual_rollout import (
+    MAX_CANDIDATES,
+    MAX_CANDIDATES_IN_LARGE,
+    NO_ROOM,
+    NO_SUCH_CHOICE,
+)
+from doppler.support.compiled import compiled
+
+
+@compiled
+def _score_candidates(problem, view, weights, episode, buffers, forced, b, t, slot, record):
+    """Record the open candidates of a step as ``slot``, their logits in the buffers.
+
+    Returns their number, and the place of the forced one in the list of candidates, or -1.
+    """
+    index, count, rows = -1, episode.status[NUM_CANDIDATES], record.candidate_ptr[b, slot]
+    if not weights.sel_learned:
+        count = largest_b_levels_first(view, episode)
+    else:
+        max_candidates = MAX_CANDIDATES if len(episode.ops) <= LARGE else MAX_CANDIDATES_IN_LARGE
+        if count > max_candidates:
+            bring_earliest_starts_forward(view, episode, max_candidates)
+            count = max_candidates
+    if forced:
+        for i in range(episode.status[NUM_CANDIDATES]):
+            if episode.candidates[i] == record.op[b, t]:
+                index = i
+        if index >= count and weights.sel_learned and len(episode.ops) > LARGE:
+            swap_candidates(episode, index, count - 1)  # it takes the place of the last of those
+            index = count - 1
+        elif index >= count:  # none of those: then all are open
+            count = episode.status[NUM_CANDIDATES]
+    record.candidate_ptr[b, slot + 1] = rows + count
+    if rows + count > record.candidate_op.shape[1]:
+        return NO_ROOM, index
+    terms = record.candidate_terms[b, rows : rows + count]
+    sel_scheduler_terms(problem, view, episode, count, terms)
+    for i in range(count):
+        v = episode.candidates[i]
+        x = record.candidate_x[b, rows + i]
+        sel_features(problem, view, episode, v, x)
+        record.candidate_op[b, rows + i] = v
+        logit = sel_logit(weights, v, x, buffers)
+        buffers.logits[i] = logit + scheduler_logit(weights.sel_scheduler, terms[i])
+    return count, index
+
+
+@compiled
+def _score_devices(problem, view, weights, episode, buffers, v, forced_device, b, slot, record):
+    """Record the devices for op v, their logits in the buffers; forced_device: -1 if none is."""
+    num_devices = len(episode.devices)
+    mask = record.device_mask[b, slot]
+    device_features(problem, view, episode, v, record.device_x[b, slot], mask)
+    # A teacher may take another of several equal empty devices: it is the same choice.
+    if forced_device >= 0 and mask[forced_device] == 0:
+        for other in range(forced_device):
+            is_equal = view.device_class[other] == view.device_class[forced_device]
+            if is_equal and episode.devices[other].num_ops == 0 and mask[other] != 0:
+                mask[forced_device], mask[other] = 1, 0
+                break
+    if not weights.plc_learned:
+        close_later_starts(view, episode, v, forced_device, mask)
+    terms = record.device_terms[b, slot]
+    plc_scheduler_terms(problem, view, episode, v, mask, terms)
+    for d in range(num_devices):
+        logit = plc_logit(weights, v, d, record.device_x[b, slot, d], buffers)
+        buffers.logits[d] = logit + scheduler_logit(weights.plc_scheduler, terms[d])
+
+
+@compiled
+def _only_device(problem, view, episode, v, mask):
+    """The device to which op v must go, -1 if there are several."""
+    open_devices(problem, view, episode, v, mask)
+    only = -1
+    for d in range(len(mask)):
+        if mask[d] != 0:
+            if only >= 0:
+                return -1
+            only = d
+    return only
+
+
+@compiled
+def begin(problem, episode, b, record):
+    """Begin an episode.
+
+    Args:
+        problem: ProblemArrays.
+        episode: its state, episode.Episode.
+        b: number of the episode.
+        record: dual_rollout.Record, changed.
+
+    Returns:
+        The number of recorded candidates: 0.
+    """
+    reset(problem, episode)
+    record.log_prob[b] = 0.0
+    record.candidate_ptr[b, 0] = 0
+    return 0
+
+
+@compiled
+def step(problem, view, weights, episode, buffers, explore, seed, forced, b, t, record):
+    """Take and record step t of episode b; returns what `play` does."""
+    num_devices = len(episode.devices)
+    logits, slot = buffers.logits, record.num_before[b, t]
+    count, index = _score_candidates(
+        problem, view, weights, episode, buffers, forced, b, t, slot, record
+    )
+    if count == NO_ROOM:
+        return NO_ROOM
+    if forced and index < 0:
+        return NO_SUCH_CHOICE
+    if not forced:
+        index = choose(logits, buffers.allowed, count, explore, seed, 2 * t)
+    record.log_prob[b] += log_prob_of(logits, buffers.allowed, count, index)
+    v = episode.candidates[index]
+    record.op[b, t] = v
+    record.chosen[b, slot] = record.candidate_ptr[b, slot] + index
+
+    d = record.device[b, t] if forced else -1
+    if forced and (d < 0 or d >= num_devices or problem.op_seconds[v, d] == np.inf):
+        return NO_SUCH_CHOICE
+    mask, is_recorded = record.device_mask[b, slot], record.num_before[b, t + 1] > slot
+    if not (forced or is_recorded):
+        d = _only_device(problem, view, episode, v, mask)
+    if forced or d < 0:
+        _score_devices(problem, view, weights, episode, buffers, v, d, b, slot, record)
+        if forced and mask[d] == 0:
+            return NO_SUCH_CHOICE
+        if not forced:
+            d = choose(logits, mask, num_devices, explore, seed, 2 * t + 1)
+        record.log_prob[b] += log_prob_of(logits, mask, num_devices, d)
+    record.device[b, t] = d
+    place(problem, view, episode, index, d)
+    return record.candidate_ptr[b, slot + 1]
+
+
+@compiled
+def play(problem, view, weights, episode, buffers, explore, seed, forced, b, record):
+    """Play episode b and record it.
+
+    Args:
+        problem: ProblemArrays.
+        view: ViewArrays.
+        weights: HeadWeights.
+        episode: its state, episode.Episode.
+        buffers: HeadBuffers.
+        explore: SAMPLE, or the probability of a uniform choice.
+        seed: of the episode.
+        forced: whether record.op and record.device hold the decisions to take.
+        b: number of the episode.
+        record: dual_rollout.Record, filled in.
+
+    Returns:
+        The number of recorded candidates, NO_ROOM, or NO_SUCH_CHOICE where a forced decision was
+        not open.
+    """
+    rows = begin(problem, episode, b, record)
+    for t in range(len(episode.ops)):
+        if is_late(view, episode):
+            _place_rest(problem, view, episode, b, t, record)
+            break
+        rows = step(problem, view, weights, episode, buffers, explore, seed, forced, b, t, record)
+        if rows < 0:
+            break
+    return rows
+
+
+@compiled
+def _place_rest(problem, view, episode, b, first, record):
+    """Place what is left from step ``first`` on anywhere: the episode is of no use."""
+    mask = record.device_mask[b, 0]
+    for t in range(first, len(episode.ops)):
+        index = episode.status[NUM_CANDIDATES] - 1
+        v, d = episode.candidates[index], 0
+        open_devices(problem, view, episode, v, mask)
+        while mask[d] == 0:
+            d += 1
+        record.op[b, t] = v
+        record.device[b, t] = d
+        place(problem, view, episode, index, d)
+
+
+@compiled
+def play_batch(problem, view, weights, episode, buffers, explore, seeds_B, forced, record, rows_B):
+    """Play the episodes of one thread, as `play`.
+
+    Args:
+        problem: ProblemArrays.
+        view: ViewArrays.
+        weights: HeadWeights.
+        episode: its state, episode.Episode.
+        buffers: HeadBuffers.
+        explore: SAMPLE, or the probability of a uniform choice.
+        seeds_B: of the episodes.
+        forced: whether the record holds the decisions to take.
+        record: dual_rollout.Record, filled in.
+        rows_B: what `play` returns of each, filled in.
+    """
+    for b in range(len(seeds_B)):
+        rows_B[b] = play(
+            problem, view, weights, episode, buffers, explore, seeds_B[b], forced, b, record
+        )
