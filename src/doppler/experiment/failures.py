@@ -26,7 +26,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from doppler.experiment.checking import LITERAL, unknown
+from doppler.experiment.checking import ESCAPED, unknown
 from doppler.support.errors import InputError, fault_of_machine
 
 _FOLDER = "DOPPLER_FAILURES"
@@ -101,12 +101,12 @@ def _of_override(error: ConfigCompositionException) -> str | None:
     if isinstance(within, ConfigAttributeError | ConfigKeyError):
         key, part = str(within.full_key), within.parent_node
         known = [str(each) for each in part or () if each != "hydra"]
-        return f"{unknown(key, known)} (+{key}=VALUE adds what conf/ does not list)"
+        return unknown(key, known)
     if isinstance(within, GrammarParseError):
-        return f"{str(error).splitlines()[0]}: {LITERAL}"
+        return f"{str(error).splitlines()[0]}: {ESCAPED}"
     found = re.match("Ambiguous value for argument '(.*)'$", str(error).splitlines()[0])
     if found:
-        key, _, value = found[1].partition("=")
+        key, _, value = found[1].removeprefix("++").partition("=")
         value = ",".join(one.strip("'") for one in value.split(","))
         return (
             f"{key}={value}: a comma separates the values of a sweep (-m); "
