@@ -123,6 +123,7 @@ def test_an_option_may_belong_to_a_swept_group_alone():
 
 def test_options_of_hydra_and_choices_of_groups_are_left_alone():
     words = ["hydra.sweeper.n_trials=5", "hydra/sweeper=optuna", "cluster=host", "+a.b=1", "~a.b"]
+    words.append("budget.evaluations=choice(1,2)")
     assert hydra_arguments(words) == words
 
 

@@ -19,7 +19,8 @@ _WITH_VALUE = (
 )
 _GRAPHS = "workload.path"  # may name a folder
 # KEY=VALUE with the dotted name of an option, unlike the groups in baseline@stage.teacher=heft.
-_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=")
+# A function such as choice(1,2) is for sweepers, whose results show the key as it is given.
+_OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=(?!\w+\()")
 
 
 def hydra_arguments(arguments: Sequence[str]) -> list[str]:
