@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from doppler.experiment.checking import check_part, target_of, value_of
+from doppler.experiment.checking import check_part, resolved
 from doppler.experiment.configuration import Configuration, check_configuration
 from doppler.experiment.failures import users_cause
-from doppler.experiment.overrides import PATHS, hydra_arguments
+from doppler.experiment.overrides import hydra_arguments
 from doppler.experiment.specification import made
 from doppler.support.errors import InputError
-from doppler.support.options import FilePath, parameters
+from doppler.support.options import parameters
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -113,19 +112,32 @@ def test_the_memory_of_any_cluster_is_an_option():
             assert [one.memory_bytes for one in made] == list(np.broadcast_to(expected, 2))
 
 
-def test_an_option_of_a_swept_group_is_given_to_its_sweep_alone():
-    words = ["-m", "workload=llama_block,llama_layer", "workload.params.seq=256", "seed=1"]
-    taken = hydra_arguments(words)
-    assert taken[2:] == ["workload.params.seq=choice(256)", "seed=1"]
-    # What Hydra composes before it sweeps has the default workload, without this option.
-    parsed = OverridesParser.create().parse_overrides(taken[1:])
-    check_configuration(
-        compose("config", [str(one.input_line) for one in parsed if not one.is_sweep_override()])
-    )
-    assert list(parsed[1].sweep_string_iterator()) == ["256"]
-    # Nothing else is touched: one workload, or no sweep.
-    assert hydra_arguments(["-m", "workload=llama_block", "workload.params.seq=256"])[2] == words[2]
-    assert hydra_arguments(["cluster.num_devices=2", "seed=1"])[0] == "cluster.num_devices=2"
+def test_an_option_may_belong_to_a_swept_group_alone():
+    words = ["workload=llama_block,llama_layer", "workload.params.seq=256", "-m", "seed=1"]
+    rewritten = hydra_arguments(words)
+    assert rewritten == ["-m", words[0], f"++{words[1]}", "seed=1"]
+    # Before Hydra sweeps, it composes the default workload, which lacks this option.
+    compose("config", rewritten[2:])
+    check_configuration(compose("config", ["workload=llama_layer", *rewritten[2:]]))
+
+
+def test_options_of_hydra_and_choices_of_groups_are_left_alone():
+    words = ["hydra.sweeper.n_trials=5", "hydra/sweeper=optuna", "cluster=host", "+a.b=1", "~a.b"]
+    words.append("budget.evaluations=choice(1,2)")
+    assert hydra_arguments(words) == words
+
+
+@pytest.mark.parametrize("path", ["5", "1e3", "[a]", "{a:b}", "true"])
+def test_a_path_that_reads_as_something_else_is_refused_until_it_is_quoted(path):
+    with pytest.raises(InputError, match=r"^output_dir: must be a path, got .* is quoted: \"out"):
+        check_configuration(compose("config", hydra_arguments([f"output_dir={path}"])))
+    cfg = compose("config", hydra_arguments([f"output_dir='{path}'"]))
+    check_configuration(cfg)
+    assert cfg.output_dir == path
+
+
+def test_values_outside_the_grammar_are_quoted_and_commas_still_sweep():
+    assert hydra_arguments(["-m", "run_dir=a[1],b'c"])[1] == r"run_dir='a[1]','b\'c'"
 
 
 def test_hosts_of_any_preset_are_options():
@@ -174,7 +186,7 @@ def run_or_refuse(cfg: DictConfig, group: str) -> bool:
         if group == "trainer":
             check_configuration(cfg)
         elif group in cfg:
-            check_part(group, KINDS[group], value_of(cfg, group))
+            check_part(group, KINDS[group], resolved(cfg, group))
         if group in _CHEAP:
             made(cfg[group])
         if group == "policy":
@@ -206,18 +218,3 @@ def test_any_value_of_any_key_is_accepted_or_refused_in_one_line(file):
         nodes[key] = before
     assert num_refused > 0 or group not in cfg
     assert run_or_refuse(cfg, group), "all is as it was"
-
-
-def test_the_command_line_knows_which_options_are_paths():
-    """Their values are quoted before anything is imported."""
-    found = {key for key, kind in parameters(Configuration).known.items() if holds_path(kind)}
-    for file in FILES:
-        group = file.parent.name
-        if group in ("stage", "workload", "cluster", "executor", "decomposition"):
-            known = parameters(target_of(composed(file)[group], group)).known
-            found |= {f"{group}.{key}" for key, kind in known.items() if holds_path(kind)}
-    assert found == set(PATHS)
-
-
-def holds_path(kind) -> bool:
-    return FilePath in (kind, *getattr(kind, "__args__", ()))

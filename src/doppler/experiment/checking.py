@@ -1,109 +1,139 @@
-"""A part of a configuration against what it names.
+"""Checks a part of a configuration by the signatures and annotations that describe it.
 
-What has a ``_target_`` is held against the signature of what that names, everything else against
-the annotation of its key (doppler.support.options).
+A part with a ``_target_`` is checked by the signature of that class or function, everything else by
+the annotation of its key (doppler.support.options). Hydra itself would notice a wrong key or value
+only when it calls the target, after files have been read and the problem has been built.
 """
 
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationKeyError, OmegaConfBaseException
 
 from doppler.support.errors import InputError
-from doppler.support.options import Parameters, arms, check, fault, is_plain, parameters, shown
+from doppler.support.options import (
+    FilePath,
+    Parameters,
+    arms,
+    check,
+    fault,
+    is_plain,
+    parameters,
+    shown,
+)
 
-# What Hydra understands in a part that has a ``_target_``.
+# It would print the error that `target_of` raises.
+logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)
+
+# Keys that Hydra understands in every part with a ``_target_``.
 _HYDRAS: Mapping[str, Any] = {
     "_target_": Any,
     "_partial_": bool,
     "_recursive_": bool,
     "_convert_": Literal["none", "partial", "object", "all"],
 }
-# What is known only when a part is made: a logger's directory.
-_GIVEN = ("save_dir",)
-# What to do with a path that has such characters.
-LITERAL = r"a ${ that refers to nothing is written \${"
-# Of names in a message.
+# Arguments that a run adds when it instantiates the part: the directory of a logger.
+_ADDED_LATER = ("save_dir",)
+# Help for people whose paths contain such characters.
+ESCAPED = r"a ${ that refers to nothing is written \${"
+# How many names a message lists.
 _LISTED = 12
 
 
+def resolved(cfg: DictConfig, key: str) -> Any:
+    """A key of a configuration as plain dictionaries and lists, without references.
+
+    Raises:
+        InputError: names the key whose reference leads nowhere.
+    """
+    try:
+        value = cfg[key]
+        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    except OmegaConfBaseException as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if isinstance(error, InterpolationKeyError | GrammarParseError):
+            line = f"{line}: {ESCAPED}"
+        raise InputError(f"{error.full_key or key}: {line}") from error
+
+
 def check_part(where: str, kind: Any, value: Any) -> None:
-    """Refuse a part that is not of a kind.
+    """Refuse a part that does not fit an annotation.
 
     Args:
         where: its full key.
-        kind: an annotation, as `doppler.support.options.fault` takes; a class or protocol: what its
-            ``_target_`` makes.
-        value: of a configuration.
+        kind: see `doppler.support.options.fault`. A part with a ``_target_`` fits a class or
+            protocol if the target makes one.
+        value: as plain dictionaries and lists.
 
     Raises:
-        InputError: names the key in this part that is unknown, missing, or of another kind.
+        InputError: names the key in this part that is unknown, missing or of another kind.
     """
-    made = [arm for arm in arms(kind) if not is_plain(arm)]
-    if isinstance(value, DictConfig):
-        if "_target_" in value and made:
-            _check_call(where, made, value)
-            return
-        for arm in arms(kind):
+    alternatives = arms(kind)
+    objects = [arm for arm in alternatives if not is_plain(arm)]
+    for arm in alternatives:
+        if isinstance(value, Mapping):
+            if arm in objects and "_target_" in value:
+                _check_call(where, objects, value)
+                return
             if is_typeddict(arm):
                 check_keys(where, parameters(arm), value)
                 return
             if get_origin(arm) is Mapping:
-                for key in value:
-                    inner = _joined(where, key)
-                    check_part(inner, get_args(arm)[1], value_of(value, key, where))
+                for key, each in value.items():
+                    check_part(_joined(where, key), get_args(arm)[1], each)
                 return
-    if isinstance(value, ListConfig):
-        for arm in arms(kind):
-            if get_origin(arm) is Sequence and not is_plain(get_args(arm)[0]):
-                for i in range(len(value)):
-                    check_part(f"{where}[{i}]", get_args(arm)[0], value_of(value, i, where))
+        elif isinstance(value, list) and get_origin(arm) is Sequence:
+            inner = get_args(arm)[0]
+            if not all(map(is_plain, arms(inner))):
+                for i, each in enumerate(value):
+                    check_part(f"{where}[{i}]", inner, each)
                 return
-    plain = _resolved(where, value)
-    if made and fault(kind, plain):
-        line = f"{where}: must be settings with a _target_, got {shown(plain)}"
-        if isinstance(plain, str) and inspect.isclass(made[0]):
-            line += f"; {made[0].__name__.strip('_').lower()}@{where}={plain} chooses it"
+    if objects and fault(kind, value):
+        line = f"{where}: must be settings with a _target_, got {shown(value)}"
+        if isinstance(value, str) and inspect.isclass(objects[0]):
+            line += f"; {objects[0].__name__.strip('_').lower()}@{where}={value} chooses it"
         raise InputError(line)
-    check(where, kind, plain)
+    line = fault(kind, value)
+    if line and FilePath in (kind, *get_args(kind)) and value is not None:
+        line += f"; a path that reads as something else is quoted: \"{where}='{value}'\""
+    if line:
+        raise InputError(f"{where}: {line}")
 
 
-def check_keys(where: str, keys: Parameters, part: DictConfig) -> None:
-    """Refuse a part whose keys, or their values, are not these.
+def check_keys(where: str, keys: Parameters, part: Mapping[Any, Any]) -> None:
+    """Refuse a part whose keys or values are not these.
 
     Raises:
         InputError: see `check_part`.
     """
     check_names(where, keys, part)
-    present = set(part)
     for key, kind in keys.known.items():
-        if key in present:
-            check_part(_joined(where, key), kind, value_of(part, key, where))
+        if key in part:
+            check_part(_joined(where, key), kind, part[key])
 
 
-def check_names(where: str, keys: Parameters, part: DictConfig) -> None:
-    """Refuse keys that are unknown, and a part that lacks one.
+def check_names(where: str, keys: Parameters, part: Mapping[Any, Any]) -> None:
+    """Refuse unknown keys, and a part that lacks a required one.
 
     Raises:
-        InputError: names the key, and those that are close to one that is unknown.
+        InputError: names the key, and a known one that is spelled similarly.
     """
-    present = list(part)
-    for key in present:
+    for key in part:
         if key not in keys.known and key not in _HYDRAS and not keys.takes_any:
             raise InputError(unknown(_joined(where, key), keys.known))
-    given = keys.required if "_partial_" in present and part._partial_ else _GIVEN
-    lacking = [key for key in keys.known if key in keys.required and key not in (*present, *given)]
-    lacking += [key for key in present if OmegaConf.is_missing(part, key)]
-    for key in lacking:
-        raise InputError(f"{_joined(where, key)}: is missing")
+    later = keys.required if part.get("_partial_") else _ADDED_LATER
+    for key in keys.known:
+        if key in keys.required and key not in part and key not in later:
+            raise InputError(f"{_joined(where, key)}: is missing")
 
 
 def unknown(where: str, known: Iterable[Any]) -> str:
-    """One line on a key that is none, with its nearest neighbours."""
+    """One line about an unknown key, with the known key that is spelled most similarly."""
     names = sorted(map(str, known))
     close = get_close_matches(where.rpartition(".")[2], names, n=1)
     if close:
@@ -112,85 +142,47 @@ def unknown(where: str, known: Iterable[Any]) -> str:
     return f"{where}: no such option" + (f", there are {listed}" if names else "")
 
 
-def target_of(part: DictConfig, where: str) -> Callable[..., Any]:
-    """What the ``_target_`` of a part names.
+def target_of(part: Mapping[Any, Any], where: str) -> Callable[..., Any]:
+    """The class or function that the ``_target_`` of a part names.
 
     Raises:
-        InputError: it cannot be imported, or called.
+        InputError: it cannot be imported or called.
     """
-    name = value_of(part, "_target_", where)
-    try:
-        target = _named(name) if isinstance(name, str) else None
-    except Exception as error:  # whatever a module raises when it is imported
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"{where}._target_: {name!r} cannot be imported: {reason}") from None
+    name = part["_target_"]
+    target = None
+    if isinstance(name, str):
+        try:
+            target = get_object(name)
+        except Exception as error:  # a module may raise anything when it is imported
+            cause = error.__cause__ or error
+            reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+            raise InputError(f"{where}._target_: {name!r} cannot be imported: {reason}") from None
     if not callable(target):
         raise InputError(f"{where}._target_: {shown(name)} is no class or function")
     return target
 
 
-def value_of(part: DictConfig | ListConfig, key: Any, where: str = "") -> Any:
-    """The value of a key, what it is taken from looked up.
-
-    Raises:
-        InputError: what it is taken from is not there.
-    """
-    try:
-        return part[key]
-    except OmegaConfBaseException as error:
-        raise InputError(f"{_joined(where, key)}: {_first_line(error)}") from error
-
-
-def _check_call(where: str, kinds: Sequence[Any], part: DictConfig) -> None:
+def _check_call(where: str, kinds: Sequence[Any], part: Mapping[Any, Any]) -> None:
     target = target_of(part, where)
     if not part.get("_partial_") and not any(_makes(target, kind) for kind in kinds):
         names = " or ".join(getattr(kind, "__name__", str(kind)).strip("_") for kind in kinds)
-        raise InputError(f"{where}._target_: {part._target_!r} is no {names}")
-    for key in set(part).intersection(_HYDRAS):
-        check(_joined(where, key), _HYDRAS[str(key)], value_of(part, key, where))
+        raise InputError(f"{where}._target_: {part['_target_']!r} is no {names}")
+    for key in _HYDRAS.keys() & part.keys():
+        check(_joined(where, key), _HYDRAS[key], part[key])
     check_keys(where, parameters(target), part)
 
 
-def _named(name: str) -> Any:
-    """What stands under a dotted name; a class or function before a module of its name."""
-    path, *rest = name.split(".")
-    found: Any = import_module(path)
-    for each in rest:
-        path = f"{path}.{each}"
-        if inspect.ismodule(found) and not hasattr(found, each):
-            import_module(path)
-        found = getattr(found, each)
-    return found
-
-
 def _makes(target: Callable[..., Any], kind: Any) -> bool:
-    """Whether what a class or function makes can be of a kind; True where nobody says."""
+    """Whether a class or function makes a kind of object; True if its annotations do not say."""
     if not inspect.isclass(kind):
         return True
-    made = target if inspect.isclass(target) else get_type_hints(target).get("return", Any)
-    classes = [arm for arm in arms(made) if inspect.isclass(arm)]
+    returned = target if inspect.isclass(target) else get_type_hints(target).get("return", Any)
+    classes = [arm for arm in arms(returned) if inspect.isclass(arm)]
     if getattr(kind, "_is_protocol", False):
         needs = [key for key, each in vars(kind).items() if inspect.isfunction(each)]
         needs = [key for key in needs if not key.startswith("_")]
         return not classes or any(all(hasattr(arm, key) for key in needs) for arm in classes)
     return not classes or any(issubclass(arm, kind) for arm in classes)
-
-
-def _resolved(where: str, value: Any) -> Any:
-    """As plain lists and dictionaries."""
-    if not isinstance(value, DictConfig | ListConfig):
-        return value
-    try:
-        return OmegaConf.to_container(value, resolve=True)
-    except OmegaConfBaseException as error:
-        raise InputError(f"{where}: {_first_line(error)}") from error
-
-
-def _first_line(error: OmegaConfBaseException) -> str:
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    if isinstance(error, InterpolationKeyError | GrammarParseError):
-        return f"{line}: {LITERAL}"
-    return line
 
 
 def _joined(where: str, key: Any) -> str:

@@ -1,19 +1,21 @@
-"""All keys of a configuration, checked before anything runs."""
+"""The keys of a configuration, all of which are checked before anything runs."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, Protocol, TypedDict
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
 
 from doppler.baselines import Baseline
 from doppler.cluster import Cluster
 from doppler.einsum import Decomposition
-from doppler.experiment.checking import check_keys, check_names, check_part, target_of, value_of
+from doppler.experiment.checking import check_keys, check_names, check_part, resolved, target_of
 from doppler.graph import DataflowGraph
 from doppler.policies import Policy
 from doppler.search import Drafts, SearchStep
 from doppler.support.compute import Compute
+from doppler.support.errors import InputError
 from doppler.support.options import (
     BatchOrNone,
     Count,
@@ -37,7 +39,7 @@ class _Logger(Protocol):
 
 
 class _Training(Protocol):
-    """Stages I and II differ in what they make."""
+    """Either stage's; their targets have no method in common."""
 
 
 class Budgets(TypedDict):
@@ -77,8 +79,13 @@ class PolicySettings(TypedDict):
 
 
 class Configuration(TypedDict):
-    """All keys; what others are taken from stands before them, to be named first."""
+    """All keys, in the order of the checks: keys that others refer to come first.
 
+    Otherwise a wrong budget would be reported where a reference to it is resolved.
+    """
+
+    budget: Budgets
+    stage: _Stage
     seed: Seed
     output_dir: FilePath
     run_dir: FilePath | None
@@ -87,11 +94,9 @@ class Configuration(TypedDict):
     optimized_metric: str
     compute: NotRequired[Compute]
     source_of: NotRequired[Mapping[str, str]]
-    budget: Budgets
     search: SearchSettings
     system: System
     memory: MemoryMode
-    stage: _Stage
     cluster: Cluster
     decomposition: Decomposition
     workload: DataflowGraph
@@ -102,8 +107,8 @@ class Configuration(TypedDict):
     trainer: Mapping[str, Any]
 
 
-# Lightning is imported to check these, which takes a second that who neither trains nor says
-# anything of them can spare.
+# Keys whose check imports Lightning, which takes a second. A stage that does not train skips them,
+# unless the command line mentions them.
 _OF_TRAINING = ("algorithm", "trainer")
 
 
@@ -112,26 +117,29 @@ def check_configuration(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
 
     Args:
         cfg: as composed.
-        overrides: of the command line; what they name is checked, whether the stage uses it or not.
+        overrides: of the command line. The keys in them are checked even if the stage does not use
+            them.
 
     Raises:
         InputError: names the key, and what is wrong with it.
     """
     keys = parameters(Configuration)
     check_names("", keys, cfg)
-    for key in ("budget", "stage"):  # the first, since others take their numbers from it
-        check_part(key, keys.known[key], value_of(cfg, key))
-    unused = getattr(target_of(cfg.stage, "stage"), "unused", ())
-    named = {re.split("[.@=]", one.lstrip("+~"))[0] for one in overrides}
-    skipped = {key for key in _OF_TRAINING if key in unused and key not in named}
-    present = set(cfg)
+    try:
+        OmegaConf.to_container(cfg, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise InputError(f"{error.full_key}: is missing") from None
+    stage = resolved(cfg, "stage")
+    unused = getattr(target_of(stage, "stage"), "unused", ()) if "_target_" in stage else ()
+    mentioned = {re.split("[.@=]", one.lstrip("+~"))[0] for one in overrides}
+    skipped = {key for key in _OF_TRAINING if key in unused and key not in mentioned}
     for key, kind in keys.known.items():
-        if key in present and key not in skipped:
-            check_part(key, kind, value_of(cfg, key))
+        if key in cfg and key not in skipped:
+            check_part(key, kind, resolved(cfg, key))
     for key in ("workload", "cluster"):
         check(f"{key}.name", Name, cfg[key].get("name"))
     if "trainer" not in skipped:
         from doppler.training.fit import TRAINER_OPTIONS, make_trainer
 
-        check_keys("trainer", TRAINER_OPTIONS, cfg.trainer)
+        check_keys("trainer", TRAINER_OPTIONS, resolved(cfg, "trainer"))
         make_trainer(cfg.trainer, logger=False)

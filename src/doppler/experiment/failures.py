@@ -1,7 +1,9 @@
-"""What failed in the runs of a sweep, wherever its launcher runs them.
+"""Turns errors into one line for the user, and collects the lines of a sweep's failed runs.
 
-The process of the command line makes a folder and names it in its environment, which every
-process that a launcher starts inherits; a run that fails leaves its line there.
+Launchers run a sweep's runs in other processes. The process of the command line makes a folder and
+names it in its environment, which the other processes inherit; a run that fails writes its line
+into that folder. Launchers cannot return the lines themselves, because Hydra ends a batch of runs
+at the first error.
 """
 
 import os
@@ -26,19 +28,19 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from doppler.experiment.checking import LITERAL, unknown
+from doppler.experiment.checking import ESCAPED, unknown
 from doppler.support.errors import InputError, fault_of_machine
 
 _FOLDER = "DOPPLER_FAILURES"
 
 
 class RunError(Exception):
-    """A run of a sweep failed, as its one line says; it has been told already."""
+    """A run of a sweep failed. Its message is one line, which has been printed already."""
 
 
 @contextmanager
 def collected() -> Iterator[list[str]]:
-    """The lines of the runs that failed; complete when the context ends."""
+    """Collect the lines of failed runs; the list is filled when the context ends."""
     lines: list[str] = []
     outer = os.environ.get(_FOLDER)
     with tempfile.TemporaryDirectory(prefix="doppler-") as folder:
@@ -54,7 +56,15 @@ def collected() -> Iterator[list[str]]:
 
 
 def keep(line: str, number: int) -> bool:
-    """Leave the line of a sweep's run; False where its folder is on another machine."""
+    """Write the line of a failed run for `collected`.
+
+    Args:
+        line: what failed.
+        number: of the run in its sweep; lines are sorted by it.
+
+    Returns:
+        False if the folder is on another machine.
+    """
     try:
         Path(os.environ[_FOLDER], str(number)).write_text(line, encoding="utf-8")
     except (KeyError, OSError):
@@ -63,7 +73,7 @@ def keep(line: str, number: int) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong, without line breaks and without what only maintainers of Hydra need."""
+    """The message of an error in one line, without details for the maintainers of Hydra."""
     if isinstance(error, MissingConfigException) and error.options is not None:
         return f"{error.missing_cfg_file!r} does not exist, choose from {', '.join(error.options)}"
     if isinstance(error, ConfigCompositionException) and (line := _of_override(error)):
@@ -75,10 +85,10 @@ def one_line(error: BaseException) -> str:
 
 
 def users_cause(error: BaseException) -> str | None:
-    """What the user can mend of an error, in one line; None for a defect of ours.
+    """The one line for an error that the user can fix; None for a defect of ours.
 
-    What a part of the configuration raised when it was made is told by Hydra or OmegaConf; only if
-    it is an InputError it is the user's: options have been checked by then.
+    Hydra wraps whatever a part of the configuration raises when it is instantiated. Options have
+    been checked by then, so only an InputError among the causes is the user's.
     """
     chain = [error]
     while (within := chain[-1].__cause__ or chain[-1].__context__) is not None:
@@ -87,7 +97,7 @@ def users_cause(error: BaseException) -> str | None:
     cause = next((each for each in chain if not isinstance(each, told_by)), None)
     if isinstance(cause, InputError):
         return one_line(cause)
-    # Of Hydra's own errors one is an OSError, which is about no file of the user's.
+    # One of Hydra's own errors is an OSError, but not about a file of the user.
     others = (each for each in chain if not isinstance(each, HydraException))
     if line := next(filter(None, map(fault_of_machine, others)), None):
         return line
@@ -96,17 +106,17 @@ def users_cause(error: BaseException) -> str | None:
 
 
 def _of_override(error: ConfigCompositionException) -> str | None:
-    """A line of ours on an override that Hydra does not take."""
+    """Our own line about an override that Hydra refuses, if we have one."""
     within = error.__cause__
     if isinstance(within, ConfigAttributeError | ConfigKeyError):
         key, part = str(within.full_key), within.parent_node
         known = [str(each) for each in part or () if each != "hydra"]
-        return f"{unknown(key, known)} (+{key}=VALUE adds what conf/ does not list)"
+        return unknown(key, known)
     if isinstance(within, GrammarParseError):
-        return f"{str(error).splitlines()[0]}: {LITERAL}"
+        return f"{str(error).splitlines()[0]}: {ESCAPED}"
     found = re.match("Ambiguous value for argument '(.*)'$", str(error).splitlines()[0])
     if found:
-        key, _, value = found[1].partition("=")
+        key, _, value = found[1].removeprefix("++").partition("=")
         value = ",".join(one.strip("'") for one in value.split(","))
         return (
             f"{key}={value}: a comma separates the values of a sweep (-m); "
@@ -116,7 +126,7 @@ def _of_override(error: ConfigCompositionException) -> str | None:
 
 
 def tell(error: BaseException) -> str:
-    """Print one line, a defect of ours with its traceback; return the line."""
+    """Print an error in one line, a defect of ours with its traceback; return the line."""
     line = users_cause(error)
     if line is None:
         traceback.print_exception(error)

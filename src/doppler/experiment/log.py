@@ -1,4 +1,4 @@
-"""The log file of a run: what it printed, what was warned of, and how it failed."""
+"""The log file of a run: its output, all warnings, and the error that ended it."""
 
 import logging
 import traceback
@@ -16,11 +16,11 @@ from doppler.support.errors import InputError
 from doppler.support.stopping import Stopped
 
 LOG_FILE = "run.log"
-_WIDTH = 140  # of tables, as where output goes to a pipe
+_WIDTH = 140  # of tables, the same as in a pipe
 
 
 class _Copies(RenderHook):
-    """Prints to the file what is printed on the console, but not the moves of a progress bar."""
+    """Copies what is printed on the console to a file, without the moves of a progress bar."""
 
     def __init__(self, file: TextIO) -> None:
         self.console = Console(file=file, width=_WIDTH, no_color=True, highlight=False)
@@ -28,7 +28,7 @@ class _Copies(RenderHook):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         shown = [each for each in renderables if not isinstance(each, Control)]
         if shown:
-            with suppress(OSError):  # the disk is full: who writes results there says so
+            with suppress(OSError):  # a full disk: the next file of results reports it
                 self.console.print(*shown, soft_wrap=True)
         return renderables
 
@@ -53,11 +53,11 @@ def _last_words(error: BaseException) -> str:
 
 @contextmanager
 def logged(directory: Path, console: Console) -> Iterator[None]:
-    """Copy what is printed on the console, and all warnings, to the end of ``run.log``.
+    """Append what the console prints, all warnings, and a final error to ``run.log``.
 
     Args:
-        directory: of the run; it exists.
-        console: what the run prints on. An error that ends the run is written down too.
+        directory: of the run; it must exist.
+        console: the run's.
     """
     with _log(directory / LOG_FILE) as file:
         handler = logging.StreamHandler(file)

@@ -78,7 +78,8 @@ def main(cfg: DictConfig) -> float | None:
     batch of runs after an error; others get the error, which they count as a failed trial.
     """
     job = HydraConfig.get()
-    overrides = [str(one) for one in OmegaConf.to_container(job.overrides.task) or ()]
+    words = OmegaConf.to_container(job.overrides.task) or ()
+    overrides = [str(word).removeprefix("++") for word in words]  # added by hydra_arguments
     searches = job.mode == RunMode.MULTIRUN and job.sweeper["_target_"] != _BASIC_SWEEPER
     try:
         from doppler.experiment import execute

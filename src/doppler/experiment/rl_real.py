@@ -270,7 +270,7 @@ def _algorithm(cfg: DictConfig) -> DictConfig:
     known = deepcopy(cfg.algorithm)
     OmegaConf.set_struct(known, False)
     known.merge_with(cfg.stage.algorithm)
-    check_part("stage.algorithm", Algorithm, known)
+    check_part("stage.algorithm", Algorithm, plain(known))
     return known
 
 

@@ -1,8 +1,11 @@
-"""What options may be: one description, an annotation, for configurations and Python callers alike.
+"""Says what options may be, by annotations, for configurations and Python callers alike.
 
-``streams: Annotated[int, within(1, 60)]`` says all that there is to say. `fault` tells why a value
-is not of a kind, `checked` lets a class or function refuse it, and the command line walks a whole
-configuration by the signatures that it names (experiment/configuration.py).
+``streams: Annotated[int, within(1, 60)]`` is the only description of an option. `fault` says why a
+value does not fit an annotation, `checked` makes a class or function refuse such values, and
+experiment/checking.py checks a whole configuration by the signatures that it names.
+
+pydantic does not replace `fault`: it refuses NumPy's numbers and classes that implement a protocol
+without naming it, unless each annotation is rewritten first, which is the same walk again.
 """
 
 import functools
@@ -29,30 +32,40 @@ from typing import (
 
 from doppler.support.errors import InputError
 
-# Counts and seeds stay numbers that compiled code and torch can hold.
+# Counts and seeds must fit into the integers of compiled code and torch.
 MOST = 2**62
-# Longer names make no file: 255 bytes, suffixes included.
+# File names have at most 255 bytes, suffixes included.
 _LONGEST_NAME = 150
 _CONTAINERS = (Mapping, dict, Sequence, list, tuple)
-# Of a value in a message.
+# Characters of a value in a message.
 _SHOWN = 60
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must be beside its type. says: what stands behind "must be"."""
+    """A condition on a value, beside its type.
+
+    Attributes:
+        says: the words behind "must be".
+        holds: whether a value meets it.
+    """
 
     says: str
     holds: Callable[[Any], bool]
 
 
 def at_least(least: int) -> Rule:
-    """Of whole numbers."""
+    """A rule for whole numbers."""
     return Rule(f"a whole number of at least {least}", lambda value: value >= least)
 
 
+def at_most(most: int) -> Rule:
+    """A rule for whole numbers."""
+    return Rule(f"at most {most:,}", lambda value: value <= most)
+
+
 def within(least: float, most: float) -> Rule:
-    """Of numbers, whole ones if these are; both ends included."""
+    """A rule for numbers between two bounds, which are allowed; whole numbers if these are."""
     kind = "whole number" if isinstance(least, int) else "number"
     return Rule(
         f"a {kind} from {least:,.10g} to {most:,.10g}", lambda value: least <= value <= most
@@ -60,11 +73,11 @@ def within(least: float, most: float) -> Rule:
 
 
 def one_of(choices: Sequence[str] | Mapping[str, Any]) -> Rule:
-    """Of texts."""
+    """A rule for texts."""
     return Rule(f"one of {', '.join(choices)}", lambda value: value in choices)
 
 
-_NOT_TOO_MANY = Rule("at most 2**62", lambda value: value <= MOST)
+_FITS_64_BITS = Rule("at most 2**62", lambda value: value <= MOST)
 _FOR_A_FILE = Rule(
     f"a name for a directory, without / and of at most {_LONGEST_NAME} bytes",
     lambda name: (
@@ -75,88 +88,100 @@ _FOR_A_FILE = Rule(
     ),
 )
 
-Count = Annotated[int, at_least(1), _NOT_TOO_MANY]
-Natural = Annotated[int, at_least(0), _NOT_TOO_MANY]
+Count = Annotated[int, at_least(1), _FITS_64_BITS]
+Natural = Annotated[int, at_least(0), _FITS_64_BITS]
 Seed = Annotated[int, Rule("a whole number from 0 to 2**63 - 1", lambda n: 0 <= n < 2**63)]
-# Of what as much memory is taken at once.
-Batch = Annotated[int, at_least(1), Rule("at most 1,000,000", lambda value: value <= 10**6)]
-BatchOrNone = Annotated[int, at_least(0), Rule("at most 1,000,000", lambda value: value <= 10**6)]
-# Layers and their sizes.
-Width = Annotated[int, at_least(1), Rule("at most 4,096", lambda value: value <= 4096)]
-Depth = Annotated[int, at_least(1), Rule("at most 100", lambda value: value <= 100)]
-DepthOrNone = Annotated[int, at_least(0), Rule("at most 100", lambda value: value <= 100)]
-# Devices of a cluster: all pairs of them have links.
-Devices = Annotated[int, at_least(1), Rule("at most 1,024", lambda value: value <= 1024)]
+# Numbers of things that are in memory at the same time.
+Batch = Annotated[int, at_least(1), at_most(10**6)]
+BatchOrNone = Annotated[int, at_least(0), at_most(10**6)]
+# Sizes and numbers of layers.
+Width = Annotated[int, at_least(1), at_most(4096)]
+Depth = Annotated[int, at_least(1), at_most(100)]
+DepthOrNone = Annotated[int, at_least(0), at_most(100)]
+# Of a cluster, which has a link for each pair of them.
+Devices = Annotated[int, at_least(1), at_most(1024)]
 Share = Annotated[float, within(0.0, 1.0)]
 Amount = Annotated[float, Rule("a number of at least 0", lambda value: value >= 0)]
 Positive = Annotated[float, Rule("a number above 0", lambda value: value > 0)]
-# A thread cannot wait longer than some 9e9 s.
+# Threads cannot wait for longer than about 9e9 s.
 Seconds = Annotated[float, within(0.0, 1e9)]
 PositiveSeconds = Annotated[
     float, Rule("a number above 0, at most 1e9", lambda value: 0 < value <= 1e9)
 ]
-# First and last learning rate; of 0 nothing is learned.
+# The first and the last learning rate; nothing is learned with 0.
 Rates = Annotated[
     Sequence[Amount],
     Rule("two numbers of at least 0, [first, last]", lambda rates: len(rates) == 2),
 ]
 Name = Annotated[str, _FOR_A_FILE]
-# Also what stands in place of a path, as `auto`. The command line takes it as it is (main.py).
+# Also words that stand in place of a path, such as `auto`.
 FilePath = Annotated[str, Rule("a path", lambda path: path != "" and "\0" not in path)]
 
 
 def fault(kind: Any, value: Any) -> str | None:
-    """Why a value is not of a kind: "must be ..., got ..."; None if it is.
+    """Why a value does not fit an annotation.
 
-    Whole numbers are numbers, true and false are not; infinity and NaN are none. What has anything
-    that a protocol names is meant to be of it.
+    Whole numbers, and NumPy's, are numbers. True, false, infinity and NaN are not. An object fits a
+    protocol if it has any one of the protocol's methods: its author meant to implement it.
 
     Args:
         kind: an annotation: int, float, bool, str, None, a union, Literal, Sequence, tuple,
-            Mapping, a class or protocol, any of these Annotated with Rules.
+            Mapping, a class, a protocol, or any of these Annotated with Rules.
         value: of any type.
+
+    Returns:
+        "must be ..., got ...", or None if it fits.
     """
-    return None if _fits(kind, value) else f"must be {_words(kind, value)}, got {shown(value)}"
+    lacking = _lacking(kind, value)
+    return None if lacking is None else f"must be {lacking}, got {shown(value)}"
 
 
 def check(key: str, kind: Any, value: Any) -> None:
-    """Refuse what is not of a kind.
+    """Refuse a value that does not fit an annotation.
+
+    Args:
+        key: names the value in the message.
+        kind: see `fault`.
+        value: see `fault`.
 
     Raises:
-        InputError: names the key.
+        InputError: "KEY: must be ..., got ...".
     """
-    if said := fault(kind, value):
-        raise InputError(f"{key}: {said}")
+    if line := fault(kind, value):
+        raise InputError(f"{key}: {line}")
 
 
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
 
 def checked(target: _Callable) -> _Callable:
-    """Let a class or function refuse arguments that its annotations do not allow."""
+    """Make a class or function refuse arguments that do not fit its annotations."""
     function: Any = target.__init__ if inspect.isclass(target) else target
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        kinds = parameters(target)
+        known = parameters(target).known
         for key, value in signature.bind_partial(*args, **kwargs).arguments.items():
-            if key in kinds.known:
-                check(f"{target.__name__}.{key}", kinds.known[key], value)
+            if key in known:
+                check(f"{target.__name__}.{key}", known[key], value)
         return function(*args, **kwargs)
 
-    made: Any = wrapper
+    result: Any = wrapper
     if inspect.isclass(target):
-        made = target
-        made.__init__ = wrapper
-    return made
+        result = target
+        result.__init__ = wrapper
+    return result
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a class or function takes by keyword.
+    """The keyword arguments of a class or function.
 
-    known: annotations by name. required: those without a default. takes_any: others too.
+    Attributes:
+        known: annotations by name.
+        required: the names without a default.
+        takes_any: whether it takes other keywords too.
     """
 
     known: Mapping[str, Any]
@@ -166,7 +191,7 @@ class Parameters:
 
 @functools.cache
 def parameters(target: Callable[..., Any]) -> Parameters:
-    """What a class or function takes; TypedDicts are what their keys say."""
+    """The keyword arguments of a class or function, or the keys of a TypedDict."""
     if is_typeddict(target):
         keys: Any = target
         hints = {
@@ -177,7 +202,7 @@ def parameters(target: Callable[..., Any]) -> Parameters:
     function: Any = target.__init__ if inspect.isclass(target) else target
     try:
         hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError):  # of others' packages: names for type checkers alone
+    except (NameError, TypeError):  # another package imports the names for type checkers only
         hints = {}
     known, required, takes_any = {}, set(), False
     for name, each in inspect.signature(target).parameters.items():
@@ -197,7 +222,7 @@ def parameters(target: Callable[..., Any]) -> Parameters:
 
 
 def arms(kind: Any) -> Sequence[Any]:
-    """The alternatives of an annotation, without what is said beside them."""
+    """The alternatives of a union; the annotation itself if it is none. Rules are dropped."""
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Annotated, NotRequired):
         return arms(args[0])
@@ -207,55 +232,72 @@ def arms(kind: Any) -> Sequence[Any]:
 
 
 def is_plain(arm: Any) -> bool:
-    """Whether an alternative is a number, a text or the like: no object to be made."""
+    """Whether an alternative is a number, text, list or the like, and no object to instantiate."""
     origin = get_origin(arm)
     if origin is Literal or is_typeddict(arm):
         return True
-    if inspect.isclass(origin) and issubclass(origin, Mapping | Sequence | tuple):
+    if inspect.isclass(origin) and issubclass(origin, _CONTAINERS):
         return True
-    return arm in (None, types.NoneType, bool, int, float, str, bytes, Path, *_CONTAINERS)
+    return arm in (*_SIMPLE, bytes, *_CONTAINERS)
 
 
-def _fits(kind: Any, value: Any) -> bool:
+def shown(value: Any) -> str:
+    """A value as it stands in a message."""
+    if value is None:
+        return "null"
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _lacking(kind: Any, value: Any) -> str | None:
+    """The words behind "must be" if a value does not fit an annotation, else None."""
     if kind is Any or kind is object or isinstance(kind, TypeVar):
-        return True
+        return None
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        rules = (rule for rule in args[1:] if isinstance(rule, Rule))
-        return _fits(args[0], value) and all(rule.holds(value) for rule in rules)
+        rules = [rule for rule in args[1:] if isinstance(rule, Rule)]
+        if lacking := _lacking(args[0], value):
+            return rules[0].says if rules else lacking
+        return next((rule.says for rule in rules if not rule.holds(value)), None)
     if origin in (Union, types.UnionType):
-        return any(_fits(one, value) for one in args)
+        lacking = [_lacking(one, value) for one in args]
+        return None if None in lacking else " or ".join(dict.fromkeys(map(str, lacking)))
     if origin is Literal:
-        return any(type(value) is type(one) and value == one for one in args)
+        if any(type(value) is type(one) and value == one for one in args):
+            return None
+        return f"one of {', '.join(map(str, args))}" if len(args) > 1 else str(*args)
+    if inspect.isclass(origin) and issubclass(origin, _CONTAINERS):
+        return _lacking_inside(origin, args, value)
+    says, holds = _SIMPLE.get(kind) or (f"a {getattr(kind, '__name__', kind)}", None)
+    return None if (holds(value) if holds else _is_instance(kind, value)) else says
+
+
+def _lacking_inside(origin: type, args: Sequence[Any], value: Any) -> str | None:
+    """The same for containers whose contents have annotations."""
+    if issubclass(origin, Mapping):
+        fits = isinstance(value, Mapping) and all(
+            _lacking(args[0], key) is _lacking(args[1], one) is None for key, one in value.items()
+        )
+        return None if fits else f"keys and values{_each(args[1])}"
     is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     if origin is tuple and args[-1:] != (...,):
-        return is_list and len(value) == len(args) and all(map(_fits, args, value))
-    if inspect.isclass(origin) and issubclass(origin, Mapping):
-        return isinstance(value, Mapping) and all(
-            _fits(args[0], key) and _fits(args[1], one) for key, one in value.items()
-        )
-    if inspect.isclass(origin) and issubclass(origin, Sequence):
-        return is_list and all(_fits(args[0], one) for one in value)
-    return _is_of(kind, value)
+        fits = is_list and len(value) == len(args)
+        fits = fits and all(_lacking(*pair) is None for pair in zip(args, value, strict=True))
+    else:
+        fits = is_list and all(_lacking(args[0], one) is None for one in value)
+    return None if fits else f"a list{_each(args[0])}"
 
 
-def _is_of(kind: Any, value: Any) -> bool:
-    """The same for what has no arguments."""
-    if kind is None or kind is types.NoneType:
-        return value is None
-    if kind in (bool, str):
-        return isinstance(value, kind)
-    if kind is int:
-        return isinstance(value, Integral) and not isinstance(value, bool)
-    if kind is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value)
-    if kind is Path:
-        return isinstance(value, str | Path)
-    if kind in _CONTAINERS:
-        return isinstance(value, kind)
-    if not inspect.isclass(kind):
-        is_plain = isinstance(value, str | Real | Mapping | list) or type(value) is tuple
-        return value is not None and not is_plain
+def _each(kind: Any) -> str:
+    words = _lacking(kind, _NOTHING)
+    return f", each {words}" if words else ""
+
+
+def _is_instance(kind: Any, value: Any) -> bool:
+    """The same for classes and protocols."""
+    if not inspect.isclass(kind):  # a callable, for example
+        is_setting = isinstance(value, str | Real | Mapping | list) or type(value) is tuple
+        return value is not None and not is_setting and value is not _NOTHING
     if getattr(kind, "_is_protocol", False):
         public = {name: one for name, one in vars(kind).items() if not name.startswith("_")}
         methods = [name for name, one in public.items() if inspect.isfunction(one)]
@@ -263,42 +305,22 @@ def _is_of(kind: Any, value: Any) -> bool:
     return isinstance(value, kind)
 
 
-def _is_finite(value: Real) -> bool:
+def _is_finite_number(value: Any) -> bool:
     try:
-        return math.isfinite(value)
-    except OverflowError:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond those of float
         return False
 
 
-_PLAIN_WORDS = {
-    **{int: "a whole number", float: "a number", bool: "true or false", str: "a text"},
-    **{None: "null", types.NoneType: "null", Path: "a path"},
+# Fits no annotation but Any: to ask for the words alone.
+_NOTHING = object()
+# What a kind is called, and whether a value is of it.
+_SIMPLE: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
+    int: ("a whole number", lambda v: isinstance(v, Integral) and not isinstance(v, bool)),
+    float: ("a number", _is_finite_number),
+    bool: ("true or false", lambda v: isinstance(v, bool)),
+    str: ("a text", lambda v: isinstance(v, str)),
+    None: ("null", lambda v: v is None),
+    types.NoneType: ("null", lambda v: v is None),
+    Path: ("a path", lambda v: isinstance(v, str | Path)),
 }
-
-
-def _words(kind: Any, value: Any) -> str:
-    """What a value of a kind is, or what this one lacks."""
-    origin: Any = get_origin(kind)
-    args: Sequence[Any] = get_args(kind)
-    if origin is Annotated:
-        rules = [rule for rule in args[1:] if isinstance(rule, Rule)]
-        if rules and _fits(args[0], value):
-            return next((rule for rule in rules if not rule.holds(value)), rules[0]).says
-        return rules[0].says if rules else _words(args[0], value)
-    if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_words(one, value) for one in args))
-    if origin is Literal:
-        return f"one of {', '.join(map(str, args))}" if len(args) > 1 else str(*args)
-    if inspect.isclass(origin) and issubclass(origin, Mapping):
-        return f"keys and values, each {_words(args[1], value)}"
-    if inspect.isclass(origin) and issubclass(origin, Sequence):
-        return f"a list, each {' or '.join(_words(one, None) for one in args[:1])}"
-    return _PLAIN_WORDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"
-
-
-def shown(value: Any) -> str:
-    """A value in a message."""
-    if value is None:
-        return "null"
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,8 +1,9 @@
-"""SIGTERM and SIGINT end a command soon, by exit code 143 or 130, and say how to go on.
+"""SIGTERM and SIGINT end a command soon, with exit code 143 or 130, and say how to go on.
 
-`Stopped` is raised in the main thread, so that what is open is closed. Where Python does not come
-to that in time (compiled code, a solver, a long update of a training), the process is ended as it
-is: what it has written survives a kill at any moment.
+The main thread gets the exception `Stopped`, so that open files and sessions are closed. Python
+raises it only between two bytecodes. In compiled code, in a solver or in a long update of a
+training that may take too long; then a second thread ends the process. Nothing is lost by that,
+because every file of a run is written such that a kill at any moment leaves it whole.
 """
 
 import os
@@ -13,20 +14,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
-# Seconds from a signal to the end of the process, whatever it is at: who presses keys waits less
-# long than a scheduler. A second signal ends it at once.
+import psutil
+
+# Seconds from a signal to the end of the process. A person who presses Ctrl-C waits for less time
+# than a scheduler. A second signal ends the process at once.
 PATIENCE_S: dict[int, float] = {signal.SIGINT: 0.9, signal.SIGTERM: 5.0}
-# What must not be cut short, a checkpoint or a server that is told of the end, has so long.
+# Seconds for work that must not be cut short, such as writing a checkpoint: see `unhurried`.
 CLOSING_S = 15.0
 
 
 class Stopped(BaseException):
-    """A signal asked for the end; no Exception, so that nothing that handles errors keeps it.
+    """A signal asked this process to end.
 
-    number: of the signal. line: what the person who sent it is told.
+    It is no Exception, so that code which handles errors does not catch it.
+
+    Attributes:
+        number: the signal.
+        line: one line for the person who sent it.
     """
 
     def __init__(self, number: int, line: str) -> None:
@@ -35,16 +41,20 @@ class Stopped(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """What shells and schedulers expect."""
+        """The code that shells and schedulers expect."""
         return 128 + self.number
 
 
 class _Listener:
-    """Hears the signals of this process.
+    """Handles the signals of this process.
 
-    received, stopped: the signal that has come, and what was raised of it. deferred, closing: how
-    many contexts say so, see `deferred` and `unhurried`. going_on: tell how the work that is
-    interrupted goes on.
+    Attributes:
+        received: the first signal that came, or None.
+        stopped: the exception that was raised for it, or None.
+        deferred: how many contexts of `deferred` are open.
+        closing: how many contexts of `unhurried` are open.
+        going_on: the functions of `going_on`, outermost first.
+        ends_children: whether child processes end with this one.
     """
 
     def __init__(self) -> None:
@@ -53,7 +63,7 @@ class _Listener:
         self.deferred = self.closing = 0
         self.going_on: list[Callable[[str], str]] = []
         self.ends_children = False
-        # Python writes the number of each signal there, also while the main thread runs other code.
+        # Python writes the number of each signal there, even while the main thread is in C code.
         self._heard, self._told = socket.socketpair()
         self._told.setblocking(False)
         self._before: dict[int, Any] = {number: signal.getsignal(number) for number in PATIENCE_S}
@@ -75,14 +85,14 @@ class _Listener:
         self._heard.close()
 
     def line(self, number: int) -> str:
-        """What is told of the end."""
+        """One line: which signal, and how the work goes on."""
         how = ""
         for tell in reversed(self.going_on):
             how = tell(how)
         return f"stopped by {signal.Signals(number).name}{how and '; '}{how}"
 
     def stop(self) -> None:
-        """Raise what has been received, if anything has."""
+        """Raise `Stopped` if a signal has come."""
         if self.received is not None:
             self.stopped = self.stopped or Stopped(self.received, self.line(self.received))
             raise self.stopped
@@ -94,7 +104,7 @@ class _Listener:
                 self.stop()
 
     def _watch(self) -> None:
-        """End the process if a signal does not end it."""
+        """End the process if it does not end by itself after a signal."""
         number = self._next(None)
         begin_s = time.monotonic()
         while number:
@@ -110,7 +120,7 @@ class _Listener:
                 os._exit(128 + number)
 
     def _next(self, timeout_s: float | None) -> int | None:
-        """The next signal that asks for the end; 0 if none came in time, None after the last."""
+        """The next SIGTERM or SIGINT; 0 if none comes in time, None when `close` was called."""
         while select.select([self._heard], [], [], timeout_s)[0]:
             byte = self._heard.recv(1)
             if not byte:
@@ -125,10 +135,10 @@ _listener: _Listener | None = None
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Signals end what runs here, by `Stopped`, also where that leads to another error.
+    """Raise `Stopped` in this context when a signal comes, and end the process if that hangs.
 
-    For commands: the process is ended if it does not end in time. Only the main thread hears
-    signals, elsewhere nothing changes.
+    Commands use it. Outside the main thread it does nothing, because Python delivers signals to the
+    main thread only.
     """
     global _listener
     if threading.current_thread() is not threading.main_thread():
@@ -138,7 +148,7 @@ def stoppable() -> Iterator[None]:
     listener = _listener = outer or _Listener()
     try:
         yield
-    except Exception:  # a library that is interrupted may fail in its turn, and tell of that
+    except Exception:  # an interrupted library may raise an error of its own
         if listener.stopped is None:
             raise
         raise listener.stopped from None
@@ -150,10 +160,11 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def going_on(tell: Callable[[str], str]) -> Iterator[None]:
-    """Who interrupts what runs here is told how it goes on.
+    """Tell a person who interrupts this context how its work goes on.
 
-    tell: is called when a signal has come, with what is told of the work inside of this; '' if none
-    is. Returns the end of a line.
+    Args:
+        tell: is called when a signal has come. Takes what the contexts inside this one say ('' if
+            there are none), and returns the end of the line.
     """
     if (listener := _listener) is None:
         yield
@@ -167,10 +178,13 @@ def going_on(tell: Callable[[str], str]) -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[Callable[[], bool]]:
-    """Signals wait for the end of this context; what it yields says whether one has come.
+    """Hold signals back until this context ends.
 
-    For work that may be interrupted between its parts only; the process ends where a part is longer
-    than the patience. Libraries that have put handlers of their own in place are overruled.
+    For work in parts that can be interrupted only between two of them. If a part takes longer than
+    `PATIENCE_S`, the process is ended. Signal handlers that a library has set are replaced.
+
+    Yields:
+        A function that says whether a signal has come.
     """
     if (listener := _listener) is None or threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -186,7 +200,7 @@ def deferred() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def unhurried() -> Iterator[None]:
-    """What runs here is brought to its end after a signal, unless it takes very long."""
+    """Give this context `CLOSING_S` seconds to finish after a signal."""
     if (listener := _listener) is None:
         yield
         return
@@ -199,7 +213,7 @@ def unhurried() -> Iterator[None]:
 
 @contextmanager
 def ending_children() -> Iterator[None]:
-    """Processes that are started here, and theirs, end when a signal ends this one."""
+    """End child processes, and their children, when a signal ends this process."""
     if (listener := _listener) is None:
         yield
         return
@@ -213,35 +227,31 @@ def ending_children() -> Iterator[None]:
 
 
 def end_children(wait_s: float) -> None:
-    """Terminate the children of this process, and kill what is left of them and of theirs.
+    """Terminate the children of this process, then kill what is left of them and of theirs.
 
-    wait_s: how long they have to end. Who ignores signals is left alone: it ends with its parent.
+    Args:
+        wait_s: how long they have to end.
     """
-    for child in _children(os.getpid()):
-        _send(child, signal.SIGTERM)
-    until_s = time.monotonic() + wait_s
-    while (left := _descendants(os.getpid())) and time.monotonic() < until_s:
-        time.sleep(0.02)
-    for process in left:
-        _send(process, signal.SIGKILL)
+    mine = psutil.Process()
+    processes = [each for each in mine.children(recursive=True) if not _is_tracker(each)]
+    for each in mine.children():
+        _send(each, signal.SIGTERM)
+    _, left = psutil.wait_procs(processes, timeout=wait_s)
+    for each in left:
+        _send(each, signal.SIGKILL)
 
 
-def _send(process: int, number: int) -> None:
-    with suppress(OSError):
-        os.kill(process, number)
+def _is_tracker(process: psutil.Process) -> bool:
+    """Whether it is the process with which multiprocessing frees shared memory.
+
+    It ignores SIGTERM, and ends by itself after all others.
+    """
+    try:
+        return any("resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
 
 
-def _descendants(process: int) -> list[int]:
-    return [each for child in _children(process) for each in (child, *_descendants(child))]
-
-
-def _children(process: int) -> list[int]:
-    """Those that still run and do not ignore SIGTERM."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/status"):
-        with suppress(OSError, KeyError):  # it has ended meanwhile
-            says = dict(line.split(":\t", 1) for line in path.read_text().splitlines())
-            ignores = int(says["SigIgn"], 16) >> (signal.SIGTERM - 1) & 1
-            if int(says["PPid"]) == process and says["State"][0] != "Z" and not ignores:
-                found.append(int(path.parent.name))
-    return found
+def _send(process: psutil.Process, number: int) -> None:
+    with suppress(psutil.Error):  # it has ended meanwhile
+        process.send_signal(number)

@@ -1,4 +1,4 @@
-"""Whoever waits for more than two seconds is told what for."""
+"""Tells a person who waits for more than two seconds what is being done."""
 
 import sys
 import threading
@@ -11,18 +11,18 @@ FIRST_S, NEXT_S = 2.0, 30.0
 
 
 def on_terminal(line: str) -> None:
-    """Say it to the person who watches, if there is one: it is no output of the command."""
+    """Print to stderr if a person watches there; such lines are no output of the command."""
     if sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def waiting(say: Callable[[str], object], what: str) -> Iterator[None]:
-    """Say what is being done, if it takes long, and now and then how long it has taken.
+    """Say what this context does if it takes long, and now and then for how long.
 
     Args:
-        say: takes a line; it is called in another thread.
-        what: is done in this context.
+        say: prints one line; it is called in another thread.
+        what: a description of the work.
     """
     ended, begin_s = threading.Event(), time.monotonic()
 
