@@ -2,7 +2,8 @@
 
 import sys
 
-from doppler.cli import program
+from doppler.experiment.main import run
+from doppler.support.commands import carried_out, end_process
 
 if __name__ == "__main__":
-    program(["run", *sys.argv[1:]])
+    end_process(carried_out(run, sys.argv[1:]))

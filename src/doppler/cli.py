@@ -1,8 +1,6 @@
 """The command ``doppler``: run, report, place, warm."""
 
-import atexit
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,12 +8,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from doppler.hooks import extension
-from doppler.support.errors import InputError, fault_of_machine
-from doppler.support.stopping import Stopped, stoppable
+from doppler.support.commands import carried_out, end_process
+from doppler.support.errors import InputError
 from doppler.support.waiting import on_terminal, waiting
 from doppler.version import __version__
 
-_SIGNALLED = 128  # exit codes above this one say by which signal
 USAGE = """\
 doppler run OPTION=VALUE ...          place a workload, compare methods; doppler run --help lists
                                       the options; -m runs all combinations of OPTION=A,B,C
@@ -43,34 +40,12 @@ def main(arguments: list[str] | None = None) -> int:
     if command is None:
         print(f"error: no command {words[0]!r}\n{USAGE}", file=sys.stderr)
         return 1
-    try:
-        with stoppable():
-            return command(words[1:])
-    except Stopped as stopped:
-        print(stopped.line, file=sys.stderr)
-        return stopped.exit_code
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except Exception as error:
-        if (line := fault_of_machine(error)) is None:
-            raise
-        print(f"error: {line}", file=sys.stderr)
-        return 1
+    return carried_out(command, words[1:])
 
 
 def program(arguments: list[str] | None = None) -> NoReturn:
-    """The command line of the process; after a signal nothing but exit handlers is waited for.
-
-    Taking down an interpreter that has loaded torch takes a second.
-    """
-    code = main(arguments)
-    if code > _SIGNALLED:
-        atexit._run_exitfuncs()
-        with suppress(OSError):
-            sys.stdout.flush()
-        os._exit(code)
-    sys.exit(code)
+    """The command line of the process."""
+    end_process(main(arguments))
 
 
 def run(arguments: list[str]) -> int:

@@ -14,7 +14,7 @@ from doppler.experiment.checking import check_part, resolved
 from doppler.experiment.configuration import Configuration, check_configuration
 from doppler.experiment.failures import users_cause
 from doppler.experiment.overrides import hydra_arguments
-from doppler.experiment.specification import made
+from doppler.experiment.specification import instantiated
 from doppler.support.errors import InputError
 from doppler.support.options import parameters
 
@@ -188,7 +188,7 @@ def run_or_refuse(cfg: DictConfig, group: str) -> bool:
         elif group in cfg:
             check_part(group, KINDS[group], resolved(cfg, group))
         if group in _CHEAP:
-            made(cfg[group])
+            instantiated(cfg[group])
         if group == "policy":
             instantiate(cfg.policy.build)
         if group == "baseline":

@@ -9,7 +9,7 @@ import numpy as np
 
 from doppler.baselines import Baseline, SearchResult
 from doppler.experiment.judging import Method, nominal_s
-from doppler.experiment.specification import Specification, plain
+from doppler.experiment.specification import Specification, as_container
 from doppler.precompile import warm_up
 from doppler.search import Effort, seeded_generator
 from doppler.support.waiting import waiting
@@ -59,7 +59,7 @@ def compare_baselines(spec: Specification, say: Callable[[str], None]) -> list[M
             say(f"{name} is left out: it searches for an order, and this system keeps none")
             continue
         with waiting(say, f"{name} searches"):
-            method = found_by(spec, baseline, name, plain(spec.cfg.baseline[name]))
+            method = found_by(spec, baseline, name, as_container(spec.cfg.baseline[name]))
         nominal = nominal_s(spec, method.placement)
         if not np.isfinite(nominal):
             say(f"{name} is left out: it found no placement that fits in memory")

@@ -18,7 +18,7 @@ from doppler.experiment.policy_training import (
 )
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
-from doppler.experiment.specification import Specification, plain
+from doppler.experiment.specification import Specification, as_container
 from doppler.problem import Placement
 from doppler.search import seeded_generator
 from doppler.support.errors import InputError
@@ -57,8 +57,8 @@ def imitated_method(run: Run, module: Imitation) -> Method:
     return Method(
         name=f"{spec.policy_name} imitation",
         settings=[
-            *(plain(spec.cfg.policy), plain(spec.cfg.algorithm.imitation)),
-            plain(spec.cfg.stage.teacher),
+            *(as_container(spec.cfg.policy), as_container(spec.cfg.algorithm.imitation)),
+            as_container(spec.cfg.stage.teacher),
         ],
         placement=placement,
         makespan_s=nominal_s(spec, placement),

@@ -16,7 +16,7 @@ from doppler.experiment.policy_training import (
 )
 from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
-from doppler.experiment.specification import Specification, plain
+from doppler.experiment.specification import Specification, as_container
 from doppler.precompile import warm_up
 from doppler.report.rows import format_seconds
 from doppler.search import (
@@ -83,7 +83,7 @@ def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
         f"{path}: trained with {effort.evaluations:,} evaluations, {format_seconds(effort.seconds)}"
     )
     name, rng = spec.policy_name, seeded_generator(spec.seed, "inference")
-    settings = [plain(spec.cfg.policy), plain(spec.cfg.search), spec.origin]
+    settings = [as_container(spec.cfg.policy), as_container(spec.cfg.search), spec.origin]
     methods: list[Method] = []
     with waiting(run.say, "compiling"):
         warm_up(spec.system, searches_of(run), policy)

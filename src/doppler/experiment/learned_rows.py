@@ -7,7 +7,7 @@ import numpy as np
 from doppler.experiment.directory import Summary
 from doppler.experiment.judging import Method, nominal_s
 from doppler.experiment.run import Run
-from doppler.experiment.specification import plain
+from doppler.experiment.specification import as_container
 from doppler.search import Effort, ScoredPlacement
 from doppler.support.errors import InputError
 from doppler.training import Reinforcement, peak_bytes
@@ -64,8 +64,13 @@ def learned_methods(run: Run, module: Reinforcement) -> list[Method]:
     assert module.trained is not None, "training has ended"
     found, effort = module.trained
     settings = [
-        *(plain(spec.cfg.policy), plain(spec.cfg.algorithm), plain(spec.cfg.search), spec.origin),
-        plain(spec.cfg.stage.teacher),
+        *(
+            as_container(spec.cfg.policy),
+            as_container(spec.cfg.algorithm),
+            as_container(spec.cfg.search),
+            spec.origin,
+        ),
+        as_container(spec.cfg.stage.teacher),
     ]
 
     def method(label: str, found: ScoredPlacement, effort: Effort) -> Method:

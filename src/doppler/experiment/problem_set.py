@@ -25,7 +25,7 @@ from doppler.experiment.failures import users_cause
 from doppler.experiment.overrides import names_folder, quoted
 from doppler.experiment.policy_training import fit_in_run, make_policy
 from doppler.experiment.run import Run
-from doppler.experiment.specification import made
+from doppler.experiment.specification import instantiated
 from doppler.problem import Problem, build
 from doppler.search import NO_EFFORT, Evaluator
 from doppler.support.compute import chosen
@@ -107,7 +107,7 @@ def problems_of(lines: Iterable[str], key: str) -> Iterator[Problem]:
             for overrides in _swept(str(line)):
                 cfg = _configuration(overrides, composed)
                 check_configuration(cfg)
-                yield build(made(cfg.workload), made(cfg.cluster))
+                yield build(instantiated(cfg.workload), instantiated(cfg.cluster))
         except Exception as error:
             said = users_cause(error)
             if said is None:

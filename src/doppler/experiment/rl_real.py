@@ -29,7 +29,7 @@ from doppler.experiment.learned_rows import training_speed
 from doppler.experiment.policy_training import LearningBudget, check_policy, check_training_left
 from doppler.experiment.results import leave
 from doppler.experiment.run import Run, Stage
-from doppler.experiment.specification import Specification, plain
+from doppler.experiment.specification import Specification, as_container
 from doppler.experiment.train import AUTO, IMITATION, Learner
 from doppler.problem import Placement
 from doppler.search import seeded_generator
@@ -108,7 +108,7 @@ class RealReinforcement(Stage):
         if is_calibrated(path, replace(run.spec, costs=None).problem):
             run.say(f"measured costs: {path}")
         else:
-            settings = plain(cfg.stage.calibration)
+            settings = as_container(cfg.stage.calibration)
             gone = run.step(settings, seed=0).is_finished  # what it measured is
             yield run.step(settings, seed=0, overwrite=gone)
 
@@ -233,7 +233,7 @@ class RealReinforcement(Stage):
     def _search_measured(self, run: Run, learned: Learned) -> list[Method]:
         """Baselines on the real system, with as many evaluations each as stage III had there."""
         found = []
-        for key, settings in plain(run.spec.cfg.stage.measured).items():
+        for key, settings in as_container(run.spec.cfg.stage.measured).items():
             conf, name = {**settings, "evaluations": learned.evaluations}, f"{key} measured"
             baseline = instantiate(conf, _convert_="all")
             if is_pointless(run.spec, baseline):
@@ -254,7 +254,7 @@ class RealReinforcement(Stage):
             return []
         barriers: tuple[Any, Any] = system.synchronous(), BulkSynchronous()
         synchronous, simulated = map(spec.on, barriers)
-        settings = plain(spec.cfg.stage.synchronous)
+        settings = as_container(spec.cfg.stage.synchronous)
         name = "synchronous, its own placement"
         own = found_by(simulated, self.synchronous, name, settings)
         same = replace(final, name="synchronous, same placement", uses_order=False)
@@ -270,7 +270,7 @@ def _algorithm(cfg: DictConfig) -> DictConfig:
     known = deepcopy(cfg.algorithm)
     OmegaConf.set_struct(known, False)
     known.merge_with(cfg.stage.algorithm)
-    check_part("stage.algorithm", Algorithm, plain(known))
+    check_part("stage.algorithm", Algorithm, as_container(known))
     return known
 
 
@@ -286,7 +286,7 @@ def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
     """The candidates; the final one of them bears the policy's name."""
     spec, module = run.spec, learned.module
     name, inherited = spec.policy_name, learned.module.inherited
-    settings = [plain(spec.cfg[key]) for key in ("policy", "algorithm", "stage")]
+    settings = [as_container(spec.cfg[key]) for key in ("policy", "algorithm", "stage")]
     methods = []
     for label, placement in {**learned.candidates, name: learned.candidates[final]}.items():
         is_earlier = label.startswith(f"{name} stage ")

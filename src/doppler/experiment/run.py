@@ -16,7 +16,7 @@ from doppler.experiment.configuration import check_configuration
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.log import logged
 from doppler.experiment.publishing import Loggers, check_loggers
-from doppler.experiment.specification import Specification, literal, made, plain
+from doppler.experiment.specification import Specification, as_container, escaped, instantiated
 from doppler.report.rows import RESULTS_FILE, print_results, read_results
 from doppler.support.compute import Compute, computing
 from doppler.support.errors import InputError
@@ -131,8 +131,8 @@ class Run:
             changes: of other keys at the top of the configuration.
         """
         # Resolved: what depends on the stage, as the size of a workload does, is of this run.
-        settings = {**plain(self.spec.cfg), "run_dir": None, "overwrite": False, **changes}
-        cfg = DictConfig(literal({**settings, "stage": stage}))
+        settings = {**as_container(self.spec.cfg), "run_dir": None, "overwrite": False, **changes}
+        cfg = DictConfig(escaped({**settings, "stage": stage}))
         return make_run(cfg, self.console, is_step=True)
 
     def part(self, name: str, spec: Specification | None = None) -> "Run":
@@ -147,7 +147,7 @@ class Run:
 
     def anew(self) -> "Run":
         """The same, whatever its directory has."""
-        cfg = DictConfig(literal({**plain(self.spec.cfg), "overwrite": True}))
+        cfg = DictConfig(escaped({**as_container(self.spec.cfg), "overwrite": True}))
         return make_run(cfg, self.console, is_step=self.is_step)
 
     def introduce(self) -> None:
@@ -204,7 +204,7 @@ def make_run(
         InputError: or Hydra's own error, in one line.
     """
     check_configuration(cfg, overrides)
-    stage = made(cfg.stage)
+    stage = instantiated(cfg.stage)
     return Run(Specification(cfg, costs=stage.costs(cfg)), stage, console, is_step)
 
 

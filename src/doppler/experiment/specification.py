@@ -46,7 +46,7 @@ class Specification:
     @cached_property
     def problem(self) -> Problem:
         """The workload on the cluster."""
-        graph, cluster = made(self.cfg.workload), made(self.cfg.cluster)
+        graph, cluster = instantiated(self.cfg.workload), instantiated(self.cfg.cluster)
         costs = None
         if self.costs is not None:
             costs = load_costs(self.costs, tuple(device.name for device in cluster.devices))
@@ -168,7 +168,7 @@ class Specification:
 
     def settings(self, unused: Sequence[str] = ()) -> dict[str, Any]:
         """The configuration without what says where and how to run, and without these keys."""
-        resolved = plain(self.cfg)
+        resolved = as_container(self.cfg)
         # What is refused is no part of a run's name, which is older than plans.
         refused = ("memory",) if isinstance(self.memory, Refuse) else ()
         # Where jobs are done matters to training on many problems alone: it draws by job there.
@@ -191,28 +191,28 @@ class Specification:
         _ = self.baselines, self.bound, self.optimum
 
 
-def plain(cfg: DictConfig) -> Any:
+def as_container(cfg: DictConfig) -> Any:
     """A part of the configuration as dictionaries and lists."""
     return OmegaConf.to_container(cfg, resolve=True)
 
 
-def literal(settings: Any) -> Any:
+def escaped(settings: Any) -> Any:
     """Plain settings from which a configuration can be made: no text refers to anything."""
     if isinstance(settings, dict):
-        return {key: literal(value) for key, value in settings.items()}
+        return {key: escaped(value) for key, value in settings.items()}
     if isinstance(settings, list):
-        return [literal(value) for value in settings]
+        return [escaped(value) for value in settings]
     if isinstance(settings, str):
         return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + r"\${", settings)
     return settings
 
 
-def made(part: DictConfig) -> Any:
+def instantiated(part: DictConfig) -> Any:
     """What a part of the configuration names, made.
 
     Hydra reads a text twice, so that one that had a ``${`` in it would refer to something.
     """
-    return instantiate(literal(literal(plain(part))))
+    return instantiate(escaped(escaped(as_container(part))))
 
 
 def short_hash(settings: Any) -> str:

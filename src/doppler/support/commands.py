@@ -1,0 +1,53 @@
+"""How a command ends: its exit code, and one line about what went wrong."""
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from doppler.support.errors import InputError, fault_of_machine
+from doppler.support.stopping import Stopped, stoppable
+
+_SIGNALLED = 128  # an exit code above it says which signal ended the process
+
+
+def carried_out(command: Callable[[list[str]], int], arguments: Sequence[str]) -> int:
+    """Carry out a command; bad input and signals end it with one line.
+
+    Args:
+        command: gets the arguments and returns an exit code.
+        arguments: of the command line.
+
+    Returns:
+        The exit code: that of the command; 1 for bad input; 128 and the number of the signal that
+        ended it.
+    """
+    try:
+        with stoppable():
+            return command(list(arguments))
+    except Stopped as stopped:
+        print(stopped.line, file=sys.stderr)
+        return stopped.exit_code
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        if (line := fault_of_machine(error)) is None:
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        return 1
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process; after a signal nothing but exit handlers is waited for.
+
+    Taking down an interpreter that has loaded torch takes a second.
+    """
+    if code > _SIGNALLED:
+        atexit._run_exitfuncs()
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
