@@ -1,7 +1,7 @@
 """Memory plans and addresses against exact ones, by CP-SAT (extra ``dev``).
 
     python -m benchmarks.memory_exact planner    makespans of plans of small random graphs
-    python -m benchmarks.memory_exact offsets    least capacity of the instances in tests/memory
+    python -m benchmarks.memory_exact offsets    least capacity of tests/extensions/memory/offsets
 
 --num says how many, --seconds how long CP-SAT may take for each.
 """
@@ -21,7 +21,7 @@ from ortools.sat.python import cp_model
 from doppler.extensions.memory import Offload
 from doppler.extensions.memory.addresses import assign
 from doppler.extensions.memory.arrays import (
-    NO_PLACEMENT,
+    NOTHING,
     PlanState,
     make_machine,
     make_plan_state,
@@ -30,7 +30,7 @@ from doppler.extensions.memory.arrays import (
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import WorkConserving
 
-INSTANCES = Path(__file__).parents[1] / "tests/memory/offsets"
+INSTANCES = Path(__file__).parents[1] / "tests/extensions/memory/offsets"
 _STAYS = 3  # of a datum, at most
 
 
@@ -111,7 +111,7 @@ def _with_stays(m: PlanState, rows: np.ndarray) -> PlanState:
     num = len(rows)
     copies = np.zeros(num, m.copies.dtype)
     copies["born"], copies["died"], copies["bytes"] = rows.T
-    copies["gone"], copies["freed"], copies["uses"] = 1, NO_PLACEMENT, NO_PLACEMENT
+    copies["gone"], copies["freed"], copies["uses"] = 1, NOTHING, NOTHING
     m.counts[0]["copies"], m.counts[0]["steps"] = num, int(rows[:, 1].max())
     return m._replace(
         copies=copies,

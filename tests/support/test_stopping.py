@@ -107,7 +107,7 @@ def test_a_second_signal_ends_at_once():
     done = stopped(
         signal.SIGTERM,
         """
-        from doppler import stopping
+        from doppler.support import stopping
         stopping.PATIENCE_S = dict.fromkeys(stopping.PATIENCE_S, 1000.0)
         try:
             print("begun", flush=True)

@@ -15,7 +15,7 @@ from doppler.support.resources import resource
 # Options that hold a path, or a word in its place: `[a]` or 1e3 is a name too. A test holds them
 # against the annotations.
 PATHS = (
-    *("output_dir", "run_dir", "costs", "stage.init_from", "stage.levels"),
+    *("output_dir", "run_dir", "costs", "stage.init_from"),
     *("workload.path", "workload.program", "workload.module", "workload.profile"),
 )
 # Options of every file of a group, which none of them lists: they are given without a `+`. Of hosts

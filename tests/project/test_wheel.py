@@ -8,7 +8,7 @@ from zipfile import ZipFile
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[1]
+PROJECT = Path(__file__).resolve().parents[2]
 BUILT_FROM = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "src", "conf", "workloads")
 
 
