@@ -191,7 +191,7 @@ def test_a_cluster_from_a_file(placed, tmp_path):
     path = tmp_path / "mine.yaml"
     device = {
         **{"flop_per_s": {"f32": 1e12}, "memory_bytes_per_s": 1e11, "launch_overhead_s": 1e-6},
-        "memory_bytes": 1e9,
+        "memory_bytes": 1e10,
     }
     cluster = {
         **{"_target_": "doppler.cluster.custom", "name": "mine", "devices": [device] * 3},

@@ -523,4 +523,4 @@ def test_experts_are_left_out_where_the_ablation_says_so():
         for known in (policy.sel_scheduler_weights, policy.plc_scheduler_weights):
             assert not known.requires_grad and not known.any()
     half = make_policy(sel="b_level")
-    assert not half.sel_scheduler_terms.requires_grad and half.plc_scheduler_terms.requires_grad
+    assert not half.sel_scheduler_weights.requires_grad and half.plc_scheduler_weights.requires_grad

@@ -7,7 +7,7 @@ from doppler.api import placing
 from doppler.baselines import ETF, HEFT
 from doppler.cluster import preset
 from doppler.env import make_view, mergings
-from doppler.extensions.large import AtOnce
+from doppler.extensions.large import AtOnce, at_once
 from doppler.graph import synthetic
 from doppler.problem import build
 from doppler.search import (
@@ -57,9 +57,7 @@ def test_large_graphs_begin_with_what_the_policy_places_at_once(monkeypatch):
 def test_views_are_made_of_what_is_executed_alone(monkeypatch):
     monkeypatch.setattr(placing, "_LARGE_COUNTED", 100)
     graph, made = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3), []
-    monkeypatch.setattr(
-        "doppler.search.greedy.make_view", lambda *a: made.append(a) or make_view(*a)
-    )
+    monkeypatch.setattr(at_once, "make_view", lambda *a: made.append(a) or make_view(*a))
     for evaluations in (1, 2):
         made.clear()
         doppler.place(graph, cluster="dgx_h100x16", evaluations=evaluations)
