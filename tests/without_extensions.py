@@ -1,7 +1,7 @@
-"""The core alone: its tests and the demo, in a copy of the repository without any extension.
+"""The core alone: its demo and its tests, in a copy of the repository without any extension.
 
-python tests/without_extensions.py                       # all tests of the core
-python tests/without_extensions.py tests/graph -k cycle  # other arguments of pytest
+    python tests/without_extensions.py                  # all tests of the core
+    python tests/without_extensions.py tests/graph -x   # other arguments of pytest
 """
 
 import os
@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-COPIED = ("conf", "src", "tests", "workloads", "pyproject.toml")
-# tests/project tests what stands on the core and on all extensions: pages, examples, the wheel.
+# tests/project is about what stands on the core and on all extensions: pages, examples, the wheel.
 LEFT_OUT = ("src/doppler/extensions", "tests/extensions", "tests/project")
+NOT_COPIED = shutil.ignore_patterns(".*", "build", "dist", "outputs", "*.egg-info")
 
 IMPORT_ALL = """
 import importlib, pathlib, pkgutil, doppler
@@ -23,32 +23,32 @@ assert pathlib.Path(doppler.__file__).is_relative_to(pathlib.Path.cwd()), dopple
 for module in pkgutil.walk_packages(doppler.__path__, "doppler."):
     importlib.import_module(module.name)
 """
-DEMO = ["src/run.py", "budget=quick"]
-TESTS = ["-m", "pytest", "--numprocesses", "2", "--dist", "loadfile"]
 
 
 def copy_core(to: Path) -> None:
-    """Copy the repository; compiled code goes along, so that it need not be made again."""
-    for name in COPIED:
-        if (REPOSITORY / name).is_dir():
-            shutil.copytree(REPOSITORY / name, to / name)
-        else:
-            shutil.copy2(REPOSITORY / name, to / name)
+    """Copy the repository with its compiled code, which then need not be made again."""
+    shutil.copytree(REPOSITORY, to, ignore=NOT_COPIED, dirs_exist_ok=True)
     for name in LEFT_OUT:
         shutil.rmtree(to / name)
 
 
 def main(arguments: list[str]) -> int:
     """Import, run and test the core; the exit code of the first that fails."""
+    commands = {
+        "import of every module": ["-c", IMPORT_ALL],
+        "demo": ["src/run.py", "budget=quick"],
+        "tests": ["-m", "pytest", "--quiet", "--numprocesses", "2", "--dist", "worksteal"],
+    }
+    commands["tests"] += arguments
     with tempfile.TemporaryDirectory(prefix="core-") as name:
-        core = Path(name)
+        core = Path(name).resolve()
         copy_core(core)
         environment = {**os.environ, "PYTHONPATH": str(core / "src")}
-        for command in (["-c", IMPORT_ALL], DEMO, [*TESTS, *arguments]):
-            begin = time.perf_counter()
+        for what, command in commands.items():
+            begin_s = time.perf_counter()
             done = subprocess.run([sys.executable, *command], cwd=core, env=environment)
-            shown = "import of every module" if command[0] == "-c" else " ".join(command)
-            print(f"without extensions, {shown}: {time.perf_counter() - begin:.0f} s", flush=True)
+            spent_s = time.perf_counter() - begin_s
+            print(f"without extensions: {what}, {spent_s:.0f} s", flush=True)
             if done.returncode:
                 return done.returncode
     return 0
