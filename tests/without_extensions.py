@@ -1,7 +1,7 @@
 """The core alone: its demo and its tests, in a copy of the repository without any extension.
 
-    python tests/without_extensions.py                  # all tests of the core
-    python tests/without_extensions.py tests/graph -x   # other arguments of pytest
+python tests/without_extensions.py                  # all tests of the core
+python tests/without_extensions.py tests/graph -x   # other arguments of pytest
 """
 
 import os

@@ -54,7 +54,7 @@ def layers():
     [
         (["workload=chainmm"], "chainmm"),
         # The choice torch, and the module that reads it, are an extension's.
-        (["workload=torch", "workload.module=module.py:layers"], "layers"),
+        (["workload=torch", "workload.module=module.py:layers"], "addmm"),
     ],
 )
 def test_it_runs_where_there_is_no_checkout(workload, shown, unpacked, tmp_path):
