@@ -23,7 +23,7 @@ from doppler.env import (
     merged_at_random,
 )
 from doppler.env import features as features_module
-from doppler.env import view as view_module
+from doppler.env import problem_view as view_module
 from doppler.env.features import DEVICE
 from doppler.env.problem_view import DIFFUSIONS, device_classes
 from doppler.graph import DataflowGraph

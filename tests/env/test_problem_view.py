@@ -5,7 +5,7 @@ from scipy.linalg import get_lapack_funcs
 from threadpoolctl import ThreadpoolController
 
 from doppler.env import make_view
-from doppler.env import view as views
+from doppler.env import problem_view as views
 
 
 def test_affinities_take_one_thread(monkeypatch):

@@ -24,7 +24,7 @@ from doppler.simulator import Published, WorkConserving
 from doppler.support.compiled.draws import uniform
 from doppler.trace import Trace, check
 
-NUM_PROBLEMS = 1000
+NUM_PROBLEMS = 300
 NUM_HOSTED = 100
 MODES = [
     *product(("none", "fifo", "engines"), ("fifo", "priority", "strict", "random"), (1,)),

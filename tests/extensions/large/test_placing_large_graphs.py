@@ -1,6 +1,8 @@
 """Large graphs in doppler.place: what is left out, and what comes first."""
 
 import numpy as np
+from baselines.test_dealing import PARTS, blocks
+from problems import cluster_of
 
 import doppler
 from doppler.api import placing
@@ -13,6 +15,7 @@ from doppler.problem import build
 from doppler.search import (
     AnnealFromBest,
     Budget,
+    DealBlocks,
     Evaluator,
     GreedyEpisode,
     InParts,
@@ -75,3 +78,18 @@ def test_within_seconds_a_large_graph_begins_with_list_schedulers(monkeypatch):
     counted = placing._automatic(steps, problem, Budget(evaluations=9))
     assert [type(step) for step in counted[:4]] == [*[AtOnce] * 3, KeepToHosts]
     assert counted[0].way == 0, "free first, as one execution may be all there is"
+
+
+def test_blocks_of_split_nodes_are_dealt_first(monkeypatch):
+    problem = build(blocks(), cluster_of([1.0] * PARTS))
+    for most in ("_LARGE", "_LARGE_COUNTED"):
+        monkeypatch.setattr(placing, most, 50)
+    for budget in (Budget(seconds=1.0), Budget(evaluations=9)):
+        steps = placing._automatic(steps_of("auto", budget), problem, budget)
+        assert isinstance(steps[0], DealBlocks)
+    placed = doppler.place(problem.graph, cluster=problem.cluster, evaluations=1)
+    with WorkConserving().open(problem) as session:
+        best = Evaluator(session=session, confirmations=0, seed=0)
+        DealBlocks().search(best, 9, np.random.default_rng(0))
+    assert best.evaluations == placed.evaluations == 1
+    assert placed.makespan_s == best.seconds
