@@ -29,8 +29,7 @@ test-core: $(VENV)/installed
 	$(BIN)/python tests/without_extensions.py
 
 CORE_TESTS = tests/test_cli.py tests/test_problem.py tests/api tests/env tests/experiment tests/graph tests/search
-# What CI runs of it. The tests ran already beside the extensions: here they show that all of them are
-# found without, and some of every layer that they pass.
+# What CI runs of it: all tests have run beside the extensions, these run without them too.
 core-runs: $(VENV)/installed
 	$(BIN)/python tests/without_extensions.py $(CORE_TESTS)
 
