@@ -7,15 +7,16 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
 
-.PHONY: help demo test test-slow fuzz gpu check lint types layers docs compiled
+.PHONY: help demo test test-slow test-core fuzz gpu check lint types layers docs compiled core-runs
 
 help:
 	@echo "make demo       train on a real workload and compare: table, placement, trace, picture"
-	@echo "make test       all tests but 17 slow ones and 4 that need a GPU (CONTRIBUTING.md names them)"
+	@echo "make test       all tests but slow ones and those that need a GPU"
 	@echo "make test-slow  the slow tests"
+	@echo "make test-core  the demo and the core's tests in a copy without extensions"
 	@echo "make fuzz       8,000 damaged files, command lines and calls; CASES=600 of each kind, SEED=..."
 	@echo "make gpu        all that needs a GPU, with python3 or PYTHON=..., which has torch with CUDA"
-	@echo "make check      what CI runs: lint, types, layers, docs, tests"
+	@echo "make check      what CI runs: lint, types, layers, docs, tests, the core alone"
 	@echo "make docs       the site of docs/, in build/site"
 
 demo: $(VENV)/installed
@@ -24,15 +25,25 @@ demo: $(VENV)/installed
 test: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
+test-core: $(VENV)/installed
+	$(BIN)/python tests/without_extensions.py
+
+CORE_TESTS = tests/test_cli.py tests/test_problem.py tests/api tests/env tests/experiment tests/graph tests/search
+# What CI runs of it: all tests have run beside the extensions, these run without them too.
+core-runs: $(VENV)/installed
+	$(BIN)/python tests/without_extensions.py $(CORE_TESTS)
+
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow
 
 # What it finds is kept as @example of its property.
 CASES ?= 600
 SEED ?= $(shell date +%s)
+FUZZED = tests/extensions/formats/test_damaged_files.py tests/extensions/pipelines/test_damaged_profiles.py
 fuzz: $(VENV)/installed
 	@echo "SEED=$(SEED)"
-	FUZZ_CASES=$(CASES) $(BIN)/python -m pytest tests/fuzz -m "slow or not slow" --hypothesis-seed=$(SEED)
+	FUZZ_CASES=$(CASES) $(BIN)/python -m pytest tests/fuzz $(FUZZED) -m "slow or not slow" \
+		--hypothesis-seed=$(SEED)
 
 # Not from .venv, whose torch may know no GPU, and nothing is installed: benchmarks/gpu.
 gpu:
@@ -43,6 +54,7 @@ gpu:
 check: $(VENV)/installed
 	$(MAKE) --jobs 2 lint types layers docs compiled
 	$(MAKE) test
+	$(MAKE) core-runs
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check src tests benchmarks examples setup.py

@@ -1,7 +1,7 @@
 """Memory plans and addresses against exact ones, by CP-SAT (extra ``dev``).
 
     python -m benchmarks.memory_exact planner    makespans of plans of small random graphs
-    python -m benchmarks.memory_exact offsets    least capacity of the instances in tests/memory
+    python -m benchmarks.memory_exact offsets    least capacity of tests/extensions/memory/offsets
 
 --num says how many, --seconds how long CP-SAT may take for each.
 """
@@ -30,7 +30,7 @@ from doppler.extensions.memory.arrays import (
 from doppler.problem import Placement, Problem, build
 from doppler.simulator import WorkConserving
 
-INSTANCES = Path(__file__).parents[1] / "tests/memory/offsets"
+INSTANCES = Path(__file__).parents[1] / "tests/extensions/memory/offsets"
 _STAYS = 3  # of a datum, at most
 
 

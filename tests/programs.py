@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from doppler.einsum import lower
 from doppler.einsum.program import (
     Complexer,
     Einsum,
@@ -232,3 +233,21 @@ def shared_operand() -> tuple[Program, Plain]:
 
 
 PROGRAMS = [product_chain, softmax, rotation, masked, shared_operand]
+
+
+def random_lowered(seed: int) -> DataflowGraph:
+    """A product, a mask and parts of it, in blocks that are drawn from the seed."""
+    rng = np.random.default_rng(seed)
+    b = Builder()
+    x, y = b.input("x", (6, 5)), b.input("y", (5, 7), "f64")
+    xy = b.op("xy", "ij,jk->ik:mul(f64(x0),x1):add", x, y, dtype="f64")
+    mask = b.fill("mask", (6, 7), 0.0, -np.inf, dtype="f64")
+    masked = b.op("masked", "ij,ij->ij:exp(add(x0,x1))", xy, mask)
+    part = b.select(
+        "part",
+        (4, 7),
+        (masked, xy),
+        [Piece(0, ((1, 4), (0, 7)), (0, 0)), Piece(1, ((2, 3), (0, 7)), (3, 0))],
+    )
+    b.op("out", "ij,kj->ik", part, masked)
+    return lower(b.program(), random_splits(b.program(), rng, max_parts=5))

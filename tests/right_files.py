@@ -30,46 +30,6 @@ GRAPH = {
     "ops": [{"name": "a", "flops": 1}, {"name": "b", "flops": 2}],
     "edges": [{"src": 0, "dst": 1, "bytes": 4}],
 }
-WORKFLOW = {
-    **{"name": "blast", "schemaVersion": "1.5", "author": {"name": "somebody"}},
-    "workflow": {
-        "specification": {
-            "tasks": [
-                {"name": "split", "id": "t0", "parents": [], "children": ["t1", "t2"],
-                 "inputFiles": ["raw"], "outputFiles": ["half"]},
-                {"name": "left", "id": "t1", "parents": ["t0"], "children": ["t2"],
-                 "inputFiles": ["half", "raw"], "outputFiles": []},
-                {"name": "right", "id": "t2", "parents": ["t0", "t1"], "children": [],
-                 "inputFiles": ["half"]},
-            ],
-            "files": [{"id": "raw", "sizeInBytes": 100}, {"id": "half", "sizeInBytes": 5e9}],
-        },
-        "execution": {
-            "makespanInSeconds": 9,
-            "tasks": [
-                {"id": "t0", "runtimeInSeconds": 2.5, "coreCount": 4},
-                {"id": "t1", "runtimeInSeconds": 3},
-                {"id": "t2", "runtimeInSeconds": 1},
-            ],
-            "machines": [],
-        },
-    },
-}  # fmt: skip
-PROFILED = {
-    **{"maxSizePerFPGA": 1e3, "maxFPGAs": 2, "maxCPUs": 1},
-    "nodes": [
-        {"name": "conv", "id": 0, "supportedOnFpga": 1, "cpuLatency": 20, "fpgaLatency": 2.0,
-         "isBackwardNode": False, "colorClass": 1, "layerId": 3, "size": 600.0},
-        {"name": "relu", "id": 7, "supportedOnFpga": True, "cpuLatency": 10, "fpgaLatency": 1.0,
-         "isBackwardNode": False, "colorClass": 1, "size": 300.0},
-        {"name": "loss", "id": 9, "supportedOnFpga": False, "cpuLatency": 4, "fpgaLatency": 0,
-         "isBackwardNode": False, "size": 5000.0},
-    ],
-    "edges": [
-        {"sourceId": 0, "destId": 7, "cost": 5, "size": 8.0},
-        {"sourceId": 7, "destId": 9, "cost": 0.0, "size": 8.0},
-    ],
-}  # fmt: skip
 COSTS = {
     **{"format": "doppler-costs", "version": 1, "host": "here"},
     "tables": [
@@ -113,13 +73,20 @@ def read_summary(path: Path) -> Any:
 # What is read, how, and a file that is right.
 READERS: dict[str, tuple[Callable[[Path], Any], dict]] = {
     "graph.json": (load_graph, GRAPH),
-    "workflow.json": (load_graph, WORKFLOW),
-    "profiled.json": (load_graph, PROFILED),
     "costs.json": (load_all, COSTS),
     "cluster.yaml": (resolve_cluster, CLUSTER),
     "placement.json": (lambda path: Placement.load(path, PROBLEM), PLACEMENT),
     "summary.json": (read_summary, SUMMARY),
     "trace.json": (read_timeline, TRACE),
+}
+
+# What is no such file, whatever is read.
+CONTENTS = {
+    **{"empty": b"", "binary": bytes(range(256)), "latin": "ü".encode("latin-1")},
+    **{"null": b"null", "number": b"1", "text": b'"text"', "list": b"[]", "nothing": b"{}"},
+    **{"zero": b"\0", "half": b'{"a": [1', "infinite": b"Infinity", "deep": 100_000 * b"["},
+    **{"digits": b'{"version": ' + 5000 * b"9" + b"}", "twice": b'{"a": 1, "a": 2}'},
+    **{"surrogate": b'{"name": "\\ud800"}', "comma": b'{"a": 1,}}', "objects": 50_000 * b'{"a":'},
 }
 
 

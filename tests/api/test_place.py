@@ -3,33 +3,30 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from benchmarks.torch_modules import ConvNet, Transformer, llama_7b_block
-from problems import cluster_of, graph_of
-from torch import nn
+from problems import REPOSITORY, cluster_of, graph_of
 
 import doppler
 from doppler.api import placing
-from doppler.baselines import ETF, HEFT, Clustering, RoundRobin
+from doppler.baselines import HEFT, Clustering, RoundRobin
 from doppler.cluster import host, preset
 from doppler.cluster.machine import on_hosts
-from doppler.env import make_view, mergings
+from doppler.einsum import load_workload
+from doppler.env import make_view
 from doppler.executor import Threads
-from doppler.extensions.large import AtOnce
-from doppler.graph import load_graph, synthetic
+from doppler.graph import DataflowGraph, load_graph, synthetic
 from doppler.problem import Placement, build
 from doppler.search import (
     AnnealFromBest,
     AnnealOnEstimates,
     Budget,
     Episodes,
-    Evaluator,
     GreedyEpisode,
     InParts,
     KeepToHosts,
@@ -43,55 +40,15 @@ from doppler.search import (
 from doppler.simulator import BulkSynchronous, WorkConserving
 from doppler.support.errors import InputError
 
-X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0))
+
+@pytest.fixture(scope="module")
+def graph() -> DataflowGraph:
+    return load_workload(program=str(REPOSITORY / "workloads/chainmm.einsum"))
 
 
 @pytest.fixture(scope="module")
-def module() -> nn.Module:
-    torch.manual_seed(0)
-    return Transformer(16, 4, 24, 6)
-
-
-@pytest.fixture(scope="module")
-def placed(module) -> doppler.Placed:
-    return doppler.place(module, X, "p100x4", 0.3, decomposition="published")
-
-
-def test_what_is_placed_runs_and_returns_what_the_module_does(module, placed):
-    with torch.no_grad():
-        torch.testing.assert_close(doppler.execute(placed, X), module(X), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(doppler.execute(placed, (2 * X,)), module(2 * X))
-
-
-class Words(nn.Module):
-    """Whole numbers in and out, and calls of torch's operators between."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(20, 8)
-        self.rnn = nn.Conv1d(6, 6, 3)
-
-    def forward(self, numbers):
-        mixed = self.rnn(self.words(numbers)).cumsum(1)
-        return {"best": mixed.argmax(-1), "sorted": mixed.sort(1).values, "near": mixed > 0}
-
-
-@pytest.mark.parametrize(
-    ("module", "x"),
-    [
-        (nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 4)), torch.randn(6, 8)),
-        (ConvNet(4, 5).eval(), torch.randn(3, 3, 16, 16)),
-        (Words(), torch.arange(12).reshape(2, 6)),
-        (nn.Sequential(nn.Linear(8, 8), nn.GELU()).bfloat16(), torch.randn(4, 8).bfloat16()),
-    ],
-)
-def test_other_modules_run_on_this_machine_as_they_are_placed(module, x):
-    placed = doppler.place(module, x, "p100x4", 0.05, decomposition="published")
-    assert len(set(placed.placement.device.tolist())) > 1
-    with torch.no_grad():
-        expected = module(x)
-    tolerance = 2e-2 if x.dtype == torch.bfloat16 else 1e-5
-    torch.testing.assert_close(doppler.execute(placed, x), expected, rtol=tolerance, atol=tolerance)
+def placed(graph) -> doppler.Placed:
+    return doppler.place(graph, cluster="p100x4", seconds=0.3)
 
 
 def test_the_figures_belong_to_the_placement(placed):
@@ -112,34 +69,14 @@ def test_what_takes_no_time_is_placed_and_shown(tmp_path):
     assert repr(doppler.Placed.load(nothing.save(tmp_path))) == repr(nothing)
 
 
-def test_a_small_model_is_not_split(module, placed):
-    alone = doppler.place(module, X, "p100x4", 0.3)
-    assert alone.problem.num_ops < placed.problem.num_ops
-    assert alone.makespan_s <= min(placed.makespan_s, alone.single_device_s)
-    assert alone.single_device_s == placed.single_device_s
-
-
 def test_it_shows_and_explains_itself(placed):
     text = repr(placed)
-    assert text.startswith("Transformer on p100x4 (4 devices)\n  ops ")
+    assert text.startswith("chainmm on p100x4 (4 devices)\n  ops ")
     for word in ("makespan", "lower bound", "one device", "memory", "found by     auto: "):
         assert f"\n  {word}" in text
     html = placed._repr_html_()
     assert "<td style='text-align:left'>auto: " in html and "data:image/png;base64,iVBOR" in html
     assert "devices busy" in placed.explain()
-
-
-def test_it_says_what_is_not_split():
-    flipped = nn.Sequential(nn.Linear(8, 8), nn.PixelShuffle(2))
-    placed = doppler.place(flipped, torch.randn(1, 4, 8, 8), "p100x4", 0.1, method="heft")
-    assert "not split" not in placed.explain()
-
-    class Flip(nn.Module):
-        def forward(self, x):
-            return (x @ x).flip(0, 1)
-
-    placed = doppler.place(Flip(), torch.randn(8, 8), "p100x4", 0.1, method="heft")
-    assert "not split: op aten.flip in Flip: no rule says how to split it" in placed.explain()
 
 
 def test_what_is_saved_can_be_read_back(placed, tmp_path):
@@ -163,7 +100,7 @@ def test_every_method_places_a_graph(placed, method):
     assert found.method == method
     assert found.evaluations >= 1
     assert found.lower_bound_s <= found.makespan_s * (1 + 1e-9) < np.inf
-    assert found.single_device_s >= placed.single_device_s, "of what is split, and all launches"
+    assert found.single_device_s == placed.single_device_s
 
 
 def test_more_time_is_more_search(placed):
@@ -254,7 +191,7 @@ def test_a_cluster_from_a_file(placed, tmp_path):
     path = tmp_path / "mine.yaml"
     device = {
         **{"flop_per_s": {"f32": 1e12}, "memory_bytes_per_s": 1e11, "launch_overhead_s": 1e-6},
-        "memory_bytes": 1e9,
+        "memory_bytes": 1e10,
     }
     cluster = {
         **{"_target_": "doppler.cluster.custom", "name": "mine", "devices": [device] * 3},
@@ -289,7 +226,6 @@ def test_cores_make_transfers_themselves_unless_a_system_is_told(tmp_path):
     assert contention() == Threads.contention == "sender"
     assert contention(system=WorkConserving()) == "fifo"
     assert contention(system=WorkConserving(contention="engines")) == "engines"
-    assert contention(memory="offload") == "fifo"
     cores = host(num_devices=4)
     assert contention(cores) == "sender"
     apart = on_hosts(cores, hosts=2, nic_bytes_per_s=1e9)
@@ -313,16 +249,15 @@ def test_what_was_placed_on_cores_is_read_back_as_such(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("system", "memory"),
+    "system",
     [
-        (WorkConserving(), "refuse"),  # on cores not what is chosen where none is told
-        (WorkConserving(queue="fifo", contention="engines", streams=2), "refuse"),
-        (WorkConserving(contention="engines"), "offload"),
+        WorkConserving(),  # on cores not what is chosen where none is told
+        WorkConserving(queue="fifo", contention="engines", streams=2),
     ],
 )
-def test_what_was_placed_for_a_told_simulator_is_read_back_as_such(system, memory, tmp_path):
+def test_what_was_placed_for_a_told_simulator_is_read_back_as_such(system, tmp_path):
     graph = synthetic(family="layered", num_ops=40, transfer_ratio=1.0, seed=3)
-    placed = doppler.place(graph, "host", evaluations=20, system=system, memory=memory)
+    placed = doppler.place(graph, "host", evaluations=20, system=system)
     loaded = doppler.Placed.load(placed.save(tmp_path))
     assert vars(loaded.system) == vars(placed.system)
     assert loaded.trace.makespan_s == placed.makespan_s
@@ -340,47 +275,6 @@ def test_a_method_that_is_named_is_not_left_out_of_large_graphs(monkeypatch):
     assert placed.evaluations == 20
 
 
-def test_of_a_graph_too_large_for_the_seconds_one_list_scheduler_is_executed(monkeypatch):
-    monkeypatch.setattr(placing, "_LARGE", 100)
-    monkeypatch.setattr(HEFT, "most_ops", 100)
-    graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
-    placed = doppler.place(graph, cluster="p100x4", seconds=1e-9)
-    with WorkConserving().open(placed.problem) as session:
-        once = ETF(evaluations=1).place(session, np.random.default_rng(0))
-    assert placed.evaluations == 1 and placed.makespan_s == once.makespan_s
-
-
-def test_a_machine_of_hosts_is_placed_on_and_what_is_placed_runs_here(module):
-    on_hosts = doppler.place(module, X, "ethernet_4x1", evaluations=20)
-    assert on_hosts.problem.cluster.num_hosts == 4
-    with torch.no_grad():
-        torch.testing.assert_close(doppler.execute(on_hosts, X), module(X), rtol=1e-4, atol=1e-4)
-    with pytest.raises(InputError, match="'ethernet_4x1': has 4 hosts, and executors run on this"):
-        Threads().open(on_hosts.problem)
-
-
-def test_a_training_step_runs_too():
-    class Loss(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 2)
-
-        def forward(self, x, y):
-            return nn.functional.mse_loss(self.layer(x), y)
-
-    module, inputs = Loss(), (torch.randn(6, 4), torch.randn(6, 2))
-    placed = doppler.place(
-        module, inputs, "p100x4", 0.1, method="heft", training=True, learning_rate=0.1
-    )
-    loss, parameters = doppler.execute(placed, inputs)
-    expected = module(*inputs)
-    expected.backward()
-    torch.testing.assert_close(loss, expected.detach())
-    for name, parameter in module.named_parameters():
-        step = parameter.detach() - parameters[name]
-        torch.testing.assert_close(step, 0.1 * parameter.grad, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -392,7 +286,7 @@ def test_a_training_step_runs_too():
             {"method": [3]},
             "place.method: must be a text or a Baseline or a list, each a SearchStep, got [3]",
         ),
-        ({"method": [KeepToHosts()]}, "Transformer: no step of the method executed a placement"),
+        ({"method": [KeepToHosts()]}, "chainmm: no step of the method executed a placement"),
         ({"policy": "no.ckpt"}, 'policy: is for method="policy" alone'),
         ({"seconds": 0}, "place.seconds: must be a number above 0, at most 1e9 or null, got 0"),
         ({"evaluations": 5}, "evaluations, seconds: a search has one of them, got 5 and 0.1"),
@@ -404,76 +298,18 @@ def test_a_training_step_runs_too():
             {"decomposition": "fine"},
             "place.decomposition: must be one of auto, published or a Decomposition, got 'fine'",
         ),
-        ({"example_inputs": None}, "place: a module needs example_inputs"),
         ({"system": torch.zeros(2)}, "place.system: must be a System or null, got tensor("),
     ],
 )
-def test_mistakes_end_in_one_line(module, options, line):
+def test_mistakes_end_in_one_line(graph, options, line):
     with pytest.raises(InputError) as error:
-        doppler.place(
-            module, **{"example_inputs": X, "cluster": "p100x4", "seconds": 0.1, **options}
-        )
+        doppler.place(graph, **{"cluster": "p100x4", "seconds": 0.1, **options})
     assert str(error.value).startswith(line)
-
-
-def test_a_module_that_is_too_large_for_the_machine():
-    with torch.device("meta"):
-        module, inputs = llama_7b_block()
-        layers = nn.Sequential(*(nn.Linear(60_000, 60_000, bias=False) for _ in range(5)))
-        example = torch.zeros(1, 60_000)
-    with pytest.raises(InputError) as error:
-        doppler.place(layers, example, "p100x4", 0.1)
-    assert str(error.value) == (
-        "Sequential: its parameters and inputs hold 72 GB, the 4 devices of 'p100x4' 64 GB: use "
-        "more devices (cluster.num_devices=N), half precision, or place a part of the module"
-    )
-    machine = preset(name="p100x4")
-    small = tuple(replace(device, memory_bytes=1e9) for device in machine.devices)
-    machine = replace(machine, name="small", devices=small)
-    placed = doppler.place(module, inputs, machine, 1.0)
-    assert placed.single_device_s == np.inf
-    assert max(placed.memory_bytes.values()) <= 1e9
-    assert "one device   has too little memory" in repr(placed)
-    with pytest.raises(InputError, match="is on the meta device: there are no values to run with"):
-        doppler.execute(placed, inputs)
 
 
 def test_importing_the_package_is_cheap():
     code = "import doppler, sys; assert 'torch' not in sys.modules and 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_of_many_ops_a_policy_places_once_all_that_its_search_runs_is_compiled(monkeypatch):
-    monkeypatch.setattr("doppler.search.configured.MANY_OPS", 100)
-    graph = synthetic(family="layered", num_ops=101, transfer_ratio=0.1, seed=3)
-    placed = doppler.place(graph, cluster="p100x4", method="policy", evaluations=1)
-    assert placed.evaluations == 1 and placed.speed_up > 1.0
-
-
-def test_large_graphs_begin_with_what_the_policy_places_at_once(monkeypatch):
-    monkeypatch.setattr(placing, "_LARGE_COUNTED", 100)
-    graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
-    problem = build(graph, preset(name="p100x4"))
-    with WorkConserving().open(problem) as session:
-        best = Evaluator(session=session, confirmations=0, seed=0)
-        step = GreedyEpisode(policy=load_policy(), views=mergings(make_view(problem)))
-        step.search(best, 1, np.random.default_rng(0))
-    placed = doppler.place(graph, cluster="p100x4", evaluations=1)
-    assert placed.makespan_s == best.seconds
-    assert placed.evaluations == 1
-    assert doppler.place(graph, cluster="p100x4", evaluations=40).makespan_s <= best.seconds
-
-
-def test_views_are_made_of_what_is_executed_alone(monkeypatch):
-    monkeypatch.setattr(placing, "_LARGE_COUNTED", 100)
-    graph, made = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3), []
-    monkeypatch.setattr(
-        "doppler.search.greedy.make_view", lambda *a: made.append(a) or make_view(*a)
-    )
-    for evaluations in (1, 2):
-        made.clear()
-        doppler.place(graph, cluster="dgx_h100x16", evaluations=evaluations)
-        assert len(made) == evaluations
 
 
 def test_with_evaluations_the_policy_searches_first_within_seconds_what_learns_nothing(placed):
@@ -489,16 +325,3 @@ def test_with_evaluations_the_policy_searches_first_within_seconds_what_learns_n
     )
     assert np.array_equal(auto.placement.device, policy.placement.device)
     assert auto.makespan_s == policy.makespan_s
-
-
-def test_within_seconds_a_large_graph_begins_with_list_schedulers(monkeypatch):
-    for most in ("_LARGE", "_LARGE_COUNTED"):
-        monkeypatch.setattr(placing, most, 100)
-    graph = synthetic(family="layered", num_ops=150, transfer_ratio=1.0, seed=3)
-    problem = build(graph, preset(name="dgx_h100x16"))
-    steps = steps_of("auto", Budget(seconds=1.0))
-    kinds = [type(step) for step in placing._automatic(steps, problem, Budget(seconds=1.0))]
-    assert kinds == [KeepToHosts, InParts, *[AtOnce] * 3, AnnealFromBest]
-    counted = placing._automatic(steps, problem, Budget(evaluations=9))
-    assert [type(step) for step in counted[:4]] == [*[AtOnce] * 3, KeepToHosts]
-    assert counted[0].way == 0, "free first, as one execution may be all there is"

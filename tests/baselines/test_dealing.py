@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 from problems import cluster_of
 
-import doppler
-from doppler.api import placing
 from doppler.baselines import Dealing
 from doppler.baselines.dealing import has_blocks
 from doppler.cluster import preset
 from doppler.graph import DataflowGraph, synthetic
 from doppler.graph.dataflow import Edges, Inputs, Ops
 from doppler.problem import Problem, build
-from doppler.search import Budget, DealBlocks, Evaluator, steps_of
 from doppler.simulator import WorkConserving
 
 PARTS, LAYERS = 4, 6
@@ -114,19 +111,8 @@ def test_inputs_are_spread_over_the_run_where_room_is_short():
     assert fits.feasible[0]
 
 
-def test_only_graphs_of_split_nodes_have_blocks(monkeypatch):
+def test_only_graphs_of_split_nodes_have_blocks():
     problem = build(blocks(), cluster_of([1.0] * PARTS))
     assert has_blocks(problem)
     graph = synthetic(family="layered", num_ops=80, transfer_ratio=1.0, seed=1)
     assert not has_blocks(build(graph, preset(name="h100x8")))
-    for most in ("_LARGE", "_LARGE_COUNTED"):
-        monkeypatch.setattr(placing, most, 50)
-    for budget in (Budget(seconds=1.0), Budget(evaluations=9)):
-        steps = placing._automatic(steps_of("auto", budget), problem, budget)
-        assert isinstance(steps[0], DealBlocks)
-    placed = doppler.place(problem.graph, cluster=problem.cluster, evaluations=1)
-    with WorkConserving().open(problem) as session:
-        best = Evaluator(session=session, confirmations=0, seed=0)
-        DealBlocks().search(best, 9, np.random.default_rng(0))
-    assert best.evaluations == placed.evaluations == 1
-    assert placed.makespan_s == best.seconds

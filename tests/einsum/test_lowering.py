@@ -5,6 +5,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from digraphs import as_digraph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import published_graph
@@ -12,7 +13,6 @@ from programs import random_splits
 
 from doppler.einsum import Input, load_workload, lower, parse_program
 from doppler.executor import run_graph
-from doppler.extensions.formats import to_networkx
 from doppler.graph import load_graph
 from doppler.support.errors import InputError
 
@@ -26,7 +26,7 @@ def chainmm():
 
 
 def level_widths(graph) -> list[int]:
-    return [len(level) for level in nx.topological_generations(to_networkx(graph))]
+    return [len(level) for level in nx.topological_generations(as_digraph(graph))]
 
 
 def test_chainmm_has_the_structure_of_the_paper(chainmm):
@@ -34,7 +34,7 @@ def test_chainmm_has_the_structure_of_the_paper(chainmm):
     assert len(chainmm.inputs) == 36
     assert Counter(chainmm.ops.kinds) == {"matmul": 48, "elementwise": 8, "formation": 20}
     assert level_widths(chainmm) == [32, 12, 16, 8, 8]
-    digraph = to_networkx(chainmm)
+    digraph = as_digraph(chainmm)
     assert Counter(d for _, d in digraph.in_degree()) == {0: 32, 1: 16, 2: 24, 4: 4}
     assert Counter(d for _, d in digraph.out_degree()) == {0: 8, 1: 64, 4: 4}
 
@@ -42,7 +42,7 @@ def test_chainmm_has_the_structure_of_the_paper(chainmm):
 def test_the_ids_of_chainmm_are_the_published_ones(chainmm):
     # The splits given and the construction order are theirs: even the ids agree.
     published = load_graph(published_graph("gdp_chain_mm_112nodes.txt"))
-    ours, theirs = (nx.DiGraph(to_networkx(graph)) for graph in (chainmm, published))
+    ours, theirs = (nx.DiGraph(as_digraph(graph)) for graph in (chainmm, published))
     assert set(ours.edges) == set(theirs.edges)
     assert [kind == "formation" for kind in chainmm.ops.kinds] == [
         kind == "formation" for kind in published.ops.kinds

@@ -6,10 +6,10 @@ from collections import Counter
 import networkx as nx
 import numpy as np
 import pytest
+from digraphs import as_digraph
 from problems import published_graph
 
 from doppler.einsum import FewestElements, load_program, load_workload, lower, parse_program
-from doppler.extensions.formats import to_networkx
 from doppler.graph import load_graph
 from doppler.support.errors import InputError
 
@@ -82,7 +82,7 @@ def test_they_are_the_published_graphs(name, parts):
     )
     digraphs = []
     for graph in (ours, theirs):
-        digraph = nx.DiGraph(to_networkx(graph))
+        digraph = nx.DiGraph(as_digraph(graph))
         nx.set_node_attributes(digraph, dict(enumerate(labels(graph))), "label")
         digraphs.append(digraph)
     same = nx.algorithms.isomorphism.categorical_node_match("label", None)

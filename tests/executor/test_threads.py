@@ -12,20 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from executions import WORKLOADS, check_runs, graph, ordered_placement, problem
 from problems import REPOSITORY, graph_of, random_placement
-from programs import random_splits
-from torch import nn
-from torch.nn import functional
 
 from doppler.baselines import HEFT
 from doppler.baselines.naive import random_devices
 from doppler.cluster import host
-from doppler.einsum import lower
 from doppler.executor import ExecutionError, SynchronousThreads, Threads, devices, memory
 from doppler.executor.memory import Memory
-from doppler.extensions.modules import import_module
 from doppler.problem import Placement, Problem, build
 from doppler.support.errors import InputError
 from doppler.trace import check
@@ -96,30 +90,6 @@ def test_any_order_of_priorities_is_executed(seed):
     of = problem("cholesky")
     with Threads(verify=True).open(of) as session:
         check(session.trace(random_placement(of, seed)))
-
-
-class Search(nn.Module):
-    """Operators of torch's own, on whole numbers too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.norm = nn.Embedding(10, 8), nn.LayerNorm(8)
-
-    def forward(self, index):
-        return functional.gelu(self.norm(self.words(index))).topk(2, -1).values
-
-
-def test_a_module_of_torch_is_executed():
-    module, index = Search().eval(), torch.arange(10).reshape(2, 5)
-    imported = import_module(module, (index,))
-    lowered = lower(imported.program, random_splits(imported.program, np.random.default_rng(0)))
-    of = build(lowered, host(num_devices=3))
-    with Threads(verify=True).open(of, inputs=imported.binding.inputs((index,))) as session:
-        results = session.results(ordered_placement(of, 0))
-    with torch.no_grad():
-        torch.testing.assert_close(imported.binding.outputs(results), module(index))
-    with Threads(verify=True).open(of) as session:  # on whole numbers drawn at random
-        check(session.trace(ordered_placement(of, 1)))
 
 
 def test_every_device_computes_in_a_memory_of_its_own():

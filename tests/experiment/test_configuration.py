@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conf_files import CONF, GROUP_FILES, name_of
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import InstantiationException
@@ -17,8 +18,6 @@ from doppler.experiment.overrides import hydra_arguments
 from doppler.experiment.specification import instantiated
 from doppler.support.errors import InputError
 from doppler.support.options import parameters
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 @pytest.fixture(autouse=True)
@@ -160,14 +159,14 @@ NEEDED = {
     **{"stage/inference": ["stage.init_from=pretrained"]},
     **{"training_set/families": ["stage=rl_sim"], "training_set/broad": ["stage=rl_sim"]},
 }
-FILES = [file for file in sorted(CONF.glob("*/*.yaml")) if file.parent.name != "experiment"]
+FILES = [file for file in GROUP_FILES if file.parent.name != "experiment"]
 KINDS = parameters(Configuration).known
 # What others are made of, and what of a file's own group is made at no cost.
 _CHEAP = ("cluster", "simulator", "executor", "stage", "decomposition")
 
 
 def composed(file: Path) -> DictConfig:
-    choice = f"{file.parent.name}/{file.stem}"
+    choice = name_of(file)
     return compose("config", [choice.replace("/", "="), *NEEDED.get(choice, ())])
 
 
@@ -202,7 +201,7 @@ def run_or_refuse(cfg: DictConfig, group: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+@pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_any_value_of_any_key_is_accepted_or_refused_in_one_line(file):
     group, cfg = file.parent.name, composed(file)
     OmegaConf.set_struct(cfg, False)

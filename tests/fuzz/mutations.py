@@ -135,3 +135,15 @@ def whole(value: Any) -> bool:
 def text(value: Any) -> bool:
     """Some words."""
     return isinstance(value, str)
+
+
+def bytes_of(original: bytes) -> st.SearchStrategy[bytes]:
+    """A file's bytes, some of which are gone or others."""
+
+    def change(at: tuple[int, int, bytes]) -> bytes:
+        begin, num, other = at
+        return original[:begin] + other + original[begin + num :]
+
+    return st.tuples(
+        st.integers(0, len(original)), st.integers(0, len(original)), st.binary(max_size=6)
+    ).map(change)

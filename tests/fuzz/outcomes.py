@@ -5,8 +5,11 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+from fuzz.mutations import Damaged
 from hypothesis import HealthCheck, settings
 
 from doppler.support.errors import InputError
@@ -60,6 +63,22 @@ def outcome(kind: str, action: Callable[[], Result], *, wrong: str | None = None
             return None
     assert wrong is None, f"accepted: {wrong}"
     return result
+
+
+def read(kind: str, reader, path: Path, case: Damaged | bytes):
+    """Write a file, and read it."""
+    if isinstance(case, bytes):
+        path.write_bytes(case)
+        return outcome(kind, lambda: reader(path))
+    path.write_text(case.text, encoding="utf-8", errors="surrogatepass")
+    return outcome(kind, lambda: reader(path), wrong=case.wrong)
+
+
+def check_given(graph) -> None:
+    """Times that are read are finite and not negative."""
+    if graph is not None and graph.given_costs is not None:
+        for seconds_N in (graph.given_costs.op_seconds, graph.given_costs.transfer_seconds):
+            assert seconds_N is None or (np.isfinite(seconds_N) & (seconds_N >= 0)).all()
 
 
 def said_in_one_line(kind: str, code: int, stderr: str) -> None:

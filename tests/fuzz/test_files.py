@@ -4,52 +4,25 @@ import json
 import shutil
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 import pytest
 import torch
 import yaml
-from fuzz.mutations import JUNK, Damaged, damaged, finite, text, whole
-from fuzz.outcomes import FUZZ, outcome
+from fuzz.mutations import JUNK, Damaged, bytes_of, damaged, finite, text, whole
+from fuzz.outcomes import FUZZ, outcome, read
 from hypothesis import given
 from hypothesis import strategies as st
-from right_files import PROFILED, WORKFLOW
 
 from doppler.api.placing import resolve_cluster
-from doppler.cluster import preset
 from doppler.einsum import load_program, load_workload, lower
-from doppler.extensions.formats.profiled_format import machine_of
-from doppler.extensions.pipelines import pipeline_parallel
 from doppler.graph import load_graph, save_json, synthetic
 from doppler.graph.json_format import render_json
 from doppler.graph.text_format import render_text
 from doppler.policies.weights import load_checkpoint
-from doppler.problem import build
 from doppler.problem.costs import load_all
 from doppler.report.finished import find_runs
 
 PROJECT = Path(__file__).resolve().parents[2]
-
-
-def read(kind: str, reader, path: Path, case: Damaged | bytes):
-    """Write a file, and read it."""
-    if isinstance(case, bytes):
-        path.write_bytes(case)
-        return outcome(kind, lambda: reader(path))
-    path.write_text(case.text, encoding="utf-8", errors="surrogatepass")
-    return outcome(kind, lambda: reader(path), wrong=case.wrong)
-
-
-def bytes_of(original: bytes) -> st.SearchStrategy[bytes]:
-    """A file's bytes, some of which are gone or others."""
-
-    def change(at: tuple[int, int, bytes]) -> bytes:
-        begin, num, other = at
-        return original[:begin] + other + original[begin + num :]
-
-    return st.tuples(
-        st.integers(0, len(original)), st.integers(0, len(original)), st.binary(max_size=6)
-    ).map(change)
 
 
 # --- Graphs ---------------------------------------------------------------------------------------
@@ -132,94 +105,6 @@ def test_graphs_in_the_text_format(tmp_path, case):
     if graph is not None:
         assert np.isfinite(graph.given_costs.op_seconds).all()
         assert (graph.given_costs.op_seconds >= 0).all()
-
-
-DOT = b"""digraph "x" {
-    graph ["Number of processors"=2]; node [Weight=1]; // all
-    1 [Weight=4, Start=0]; 2 [Weight=3]; 1 -> 2 [Weight="7"]; subgraph { 3 "4" }
-    2 -> { 3 "4" } [Weight=1]; # the end
-}"""
-STG = b"3\n0 0 0\n1 5 1 0\n2 3 2 0 1\n3 4 1 1\n4 0 2 2 3\n# made by hand\n"
-WORKFLOW_VALUES = {
-    "workflow.specification.tasks": lambda value: isinstance(value, list),
-    "workflow.specification.tasks.*.name": text,
-    "workflow.specification.files.*.sizeInBytes": finite,
-    "workflow.execution.tasks.*.runtimeInSeconds": finite,
-}
-PROFILED_VALUES = {
-    "nodes": lambda value: isinstance(value, list),
-    "nodes.*.name": text,
-    "nodes.*.size": finite,
-    "nodes.*.cpuLatency": finite,
-    "edges.*.cost": finite,
-    "maxSizePerFPGA": finite,
-}
-GRAPHML = "\n".join(
-    nx.generate_graphml(nx.DiGraph([("a", "b", {"weight": 2.0}), ("b", "c", {"weight": 1.0})]))
-).replace("<graph ", '<key id="w" for="node" attr.name="weight"><default>3</default></key><graph ')
-FOREIGN = {"x.dot": DOT, "x.stg": STG, "x.graphml": GRAPHML.encode()}
-
-
-@FUZZ
-@given(
-    st.sampled_from(sorted(FOREIGN)).flatmap(
-        lambda name: st.tuples(st.just(name), bytes_of(FOREIGN[name]))
-    )
-)
-def test_graphs_in_formats_of_others(tmp_path, case):
-    name, content = case
-    check_given(read(f"graph as {name[2:]}", load_graph, tmp_path / name, content))
-
-
-@FUZZ
-@given(damaged([WORKFLOW], WORKFLOW_VALUES))
-def test_workflows(tmp_path, case):
-    """What they say beside is dropped, not refused."""
-    free = case if case.wrong is None or "key" not in case.wrong else case._replace(wrong=None)
-    check_given(read("workflow", load_graph, tmp_path / "workflow.json", free))
-
-
-@FUZZ
-@given(damaged([PROFILED], PROFILED_VALUES))
-def test_profiled_networks(tmp_path, case):
-    path = tmp_path / "profiled.json"
-    read("profiled network", load_graph, path, case)
-    outcome("machine of a profiled network", lambda: machine_of(path))
-
-
-STAGE = {
-    **{"forward_s": 1.0, "input_grad_s": 1.0, "weight_grad_s": 0.5},
-    **{"activation_bytes": 2.0, "weight_grad_bytes": 1.0},
-}
-STAGES = {
-    **{"format": "doppler-stages", "version": 1, "notes": ["a model"]},
-    **{"stages": [STAGE, {**STAGE, "forward_s": 2.0}], "transfer_s": [0.5]},
-}
-STAGES_VALUES = {
-    **{f"stages.*.{column}": finite for column in STAGE},
-    **{"format": "doppler-stages".__eq__, "version": (1).__eq__, "transfer_s.*": finite},
-}
-
-
-@FUZZ
-@given(damaged([STAGES], STAGES_VALUES))
-def test_stages_of_pipelines(tmp_path, case):
-    path = tmp_path / "stages.json"
-
-    def build_pipeline(path: Path):
-        pair = preset(name="identical", num_devices=2, memory_bytes=100.0)
-        made = pipeline_parallel(cluster=pair, microbatches=2, profile=str(path))
-        build(made, pair)
-        return made
-
-    check_given(read("stages of a pipeline", build_pipeline, path, case))
-
-
-def check_given(graph) -> None:
-    """Times that are read are finite and not negative."""
-    if graph is not None and graph.given_costs is not None:
-        for seconds_N in (graph.given_costs.op_seconds, graph.given_costs.transfer_seconds):
-            assert seconds_N is None or (np.isfinite(seconds_N) & (seconds_N >= 0)).all()
 
 
 # --- Costs and clusters ---------------------------------------------------------------------------

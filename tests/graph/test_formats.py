@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from problems import graph_of, published_graph, random_graph, with_given_costs
 
-from doppler.extensions.formats.networkx_format import from_networkx, to_networkx
 from doppler.graph import DataflowGraph, KernelSpec, load_graph, save_json, save_text
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
 from doppler.graph.formats import write_atomically
@@ -104,7 +103,6 @@ def test_json_keeps_given_costs_of_every_form(tmp_path, name, counts_memory):
     graph = dataclasses.replace(full_graph(), given_costs=given)
     save_json(graph, tmp_path / "graph.json")
     assert_same(load_graph(tmp_path / "graph.json"), graph)
-    assert_same(from_networkx(to_networkx(graph)), graph)
 
 
 def version_2(**keys) -> str:

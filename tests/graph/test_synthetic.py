@@ -3,9 +3,9 @@
 import networkx as nx
 import numpy as np
 import pytest
+from digraphs import as_digraph
 
 from doppler.cluster import preset
-from doppler.extensions.formats import to_networkx
 from doppler.graph import depth, synthetic
 from doppler.graph.synthetic import FAMILIES
 from doppler.problem import build
@@ -26,7 +26,7 @@ def test_a_family_has_about_as_many_ops_as_asked_all_of_them_connected(family, n
         assert num_ops / 3 <= graph.num_ops <= 3 * num_ops
         assert graph.num_edges >= graph.num_ops / 4
         if family != "layered":  # there an op may be read by none of the next layer
-            assert not list(nx.isolates(to_networkx(graph)))
+            assert not list(nx.isolates(as_digraph(graph)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

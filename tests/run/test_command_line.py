@@ -1,5 +1,6 @@
 """The command line: what it accepts, and the one line with which bad input ends."""
 
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_a_bad_graph_ends_in_one_line_that_names_file_and_place(case, command, t
 BAD_OVERRIDES = {
     "missing file": (["workload=file", "workload.path=/no/such.txt"], "/no/such.txt: No such file"),
     "no file given": (["workload=file"], "workload.path"),
-    "unknown workload": (["workload=nope"], "choose from answers, answers_program, chainmm"),
+    "unknown workload": (["workload=nope"], "cholesky, dataproc, "),
     "unknown cluster": (
         ["cluster=nope"],
         "choose from a100x8, dgx_a100x64, dgx_h100x16, dgx_h100x32, ethernet_4x1, h100x8, host",
@@ -200,7 +201,13 @@ def test_any_path_is_one_and_is_printed_as_it_is(option, command, tmp_path):
     assert f"-> {run_dir}\n" in out
 
 
-DOT = "digraph {{ a [Weight=2]; b [Weight={}]; a -> b [Weight=1] }}"
+def pair(seconds: float) -> str:
+    """Two ops in a chain, in JSON."""
+    ops = [{"given_seconds": 2}, {"given_seconds": seconds}]
+    edges = [{"src": 0, "dst": 1, "given_seconds": 1}]
+    return json.dumps({"format": "doppler-graph", "version": 2, "ops": ops, "edges": edges})
+
+
 FOLDER = ("stage=evaluate", "workload=file", "cluster=identical", "system.contention=none")
 
 
@@ -208,7 +215,7 @@ def test_a_folder_is_a_sweep_over_its_graphs(command, tmp_path):
     folder = tmp_path / "my [graphs]"
     folder.mkdir()
     for name, seconds in (("2p_a", 3), ("b, c", 5)):
-        (folder / f"{name}.dot").write_text(DOT.format(seconds))
+        (folder / f"{name}.json").write_text(pair(seconds))
     (folder / "notes.md").write_text("no graph")
     (folder / "optimal.csv").write_text(
         'name,processors,optimal,lower_bound,proven\n2p_a,2,5,5,True\n"b, c",3,8,4,False\n'
@@ -235,7 +242,7 @@ def test_a_folder_without_graphs_and_a_bad_table_are_named(command, tmp_path):
     (tmp_path / "empty").mkdir()
     code, _, error = command(*FOLDER, f"workload.path={tmp_path}/empty")
     assert code == 1 and f"{tmp_path}/empty: no graph in it (" in error
-    path = graph_file(tmp_path, DOT.format(1), "a.dot")
+    path = graph_file(tmp_path, pair(1), "a.json")
     (tmp_path / "optimal.csv").write_text("name,processors,optimal\na,2,3\na,4,x\n")
     code, _, error = command(*FOLDER, path)
     assert (code, error.count("\n")) == (1, 1) and f"{tmp_path}/optimal.csv:3: expected" in error

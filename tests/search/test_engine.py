@@ -135,7 +135,7 @@ def test_confirmations_are_for_systems_whose_executions_differ():
 
 def on_clock(monkeypatch, clock) -> None:
     """Searches read this clock."""
-    for module in ("engine", "best_so_far"):
+    for module in ("engine", "evaluator"):
         monkeypatch.setattr(f"doppler.search.{module}.time", clock)
 
 

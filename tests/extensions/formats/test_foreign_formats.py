@@ -5,8 +5,9 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
+from extensions.formats.foreign_files import PROFILED, WORKFLOW
 from problems import cluster_of, problem_set
-from right_files import PROFILED, WORKFLOW, message
+from right_files import message
 
 from doppler.cluster import custom
 from doppler.extensions.formats.dot_format import parse_dot

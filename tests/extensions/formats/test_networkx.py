@@ -1,13 +1,17 @@
 """DataflowGraph to networkx and back."""
 
+from dataclasses import replace
+
 import networkx as nx
 import numpy as np
 import pytest
 from problems import graph_of, random_graph, with_given_costs
+from programs import random_lowered
 
 from doppler.extensions.formats import from_networkx, to_networkx
 from doppler.graph import DataflowGraph, KernelSpec
-from doppler.graph.dataflow import Edges, Inputs, Ops
+from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
+from doppler.graph.reads import regions_of_reads
 from doppler.support.errors import InputError
 
 
@@ -95,6 +99,36 @@ def test_there_and_back_keeps_random_graphs(seed):
     graph = random_graph(np.random.default_rng(seed), 1 + 2 * seed)
     graph = with_given_costs(graph) if seed % 2 else graph
     assert_same(from_networkx(to_networkx(graph)), graph)
+
+
+GIVEN = {
+    "by device": {"op_seconds": [[1, np.inf], [1 / 3, 2], [0, 0]], "transfer_seconds": [1, 2, 3]},
+    "by kinds of devices": {
+        "op_seconds": None,
+        "transfer_seconds": [[[0.1, np.nan], [0.2, 0.3]]] * 3,
+        "kinds": ("gpu", "cpu"),
+    },
+    "of ops alone": {"op_seconds": [1, 2, 3], "transfer_seconds": None},
+    "of edges alone": {"op_seconds": None, "transfer_seconds": [1, 2, 3]},
+}
+
+
+@pytest.mark.parametrize("counts_memory", [False, True])
+@pytest.mark.parametrize("name", GIVEN)
+def test_there_and_back_keeps_given_costs_of_every_form(name, counts_memory):
+    given = GivenCosts.make(**GIVEN[name], counts_memory=counts_memory)
+    graph = graph_of([1, 2, 3], [(0, 1, 10, 2), (0, 1, 20, 5), (1, 2, 30)])
+    again = from_networkx(to_networkx(replace(graph, given_costs=given))).given_costs
+    for column in ("op_seconds", "transfer_seconds", "kinds", "counts_memory"):
+        np.testing.assert_array_equal(getattr(again, column), getattr(given, column), column)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_there_and_back_keeps_what_a_graph_computes(seed):
+    graph = random_lowered(seed)
+    again = from_networkx(to_networkx(graph))
+    assert_same(again, graph)
+    assert regions_of_reads(again) == regions_of_reads(graph)
 
 
 def test_a_plain_digraph_with_any_node_names_gets_defaults():

@@ -26,6 +26,7 @@ from doppler.graph.synthetic import synthetic
 from doppler.problem import Placement, build
 from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
+from doppler.system import listening_to_agents
 from doppler.trace import check, explain
 
 
@@ -237,7 +238,7 @@ def test_an_agent_that_dies_or_hangs_is_named_with_its_op_and_a_restart_goes_on(
 def test_agents_are_told_of_and_shared():
     told = []
     of = problem("cholesky", 4)
-    with members.telling(told.append), Hosts(agents=2, warm_up=0).open(of) as session:
+    with listening_to_agents(told.append), Hosts(agents=2, warm_up=0).open(of) as session:
         first = [member.known_as() for member in session._group.members]
         with Hosts(agents=2, warm_up=0, verify=True).open(of) as other:
             check(other.trace(ordered_placement(of, 0)))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from tests.problems import hosted_problem, random_problem
+from problems import hosted_problem, random_problem
 
 from doppler.extensions.memory import MemoryPlan, Offload
 from doppler.extensions.memory.arrays import FREE, op_need_bytes

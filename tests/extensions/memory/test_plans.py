@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.memory_exact import INSTANCES, largest_load, our_capacity, read_instance
-from tests.executions import graph as program_graph
-from tests.executions import problem as program_problem
-from tests.extensions.memory.plans import (
+from executions import graph as program_graph
+from executions import problem as program_problem
+from extensions.memory.plans import (
     limited,
     run_in_any_order,
     some_offload,
     some_placement,
     some_problem,
 )
-from tests.problems import cluster_of, graph_of
+from problems import cluster_of, graph_of
 from torch import nn
 
 import doppler

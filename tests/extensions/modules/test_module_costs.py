@@ -19,8 +19,8 @@ from doppler.extensions.modules import import_module
 from doppler.extensions.modules.splitting import split
 from doppler.graph.scalar import DTYPES
 from doppler.problem import build
+from doppler.simulator import WorkConserving
 from doppler.support.phases import Phases
-from doppler.system import Refuse
 
 
 def on_meta(make, *shape: int):
@@ -164,11 +164,12 @@ def test_time_and_memory_of_a_long_recurrence_are_bounded():
 
 def test_a_limit_of_time_leaves_ways_to_split_untried_and_says_so():
     program = import_module(*on_meta(lambda: encoder(2), 4, 16, 64)).program
+    judging = {"simulator": WorkConserving(), "must_fit": True}
     phases = Phases(1e-6)
-    split(program, preset(name="p100x4"), "auto", phases, Refuse())
+    split(program, preset(name="p100x4"), "auto", phases, **judging)
     assert phases.cut_short == ["2 of 5 ways to split were tried"]
     phases = Phases(None)
-    split(program, preset(name="p100x4", num_devices=2), "auto", phases, Refuse())
+    split(program, preset(name="p100x4", num_devices=2), "auto", phases, **judging)
     assert phases.cut_short == []
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from doppler.cluster import preset
-from doppler.extensions.pipelines import Orders, TrainingPipeline, graph_of
+from doppler.extensions.pipelines import Action, Orders, TrainingPipeline, graph_of
 from doppler.problem import Problem, build
 
 
@@ -110,3 +110,27 @@ def plain_account(pipeline: TrainingPipeline, orders: Orders) -> tuple[float, li
             peak = max(peak, total)
         peaks.append(peak)
     return max(end.values()), peaks
+
+
+def random_orders(pipeline, device_S, rng):
+    """Each device does any of what could be done next, were all others as far as they are."""
+    num, microbatches = pipeline.num_stages, pipeline.microbatches
+    done, orders = set(), [[] for _ in range(pipeline.num_devices)]
+    kinds = "FB" if pipeline.weight_grad_s is None else "FIW"
+    left = {Action(s, k, m) for s in range(num) for k in kinds for m in range(microbatches)}
+
+    def needs(action):
+        stage, kind, m = action
+        if kind == "F":
+            return [Action(stage - 1, "F", m)] * (stage > 0)
+        if kind == "W":
+            return [Action(stage, "I", m)]
+        return [Action(stage, "F", m), *([Action(stage + 1, kind, m)] * (stage + 1 < num))]
+
+    while left:
+        ready = sorted(one for one in left if done.issuperset(needs(one)))
+        action = ready[rng.integers(len(ready))]
+        left.remove(action)
+        done.add(action)
+        orders[device_S[action.stage]].append(action)
+    return orders

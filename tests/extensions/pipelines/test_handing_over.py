@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from pipeline.pipelines import pipeline_of
-from pipeline.test_stages import random_orders
+from extensions.pipelines.pipelines import pipeline_of, random_orders
 from torch import nn
 
 from doppler.extensions.pipelines import Action, check_orders

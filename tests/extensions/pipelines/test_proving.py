@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from pipeline.pipelines import pipeline_of, problem_of
+from extensions.pipelines.pipelines import pipeline_of, problem_of
 
 from doppler.baselines import CPSAT
 from doppler.extensions.pipelines import ListSchedules, Patterns

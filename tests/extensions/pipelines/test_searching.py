@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from extensions.pipelines.pipelines import pipeline_of, plain_account, problem_of
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from pipeline.pipelines import pipeline_of, plain_account, problem_of
 from problems import REPOSITORY
 
 from doppler.extensions.pipelines import ListSchedules, TorchSchedules, judged_schedules

@@ -2,7 +2,12 @@
 
 import numpy as np
 import pytest
-from pipeline.pipelines import pipeline_of, plain_account, problem_of
+from extensions.pipelines.pipelines import (
+    pipeline_of,
+    plain_account,
+    problem_of,
+    random_orders,
+)
 
 from doppler.baselines import lower_bound
 from doppler.extensions.pipelines import (
@@ -19,30 +24,6 @@ from doppler.support.errors import InputError
 from doppler.trace.checks import check
 
 STRICT = WorkConserving(queue="strict")
-
-
-def random_orders(pipeline, device_S, rng):
-    """Each device does any of what could be done next, were all others as far as they are."""
-    num, microbatches = pipeline.num_stages, pipeline.microbatches
-    done, orders = set(), [[] for _ in range(pipeline.num_devices)]
-    kinds = "FB" if pipeline.weight_grad_s is None else "FIW"
-    left = {Action(s, k, m) for s in range(num) for k in kinds for m in range(microbatches)}
-
-    def needs(action):
-        stage, kind, m = action
-        if kind == "F":
-            return [Action(stage - 1, "F", m)] * (stage > 0)
-        if kind == "W":
-            return [Action(stage, "I", m)]
-        return [Action(stage, "F", m), *([Action(stage + 1, kind, m)] * (stage + 1 < num))]
-
-    while left:
-        ready = sorted(one for one in left if done.issuperset(needs(one)))
-        action = ready[rng.integers(len(ready))]
-        left.remove(action)
-        done.add(action)
-        orders[device_S[action.stage]].append(action)
-    return orders
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from pipeline.pipelines import pipeline_of, plain_account, problem_of
+from extensions.pipelines.pipelines import pipeline_of, plain_account, problem_of
 
 from doppler.extensions.pipelines import check_orders, judged_schedules
 from doppler.extensions.pipelines.stages import with_stages_divided

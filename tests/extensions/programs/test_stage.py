@@ -1,4 +1,4 @@
-"""stage=stream and stage=placer from the command line's configuration."""
+"""stage=stream from the command line's configuration."""
 
 import json
 
@@ -68,25 +68,6 @@ def test_a_graph_is_no_stream(run):
 def test_a_share_that_is_none_is_refused(run, answers):
     with pytest.raises(InputError, match=r"stage.allocator.share: must be a number from 0 to 1"):
         run(*answers, "method=router", "stage.allocator.share=1.5")
-
-
-LINE = "workload=synthetic workload.num_ops=30 workload.seed=1,2,3 cluster=p100x4"
-
-
-def test_a_placer_against_its_levels(run, tmp_path):
-    where = f"stage.levels={tmp_path}/levels.jsonl"
-    given = ("method=placer", f"stage.problems=[{LINE!r}]", where, "stage.rules.first=1")
-    first, told = run(*given)
-    compared = first["compared"]
-    assert first["num_problems"] == 3 and "always 100000" in told
-    assert compared["always 100000"]["loss"] == 0.0
-    assert compared["in hindsight"]["seconds"] <= compared["always 100000"]["seconds"]
-    written = (tmp_path / "levels.jsonl").read_text()
-    second, _ = run(*given, "seed=1")
-    assert (tmp_path / "levels.jsonl").read_text() == written, "recorded once"
-    assert second["compared"]["always 64"] == {**compared["always 64"]}
-    with pytest.raises(InputError, match="records of other problems"):
-        run("method=placer", f"stage.problems=[{LINE.replace('1,2,3', '4')!r}]", where)
 
 
 def test_a_report_says_what_streams_came_to(run, answers, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from problems import cluster_of, graph_of
 from pytorch_lightning import LightningModule
-from right_files import PLACEMENT, PROBLEM, READERS, changed, message
+from right_files import CONTENTS, PLACEMENT, PROBLEM, READERS, changed, message
 
 from doppler.einsum import load_program, lower
 from doppler.executor.calibration import calibrate
@@ -29,15 +29,6 @@ def test_a_file_that_is_right_is_read(tmp_path, name):
     read(tmp_path / name)
     (tmp_path / name).write_text("\ufeff" + json.dumps(right, indent=1).replace("\n", "\r\n"))
     read(tmp_path / name)
-
-
-CONTENTS = {
-    **{"empty": b"", "binary": bytes(range(256)), "latin": "ü".encode("latin-1")},
-    **{"null": b"null", "number": b"1", "text": b'"text"', "list": b"[]", "nothing": b"{}"},
-    **{"zero": b"\0", "half": b'{"a": [1', "infinite": b"Infinity", "deep": 100_000 * b"["},
-    **{"digits": b'{"version": ' + 5000 * b"9" + b"}", "twice": b'{"a": 1, "a": 2}'},
-    **{"surrogate": b'{"name": "\\ud800"}', "comma": b'{"a": 1,}}', "objects": 50_000 * b'{"a":'},
-}
 
 
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS.keys())

@@ -21,7 +21,6 @@ from doppler.problem import Problem, build
 from doppler.search import search_settings
 from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
-from doppler.support.resources import resource
 from doppler.trace import Trace
 
 _STRICT: Any = WorkConserving(queue="strict")
@@ -95,11 +94,11 @@ def _bound_s(problem: Problem, pipeline: TrainingPipeline) -> float:
 
 
 def pipeline_search(evaluations: int, turns: int | None = None):
-    """The search of conf/workload/pipeline_parallel.yaml with so many evaluations.
+    """The search of this extension's conf/workload/pipeline_parallel.yaml with so many evaluations.
 
     turns: of annealing on estimates, instead of those there.
     """
-    conf = OmegaConf.load(resource("conf") / "workload" / "pipeline_parallel.yaml")
+    conf = OmegaConf.load(Path(__file__).parent / "conf/workload/pipeline_parallel.yaml")
     cfg = OmegaConf.create(
         {
             "search": search_settings(),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SAID = {  # arguments, what each prints
     "own_model": (["0.1"], ["Experts on p100x4 (4 devices)", "it computes what torch does"]),
     "own_machine": (["0.1"], ["on pairs over 2 GB/s", "on pairs over 50 GB/s"]),

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from doppler.experiment import execute
 
-PROJECT = Path(__file__).resolve().parents[1]
+PROJECT = Path(__file__).resolve().parents[2]
 TUTORIAL = (PROJECT / "docs/tutorial.md").read_text()
 FILE = r"^`(\S+)`:\n\n```\w+\n(.*?)```"
 

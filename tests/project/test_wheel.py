@@ -8,7 +8,7 @@ from zipfile import ZipFile
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[1]
+PROJECT = Path(__file__).resolve().parents[2]
 BUILT_FROM = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "src", "conf", "workloads")
 
 
@@ -32,12 +32,35 @@ def test_it_holds_configurations_programs_weights_and_types(unpacked):
     for folder in ("conf", "workloads"):
         kept = {path.relative_to(PROJECT) for path in (PROJECT / folder).rglob("*.*")}
         assert kept == {path.relative_to(package) for path in (package / folder).rglob("*.*")}
+    source = PROJECT / "src/doppler"
+    of_extensions = {path.relative_to(source) for path in source.glob("extensions/*/conf/**/*.*")}
+    assert of_extensions == {
+        path.relative_to(package) for path in package.glob("extensions/*/conf/**/*.*")
+    }
     assert (package / "pretrained/doppler.ckpt").is_file()
     assert (package / "py.typed").is_file()
 
 
-def test_it_runs_where_there_is_no_checkout(unpacked, tmp_path):
-    code = "import sys; from doppler.cli import main; sys.exit(main(['run', 'stage=describe']))"
+MODULE = """
+from torch import empty, nn
+
+def layers():
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU()), (empty(8, 64),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("workload", "shown"),
+    [
+        (["workload=chainmm"], "chainmm"),
+        # The choice torch, and the module that reads it, are an extension's.
+        (["workload=torch", "workload.module=module.py:layers"], "addmm"),
+    ],
+)
+def test_it_runs_where_there_is_no_checkout(workload, shown, unpacked, tmp_path):
+    (tmp_path / "module.py").write_text(MODULE)
+    words = ["run", "stage=describe", *workload]
+    code = f"import sys; from doppler.cli import main; sys.exit(main({words}))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
@@ -46,5 +69,5 @@ def test_it_runs_where_there_is_no_checkout(unpacked, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "chainmm" in done.stdout
-    assert list(tmp_path.glob("outputs/describe/chainmm/**/summary.json"))
+    assert shown in done.stdout
+    assert list(tmp_path.glob("outputs/describe/*/**/summary.json"))
