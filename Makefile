@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
 
-.PHONY: help demo test test-slow test-core fuzz gpu check lint types layers docs compiled core-runs
+.PHONY: help demo test test-slow test-core fuzz gpu check lint types layers docs compiled
 
 help:
 	@echo "make demo       train on a real workload and compare: table, placement, trace, picture"
@@ -16,22 +16,19 @@ help:
 	@echo "make test-core  the demo and the core's tests in a copy without extensions"
 	@echo "make fuzz       8,000 damaged files, command lines and calls; CASES=600 of each kind, SEED=..."
 	@echo "make gpu        all that needs a GPU, with python3 or PYTHON=..., which has torch with CUDA"
-	@echo "make check      what CI runs: lint, types, layers, docs, tests, the core alone"
+	@echo "make check      what CI runs: lint, types, layers, docs, tests"
 	@echo "make docs       the site of docs/, in build/site"
 
 demo: $(VENV)/installed
 	$(BIN)/python src/run.py budget=quick
 
+# The core's tests run in a copy without extensions; those of the extensions run here.
 test: $(VENV)/installed
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(MAKE) test-core
+	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist loadfile tests/extensions tests/project
 
 test-core: $(VENV)/installed
 	$(BIN)/python tests/without_extensions.py
-
-CORE_TESTS = tests/test_cli.py tests/test_problem.py tests/api tests/env tests/experiment tests/graph tests/search
-# What CI runs of it: all tests have run beside the extensions, these run without them too.
-core-runs: $(VENV)/installed
-	$(BIN)/python tests/without_extensions.py $(CORE_TESTS)
 
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow
@@ -54,7 +51,6 @@ gpu:
 check: $(VENV)/installed
 	$(MAKE) --jobs 2 lint types layers docs compiled
 	$(MAKE) test
-	$(MAKE) core-runs
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check src tests benchmarks examples setup.py

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conf_files import CONF, GROUP_FILES, name_of
+from conf_files import CONF, GROUP_FILES, choice_of, group_of, name_of
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import InstantiationException
@@ -159,15 +159,15 @@ NEEDED = {
     **{"stage/inference": ["stage.init_from=pretrained"]},
     **{"training_set/families": ["stage=rl_sim"], "training_set/broad": ["stage=rl_sim"]},
 }
-FILES = [file for file in GROUP_FILES if file.parent.name != "experiment"]
+FILES = [file for file in GROUP_FILES if group_of(file) != "experiment"]
 KINDS = parameters(Configuration).known
 # What others are made of, and what of a file's own group is made at no cost.
-_CHEAP = ("cluster", "simulator", "executor", "stage", "decomposition")
+_CHEAP = ("cluster", "system", "stage", "decomposition")
 
 
 def composed(file: Path) -> DictConfig:
-    choice = name_of(file)
-    return compose("config", [choice.replace("/", "="), *NEEDED.get(choice, ())])
+    override = f"{group_of(file)}={choice_of(file)}"
+    return compose("config", [override, *NEEDED.get(name_of(file), ())])
 
 
 def leaves(part):
@@ -203,7 +203,7 @@ def run_or_refuse(cfg: DictConfig, group: str) -> bool:
 
 @pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_any_value_of_any_key_is_accepted_or_refused_in_one_line(file):
-    group, cfg = file.parent.name, composed(file)
+    group, cfg = group_of(file), composed(file)
     OmegaConf.set_struct(cfg, False)
     check_configuration(cfg)
     num_refused = 0

@@ -5,7 +5,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-from conf_files import files_of
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
@@ -60,23 +59,6 @@ def test_shown_commands_run(command, tmp_path):
         assert summary["num_levels"] > 1
     else:
         assert summary["lower_bound_s"] <= summary["makespan_s"] * (1 + 1e-9)
-
-
-def test_the_description_of_experiments_names_them_and_their_methods():
-    text = (PROJECT / "docs/experiments.md").read_text()
-    for file in [*files_of("experiment"), *files_of("method")]:
-        assert f"`{file.stem}`" in text, file.stem
-
-
-def test_every_choice_of_every_group_is_described():
-    for group in (
-        *("stage", "workload", "decomposition", "cluster", "simulator", "baseline", "policy"),
-        *("executor", "algorithm", "budget", "experiment", "logger", "search", "trainer"),
-        *("training_set", "system"),
-    ):
-        (row,) = re.findall(rf"^\| `{group}` \|(.*)$", OPTIONS, re.MULTILINE)
-        for file in files_of(group):
-            assert f"`{file.stem}`" in row, (group, file.stem)
 
 
 def test_the_graphs_shown_in_the_format_description_load(tmp_path):

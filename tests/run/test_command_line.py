@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from conf_files import GROUP_FILES, choice_of
 from hydra.core.global_hydra import GlobalHydra
 
+from doppler.experiment.resolvers import description_of
 from doppler.report.finished import find_runs
 from doppler.report.page import write_report
 
@@ -354,3 +356,13 @@ def test_results_and_errors_do_not_depend_on_where_the_command_runs(command, tmp
     assert code == 0
     assert len(list((tmp_path / "out").rglob("summary.json"))) == 1, "same run, same directory"
     assert "finished already" in out
+
+
+def test_help_says_of_every_choice_what_it_is(command):
+    code, out, error = command("--help")
+    assert (code, error) == (0, "")
+    lines = [line.strip(" *") for line in out.splitlines()]
+    for file in GROUP_FILES:
+        said = description_of(file)
+        assert said.endswith("."), f"{file}: its first line is a sentence"
+        assert any(line.startswith(choice_of(file)) and line.endswith(said) for line in lines), file

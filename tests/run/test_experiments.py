@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conf_files import files_of
+from conf_files import choice_of, files_of
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from recorded_answers import write_answers
@@ -27,7 +27,7 @@ def built() -> set[str]:
     return set()
 
 
-@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=choice_of)
 def test_every_choice_of_an_experiment_composes_and_builds(file, configure, built, tmp_path):
     sweep = sweep_of(file)
     given = []
@@ -43,10 +43,10 @@ def test_every_choice_of_an_experiment_composes_and_builds(file, configure, buil
         for choice in choices:
             cell = {**first, key: choice}
             overrides = [f"{name}={value}" for name, value in cell.items()]
-            cfg = configure(f"experiment={file.stem}", "budget=quick", *given, *overrides)
-            if key in ("method", "simulator", "simulator.queue", "simulator.noise"):
+            cfg = configure(f"experiment={choice_of(file)}", "budget=quick", *given, *overrides)
+            if key in ("method", "system", "system.queue", "system.noise"):
                 assert instantiate(cfg.policy.build) is not None
-                assert instantiate(cfg.simulator) is not None
+                assert instantiate(cfg.system) is not None
                 assert all(instantiate(one) is not None for one in cfg.get("baseline", {}).values())
             if "cluster" in key or "workload" in key:
                 assert isinstance(instantiate(cfg.stage), Stage)
@@ -54,9 +54,11 @@ def test_every_choice_of_an_experiment_composes_and_builds(file, configure, buil
                 if given_to not in built:  # by the choices of another experiment
                     assert Specification(cfg).problem.num_ops > 0
                     built.add(given_to)
-    composed = configure(f"experiment={file.stem}")
+    composed = configure(f"experiment={choice_of(file)}")
     raw = OmegaConf.load(file)
-    assert raw.output_dir == f"outputs/{file.stem}", "runs of an experiment lie together"
+    assert raw.output_dir == f"outputs/{choice_of(file).replace('/', '_')}", (
+        "runs of an experiment lie together"
+    )
     assert raw.hydra.mode == "MULTIRUN"
     assert "method" not in composed, "names of methods are choices, no settings"
 
@@ -72,16 +74,16 @@ def test_a_budget_of_the_command_line_reaches_the_cells_of_an_experiment(configu
 def test_no_two_methods_share_a_name_in_the_table(configure):
     named = {}
     for file in METHODS:
-        cfg = configure("workload=chainmm", f"method={file.stem}")
+        cfg = configure("workload=chainmm", f"method={choice_of(file)}")
         stage = cfg.stage._target_.rpartition(".")[2]
         if stage not in ("Evaluate", "StreamStage"):  # these train no policy
             assert not cfg.get("baseline"), (
-                f"{file.stem}: baselines are evaluated once, by themselves"
+                f"{choice_of(file)}: baselines are evaluated once, by themselves"
             )
-            named.setdefault(cfg.policy.name, []).append(file.stem)
+            named.setdefault(cfg.policy.name, []).append(choice_of(file))
     shared = {name: files for name, files in named.items() if len(files) > 1}
-    # What doppler_source trains is what method=doppler trains.
-    assert shared == {"doppler": ["doppler", "doppler_source"]}
+    # What method=transfer/source trains is what method=doppler trains.
+    assert shared == {"doppler": ["doppler", "transfer/source"]}
 
 
 def test_weights_travel_from_one_workload_to_another(run, tmp_path):
