@@ -170,7 +170,7 @@ def test_nothing_is_captured_unless_it_is_asked_for(with_graphs, issued):
         for _ in range(2):
             session.trace(ordered_placement(problem, 0))
     assert len(issued) == before + 2 and not Graph.made
-    with pytest.raises(InputError, match=r"^executor\.graphs: .*queue=strict, not priority$"):
+    with pytest.raises(InputError, match=r"^system\.graphs: .*queue=strict, not priority$"):
         Cuda(graphs=True)
 
 

@@ -76,7 +76,7 @@ REFUSED = {
     # Keys that are none.
     "+nosuchkey=1": "nosuchkey: no such option, there are algorithm, baseline",
     "+overwrit=true": "overwrit: no such option, did you mean overwrite?",
-    "+executor.verfy=true": "executor.verfy: no such option, did you mean verify?",
+    "+system.nose=true": "system.nose: no such option, did you mean noise?",
     "+policy.build.sell=learned": "policy.build.sell: no such option, did you mean sel?",
     "+policy.build.encoder=none": "policy.build.encoder: no such option",
     "+trainer.build.accelerator=foo": "trainer.build: no such option",

@@ -67,7 +67,7 @@ class PlainProcess:
 
 
 @pytest.mark.parametrize("family", ["tree", "butterfly", "elimination"])
-@pytest.mark.parametrize("merged_share", [False, True])
+@pytest.mark.parametrize("grouped", [False, True])
 def test_the_candidates_that_can_start_earliest_are_seen(family, grouped):
     problem = large_problem(family)
     view = make_view(problem)

@@ -1,14 +1,14 @@
 """Every file of conf/ composes and instantiates."""
 
 import pytest
-from conf_files import GROUP_FILES, name_of
+from conf_files import GROUP_FILES, choice_of, group_of, name_of
 from hydra.utils import instantiate
 from recorded_answers import write_answers
 
 
 @pytest.mark.parametrize("file", GROUP_FILES, ids=name_of)
 def test_every_configuration_file_composes_and_instantiates(file, configure, tmp_path):
-    group, choice = file.parent.name, file.stem
+    group, choice = group_of(file), choice_of(file)
     overrides = [f"{group}={choice}"]
     if (group, choice) in (("workload", "file"), ("experiment", "optima")):
         (tmp_path / "graph.txt").write_text("2\n\n0\n1\n100,400\n100,400\n")
@@ -23,7 +23,7 @@ def test_every_configuration_file_composes_and_instantiates(file, configure, tmp
     if (group, choice) == ("logger", "wandb"):
         pytest.importorskip("wandb")
     cfg = configure(*overrides)
-    for key in ("workload", "cluster", "simulator", "executor"):
+    for key in ("workload", "cluster", "system"):
         assert instantiate(cfg[key]) is not None
     assert instantiate(cfg.policy.build) is not None
     assert instantiate(cfg.algorithm.imitation) is not None

@@ -151,7 +151,7 @@ def _swept(line: str) -> Iterator[list[str]]:
     choices = []
     words = [quoted(word) if names_folder(word) else word for word in line.split()]
     for override in OverridesParser.create().parse_overrides(words):
-        name = override.get_key_element()
+        name = override.get_key_element().lstrip("+")
         if name.split(".")[0] not in _GROUPS:
             raise InputError(f"{name} is not of {', '.join(_GROUPS)}")
         if override.is_sweep_override():
