@@ -164,7 +164,7 @@ class Run:
         if "preset" in cfg.workload and (is_measured or cfg.cluster.name == "host"):
             self.say(f"workload.preset: {cfg.workload.preset}")
         if is_measured:
-            self.say(f"system: {self.spec.system.name}, on this machine")
+            self.say(f"system: {self.spec.system.name}")
         if graph.given_costs is not None:
             self.say(
                 f"{graph.name} comes with its own times: {graph.given_costs.replaced} of "

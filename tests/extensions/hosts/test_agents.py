@@ -15,7 +15,7 @@ from doppler.support.errors import InputError
 
 PROJECT = Path(__file__).resolve().parents[3]
 HOSTS = ("system=hosts", "system.agents=2", "cluster=host", "cluster.num_devices=4")
-EVALUATE = ("stage=evaluate", "system=auto", *HOSTS, "budget.evaluations=5")
+EVALUATE = ("stage=evaluate", *HOSTS, "budget.measured_evaluations=5")
 
 
 def only(paths) -> Path:
@@ -26,7 +26,7 @@ def only(paths) -> Path:
 def test_placements_are_evaluated_by_agents(run, tmp_path):
     summary, text = run(*EVALUATE, "baseline=[round_robin,critical_path]", "+system.verify=true")
     assert (summary["system"], summary["system_kind"]) == ("hosts", "measured")
-    assert "executor: hosts" in text and "workload.preset: small" in text
+    assert "system: hosts" in text and "workload.preset: small" in text
     directory = only(tmp_path.glob("evaluate/chainmm/host/baselines/seed=0-*"))
     agents = json.loads((directory / "agents.json").read_text())
     assert [one["rank"] for one in agents] == [0, 1]
@@ -42,16 +42,17 @@ def test_placements_are_evaluated_by_agents(run, tmp_path):
 
 
 def test_what_stage_two_searches_on_is_chosen(run, tmp_path):
-    few = ("budget.imitation_episodes=8", "budget.evaluations=200", "baseline=[round_robin]")
-    emulated = ("system=auto", "system=emulated", "system.time_scale=1e-3")
+    small = ("budget.imitation_episodes=8", "baseline=[round_robin]")
+    few = (*small, "budget.evaluations=200", "budget.measured_evaluations=200")
+    emulated = ("system=emulated", "system.time_scale=1e-3")
     machine = ("cluster=dgx_h100x16", "workload=synthetic", "workload.num_ops=30")
     summary, _ = run(*emulated, *machine, *few)
     assert summary["system"] == "emulated" and summary["evaluations"] <= 200
-    directory = only(tmp_path.glob("pipeline/*/dgx_h100x16/doppler/seed=0-*"))
+    directory = only(tmp_path.glob("train/*/dgx_h100x16/doppler/seed=0-*"))
     assert len(json.loads((directory / "agents.json").read_text())) == 2
     simulated, _ = run(*machine, *few)
     assert simulated["system"] == "work_conserving"
-    directories = tmp_path.glob("pipeline/*/dgx_h100x16/doppler/seed=0-*")
+    directories = tmp_path.glob("train/*/dgx_h100x16/doppler/seed=0-*")
     assert len(list(directories)) == 2, "simulated and executed ones are apart"
 
 
@@ -84,11 +85,6 @@ def test_torchrun_starts_the_agents(tmp_path):
     assert [one["rank"] for one in agents] == [0, 1]
     assert only(tmp_path.rglob("summary.json"))
     assert gone(one["pid"] for one in agents)
-
-
-def test_a_run_that_says_nothing_of_systems_is_named_as_before_there_were_any(configure):
-    assert "executes" not in configure() and "system" not in configure()
-    assert configure("system=auto").executes
 
 
 def started(tmp_path, *overrides):

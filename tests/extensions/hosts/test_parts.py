@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from doppler.executor.problems import Unroller
 from problems import hosted_problem, random_placement, random_problem
 from test_dispatcher import seconds_of
 
 from doppler.executor.dispatcher import Dispatcher
+from doppler.executor.tasks import Unroller
 from doppler.extensions.hosts.emulation import OutletDispatcher
 from doppler.extensions.hosts.parts import IN, OUT, cut_by_host, merged
 from doppler.problem.transfer_kernels import move_seconds
@@ -23,9 +23,9 @@ def play(parts, dispatchers, seconds):
 
     All that ends at an instant is retired everywhere before anything starts.
     """
-    local = [{int(task): i for i, task in enumerate(part.problem)} for part in parts]
+    local = [{int(task): i for i, task in enumerate(part.task)} for part in parts]
     receiver = {
-        int(part.problem[part.num_ops + t]): int(part.peer[t])
+        int(part.task[part.num_ops + t]): int(part.peer[t])
         for part in parts
         for t in np.flatnonzero(part.way == OUT)
     }
@@ -34,7 +34,7 @@ def play(parts, dispatchers, seconds):
     while True:
         for rank, dispatcher in enumerate(dispatchers):
             for task in dispatcher.start(now):
-                end = now + seconds[int(parts[rank].problem[task])]
+                end = now + seconds[int(parts[rank].task[task])]
                 heapq.heappush(running, (end, rank, task))
         if not running:
             break
@@ -42,7 +42,7 @@ def play(parts, dispatchers, seconds):
         while running and running[0][0] == now:
             _, rank, task = heapq.heappop(running)
             dispatchers[rank].retire(task, now)
-            number = int(parts[rank].problem[task])
+            number = int(parts[rank].task[task])
             if number in receiver:
                 other = receiver[number]
                 dispatchers[other].retire(local[other][number], now)
@@ -56,7 +56,7 @@ def of_all_agents(problem, placement, queue, agent_of, make):
     if tasks.wait_for_themselves():
         return tasks, None
     parts = cut_by_host(tasks, agent_of, max(agent_of) + 1)
-    dispatchers = [make(part.problems(problem.num_devices)) for part in parts]
+    dispatchers = [make(part.tasks(problem.num_devices)) for part in parts]
     seconds = [
         *problem.arrays.op_seconds[np.arange(tasks.num_ops), placement.device],
         *(
@@ -133,7 +133,7 @@ def test_every_task_is_of_one_agent_and_what_crosses_of_two():
         placement.device.tolist(), placement.priority.tolist()
     )
     parts = cut_by_host(tasks, [0, 0, 1, 1], 2)
-    told = np.concatenate([part.problem for part in parts])
+    told = np.concatenate([part.task for part in parts])
     crosses = [
         task
         for task in range(tasks.num_ops, len(tasks.resource))
@@ -141,7 +141,7 @@ def test_every_task_is_of_one_agent_and_what_crosses_of_two():
     ]
     assert len(crosses) > 0
     assert sorted(told.tolist()) == sorted([*range(len(tasks.resource)), *crosses])
-    coming = np.concatenate([part.problem[part.num_ops :][part.way == IN] for part in parts])
+    coming = np.concatenate([part.task[part.num_ops :][part.way == IN] for part in parts])
     assert sorted(coming.tolist()) == crosses
 
 
@@ -153,7 +153,7 @@ def test_what_was_sent_behind_another_message_begins_when_that_has_arrived():
     )
     parts = cut_by_host(tasks, [0, 1], 2)
     seconds = seconds_of(problem, tasks)
-    played = play(parts, [Dispatcher(part.problems(2), fifo=False) for part in parts], seconds)
+    played = play(parts, [Dispatcher(part.tasks(2), fifo=False) for part in parts], seconds)
     for part, (_, finish_N) in zip(parts, played, strict=True):
         finish_N[part.num_ops :][part.way == IN] += 100.0  # the network is slow
     times = merged(tasks, parts, played)
