@@ -16,21 +16,11 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pluggy
 
 from doppler.support.errors import InputError
-
-if TYPE_CHECKING:
-    from doppler.experiment.artifacts import Artifact
-    from doppler.experiment.run import Run
-    from doppler.graph.formats import GraphReader
-    from doppler.problem import Problem
-    from doppler.report.finished import FinishedRun
-    from doppler.report.text_table import TextTable
-    from doppler.search import SearchStep
-    from doppler.trace import Trace
 
 _NAME = "doppler"
 _specification = pluggy.HookspecMarker(_NAME)
@@ -39,7 +29,10 @@ implements = pluggy.HookimplMarker(_NAME)
 
 
 class Hooks:
-    """All hooks. A plugin implements any of them, with any subset of the arguments."""
+    """All hooks. A plugin implements any of them, with any subset of the arguments.
+
+    Types are named in docstrings and not imported: this module is below all others.
+    """
 
     @_specification
     def config_folders(self) -> Sequence[Path]:
@@ -52,19 +45,33 @@ class Hooks:
         return {}
 
     @_specification
-    def graph_readers(self) -> Sequence["GraphReader"]:
-        """Readers of graph files."""
+    def graph_readers(self) -> Sequence[Any]:
+        """Readers of graph files.
+
+        Returns:
+            `doppler.graph.formats.GraphReader` objects.
+        """
         return ()
 
     @_specification(firstresult=True)
-    def adapt_search(
-        self, steps: Sequence["SearchStep"], problem: "Problem"
-    ) -> Sequence["SearchStep"] | None:
-        """The steps of a search with those added that this problem asks for; None: as they are."""
+    def adapt_search(self, steps: Sequence[Any], problem: Any) -> Sequence[Any] | None:
+        """Add steps to a search that its problem asks for.
+
+        Args:
+            steps: `doppler.search.SearchStep` objects, in their order.
+            problem: the `doppler.problem.Problem`.
+
+        Returns:
+            The steps; None: they stay as they are.
+        """
 
     @_specification
-    def steps_to_compile(self) -> Sequence["SearchStep"]:
-        """Search steps whose compiled code ``doppler warm`` makes ready."""
+    def steps_to_compile(self) -> Sequence[Any]:
+        """Search steps whose compiled code ``doppler warm`` makes ready.
+
+        Returns:
+            `doppler.search.SearchStep` objects.
+        """
         return ()
 
     @_specification(firstresult=True)
@@ -76,12 +83,28 @@ class Hooks:
         """
 
     @_specification
-    def leave_artifacts(self, run: "Run", trace: "Trace", title: str) -> "Artifact | None":
-        """Write further files of a finished run into its directory."""
+    def leave_artifacts(self, run: Any, trace: Any, title: str) -> Any:
+        """Write further files of a finished run into its directory.
+
+        Args:
+            run: the `doppler.experiment.run.Run`.
+            trace: the `doppler.trace.Trace` of its best placement.
+            title: of pictures.
+
+        Returns:
+            A `doppler.experiment.artifacts.Artifact`, or None.
+        """
 
     @_specification
-    def report_tables(self, runs: Sequence["FinishedRun"]) -> Sequence["TextTable"]:
-        """Further tables of a report."""
+    def report_tables(self, runs: Sequence[Any]) -> Sequence[Any]:
+        """Make further tables of a report.
+
+        Args:
+            runs: `doppler.report.finished.FinishedRun` objects.
+
+        Returns:
+            `doppler.report.text_table.TextTable` objects.
+        """
         return ()
 
 
