@@ -60,7 +60,9 @@ def sweep(out: Path, *overrides: str) -> subprocess.CompletedProcess:
     [
         ("basic", "hydra"),
         ("joblib", "hydra_plugins.hydra_joblib_launcher"),
-        ("submitit_local", "hydra_plugins.hydra_submitit_launcher"),
+        pytest.param(
+            *("submitit_local", "hydra_plugins.hydra_submitit_launcher"), marks=pytest.mark.slow
+        ),
         ("submitit_slurm", "hydra_plugins.hydra_submitit_launcher"),
     ],
 )
