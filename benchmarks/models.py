@@ -239,7 +239,7 @@ class Experts(nn.Module):
     def __init__(self, dim: int, num: int) -> None:
         super().__init__()
         self.router = nn.Linear(dim, num)
-        self.scheduler_terms = nn.ModuleList(
+        self.experts = nn.ModuleList(
             nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
             for _ in range(num)
         )
@@ -247,7 +247,7 @@ class Experts(nn.Module):
     def forward(self, x: Tensor, *, top: int = 2) -> dict[str, Tensor]:
         weights, chosen = self.router(x).softmax(-1).topk(top, -1)
         result = torch.zeros_like(x)
-        for k, expert in enumerate(self.scheduler_terms):
+        for k, expert in enumerate(self.experts):
             weight = torch.where(chosen == k, weights, 0.0).sum(-1, keepdim=True)
             result = result + weight * expert(x)
         return {"result": result, "chosen": chosen}

@@ -54,7 +54,7 @@ VARIANTS = {
     "published features alone, no list scheduler": Variant(policy={"look_ahead": False}),
     "SEL alone is learned": Variant(policy={"plc": "earliest_start"}),
     "PLC alone is learned": Variant(policy={"sel": "b_level"}),
-    "no groups in training": Variant(training=(*SET, "algorithm.reinforcement.grouped=0.0")),
+    "no groups in training": Variant(training=(*SET, "algorithm.reinforcement.merged_share=0.0")),
     "no groups when it places": Variant(merges=False),
     "trained on 30 to 2,000 ops": Variant(training=("training_set=broad",)),
     "not trained": Variant(training=None),

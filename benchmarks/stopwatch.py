@@ -83,14 +83,14 @@ class Experts(nn.Module):
     def __init__(self, dim: int, hidden: int, num: int) -> None:
         super().__init__()
         self.router = nn.Linear(dim, num)
-        self.scheduler_terms = nn.ModuleList(
+        self.experts = nn.ModuleList(
             nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
             for _ in range(num)
         )
 
     def forward(self, x: Tensor) -> Tensor:
         shares = self.router(x).softmax(-1)
-        return sum(shares[..., k : k + 1] * one(x) for k, one in enumerate(self.scheduler_terms))
+        return sum(shares[..., k : k + 1] * one(x) for k, one in enumerate(self.experts))
 
 
 class Mixer(nn.Module):

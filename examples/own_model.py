@@ -17,7 +17,7 @@ class Experts(nn.Module):
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
         self.gate = nn.Linear(dim, 4)
-        self.scheduler_terms = nn.ModuleList(
+        self.experts = nn.ModuleList(
             nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
             for _ in range(4)
         )
@@ -25,7 +25,7 @@ class Experts(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The experts' outputs, weighted by the gate."""
         weights = self.gate(x).softmax(-1)
-        outputs = torch.stack([expert(x) for expert in self.scheduler_terms], -1)
+        outputs = torch.stack([expert(x) for expert in self.experts], -1)
         return x + (outputs * weights.unsqueeze(-2)).sum(-1)
 
 

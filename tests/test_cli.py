@@ -5,7 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib.metadata import version
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -43,7 +43,11 @@ def test_a_name_of_the_package_loads_what_it_needs():
 
 def test_there_is_one_version(capsys):
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out.split() == ["doppler", version("doppler")]
+    assert capsys.readouterr().out.split() == ["doppler", doppler.__version__]
+    settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    assert "version" in settings["project"]["dynamic"]
+    attribute = settings["tool"]["setuptools"]["dynamic"]["version"]["attr"]
+    assert attribute == "doppler.version.__version__"
 
 
 def test_usage_names_every_command(capsys):

@@ -1,7 +1,11 @@
 """What README and docs/ show must work."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -77,3 +81,31 @@ def test_the_graphs_shown_in_the_format_description_load(tmp_path):
     (tmp_path / "graph.txt").write_text(text)
     graph = load_graph(tmp_path / "graph.txt")
     assert (graph.num_ops, graph.num_edges, len(graph.inputs)) == (3, 2, 1)
+
+
+@pytest.mark.parametrize("page", ["large", "programs"])
+def test_python_of_the_page_runs(page):
+    for block in re.findall(
+        r"```python\n(.*?)```", (PROJECT / f"docs/{page}.md").read_text(), re.S
+    ):
+        exec(compile(block, f"{page}.md", "exec"), {})
+
+
+def test_package_of_the_plugins_page_adds_a_baseline(tmp_path):
+    """Its files as they stand, with the metadata that an installer would write."""
+    page = (PROJECT / "docs/plugins.md").read_text()
+    for name, text in re.findall(r"^`(\S+)`:\n\n```\w+\n(.*?)```", page, re.S | re.M):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
+    entries = "\n".join(f"{k} = {v}" for k, v in project["entry-points"]["doppler"].items())
+    metadata = tmp_path / "doppler_fastest-0.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n")
+    (metadata / "entry_points.txt").write_text(f"[doppler]\n{entries}\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path)])}
+    command = [sys.executable, str(PROJECT / "src/run.py"), "stage=evaluate", "baseline=[fastest]"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert "fastest: " in done.stdout

@@ -13,7 +13,7 @@ SAMPLE = -1.0  # in place of the probability of a uniform choice: sample from th
 
 @compiled
 def choose(logits, allowed, count, explore, seed, draw):
-    """Draw one of the allowed choices; see contract.Policy.explore.
+    """Draw an allowed choice from the softmax of the logits; see contract.Policy.explore.
 
     Args:
         logits: float64, at least ``count``.

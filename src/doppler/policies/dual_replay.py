@@ -57,7 +57,13 @@ def sel_choices(
 
 
 def among_candidates(logit_N: Tensor, step_N: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy [T] of the chosen rows, each among the rows of its step."""
+    """SEL's softmax: log-probability and entropy [T] of the candidate that each step chose.
+
+    Args:
+        logit_N: of the candidates of all steps in a row.
+        step_N: the step of each candidate.
+        chosen_T: the row of the candidate that each step chose.
+    """
     num_steps = len(chosen_T)
     top_T = scatter(logit_N.detach(), step_N, dim_size=num_steps, reduce="max")
     shifted_N = logit_N - top_T[step_N]
@@ -97,7 +103,13 @@ def plc_choices(
 
 
 def among_devices(logit_TD: Tensor, closed_TD: Tensor, device_T: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy [T] of the chosen devices, each among those that are open."""
+    """PLC's softmax: log-probability and entropy [T] of the device that each step chose.
+
+    Args:
+        logit_TD: of all devices.
+        closed_TD: True where a device cannot be chosen.
+        device_T: the device that each step chose.
+    """
     log_prob_TD = logit_TD.masked_fill(closed_TD, -torch.inf).log_softmax(dim=-1)
     entropy_TD = -log_prob_TD.exp() * log_prob_TD.masked_fill(closed_TD, 0.0)
     return log_prob_TD.gather(1, device_T[:, None])[:, 0], entropy_TD.sum(1)

@@ -4,6 +4,7 @@ Whoever composes one (`doppler run`) instantiates the same files through Hydra.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from hydra.utils import get_class, instantiate
@@ -11,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Annealing
 from doppler.env import MANY_OPS, ProblemView
+from doppler.hooks import contributed
 from doppler.policies import Policy
 from doppler.policies.weights import PRETRAINED, load_policy_weights
 from doppler.search.combined import suited
@@ -33,9 +35,15 @@ def search_settings() -> DictConfig:
 
 
 def methods() -> list[str]:
-    """What `steps_of` knows: auto, and the baselines that conf/ describes."""
-    files = (resource("conf") / "baseline").glob("*.yaml")
-    return ["auto", *sorted(file.stem for file in files)]
+    """What `steps_of` knows: auto, and the baselines of conf/ and of plugins."""
+    return ["auto", *sorted(_files())]
+
+
+def _files() -> dict[str, Path]:
+    """The files of conf/baseline and of the same folder of plugins, by name."""
+    folders = [resource("conf"), *chain(*contributed("config_folders"))]
+    files = chain(*((folder / "baseline").glob("*.yaml") for folder in folders))
+    return {file.stem: file for file in files}
 
 
 def steps_of(name: str, budget: Budget) -> list[SearchStep]:
@@ -62,7 +70,7 @@ def steps_of(name: str, budget: Budget) -> list[SearchStep]:
 
 
 def _baseline(name: str) -> DictConfig:
-    cfg = OmegaConf.load(resource("conf") / "baseline" / f"{name}.yaml")
+    cfg = OmegaConf.load(_files()[name])
     assert isinstance(cfg, DictConfig)
     for other in cfg.pop("defaults", []):
         if other != "_self_":

@@ -292,7 +292,11 @@ def _deliver(problem, rules, state, now, r, d, num_touched):
 
 @compiled
 def enqueue(rules, state, now, task, num_touched):
-    """A task is ready: into the queue of its resource."""
+    """A task is ready: it waits in the queue of its resource.
+
+    The resource of an op is its device, that of a transfer its link (with contention=none nothing
+    waits). `take` starts the first task of a queue once the resource is free.
+    """
     if rules.queue == QUEUE_FIFO:
         state.tasks[task].key = now
     c = state.tasks[task].resource
@@ -319,7 +323,10 @@ def touch(state, c, num_touched):
 
 @compiled
 def take(problem, rules, state, num_touched):
-    """The next task that can start now, taken from its queue, or NONE."""
+    """The next op or transfer that can start now, taken out of its queue, or NONE.
+
+    Queues of resources that are not free stay as they are: their tasks wait.
+    """
     resources = state.resources
     while num_touched > 0:
         c = state.touched[num_touched - 1]
