@@ -29,6 +29,7 @@ from omegaconf.errors import (
 )
 
 from doppler.experiment.checking import ESCAPED, unknown
+from doppler.experiment.resolvers import choices_of
 from doppler.support.errors import InputError, fault_of_machine
 
 _FOLDER = "DOPPLER_FAILURES"
@@ -75,7 +76,9 @@ def keep(line: str, number: int) -> bool:
 def one_line(error: BaseException) -> str:
     """The message of an error in one line, without details for the maintainers of Hydra."""
     if isinstance(error, MissingConfigException) and error.options is not None:
-        return f"{error.missing_cfg_file!r} does not exist, choose from {', '.join(error.options)}"
+        missing = str(error.missing_cfg_file)
+        choices = choices_of(missing.partition("/")[0]) or error.options
+        return f"{missing!r} does not exist, choose from {', '.join(choices)}"
     if isinstance(error, ConfigCompositionException) and (line := _of_override(error)):
         return line
     lines = [part.strip() for part in str(error).splitlines() if part.strip()]

@@ -54,21 +54,34 @@ def _num_processors(path: str | None) -> int | None:
 
 def _choices(*, _root_: Any) -> str:
     """All choices of all groups, with the first line of their files; the defaults are marked."""
-    folders = [resource("conf"), *chain(*contributed("config_folders"))]
-    defaults = _root_.hydra.runtime.choices
+    groups = {path.name for folder in _folders() for path in folder.iterdir() if path.is_dir()}
     lines = []
-    for group in sorted(
-        {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
-    ):
+    for group in sorted(groups):
         lines += ["", group]
-        chosen = defaults.get(group) or []
+        chosen = _root_.hydra.runtime.choices.get(group) or []
         chosen = [chosen] if isinstance(chosen, str) else list(chosen)
-        for folder in folders:
-            for file in sorted((folder / group).rglob("*.yaml")):
-                name = file.relative_to(folder / group).with_suffix("").as_posix()
-                mark = "*" if name in chosen else " "
-                lines.append(f" {mark} {name:<22} {description_of(file)}")
+        for name, file in _files(group).items():
+            mark = "*" if name in chosen else " "
+            lines.append(f" {mark} {name:<22} {description_of(file)}")
     return "\n".join(lines[1:])
+
+
+def choices_of(group: str) -> list[str]:
+    """What a group can be set to; nothing if there is no such group."""
+    return list(_files(group))
+
+
+def _folders() -> list[Path]:
+    return [resource("conf"), *chain(*contributed("config_folders"))]
+
+
+def _files(group: str) -> dict[str, Path]:
+    """The files of a group by the names of their choices."""
+    return {
+        file.relative_to(folder / group).with_suffix("").as_posix(): file
+        for folder in _folders()
+        for file in sorted((folder / group).rglob("*.yaml"))
+    }
 
 
 def description_of(file: Path) -> str:
