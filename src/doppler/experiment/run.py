@@ -164,7 +164,8 @@ class Run:
         if "preset" in cfg.workload and (is_measured or cfg.cluster.name == "host"):
             self.say(f"workload.preset: {cfg.workload.preset}")
         if is_measured:
-            self.say(f"system: {self.spec.system.name}")
+            limit = f"{self.spec.evaluations_option}={self.spec.evaluations:,}"
+            self.say(f"system: {self.spec.system.name}; a method executes within {limit}")
         if graph.given_costs is not None:
             self.say(
                 f"{graph.name} comes with its own times: {graph.given_costs.replaced} of "

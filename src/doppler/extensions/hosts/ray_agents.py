@@ -24,7 +24,7 @@ from doppler.extensions.hosts.ray_cluster import (
 )
 from doppler.support.errors import InputError
 
-_ASKED_BY = "executor.launcher"
+_ASKED_BY = "system.launcher"
 _TOLD_S = 2.0  # after which a person is told that there is no room yet
 _HEARD_S = 3.0  # until Ray knows that a node is gone
 
