@@ -20,7 +20,8 @@ from benchmarks.agents import graph_of, random_placements
 
 from doppler.cluster import host, preset
 from doppler.executor import ExecutionError
-from doppler.extensions.hosts import Emulated, OnRay, members
+from doppler.extensions.hosts import Emulated, members
+from doppler.extensions.hosts.on_ray import OnRay
 from doppler.extensions.hosts.ray_cluster import disconnect
 from doppler.extensions.hosts.spread_training import Player, Weights
 from doppler.graph.synthetic import synthetic

@@ -23,7 +23,7 @@ from doppler.cluster import preset
 from doppler.env import make_view, merged_at_random, mergings
 from doppler.graph import synthetic
 from doppler.policies import DualPolicy
-from doppler.precompile import _ToldSession, warm, warm_up
+from doppler.precompile import _parts, _ToldSession, warm, warm_up
 from doppler.problem import Placement, build
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
 from doppler.support.compiled.decorator import Compiled
@@ -67,6 +67,13 @@ def warmed():
     assert warm(told.append) > 0
     assert any("policies" in line for line in told)
     return machine_code()
+
+
+def test_processes_compile_side_by_side(warmed):
+    told = []
+    assert warm(told.append, processes=2) > 0
+    assert len({line.split(":")[0] for line in told}) == len(told) == len(_parts())
+    assert all("nothing to compile" in line for line in told), told
 
 
 @pytest.mark.parametrize("make", [large_problem, given_problem])

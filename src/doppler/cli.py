@@ -138,8 +138,9 @@ def warm(arguments: list[str]) -> int:
     if arguments:
         raise InputError(f"warm: takes no options, got {arguments[0]!r}")
     from doppler.precompile import warm
+    from doppler.support.compute.threads import num_threads
 
-    warm(print)
+    warm(print, processes=num_threads())
     return 0
 
 

@@ -6,11 +6,13 @@ some tenths of one in every later process.
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, partial
 from itertools import chain
+from multiprocessing import get_context
 from typing import Any, Self, cast
 
 import numpy as np
@@ -46,6 +48,8 @@ from doppler.trace import Trace
 _EVALUATIONS = 64
 # Annealing on estimates: its steps, and executions.
 _ON_ESTIMATES = 8
+# Parts that take longest to compile.
+_LONGEST = ("policies", "annealing on work_conserving", "list schedulers")
 # Effort of CP-SAT, whose own code is compiled already.
 _SOLVING = 0.01
 # Kinds of policies that this process has warmed up.
@@ -78,23 +82,37 @@ def warm_up(system: System, baselines: Sequence[Any] = (), policy: Policy | None
         _LEARNED.add(type(policy))
 
 
-def warm(say: Callable[[str], None]) -> float:
+def warm(say: Callable[[str], None], processes: int = 1) -> float:
     """Compile everything that a run may need.
 
     Args:
-        say: is told what is being compiled, a line for each part.
+        say: is told what has been compiled, a line for each part.
+        processes: that compile side by side. numba compiles one function at a time in a process.
 
     Returns:
         Seconds that it took.
     """
-    begin = time.perf_counter()
-    for name, part in _parts().items():
-        part_begin, before = time.perf_counter(), len(compilations)
-        with waiting(say, f"{name}: compiling"):
-            part()
-        took_s, num = time.perf_counter() - part_begin, len(compilations) - before
-        say(f"{name}: {num or 'nothing'} to compile, {took_s:.1f} s")
+    begin, names = time.perf_counter(), list(_parts())
+    if processes > 1:
+        # What takes longest begins first, and what most others need is compiled beside it.
+        names.sort(key=lambda name: _LONGEST.index(name) if name in _LONGEST else len(_LONGEST))
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            for done in as_completed([pool.submit(_compile_part, name) for name in names]):
+                say(done.result())
+    else:
+        for name in names:
+            with waiting(say, f"{name}: compiling"):
+                line = _compile_part(name)
+            say(line)
     return time.perf_counter() - begin
+
+
+def _compile_part(name: str) -> str:
+    """Compile one part in this process; what was done, in a line."""
+    begin, before = time.perf_counter(), len(compilations)
+    _parts()[name]()
+    num = len(compilations) - before
+    return f"{name}: {num or 'nothing'} to compile, {time.perf_counter() - begin:.1f} s"
 
 
 def _parts() -> dict[str, Callable[[], None]]:

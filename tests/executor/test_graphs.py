@@ -162,6 +162,28 @@ def test_results_and_traces_are_right_in_every_replay(with_graphs, issued):
     assert [one.num_replays for one in Graph.made] == [2, 3, 3, 3]
 
 
+def test_events_that_are_nodes_of_a_graph_are_kept_with_it(with_graphs, monkeypatch):
+    # The driver crashes when a capture ends that has an event which is gone.
+    with_graphs(1)
+    all_captured = []
+
+    class Kept(graphs.Captured):
+        def __init__(self, *args) -> None:
+            super().__init__(*args)
+            all_captured.append(self)
+
+    monkeypatch.setattr(graphs, "Captured", Kept)
+    problem = strict_problem("ffnn", 2)
+    with Cuda(queue="strict", graphs=True, warm_up=1).open(problem) as session:
+        session.trace(ordered_placement(problem, 0))
+    for captured in all_captured:
+        marks = [captured._begin, *(mark for pair in captured._issued.values() for mark in pair)]
+        nodes = [one for things in captured._graph.lists.values() for one in things]
+        told = {id(one) for one in nodes if isinstance(one, Event) and one.external}
+        assert told <= {id(mark.time) for mark in marks} and len(told) > problem.num_ops
+    assert all_captured
+
+
 def test_nothing_is_captured_unless_it_is_asked_for(with_graphs, issued):
     with_graphs(1)
     problem = strict_problem()

@@ -7,7 +7,7 @@ session is issued, as it loads what may not be loaded during a capture. When tas
 is told by events that are nodes of the graph (`external`).
 
 Of one GPU alone: torch captures the streams of one. Runs of several, and of kernels that cannot be
-captured, are issued as in issuing.py. Never run on a GPU; tests make torch.cuda up.
+captured, are issued as in issuing.py.
 """
 
 import logging
@@ -62,7 +62,9 @@ class Captured:
                     stream.wait_event(self._begin.done)
                 self._issued = issue(tasks, actions, self._order, _marked)
                 for stream in others:  # all streams end where they began
-                    self._stream.wait_event(_marked(stream).done)
+                    ended = torch.cuda.Event(enable_timing=False)
+                    ended.record(stream)
+                    self._stream.wait_event(ended)
                 self._graph.capture_end()
             except (RuntimeError, TaskError) as error:
                 with suppress(RuntimeError):  # if it has not ended
@@ -119,7 +121,11 @@ class Captured:
 
 
 def _marked(stream: Any) -> Mark:
-    """Events in a graph: one of them another stream can wait for, the other tells the time."""
+    """Events in a graph: one of them another stream can wait for, the other tells the time.
+
+    The mark must outlive the capture: the other event is a node of the graph, and to capture one
+    that is gone ends the process with a segmentation fault.
+    """
     told = torch.cuda.Event(enable_timing=True, external=True)
     told.record(stream)
     done = torch.cuda.Event(enable_timing=False)

@@ -23,6 +23,19 @@ def only(paths) -> Path:
     return path
 
 
+def test_what_agents_are_copies_of_has_loaded_no_training():
+    # A library that begins to use a GPU when it is loaded leaves none to copies of the process.
+    code = (
+        "import sys, doppler.extensions.hosts.nursery;"
+        "print({name.split('.')[0] for name in sys.modules})"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert "'torch'" in loaded
+    assert not [one for one in ("pytorch_lightning", "torch_geometric") if f"'{one}'" in loaded]
+
+
 def test_placements_are_evaluated_by_agents(run, tmp_path):
     summary, text = run(*EVALUATE, "baseline=[round_robin,critical_path]", "+system.verify=true")
     assert (summary["system"], summary["system_kind"]) == ("hosts", "measured")

@@ -1,6 +1,9 @@
-"""Several hosts: agents that execute parts of a placement, emulated machines, and Ray clusters."""
+"""Several hosts: agents that execute parts of a placement, emulated machines, and Ray clusters.
 
-from doppler.extensions.hosts.on_ray import OnRay
+Training on a Ray cluster is in on_ray.py and not loaded here: agents are copies of a process that
+has loaded this package, and what training needs may have begun to use a GPU, which no copy can.
+"""
+
 from doppler.extensions.hosts.systems import Emulated, Hosts
 
-__all__ = ["Emulated", "Hosts", "OnRay"]
+__all__ = ["Emulated", "Hosts"]
