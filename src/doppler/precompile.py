@@ -34,7 +34,7 @@ from doppler.cluster import preset
 from doppler.env import ProblemView, advice, make_view, mergings
 from doppler.graph import synthetic
 from doppler.hooks import contributed
-from doppler.policies import DualPolicy, PaperPolicy, Policy, StepwiseDualPolicy
+from doppler.policies import Bindable, DualPolicy, PaperPolicy, Policy, StepwiseDualPolicy
 from doppler.problem import Placement, Problem, build
 from doppler.search import AnnealOnEstimates, Combined, SearchStep
 from doppler.simulator import BulkSynchronous, Published, WorkConserving
@@ -183,6 +183,9 @@ def _learn(policy: Policy, view: ProblemView, rng: np.random.Generator) -> None:
     """Episodes, the same decisions followed, and a gradient of them."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more would wait for each other longer than they work
+    if isinstance(policy, Bindable):
+        with torch.random.fork_rng(devices=[]):
+            policy.bind(view)
     played = policy.rollout(view, 2, None, rng)
     followed = policy.follow(view, played.op, played.device)
     with torch.enable_grad():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from new_weights import unlike_new
 from problems import cluster_of, graph_of, random_problem
 
 from doppler.env import (
@@ -26,8 +27,7 @@ from doppler.support.errors import InputError
 
 def make_policy() -> DualPolicy:
     torch.manual_seed(0)
-    sizes = {"sel_hidden": 4, "plc_hidden": 4}
-    return DualPolicy(**sizes)
+    return unlike_new(DualPolicy(sel_hidden=4, plc_hidden=4, hidden=4, rounds=1), 0.03)
 
 
 def generator(seed: int = 0) -> np.random.Generator:

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from new_weights import unlike_new
 from plain_schedule import PlainQueues
 from problems import cluster_of, graph_of, hosted_problem, random_problem
 from scipy.stats import chi2
@@ -21,6 +22,9 @@ from doppler.support.errors import InputError
 SMALL = {
     "sel_hidden": 8,
     "plc_hidden": 8,
+    "hidden": 8,
+    "rounds": 2,
+    "pairs": 4,
     "sel": "learned",
     "plc": "learned",
     "look_ahead": True,
@@ -28,13 +32,9 @@ SMALL = {
 
 
 def make_policy(seed: int = 0, *, sharpness: float = 1.0, **changes) -> DualPolicy:
-    """Random weights; with more sharpness the choices are less even than those of new weights."""
+    """Random weights where new ones are 0; with more sharpness choices are less even."""
     torch.manual_seed(seed)
-    policy = DualPolicy(**{**SMALL, **changes})
-    with torch.no_grad():
-        policy.sel_out.weight.mul_(sharpness)
-        policy.plc_out.weight.mul_(sharpness)
-    return policy
+    return unlike_new(DualPolicy(**{**SMALL, **changes}), 0.03 * sharpness)
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -447,11 +447,8 @@ def test_of_many_candidates_those_that_can_start_earliest_are_seen():
 
 def only_experts(seed: int = 0, **changes) -> DualPolicy:
     """A policy whose learned part adds nothing."""
-    policy = make_policy(seed, **changes)
-    with torch.no_grad():
-        policy.sel_out.weight.zero_()
-        policy.plc_out.weight.zero_()
-    return policy
+    torch.manual_seed(seed)
+    return DualPolicy(**{**SMALL, **changes})
 
 
 def test_with_nothing_learned_the_policy_is_a_list_scheduler_behind_queues():

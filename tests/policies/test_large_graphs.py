@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from problems import cluster_of, random_problem
-from test_dual import assert_possible, make_policy, replayed
+from test_dual import SMALL, assert_possible, make_policy, replayed
 
 from doppler.cluster import preset
 from doppler.env import make_episode, make_view, merged
@@ -131,7 +131,7 @@ class Sampling(DualPolicy):
 def sampled_and_exact(view, seed: int) -> tuple[Decisions, Decisions, DualPolicy, DualPolicy]:
     """An episode, recorded in part and as a whole, and the policies that recorded it so."""
     exact = make_policy(sharpness=10.0)
-    policy = Sampling(sel_hidden=8, plc_hidden=8)
+    policy = Sampling(**SMALL)
     policy.load_state_dict(exact.state_dict())
     played = policy.rollout(view, 4, None, np.random.default_rng(seed))
     return played, exact.follow(view, played.op, played.device), policy, exact

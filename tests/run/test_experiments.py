@@ -144,6 +144,6 @@ def test_every_learned_method_is_given_the_same(policy, run, tmp_path):
     (directory,) = tmp_path.glob(f"train/chainmm/p100x4/{policy}/seed=0-*")
     rows = {row.method: row.evaluations for row in read_results(directory / "results.csv")}
     assert rows.pop(f"{policy} imitation") == 1
-    # 4 updates of 16 episodes, beside each a merged one and a clustering, and two trials.
-    assert rows == {policy: 150, f"{policy} trained": 74, f"{policy} greedy": 74}
+    # 7 updates of 8 episodes, beside each a merged one and a clustering, and two trials.
+    assert rows == {policy: 150, f"{policy} trained": 72, f"{policy} greedy": 72}
     assert summary["source"]

@@ -108,3 +108,20 @@ def test_a_teacher_without_a_placement_that_fits_ends_in_one_line(run, tmp_path)
 def test_a_name_alone_is_refused_where_no_command_line_reads_it(run):
     with pytest.raises(InputError, match=r"baseline@stage\.teacher=annealing chooses it"):
         run("stage=imitation", "stage.teacher=annealing")
+
+
+def test_it_is_said_when_stage_one_has_not_learned_its_teacher(run):
+    taught = ("stage=imitation", "baseline@stage.teacher=annealing", "budget.evaluations=300")
+    few, many = (f"budget.imitation_episodes={num}" for num in (4, 1600))
+    hasty, text = run(*taught, few)
+    assert "warning: stage I: what the policy decides takes" in text
+    summary, text = run(*taught, many)
+    assert "warning" not in text
+    assert summary["makespan_s"] < hasty["makespan_s"]
+
+
+def test_the_policy_decides_the_best_placement_that_its_training_found(run, tmp_path):
+    run("budget.evaluations=300", "algorithm.search_share=0", "baseline=[]")
+    rows = read_results(only(tmp_path.glob("train/*/*/*/*/results.csv")))
+    seconds = {row.method: row.makespan_s for row in rows}
+    assert seconds["doppler greedy"] == seconds["doppler"]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from hydra.utils import instantiate
 
-from doppler.baselines import Baseline, Teacher
+from doppler.baselines import Baseline, Teacher, placements_of_steps
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.judging import Method, nominal_s
 from doppler.experiment.policy_training import (
@@ -20,9 +20,13 @@ from doppler.experiment.results import finish
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, as_container
 from doppler.problem import Placement
+from doppler.report.rows import format_seconds
 from doppler.search import seeded_generator
 from doppler.support.errors import InputError
 from doppler.training import Imitation, peak_bytes
+
+# Decisions of the teacher that tell how good it is, and how much worse the policy may be.
+_TEACHERS_EPISODES, _TOLERATED = 9, 0.05
 
 
 def imitate(run: Run, baseline: Baseline) -> Imitation:
@@ -54,6 +58,9 @@ def imitated_method(run: Run, module: Imitation) -> Method:
     spec, rng = run.spec, seeded_generator(run.spec.seed, "greedy")
     device_BV, priority_BV = module.policy.rollout(spec.view, 1, 0.0, rng).placements()
     placement = Placement.make(spec.problem, device_BV[0], priority_BV[0])
+    makespan_s = nominal_s(spec, placement)
+    for doubt in _doubts(spec, module, placement, makespan_s):
+        run.say(f"warning: stage I: {doubt}")
     return Method(
         name=f"{spec.policy_name} imitation",
         settings=[
@@ -61,11 +68,32 @@ def imitated_method(run: Run, module: Imitation) -> Method:
             as_container(spec.cfg.stage.teacher),
         ],
         placement=placement,
-        makespan_s=nominal_s(spec, placement),
+        makespan_s=makespan_s,
         uses_order=True,
         evaluations=module.inherited.evaluations + 1,
         wall_s=module.elapsed_s,
     )
+
+
+def _doubts(
+    spec: Specification, module: Imitation, placement: Placement, makespan_s: float
+) -> list[str]:
+    """What speaks against the policy having learned its teacher; nothing of this is counted."""
+    rng = seeded_generator(spec.seed, "doubts")
+    decided = module.teacher.decide(spec.problem, _TEACHERS_EPISODES, rng)
+    device_BV, priority_BV = placements_of_steps(*decided)
+    with spec.system.with_noise(0.0).open(spec.problem) as session:
+        teacher_B = session.measure(device_BV, priority_BV, rng=rng).cost_s()
+    doubts = []
+    if len(np.unique(placement.device)) == 1 and (np.ptp(device_BV, axis=1) > 0).all():
+        doubts.append("the policy places every op on one device, its teacher does not")
+    teacher_s = float(np.median(teacher_B))
+    if makespan_s > teacher_s * (1.0 + _TOLERATED):
+        doubts.append(
+            f"what the policy decides takes {format_seconds(makespan_s)}, what its teacher decides "
+            f"{format_seconds(teacher_s)}; more budget.imitation_episodes may help"
+        )
+    return doubts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from doppler.experiment.comparison import is_pointless, search_with
 from doppler.experiment.directory import RunDirectory
 from doppler.experiment.run import Run
 from doppler.experiment.specification import Specification
-from doppler.policies import Policy
+from doppler.policies import Bindable, Policy
 from doppler.policies.weights import load_checkpoint, load_policy_weights
 from doppler.precompile import alone, warm_up
 from doppler.problem import Placement
@@ -54,10 +54,20 @@ def check_policy(spec: Specification, weights: str | Path | None) -> None:
         load_policy_weights(policy, weights)
 
 
-def make_policy(run: Run, weights: str | Path | None = None) -> Policy:
-    """The configured policy, with the weights of a checkpoint or the initial ones of the seed."""
+def make_policy(
+    run: Run, weights: str | Path | None = None, *, serves_many: bool = False
+) -> Policy:
+    """The configured policy, with the weights of a checkpoint or the initial ones of the seed.
+
+    Args:
+        run: whose policy it is.
+        weights: a checkpoint.
+        serves_many: whether it learns nothing that holds for the run's own problem alone.
+    """
     torch.manual_seed(run.spec.seed)
-    policy = instantiate(run.spec.cfg.policy.build)
+    policy: Any = instantiate(run.spec.cfg.policy.build)
+    if isinstance(policy, Bindable) and not serves_many:
+        policy.bind(run.spec.view)
     if weights is not None:
         load_policy_weights(policy, weights)
     return policy

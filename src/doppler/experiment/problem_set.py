@@ -72,7 +72,7 @@ def train_on_set(
             return [TrainingProblem(make_view(best.session.problem), best) for best in bests]
 
         trials, learned = tasks("held_out", held_out), tasks("problems", problems)
-        policy, spread = make_policy(run, weights), None
+        policy, spread = make_policy(run, weights, serves_many=True), None
         if compute is not None:
             several = [[one.view.problem for one in each] for each in (learned, trials)]
             given = policy, spec.system, *several, options, num_updates, spec.seed

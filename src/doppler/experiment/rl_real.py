@@ -30,7 +30,7 @@ from doppler.experiment.policy_training import LearningBudget, check_policy, che
 from doppler.experiment.results import leave
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, as_container
-from doppler.experiment.train import AUTO, IMITATION, Learner
+from doppler.experiment.train import AUTO, IMITATION, SETTLING, Learner
 from doppler.problem import Placement
 from doppler.search import seeded_generator
 from doppler.simulator import BulkSynchronous
@@ -115,7 +115,8 @@ class RealReinforcement(Stage):
     def check_left(self, directory: RunDirectory) -> None:
         """See Stage."""
         super().check_left(directory)
-        check_training_left(directory, [IMITATION, SIMULATED])
+        parts = [IMITATION, SIMULATED, f"{SIMULATED}/{SETTLING}", SETTLING]
+        check_training_left(directory, parts)
 
     def run(self, run: Run) -> Summary:
         """Stages I to III, the controls, and all placements executed in turns."""

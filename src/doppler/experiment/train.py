@@ -9,7 +9,7 @@ import numpy as np
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from doppler.baselines import Baseline
+from doppler.baselines import Baseline, TaughtPlacement
 from doppler.experiment.comparison import compare_baselines
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.imitation import imitate, imitated_method
@@ -42,6 +42,7 @@ from doppler.system import Session
 from doppler.training import (
     BEST,
     LAST,
+    Imitation,
     Reinforcement,
     TrainingProblem,
     effort_of,
@@ -51,7 +52,8 @@ from doppler.training import (
 
 # In place of a path: the weights of stage I, which is part of the run.
 AUTO = "auto"
-IMITATION = "imitation"  # the folder of stage I in the run's directory
+# Folders in the run's directory: stage I, and what ends stage II.
+IMITATION, SETTLING = "imitation", "settling"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,7 @@ class Train(Stage):
     def check_left(self, directory: RunDirectory) -> None:
         """See Stage."""
         super().check_left(directory)
-        check_training_left(directory, [IMITATION])
+        check_training_left(directory, [IMITATION, SETTLING])
 
     def run(self, run: Run) -> Summary:
         """Imitate a teacher, reinforce in the simulator, search from there, and compare."""
@@ -189,6 +191,7 @@ class Learner:
         if module.trained is None:  # else an interrupted run had come further than this
             begin = time.perf_counter()
             if num_updates > 0:
+                self._settle(run, module)
                 module.try_greedy()
                 module.trained = evaluator.found, module.effort
             else:
@@ -197,6 +200,28 @@ class Learner:
             module.elapsed_s += time.perf_counter() - begin
             save_checkpoint(module.trainer, directory / LAST)
         return module
+
+    def _settle(self, run: Run, module: Reinforcement) -> None:
+        """Imitate the best placement of the training until the policy decides it by itself.
+
+        Nothing is executed. Where self-imitation is off, as in algorithm=paper, or the policy's
+        greedy placement is the best already, nothing is done.
+        """
+        best = module.problem.evaluator.found
+        is_learned = module.problem.greedy.seconds <= best.seconds
+        if best.placement is None or module.options.self_imitation == 0.0 or is_learned:
+            return
+        spec = run.spec
+        imitation: Imitation = instantiate(self.algorithm.imitation)(
+            policy=module.policy,
+            view=spec.view,
+            teacher=TaughtPlacement.of(spec.problem, best.placement),
+            episodes=spec.cfg.budget.imitation_episodes,
+            seed=spec.seed,
+        )
+        imitation.title = "imitating the best placement"
+        fit_in_run(run.part(SETTLING), imitation)
+        module.elapsed_s += imitation.elapsed_s
 
     def search(self, run: Run, module: Reinforcement) -> None:
         """Search from what was learned, with the evaluations that training has left.

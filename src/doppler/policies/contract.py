@@ -3,9 +3,9 @@
 Shape suffixes: B episodes, V ops (an episode has V steps), D devices.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -61,6 +61,9 @@ class Policy(Protocol):
     uniformly random choice instead of the most likely one (0 is greedy).
 
     The episodes of a merged view (env/merging.py) keep groups of ops together.
+
+    A policy may have ``rate_shares``: for names of parameters that begin so, the share of a
+    training's rate at which they learn.
     """
 
     def rollout(
@@ -86,6 +89,46 @@ class Policy(Protocol):
 
         Of several decisions: of all their episodes in a row, from one pass over the graph where
         the policy has one.
+        """
+        ...
+
+
+@runtime_checkable
+class Bindable(Protocol):
+    """A policy that can learn more of one problem than what carries over to others."""
+
+    def bind(self, view: ProblemView) -> None:
+        """From now on it serves this problem alone."""
+        ...
+
+    def completed(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Weights of another such policy as this one loads them, bound or not."""
+        ...
+
+
+@runtime_checkable
+class Returns(Protocol):
+    """A policy whose episodes can return to a good one and play only some of its steps anew."""
+
+    def return_to(
+        self,
+        view: ProblemView,
+        op_V: NDArray[np.int64],
+        device_V: NDArray[np.int64],
+        window_B2: NDArray[np.int64],
+        rng: np.random.Generator,
+    ) -> Decisions:
+        """Play episodes, without gradients; `Policy.log_prob` counts the steps played anew.
+
+        Args:
+            view: the problem.
+            op_V: the op of each step of the episode to return to.
+            device_V: the device of each step.
+            window_B2: of each new episode the first step that it plays anew, and the first one
+                after these.
+            rng: draws what the policy chooses.
+
+        Source: Go-Explore (Ecoffet, Huizinga, Lehman, Stanley, Clune, Nature 2021).
         """
         ...
 

@@ -5,6 +5,7 @@ candidates of all these steps, F features, S hidden of SEL, P hidden of PLC.
 """
 
 import zlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import ClassVar, Literal, NamedTuple
@@ -33,26 +34,42 @@ from doppler.policies.dual_ablations import (
     make_even,
 )
 from doppler.policies.dual_heads_kernels import HeadWeights, make_head_buffers
+from doppler.policies.dual_network import SharedNetwork
+from doppler.policies.dual_pairs import pairs_of
 from doppler.policies.dual_replay import SelRows, over_steps, plc_choices, sel_choices
 from doppler.policies.dual_rollout import (
     MAX_CANDIDATES,
     NO_ROOM,
     NO_SUCH_CHOICE,
     Record,
+    Returning,
+    free_everywhere,
     make_record,
     record_of,
 )
 from doppler.policies.dual_rollout_kernels import play_batch
 from doppler.support.compute.threads import num_threads
 from doppler.support.errors import InputError
-from doppler.support.options import Positive, Width, checked
+from doppler.support.options import DepthOrNone, Positive, Width, WidthOrNone, checked
+
+
+def _no_pairs(view: ProblemView) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and parts of devices where there is no network."""
+    num_ops, num_devices = view.problem.num_ops, view.problem.num_devices
+    return torch.zeros(num_ops, 0), torch.zeros(num_ops, 0), torch.zeros(num_ops, num_devices)
 
 
 class StaticParts(NamedTuple):
-    """First-layer sums of both heads that do not depend on the placement, per op."""
+    """What does not depend on the placement, per op: first-layer sums of both heads, and pairs.
+
+    See dual_network.Encoded.
+    """
 
     sel_op_VS: Tensor
     plc_op_VP: Tensor
+    query_VR: Tensor
+    key_VR: Tensor
+    plc_device_VD: Tensor
 
 
 def _zeros(num_features: int, width: int) -> nn.Linear:
@@ -74,16 +91,23 @@ def _with_groups(dynamic: nn.Linear, groups: nn.Linear, num_features: int) -> Te
 
 @checked
 class DualPolicy(nn.Module):
-    """DOPPLER's two policies, without its graph network.
+    """DOPPLER's two policies over one shared graph network, which is encoded once per update.
 
-    SEL(v) = MLP[x_v, features of v among the candidates] + the list scheduler's terms of v; softmax
-    over candidates, where they are many over the MAX_CANDIDATES that can start earliest.
-    PLC(v, d) = MLP[x_v, features of d for v] + the list scheduler's terms of d for v; softmax over
-    devices. The terms (env/scheduler_terms.py) have learned weights: a policy with new weights is
-    about that scheduler, and training adds to it. Rollouts run compiled on all cores, `log_prob`
-    replays the recorded decisions in one batched pass.
+    SEL(v) = MLP[x_v, H_v, means of H along the longest paths of v, features of v among the
+    candidates] + the list scheduler's terms of v; softmax over candidates, where they are many over
+    the MAX_CANDIDATES that can start earliest.
+    PLC(v, d) = MLP[x_v, H_v, features of d for v] + q_v . (sum of k_u over the ops u on d) +
+    q_v . e_d + the list scheduler's terms of d for v; softmax over devices. q and k are linear in
+    H; e_d belongs to the class of d (`bind`). The terms (env/scheduler_terms.py) have learned
+    weights. All else is 0 at first: a policy with new weights is that list scheduler, and training
+    adds to it. Rollouts run compiled on all cores, `log_prob` replays the recorded decisions in one
+    batched pass.
 
-    sel_hidden, plc_hidden: of the heads. The rest are ablations.
+    sel_hidden, plc_hidden: of the heads.
+    hidden, rounds: of the network; hidden=0: there is none; rounds=0: without messages.
+    pairs: length of q and k; 0: without them.
+    own: learned numbers of each op of a problem that the policy is bound to; 0: none.
+    The rest are ablations.
     sel, plc: "learned", or what the critical path heuristic would choose, ties at random
     ("b_level", "earliest_start"); decisions to follow are followed all the same.
     look_ahead: whether more than the published features is seen.
@@ -91,11 +115,12 @@ class DualPolicy(nn.Module):
     scheduler_scale: times what new weights have of it; the more, the less do their episodes differ.
 
     Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy. The features that depend on
-    the placement, and the sizes, are ours. Its graph network, of which PaperPolicy has one and
-    StepwiseDualPolicy another, is left out: trained on many problems the policy was no better with
-    it, trained on one its greedy placements were on one of four (docs/results/parts.md).
+    the placement, the list scheduler's terms and the sizes are ours, and PLC sees the paper's sum
+    of H over the ops on a device as a product with a query. PaperPolicy is closer to the paper.
     """
 
+    # The network is deeper than the heads; at their rate its first layers forget.
+    rate_shares: ClassVar[dict[str, float]] = {"network.": 0.2}
     # Recorded of an episode; gradients are those of so many steps (dual_replay.over_steps).
     most_steps: ClassVar[int] = 1024
 
@@ -104,6 +129,10 @@ class DualPolicy(nn.Module):
         *,
         sel_hidden: Width = 16,
         plc_hidden: Width = 32,
+        hidden: WidthOrNone = 64,
+        rounds: DepthOrNone = 4,
+        pairs: WidthOrNone = 32,
+        own: WidthOrNone = 16,
         sel: Literal["learned", "b_level"] = "learned",
         plc: Literal["learned", "earliest_start"] = "learned",
         look_ahead: bool = True,
@@ -113,8 +142,19 @@ class DualPolicy(nn.Module):
         super().__init__()
         seen = OP_FEATURES if look_ahead else PUBLISHED_OP_FEATURES
         self._seen_F = [OP_FEATURES.index(name) for name in seen]
-        self._make_heads(len(seen), sel_hidden, plc_hidden)
         self._sel_learned, self._plc_learned = sel == "learned", plc == "learned"
+        self._make_heads(len(seen), sel_hidden, plc_hidden)
+        self.network: SharedNetwork | None = None
+        if hidden > 0:
+            self.network = SharedNetwork(
+                num_features=len(seen),
+                hidden=hidden,
+                rounds=rounds,
+                num_pairs=pairs if self._plc_learned else 0,
+                own_width=own,
+                sel_hidden=sel_hidden,
+                plc_hidden=plc_hidden,
+            )
         self.sel_scheduler_weights, self.plc_scheduler_weights = (
             nn.Parameter(scheduler_scale * torch.tensor(known))
             for known in (SEL_INITIAL_WEIGHTS, PLC_INITIAL_WEIGHTS)
@@ -140,9 +180,8 @@ class DualPolicy(nn.Module):
         self.plc_dynamic = nn.Linear(len(DEVICE_FEATURES), plc_hidden, bias=False)
         self.plc_mid = nn.Linear(plc_hidden, plc_hidden)
         self.plc_out = nn.Linear(plc_hidden, 1, bias=False)
-        with torch.no_grad():  # begin close to uniform: early episodes should explore
-            self.sel_out.weight.mul_(0.1)
-            self.plc_out.weight.mul_(0.1)
+        for out in (self.sel_out, self.plc_out):
+            nn.init.zeros_(out.weight)
         # Groups mean nothing until a training places some.
         self.sel_group = _zeros(len(SEL_GROUP_FEATURES), sel_hidden)
         self.plc_group = _zeros(len(DEVICE_GROUP_FEATURES), plc_hidden)
@@ -156,9 +195,37 @@ class DualPolicy(nn.Module):
     def _op_features(self, view: ProblemView) -> Tensor:
         return torch.from_numpy(view.op_features[:, self._seen_F])
 
+    def bind(self, view: ProblemView) -> None:
+        """See contract.Bindable: ops and classes of devices get numbers of their own."""
+        if self.network is not None:
+            self.network.bind(view)
+        self._watched = []
+
+    def completed(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """See contract.Bindable; weights of a policy without a network, too."""
+        if self.network is None:
+            return dict(weights)
+        prefix = "network."
+        of_network = {
+            name[len(prefix) :]: one for name, one in weights.items() if name.startswith(prefix)
+        }
+        heads = {name: one for name, one in weights.items() if not name.startswith(prefix)}
+        completed = self.network.completed(of_network)
+        return heads | {prefix + name: one for name, one in completed.items()}
+
     def _static_parts(self, view: ProblemView) -> StaticParts:
         x_VF = self._op_features(view)
-        return StaticParts(sel_op_VS=self.sel_static(x_VF), plc_op_VP=self.plc_static(x_VF))
+        sel_op_VS, plc_op_VP = self.sel_static(x_VF), self.plc_static(x_VF)
+        if self.network is None:
+            return StaticParts(sel_op_VS, plc_op_VP, *_no_pairs(view))
+        encoded = self.network(view, x_VF)
+        return StaticParts(
+            sel_op_VS=sel_op_VS + encoded.sel,
+            plc_op_VP=plc_op_VP + encoded.plc,
+            query_VR=encoded.query,
+            key_VR=encoded.key,
+            plc_device_VD=encoded.device,
+        )
 
     def _weights_to_play(self, view: ProblemView) -> HeadWeights:
         """What compiled episodes of a problem compute with, made anew when weights have changed.
@@ -197,6 +264,9 @@ class DualPolicy(nn.Module):
             plc_mid_bias=array(self.plc_mid.bias),
             plc_out=array(self.plc_out.weight[0]),
             plc_scheduler=array(self.plc_scheduler_weights),
+            pair_query=array(parts.query_VR),
+            pair_key=array(parts.key_VR),
+            plc_device=array(parts.plc_device_VD),
             sel_learned=self._sel_learned,
             plc_learned=self._plc_learned,
         )
@@ -215,12 +285,27 @@ class DualPolicy(nn.Module):
         seeds_B = np.zeros(len(op_BV), dtype=np.int64)
         return self._play(view, seeds_B, 0.0, (op_BV, device_BV))
 
+    def return_to(
+        self,
+        view: ProblemView,
+        op_V: NDArray[np.int64],
+        device_V: NDArray[np.int64],
+        window_B2: NDArray[np.int64],
+        rng: np.random.Generator,
+    ) -> Decisions:
+        """See contract.Returns."""
+        rank_V, placed_V = np.empty((2, len(op_V)), np.int64)
+        rank_V[op_V], placed_V[op_V] = np.arange(len(op_V)), device_V
+        seeds_B = rng.integers(0, 2**62, size=len(window_B2))
+        return self._play(view, seeds_B, SAMPLE, None, Returning(rank_V, placed_V, window_B2))
+
     def _play(
         self,
         view: ProblemView,
         seeds_B: NDArray[np.int64],
         explore: float,
         forced: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
+        returning: Returning | None = None,
     ) -> Decisions:
         problem, num = view.problem, len(seeds_B)
         # Decisions to follow, and ties of a SEL that is not learned, may need more. Room that no
@@ -229,6 +314,8 @@ class DualPolicy(nn.Module):
         if explore == 0.0 and forced is None:
             num_steps = 0  # hardly anyone asks for gradients of greedy episodes
         assert num_steps == 0 or view.arrays.limit_s == np.inf, "such episodes are not recorded"
+        if returning is None:
+            returning = free_everywhere(num, problem.num_ops)
         drawn_by = seeds_B if forced is None else self._seeds_of(forced[0])
         while True:
             rng = np.random.default_rng(drawn_by)
@@ -236,7 +323,9 @@ class DualPolicy(nn.Module):
             if forced is not None:
                 record.op[:], record.device[:] = forced
             with torch.no_grad():
-                rows_B = self._play_into(view, seeds_B, explore, forced is not None, record)
+                rows_B = self._play_into(
+                    view, seeds_B, explore, forced is not None, returning, record
+                )
             if (rows_B != NO_ROOM).all():
                 break
             room *= 2
@@ -251,7 +340,8 @@ class DualPolicy(nn.Module):
 
     def _seeds_of(self, op_BV: NDArray[np.int64]) -> list[int]:
         """Seeds of what is recorded of decisions to follow: with other weights other steps."""
-        arrays = op_BV, self.plc_out.weight.detach().numpy()
+        heads = self.sel_out.weight, self.plc_out.weight, self.plc_scheduler_weights
+        arrays = [op_BV, *(weight.detach().numpy() for weight in heads)]
         return [zlib.crc32(array.tobytes()) for array in arrays]
 
     def _play_into(
@@ -260,6 +350,7 @@ class DualPolicy(nn.Module):
         seeds_B: NDArray[np.int64],
         explore: float,
         is_forced: bool,
+        returning: Returning,
         record: Record,
     ) -> NDArray[np.int64]:
         """Fill the record, on all cores; returns what `play` does for each episode."""
@@ -279,6 +370,7 @@ class DualPolicy(nn.Module):
                 float(explore),
                 seeds_B[mine],
                 is_forced,
+                returning._replace(window=returning.window[mine]),
                 record_of(record, mine),
                 rows_B[mine],
             )
@@ -329,11 +421,16 @@ class DualPolicy(nn.Module):
         own_T1P = parts.plc_op_VP.index_select(0, op_T)[:, None]
         seen_TDP = nn.functional.linear(x_BSDF.flatten(0, 1), self._plc_in(x_BSDF.shape[-1]))
         closed_TD = (mask_BSD == 0).flatten(0, 1)
+        known_TD = experts_BSDX.flatten(0, 1) @ self.plc_scheduler_weights
+        if self.network is not None:
+            pairs_BSD = pairs_of(parts.query_VR, parts.key_VR, record)
+            of_devices_TD = parts.plc_device_VD.index_select(0, op_T)
+            known_TD = known_TD + pairs_BSD.flatten(0, 1) + of_devices_TD
         return plc_choices(
             own_T1P + seen_TDP,
             self.plc_mid,
             self.plc_out,
-            experts_BSDX.flatten(0, 1) @ self.plc_scheduler_weights,
+            known_TD,
             closed_TD,
             torch.from_numpy(np.take_along_axis(decisions.judged[1], record.step, 1)).flatten(),
         )

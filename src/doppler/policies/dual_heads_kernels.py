@@ -1,8 +1,8 @@
 """Compiled: the heads of the dual policy, their logits, one choice at a time.
 
 Dimensions: V ops, D devices, S hidden of SEL, P hidden of PLC, H hidden of either, F features, X
-terms of the list scheduler. Indices: v op, d device, i feature, j hidden unit; x: features, h: the
-value of a hidden unit.
+terms of the list scheduler, R numbers of a query or a key. Indices: v op, d device, i feature, j
+hidden unit; x: features, h: the value of a hidden unit.
 """
 
 from typing import NamedTuple
@@ -29,6 +29,9 @@ class HeadWeights(NamedTuple):
     plc_mid_bias: Float32  # [P]
     plc_out: Float32  # [P]
     plc_scheduler: Float32  # [X]
+    pair_query: Float32  # [V, R] of the op to place; R = 0 without a network
+    pair_key: Float32  # [V, R] of the ops that are placed
+    plc_device: Float32  # [V, D] added to the logit of a device
     sel_learned: bool  # else SEL takes what the critical path heuristic would take, ties by sel_out
     plc_learned: bool  # the same of PLC
 
@@ -38,9 +41,11 @@ class HeadBuffers(NamedTuple):
 
     logits: NDArray[np.float64]  # [max(V, D)]
     allowed: NDArray[np.int64]  # [max(V, D)], ones
+    free: NDArray[np.int64]  # [V] which candidates an episode that returns may choose from
     hidden: Float32  # [max(S, P)]
     hidden2: Float32  # [P]
     on_device: Float32  # [D, P] PLC's first layer, what is known of a device; 0 but for encoders
+    placed_keys: Float32  # [D, R] the sum of the keys of the ops on each device
 
 
 def make_head_buffers(weights: HeadWeights, num_devices: int) -> HeadBuffers:
@@ -51,9 +56,11 @@ def make_head_buffers(weights: HeadWeights, num_devices: int) -> HeadBuffers:
     return HeadBuffers(
         logits=np.zeros(longest),
         allowed=np.ones(longest, np.int64),
+        free=np.ones(num_ops, np.int64),
         hidden=np.zeros(max(sel_hidden, plc_hidden), np.float32),
         hidden2=np.zeros(plc_hidden, np.float32),
         on_device=np.zeros((num_devices, plc_hidden), np.float32),
+        placed_keys=np.zeros((num_devices, weights.pair_key.shape[1]), np.float32),
     )
 
 
@@ -92,7 +99,7 @@ def _add_layer(x, weights_in, hidden):
 
 @compiled
 def _output(hidden, out):
-    """The logit of a last layer; four sums, for an addition waits for the one before it."""
+    """The product of two vectors; four sums, for an addition waits for the one before it."""
     s0, s1, s2, s3 = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
     width, j = len(out), 0
     while j + 4 <= width:
@@ -152,4 +159,20 @@ def plc_logit(weights, v, d, x, buffers):
     _leak(hidden)
     _add_layer(hidden, weights.plc_mid, hidden2)
     _leak(hidden2)
-    return _output(hidden2, weights.plc_out)
+    return _output(hidden2, weights.plc_out) + (
+        weights.plc_device[v, d] + _output(buffers.placed_keys[d], weights.pair_query[v])
+    )
+
+
+@compiled
+def add_key(weights, v, d, buffers):
+    """Op v is on device d from now on.
+
+    Args:
+        weights: HeadWeights.
+        v: op.
+        d: device.
+        buffers: HeadBuffers, changed.
+    """
+    for j in range(weights.pair_key.shape[1]):
+        buffers.placed_keys[d, j] += weights.pair_key[v, j]

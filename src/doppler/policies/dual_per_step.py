@@ -17,8 +17,8 @@ from doppler.env import ProblemView, make_episode
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual import DualPolicy, StaticParts
 from doppler.policies.dual_heads_kernels import make_head_buffers
-from doppler.policies.dual_replay import SelRows, plc_choices, sel_choices
-from doppler.policies.dual_rollout import Record
+from doppler.policies.dual_replay import SelRows, over_steps, plc_choices, sel_choices
+from doppler.policies.dual_rollout import Record, Returning
 from doppler.policies.dual_rollout_kernels import begin, step
 from doppler.policies.encoder import GraphEncoder, Paths
 from doppler.support.options import DepthOrNone, Positive, Width, checked
@@ -68,7 +68,7 @@ class StepwiseDualPolicy(DualPolicy):
     most_steps = sys.maxsize
 
     def __init__(self, *, hidden: Width, rounds: DepthOrNone, **options: Unpack[_Options]) -> None:
-        super().__init__(**options)
+        super().__init__(hidden=0, **options)
         num_static, sel_hidden = self.sel_static.in_features, self.sel_static.out_features
         plc_hidden = self.plc_static.out_features
         self.encoder = GraphEncoder(
@@ -134,6 +134,9 @@ class StepwiseDualPolicy(DualPolicy):
         parts = StaticParts(
             sel_op_VS=self.sel_static(torch.cat([own_CVF, *along], dim=-1)),
             plc_op_VP=self.plc_static(own_CVF),
+            query_VR=h_CVH.new_zeros(num, num_ops, 0),
+            key_VR=h_CVH.new_zeros(num, num_ops, 0),
+            plc_device_VD=h_CVH.new_zeros(num, num_ops, view.problem.num_devices),
         )
         return parts, torch.einsum("cvd,cvp->cdp", on_CVD, self.plc_placed(h_CVH) / num_ops)
 
@@ -143,6 +146,7 @@ class StepwiseDualPolicy(DualPolicy):
         seeds_B: NDArray[np.int64],
         explore: float,
         is_forced: bool,
+        returning: Returning,
         record: Record,
     ) -> NDArray[np.int64]:
         arrays, num = view.problem.arrays, len(seeds_B)
@@ -167,6 +171,7 @@ class StepwiseDualPolicy(DualPolicy):
                     is_forced,
                     b,
                     t,
+                    returning,
                     record,
                 )
             if (rows_B < 0).any():
@@ -200,7 +205,10 @@ class StepwiseDualPolicy(DualPolicy):
         log_prob_BV, entropy_BV = (
             torch.cat(each).view(num, num_ops) for each in zip(*parts, strict=True)
         )
-        return log_prob_BV.sum(1), entropy_BV.sum(1)
+        return (
+            over_steps(log_prob_BV.flatten(), decisions.record),
+            over_steps(entropy_BV.flatten(), decisions.record),
+        )
 
     def _replay_some(
         self,

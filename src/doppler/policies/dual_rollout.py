@@ -27,6 +27,25 @@ NO_ROOM, NO_SUCH_CHOICE = -1, -2
 MAX_CANDIDATES, MAX_CANDIDATES_IN_LARGE = 64, 32
 
 
+class Returning(NamedTuple):
+    """Decisions that episodes repeat, but for a window of their steps, where they play freely.
+
+    Ops are taken in the order of the decisions, each to its device; of the ops of the window, which
+    come in between, the policy chooses the next one and its device. An op goes where the policy
+    wants where its device has no room left.
+    """
+
+    rank: NDArray[np.int64]  # [V] the step at which each op was placed
+    device: NDArray[np.int64]  # [V] of each op
+    window: NDArray[np.int64]  # [B, 2] the first step that is free, and the first one that is not
+
+
+def free_everywhere(num_episodes: int, num_ops: int) -> Returning:
+    """Nothing is repeated."""
+    nothing = np.zeros(num_ops, np.int64)
+    return Returning(nothing, nothing, np.tile(np.array([-1, num_ops]), (num_episodes, 1)))
+
+
 class Record(NamedTuple):
     """What the policy saw and chose in each episode, for the replay with gradients.
 
@@ -46,6 +65,7 @@ class Record(NamedTuple):
     device_x: Float32  # [B, S, D, F]; the same
     device_terms: Float32  # [B, S, D, X]
     device_mask: NDArray[np.int64]  # [B, S, D]
+    own: Float32  # [B, S] 1 where the policy decided, 0 where it repeated what it returned to
 
 
 def parts_of_episode(num_ops: int, num_steps: int) -> NDArray[np.int64]:
@@ -88,6 +108,7 @@ def make_record(
         device_x=np.empty((*shape, num_devices, num_seen_of_devices), np.float32),
         device_terms=np.empty((*shape, num_devices, NUM_PLC_TERMS), np.float32),
         device_mask=np.empty((*shape, num_devices), np.int64),
+        own=np.ones(shape, np.float32),
     )
 
 

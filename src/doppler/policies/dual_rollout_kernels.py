@@ -18,7 +18,7 @@ from doppler.env.problem_view import LARGE
 from doppler.env.ready_kernels import swap_candidates
 from doppler.env.scheduler_terms_kernels import plc_scheduler_terms, sel_scheduler_terms
 from doppler.policies.choice_kernels import choose, log_prob_of
-from doppler.policies.dual_heads_kernels import plc_logit, scheduler_logit, sel_logit
+from doppler.policies.dual_heads_kernels import add_key, plc_logit, scheduler_logit, sel_logit
 from doppler.policies.dual_rollout import (
     MAX_CANDIDATES,
     MAX_CANDIDATES_IN_LARGE,
@@ -26,6 +26,10 @@ from doppler.policies.dual_rollout import (
     NO_SUCH_CHOICE,
 )
 from doppler.support.compiled import compiled
+from doppler.support.compiled.draws import uniform
+
+# Numbers of an episode's seed from here on say where it explores; those before are its choices.
+_NOISE = 1 << 40
 
 
 @compiled
@@ -102,6 +106,43 @@ def _only_device(problem, view, episode, v, mask):
 
 
 @compiled
+def _next_of(returning, episode, b):
+    """The candidate that was placed first in what episode b returns to; -1: it is free here."""
+    first = -1
+    for i in range(episode.status[NUM_CANDIDATES]):
+        v = episode.candidates[i]
+        if first < 0 or returning.rank[v] < returning.rank[first]:
+            first = v
+    rank = returning.rank[first]
+    return first if rank < returning.window[b, 0] or rank >= returning.window[b, 1] else -1
+
+
+@compiled
+def _explores(returning, explore, seed, draw, b):
+    """How to choose where episode b is free: about one choice of each window is uniform.
+
+    Else most short windows would be played as before, and what is executed be known already.
+    """
+    length = returning.window[b, 1] - returning.window[b, 0]
+    if returning.window[b, 0] >= 0 and uniform(seed, _NOISE + draw) * length < 1.0:
+        return 1.0
+    return explore
+
+
+@compiled
+def _free_candidates(returning, episode, buffers, count, b):
+    """Of the first ``count`` candidates those in the window; all, if none is."""
+    some = False
+    for i in range(count):
+        rank = returning.rank[episode.candidates[i]]
+        is_free = returning.window[b, 0] <= rank < returning.window[b, 1]
+        buffers.free[i] = 1 if is_free else 0
+        some = some or is_free
+    if not some:
+        buffers.free[:count] = 1
+
+
+@compiled
 def begin(problem, episode, b, record):
     """Begin an episode.
 
@@ -121,44 +162,57 @@ def begin(problem, episode, b, record):
 
 
 @compiled
-def step(problem, view, weights, episode, buffers, explore, seed, forced, b, t, record):
+def step(problem, view, weights, episode, buffers, explore, seed, forced, b, t, returning, record):
     """Take and record step t of episode b; returns what `play` does."""
     num_devices = len(episode.devices)
-    logits, slot = buffers.logits, record.num_before[b, t]
+    logits, slot, repeats = buffers.logits, record.num_before[b, t], False
+    if not forced and returning.window[b, 0] >= 0:
+        v = _next_of(returning, episode, b)
+        if v >= 0:
+            repeats, record.op[b, t], record.device[b, t] = True, v, returning.device[v]
+    record.own[b, slot] = 0.0 if repeats else 1.0
     count, index = _score_candidates(
-        problem, view, weights, episode, buffers, forced, b, t, slot, record
+        problem, view, weights, episode, buffers, forced or repeats, b, t, slot, record
     )
     if count == NO_ROOM:
         return NO_ROOM
     if forced and index < 0:
         return NO_SUCH_CHOICE
-    if not forced:
-        index = choose(logits, buffers.allowed, count, explore, seed, 2 * t)
+    if not (forced or repeats):
+        allowed = buffers.allowed
+        if returning.window[b, 0] >= 0:
+            _free_candidates(returning, episode, buffers, count, b)
+            allowed = buffers.free
+        explores = _explores(returning, explore, seed, 2 * t, b)
+        index = choose(logits, allowed, count, explores, seed, 2 * t)
     record.log_prob[b] += log_prob_of(logits, buffers.allowed, count, index)
     v = episode.candidates[index]
     record.op[b, t] = v
     record.chosen[b, slot] = record.candidate_ptr[b, slot] + index
 
-    d = record.device[b, t] if forced else -1
+    d = record.device[b, t] if forced or repeats else -1
     if forced and (d < 0 or d >= num_devices or problem.op_seconds[v, d] == np.inf):
         return NO_SUCH_CHOICE
     mask, is_recorded = record.device_mask[b, slot], record.num_before[b, t + 1] > slot
-    if not (forced or is_recorded):
+    if not (forced or repeats or is_recorded):
         d = _only_device(problem, view, episode, v, mask)
-    if forced or d < 0:
+    if forced or repeats or d < 0:
         _score_devices(problem, view, weights, episode, buffers, v, d, b, slot, record)
         if forced and mask[d] == 0:
             return NO_SUCH_CHOICE
-        if not forced:
-            d = choose(logits, mask, num_devices, explore, seed, 2 * t + 1)
+        if not forced and (d < 0 or mask[d] == 0):
+            draw = 2 * t + 1
+            explores = _explores(returning, explore, seed, draw, b)
+            d = choose(logits, mask, num_devices, explores, seed, draw)
         record.log_prob[b] += log_prob_of(logits, mask, num_devices, d)
     record.device[b, t] = d
     place(problem, view, episode, index, d)
+    add_key(weights, v, d, buffers)
     return record.candidate_ptr[b, slot + 1]
 
 
 @compiled
-def play(problem, view, weights, episode, buffers, explore, seed, forced, b, record):
+def play(problem, view, weights, episode, buffers, explore, seed, forced, b, returning, record):
     """Play episode b and record it.
 
     Args:
@@ -171,6 +225,7 @@ def play(problem, view, weights, episode, buffers, explore, seed, forced, b, rec
         seed: of the episode.
         forced: whether record.op and record.device hold the decisions to take.
         b: number of the episode.
+        returning: dual_rollout.Returning, of these episodes.
         record: dual_rollout.Record, filled in.
 
     Returns:
@@ -178,11 +233,25 @@ def play(problem, view, weights, episode, buffers, explore, seed, forced, b, rec
         not open.
     """
     rows = begin(problem, episode, b, record)
+    buffers.placed_keys[:] = 0.0
     for t in range(len(episode.ops)):
         if is_late(view, episode):
             _place_rest(problem, view, episode, b, t, record)
             break
-        rows = step(problem, view, weights, episode, buffers, explore, seed, forced, b, t, record)
+        rows = step(
+            problem,
+            view,
+            weights,
+            episode,
+            buffers,
+            explore,
+            seed,
+            forced,
+            b,
+            t,
+            returning,
+            record,
+        )
         if rows < 0:
             break
     return rows
@@ -204,7 +273,9 @@ def _place_rest(problem, view, episode, b, first, record):
 
 
 @compiled
-def play_batch(problem, view, weights, episode, buffers, explore, seeds_B, forced, record, rows_B):
+def play_batch(
+    problem, view, weights, episode, buffers, explore, seeds_B, forced, returning, record, rows_B
+):
     """Play the episodes of one thread, as `play`.
 
     Args:
@@ -216,10 +287,21 @@ def play_batch(problem, view, weights, episode, buffers, explore, seeds_B, force
         explore: SAMPLE, or the probability of a uniform choice.
         seeds_B: of the episodes.
         forced: whether the record holds the decisions to take.
+        returning: dual_rollout.Returning, of these episodes.
         record: dual_rollout.Record, filled in.
         rows_B: what `play` returns of each, filled in.
     """
     for b in range(len(seeds_B)):
         rows_B[b] = play(
-            problem, view, weights, episode, buffers, explore, seeds_B[b], forced, b, record
+            problem,
+            view,
+            weights,
+            episode,
+            buffers,
+            explore,
+            seeds_B[b],
+            forced,
+            b,
+            returning,
+            record,
         )

@@ -5,43 +5,63 @@ Shape suffixes: V ops, E edges, F features, H hidden.
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import ResGatedGraphConv
+from torch_geometric.nn import GINEConv
 
 LEAKINESS = 0.1
 
 
 class GraphEncoder(nn.Module):
-    """Rounds of gated message passing along and against the edges, with separate weights.
+    """Rounds of message passing along and against the edges, with separate weights.
 
-    num_features: of the ops. hidden: width. rounds: of message passing. num_edge_features: of the
-    edges.
+    num_features: of the ops. hidden: width. rounds: of message passing; without any, H_v is a
+    function of the op alone. num_edge_features: of the edges.
 
     Source: DOPPLER (Yao et al., ICLR 2026), shared graph network with 6 rounds of width 128 and an
-    edge network per message; gated convolutions (Bresson and Laurent 2017) cost a tenth of that,
-    and backward edges have weights of their own instead of none.
+    edge network per message. Here messages are GINE's (Hu et al., "Strategies for pre-training
+    graph neural networks", ICLR 2020), a sum of relu(h_u + W e_uv): a round takes two products with
+    the ops instead of one with every edge. Backward edges have weights of their own instead of
+    none.
     """
 
     def __init__(
         self, *, num_features: int, hidden: int, rounds: int, num_edge_features: int = 1
     ) -> None:
         super().__init__()
+
+        def convolutions() -> nn.ModuleList:
+            return nn.ModuleList(
+                GINEConv(nn.Linear(hidden, hidden), edge_dim=num_edge_features)
+                for _ in range(rounds)
+            )
+
         self.embed = nn.Linear(num_features, hidden)
-        self.forward_rounds = nn.ModuleList(
-            ResGatedGraphConv(hidden, hidden, edge_dim=num_edge_features) for _ in range(rounds)
-        )
-        self.backward_rounds = nn.ModuleList(
-            ResGatedGraphConv(hidden, hidden, edge_dim=num_edge_features) for _ in range(rounds)
-        )
+        self.forward_rounds, self.backward_rounds = convolutions(), convolutions()
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(rounds))
 
-    def forward(self, x_VF: Tensor, edge_index_2E: Tensor, edge_E1: Tensor) -> Tensor:
-        """Embeddings H_v [V, H] of op features, edges (src, dst) and edge features."""
-        h_VH = nn.functional.leaky_relu(self.embed(x_VF), LEAKINESS)
+    def forward(
+        self,
+        x_VF: Tensor,
+        edge_index_2E: Tensor,
+        edge_EF: Tensor,
+        added_VH: Tensor | None = None,
+    ) -> Tensor:
+        """Embeddings H_v [V, H].
+
+        Args:
+            x_VF: features of the ops.
+            edge_index_2E: source and destination of the edges.
+            edge_EF: features of the edges.
+            added_VH: to the first layer, before its rectifier.
+        """
+        first_VH = self.embed(x_VF)
+        if added_VH is not None:
+            first_VH = first_VH + added_VH
+        h_VH = nn.functional.leaky_relu(first_VH, LEAKINESS)
         against_2E = edge_index_2E.flip(0)
         rounds = zip(self.forward_rounds, self.backward_rounds, self.norms, strict=True)
         for along, against, norm in rounds:
-            message_VH = along(h_VH, edge_index_2E, edge_E1)
-            message_VH = message_VH + against(h_VH, against_2E, edge_E1)
+            message_VH = along(h_VH, edge_index_2E, edge_EF)
+            message_VH = message_VH + against(h_VH, against_2E, edge_EF)
             h_VH = h_VH + nn.functional.leaky_relu(norm(message_VH), LEAKINESS)
         return h_VH
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from doppler.policies.contract import Bindable
 from doppler.support.errors import InputError
 from doppler.support.files import read_bytes
 from doppler.support.files.values import check_version, fault
@@ -66,6 +67,8 @@ def load_policy_weights(policy: torch.nn.Module, path: str | Path) -> None:
     state = load_checkpoint(path)["state_dict"]
     prefix = "policy."
     weights = {key[len(prefix) :]: value for key, value in state.items() if key.startswith(prefix)}
+    if isinstance(policy, Bindable):
+        weights = policy.completed(weights)
     try:
         policy.load_state_dict(weights)
     except RuntimeError as error:

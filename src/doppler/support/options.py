@@ -96,6 +96,7 @@ Batch = Annotated[int, at_least(1), at_most(10**6)]
 BatchOrNone = Annotated[int, at_least(0), at_most(10**6)]
 # Sizes and numbers of layers.
 Width = Annotated[int, at_least(1), at_most(4096)]
+WidthOrNone = Annotated[int, at_least(0), at_most(4096)]
 Depth = Annotated[int, at_least(1), at_most(100)]
 DepthOrNone = Annotated[int, at_least(0), at_most(100)]
 # Of a cluster, which has a link for each pair of them.

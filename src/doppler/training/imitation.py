@@ -3,8 +3,9 @@
 Shape suffixes: B episodes, V ops.
 """
 
+import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -18,6 +19,42 @@ from doppler.support.errors import InputError
 from doppler.support.options import Amount, Batch, Count, Rates, Seed, Share, checked
 from doppler.training.updates import EpisodeTraining, finite
 
+# What is left of the rate when it falls.
+_FALL = 1 / 3
+# A log-likelihood rises if it rises by this share, its mean over about so many updates.
+_RISE, _SMOOTHED = 0.01, 5
+# An op is decided as the teacher does, all but surely.
+_SURE = -1e-3
+
+
+class Plateau(NamedTuple):
+    """Whether a log-likelihood still rises.
+
+    mean: over the last updates. best: the largest such mean. waited: updates since. falls: how
+    often it has stayed for as long as the patience lasts.
+    """
+
+    mean: float = -math.inf
+    best: float = -math.inf
+    waited: int = 0
+    falls: int = 0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nothing is left to learn."""
+        return self.mean > _SURE
+
+    def after(self, log_likelihood: float, patience: int) -> "Plateau":
+        """What is known after one more update."""
+        mean = log_likelihood
+        if math.isfinite(self.mean):
+            mean = self.mean + (log_likelihood - self.mean) / _SMOOTHED
+        if mean > self.best + _RISE * abs(self.best) or not math.isfinite(self.best):
+            return Plateau(mean, mean, 0, self.falls)
+        if self.waited + 1 >= patience:
+            return Plateau(mean, max(mean, self.best), 0, self.falls + 1)
+        return Plateau(mean, self.best, self.waited + 1, self.falls)
+
 
 @checked
 class Imitation(EpisodeTraining):
@@ -26,9 +63,11 @@ class Imitation(EpisodeTraining):
     policy: an nn.Module that is a Policy.
     view: the problem.
     teacher: gives fresh decisions, ties drawn anew, for every batch.
-    episodes: in all.
-    batch_episodes: per update.
-    learning_rate: first and last of Adam, falling linearly.
+    episodes: at most.
+    batch_episodes: per update; one where the teacher always decides the same.
+    learning_rate: first and last of Adam. Falls linearly, or with patience in steps.
+    patience: updates in which the log-likelihood does not rise before the rate falls to a third;
+        the training ends where it would fall below the last one. None: it has all its episodes.
     entropy: weight of the entropy bonus, falling to 0.
     exploration: None: at the states that the teacher visits. Else at those of the policy's own
         episodes, in which this share of the choices is uniform at first, falling to 0, and all
@@ -56,6 +95,7 @@ class Imitation(EpisodeTraining):
         entropy: Amount,
         seed: Seed,
         exploration: Share | None = None,
+        patience: Count | None = None,
         inherited: tuple[Effort, ScoredPlacement] = (NO_EFFORT, NO_PLACEMENT),
     ) -> None:
         super().__init__()
@@ -73,6 +113,8 @@ class Imitation(EpisodeTraining):
         self.teacher = teacher
         self.batch_episodes = batch_episodes
         self.num_updates = max(1, episodes // batch_episodes)
+        self.patience = patience
+        self.plateau = Plateau()
         self.learning_rate = learning_rate[0], learning_rate[1]
         self.entropy = entropy
         self.inherited, self.found = inherited
@@ -98,12 +140,40 @@ class Imitation(EpisodeTraining):
                 "entropy": entropy.item(),
             }
         )
+        if self.patience is not None:
+            self.plateau = self.plateau.after(log_likelihood.item(), self.patience)
         return finite(-log_likelihood - self.entropy * self.remaining * entropy)
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether more updates would teach nothing more."""
+        return self.patience is not None and (
+            self.plateau.is_sure
+            or self.rate_left(self.global_step) * self.learning_rate[0] < self.learning_rate[1]
+        )
+
+    def rate_left(self, step: int) -> float:
+        """See EpisodeTraining; with patience it falls where nothing is learned any more."""
+        if self.patience is None:
+            return super().rate_left(step)
+        return _FALL**self.plateau.falls
+
+    def on_train_start(self) -> None:
+        """See EpisodeTraining; an interrupted training may have ended before."""
+        super().on_train_start()
+        self.trainer.should_stop = self.has_settled
+
+    def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
+        """See EpisodeTraining."""
+        super().on_train_batch_end(outputs, batch, batch_idx)
+        self.trainer.should_stop |= self.has_settled
 
     def _episodes(self) -> Decisions:
         """Those whose log-probability is the teacher's likelihood."""
         if self.exploration is None:
             taught = self.teacher.decide(self.view.problem, self.batch_episodes, self.rng)
+            if all((decided == decided[0]).all() for decided in taught):
+                taught = taught[0][:1], taught[1][:1]
             return self.policy.follow(self.view, *taught)
         explore = self.exploration * self.remaining
         played = self.policy.rollout(self.view, self.batch_episodes, explore, self.rng)
@@ -117,9 +187,11 @@ class Imitation(EpisodeTraining):
             "elapsed_s": self.elapsed_s,
             "evaluations": self.inherited.evaluations,
             "best": self.found.plain(),
+            "plateau": list(self.plateau),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on from it."""
         self.rng.bit_generator.state = checkpoint["doppler"]["rng"]
         self.elapsed_s = checkpoint["doppler"]["elapsed_s"]
+        self.plateau = Plateau(*checkpoint["doppler"]["plateau"])

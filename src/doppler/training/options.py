@@ -27,6 +27,8 @@ class ReinforcementOptions:
         entropy: weight of the entropy bonus, falling linearly to 0.
         self_imitation: weight of imitating the best placement so far, rising linearly from 0.
         merged_share: share of the updates whose episodes place groups of ops instead of ops.
+        returning_share: share of the episodes of a batch that repeat the best placement so far but
+            for a window of its steps, which they play anew. The logarithm of its length is uniform.
         extra_candidates: so many episodes that place groups of ops, and as many clusterings, are
             executed beside an update's own episodes. They may become the best placement; no
             gradient comes from them.
@@ -47,6 +49,7 @@ class ReinforcementOptions:
     extra_candidates: BatchOrNone
     self_imitation: Amount
     merged_share: Share = 0.0
+    returning_share: Share = 0.0
     batch_problems: Batch = 1
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from doppler.baselines import TaughtPlacement, draw_clusterings, lower_bound
 from doppler.env import ProblemView, merged_at_random
-from doppler.policies import Decisions, Policy
+from doppler.policies import Decisions, Policy, Returns
 from doppler.policies.weights import VERSION
 from doppler.problem import Placement
 from doppler.search import (
@@ -212,11 +212,18 @@ class Reinforcement(EpisodeTraining):
         """
         options, view = self.options, self._view_to_play(problem)
         explore = None if options.exploration is None else options.exploration * self.remaining
-        episodes = self.policy.rollout(view, options.batch_episodes, explore, self.rng)
-        cost_B, shortfall_B = self._execute(problem, view, episodes, explore)
+        played = self._play(problem, view, explore)
+        cost_B, shortfall_B = self._execute(problem, view, played, explore)
         best = self._best_as_episode(problem)
-        log_prob_B, entropy_B = self.policy.log_prob(view, episodes, *best)
-        advantage_B = ADVANTAGES[options.advantage](cost_B, shortfall_B, problem.history)
+        log_prob_B, entropy_B = self.policy.log_prob(view, *played, *best)
+        # Episodes that return differ less from each other: they are compared among themselves.
+        ends = np.cumsum([len(each.op) for each in played])[:-1]
+        advantage_B = np.concatenate(
+            [
+                ADVANTAGES[options.advantage](*each, problem.history)
+                for each in zip(np.split(cost_B, ends), np.split(shortfall_B, ends), strict=True)
+            ]
+        )
         problem.history = problem.history.with_batch(cost_B)
 
         num_ops, own = view.problem.num_ops, slice(options.batch_episodes)
@@ -231,6 +238,29 @@ class Reinforcement(EpisodeTraining):
             self._log(problem, cost_B, entropy.item())
         return loss
 
+    def _play(
+        self, problem: TrainingProblem, view: ProblemView, explore: float | None
+    ) -> list[Decisions]:
+        """The episodes of an update: whole ones, and those that return to the best placement."""
+        num, placement = self.options.batch_episodes, problem.evaluator.placement
+        num_returning = 0
+        if placement is not None and not view.is_merged and isinstance(self.policy, Returns):
+            num_returning = int(num * self.options.returning_share)
+        played = []
+        if num_returning < num:
+            played.append(self.policy.rollout(view, num - num_returning, explore, self.rng))
+        if num_returning:
+            assert placement is not None and isinstance(self.policy, Returns)
+            taught = TaughtPlacement.of(view.problem, placement)
+            num_ops = view.problem.num_ops
+            length_B = np.exp(self.rng.uniform(0, np.log(num_ops), num_returning)).astype(np.int64)
+            first_B = self.rng.integers(1 - length_B, num_ops)
+            window_B2 = np.stack([np.maximum(first_B, 0), first_B + length_B], axis=1)
+            played.append(
+                self.policy.return_to(view, taught.op, taught.device, window_B2, self.rng)
+            )
+        return played
+
     def _view_to_play(self, problem: TrainingProblem) -> ProblemView:
         """The problem's view; for a share of the updates one in which groups of ops are merged."""
         share = self.options.merged_share
@@ -242,12 +272,12 @@ class Reinforcement(EpisodeTraining):
         self,
         problem: TrainingProblem,
         view: ProblemView,
-        episodes: Decisions,
+        played: list[Decisions],
         explore: float | None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Seconds and shortfall of memory [B] of episodes; extra candidates run beside them."""
         num, extra = self.options.batch_episodes, self.options.extra_candidates
-        placements = [episodes.placements()]
+        placements = [episodes.placements() for episodes in played]
         sources = [MERGED_EPISODE if view.is_merged else EPISODE] * num
         if extra and self.global_step < self.options.num_tuned(self.num_updates):
             merged = merged_at_random(problem.view, self.rng)

@@ -23,6 +23,7 @@ class EpisodeTraining(pl.LightningModule):
         num_updates: in all.
         batch_episodes: episodes of an update.
         learning_rate: the first and the last of Adam, falling linearly; at 0 nothing is learned.
+            Parts of a policy learn at a share of it (contract.Policy.rate_shares).
         elapsed_s: seconds of all updates, those before an interruption included.
     """
 
@@ -54,16 +55,26 @@ class EpisodeTraining(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Adam, as Lightning wants to be told."""
-        first, last = self.learning_rate
-        kept = last / first if first else 0.0
-        optimizer = torch.optim.Adam(self.parameters(), lr=first)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: 1.0 - (1.0 - kept) * min(1.0, step / max(1, self.num_updates))
+        shares: dict[str, float] = getattr(self.policy, "rate_shares", {})
+        by_share: dict[float, list[torch.nn.Parameter]] = {}
+        for name, parameter in self.named_parameters():
+            own = [share for prefix, share in shares.items() if name.startswith(f"policy.{prefix}")]
+            by_share.setdefault(own[0] if own else 1.0, []).append(parameter)
+        first = self.learning_rate[0]
+        optimizer = torch.optim.Adam(
+            [{"params": group, "lr": first * share} for share, group in by_share.items()]
         )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate_left)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
+
+    def rate_left(self, step: int) -> float:
+        """The share of the first rate that an update has."""
+        first, last = self.learning_rate
+        kept = last / first if first else 0.0
+        return 1.0 - (1.0 - kept) * min(1.0, step / max(1, self.num_updates))
 
     def on_train_start(self) -> None:
         """The clock runs from here."""

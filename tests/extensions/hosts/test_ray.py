@@ -15,8 +15,8 @@ from jobs import Counting, impossible
 from doppler.baselines import Annealing
 from doppler.executor import ExecutionError
 from doppler.extensions.hosts import Hosts, members
-from doppler.extensions.hosts.on_ray import OnRay
 from doppler.extensions.hosts.here import Here
+from doppler.extensions.hosts.on_ray import OnRay
 from doppler.extensions.hosts.ray_agents import units_each
 from doppler.extensions.hosts.ray_cluster import disconnect
 from doppler.policies.weights import load_checkpoint

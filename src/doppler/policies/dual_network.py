@@ -1,0 +1,177 @@
+"""The graph network that SEL and PLC share, encoded once for all episodes of an update.
+
+Shape suffixes: V ops, E edges, D devices, C classes of devices, F features, H hidden of the
+network, R numbers of a query or a key, S hidden of SEL, P hidden of PLC, W numbers of an op's own.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from doppler.env import ProblemView
+from doppler.policies.encoder import GraphEncoder, Paths
+
+# Ops of which the sum of keys over a device is taken as it is; where there are more ops, sums are
+# larger only because devices hold more of them.
+_USUAL_OPS = 256
+# Of an op's own numbers at first.
+_OWN_SPREAD = 0.5
+
+
+class Encoded(NamedTuple):
+    """What both heads read of the network, for one problem.
+
+    sel: [V, S] added to SEL's first layer. plc: [V, P] added to PLC's first layer.
+    query, key: [V, R] PLC's logit of device d for op v has query_v . the sum of key_u over the ops
+    u on d. device: [V, D] added to PLC's logits: query_v . the vector of d's class.
+    """
+
+    sel: Tensor
+    plc: Tensor
+    query: Tensor
+    key: Tensor
+    device: Tensor
+
+
+class OwnVectors(nn.Module):
+    """Learned numbers of the ops and the device classes of one problem.
+
+    Without them a network cannot tell equal ops apart, and so cannot learn that they go to
+    different devices. Weights that serve many problems have none.
+
+    vectors: [V, W] of the ops. into: their layer in the network. devices: [C, R] of the classes of
+    devices that nothing tells apart. made_for: digest of the graph, to know it again.
+    """
+
+    def __init__(self, view: ProblemView, *, width: int, hidden: int, num_pairs: int) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.randn(view.problem.num_ops, width) * _OWN_SPREAD)
+        self.into = nn.Linear(width, hidden, bias=False)
+        num_classes = int(view.arrays.device_class.max()) + 1
+        self.devices = nn.Parameter(torch.zeros(num_classes, num_pairs))
+        self.made_for: Tensor
+        self.register_buffer("made_for", _digest(view))
+
+
+def _digest(view: ProblemView) -> Tensor:
+    """32 numbers that tell one graph from others; costs and machines may differ."""
+    edges = view.problem.graph.edges
+    digest = hashlib.sha256(f"{view.problem.num_ops}".encode())
+    for end in (edges.src, edges.dst):
+        digest.update(end.astype("<i8").tobytes())
+    return torch.tensor(list(digest.digest()), dtype=torch.uint8)
+
+
+class SharedNetwork(nn.Module):
+    """H_v by messages in both directions, and what SEL and PLC read of it.
+
+    All that reads H_v is zero at first: new weights change no decision.
+
+    num_features: of an op. hidden, rounds: of the network; without rounds H_v is a function of the
+    op alone. num_pairs: R, 0: without keys and queries. own_width: W, 0: ops have no numbers of
+    their own. sel_hidden, plc_hidden: of the heads.
+
+    Source: DOPPLER (Yao et al., ICLR 2026): PLC sees the sum of H over the ops on a device. Here
+    that sum is multiplied by a query of the op to place, so that compiled episodes need only keep a
+    sum of keys for each device. Keys have mean 0 over the ops: the number of ops on a device, which
+    other features tell, says nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_features: int,
+        hidden: int,
+        rounds: int,
+        num_pairs: int,
+        own_width: int,
+        sel_hidden: int,
+        plc_hidden: int,
+    ) -> None:
+        super().__init__()
+        self._own_width = own_width
+        self.encoder = GraphEncoder(num_features=num_features, hidden=hidden, rounds=rounds)
+        self.sel = nn.Linear(3 * hidden, sel_hidden, bias=False)
+        self.plc = nn.Linear(hidden, plc_hidden, bias=False)
+        self.query_RH = nn.Parameter(torch.zeros(num_pairs, hidden))
+        self.key_RH = nn.Parameter(torch.randn(num_pairs, hidden) / hidden**0.5)
+        self.own: OwnVectors | None = None
+        for reads in (self.sel, self.plc):
+            nn.init.zeros_(reads.weight)
+
+    def bind(self, view: ProblemView) -> None:
+        """Give the ops and devices of one problem numbers of their own."""
+        if self._own_width == 0:
+            return
+        num_pairs, hidden = self.key_RH.shape
+        self.own = OwnVectors(view, width=self._own_width, hidden=hidden, num_pairs=num_pairs)
+
+    def completed(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights that this network can load, from those of a network of the same sizes.
+
+        What a problem's own ops and devices have is taken over where it is of this problem's graph,
+        and left out where this network serves many problems. New numbers of ops change nothing
+        until they are trained.
+
+        Args:
+            weights: by name; none: of a policy that had no network.
+        """
+        mine = self.state_dict()
+        if not weights:
+            return dict(mine)
+        shared = {name: one for name, one in weights.items() if not name.startswith("own.")}
+        own = {name: one for name, one in mine.items() if name.startswith("own.")}
+        theirs = weights.get("own.made_for")
+        if theirs is not None and own and torch.equal(theirs, own["own.made_for"]):
+            same = {n: weights[n] for n in own if n in weights and weights[n].shape == own[n].shape}
+            return shared | own | same
+        if own:
+            own["own.into.weight"] = torch.zeros_like(own["own.into.weight"])
+        return shared | own
+
+    def forward(self, view: ProblemView, x_VF: Tensor) -> Encoded:
+        """Encode a problem.
+
+        Args:
+            view: the problem.
+            x_VF: features of its ops.
+        """
+        edges, problem = view.problem.graph.edges, view.problem
+        edge_index_2E = torch.from_numpy(np.stack([edges.src, edges.dst]))
+        own_VH = None
+        if self.own is not None:
+            assert len(self.own.vectors) == problem.num_ops, "it is bound to another problem"
+            own_VH = self.own.into(self.own.vectors)
+        h_VH = self.encoder(x_VF, edge_index_2E, _edge_features(view), own_VH)
+        along = [Paths(torch.from_numpy(next_V)).mean(h_VH) for next_V in _paths(view)]
+        query_VR = h_VH @ self.query_RH.T
+        scale = min(1.0, (_USUAL_OPS / problem.num_ops) ** 0.5)
+        return Encoded(
+            sel=self.sel(torch.cat([h_VH, *along], dim=1)),
+            plc=self.plc(h_VH),
+            query=query_VR,
+            key=(h_VH - h_VH.mean(dim=0)) @ self.key_RH.T * scale,
+            device=self._of_devices(view, query_VR),
+        )
+
+    def _of_devices(self, view: ProblemView, query_VR: Tensor) -> Tensor:
+        if self.own is None:
+            return query_VR.new_zeros(len(query_VR), view.problem.num_devices)
+        device_class = torch.from_numpy(view.arrays.device_class)
+        return query_VR @ self.own.devices[device_class].T
+
+
+def _edge_features(view: ProblemView) -> Tensor:
+    """Transfer seconds in mean ops [E, 1]; their logarithm, for they differ by powers of ten."""
+    problem = view.problem
+    transfer_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
+    return torch.from_numpy(np.log1p(transfer_E / view.arrays.mean_op_s)[:, None]).float()
+
+
+def _paths(view: ProblemView) -> tuple[np.ndarray, np.ndarray]:
+    """The op after each op on its longest path to a sink, and to a source."""
+    return view.to_sink, view.to_source
