@@ -60,8 +60,11 @@ class Device:
         where = f"device {self.name!r}"
         if not isinstance(self.flop_per_s, Mapping) or not self.flop_per_s:
             raise InputError(f"{where}: flop_per_s names no dtype")
-        if isinstance(self.unsupported_kinds, str):
+        kinds = self.unsupported_kinds
+        if isinstance(kinds, str) or not isinstance(kinds, Sequence):
             raise InputError(f"{where}: unsupported_kinds must be a list of kinds")
+        if not all(isinstance(kind, str) for kind in kinds):
+            raise InputError(f"{where}: unsupported_kinds must be texts, got {kinds!r:.60}")
         rates = {f"flop_per_s[{dtype}]": rate for dtype, rate in self.flop_per_s.items()}
         rates["memory_bytes_per_s"] = self.memory_bytes_per_s
         for label, rate in rates.items():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
+from doppler.support.child_processes import without_working_directory
 from doppler.support.errors import InputError, fault_of_machine
 from doppler.support.stopping import Stopped, stoppable
 
@@ -25,7 +26,7 @@ def carried_out(command: Callable[[list[str]], int], arguments: Sequence[str]) -
         ended it.
     """
     try:
-        with stoppable():
+        with without_working_directory(), stoppable():
             return command(list(arguments))
     except Stopped as stopped:
         print(stopped.line, file=sys.stderr)

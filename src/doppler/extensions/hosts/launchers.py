@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from doppler.extensions.hosts.wire import Wire, WireError, admit
+from doppler.support.child_processes import import_path
 from doppler.support.errors import InputError
 
 # Importing torch, on a busy machine.
@@ -177,10 +178,10 @@ class Nursery:
     """The process that agents of this machine are copies of; see nursery.py."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        environment = {**os.environ, "PYTHONPATH": import_path()}
         environment.setdefault("OMP_NUM_THREADS", "1")
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _NURSERY],
+            [sys.executable, "-P", "-c", _NURSERY],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
