@@ -1,5 +1,6 @@
 """A device: how fast it is, what it reaches of that, what it can hold."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
@@ -77,8 +78,10 @@ class Device:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number; true and false are none."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Whether it is a number; true and false are none, nor whole numbers beyond floats."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    return not isinstance(value, int) or abs(value) <= sys.float_info.max
 
 
 def with_memory(

@@ -72,7 +72,7 @@ class Cluster:
         for column in _WITHIN:
             try:
                 matrix = np.array(getattr(self, column), dtype=np.float64)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise InputError(f"{where}: {column} is no matrix of numbers") from None
             if matrix.shape != (num, num):
                 raise InputError(f"{where}: {column} has shape {matrix.shape} for {num} devices")

@@ -76,7 +76,7 @@ def _of_links(where: str, value: object, num: int) -> NDArray[np.float64]:
     """A number for every link, [D, D]."""
     try:
         matrix = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{where} is neither a number nor a matrix: {value!r}") from None
     if matrix.ndim == 0:
         matrix = np.full((num, num), matrix)

@@ -12,8 +12,12 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         """The line: names from files may hold line breaks, and what terminals obey."""
-        text = super().__str__()
-        return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    """The text on one line; line breaks, and what else terminals obey, are written out."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def fault_of_machine(error: BaseException | None) -> str | None:

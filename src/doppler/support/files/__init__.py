@@ -1,6 +1,7 @@
 """Reading files that somebody else may have written: every failure is one line, nothing runs."""
 
 from doppler.support.files.locking import lock_file
+from doppler.support.files.naming import as_file_name
 from doppler.support.files.reading import (
     LIMIT_VARIABLE,
     check_size,
@@ -13,6 +14,7 @@ from doppler.support.files.yaml_format import read_yaml
 
 __all__ = [
     "LIMIT_VARIABLE",
+    "as_file_name",
     "check_size",
     "lock_file",
     "parse_json",

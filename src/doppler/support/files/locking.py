@@ -57,9 +57,7 @@ def _opened(path: Path) -> int:
     try:
         try:
             file = os.open(path, flags | os.O_CREAT, 0o666)
-        except (
-            PermissionError
-        ):  # of another user, in a folder like /tmp
+        except PermissionError:  # of another user, in a folder like /tmp
             file = os.open(path, flags)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
