@@ -22,7 +22,7 @@ from doppler.report.modules import module_lines, module_parts
 from doppler.report.relations import relation_lines
 from doppler.report.rows import format_seconds, gap_over
 from doppler.simulator import WorkConserving
-from doppler.support.errors import InputError
+from doppler.support.errors import InputError, printable
 from doppler.support.files import read_json
 from doppler.support.files.values import (
     fault,
@@ -130,7 +130,7 @@ class Placed:
                 relation_lines(graph),
             ):
                 lines += ["", *table] if table else []
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def device_map(self) -> dict[str, int]:
         """The device of every module whose parameters are on one, as accelerate takes it.
@@ -253,7 +253,13 @@ class Placed:
     def __repr__(self) -> str:
         width = max(len(key) for key, _ in self._rows)
         return "\n".join(
-            [self._title, *(f"  {key:<{width}}  {value}" for key, value in self._rows)]
+            [
+                printable(line)
+                for line in (
+                    self._title,
+                    *(f"  {key:<{width}}  {value}" for key, value in self._rows),
+                )
+            ]
         )
 
     def _repr_html_(self) -> str:

@@ -27,6 +27,7 @@ def carried_out(command: Callable[[list[str]], int], arguments: Sequence[str]) -
     """
     try:
         with without_working_directory(), stoppable():
+            _check_directory()
             return command(list(arguments))
     except Stopped as stopped:
         print(stopped.line, file=sys.stderr)
@@ -39,6 +40,14 @@ def carried_out(command: Callable[[list[str]], int], arguments: Sequence[str]) -
             raise
         print(f"error: {line}", file=sys.stderr)
         return 1
+
+
+def _check_directory() -> None:
+    """Raise an InputError if the working directory is deleted: errors of that name no file."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise InputError("the working directory is deleted: change to another") from None
 
 
 def end_process(code: int) -> NoReturn:

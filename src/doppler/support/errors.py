@@ -20,6 +20,11 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
+def printable_lines(text: str) -> str:
+    """As `printable`, of a text whose line breaks are its own."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def fault_of_machine(error: BaseException | None) -> str | None:
     """What the machine did not do, in one line: a full disk, no memory; None for other errors."""
     if isinstance(error, OSError):

@@ -195,3 +195,8 @@ def test_code_that_somebody_else_may_have_written_is_not_executed(project, chang
         change(file)
     assert run(project).startswith("12.0 ['inner")
     assert not (project / "ran").exists()
+
+
+def test_code_without_assertions_or_docstrings_is_kept_beside_the_other(project):
+    assert run(project, PYTHONOPTIMIZE="2").startswith("12.0 ['inner")
+    assert run(project) == "12.0 []" == run(project, PYTHONOPTIMIZE="2")

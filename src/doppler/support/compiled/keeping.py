@@ -20,6 +20,7 @@ import numba
 import numpy as np
 
 from doppler.support.compiled.sources import describe, describe_type
+from doppler.support.errors import InputError
 
 try:
     from numba.core import config
@@ -29,6 +30,9 @@ except ImportError as error:
     raise ImportError(
         f"numba {numba.__version__} keeps compiled code in a way that doppler does not know"
     ) from error
+
+if numba.config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
+    raise InputError("NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only")
 
 _DIGEST_SIZE = hashlib.sha256().digest_size
 _CONFIG: Any = config
@@ -117,7 +121,10 @@ class _KeptCode:
         name = f"{self._function.__module__}.{self._function.__qualname__}"
         name = name.replace("<", "").replace(">", "")
         kind = _digest(kind.encode()).hex()[:16]
-        return Path(self.cache_path) / f"{name}-{kind}.{sys.implementation.cache_tag}.nbc"
+        # With -O functions have no assertions, and with -OO no docstrings: other code.
+        optimised = f".opt-{sys.flags.optimize}" if sys.flags.optimize else ""
+        tag = f"{sys.implementation.cache_tag}{optimised}"
+        return Path(self.cache_path) / f"{name}-{kind}.{tag}.nbc"
 
     def _stamp(self, sig: Any) -> bytes:
         """Digest of all that the machine code for these arguments is compiled from."""
