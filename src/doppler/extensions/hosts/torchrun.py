@@ -26,6 +26,10 @@ from doppler.extensions.hosts.launchers import LocalAgents
 from doppler.support.errors import InputError
 
 _dist: Any = torch.distributed
+_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+_VARIABLES = (*_NUMBERS, "MASTER_ADDR", "TORCHELASTIC_RUN_ID")
+# What torchrun has told this process, as it was when the process began.
+_variables: dict[str, str] = {}
 SECRET = "DOPPLER_SECRET"  # of the environment, where the agents are on several machines
 _LEAST_BYTES = 16
 # To reach torchrun's store; when all is over nobody waits for long.
@@ -48,18 +52,19 @@ def has_started(*, asked_for: bool) -> bool:
         InputError: asked for, and a variable is missing or is no number; names it.
     """
     is_real = asked_for or any(map(_is_torchrun, psutil.Process().parents()))
-    if is_real:
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
-            if not os.environ.get(name, "").isdecimal():
-                raise InputError(f"{name}: torchrun sets a number, found {os.environ.get(name)!r}")
-        if not os.environ.get("MASTER_ADDR"):
-            raise InputError("MASTER_ADDR: torchrun sets an address, found none")
-    _started.append(is_real)
     if not is_real:
         logging.getLogger(__name__).warning(
             "TORCHELASTIC_RUN_ID is set, but torchrun has not started this process: ignored"
         )
-    return is_real
+        return False
+    told = {name: os.environ.get(name, "") for name in _VARIABLES}
+    for name in _NUMBERS:
+        if not told[name].isdecimal():
+            raise InputError(f"{name}: torchrun sets a number, found {told[name]!r}")
+    if not told["MASTER_ADDR"]:
+        raise InputError("MASTER_ADDR: torchrun sets an address, found none")
+    _variables.update(told)
+    return True
 
 
 def _is_torchrun(process: psutil.Process) -> bool:
@@ -72,18 +77,14 @@ def _is_torchrun(process: psutil.Process) -> bool:
     )
 
 
-# What was found out, once.
-_started: list[bool] = []
-
-
 def rank() -> int | None:
     """Which of torchrun's processes this is; None if it is none."""
-    return int(os.environ["RANK"]) if any(_started) else None
+    return int(_variables["RANK"]) if _variables else None
 
 
 def world_size() -> int:
     """How many processes torchrun has started."""
-    return int(os.environ["WORLD_SIZE"])
+    return int(_variables["WORLD_SIZE"])
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _told_next(store: Any, key: str) -> str:
 
 
 def _store(timeout_s: float = _STORE_S) -> Any:
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    address, port = _variables["MASTER_ADDR"], int(_variables["MASTER_PORT"])
     try:
         return _dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout_s))
     except RuntimeError:
@@ -172,7 +173,7 @@ def _store(timeout_s: float = _STORE_S) -> Any:
 
 
 def _secret_file() -> Path:
-    name = f"doppler-{os.getuid()}-{os.environ['TORCHELASTIC_RUN_ID']}.secret"
+    name = f"doppler-{os.getuid()}-{_variables['TORCHELASTIC_RUN_ID']}.secret"
     return Path(tempfile.gettempdir()) / name.replace("/", "_")
 
 
@@ -182,7 +183,7 @@ def _secret(*, makes: bool) -> bytes:
         if len(given) < _LEAST_BYTES:
             raise InputError(f"{SECRET}: has fewer than {_LEAST_BYTES} characters")
         return given.encode()
-    if os.environ["LOCAL_WORLD_SIZE"] != os.environ["WORLD_SIZE"]:
+    if _variables["LOCAL_WORLD_SIZE"] != _variables["WORLD_SIZE"]:
         raise InputError(
             f"{SECRET}: is not in the environment; agents on several machines need one secret"
         )
