@@ -8,6 +8,7 @@ from numbers import Real
 from doppler.support.errors import InputError
 from doppler.support.options import Amount
 
+_LARGEST = int(sys.float_info.max)
 # Of every device, or of each.
 MemoryBytes = Amount | Sequence[Amount]
 
@@ -81,7 +82,7 @@ def is_number(value: object) -> bool:
     """Whether it is a number; true and false are none, nor whole numbers beyond floats."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return False
-    return not isinstance(value, int) or abs(value) <= sys.float_info.max
+    return not isinstance(value, int) or -_LARGEST <= value <= _LARGEST
 
 
 def with_memory(

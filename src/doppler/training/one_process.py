@@ -13,7 +13,7 @@ from typing import Any
 _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 _hidden = {name: os.environ.pop(name) for name in _RANKS if name in os.environ}
 try:
-    from lightning_fabric.plugins.environments import LightningEnvironment
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 finally:
     os.environ.update(_hidden)

@@ -112,7 +112,7 @@ def test_edges_without_weights_take_no_time_and_that_is_said(tmp_path):
         ("digraph { a [Weight=-1] }", "op 0 ('a')"),
         ("digraph { a [Weight=nan] }", ": node 'a': Weight: expected a finite number"),
         ("digraph { a [Weight=heavy] }", ": node 'a': Weight: expected a number, found 'heavy'"),
-        ("digraph { a [Weight=\"1_0\"] }", ": node 'a': Weight: expected a number, found '1_0'"),
+        ('digraph { a [Weight="1_0"] }', ": node 'a': Weight: expected a number, found '1_0'"),
         ("digraph { a [Weight=1 weight=2] }", ": node 'a': given_seconds is given twice"),
         (
             "digraph { a [Weight=1] b [Weight=1] c [Weight=1] a -> b [Weight=1] b -> c }",
@@ -306,7 +306,7 @@ def graphml(**edge: float) -> str:
     return "\n".join(nx.generate_graphml(graph))
 
 
-def test_graphml_is_read_by_networkx(tmp_path):
+def test_graphml_of_networkx_is_read(tmp_path):
     graph = read(tmp_path, "x.graphml", graphml(weight=4.5, label=1))
     assert seconds_of(graph) == {"a": 2, "b": 3} and edges_of(graph) == [("a", "b", 4.5)]
     assert graph.ops.kinds == ("conv", "conv")
@@ -340,11 +340,14 @@ def test_defaults_of_graphml_are_of_all_that_say_nothing(tmp_path):
         ("<graphml", "<!DOCTYPE x [<!ENTITY a 'b'>]><graphml", ": a document type is not read"),
         ("</graphml>", "", ": not GraphML: no element found"),
         ('"directed"', '"undirected"', ": edges without directions"),
-        (">2.0<", ">two<", ": not GraphML: ValueError"),
+        (">2.0<", ">two<", ": node 'a': weight: expected a number, found 'two'"),
         (">2.0<", ">-2<", "op 0 ('a')"),
         (">2.0<", ">1e999<", ": node 'a': weight: expected a finite number"),
         ("graph edgedefault", "grph edgedefault", "GraphML"),
-        ('target="b"', 'target="c"', ": node 'c': no weight"),
+        ('target="b"', 'target="c"', ": edge 'a' -> 'c': no node 'c'"),
+        ('node id="b"', 'node id="a"', ": a second node 'a'"),
+        ("<edge ", "<hyperedge/><edge ", ": a hyperedge"),
+        ("</graphml>", '<node id="c"/></graphml>', ": 1 nodes stand outside of any graph"),
         ('attr.name="kind" attr.type="string"', 'attr.name="kind" attr.type="x"', ": not GraphML"),
     ],
 )

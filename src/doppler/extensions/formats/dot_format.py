@@ -1,9 +1,9 @@
 r"""DOT, the language of Graphviz: text to a networkx graph with all its attributes.
 
-A graph is read as Graphviz reads it, which is stateful by name: a subgraph that is opened again goes
-on with the nodes and defaults that it had, and an edge of a strict graph, or of an equal ``key``, is
-the edge that is there. Attributes are texts; an empty one is none. Ports are ignored. Of several
-graphs in a file the first is read.
+A graph is read as Graphviz reads it, which is stateful by name: a subgraph that is opened again
+goes on with the nodes and defaults that it had, and an edge of a strict graph, or of an equal
+``key``, is the edge that is there. Attributes are texts; an empty one is none. Ports are ignored.
+Of several graphs in a file the first is read.
 
 Source: Graphviz, lib/cgraph: scan.l and grammar.y for the language, attr.c, node.c and edge.c for
 what statements do. tests/extensions/formats/test_dot.py compares with Graphviz itself.
@@ -223,7 +223,7 @@ class _Reader:
                 attributes.pop("key", None)
             scope.set_defaults(kind, attributes)
             return
-        # What a subgraph has is asked when all is read: it may be opened again by the same statement.
+        # Subgraphs as they are when all is read: the statement may open one again.
         ends: list[Iterable[str]] = []
         if self._next.kind in _NAMES:
             name = self._name()

@@ -19,7 +19,8 @@ def _read_dot(text: str, path: Path) -> DataflowGraph:
 
 
 def _read_graphml(text: str, path: Path) -> DataflowGraph:
-    return imported(parse_graphml(text, path), path)
+    graph, dropped = parse_graphml(text, path)
+    return imported(graph, path, dropped)
 
 
 def _read_json(text: str, path: Path) -> DataflowGraph | None:

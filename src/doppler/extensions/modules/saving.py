@@ -248,7 +248,9 @@ def _tree_of(data: Any, trust: bool, where: str) -> Tree:
             kind = _class_of(first, trust)
             if not issubclass(kind, tuple | list | collections.deque):
                 raise InputError(f"{where}: {first!r} is no sequence")
-            return Row(kind, tuple(_tree_of(one, trust, where) for one in _sequence(*rest, where)))
+            return Row(
+                kind, tuple(_tree_of(one, trust, where) for one in _sequence(rest[0], where))
+            )
         case "object" if len(rest) == 3:
             kind = _class_of(first, trust)
             if kind in _KNOWN and not issubclass(kind, dict):

@@ -31,11 +31,10 @@ except ImportError as error:
         f"numba {numba.__version__} keeps compiled code in a way that doppler does not know"
     ) from error
 
-if numba.config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
-    raise InputError("NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only")
-
 _DIGEST_SIZE = hashlib.sha256().digest_size
 _CONFIG: Any = config
+if _CONFIG.DISABLE_JIT:
+    raise InputError("NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only")
 # How any code is compiled, whatever it is.
 _COMPILER = (
     f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, numpy {np.__version__}, "
