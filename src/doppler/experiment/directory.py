@@ -145,7 +145,7 @@ class RunDirectory:
         if not self.path.is_dir() or {path.name for path in self._results()} <= {LOG_FILE}:
             return
         file = self.path / IDENTITY_FILE
-        holder = file.read_text(errors="replace").strip() if file.exists() else ""
+        holder = file.read_text(errors="replace", encoding="utf-8").strip() if file.exists() else ""
         if not holder.isalnum():
             if self.path.name.endswith(f"-{self.identity}"):
                 return  # nothing else would lie in a directory of this name

@@ -104,7 +104,7 @@ class MlflowRun(MLFlowLogger):
 
 
 def _identity(directory: str) -> str:
-    return Path(directory, IDENTITY_FILE).read_text().strip()
+    return Path(directory, IDENTITY_FILE).read_text(encoding="utf-8").strip()
 
 
 @singledispatch

@@ -115,7 +115,7 @@ class Loggers:
             retell: the learning curve too: the run was finished before this process began.
         """
         marker = self._directory / PUBLISHED_FILE
-        told = marker.read_text().split() if marker.exists() else []
+        told = marker.read_text(encoding="utf-8").split() if marker.exists() else []
         names = [name for name in self._chosen if name not in (_CSV, *told)]
         if not names:
             return

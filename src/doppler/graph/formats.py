@@ -88,7 +88,7 @@ def write_atomically(path: str | Path, text: str) -> None:
         OSError: names the file.
     """
     with replaced(path) as partial:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8")
 
 
 @contextmanager

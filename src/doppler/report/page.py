@@ -215,7 +215,7 @@ def to_page(
 
 
 def _asset(name: str) -> str:
-    return (files("doppler.report") / name).read_text()
+    return (files("doppler.report") / name).read_text(encoding="utf-8")
 
 
 def facts(runs: Sequence[FinishedRun]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """How a command ends: its exit code, and one line about what went wrong."""
 
 import atexit
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -25,6 +26,9 @@ def carried_out(command: Callable[[list[str]], int], arguments: Sequence[str]) -
         The exit code: that of the command; 1 for bad input; 128 and the number of the signal that
         ended it.
     """
+    for stream in (sys.stdout, sys.stderr):  # names have characters that a locale may lack
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         with without_working_directory(), stoppable():
             _check_directory()

@@ -31,6 +31,8 @@ def fault_of_machine(error: BaseException | None) -> str | None:
         reason = error.strerror or str(error) or type(error).__name__
         return reason if error.filename is None else f"{error.filename}: {reason}"
     text = str(error).partition("\n")[0]
+    if isinstance(error, UnicodeEncodeError):
+        return f"{str(error.object)[:80]!a}: the locale has no such character: set LC_ALL=C.UTF-8"
     if isinstance(error, MemoryError):
         return f"not enough memory ({text})" if text else "not enough memory"
     if isinstance(error, RuntimeError) and any(sign in text for sign in _NO_MEMORY):

@@ -50,14 +50,14 @@ class CsvMetrics(Logger):
         if not self._columns:
             self._columns = list(row)
             self._keep_rows_before(step or 0)
-        with naming(self._path), self._path.open("a", newline="") as file:
+        with naming(self._path), self._path.open("a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self._columns).writerow(row)
 
     def _keep_rows_before(self, step: int) -> None:
         rows = []
         if self._path.exists():
             # A kill may have cut the last line short; what else is no whole row is dropped too.
-            text = self._path.read_text(errors="replace").replace("\0", "")
+            text = self._path.read_text(errors="replace", encoding="utf-8").replace("\0", "")
             whole = text[: text.rfind("\n") + 1]
             rows = [row for row in csv.DictReader(io.StringIO(whole)) if _is_before(row, step)]
         file = io.StringIO(newline="")

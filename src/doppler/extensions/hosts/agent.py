@@ -235,7 +235,7 @@ def _line(error: BaseException) -> str:
 
 def _boot() -> str:
     """Where two agents say the same here, they read one clock."""
-    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
     return f"{platform.node()}-{os.getpid()}"
 

@@ -280,6 +280,6 @@ def close_nursery() -> None:
 
 
 def _boot() -> str | None:
-    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
     return None
