@@ -143,10 +143,19 @@ def test_no_agent_is_left_when_a_run_is_ended(tmp_path, number):
         "agents = LocalAgents('127.0.0.1', [0], 1)\nassert agents.hellos()\nagents.end(2.0)\n",
         "from doppler.extensions.pipelines.processes import Processes\n"
         "if __name__ == '__main__':\n    with Processes(1): pass\n",
+        pytest.param(
+            "from doppler.extensions.hosts.ray_cluster import connected\n"
+            "ray = connected('compute')\n"
+            "@ray.remote\ndef path():\n    import torch, json, numpy\n    return torch.__file__\n"
+            "assert 'strangers' not in ray.get(path.remote(), timeout=100)\n",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["agents", "pipelines"],
+    ids=["agents", "pipelines", "ray"],
 )
 def test_processes_import_nothing_from_the_working_directory(tmp_path, text):
+    if "ray" in text:
+        pytest.importorskip("ray")
     folder, script = tmp_path / "strangers", tmp_path / "main.py"
     folder.mkdir()
     for name in ("torch", "json", "multiprocessing", "doppler", "numpy"):
