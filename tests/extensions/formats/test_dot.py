@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from doppler.extensions.formats import dot_format
 from doppler.extensions.formats.dot_format import parse_dot
 from doppler.graph import load_graph
 from doppler.support.errors import InputError
@@ -120,3 +121,23 @@ def test_which_edge_of_several_is_meant_is_not_guessed(tmp_path):
     )
     with pytest.raises(InputError, match="'a' -> 'b': the strict graph has several, with keys"):
         parse_dot(text + "a -> b [w=1] }", tmp_path / "x.dot")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "node ["
+        + " ".join(f"a{i}=1" for i in range(3000))
+        + "] "
+        + " ".join(map(str, range(2000))),
+        "subgraph s {"
+        + " ".join(map(str, range(1000)))
+        + "}"
+        + 9 * "subgraph s {} -> subgraph s {}",
+    ],
+    ids=["attributes", "edges"],
+)
+def test_a_few_lines_cannot_ask_for_any_number(text, monkeypatch, tmp_path):
+    monkeypatch.setattr(dot_format, "_MOST_EDGES_IN_ALL", 50_000)
+    with pytest.raises(InputError, match="more than 50,000 edges, or attributes by default"):
+        parse_dot(f"digraph {{ {text} }}", tmp_path / "x.dot")

@@ -10,7 +10,7 @@ what statements do. tests/extensions/formats/test_dot.py compares with Graphviz 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise, product
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +36,8 @@ _NAMES = ("word", "number", "quoted", "html")
 _END = "end"
 _DEEPEST = 200  # subgraph in a subgraph
 _MOST_EDGES = 1_000_000  # of one statement
+# Of a whole file: a few lines can ask for any number.
+_MOST_EDGES_IN_ALL, _MOST_ATTRIBUTES = 5_000_000, 5_000_000
 
 
 class _Token(NamedTuple):
@@ -152,7 +154,7 @@ class _Reader:
     def _begin(self, *, is_strict: bool, name: str) -> None:
         self._is_strict = is_strict
         self._graph = nx.MultiDiGraph(name=name)
-        self._num_edges = 0
+        self._num_edges = self._num_attributes = 0
 
     # --- Language ---------------------------------------------------------------------------------
 
@@ -224,7 +226,7 @@ class _Reader:
             scope.set_defaults(kind, attributes)
             return
         # Subgraphs as they are when all is read: the statement may open one again.
-        ends: list[Iterable[str]] = []
+        ends: list[Collection[str]] = []
         if self._next.kind in _NAMES:
             name = self._name()
             if self._accept("="):
@@ -258,7 +260,7 @@ class _Reader:
         for name in names:
             if name not in self._graph:
                 self._graph.add_node(name)
-                self._graph.nodes[name].update(scope.defaults("node"))
+                self._start(self._graph.nodes[name], scope.defaults("node"))
             for each in scope.with_outer():
                 each.nodes[name] = None
         return names
@@ -296,14 +298,26 @@ class _Reader:
     # --- Edges ------------------------------------------------------------------------------------
 
     def _join_all(
-        self, ends: Sequence[Iterable[str]], attributes: dict[str, str], scope: _Scope
+        self, ends: Sequence[Collection[str]], attributes: dict[str, str], scope: _Scope
     ) -> None:
         key = attributes.pop("key", None)
-        for sources, targets in pairwise(list(each) for each in ends):
+        for sources, targets in pairwise(ends):
+            if not sources or not targets:
+                continue
+            sources, targets = list(sources), list(targets)  # joining adds none
             if len(sources) * len(targets) > _MOST_EDGES:
                 raise InputError(f"{self._path}: a statement of more than {_MOST_EDGES:,} edges")
             for u, v in product(sources, targets):
                 self._join(u, v, key, attributes, scope)
+
+    def _start(self, attributes: dict[str, str], defaults: dict[str, str]) -> None:
+        """Give a node or an edge that is new what it has without being told."""
+        attributes.update(defaults)
+        self._num_attributes += len(defaults)
+        if self._num_attributes > _MOST_ATTRIBUTES or self._num_edges > _MOST_EDGES_IN_ALL:
+            raise InputError(
+                f"{self._path}: more than {_MOST_EDGES_IN_ALL:,} edges, or attributes by default"
+            )
 
     def _join(
         self, u: str, v: str, key: str | None, attributes: dict[str, str], scope: _Scope
@@ -329,7 +343,7 @@ class _Reader:
             self._num_edges += 1
             self._graph.add_edge(u, v, key=number)
             found = self._graph.edges[u, v, number]
-            found.update(scope.defaults("edge"))
+            self._start(found, scope.defaults("edge"))
             name = number if key is None else key
         assert name is not None
         if self._is_strict or key is not None:

@@ -20,6 +20,7 @@ from doppler.support.errors import InputError
 
 _TYPES = ("boolean", "int", "long", "float", "double", "string")
 _DEEPEST = 200  # graph in a node of a graph
+_MOST_DEFAULTS = 10_000_000
 _DRAWN = "drawn"  # stands for what a program draws by
 
 
@@ -82,6 +83,8 @@ class _Reader:
 
     def __init__(self, root: Element) -> None:
         self._keys = [_key(one) for one in _children(root, "key")]
+        self._of_kind: dict[str, dict[str, _Key]] = {}
+        self._num_defaults = 0
         self.graph = nx.MultiDiGraph()
         self._groups: list[str] = []
         self._edges: list[tuple[Element, bool]] = []
@@ -190,11 +193,17 @@ class _Reader:
         return found
 
     def _keys_of(self, kind: str) -> dict[str, _Key]:
-        return {one.identity: one for one in self._keys if one.of in (kind, "all")}
+        if kind not in self._of_kind:
+            known = (one for one in self._keys if one.of in (kind, "all"))
+            self._of_kind[kind] = {one.identity: one for one in known}
+        return self._of_kind[kind]
 
     def _with_defaults(self, own: dict[_Key, str], kind: str) -> dict[str, str]:
         keys = self._keys_of(kind).values()
         defaults = {key: key.default for key in keys if key.default is not None}
+        self._num_defaults += len(defaults)
+        if self._num_defaults > _MOST_DEFAULTS:
+            raise InputError(f"more than {_MOST_DEFAULTS:,} attributes by default")
         return _named({**defaults, **own})
 
 

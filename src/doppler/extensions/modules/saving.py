@@ -124,18 +124,19 @@ def _check(binding: Binding, constants: Mapping[str, torch.Tensor]) -> None:
             raise InputError(f"shapes: {name!r} is not of the arguments, the state or computed")
         if name in binding.drawn:
             continue
-        found: Any = constants.get(name)
+        found, elements = constants.get(name), 0
         if name in binding.from_arguments:
             number = binding.from_arguments[name]
             if number not in range(num):
                 raise InputError(f"from_arguments.{name}: there is no tensor {number}")
-            found = torch.empty(binding.given[number].shape, device="meta")
+            elements = math.prod(binding.given[number].shape)
         elif name in binding.from_state:
             found = binding.state.get(binding.from_state[name])
-        if found is None:
-            raise InputError(f"from_state.{name}: there is no {binding.from_state[name]!r}")
-        if found.numel() != math.prod(shape):
-            raise InputError(f"shapes: {name!r} has {found.numel()} elements, not shape {shape}")
+            if found is None:
+                raise InputError(f"from_state.{name}: there is no {binding.from_state[name]!r}")
+        elements = elements if found is None else found.numel()
+        if elements != math.prod(shape):
+            raise InputError(f"shapes: {name!r} has {elements} elements, not shape {shape}")
     for target in (*binding.effects, *binding.steps):
         if target not in (range(num) if type(target) is int else binding.state):
             raise InputError(f"effects, steps: {target!r} is no tensor of the module")
