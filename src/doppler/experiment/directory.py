@@ -20,7 +20,7 @@ from doppler.graph.formats import held, write_atomically
 from doppler.problem import Placement
 from doppler.report.rows import SUMMARY_FILE
 from doppler.support.errors import InputError
-from doppler.support.files import lock_file, read_json
+from doppler.support.files import lock_file, read_damaged_text, read_json
 from doppler.support.files.values import read_number
 from doppler.system import SystemKind
 
@@ -145,7 +145,7 @@ class RunDirectory:
         if not self.path.is_dir() or {path.name for path in self._results()} <= {LOG_FILE}:
             return
         file = self.path / IDENTITY_FILE
-        holder = file.read_text(errors="replace", encoding="utf-8").strip() if file.exists() else ""
+        holder = read_damaged_text(file).strip() if file.exists() else ""
         if not holder.isalnum():
             if self.path.name.endswith(f"-{self.identity}"):
                 return  # nothing else would lie in a directory of this name

@@ -5,8 +5,10 @@ from doppler.support.files.naming import as_file_name
 from doppler.support.files.reading import (
     LIMIT_VARIABLE,
     check_size,
+    open_to_append,
     parse_json,
     read_bytes,
+    read_damaged_text,
     read_json,
     read_text,
 )
@@ -17,8 +19,10 @@ __all__ = [
     "as_file_name",
     "check_size",
     "lock_file",
+    "open_to_append",
     "parse_json",
     "read_bytes",
+    "read_damaged_text",
     "read_json",
     "read_text",
     "read_yaml",
