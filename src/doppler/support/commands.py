@@ -31,7 +31,7 @@ def carried_out(command: Callable[[list[str]], int], arguments: Sequence[str]) -
             stream.reconfigure(errors="backslashreplace")
     try:
         with without_working_directory(), stoppable():
-            _check_directory()
+            _check_environment()
             return command(list(arguments))
     except Stopped as stopped:
         print(stopped.line, file=sys.stderr)
@@ -46,12 +46,19 @@ def carried_out(command: Callable[[list[str]], int], arguments: Sequence[str]) -
         return 1
 
 
-def _check_directory() -> None:
-    """Raise an InputError if the working directory is deleted: errors of that name no file."""
+def _check_environment() -> None:
+    """Refuse an environment in which nothing can run.
+
+    Raises:
+        InputError: the working directory is deleted, errors of which name no file; or numba may not
+            compile.
+    """
     try:
         os.getcwd()
     except FileNotFoundError:
         raise InputError("the working directory is deleted: change to another") from None
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        raise InputError("NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only")
 
 
 def end_process(code: int) -> NoReturn:

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 import networkx as nx
@@ -149,15 +149,16 @@ class _Reader:
             self._read_nodes(inner, depth + 1)
 
     def _read_edge(self, number: int, element: Element, is_directed: bool) -> None:
-        ends = [element.get(end) for end in ("source", "target")]
-        where = f"edge {ends[0]!r} -> {ends[1]!r}"
-        for end in ends:
+        source, target = element.get("source"), element.get("target")
+        where = f"edge {source!r} -> {target!r}"
+        for end in (source, target):
             if end not in self.graph:
                 raise InputError(f"{where}: no node {end!r}")
         if not is_directed:
             raise InputError(f"{where}: edges without directions: a dataflow graph has them")
-        self.graph.add_edge(*ends, key=number)
-        self.graph.edges[*ends, number].update(self._attributes(element, "edge", where))
+        attributes = self._attributes(element, "edge", where)
+        edge: Any = (source, target, number, attributes)
+        self.graph.add_edges_from([edge])
 
     def _drop_groups(self) -> None:
         """A node that has a graph, and nothing that is said of it or joined to it, is a frame."""

@@ -260,10 +260,11 @@ def _tree_of(data: Any, trust: bool, where: str) -> Tree:
                 tuple(_pair(one, trust, where) for one in _sequence(part, where))
                 for part in rest[:2]
             )
-            for name in (*(key for key, _ in attributes), *_sequence(rest[2], where)):
+            both = _sequence(rest[2], where)
+            for name in (*(key for key, _ in attributes), *both):
                 if not isinstance(name, str) or name.startswith("__"):
                     raise fault(where, "the name of an attribute", name)
-            return Object(kind, items, attributes, tuple(rest[2]))
+            return Object(kind, items, attributes, tuple(both))
     raise fault(where, "a leaf, constant, class, sequence or object", data)
 
 

@@ -20,7 +20,6 @@ import numba
 import numpy as np
 
 from doppler.support.compiled.sources import describe, describe_type
-from doppler.support.errors import InputError
 
 try:
     from numba.core import config
@@ -34,7 +33,7 @@ except ImportError as error:
 _DIGEST_SIZE = hashlib.sha256().digest_size
 _CONFIG: Any = config
 if _CONFIG.DISABLE_JIT:
-    raise InputError("NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only")
+    raise ImportError("NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only")
 # How any code is compiled, whatever it is.
 _COMPILER = (
     f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, numpy {np.__version__}, "
