@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 SMALL = (
     *("stage=train", "workload.params.n=64", "budget.imitation_episodes=16"),
     *("budget.evaluations=40", "baseline=[]", "trainer.checkpoint_every_s=0"),
