@@ -36,7 +36,7 @@ test-slow: $(VENV)/installed
 # What it finds is kept as @example of its property.
 CASES ?= 600
 SEED ?= $(shell date +%s)
-FUZZED = tests/extensions/formats/test_damaged_files.py tests/extensions/pipelines/test_damaged_profiles.py
+FUZZED = tests/extensions/*/test_damaged_*.py
 fuzz: $(VENV)/installed
 	@echo "SEED=$(SEED)"
 	FUZZ_CASES=$(CASES) $(BIN)/python -m pytest tests/fuzz $(FUZZED) -m "slow or not slow" \

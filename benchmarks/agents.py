@@ -107,7 +107,8 @@ def leaks(arguments: argparse.Namespace) -> None:
 def held_by(pid: int) -> str:
     """Memory, threads and open files of a process."""
     status = dict(
-        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        line.split(":", 1)
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     )
     rss_mb = int(status["VmRSS"].split()[0]) / 1024
     files = len(list(Path(f"/proc/{pid}/fd").iterdir()))

@@ -165,7 +165,7 @@ def left(out: Path) -> dict[str, Any]:
         if path.is_dir() or path.name in (".lock", "run.log") or path.name.endswith(".lock"):
             continue
         if path.suffix == ".json":
-            found[name] = _timeless(json.loads(path.read_text()))
+            found[name] = _timeless(json.loads(path.read_text(encoding="utf-8")))
         elif path.suffix == ".csv":
             found[name] = _columns(path)
         elif path.suffix == ".ckpt":
@@ -173,7 +173,7 @@ def left(out: Path) -> dict[str, Any]:
         elif path.suffix == ".png":
             assert path.read_bytes().endswith(b"IEND\xaeB`\x82"), f"{path} is half"
         elif path.suffix in (".txt", ".yaml"):
-            assert path.read_text().endswith("\n"), f"{path} is half"
+            assert path.read_text(encoding="utf-8").endswith("\n"), f"{path} is half"
     return found
 
 
@@ -184,7 +184,7 @@ def _timeless(value: Any) -> Any:
 
 
 def _columns(path: Path) -> list[list[str]]:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert text.endswith("\n"), f"{path} is half"
     header, *rows = csv.reader(text.splitlines())
     kept = [i for i, name in enumerate(header) if name.removesuffix(" mean") not in TIMES]

@@ -423,7 +423,7 @@ def main() -> None:
     for name in options.names:
         words = [sys.executable, "-m", "benchmarks.models", name, "--here"]
         words += ["--seconds", str(options.seconds), *["--training"] * options.training]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, check=False, encoding="utf-8")
         try:
             row = json.loads(done.stdout.splitlines()[-1])
         except (IndexError, json.JSONDecodeError):

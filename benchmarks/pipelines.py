@@ -176,7 +176,7 @@ def cell(case: str, num: int, microbatches: int, times: float, search: Any) -> d
 def table(out: Path, turns: int) -> None:
     """All cells, printed as they are done."""
     file = out / "cells.json"
-    rows = json.loads(file.read_text()) if file.exists() else []
+    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     done = {(r["case"], r["stages"], r["microbatches"], r["memory"]) for r in rows}
     search = pipeline_search(200, turns)
     for num, microbatches in SIZES:
@@ -185,9 +185,9 @@ def table(out: Path, turns: int) -> None:
                 if (case, num, microbatches, times) in done:
                     continue
                 rows.append(cell(case, num, microbatches, times, search))
-                file.write_text(json.dumps(rows, indent=1))
+                file.write_text(json.dumps(rows, indent=1), encoding="utf-8")
                 print(_line(rows[-1]), flush=True)
-    (out / "table.md").write_text(markdown(rows))
+    (out / "table.md").write_text(markdown(rows), encoding="utf-8")
     print(markdown(rows))
 
 

@@ -101,7 +101,9 @@ def printed(*arguments: str, threads: int | None = None) -> dict:
     """What a process of Python prints last, as JSON; ``threads``: of its linear algebra."""
     environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=environment, encoding="utf-8"
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -150,7 +152,7 @@ def training_lines() -> list[str]:
 def page(lines: list[str]) -> str:
     """The lines under a head that says what they are."""
     commit = ["git", "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(commit, check=True, capture_output=True, text=True)
+    done = subprocess.run(commit, check=True, capture_output=True, text=True, encoding="utf-8")
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[1]
     facts = [
         f"- date: {datetime.now(UTC):%Y-%m-%d}; commit: {done.stdout.strip()}",
@@ -187,7 +189,7 @@ def main() -> None:
     lines = lines_of(cells) + ([] if options.no_training else training_lines())
     print("\n".join(lines))
     if options.out is not None:
-        options.out.write_text(page(lines) + "\n")
+        options.out.write_text(page(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -221,7 +221,7 @@ def _peak_mib() -> float:
     status = Path("/proc/self/status")
     if not status.exists():
         return float("nan")
-    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    fields = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines())
     return float(fields["VmHWM"].split()[0]) / 1024
 
 
@@ -264,7 +264,9 @@ def show_growth(sizes: Sequence[int], widths: Sequence[int]) -> None:
         first: tuple[float, float] | None = None
         for num_ops in sizes:
             command = [sys.executable, __file__, "--one-size", str(num_ops), str(width)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=True, encoding="utf-8"
+            )
             edges, seconds, before, peak = (float(word) for word in done.stdout.split())
             per_op = seconds / num_ops * 1e9
             first = first or (per_op, np.log(num_ops))

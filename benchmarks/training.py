@@ -92,7 +92,7 @@ def grow() -> None:
     """One line for each size."""
     for num_ops in SIZES:
         command = [sys.executable, __file__, "--size", str(num_ops)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        done = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8")
         found = json.loads(done.stdout.splitlines()[-1])
         print(
             f"{num_ops:6,} ops: {found['per_s']:8.2f} episodes/s, "

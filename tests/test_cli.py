@@ -1,6 +1,7 @@
 """The command ``doppler``, and what importing the package costs."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -130,3 +131,52 @@ def test_report_says_what_it_did_not_find(tmp_path, capsys):
 def test_conf_and_workloads_are_found():
     assert (resource("conf") / "config.yaml").is_file()
     assert (resource("workloads") / "chainmm.einsum").is_file()
+
+
+@pytest.fixture
+def graph_file(tmp_path):
+    """graph_file(name) -> the file of a graph of that name, and with ops of that name."""
+
+    def write(name: str) -> Path:
+        op = {"name": name, "kind": name, "given_seconds": 1}
+        path = tmp_path / "graph.json"
+        path.write_text(json.dumps({**GRAPH, "name": name, "ops": [op]}))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["../../escape", "/escape", "..", ".", "", "a/b", "a\0b", "~/x"])
+def test_a_graph_is_saved_below_the_working_directory_however_it_is_called(
+    graph_file, tmp_path, monkeypatch, name, capsys
+):
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a" / "b" / "c")
+    assert main(["place", str(graph_file(name)), "cluster=p100x4", "evaluations=1"]) == 0
+    (found,) = tmp_path.rglob("found.json")
+    assert found.parents[1] == Path.cwd() / "outputs" / "place"
+
+
+def test_what_a_terminal_obeys_is_written_out(graph_file, tmp_path, capsys):
+    path = graph_file("a\x1b[31m\x07\r\u202eb")
+    words = ["cluster=p100x4", "evaluations=1", f"save={tmp_path / 'x'}"]
+    assert main(["place", str(path), *words]) == 0
+    placed = doppler.Placed.load(tmp_path / "x")
+    for text in (*capsys.readouterr(), placed.explain(), str(placed)):
+        assert all(line.isprintable() for line in text.splitlines())
+
+
+def test_a_deleted_working_directory_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["warm"]) == 1
+    assert "error: the working directory is deleted" in capsys.readouterr().err
+
+
+def test_uncompiled_code_is_refused_in_one_line():
+    command = [sys.executable, "-c", "from doppler.cli import program; program(['warm'])"]
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert done.stderr == "error: NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only\n"

@@ -5,8 +5,9 @@ import json
 
 import numpy as np
 import pytest
-from problems import cluster_of
+from problems import cluster_of, graph_of
 
+from doppler.baselines import SingleDevice
 from doppler.cluster import (
     INFINIBAND,
     NVLINK2,
@@ -21,7 +22,9 @@ from doppler.cluster import (
     preset,
 )
 from doppler.cluster.json_format import load_cluster, save_cluster
+from doppler.problem import build
 from doppler.problem.pricing import op_cost_s
+from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
 
 
@@ -152,8 +155,30 @@ def test_a_negative_latency_names_the_pair(latency):
     )
 
 
-def test_the_diagonal_does_not_matter():
-    cluster_with(bytes_per_s=np.ones((3, 3)) - np.eye(3), latency_s=-np.eye(3))
+DIAGONALS = [0.0, -1.0, np.nan, np.inf, None, 5.0]
+
+
+@pytest.mark.parametrize("own", DIAGONALS)
+def test_a_machine_is_the_same_whatever_stands_on_the_diagonals(own):
+    """Matrices of bandwidth that others print have zeros there, those of topologies infinity."""
+
+    def machine(own):
+        speed, latency = ([[own, x], [x, own]] for x in (1e9, 1e-6))
+        device = {"flop_per_s": {"f32": 1e12}, "memory_bytes_per_s": 1e9}
+        device |= {"launch_overhead_s": 1e-6, "memory_bytes": 16e9}
+        devices = [device, device]
+        return custom(name="two", devices=devices, bytes_per_s=speed, latency_s=latency)
+
+    graph = graph_of([1, 2], [(0, 1, 1.0)])
+    modelled = dataclasses.replace(graph, given_costs=None)
+    for each in (graph, modelled):
+        problem, like = build(each, machine(own)), build(each, machine(1e9))
+        assert problem.hash == like.hash
+        assert problem.arrays.latency_s.tolist() == like.arrays.latency_s.tolist()
+    alone = SingleDevice().place(
+        WorkConserving().open(build(modelled, machine(own))), np.random.default_rng(0)
+    )
+    assert np.isfinite(alone.makespan_s)
 
 
 def test_a_device_that_no_link_reaches_is_named():
@@ -168,7 +193,7 @@ def test_matrices_cannot_be_changed():
     given = np.full((3, 3), 1e9)
     cluster = cluster_with(bytes_per_s=given)
     given[:] = 0
-    assert (cluster.bytes_per_s == 1e9).all()
+    assert (cluster.bytes_per_s[~np.eye(3, dtype=bool)] == 1e9).all()
     with pytest.raises(ValueError, match="read-only"):
         cluster.bytes_per_s[0, 1] = 0
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -226,7 +251,7 @@ def test_a_custom_cluster_takes_one_number_for_all_links_or_a_matrix():
     )
     assert [device.name for device in cluster.devices] == ["device0", "fast"]
     assert cluster.devices[1].flop_per_s["f32"] == 2e12
-    assert (cluster.bytes_per_s == 5e9).all()
+    assert cluster.bytes_per_s[0, 1] == cluster.bytes_per_s[1, 0] == 5e9
     assert (cluster.latency_s[0, 1], cluster.latency_s[1, 0]) == (1e-6, 2e-6)
 
 

@@ -105,7 +105,7 @@ def _run_all(parts: list[Part], settings: Settings, path: Path | None) -> list[O
         text = page(about, outcomes, time.monotonic() - begin_s)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
     print(f"\n{text}", flush=True)
     return outcomes
 
@@ -135,7 +135,7 @@ def _run(part: Part, settings: Settings) -> Outcome:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    lines = rows.read_text().splitlines() if rows.exists() else []
+    lines = rows.read_text(encoding="utf-8").splitlines() if rows.exists() else []
     found = [Figure(*one) if len(one) == 3 else Fault(*one) for one in map(_loaded, lines) if one]
     return Outcome(part, found, problem, time.monotonic() - begin_s)
 
@@ -159,7 +159,7 @@ def _rows_of(part: Part, settings: Settings) -> Path:
 def _do(part: Part, settings: Settings) -> int:
     """Write down what a part finds, as it finds it."""
     is_right = True
-    with _rows_of(part, settings).open("a", buffering=1) as file:
+    with _rows_of(part, settings).open("a", buffering=1, encoding="utf-8") as file:
         for found in _guarded(part, settings):
             is_right &= not isinstance(found, Fault)
             file.write(json.dumps(found) + "\n")

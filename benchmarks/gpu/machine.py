@@ -81,7 +81,7 @@ def _commit() -> str:
     command = ["git", "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.check_output(
-            command, cwd=PROJECT, text=True, stderr=subprocess.DEVNULL
+            command, cwd=PROJECT, text=True, stderr=subprocess.DEVNULL, encoding="utf-8"
         ).strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown (no git here)"

@@ -92,10 +92,10 @@ def stage_three(settings: Settings) -> Findings:
 def _run(name: str, settings: Settings) -> Iterator[Any]:
     """Run a stage; returns its summary, an empty one if it failed."""
     command = [sys.executable, "src/run.py", *overrides(name, settings)]
-    done = subprocess.run(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True, encoding="utf-8")
     print(done.stderr, file=sys.stderr, end="")
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         yield Fault(f"python src/run.py ended with {done.returncode}: {reason}")
         return {}
-    return json.loads((settings.runs / name / "summary.json").read_text())
+    return json.loads((settings.runs / name / "summary.json").read_text(encoding="utf-8"))

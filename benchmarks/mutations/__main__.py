@@ -76,7 +76,7 @@ def drawn(package: str, number: int, seed: int) -> list[Mutation]:
     for path in sorted((ROOT / "src/doppler" / package).rglob("*.py")):
         name = str(path.relative_to(ROOT / "src/doppler"))
         if name not in LEFT_OUT:
-            for mutation in mutations(name, path.read_text()):
+            for mutation in mutations(name, path.read_text(encoding="utf-8")):
                 by_kind.setdefault(mutation.kind, []).append(mutation)
     chosen = []
     while by_kind and len(chosen) < number:
@@ -101,17 +101,17 @@ def try_all(package: str, chosen: list[Mutation], seed: int, results: Path) -> N
         shutil.rmtree(tree, ignore_errors=True)
         shutil.copytree(base, tree, copy_function=os.link)
         source = tree / "src/doppler" / mutation.path
-        text = source.read_text()
+        text = source.read_text(encoding="utf-8")
         if (here := found_again(mutation, text)) is None:
             print(f"no longer possible: {told(mutation)}")
             continue
         text = here.apply(text)
         source.unlink()  # the copy is a link
-        source.write_text(text)
+        source.write_text(text, encoding="utf-8")
         likely = [file for file in files if named_like(file, mutation)]
         trial = try_tests(tree, files, unchanged.tests, likely)
         said = {**asdict(mutation), "seed": seed, "outcome": trial.outcome, "why": trial.why}
-        with results.open("a") as file:
+        with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(said) + "\n")
         print(f"{trial.outcome:9} {trial.total_s:6.1f} s  {told(mutation)}", flush=True)
 
@@ -134,6 +134,7 @@ def copy_of_the_repository() -> Path:
         check=True,
         capture_output=True,
         text=True,
+        encoding="utf-8",
     )
     base = WORK / "base"
     known = set(filter(None, listed.stdout.split("\0")))
@@ -164,7 +165,7 @@ def named_like(test: str, mutation: Mutation) -> bool:
 def read(results: Path) -> dict[Mutation, dict]:
     """What was tried, by mutation; the last time counts."""
     known = {}
-    for line in results.read_text().splitlines() if results.exists() else []:
+    for line in results.read_text(encoding="utf-8").splitlines() if results.exists() else []:
         said = json.loads(line)
         fields = {name: said[name] for name in Mutation.__dataclass_fields__}
         known[Mutation(**fields)] = said

@@ -55,8 +55,8 @@ def try_tests(
             _, status = os.waitpid(child, 0)
         finally:  # whether it has ended, or Ctrl-C ends this
             _end_group(child)
-        tests = json.loads(noted.read_text()) if noted.exists() else {}
-        text = output.read_text(errors="replace")
+        tests = json.loads(noted.read_text(encoding="utf-8")) if noted.exists() else {}
+        text = output.read_text(errors="replace", encoding="utf-8")
     total_s = time.monotonic() - begin
     if os.WIFSIGNALED(status):
         late = os.WTERMSIG(status) == signal.SIGALRM
@@ -122,4 +122,4 @@ class _Watch:
     def save(self) -> None:
         """For the process that asked."""
         signal.alarm(0)
-        self.noted.write_text(json.dumps(self.seconds))
+        self.noted.write_text(json.dumps(self.seconds), encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from doppler.hooks import extension
 from doppler.support.commands import carried_out, end_process
 from doppler.support.errors import InputError
+from doppler.support.files import as_file_name
 from doppler.support.waiting import on_terminal, waiting
 from doppler.version import __version__
 
@@ -105,7 +106,8 @@ def place(arguments: list[str]) -> int:
         placed = place(module, inputs, example_kwargs=keywords, trust=TRUST in arguments, **options)
     print(placed)
     problem = placed.problem
-    default = Path("outputs", "place", f"{problem.graph.name}-{problem.cluster.name}")
+    graph, cluster = map(as_file_name, (problem.graph.name, problem.cluster.name))
+    default = Path("outputs", "place", f"{graph}-{cluster}")
     print(f"written: {placed.save(default if save is None else str(save))}")
     return 0
 

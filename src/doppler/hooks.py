@@ -75,8 +75,11 @@ class Hooks:
         return ()
 
     @_specification(firstresult=True)
-    def run_process(self) -> int | None:
+    def run_process(self, arguments: Sequence[str]) -> int | None:
         """Use this process for something else than a run, if it was started for that.
+
+        Args:
+            arguments: of the command line.
 
         Returns:
             The exit code of the process; None if the run goes on.

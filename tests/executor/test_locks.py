@@ -15,6 +15,8 @@ from doppler.einsum import load_program, lower
 from doppler.executor import ExecutionError, Threads, memory
 from doppler.executor.locks import _held, acquire, lock_path, release
 from doppler.problem import build
+from doppler.support.errors import InputError
+from doppler.support.files import lock_file
 
 HOLDER = """
 import fcntl, sys
@@ -67,7 +69,8 @@ def test_a_device_waits_for_the_process_that_has_it_even_if_that_is_killed(hold,
         thread = acquiring("cpu-0", "cpu-1")
         thread.join(0.3)
         assert thread.is_alive()
-        assert caplog.messages == ["device cpu-0: waiting for another run to finish"]
+        (told,) = caplog.messages
+        assert "device cpu-0: waiting for another run to finish (process " in told
         kill()
         thread.join(10)
     assert not thread.is_alive()
@@ -128,3 +131,26 @@ def test_a_session_that_cannot_be_opened_holds_nothing(monkeypatch):
     with pytest.raises(ExecutionError):
         Threads().open(of)
     assert not _held
+
+
+def pipe(path):
+    os.mkfifo(path)
+
+
+def link(path):
+    path.symlink_to(path.with_name("precious"))
+
+
+@pytest.mark.parametrize("make", [pipe, link, os.mkdir])
+def test_what_is_no_lock_file_is_named_and_not_waited_for(make, tmp_path):
+    (tmp_path / "precious").write_text("kept")
+    make(lock_path("cpu-0"))
+    with pytest.raises(InputError, match=r"doppler-.*-cpu-0\.lock: "):
+        acquire(["cpu-0"])
+    assert (tmp_path / "precious").read_text() == "kept" and not _held
+
+
+def test_a_wait_for_another_process_has_an_end_and_names_it(hold):
+    hold("cpu-0")
+    with pytest.raises(InputError, match=r"cpu: another process runs here, .*\(process \d+\)$"):
+        lock_file(lock_path("cpu-0"), "cpu", limit_s=0.1)

@@ -6,9 +6,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from doppler.cluster import custom, preset
-from doppler.report import cluster_picture
 from doppler.report.cluster_description import cluster_counts, describe_cluster, link_classes
 from doppler.report.cluster_picture import save_cluster_picture
+from doppler.trace import pictures
 from doppler.trace.gantt import PALETTE
 
 
@@ -71,7 +71,7 @@ def figures(monkeypatch) -> list[Figure]:
         drawn.append(Figure(*args, **kwargs))
         return drawn[-1]
 
-    monkeypatch.setattr(cluster_picture, "Figure", remember)
+    monkeypatch.setattr(pictures, "Figure", remember)
     return drawn
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import dataclasses
 import gzip
 import json
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from results import ROW, leave_run
 from rich.console import Console
 
 from doppler.cli import main
@@ -185,3 +187,13 @@ def test_the_command_writes_names_what_it_cannot_read_and_ends_well(outputs, tmp
     assert f"not read: {broken}: empty" in (tmp_path / "report/report.html").read_text()
     assert main(["report", str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such directory\n"
+
+
+def test_a_name_is_no_formula_of_a_spreadsheet(tmp_path):
+    row = dataclasses.replace(ROW, method='=HYPERLINK("http://x")')
+    leave_run(tmp_path / "run", [row], {"workload": {"name": "w"}}, makespan_s=0.1)
+    write_report([tmp_path / "run"], tmp_path / "report")
+    with (tmp_path / "report" / "table.csv").open(newline="", encoding="utf-8") as file:
+        cells = [cell for line in csv.DictReader(file) for cell in line.values()]
+    assert '\'=HYPERLINK("http://x")' in cells
+    assert not [cell for cell in cells if cell.startswith(("=", "@", "+"))]

@@ -1,7 +1,9 @@
 """The command line: what it accepts, and the one line with which bad input ends."""
 
 import json
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -366,3 +368,19 @@ def test_help_says_of_every_choice_what_it_is(command):
         said = description_of(file)
         assert said.endswith("."), f"{file}: its first line is a sentence"
         assert any(line.startswith(choice_of(file)) and line.endswith(said) for line in lines), file
+
+
+def test_what_hydra_cannot_read_without_assertions_is_said_in_one_line(tmp_path):
+    words = ["stage=evaluate", "baseline=[heft]", f"output_dir={tmp_path}", "-m", "seed=range(1,3)"]
+    environment = {**os.environ, "PYTHONOPTIMIZE": "1"}
+    done = subprocess.run(
+        [sys.executable, PROJECT / "src/run.py", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: seed=range(1,3): Hydra cannot read this where Python runs with -O "
+        "(PYTHONOPTIMIZE): unset it\n"
+    )

@@ -1,7 +1,9 @@
 """Files of a run that are damaged, deleted or cannot be written: one line, and how to mend it."""
 
 import errno
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,20 @@ def test_a_full_disk_names_the_file_and_the_same_command_goes_on(name, run, tmp_
     assert not list(directory.rglob("*.partial"))
     assert not (directory / name).exists()
     assert run(*small)[0]["method"] == "heft"
+
+
+@pytest.mark.parametrize("name", ["run.log", "imitation/metrics.csv", ".lock"])
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_what_is_no_file_is_neither_waited_for_nor_followed(name, kind, run, tmp_path):
+    run("stage=train", *SMALL)
+    directory = directory_of("train", tmp_path)
+    (directory / "summary.json").unlink()
+    shutil.rmtree(directory / "imitation/checkpoints")
+    path, precious = directory / name, tmp_path / "precious"
+    path.unlink()
+    precious.write_text("kept")
+    {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda it: it.symlink_to(precious)}[kind](path)
+    with suppress(InputError, OSError):  # a table is replaced, whatever lies there
+        run("stage=train", *SMALL)
+    assert precious.read_text() == "kept"
+    assert (directory / "summary.json").exists() == (name.endswith(".csv") and kind == "link")

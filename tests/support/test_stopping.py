@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: exit codes, the line that is told, and an end in time whatever runs."""
+"""Signals: exit codes, the line that is told, and an end in time whatever runs."""
 
 import os
 import signal
@@ -43,7 +43,13 @@ def stopped(number: int, body: str, *, twice: bool = False) -> subprocess.Comple
     return subprocess.CompletedProcess([], process.returncode, first + out, error)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        *((signal.SIGTERM, 143), (signal.SIGINT, 130)),
+        *((signal.SIGHUP, 129), (signal.SIGUSR1, 138)),
+    ],
+)
 def test_a_signal_ends_a_command_with_its_code_and_closes_what_is_open(number, code):
     done = stopped(
         number,
@@ -153,3 +159,18 @@ def test_a_signal_passes_what_handles_errors():
             os.kill(os.getpid(), signal.SIGTERM)
         except Exception:
             raise AssertionError("it is no error") from None
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_that_something_else_handles_is_left_to_it(number):
+    """``nohup`` ignores SIGHUP, a scheduler's own launcher may handle SIGUSR1."""
+    heard = []
+    for handler in (signal.SIG_IGN, lambda *_: heard.append(number)):
+        before = signal.signal(number, handler)
+        try:
+            with stoppable():
+                os.kill(os.getpid(), number)
+                assert signal.getsignal(number) is handler
+        finally:
+            signal.signal(number, before)
+    assert heard == [number]

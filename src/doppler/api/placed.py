@@ -14,7 +14,7 @@ from doppler.api.clusters import simulator_of
 from doppler.api.memory_modes import REFUSE, memory_mode
 from doppler.baselines import LowerBound, lower_bound
 from doppler.cluster.json_format import load_cluster, save_cluster
-from doppler.graph import load_graph, save_json
+from doppler.graph import DataflowGraph, load_graph, save_json
 from doppler.graph.formats import write_atomically
 from doppler.hooks import extension
 from doppler.problem import Placement, Problem, build
@@ -22,9 +22,16 @@ from doppler.report.modules import module_lines, module_parts
 from doppler.report.relations import relation_lines
 from doppler.report.rows import format_seconds, gap_over
 from doppler.simulator import WorkConserving
-from doppler.support.errors import InputError
+from doppler.support.errors import InputError, printable
 from doppler.support.files import read_json
-from doppler.support.files.values import read_list, read_object, read_text
+from doppler.support.files.values import (
+    fault,
+    read_integer,
+    read_list,
+    read_number,
+    read_object,
+    read_text,
+)
 from doppler.system import System
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.trace.usage import bytes_text
@@ -123,7 +130,7 @@ class Placed:
                 relation_lines(graph),
             ):
                 lines += ["", *table] if table else []
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def device_map(self) -> dict[str, int]:
         """The device of every module whose parameters are on one, as accelerate takes it.
@@ -181,6 +188,7 @@ class Placed:
         path = directory / "found.json"
         try:
             found = read_object(read_json(path), "", (*_FOUND, *_TEXTS), _LATER)
+            _check_found(found)
             texts = {key: tuple(read_list(found.pop(key), key, read_text)) for key in _TEXTS}
             mode = memory_mode(read_text(found.pop("memory", REFUSE), "memory"))
             told: Any = None
@@ -198,7 +206,7 @@ class Placed:
             placement=Placement.load(directory / "placement.json", problem),
             system=system,
             bound=lower_bound(problem, streams=system.streams),
-            binding=_load_binding(directory, trust=trust),
+            binding=_load_binding(directory, problem.graph, trust=trust),
             **texts,
             **found,
         )
@@ -245,7 +253,13 @@ class Placed:
     def __repr__(self) -> str:
         width = max(len(key) for key, _ in self._rows)
         return "\n".join(
-            [self._title, *(f"  {key:<{width}}  {value}" for key, value in self._rows)]
+            [
+                printable(line)
+                for line in (
+                    self._title,
+                    *(f"  {key:<{width}}  {value}" for key, value in self._rows),
+                )
+            ]
         )
 
     def _repr_html_(self) -> str:
@@ -270,8 +284,24 @@ def _memory_of(system: System) -> str:
     return getattr(system, "memory", REFUSE)
 
 
-def _load_binding(directory: Path, *, trust: bool) -> "Binding | None":
+def _check_found(found: dict[str, Any]) -> None:
+    """Raise an InputError where found.json says what cannot be."""
+    read_text(found["method"], "method")
+    if read_integer(found["evaluations"], "evaluations") < 0:
+        raise fault("evaluations", "a number that is not negative", found["evaluations"])
+    if not isinstance(found["phases"], dict):
+        raise fault("phases", "an object", found["phases"])
+    times = {f"phases.{name}": seconds for name, seconds in found["phases"].items()}
+    times |= {key: found[key] for key in ("makespan_s", "seconds")}
+    if found["single_device_s"] is not None:  # too little memory there
+        times["single_device_s"] = found["single_device_s"]
+    for where, seconds in times.items():
+        if read_number(seconds, where) < 0:
+            raise fault(where, "seconds", seconds)
+
+
+def _load_binding(directory: Path, graph: DataflowGraph, *, trust: bool) -> "Binding | None":
     if not (directory / MODULE_FILE).exists():
         return None
     modules = extension("modules.saving_bindings", "a torch module")
-    return modules.load_binding(directory, trust=trust)
+    return modules.load_binding(directory, graph, trust=trust)

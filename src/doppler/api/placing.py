@@ -129,8 +129,8 @@ def place(
         training: the module returns its loss; backward and a step of gradient descent are added.
         learning_rate: of that step.
         seed: of all random choices.
-        trust: a file that describes the machine may name classes of your own: their code is
-            executed.
+        trust: files may execute code: a .pt2 file, which torch unpickles, and a file that describes
+            the machine, which may name classes of your own.
 
     Raises:
         InputError: one line about the model, the machine or the method, and what can be done.
@@ -147,7 +147,9 @@ def place(
         graph, source = model, None
     else:
         with phases.timed("export"):
-            source = _imported(model, example_inputs, example_kwargs, training, learning_rate)
+            source = _imported(
+                model, example_inputs, example_kwargs, training, learning_rate, trust=trust
+            )
         modules = extension("modules.splitting", "a torch module")
         graph = modules.split(
             source.program,
@@ -185,11 +187,13 @@ def _imported(
     example_kwargs: Mapping[str, Any] | None,
     training: bool,
     learning_rate: float,
+    *,
+    trust: bool,
 ) -> "TorchProgram":
     """The module's program, and how its tensors are those of its user."""
     modules = extension("modules", "a torch module")
     if isinstance(model, str | Path):
-        model = modules.load_exported(model)
+        model = modules.load_exported(model, trust=trust)
     if isinstance(model, nn.Module) and example_inputs is None and example_kwargs is None:
         raise InputError("place: a module needs example_inputs")
     args, kwargs = modules.as_call(example_inputs, example_kwargs or {})

@@ -49,7 +49,8 @@ def make_free_memory(arrays: ProblemArrays, share: float = 1.0) -> FreeMemory:
         has_input=np.zeros((len(arrays.input_bytes), num_devices), np.bool_),
         input_ptr=input_ptr,
         inputs=inputs,
-        capacity=share * arrays.memory_bytes,
+        # A device without memory times infinity is no number.
+        capacity=share * arrays.memory_bytes if share < np.inf else np.full(num_devices, np.inf),
         limited=limited,
         overflow=np.zeros(num_devices),
     )

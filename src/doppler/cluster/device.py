@@ -1,5 +1,6 @@
 """A device: how fast it is, what it reaches of that, what it can hold."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
@@ -7,6 +8,7 @@ from numbers import Real
 from doppler.support.errors import InputError
 from doppler.support.options import Amount
 
+_LARGEST = int(sys.float_info.max)
 # Of every device, or of each.
 MemoryBytes = Amount | Sequence[Amount]
 
@@ -60,8 +62,11 @@ class Device:
         where = f"device {self.name!r}"
         if not isinstance(self.flop_per_s, Mapping) or not self.flop_per_s:
             raise InputError(f"{where}: flop_per_s names no dtype")
-        if isinstance(self.unsupported_kinds, str):
+        kinds = self.unsupported_kinds
+        if isinstance(kinds, str) or not isinstance(kinds, Sequence):
             raise InputError(f"{where}: unsupported_kinds must be a list of kinds")
+        if not all(isinstance(kind, str) for kind in kinds):
+            raise InputError(f"{where}: unsupported_kinds must be texts, got {kinds!r:.60}")
         rates = {f"flop_per_s[{dtype}]": rate for dtype, rate in self.flop_per_s.items()}
         rates["memory_bytes_per_s"] = self.memory_bytes_per_s
         for label, rate in rates.items():
@@ -74,8 +79,10 @@ class Device:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number; true and false are none."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """Whether it is a number; true and false are none, nor whole numbers beyond floats."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    return not isinstance(value, int) or -_LARGEST <= value <= _LARGEST
 
 
 def with_memory(

@@ -12,7 +12,7 @@ from doppler.cluster.machine import Cluster
 from doppler.graph.formats import write_atomically
 from doppler.support.errors import InputError
 from doppler.support.files import read_json
-from doppler.support.files.values import read_flag, read_object, read_text
+from doppler.support.files.values import read_flag, read_list, read_object, read_text
 
 _FILE = "cluster.json"
 # What a machine of one host has no use for.
@@ -44,7 +44,7 @@ def load_cluster(directory: Path) -> Cluster:
         optional = (*_OF_HOSTS, *_OF_HOST_MEMORY, *_OF_CORES)
         known = [one.name for one in fields(Cluster) if one.name not in optional]
         row = read_object(read_json(path), "", known, optional)
-        devices = tuple(map(_device, row.pop("devices")))
+        devices = read_list(row.pop("devices"), "devices", _device)
         read_flag(row.get("cores", False), "cores")
         read_text(row["name"], "name")
         if row.get("hosts", 0) is None:  # one host, no limit of any
@@ -56,9 +56,13 @@ def load_cluster(directory: Path) -> Cluster:
         raise InputError(f"{path}: describes no cluster") from None
 
 
-def _device(row: dict[str, Any]) -> Device:
-    read_text(row["name"], "name of a device")
+def _device(value: object, where: str) -> Device:
+    row = read_object(value, where, [one.name for one in fields(Device)])
+    read_text(row["name"], f"{where}.name")
     reached = row.pop("efficiency")
+    if reached is not None:
+        known = [one.name for one in fields(Efficiency)]
+        reached = read_object(reached, f"{where}.efficiency", known)
     efficiency = None if reached is None else Efficiency(**reached)
     return Device(**_with_limits(row), efficiency=efficiency)
 

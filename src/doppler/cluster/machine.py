@@ -17,6 +17,8 @@ from doppler.support.errors import InputError
 MAX_NICS = 60
 # Between a device and its host's memory where nothing else is said: PCI Express 3.0 x16.
 HOST_BYTES_PER_S, HOST_LATENCY_S = 12e9, 10e-6
+# From a device to itself.
+_WITHIN = {"bytes_per_s": np.inf, "latency_s": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,8 @@ class Cluster:
     the sender's host and an incoming one of the receiver's, which all devices of a host share; it
     is as fast as the slower of link and interface, and takes the latencies of both.
 
-    bytes_per_s, latency_s: [D, D], row the sender, column the receiver; the diagonal is unused.
+    bytes_per_s, latency_s: [D, D], row the sender, column the receiver. The diagonal is ignored,
+    whatever stands there, and becomes infinity and 0: nothing is sent from a device to itself.
     hosts: [D] the host of each device, numbered from 0; None: one. nics: interfaces of a host, each
     for one transfer at a time in either direction. nic_bytes_per_s, nic_latency_s: of an interface,
     in either direction; on one host nothing of interfaces counts. host_bytes_per_s, host_latency_s:
@@ -64,10 +67,16 @@ class Cluster:
         num, where = len(self.devices), f"cluster {self.name!r}"
         if num < 1:
             raise InputError(f"{where}: needs at least one device, has {num}")
-        for column in ("bytes_per_s", "latency_s"):
-            matrix = np.array(getattr(self, column), dtype=np.float64)
+        if not isinstance(self.name, str):
+            raise InputError(f"{where}: the name must be text")
+        for column in _WITHIN:
+            try:
+                matrix = np.array(getattr(self, column), dtype=np.float64)
+            except (TypeError, ValueError, OverflowError):
+                raise InputError(f"{where}: {column} is no matrix of numbers") from None
             if matrix.shape != (num, num):
                 raise InputError(f"{where}: {column} has shape {matrix.shape} for {num} devices")
+            np.fill_diagonal(matrix, _WITHIN[column])
             matrix.setflags(write=False)
             object.__setattr__(self, column, matrix)
         between = ~np.eye(num, dtype=bool)

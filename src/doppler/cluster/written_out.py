@@ -76,11 +76,14 @@ def _of_links(where: str, value: object, num: int) -> NDArray[np.float64]:
     """A number for every link, [D, D]."""
     try:
         matrix = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{where} is neither a number nor a matrix: {value!r}") from None
-    if np.isinf(matrix).any():
+    if matrix.ndim == 0:
+        matrix = np.full((num, num), matrix)
+    between = ~np.eye(num, dtype=bool) if matrix.shape == (num, num) else True
+    if np.isinf(matrix, where=between, out=np.zeros(matrix.shape, bool)).any():
         raise InputError(f"{where} must be finite")
-    return np.full((num, num), matrix) if matrix.ndim == 0 else matrix
+    return matrix
 
 
 def _device(cluster: str, number: int, spec: Mapping) -> Device:

@@ -3,7 +3,6 @@
 A process that ends, however it ends, gives its locks back.
 """
 
-import fcntl
 import logging
 import os
 import platform
@@ -12,6 +11,10 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from doppler.support.files import lock_file
+
+# Runs in a queue wait for those before them, which may measure for hours.
+_LIMIT_S = 24 * 3600.0
 _guard = threading.Lock()
 # Per device that this process holds: the open file and how many sessions share it.
 _held: dict[str, tuple[int, int]] = {}
@@ -22,6 +25,9 @@ def acquire(devices: Sequence[str]) -> None:
 
     All processes take them in the order in which they are named: nobody waits in a circle.
     Sessions of one process share devices: they do not measure at one time.
+
+    Raises:
+        InputError: a lock is no file, or another process keeps it for a day.
     """
     taken = []
     try:
@@ -52,18 +58,5 @@ def lock_path(device: str) -> Path:
 
 
 def _locked(device: str) -> int:
-    path = lock_path(device)
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
-    except PermissionError:  # made by another user, in a folder where only its owner may make it
-        file = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        logging.getLogger(__name__).warning("device %s: waiting for another run to finish", device)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except BaseException:
-            os.close(file)
-            raise
-    return file
+    warn = logging.getLogger(__name__).warning
+    return lock_file(lock_path(device), f"device {device}", limit_s=_LIMIT_S, say=warn)

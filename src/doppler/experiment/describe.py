@@ -60,4 +60,4 @@ class Describe(Stage):
 
     def show(self, run: Run) -> None:
         """See Stage."""
-        run.say((run.directory.path / DESCRIPTION_FILE).read_text().rstrip())
+        run.say((run.directory.path / DESCRIPTION_FILE).read_text(encoding="utf-8").rstrip())

@@ -3,8 +3,9 @@
 ``<output_dir>/<stage>/<workload>/<cluster>/<method>/seed=<n>-<hash>/``
 """
 
-import fcntl
 import json
+import logging
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from doppler.graph.formats import held, write_atomically
 from doppler.problem import Placement
 from doppler.report.rows import SUMMARY_FILE
 from doppler.support.errors import InputError
-from doppler.support.files import read_json
+from doppler.support.files import lock_file, read_damaged_text, read_json
 from doppler.support.files.values import read_number
 from doppler.system import SystemKind
 
@@ -30,6 +31,9 @@ LOCK_FILE = ".lock"
 PLACEMENT_FILE = "placement.json"
 AGENTS_FILE = "agents.json"
 CHECKPOINTS = "checkpoints"
+# Another run that does the same step first may train for hours.
+_LIMIT_S = 24 * 3600.0
+_WARN = logging.getLogger(__name__).warning
 
 Summary = dict[str, Any]
 
@@ -112,14 +116,12 @@ class RunDirectory:
         self._check_holder()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / LOCK_FILE).open("w")
         except OSError as error:
             raise InputError(f"{self.path}: {error.strerror}") from None
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except OSError:
-                raise InputError(f"{self.path}: another process runs here") from None
+        lock = lock_file(
+            self.path / LOCK_FILE, str(self.path), limit_s=_LIMIT_S if wait else 0.0, say=_WARN
+        )
+        try:
             if cfg.overwrite:
                 self._clear()
             write_atomically(self.path / IDENTITY_FILE, self.identity + "\n")
@@ -135,13 +137,15 @@ class RunDirectory:
                 raise InputError(
                     f"{self.path}: deleted while the run wrote there; the same command begins anew"
                 ) from error
+        finally:
+            os.close(lock)
 
     def _check_holder(self) -> None:
         """A directory without results is free, whoever began there; a log is no result."""
         if not self.path.is_dir() or {path.name for path in self._results()} <= {LOG_FILE}:
             return
         file = self.path / IDENTITY_FILE
-        holder = file.read_text(errors="replace").strip() if file.exists() else ""
+        holder = read_damaged_text(file).strip() if file.exists() else ""
         if not holder.isalnum():
             if self.path.name.endswith(f"-{self.identity}"):
                 return  # nothing else would lie in a directory of this name

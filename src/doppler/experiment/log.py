@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleRenderable, RenderHook
 from rich.control import Control
 
 from doppler.support.errors import InputError
+from doppler.support.files import open_to_append
 from doppler.support.stopping import Stopped
 
 LOG_FILE = "run.log"
@@ -35,7 +36,7 @@ class _Copies(RenderHook):
 
 @contextmanager
 def _log(path: Path) -> Iterator[TextIO]:
-    file = path.open("a", encoding="utf-8", buffering=1)
+    file = open_to_append(path)
     try:
         with suppress(OSError):
             file.write(f"-- {datetime.now().astimezone().isoformat(timespec='seconds')}\n")

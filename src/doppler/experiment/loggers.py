@@ -12,6 +12,7 @@ from doppler.experiment.directory import IDENTITY_FILE, PLACEMENT_FILE
 from doppler.report.finished import FinishedRun
 from doppler.report.rows import RESULTS_FILE
 from doppler.support.errors import InputError
+from doppler.support.files import read_text
 
 SCHEDULE_FILE = "schedule.png"
 
@@ -104,7 +105,7 @@ class MlflowRun(MLFlowLogger):
 
 
 def _identity(directory: str) -> str:
-    return Path(directory, IDENTITY_FILE).read_text().strip()
+    return read_text(Path(directory, IDENTITY_FILE)).strip()
 
 
 @singledispatch

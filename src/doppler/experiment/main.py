@@ -35,7 +35,7 @@ _BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 def run(arguments: list[str]) -> int:
     """Run what a command line says, one configuration or a sweep; return the exit code."""
-    if (code := plugins().hook.run_process()) is not None:
+    if (code := plugins().hook.run_process(arguments=arguments)) is not None:
         return code
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composition through, to be told here
     conf = str(resource("conf"))

@@ -1,6 +1,7 @@
 """Rewrites the words of a command line into a form that Hydra 1.3 takes."""
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,13 @@ def _parsed(word: str) -> Override | None:
         return OverridesParser.create().parse_override(word)
     except HydraException:
         return None
+    except Exception:
+        if not sys.flags.optimize:
+            raise
+        # Its assertions read parts of the word, and -O leaves them out.
+        raise InputError(
+            f"{word}: Hydra cannot read this where Python runs with -O (PYTHONOPTIMIZE): unset it"
+        ) from None
 
 
 def _literal(text: str) -> str:

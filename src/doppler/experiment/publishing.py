@@ -17,6 +17,7 @@ from hydra.utils import instantiate
 from doppler.experiment.checking import check_names, target_of
 from doppler.graph.formats import write_atomically
 from doppler.support.errors import InputError
+from doppler.support.files import read_text
 from doppler.support.options import Parameters, parameters
 from doppler.support.stopping import unhurried
 
@@ -115,7 +116,7 @@ class Loggers:
             retell: the learning curve too: the run was finished before this process began.
         """
         marker = self._directory / PUBLISHED_FILE
-        told = marker.read_text().split() if marker.exists() else []
+        told = read_text(marker).split() if marker.exists() else []
         names = [name for name in self._chosen if name not in (_CSV, *told)]
         if not names:
             return

@@ -192,6 +192,7 @@ def _git_commit() -> str | None:
             capture_output=True,
             text=True,
             check=True,
+            encoding="utf-8",
         )
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -19,7 +19,7 @@ from doppler.experiment.publishing import Loggers, check_loggers
 from doppler.experiment.specification import Specification, as_container, escaped, instantiated
 from doppler.report.rows import RESULTS_FILE, print_results, read_results
 from doppler.support.compute import Compute, computing
-from doppler.support.errors import InputError
+from doppler.support.errors import InputError, printable_lines
 from doppler.support.stopping import going_on
 from doppler.support.waiting import waiting
 from doppler.system import Session, listening_to_agents
@@ -117,7 +117,7 @@ class Run:
 
     def say(self, text: str) -> None:
         """One line for the person who watches; numbers are not coloured in."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(printable_lines(text), highlight=False, markup=False, soft_wrap=True)
 
     def open(self) -> Session:
         """A session of the system on the problem."""

@@ -88,7 +88,7 @@ def write_atomically(path: str | Path, text: str) -> None:
         OSError: names the file.
     """
     with replaced(path) as partial:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8")
 
 
 @contextmanager
@@ -107,6 +107,7 @@ def replaced(path: str | Path) -> Iterator[Path]:
             for folder in _held & set(path.absolute().parents):
                 folder.stat()
             path.parent.mkdir(parents=True, exist_ok=True)
+            partial.unlink(missing_ok=True)  # a link there would lead elsewhere
             yield partial
             os.replace(partial, path)
     except BaseException:

@@ -6,9 +6,9 @@ kernels by what they compute, so that workloads share them.
 Shape suffix: D devices.
 """
 
-import fcntl
 import json
 import math
+import os
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from doppler.graph import KernelSpec
 from doppler.graph.formats import write_atomically
 from doppler.support.errors import InputError
-from doppler.support.files import read_json
+from doppler.support.files import lock_file, read_json
 from doppler.support.files.values import (
     check_version,
     fault,
@@ -35,6 +35,8 @@ from doppler.support.files.values import (
 FloatArray = NDArray[np.float64]
 
 _FORMAT, _VERSION = "doppler-costs", 1
+# Who writes the file holds its lock for a moment only.
+_LOCK_S = 60.0
 
 # Thirty years: of all ops and transfers of a problem together, so that a schedule can be counted in
 # nanoseconds of 64 bits.
@@ -164,12 +166,13 @@ def _locked(path: Path) -> Iterator[None]:
     """Keep others from replacing the file between reading and writing it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(f".{path.name}.lock").open("w")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = lock_file(path.with_name(f".{path.name}.lock"), str(path), limit_s=_LOCK_S)
+    try:
         yield
+    finally:
+        os.close(lock)
 
 
 def _table(value: object, where: str) -> CostTable:

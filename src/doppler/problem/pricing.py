@@ -181,6 +181,8 @@ def modelled_prices(graph: DataflowGraph, cluster: Cluster, costs: CostTable | N
         op_seconds = _replaced(op_seconds, measured_seconds(graph, costs))
         latency_s = _replaced(latency_s, costs.latency_s)
         seconds_per_size = _replaced(seconds_per_size, costs.seconds_per_byte)
+        for link in (latency_s, seconds_per_size):  # what a table says there is of no link
+            np.fill_diagonal(link, 0.0)
     return _no_prices(graph, cluster)._replace(
         op_seconds=op_seconds,
         size=graph.regions.bytes.copy(),

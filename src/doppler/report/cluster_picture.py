@@ -10,13 +10,10 @@ from math import cos, pi, sin
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from doppler.cluster import Cluster
-from doppler.graph.formats import replaced
 from doppler.report.cluster_description import (
     LinkClass,
     device_figures,
@@ -24,7 +21,8 @@ from doppler.report.cluster_description import (
     link_classes,
     link_figures,
 )
-from doppler.trace.gantt import GREY, INK, PALETTE, shorten
+from doppler.trace.gantt import GREY, INK, PALETTE
+from doppler.trace.pictures import new_figure, save_figure, shorten
 
 _DEVICE_IN, _TALL_IN, _GAP_IN, _PAD_IN, _TITLE_IN = 0.86, 0.36, 0.14, 0.16, 0.34
 _BAR_IN, _NIC_IN, _ROW_GAP_IN, _TOP_IN, _LINE_IN, _SIDE_IN = 0.26, 0.26, 0.42, 0.5, 0.2, 0.25
@@ -67,8 +65,7 @@ def save_cluster_picture(cluster: Cluster, path: str | Path) -> None:
     boxes, size_in = _places(machine)
     legend = _legend(machine)
     size_in = (max(size_in[0], 9.0), size_in[1] + _LINE_IN * len(legend) + 0.15)
-    figure = Figure(figsize=size_in, dpi=110, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(*size_in, dpi=110)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, size_in[0]), ylim=(size_in[1], 0))
     axes.set_axis_off()
@@ -86,8 +83,7 @@ def save_cluster_picture(cluster: Cluster, path: str | Path) -> None:
         y = top + _LINE_IN * i
         axes.plot([_SIDE_IN, _SIDE_IN + 0.25], [y, y], color=colour, linewidth=5)
         _write(axes, (_SIDE_IN + 0.38, y), text, size=9, align="left")
-    with replaced(path) as partial:
-        figure.savefig(partial, format=Path(path).suffix[1:], metadata={"Software": None})
+    save_figure(figure, path)
 
 
 def _look_at(cluster: Cluster) -> _Machine:
@@ -263,9 +259,7 @@ def _box(
 
 
 def _write(axes: Axes, at: Point, text: str, *, size: float, align: str = "center") -> None:
-    axes.text(
-        *at, text, fontsize=size, color=INK, ha=align, va="center", zorder=4, parse_math=False
-    )
+    axes.text(*at, text, fontsize=size, color=INK, ha=align, va="center", zorder=4)
 
 
 def _pale(colour: str) -> tuple[float, float, float]:

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.table import Table
 from rich.text import Text
 from scipy.stats import rankdata
 
-from doppler.graph.formats import replaced, write_atomically
+from doppler.graph.formats import write_atomically
 from doppler.report.rows import plain_table
+from doppler.trace.pictures import legend_label, new_figure, save_figure
 
 FIDELITY_FILE = "fidelity.csv"
 # By their name in `Fidelity.figures`, the heading in tables.
@@ -155,8 +154,7 @@ def write_fidelity(directory: Path, compared: Sequence[Fidelity], group_B: Seque
 
 
 def _draw(path: Path, compared: Sequence[Fidelity], groups: list[str]) -> None:
-    figure = Figure(figsize=(5.2 * len(compared), 4.8), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(5.2 * len(compared), 4.8, dpi=110, layout="constrained")
     names = list(dict.fromkeys(groups))
     for column, one in enumerate(compared):
         axes = figure.add_subplot(1, len(compared), column + 1)
@@ -167,7 +165,7 @@ def _draw(path: Path, compared: Sequence[Fidelity], groups: list[str]) -> None:
                 1e3 * one.simulated_s[chosen],
                 s=16,
                 color=_COLOURS[i % len(_COLOURS)],
-                label=name,
+                label=legend_label(name),
             )
         largest_ms = 1.05e3 * float(max(one.measured_s.max(), one.simulated_s.max()))
         axes.plot([0, largest_ms], [0, largest_ms], color="#9aa3ad", linewidth=1, zorder=0)
@@ -179,5 +177,4 @@ def _draw(path: Path, compared: Sequence[Fidelity], groups: list[str]) -> None:
             title=f"{one.label}: Spearman {one.spearman:.2f}, error {100 * one.mean_error:.0f}%",
         )
         axes.legend(fontsize="small")
-    with replaced(path) as partial:
-        figure.savefig(partial, format=path.suffix[1:])
+    save_figure(figure, path)

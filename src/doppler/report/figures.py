@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from doppler.graph.formats import replaced
 from doppler.report.finished import FinishedRun
 from doppler.report.tables import method_labels
 from doppler.trace.gantt import PALETTE
+from doppler.trace.pictures import legend_label, new_figure, save_figure
 from doppler.trace.usage import time_unit
 
 _INK = "#333333"
@@ -139,9 +138,7 @@ def _draw_levels(axes: Axes, table: pd.DataFrame, unit_s: float) -> None:
 
 
 def _figure(width_in: float, height_in: float) -> Figure:
-    figure = Figure(figsize=(width_in, height_in), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return new_figure(width_in, height_in, dpi=110, layout="constrained")
 
 
 def _dress(axes: Axes, x: str, y: str) -> None:
@@ -157,7 +154,7 @@ def _dress(axes: Axes, x: str, y: str) -> None:
 def _finish(figure: Figure, legend_of: Axes, title: str, path: Path) -> None:
     """Title above, legend below: they never meet."""
     handles, names = legend_of.get_legend_handles_labels()
+    names = [legend_label(name) for name in names]
     figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
-    figure.suptitle(title, fontsize=11, parse_math=False)
-    with replaced(path) as partial:
-        figure.savefig(partial, format=path.suffix[1:])
+    figure.suptitle(title, fontsize=11)
+    save_figure(figure, path)

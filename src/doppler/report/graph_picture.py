@@ -11,18 +11,16 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Patch, PathPatch, Rectangle
 from matplotlib.path import Path as Outline
 from numpy.typing import NDArray
 
 from doppler.graph import DataflowGraph, depth
-from doppler.graph.formats import replaced
 from doppler.graph.levels import find_cycle
 from doppler.report.description import quantity
-from doppler.trace.gantt import GREY, INK, PALETTE, shorten
+from doppler.trace.gantt import GREY, INK, PALETTE
+from doppler.trace.pictures import legend_label, new_figure, save_figure, shorten
 
 _MAX_BOXES = 150
 _MAX_LEVELS, _PER_BAND = 180, 9
@@ -66,8 +64,7 @@ def save_graph_picture(
     """
     groups = group_ops(graph)
     x_G, y_G, size_in = _places(groups)
-    figure = Figure(figsize=size_in, dpi=110, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(*size_in, dpi=110)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, size_in[0]), ylim=(size_in[1], 0))
     axes.set_axis_off()
@@ -84,13 +81,15 @@ def save_graph_picture(
             _draw_shares(axes, corner, Counter(device_V[v] for v in ops), colour)
     levels = int(groups.level_G.max()) + 1
     left_out = f", the first {_MAX_LEVELS} of {levels} levels" if levels > _MAX_LEVELS else ""
-    title = f"{graph.name}: {graph.num_ops} ops in {len(groups.names)} groups{left_out}, "
+    title = (
+        f"{shorten(graph.name, 60)}: {graph.num_ops} ops in {len(groups.names)} groups{left_out}, "
+    )
     title += f"{quantity(float(graph.ops.flops.sum()), 'FLOP')}; wider lines carry more"
-    axes.text(_SIDE_IN, 0.24, title, fontsize=10, color=INK, va="center", parse_math=False)
-    handles = [Patch(facecolor=colour[name], label=shorten(name, 24)) for name in names[:24]]
+    axes.text(_SIDE_IN, 0.24, title, fontsize=10, color=INK, va="center")
+    labels = {name: legend_label(shorten(name, 24)) for name in names[:24]}
+    handles = [Patch(facecolor=colour[name], label=label) for name, label in labels.items()]
     figure.legend(handles=handles, loc="lower left", ncols=8, fontsize=9, frameon=False)
-    with replaced(path) as partial:
-        figure.savefig(partial, format=Path(path).suffix[1:])
+    save_figure(figure, path)
 
 
 def _places(
@@ -210,7 +209,7 @@ def _draw_edges(
         axes.add_patch(PathPatch(curve, fill=False, color=GREY, lw=width, alpha=0.8, zorder=1))
     for g, names in far.items():
         text, y = shorten(f"from {', '.join(names)}", 30), y_G[g] + 0.5 * _TALL_IN + 0.02
-        axes.text(x_G[g], y, text, fontsize=6.5, color=_SOFT, va="top", parse_math=False)
+        axes.text(x_G[g], y, text, fontsize=6.5, color=_SOFT, va="top")
 
 
 def _draw_box(
@@ -228,7 +227,7 @@ def _draw_box(
     number = "1 op" if num_ops == 1 else f"{num_ops} ops"
     about = number if name == kind else f"{shorten(kind, 14)}, {number}"
     x, y = corner[0] + 0.5 * _BOX_IN, corner[1] + 0.5 * _TALL_IN
-    style: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 4, "parse_math": False}
+    style: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 4}
     axes.text(x, y - 0.085, shorten(name, 17), fontsize=8.5, weight="bold", color=INK, **style)
     axes.text(x, y + 0.065, about, fontsize=6.8, color=_SOFT, **style)
 

@@ -13,7 +13,7 @@ from html import escape
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pandas as pd
 from rich.console import Console
@@ -28,10 +28,12 @@ from doppler.report.rendering import to_html, to_latex, to_markdown
 from doppler.report.schedules import Schedule, best_run, best_schedules, save_placement
 from doppler.report.tables import fidelity_tables, result_tables, training_tables, turns_tables
 from doppler.report.text_table import MANY, TextTable
-from doppler.support.errors import InputError
+from doppler.support.errors import InputError, printable, printable_lines
 from doppler.support.waiting import on_terminal, waiting
 
 FIGURES = "figures"
+# What a formula of a spreadsheet begins with.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with waiting(on_terminal, "reading and drawing"):
         markdown, damaged = write_report(arguments.runs, arguments.out)
     console = Console(markup=False, emoji=False)
+    markdown = printable_lines(markdown)
     console.print(Markdown(markdown) if console.is_terminal else markdown, soft_wrap=True)
     for line in damaged:
-        print(f"not read: {line}", file=sys.stderr)
+        print(f"not read: {printable(line)}", file=sys.stderr)
     print(f"written: {arguments.out}/report.html, table.md, table.csv, table.tex, figures")
     return 0
 
@@ -109,12 +112,17 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
     columns = table.drop(columns=["section", "order"], errors="ignore")
     for file, text in (
         ("table.md", markdown),
-        ("table.csv", columns.to_csv(index=False)),
+        ("table.csv", columns.map(_as_cell).to_csv(index=False)),
         ("table.tex", to_latex(first, tables)),
         ("report.html", to_page(f"Doppler: {name}", first, found, sections, damaged)),
     ):
         write_atomically(out / file, text)
     return markdown, damaged
+
+
+def _as_cell(value: Any) -> Any:
+    """A name that a spreadsheet would take for a formula, with a sign before it that says text."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _fidelity(runs: Sequence[FinishedRun]) -> list[tuple[Path, str]]:
@@ -207,7 +215,7 @@ def to_page(
 
 
 def _asset(name: str) -> str:
-    return (files("doppler.report") / name).read_text()
+    return (files("doppler.report") / name).read_text(encoding="utf-8")
 
 
 def facts(runs: Sequence[FinishedRun]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from doppler.graph.formats import write_atomically
-from doppler.support.errors import InputError
+from doppler.support.errors import InputError, printable
 from doppler.support.files import read_text
 
 RESULTS_FILE = "results.csv"
@@ -166,7 +166,7 @@ def results_table(rows: Sequence[ResultRow]) -> Table:
     for row in rows:
         style = "bold" if row.makespan_s <= best * (1 + 1e-9) else ""
         table.add_row(
-            *(Text(row.method), Text(order_of(row.queue, row.uses_order))),
+            *(Text(printable(row.method)), Text(order_of(row.queue, row.uses_order))),
             Text(format_seconds(row.makespan_s), style),
             f"{100 * row.gap:.1f}%" if math.isfinite(row.gap) else "-",
             format_seconds(row.jitter_mean_s),
@@ -182,7 +182,7 @@ def plain_table(
 ) -> Table:
     """An empty rich table: columns of words at the left, of numbers at the right."""
     table = Table(
-        title=Text(title),
+        title=Text(printable(title)),
         caption=None if note is None else Text(note),
         title_justify="left",
         caption_justify="left",

@@ -20,8 +20,9 @@ from doppler.report.rows import TRACES
 from doppler.support.errors import InputError
 from doppler.support.files import read_json
 from doppler.support.files.values import read_integer, read_number
-from doppler.trace.gantt import CHAIN, GREY, INK, OTHERS, PALETTE, op_groups, shorten
+from doppler.trace.gantt import CHAIN, GREY, INK, OTHERS, PALETTE, op_groups
 from doppler.trace.perfetto import DEVICES, LINKS
+from doppler.trace.pictures import shorten
 from doppler.trace.usage import time_text, time_unit
 
 _MAX_TASKS, _MAX_LINKS = 6000, 24  # of one schedule on the page

@@ -1,12 +1,14 @@
 """How a command ends: its exit code, and one line about what went wrong."""
 
 import atexit
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
+from doppler.support.child_processes import without_working_directory
 from doppler.support.errors import InputError, fault_of_machine
 from doppler.support.stopping import Stopped, stoppable
 
@@ -24,8 +26,12 @@ def carried_out(command: Callable[[list[str]], int], arguments: Sequence[str]) -
         The exit code: that of the command; 1 for bad input; 128 and the number of the signal that
         ended it.
     """
+    for stream in (sys.stdout, sys.stderr):  # names have characters that a locale may lack
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        with stoppable():
+        with without_working_directory(), stoppable():
+            _check_environment()
             return command(list(arguments))
     except Stopped as stopped:
         print(stopped.line, file=sys.stderr)
@@ -38,6 +44,21 @@ def carried_out(command: Callable[[list[str]], int], arguments: Sequence[str]) -
             raise
         print(f"error: {line}", file=sys.stderr)
         return 1
+
+
+def _check_environment() -> None:
+    """Refuse an environment in which nothing can run.
+
+    Raises:
+        InputError: the working directory is deleted, errors of which name no file; or numba may not
+            compile.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise InputError("the working directory is deleted: change to another") from None
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        raise InputError("NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only")
 
 
 def end_process(code: int) -> NoReturn:

@@ -12,8 +12,17 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         """The line: names from files may hold line breaks, and what terminals obey."""
-        text = super().__str__()
-        return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    """The text on one line; line breaks, and what else terminals obey, are written out."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def printable_lines(text: str) -> str:
+    """As `printable`, of a text whose line breaks are its own."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def fault_of_machine(error: BaseException | None) -> str | None:
@@ -22,6 +31,8 @@ def fault_of_machine(error: BaseException | None) -> str | None:
         reason = error.strerror or str(error) or type(error).__name__
         return reason if error.filename is None else f"{error.filename}: {reason}"
     text = str(error).partition("\n")[0]
+    if isinstance(error, UnicodeEncodeError):
+        return f"{str(error.object)[:80]!a}: the locale has no such character: set LC_ALL=C.UTF-8"
     if isinstance(error, MemoryError):
         return f"not enough memory ({text})" if text else "not enough memory"
     if isinstance(error, RuntimeError) and any(sign in text for sign in _NO_MEMORY):

@@ -1,4 +1,8 @@
-"""SIGTERM and SIGINT end a command soon, with exit code 143 or 130, and say how to go on.
+"""Signals end a command soon, with exit code 128 and their number, and say how to go on.
+
+These are SIGTERM and SIGINT, and where nothing else handles them SIGHUP, of a terminal that is
+closed, and SIGUSR1, by which a scheduler such as SLURM announces the end of a job. A command that
+``nohup`` started goes on after SIGHUP.
 
 The main thread gets the exception `Stopped`, so that open files and sessions are closed. Python
 raises it only between two bytecodes. In compiled code, in a solver or in a long update of a
@@ -20,7 +24,13 @@ import psutil
 
 # Seconds from a signal to the end of the process. A person who presses Ctrl-C waits for less time
 # than a scheduler. A second signal ends the process at once.
-PATIENCE_S: dict[int, float] = {signal.SIGINT: 0.9, signal.SIGTERM: 5.0}
+PATIENCE_S: dict[int, float] = {
+    signal.SIGINT: 0.9,
+    signal.SIGTERM: 5.0,
+    signal.SIGHUP: 5.0,
+    signal.SIGUSR1: 5.0,
+}
+_ALWAYS = (signal.SIGINT, signal.SIGTERM)
 # Seconds for work that must not be cut short, such as writing a checkpoint: see `unhurried`.
 CLOSING_S = 15.0
 
@@ -66,14 +76,19 @@ class _Listener:
         # Python writes the number of each signal there, even while the main thread is in C code.
         self._heard, self._told = socket.socketpair()
         self._told.setblocking(False)
-        self._before: dict[int, Any] = {number: signal.getsignal(number) for number in PATIENCE_S}
+        before = {number: signal.getsignal(number) for number in PATIENCE_S}
+        self._before: dict[int, Any] = {
+            number: handler
+            for number, handler in before.items()
+            if number in _ALWAYS or handler == signal.SIG_DFL
+        }
         self._fd_before = signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
         self.handle_signals()
         self._watcher = threading.Thread(target=self._watch, name="signals", daemon=True)
         self._watcher.start()
 
     def handle_signals(self) -> None:
-        for number in PATIENCE_S:
+        for number in self._before:
             signal.signal(number, self._handle)
 
     def close(self) -> None:
@@ -120,12 +135,12 @@ class _Listener:
                 os._exit(128 + number)
 
     def _next(self, timeout_s: float | None) -> int | None:
-        """The next SIGTERM or SIGINT; 0 if none comes in time, None when `close` was called."""
+        """The next signal that ends the process; 0 if none comes in time, None after `close`."""
         while select.select([self._heard], [], [], timeout_s)[0]:
             byte = self._heard.recv(1)
             if not byte:
                 return None
-            if byte[0] in PATIENCE_S:
+            if byte[0] in self._before:
                 return byte[0]
         return 0
 

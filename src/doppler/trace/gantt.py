@@ -10,17 +10,16 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from doppler.graph.formats import replaced
 from doppler.trace.events import Trace
 from doppler.trace.explain import Explanation, explain
 from doppler.trace.memory_picture import boxes_of, draw_memory, memory_legend
+from doppler.trace.pictures import legend_label, new_figure, save_figure, shorten
 from doppler.trace.usage import (
     InterfaceUse,
     LinkUse,
@@ -121,9 +120,7 @@ def save_gantt(trace: Trace, path: str | Path, *, title: str | None = None) -> N
     interfaces too; each row's utilisation stands at its right end. Of many links and interfaces the
     busiest are shown.
     """
-    figure = _draw(trace, title)
-    with replaced(path) as partial:
-        figure.savefig(partial, format="png", metadata={"Software": None})
+    save_figure(_draw(trace, title), path)
 
 
 def _draw(trace: Trace, title: str | None) -> Figure:
@@ -132,8 +129,7 @@ def _draw(trace: Trace, title: str | None) -> Figure:
     color_VC, legend = _op_colors(trace)
     legend_in = 0.06 + _LEGEND_IN * (1 + (len(legend) > MAX_LEGEND_ROW))
     height_in = _TOP_IN + rows.height_in + _BOTTOM_IN + legend_in
-    figure = Figure(figsize=(_WIDTH_IN, height_in), dpi=_DPI, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(_WIDTH_IN, height_in, dpi=_DPI)
     left, bottom = rows.left_in / _WIDTH_IN, (_BOTTOM_IN + legend_in) / height_in
     axes = figure.add_axes((left, bottom, rows.width_in / _WIDTH_IN, rows.height_in / height_in))
     unit_s, symbol = time_unit(trace.makespan_s)
@@ -323,7 +319,6 @@ def _draw_ops(axes: Axes, trace: Trace, rows: _Rows, unit_s: float, color_VC: Fl
             fontsize=size,
             color="white" if luminance_V[v] < 0.6 else "#222222",
             zorder=6,
-            parse_math=False,
         )
 
 
@@ -387,7 +382,6 @@ def _draw_title(
         weight="bold",
         color=CHAIN,
         va="center",
-        parse_math=False,
     )
     figure.text(
         1.0 - _RIGHT_IN / _WIDTH_IN, y, facts, fontsize=9, color=INK, va="center", ha="right"
@@ -396,7 +390,7 @@ def _draw_title(
 
 def _draw_legend(figure: Figure, legend: list[tuple[str, str]]) -> None:
     handles = [
-        *(Patch(facecolor=color, label=label) for label, color in legend),
+        *(Patch(facecolor=color, label=legend_label(label)) for label, color in legend),
         Patch(facecolor=GREY, label="transfer"),
         Patch(facecolor="white", edgecolor=CHAIN, linewidth=1.2, label="critical chain"),
     ]
@@ -411,8 +405,3 @@ def _draw_legend(figure: Figure, legend: list[tuple[str, str]]) -> None:
         columnspacing=1.4,
         borderaxespad=0.3,
     )
-
-
-def shorten(text: str, length: int) -> str:
-    """At most so many characters, an ellipsis where some are left out."""
-    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,5 +1,9 @@
 """Stages I to III as Lightning modules, on a list of problems."""
 
+from doppler.training import one_process  # noqa: F401 - before Lightning
+
+# isort: split
+
 from doppler.training.checkpoints import (
     BEST,
     LAST,

@@ -18,6 +18,7 @@ from doppler.support.errors import InputError
 from doppler.support.options import Parameters, Seconds, parameters
 from doppler.training.checkpoints import LAST, LastCheckpoint, check_resumable
 from doppler.training.memory import reset_peak
+from doppler.training.one_process import OneProcess
 from doppler.training.progress import TrainingProgress
 from doppler.training.updates import EpisodeTraining, Updates
 
@@ -63,7 +64,8 @@ def make_trainer(settings: Mapping[str, Any], **ours: Any) -> pl.Trainer:
     """
     lightnings = {key: value for key, value in settings.items() if key in _LIGHTNINGS.known}
     try:
-        return pl.Trainer(**_FIXED | lightnings, **ours)
+        plugins = [*(lightnings.pop("plugins", None) or ()), OneProcess()]
+        return pl.Trainer(**_FIXED | lightnings, plugins=plugins, **ours)
     except (TypeError, ValueError, RuntimeError, MisconfigurationException) as error:
         raise InputError(f"trainer: {str(error).splitlines()[0]}") from None
 

@@ -11,7 +11,7 @@ _PROCESS = Path("/proc/self")
 def reset_peak() -> None:
     """Begin to count anew."""
     try:
-        (_PROCESS / "clear_refs").write_text("5")
+        (_PROCESS / "clear_refs").write_text("5", encoding="utf-8")
     except OSError:
         return
 
@@ -19,7 +19,7 @@ def reset_peak() -> None:
 def peak_bytes() -> int | None:
     """Largest resident memory of the whole process since then; None where nobody counts."""
     try:
-        lines = (_PROCESS / "status").read_text().splitlines()
+        lines = (_PROCESS / "status").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     marks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]

@@ -10,6 +10,7 @@ from pytorch_lightning.loggers import Logger
 
 from doppler.graph.formats import naming, write_atomically
 from doppler.report.rows import METRICS_FILE
+from doppler.support.files import open_to_append, read_damaged_text
 
 
 class CsvMetrics(Logger):
@@ -50,14 +51,14 @@ class CsvMetrics(Logger):
         if not self._columns:
             self._columns = list(row)
             self._keep_rows_before(step or 0)
-        with naming(self._path), self._path.open("a", newline="") as file:
+        with naming(self._path), open_to_append(self._path, newline="") as file:
             csv.DictWriter(file, self._columns).writerow(row)
 
     def _keep_rows_before(self, step: int) -> None:
         rows = []
         if self._path.exists():
             # A kill may have cut the last line short; what else is no whole row is dropped too.
-            text = self._path.read_text(errors="replace").replace("\0", "")
+            text = read_damaged_text(self._path).replace("\0", "")
             whole = text[: text.rfind("\n") + 1]
             rows = [row for row in csv.DictReader(io.StringIO(whole)) if _is_before(row, step)]
         file = io.StringIO(newline="")

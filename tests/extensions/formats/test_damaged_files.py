@@ -17,7 +17,8 @@ from doppler.graph import load_graph
 DOT = b"""digraph "x" {
     graph ["Number of processors"=2]; node [Weight=1]; // all
     1 [Weight=4, Start=0]; 2 [Weight=3]; 1 -> 2 [Weight="7"]; subgraph { 3 "4" }
-    2 -> { 3 "4" } [Weight=1]; # the end
+    2 -> { 3 "4" } [Weight=1]; subgraph s { edge [key=k] 5:p, 6 -> 7 } subgraph s { 8 [l=<<b>>] }
+    # the end
 }"""
 STG = b"3\n0 0 0\n1 5 1 0\n2 3 2 0 1\n3 4 1 1\n4 0 2 2 3\n# made by hand\n"
 WORKFLOW_VALUES = {

@@ -147,3 +147,37 @@ def test_no_agent_is_left_when_a_run_is_ended(tmp_path, number):
     process.communicate(timeout=60)
     assert process.returncode == (143 if number == signal.SIGTERM else -signal.SIGKILL)
     assert gone(pids)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from doppler.extensions.hosts.launchers import LocalAgents\n"
+        "agents = LocalAgents('127.0.0.1', [0], 1)\nassert agents.hellos()\nagents.end(2.0)\n",
+        "from doppler.extensions.pipelines.processes import Processes\n"
+        "if __name__ == '__main__':\n    with Processes(1): pass\n",
+        pytest.param(
+            "from doppler.extensions.hosts.ray_cluster import connected\n"
+            "ray = connected('compute')\n"
+            "@ray.remote\ndef path():\n    import torch, json, numpy\n    return torch.__file__\n"
+            "assert 'strangers' not in ray.get(path.remote(), timeout=100)\n",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["agents", "pipelines", "ray"],
+)
+def test_processes_import_nothing_from_the_working_directory(tmp_path, text):
+    if "ray" in text:
+        pytest.importorskip("ray")
+    folder, script = tmp_path / "strangers", tmp_path / "main.py"
+    folder.mkdir()
+    for name in ("torch", "json", "multiprocessing", "doppler", "numpy"):
+        (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('x')\n")
+    script.write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "src")}
+    environment.pop("PYTHONSAFEPATH", None)
+    done = subprocess.run(
+        [sys.executable, script], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()

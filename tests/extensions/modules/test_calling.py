@@ -177,7 +177,7 @@ def test_an_exported_program_instead_of_a_module(as_file, tmp_path):
     exported = torch.export.export(module, (x,))
     if as_file:
         torch.export.save(exported, tmp_path / "module.pt2")
-        exported = load_exported(tmp_path / "module.pt2")
+        exported = load_exported(tmp_path / "module.pt2", trust=True)
     placed = doppler.place(exported, None, "p100x4", evaluations=2)
     with torch.no_grad():
         torch.testing.assert_close(doppler.execute(placed, x), module(x))
@@ -185,7 +185,7 @@ def test_an_exported_program_instead_of_a_module(as_file, tmp_path):
     other.write_text("no archive")
     for path, line in ((other, "no exported program: "), (tmp_path / "none.pt2", "No such file")):
         with pytest.raises(InputError) as error:
-            doppler.place(path, None, "p100x4", evaluations=1)
+            doppler.place(path, None, "p100x4", evaluations=1, trust=True)
         assert str(error.value).startswith(f"{path}: {line}")
 
 

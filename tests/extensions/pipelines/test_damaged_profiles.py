@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from fuzz.mutations import damaged, finite
-from fuzz.outcomes import FUZZ, check_given, read
+from fuzz.mutations import bytes_of, damaged, finite
+from fuzz.outcomes import FUZZ, check_given, outcome, read
 from hypothesis import given
 
 from doppler.cluster import preset
-from doppler.extensions.pipelines import pipeline_parallel
+from doppler.extensions.pipelines import check_orders, load_orders, pipeline_parallel
 from doppler.problem import build
 
 STAGE = {
@@ -36,3 +36,16 @@ def test_stages_of_pipelines(tmp_path, case):
         return made
 
     check_given(read("stages of a pipeline", build_pipeline, path, case))
+
+
+SCHEDULE = b"""0UNSHARD,0F0,0SEND_F0,0RECV_B0,0I0,0W0,0REDUCE_GRAD
+1UNSHARD,1RECV_F0,1F0,,1B0,1SEND_B0,1RESHARD
+"""
+
+
+@FUZZ
+@given(bytes_of(SCHEDULE))
+def test_schedules_of_torch(tmp_path, case):
+    orders = read("schedule of torch", load_orders, tmp_path / "schedule.csv", case)
+    if orders:
+        outcome("schedule of torch", lambda: check_orders(orders))

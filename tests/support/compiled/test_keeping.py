@@ -1,5 +1,6 @@
 """Kept machine code must not outlive what it was compiled from, nor be thrown away before."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -162,3 +163,40 @@ def test_where_nothing_can_be_kept_it_runs(tmp_path):
     home = str(tmp_path / "home")
     for _ in range(2):
         assert run(tmp_path, HOME=home, XDG_CACHE_HOME=home).startswith("12.0 ['inner")
+
+
+def of_another_user(file):
+    if os.getuid():
+        pytest.skip("needs root, who may give files away")
+    os.chown(file, 12345, -1)
+
+
+def writable_by_all(file):
+    file.chmod(0o666)
+
+
+def a_pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
+def a_link(file):
+    os.rename(file, file.with_name("elsewhere"))
+    file.symlink_to(file.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("change", [of_another_user, writable_by_all, a_pipe, a_link])
+def test_code_that_somebody_else_may_have_written_is_not_executed(project, change):
+    """To load it unpickles it."""
+    harmful = b"cos\nsystem\n(S'touch ran'\ntR."
+    for file in project.rglob("*.nbc"):
+        stamp = file.read_bytes()[:32]
+        file.write_bytes(stamp + hashlib.sha256(harmful).digest() + harmful)
+        change(file)
+    assert run(project).startswith("12.0 ['inner")
+    assert not (project / "ran").exists()
+
+
+def test_code_without_assertions_or_docstrings_is_kept_beside_the_other(project):
+    assert run(project, PYTHONOPTIMIZE="2").startswith("12.0 ['inner")
+    assert run(project) == "12.0 []" == run(project, PYTHONOPTIMIZE="2")

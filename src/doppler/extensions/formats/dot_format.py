@@ -1,198 +1,361 @@
-"""DOT, the language of Graphviz: text to a networkx graph with all its attributes.
+r"""DOT, the language of Graphviz: text to a networkx graph with all its attributes.
 
-Source: "The DOT language", Graphviz documentation. Attributes are texts. Ports are ignored, and
-subgraphs are no more than their nodes.
+A graph is read as Graphviz reads it, which is stateful by name: a subgraph that is opened again
+goes on with the nodes and defaults that it had, and an edge of a strict graph, or of an equal
+``key``, is the edge that is there. Attributes are texts; an empty one is none. Ports are ignored.
+Of several graphs in a file the first is read.
+
+Source: Graphviz, lib/cgraph: scan.l and grammar.y for the language, attr.c, node.c and edge.c for
+what statements do. tests/extensions/formats/test_dot.py compares with Graphviz itself.
 """
 
 import re
-from collections.abc import Sequence
-from functools import cache
-from itertools import count, pairwise, product
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import networkx as nx
 
 from doppler.support.errors import InputError
 
-_GRAMMAR = r"""
-    start: STRICT? (DIGRAPH | GRAPH) name? "{" statements "}"
-    statements: (_statement ";"?)*
-    _statement: nodes | edges | defaults | setting | subgraph
-    nodes: node attributes?
-    edges: _end (ARROW _end)+ attributes?
-    _end: node | subgraph
-    defaults: (GRAPH | NODE | EDGE) attributes
-    setting: name "=" name
-    subgraph: (SUBGRAPH name?)? "{" statements "}"
-    node: name (":" name)~0..2
-    attributes: ("[" (pair ("," | ";")?)* "]")+
-    pair: name ("=" name)?
-    name: WORD | NUMBER | HTML | QUOTED ("+" QUOTED)*
-
-    STRICT.2: /strict\b/i
-    DIGRAPH.2: /digraph\b/i
-    GRAPH.2: /graph\b/i
-    SUBGRAPH.2: /subgraph\b/i
-    NODE.2: /node\b/i
-    EDGE.2: /edge\b/i
-    ARROW: "->" | "--"
-    WORD: /[A-Za-z_\x80-\U0010ffff][A-Za-z_0-9\x80-\U0010ffff]*/
-    NUMBER: /-?(\.[0-9]+|[0-9]+(\.[0-9]*)?)/
-    QUOTED: /"([^"\\]|\\[\s\S])*"/
-    HTML: /<[^<>]*>/
-    %ignore /\s+/
-    %ignore /\/\/[^\n]*/
-    %ignore /\/\*[\s\S]*?\*\//
-    %ignore /^#[^\n]*/m
-"""
-_DEEPEST = 50  # subgraph in a subgraph
+_TOKEN = re.compile(
+    r"""
+    (?P<skip> [ \t\r\n]+ | //[^\n]* | \#[^\n]* | /\*[\s\S]*?\*/ )
+    | (?P<arrow> -[->] )
+    | (?P<word> [A-Za-z_\x80-\U0010ffff][A-Za-z_0-9\x80-\U0010ffff]* )
+    | (?P<number> -?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?) )
+    | (?P<quoted> "(?:[^"\\]|\\[\s\S])*" )
+    | (?P<sign> [{}\[\];,:=+] )
+    | (?P<html> < )
+    """,
+    re.VERBOSE,
+)
+_KEYWORDS = ("strict", "graph", "digraph", "node", "edge", "subgraph")
+_NAMES = ("word", "number", "quoted", "html")
+_END = "end"
+_DEEPEST = 200  # subgraph in a subgraph
 _MOST_EDGES = 1_000_000  # of one statement
+# Of a whole file: a few lines can ask for any number.
+_MOST_EDGES_IN_ALL, _MOST_ATTRIBUTES = 5_000_000, 5_000_000
 
 
-class _Nodes(NamedTuple):
-    """A statement: nodes or subgraphs, from each to the next an edge."""
-
-    ends: list[Any]
-    attributes: dict[str, str]
-
-
-class _Subgraph(NamedTuple):
-    statements: list[Any]
-
-
-class _Defaults(NamedTuple):
-    """A statement: attributes of what follows; `kind` is graph, node or edge."""
+class _Token(NamedTuple):
+    """kind: of `_TOKEN`, a sign itself, or a keyword; at: where it begins in the text."""
 
     kind: str
-    attributes: dict[str, str]
+    text: str
+    at: int
 
 
-@cache
-def _parser() -> Any:
-    """Made when the first DOT file is read; statements come without a tree, however deep."""
-    from lark import Lark, Transformer
+class _NotDotError(Exception):
+    """The text is no DOT from some place on."""
 
-    class Statements(Transformer):
-        def name(self, tokens: Sequence[Any]) -> str:
-            return "".join(_unquoted(token) for token in tokens)
-
-        def pair(self, names: Sequence[str]) -> tuple[str, str]:
-            return names[0], names[1] if len(names) > 1 else "true"
-
-        def attributes(self, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-            return dict(pairs)
-
-        def node(self, names: Sequence[str]) -> str:
-            return names[0]
-
-        def nodes(self, parts: Sequence[Any]) -> _Nodes:
-            return _Nodes([parts[0]], parts[1] if len(parts) > 1 else {})
-
-        def edges(self, parts: Sequence[Any]) -> _Nodes:
-            last = parts[-1]
-            ends = [one for one in parts[::2] if not isinstance(one, dict)]
-            return _Nodes(ends, last if isinstance(last, dict) else {})
-
-        def subgraph(self, parts: Sequence[Any]) -> _Subgraph:
-            return _Subgraph(parts[-1])
-
-        def defaults(self, parts: Sequence[Any]) -> _Defaults:
-            return _Defaults(str(parts[0]).lower(), parts[1])
-
-        def setting(self, names: Sequence[str]) -> _Defaults:
-            return _Defaults("graph", {names[0]: names[1]})
-
-        def statements(self, parts: Sequence[Any]) -> list[Any]:
-            return list(parts)
-
-        def start(self, parts: Sequence[Any]) -> list[Any]:
-            return list(parts)
-
-    return Lark(_GRAMMAR, parser="lalr", transformer=Statements())
+    def __init__(self, at: int) -> None:
+        super().__init__(at)
+        self.at = at
 
 
-def _unquoted(token: str) -> str:
-    if not token.startswith('"'):
-        return str(token)
-    return re.sub(r'\\(["\n])', lambda found: found[1].strip(), token[1:-1])
+class _Scope:
+    """A graph or subgraph: its nodes, and the attributes of nodes and edges that come."""
+
+    def __init__(self, parent: "_Scope | None" = None) -> None:
+        self.parent = parent
+        self.nodes: dict[str, None] = {}
+        # Of a pair of nodes its edges, by their key or, without one, by their number.
+        self.edges: dict[tuple[str, str], dict[str | int, dict[str, str]]] = {}
+        self.subgraphs: dict[str, _Scope] = {}
+        self._own: dict[str, dict[str, str]] = {"node": {}, "edge": {}, "graph": {}}
+
+    def set_defaults(self, kind: str, attributes: dict[str, str]) -> None:
+        self._own[kind].update(attributes)
+
+    def defaults(self, kind: str) -> dict[str, str]:
+        """Of a graph within others also what those say, as they say it now."""
+        outer = {} if self.parent is None else self.parent.defaults(kind)
+        return {**outer, **self._own[kind]}
+
+    def with_outer(self) -> "Iterator[_Scope]":
+        """This and the graphs around it: what is in one is in all of them."""
+        scope: _Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.parent
 
 
-def parse_dot(text: str, path: Path) -> nx.MultiDiGraph:
-    """Read the content of a file; edges are keyed by their number.
+def parse_dot(text: str, path: Path) -> tuple[nx.MultiDiGraph, list[str]]:
+    """Read the content of a file.
+
+    Returns:
+        The graph, whose edges are keyed by their number, and what else is in the file, in words.
 
     Raises:
         InputError: names the file, and the line at fault.
     """
-    from lark import UnexpectedInput, UnexpectedToken
-
     try:
-        *head, statements = _parser().parse(text)
-    except UnexpectedInput as error:
-        if isinstance(error, UnexpectedToken) and error.token.type == "$END":
+        reader = _Reader(text, path)
+        graph = reader.read_graph()
+        others = 0
+        while not reader.is_at_end():
+            reader.read_graph()
+            others += 1
+    except _NotDotError as error:
+        if not text[error.at :].strip():
             raise InputError(f"{path}: not DOT: it ends early") from None
-        found = text[error.pos_in_stream or 0 :][:20]
-        raise InputError(f"{path}:{error.line}: not DOT, from {found!r} on") from None
-    kinds = [str(one).lower() for one in head]
-    if "digraph" not in kinds:
-        raise InputError(f"{path}: a graph without directions: a dataflow graph is a digraph")
-    names = head[kinds.index("digraph") + 1 :]
-    graph = nx.MultiDiGraph(name=names[0] if names else path.stem)
-    _Building(graph, path, is_strict=kinds[0] == "strict").take(statements, {}, {}, 0)
-    return graph
+        line = text.count("\n", 0, error.at) + 1
+        found = text[error.at : error.at + 20]
+        raise InputError(f"{path}:{line}: not DOT, from {found!r} on") from None
+    graphs = "graph" if others == 1 else "graphs"
+    return graph, [f"{others} {graphs} behind the first"] if others else []
 
 
-class _Building:
-    """Statements, one after another, into a graph."""
+def _tokens(text: str) -> Iterator[_Token]:
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            raise _NotDotError(at)
+        kind, found = match.lastgroup, match[0]
+        if kind == "html":
+            found = _html(text, at)
+        if kind == "word" and found.lower() in _KEYWORDS:
+            kind = found.lower()
+        if kind != "skip":
+            yield _Token(found if kind == "sign" else kind, found, at)
+        at += len(found)
+    yield _Token(_END, "", at)
 
-    def __init__(self, graph: nx.MultiDiGraph, path: Path, *, is_strict: bool) -> None:
-        self.graph, self.path, self.is_strict = graph, path, is_strict
-        self._number = count()
 
-    def take(
-        self, statements: Sequence[Any], node: dict[str, str], edge: dict[str, str], depth: int
-    ) -> dict[str, None]:
-        """Take the statements of a graph or subgraph.
+def _html(text: str, begin: int) -> str:
+    """From a ``<`` to the ``>`` that closes it."""
+    depth = 0
+    for match in re.compile("[<>]").finditer(text, begin):
+        depth += 1 if match[0] == "<" else -1
+        if depth == 0:
+            return text[begin : match.end()]
+    raise _NotDotError(len(text))
 
-        node, edge: attributes of those that come. Returns the nodes that it has.
-        """
+
+def _unquoted(text: str) -> str:
+    """Of escapes only a quote and a line break are not what they look like."""
+    meaning = {'\\"': '"', "\\\n": "", "\\\\": "\\\\"}
+    return re.sub(r'\\[\\"\n]', lambda found: meaning[found[0]], text[1:-1])
+
+
+class _Reader:
+    """Reads graph after graph: statements are carried out as they come."""
+
+    def __init__(self, text: str, path: Path) -> None:
+        self._path = path
+        self._tokens = _tokens(text)
+        self._next = next(self._tokens)
+        self._begin(is_strict=False, name="")
+
+    def _begin(self, *, is_strict: bool, name: str) -> None:
+        self._is_strict = is_strict
+        self._graph = nx.MultiDiGraph(name=name)
+        self._num_edges = self._num_attributes = 0
+
+    # --- Language ---------------------------------------------------------------------------------
+
+    def is_at_end(self) -> bool:
+        return self._next.kind == _END
+
+    def read_graph(self) -> nx.MultiDiGraph:
+        is_strict = self._accept("strict") is not None
+        kind = self._accept("graph") or self._expect("digraph")
+        if kind.kind == "graph":
+            raise InputError(
+                f"{self._path}: a graph without directions: a dataflow graph is a digraph"
+            )
+        name = self._name() if self._next.kind in _NAMES else self._path.stem
+        self._begin(is_strict=is_strict, name=name)
+        root = _Scope()
+        self._body(root, 0)
+        attributes = root.defaults("graph")
+        self._graph.graph.update(_without_empty({**attributes, "name": name}))
+        for _, data in self._graph.nodes(data=True):
+            _drop_empty(data)
+        for *_, data in self._graph.edges(data=True):
+            _drop_empty(data)
+        return self._graph
+
+    def _advance(self) -> _Token:
+        token = self._next
+        self._next = next(self._tokens, token)
+        return token
+
+    def _accept(self, kind: str) -> _Token | None:
+        return self._advance() if self._next.kind == kind else None
+
+    def _expect(self, kind: str) -> _Token:
+        if self._next.kind != kind:
+            raise _NotDotError(self._next.at)
+        return self._advance()
+
+    def _name(self) -> str:
+        token = self._next
+        if token.kind not in _NAMES:
+            raise _NotDotError(token.at)
+        self._advance()
+        if token.kind in ("word", "number"):
+            return token.text
+        parts = [token]
+        while self._accept("+"):
+            if self._next.kind not in ("quoted", "html"):
+                raise _NotDotError(self._next.at)
+            parts.append(self._advance())
+        return "".join(
+            _unquoted(one.text) if one.kind == "quoted" else one.text[1:-1] for one in parts
+        )
+
+    def _body(self, scope: _Scope, depth: int) -> None:
         if depth > _DEEPEST:
-            raise InputError(f"{self.path}: subgraphs are nested too deeply")
-        scope = {"node": dict(node), "edge": dict(edge)}
-        scope["graph"] = self.graph.graph if depth == 0 else {}
-        found: dict[str, None] = {}
-        for one in statements:
-            if isinstance(one, _Defaults):
-                kept = {key: value for key, value in one.attributes.items() if key != "name"}
-                scope[one.kind].update(kept)
-                continue
-            ends = one.ends if isinstance(one, _Nodes) else [one]
-            groups = [self._nodes(end, scope, depth) for end in ends]
-            for group in groups:
-                found.update(group)
-            if not isinstance(one, _Nodes):
-                continue
-            if len(groups) == 1:
-                for name in groups[0]:
-                    self.graph.nodes[name].update(one.attributes)
-            for sources, targets in pairwise(groups):
-                if len(sources) * len(targets) > _MOST_EDGES:
-                    raise InputError(f"{self.path}: a statement of more than {_MOST_EDGES:,} edges")
-                for u, v in product(sources, targets):
-                    self._join(u, v, {**scope["edge"], **one.attributes})
+            raise InputError(f"{self._path}: subgraphs are nested too deeply")
+        self._expect("{")
+        while not self._accept("}"):
+            self._statement(scope, depth)
+            self._accept(";")
+
+    def _statement(self, scope: _Scope, depth: int) -> None:
+        if (kind := self._next.kind) in ("graph", "node", "edge"):
+            self._advance()
+            attributes = self._attributes(required=True)
+            if kind == "edge":
+                attributes.pop("key", None)
+            scope.set_defaults(kind, attributes)
+            return
+        # Subgraphs as they are when all is read: the statement may open one again.
+        ends: list[Collection[str]] = []
+        if self._next.kind in _NAMES:
+            name = self._name()
+            if self._accept("="):
+                scope.set_defaults("graph", {name: self._name()})
+                return
+            ends.append(self._node_list(name, scope))
+        else:
+            ends.append(self._subgraph(scope, depth))
+            name = None
+        while self._next.kind == "arrow":
+            if self._next.text != "->":
+                raise _NotDotError(self._next.at)
+            self._advance()
+            if self._next.kind in _NAMES:
+                ends.append(self._node_list(self._name(), scope))
+            else:
+                ends.append(self._subgraph(scope, depth))
+        attributes = self._attributes()
+        if len(ends) > 1:
+            self._join_all(ends, attributes, scope)
+        elif name is not None:
+            for each in ends[0]:
+                self._graph.nodes[each].update(attributes)
+
+    def _node_list(self, first: str, scope: _Scope) -> list[str]:
+        names = [first]
+        self._port()
+        while self._accept(","):
+            names.append(self._name())
+            self._port()
+        for name in names:
+            if name not in self._graph:
+                self._graph.add_node(name)
+                self._start(self._graph.nodes[name], scope.defaults("node"))
+            for each in scope.with_outer():
+                each.nodes[name] = None
+        return names
+
+    def _port(self) -> None:
+        for _ in range(2):
+            if self._accept(":"):
+                self._name()
+
+    def _subgraph(self, scope: _Scope, depth: int) -> dict[str, None]:
+        name = None
+        if self._accept("subgraph") and self._next.kind != "{":
+            name = self._name()
+        inner = scope.subgraphs.get(name) if name is not None else None
+        if inner is None:
+            inner = _Scope(scope)
+            if name is not None:
+                scope.subgraphs[name] = inner
+        self._body(inner, depth + 1)
+        return inner.nodes
+
+    def _attributes(self, *, required: bool = False) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if required and self._next.kind != "[":
+            raise _NotDotError(self._next.at)
+        while self._accept("["):
+            while not self._accept("]"):
+                name = self._name()
+                self._expect("=")
+                found[name] = self._name()
+                if not self._accept(","):
+                    self._accept(";")
         return found
 
-    def _nodes(self, end: Any, scope: dict[str, dict[str, str]], depth: int) -> dict[str, None]:
-        if isinstance(end, _Subgraph):
-            return self.take(end.statements, scope["node"], scope["edge"], depth + 1)
-        if end not in self.graph:
-            self.graph.add_node(end)
-            self.graph.nodes[end].update(scope["node"])
-        return {end: None}
+    # --- Edges ------------------------------------------------------------------------------------
 
-    def _join(self, u: str, v: str, attributes: dict[str, str]) -> None:
-        if self.is_strict and self.graph.has_edge(u, v):
-            next(iter(self.graph[u][v].values())).update(attributes)
-            return
-        edge: Any = (u, v, next(self._number), attributes)
-        self.graph.add_edges_from([edge])
+    def _join_all(
+        self, ends: Sequence[Collection[str]], attributes: dict[str, str], scope: _Scope
+    ) -> None:
+        key = attributes.pop("key", None)
+        for sources, targets in pairwise(ends):
+            if not sources or not targets:
+                continue
+            sources, targets = list(sources), list(targets)  # joining adds none
+            if len(sources) * len(targets) > _MOST_EDGES:
+                raise InputError(f"{self._path}: a statement of more than {_MOST_EDGES:,} edges")
+            for u, v in product(sources, targets):
+                self._join(u, v, key, attributes, scope)
+
+    def _start(self, attributes: dict[str, str], defaults: dict[str, str]) -> None:
+        """Give a node or an edge that is new what it has without being told."""
+        attributes.update(defaults)
+        self._num_attributes += len(defaults)
+        if self._num_attributes > _MOST_ATTRIBUTES or self._num_edges > _MOST_EDGES_IN_ALL:
+            raise InputError(
+                f"{self._path}: more than {_MOST_EDGES_IN_ALL:,} edges, or attributes by default"
+            )
+
+    def _join(
+        self, u: str, v: str, key: str | None, attributes: dict[str, str], scope: _Scope
+    ) -> None:
+        *_, root = scopes = list(scope.with_outer())
+        name: str | int | None = key
+        found = None
+        if key is None and self._is_strict and len(root.edges.get((u, v), {})) > 1:
+            raise InputError(
+                f"{self._path}: edge {u!r} -> {v!r}: the strict graph has several, with keys: a "
+                "statement without a key may mean any of them"
+            )
+        for each in (scope, root):
+            there = each.edges.get((u, v), {})
+            if key is None and self._is_strict and there and found is None:
+                name, found = next(iter(there.items()))
+            elif key is not None and found is None:
+                found = there.get(key)
+        if found is None:
+            if self._is_strict and (u, v) in scope.edges:
+                return  # Graphviz makes no second edge, and forgets what this one says
+            number = self._num_edges
+            self._num_edges += 1
+            self._graph.add_edge(u, v, key=number)
+            found = self._graph.edges[u, v, number]
+            self._start(found, scope.defaults("edge"))
+            name = number if key is None else key
+        assert name is not None
+        if self._is_strict or key is not None:
+            for each in scopes:
+                each.edges.setdefault((u, v), {})[name] = found
+        found.update(attributes)
+
+
+def _drop_empty(attributes: dict[str, str]) -> None:
+    for name in [name for name, value in attributes.items() if not value]:
+        del attributes[name]
+
+
+def _without_empty(attributes: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in attributes.items() if value}

@@ -86,7 +86,7 @@ def _values(known: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
 
 def _number(value: object, where: str) -> float:
     """A number, or a text that is one."""
-    if isinstance(value, str):
+    if isinstance(value, str) and "_" not in value:  # Python's 1_000 is no number elsewhere
         try:
             value = float(value)
         except ValueError:

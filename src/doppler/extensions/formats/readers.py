@@ -14,11 +14,13 @@ from doppler.support.files import parse_json
 
 
 def _read_dot(text: str, path: Path) -> DataflowGraph:
-    return imported(parse_dot(text, path), path)
+    graph, dropped = parse_dot(text, path)
+    return imported(graph, path, dropped)
 
 
 def _read_graphml(text: str, path: Path) -> DataflowGraph:
-    return imported(parse_graphml(text, path), path)
+    graph, dropped = parse_graphml(text, path)
+    return imported(graph, path, dropped)
 
 
 def _read_json(text: str, path: Path) -> DataflowGraph | None:

@@ -28,6 +28,9 @@ from doppler.extensions.hosts.running import AgentRun, KernelSession, TaskFailed
 from doppler.extensions.hosts.wire import Message, Wire, WireError, connect
 from doppler.support.errors import InputError
 
+# To find the other agents.
+_JOIN_S = 180.0
+
 
 class Agent:
     """Answers what it is asked; what takes time is done by a second thread, one after another."""
@@ -71,6 +74,10 @@ class Agent:
     # --- At once ----------------------------------------------------------------------------------
 
     def _join(self, asked: Message) -> None:
+        # In the middle of gloo nothing is heard of the one who asks, who waits for less long.
+        limit = threading.Timer(_JOIN_S, os._exit, [1])
+        limit.daemon = True
+        limit.start()
         try:
             self._peers = Peers(
                 self._wire,
@@ -82,6 +89,8 @@ class Agent:
         except (WireError, RuntimeError) as error:
             self._answer(asked, {"error": f"agents do not reach each other: {_line(error)}"})
             return
+        finally:
+            limit.cancel()
         self._peers.listen(self._expected, self._delays.put, self._note_lost)
         self._answer(asked, {})
 
@@ -226,7 +235,7 @@ def _line(error: BaseException) -> str:
 
 def _boot() -> str:
     """Where two agents say the same here, they read one clock."""
-    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
     return f"{platform.node()}-{os.getpid()}"
 

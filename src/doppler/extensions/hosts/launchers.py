@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from doppler.extensions.hosts.wire import Wire, WireError, admit
+from doppler.support.child_processes import import_path
 from doppler.support.errors import InputError
 
 # Importing torch, on a busy machine.
 START_S = 120.0
+# Connections that have not proved yet that they know the secret; each has a thread.
+_MOST_ASKED, _AGAIN_S = 64, 0.1
 _NURSERY = "from doppler.extensions.hosts.nursery import main; main()"
 
 
@@ -60,22 +63,39 @@ class Door:
         self.secret = secret
         self.address, self.port = self._socket.getsockname()[:2]
         self._came: queue.SimpleQueue[tuple[Wire, dict[str, Any]]] = queue.SimpleQueue()
+        self._is_closed, self._guard = False, threading.Lock()
+        self._asked: list[socket.socket] = []
         threading.Thread(target=self._listen, name="door", daemon=True).start()
 
     def _listen(self) -> None:
-        while True:
+        while not self._is_closed:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError:  # closed; or there are no files left, which may be for now
+                time.sleep(_AGAIN_S)
+                continue
+            self._make_room()
             threading.Thread(target=self._ask, args=(connection,), daemon=True).start()
 
+    def _make_room(self) -> None:
+        """Turn away the one who has been silent for longest, if too many are: no agent is."""
+        with self._guard:
+            if len(self._asked) >= _MOST_ASKED:
+                with suppress(OSError):
+                    self._asked[0].shutdown(socket.SHUT_RDWR)
+                del self._asked[0]
+
     def _ask(self, connection: socket.socket) -> None:
+        with self._guard:
+            self._asked.append(connection)
         try:
             wire = admit(connection, self.secret)
             self._came.put((wire, wire.receive().fields))
-        except WireError:  # a stranger
+        except (WireError, OSError):  # a stranger
             connection.close()
+        finally:
+            with self._guard, suppress(ValueError):
+                self._asked.remove(connection)
 
     def admitted(self, timeout_s: float) -> tuple[Wire, dict[str, Any]] | None:
         """The next agent that has come; None if none has."""
@@ -85,6 +105,7 @@ class Door:
 
     def close(self) -> None:
         """Nobody comes any more."""
+        self._is_closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -177,10 +198,10 @@ class Nursery:
     """The process that agents of this machine are copies of; see nursery.py."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        environment = {**os.environ, "PYTHONPATH": import_path()}
         environment.setdefault("OMP_NUM_THREADS", "1")
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _NURSERY],
+            [sys.executable, "-P", "-c", _NURSERY],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -259,6 +280,6 @@ def close_nursery() -> None:
 
 
 def _boot() -> str | None:
-    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
     return None

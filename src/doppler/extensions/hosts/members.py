@@ -17,6 +17,8 @@ from doppler.system import announce_agents
 
 # A member that says nothing for so long when it is to end is ended.
 PATIENCE_S = 2.0
+# Agents that find each other say something more often.
+JOIN_S = 60.0
 _PINGS = 8
 
 
@@ -116,7 +118,12 @@ class Group:
         asked: list[tuple[Member, str]] = []
         left = set(range(self._num))
         while left:
-            for member, message in self._received(list(left), None):
+            received = self._received(list(left), JOIN_S)
+            if not received:
+                names = ", ".join(f"{rank} ({self.members[rank].host})" for rank in sorted(left))
+                why = f"{names}: nothing is heard for {JOIN_S:g} s while agents find each other"
+                raise AgentLostError(min(left), why)
+            for member, message in received:
                 fields = message.fields
                 if fields.get("store") == "set":
                     said[fields["key"]] = fields["value"]

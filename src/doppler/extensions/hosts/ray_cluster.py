@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from doppler.support.errors import InputError
@@ -51,8 +52,20 @@ def connected(asked_by: str) -> Any:
     return ray
 
 
+class _ImportPath(list[str]):
+    """Where workers of Ray import from first: what is here from the beginning."""
+
+    def extend(self, more: Iterable[str]) -> None:
+        """Leave out what Ray adds: the working directory, where anybody's modules may lie."""
+
+
 def _connect(ray: Any, asked_by: str) -> None:
-    options: dict[str, Any] = {"configure_logging": False, "log_to_driver": False}
+    where = _ImportPath([str(Path(__file__).parents[3])])
+    options: dict[str, Any] = {
+        "configure_logging": False,
+        "log_to_driver": False,
+        "job_config": ray.job_config.JobConfig(_py_driver_sys_path=where),
+    }
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # what goes wrong is told here
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)

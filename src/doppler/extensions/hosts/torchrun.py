@@ -7,8 +7,10 @@ where it is, and makes one agent after another. As the store lets in whoever ask
 that is secret, and nothing of it is trusted: who has the run proves that it knows the secret too.
 """
 
+import logging
 import os
 import secrets
+import stat
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch.distributed
 
 from doppler.extensions.hosts.agent import serve
@@ -23,20 +26,65 @@ from doppler.extensions.hosts.launchers import LocalAgents
 from doppler.support.errors import InputError
 
 _dist: Any = torch.distributed
+_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+_VARIABLES = (*_NUMBERS, "MASTER_ADDR", "TORCHELASTIC_RUN_ID")
+# What torchrun has told this process, as it was when the process began.
+_variables: dict[str, str] = {}
 SECRET = "DOPPLER_SECRET"  # of the environment, where the agents are on several machines
 _LEAST_BYTES = 16
-_STORE_S = 60.0
-_A_LONG_TIME = timedelta(days=30)
+# To reach torchrun's store; when all is over nobody waits for long.
+_STORE_S, _END_S = 60.0, 5.0
+# How often a rank that waits for work looks whether torchrun is there.
+_LOOK_S = 30.0
+
+
+def has_started(*, asked_for: bool) -> bool:
+    """Whether torchrun has started this process.
+
+    Its variables alone do not say so: an editor or a scheduler that torchrun has once started hands
+    them on. torchrun is among the processes that this one comes from; where something else starts
+    processes as it does, the user asks for them.
+
+    Args:
+        asked_for: the command line has ``system.launcher=torchrun``.
+
+    Raises:
+        InputError: asked for, and a variable is missing or is no number; names it.
+    """
+    is_real = asked_for or any(map(_is_torchrun, psutil.Process().parents()))
+    if not is_real:
+        logging.getLogger(__name__).warning(
+            "TORCHELASTIC_RUN_ID is set, but torchrun has not started this process: ignored"
+        )
+        return False
+    told = {name: os.environ.get(name, "") for name in _VARIABLES}
+    for name in _NUMBERS:
+        if not told[name].isdecimal():
+            raise InputError(f"{name}: torchrun sets a number, found {told[name]!r}")
+    if not told["MASTER_ADDR"]:
+        raise InputError("MASTER_ADDR: torchrun sets an address, found none")
+    _variables.update(told)
+    return True
+
+
+def _is_torchrun(process: psutil.Process) -> bool:
+    try:
+        words = process.cmdline()[:6]
+    except psutil.Error:
+        return False
+    return any(
+        Path(word).name == "torchrun" or word.startswith("torch.distributed.") for word in words
+    )
 
 
 def rank() -> int | None:
     """Which of torchrun's processes this is; None if it is none."""
-    return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
+    return int(_variables["RANK"]) if _variables else None
 
 
 def world_size() -> int:
     """How many processes torchrun has started."""
-    return int(os.environ["WORLD_SIZE"])
+    return int(_variables["WORLD_SIZE"])
 
 
 @dataclass(frozen=True)
@@ -59,18 +107,18 @@ class TorchrunLauncher:
 _told: list[str] = []
 
 
-def _tell(where: str) -> None:
+def _tell(where: str, timeout_s: float = _STORE_S) -> None:
     """Tell the other ranks where to go next."""
     _told.append(where)
-    _store().set(f"doppler/{len(_told)}", where)
+    _store(timeout_s).set(f"doppler/{len(_told)}", where)
 
 
 def end() -> None:
     """In the process of rank 0, when the command is over: the others end, too."""
-    with suppress(Exception):  # torchrun ends them where they are not reached
-        _tell("")
     with suppress(OSError):
         _secret_file().unlink()
+    with suppress(Exception):  # torchrun ends them where they are not reached
+        _tell("", _END_S)
 
 
 def serve_all() -> int:
@@ -79,13 +127,13 @@ def serve_all() -> int:
     Returns the exit code.
 
     Raises:
-        InputError: the secret is not known here.
+        InputError: the secret is not known here, or torchrun is gone.
     """
-    store, own, number = _store(_A_LONG_TIME), rank(), 0
+    store, own, number = _store(), rank(), 0
     assert own is not None
     while True:
         number += 1
-        where = store.get(f"doppler/{number}").decode()
+        where = _told_next(store, f"doppler/{number}")
         if not where:
             return 0
         secret = _secret(makes=False)
@@ -99,14 +147,33 @@ def serve_all() -> int:
         os.waitpid(pid, 0)
 
 
-def _store(timeout: timedelta | None = None) -> Any:
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    waits = timeout or timedelta(seconds=_STORE_S)
-    return _dist.TCPStore(address, port, is_master=False, timeout=waits)
+def _told_next(store: Any, key: str) -> str:
+    """What the process of rank 0 tells next, however long its run computes meanwhile."""
+    parent = os.getppid()
+    while True:
+        try:
+            store.wait([key], timedelta(seconds=_LOOK_S))
+            return store.get(key).decode()
+        except _dist.DistStoreError:  # nothing yet
+            if os.getppid() != parent:
+                raise InputError("torchrun has ended: there is nobody to wait for") from None
+        except RuntimeError as error:
+            raise InputError(f"torchrun's store: {str(error).splitlines()[0]}") from None
+
+
+def _store(timeout_s: float = _STORE_S) -> Any:
+    address, port = _variables["MASTER_ADDR"], int(_variables["MASTER_PORT"])
+    try:
+        return _dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout_s))
+    except RuntimeError:
+        raise InputError(
+            f"system.launcher: torchrun is not reached at {address}:{port} (MASTER_ADDR and "
+            f"MASTER_PORT) within {timeout_s:g} s"
+        ) from None
 
 
 def _secret_file() -> Path:
-    name = f"doppler-{os.getuid()}-{os.environ['TORCHELASTIC_RUN_ID']}.secret"
+    name = f"doppler-{os.getuid()}-{_variables['TORCHELASTIC_RUN_ID']}.secret"
     return Path(tempfile.gettempdir()) / name.replace("/", "_")
 
 
@@ -116,7 +183,7 @@ def _secret(*, makes: bool) -> bytes:
         if len(given) < _LEAST_BYTES:
             raise InputError(f"{SECRET}: has fewer than {_LEAST_BYTES} characters")
         return given.encode()
-    if os.environ["LOCAL_WORLD_SIZE"] != os.environ["WORLD_SIZE"]:
+    if _variables["LOCAL_WORLD_SIZE"] != _variables["WORLD_SIZE"]:
         raise InputError(
             f"{SECRET}: is not in the environment; agents on several machines need one secret"
         )
@@ -125,8 +192,12 @@ def _secret(*, makes: bool) -> bytes:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(file, "wb") as stream:
             stream.write(secrets.token_bytes(32))
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
     with os.fdopen(file, "rb") as stream:
-        if os.fstat(file).st_uid != os.getuid():
-            raise InputError(f"{path}: belongs to another user")
+        status = os.fstat(file)
+        if status.st_uid != os.getuid() or not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path}: no file of this user")
         return stream.read()

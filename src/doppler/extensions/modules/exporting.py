@@ -25,7 +25,10 @@ from doppler.extensions.modules.calling import (
 from doppler.extensions.modules.decompositions import DECOMPOSED, attention, plain_attention
 from doppler.extensions.modules.trees import Flat, Tree
 from doppler.support.errors import InputError
+from doppler.support.files import check_size
 
+# Parameters of large models.
+_MAX_MB = 1e6
 # Their own levels would win over that of torch.
 _LOUD = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
 
@@ -98,17 +101,23 @@ def export(
             ) from None
 
 
-def load_exported(path: str | Path) -> ExportedProgram:
+def load_exported(path: str | Path, *, trust: bool = False) -> ExportedProgram:
     """What torch.export.save wrote.
 
+    Args:
+        path: of the file.
+        trust: the file may execute code. torch unpickles parts of it, and evaluates the expressions
+            of its shapes as Python.
+
     Raises:
-        InputError: there is no such file, or it is another.
+        InputError: the file is not trusted, there is none, or it is another.
     """
+    check_size(path, max_mb=_MAX_MB)
+    if not trust:
+        raise InputError(f"{path}: torch may execute code of a .pt2 file: trust=True loads it")
     with quiet():
         try:
             return torch.export.load(path)
-        except FileNotFoundError:
-            raise InputError(f"{path}: No such file") from None
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(f"{path}: no exported program: {reason}") from None

@@ -2,18 +2,50 @@
 
 import collections
 import importlib
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
 from doppler.extensions.modules.binding import Binding, GivenTensor, Result
-from doppler.extensions.modules.trees import PLAIN, Constant, Leaf, Object, Row, Tree
+from doppler.extensions.modules.trees import (
+    PLAIN,
+    Constant,
+    Leaf,
+    Object,
+    Row,
+    Tree,
+    leaf_numbers,
+    rebuilt,
+)
 from doppler.support.errors import InputError
+from doppler.support.files.values import (
+    fault,
+    read_integer,
+    read_object,
+    read_shape,
+    read_text,
+)
 
 # What a file may name without being trusted, beside the outputs and caches of transformers.
 _KNOWN = (tuple, list, dict, set, collections.OrderedDict, collections.deque, torch.Size)
-_OF_TRANSFORMERS = ("modeling_outputs", "cache_utils", "tokenization_utils_base")
+_OF_TRANSFORMERS = (
+    "transformers.modeling_outputs",
+    "transformers.cache_utils",
+    "transformers.tokenization_utils_base",
+)
+_BASES = {
+    "transformers.cache_utils.Cache",
+    "transformers.cache_utils.CacheLayerMixin",
+    "transformers.tokenization_utils_base.BatchEncoding",
+    "transformers.utils.generic.ModelOutput",
+}
+_KEYS = (
+    *("name", "parameters", "arguments", "returned", "given", "shapes", "from_arguments"),
+    *("from_state", "computed", "drawn", "results", "effects", "steps", "state"),
+)
+_Value = TypeVar("_Value")
 
 
 def binding_as_data(binding: Binding) -> dict[str, Any]:
@@ -41,44 +73,135 @@ def binding_as_data(binding: Binding) -> dict[str, Any]:
 def binding_of(data: Any, *, trust: bool = False) -> Binding:
     """The binding of what `binding_as_data` made.
 
-    trust: it may name classes of any module, which is imported.
+    Args:
+        data: numbers, texts, lists, dictionaries and tensors; nothing of it is believed.
+        trust: it may name classes of any module, which is imported.
 
     Raises:
         InputError: it is something else, or names a class that is not known.
     """
+    row = read_object(data, "", _KEYS)
+    drawn = tuple(_texts(row["drawn"], "drawn"))
+    constants = _by_name(row["computed"], "computed", _tensor)
     try:
-        drawn = tuple(data["drawn"])
-        constants = {name: _returning(tensor) for name, tensor in data["computed"].items()}
-        return Binding(
-            name=data["name"],
-            parameters=tuple(data["parameters"]),
-            arguments=_tree_of(data["arguments"], trust),
-            returned=_tree_of(data["returned"], trust),
-            given=tuple(
-                GivenTensor(name, tuple(shape), dtype) for name, shape, dtype in data["given"]
-            ),
-            shapes={name: tuple(shape) for name, shape in data["shapes"].items()},
-            from_arguments=data["from_arguments"],
-            from_state=data["from_state"],
-            computed={**constants, **{name: _refusing(name) for name in drawn}},
-            drawn=drawn,
-            results=tuple(map(_result, data["results"])),
-            effects={target: _result(one) for target, one in data["effects"].items()},
-            steps={target: _result(one) for target, one in data["steps"].items()},
-            state=data["state"],
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"not what was saved of a module: {error!r}") from None
+        arguments, returned = (_tree_of(row[key], trust, key) for key in ("arguments", "returned"))
+    except RecursionError:
+        raise InputError("its arguments are nested too deeply") from None
+    computed = {name: _returning(tensor) for name, tensor in constants.items()}
+    binding = Binding(
+        name=read_text(row["name"], "name"),
+        parameters=tuple(_texts(row["parameters"], "parameters")),
+        arguments=arguments,
+        returned=returned,
+        given=tuple(_given(one, "given") for one in _sequence(row["given"], "given")),
+        shapes=_by_name(row["shapes"], "shapes", _shape),
+        from_arguments=_by_name(row["from_arguments"], "from_arguments", read_integer),
+        from_state=_by_name(row["from_state"], "from_state", read_text),
+        computed={**computed, **{name: _refusing(name) for name in drawn}},
+        drawn=drawn,
+        results=tuple(_result(one, "results") for one in _sequence(row["results"], "results")),
+        effects={
+            target: _result(one, f"effects.{target}")
+            for target, one in _dictionary(row["effects"], "effects").items()
+        },
+        steps=_by_name(row["steps"], "steps", _result),
+        state=_by_name(row["state"], "state", _tensor),
+    )
+    _check(binding, constants)
+    return binding
+
+
+def _check(binding: Binding, constants: Mapping[str, torch.Tensor]) -> None:
+    """Raise an InputError where the parts of a binding do not fit together."""
+    num = len(binding.given)
+    if sorted(leaf_numbers(binding.arguments)) != list(range(num)):
+        raise InputError(f"arguments: does not have each of the {num} tensors of 'given' once")
+    if any(k not in range(len(binding.results)) for k in leaf_numbers(binding.returned)):
+        raise InputError(f"returned: has a tensor that is none of {len(binding.results)} results")
+    for name, shape in binding.shapes.items():
+        sources = (binding.from_arguments, binding.from_state, binding.computed)
+        if sum(name in one for one in sources) != 1:
+            raise InputError(f"shapes: {name!r} is not of the arguments, the state or computed")
+        if name in binding.drawn:
+            continue
+        found, elements = constants.get(name), 0
+        if name in binding.from_arguments:
+            number = binding.from_arguments[name]
+            if number not in range(num):
+                raise InputError(f"from_arguments.{name}: there is no tensor {number}")
+            elements = math.prod(binding.given[number].shape)
+        elif name in binding.from_state:
+            found = binding.state.get(binding.from_state[name])
+            if found is None:
+                raise InputError(f"from_state.{name}: there is no {binding.from_state[name]!r}")
+        elements = elements if found is None else found.numel()
+        if elements != math.prod(shape):
+            raise InputError(f"shapes: {name!r} has {elements} elements, not shape {shape}")
+    for target in (*binding.effects, *binding.steps):
+        if target not in (range(num) if type(target) is int else binding.state):
+            raise InputError(f"effects, steps: {target!r} is no tensor of the module")
+    for tree, leaves in ((binding.arguments, num), (binding.returned, len(binding.results))):
+        try:
+            rebuilt(tree, [None] * leaves)
+        except Exception as error:  # what a file names can fail in any way
+            reason = str(error).split("\n")[0] or type(error).__name__
+            raise InputError(f"arguments, returned: cannot be made again: {reason}") from None
+
+
+def _sequence(value: Any, where: str) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise fault(where, "a list", value)
+    return value
+
+
+def _texts(value: Any, where: str) -> list[str]:
+    return [read_text(one, where) for one in _sequence(value, where)]
+
+
+def _shape(value: Any, where: str) -> tuple[int, ...]:
+    return read_shape(list(_sequence(value, where)), where)
+
+
+def _dictionary(value: Any, where: str) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise fault(where, "a dictionary", value)
+    return value
+
+
+def _by_name(value: Any, where: str, read: Callable[[Any, str], _Value]) -> dict[str, _Value]:
+    return {
+        read_text(name, where): read(one, f"{where}.{name}")
+        for name, one in _dictionary(value, where).items()
+    }
+
+
+def _tensor(value: Any, where: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise fault(where, "a tensor", type(value).__name__)
+    return value
+
+
+def _given(value: Any, where: str) -> GivenTensor:
+    name, shape, dtype = _so_many(value, 3, where)
+    if not isinstance(dtype, torch.dtype):
+        raise fault(where, "a dtype", dtype)
+    return GivenTensor(read_text(name, where), _shape(shape, where), dtype)
+
+
+def _result(value: Any, where: str) -> Result:
+    name, shape = _so_many(value, 2, where)
+    return Result(read_text(name, where), _shape(shape, where))
+
+
+def _so_many(value: Any, num: int, where: str) -> Sequence[Any]:
+    if len(_sequence(value, where)) != num:
+        raise fault(where, f"{num} entries", value)
+    return value
 
 
 def _kept(tensor: torch.Tensor) -> torch.Tensor:
     """On the CPU; of the meta device there is nothing but a shape."""
     return tensor.detach() if tensor.is_meta else tensor.detach().cpu()
-
-
-def _result(data: Any) -> Result:
-    name, shape = data
-    return Result(name, tuple(shape))
 
 
 def _returning(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -111,48 +234,74 @@ def _tree_as_data(tree: Tree) -> list[Any]:
     return ["object", _class_name(tree.kind), *pairs, list(tree.both)]
 
 
-def _tree_of(data: Any, trust: bool) -> Tree:
-    word, first, *rest = data
+def _tree_of(data: Any, trust: bool, where: str) -> Tree:
+    word, first, *rest = (*_sequence(data, where), None, None)[: max(2, len(data))]
     match word:
         case "leaf":
-            return Leaf(int(first))
-        case "constant":
+            return Leaf(read_integer(first, where))
+        case "constant" if isinstance(first, PLAIN):
             return Constant(first)
         case "class":
             return Constant(_class_of(first, trust))
-        case "sequence":
+        case "opaque":
+            return Constant(None)
+        case "sequence" if len(rest) == 1:
             kind = _class_of(first, trust)
             if not issubclass(kind, tuple | list | collections.deque):
-                raise ValueError(f"{first} is no sequence")
-            return Row(kind, tuple(_tree_of(one, trust) for one in rest[0]))
-        case "object":
-            items, attributes = (
-                tuple((key, _tree_of(child, trust)) for key, child in part) for part in rest[:2]
+                raise InputError(f"{where}: {first!r} is no sequence")
+            return Row(
+                kind, tuple(_tree_of(one, trust, where) for one in _sequence(rest[0], where))
             )
-            return Object(_class_of(first, trust), items, attributes, tuple(rest[2]))
-    return Constant(None)
+        case "object" if len(rest) == 3:
+            kind = _class_of(first, trust)
+            if kind in _KNOWN and not issubclass(kind, dict):
+                raise InputError(f"{where}: {first!r} is no object with items or attributes")
+            items, attributes = (
+                tuple(_pair(one, trust, where) for one in _sequence(part, where))
+                for part in rest[:2]
+            )
+            both = _sequence(rest[2], where)
+            for name in (*(key for key, _ in attributes), *both):
+                if not isinstance(name, str) or name.startswith("__"):
+                    raise fault(where, "the name of an attribute", name)
+            return Object(kind, items, attributes, tuple(both))
+    raise fault(where, "a leaf, constant, class, sequence or object", data)
+
+
+def _pair(data: Any, trust: bool, where: str) -> tuple[Any, Tree]:
+    key, child = _so_many(data, 2, where)
+    if not all(isinstance(one, PLAIN) for one in (key if isinstance(key, tuple) else (key,))):
+        raise fault(where, "a number or text as key", key)
+    return key, _tree_of(child, trust, where)
 
 
 def _class_name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _class_of(name: str, trust: bool) -> type:
-    """A class by name; of those that are not known only where the file is trusted."""
+def _class_of(name: Any, trust: bool) -> type:
+    """A class by name.
+
+    Of a file that is not trusted it is a container, an output or a cache of transformers, and
+    nothing else that can be reached from there: of another class even to throw an object away may
+    execute code.
+    """
+    name = read_text(name, "class")
     for known in _KNOWN:
         if name == _class_name(known):
             return known
     module, _, path = name.partition(":")
-    package, *rest = module.split(".")
-    is_of_transformers = package == "transformers" and rest in ([one] for one in _OF_TRANSFORMERS)
-    if not (trust or is_of_transformers):
+    if not trust and (module not in _OF_TRANSFORMERS or not path.isidentifier()):
         raise InputError(f"{name!r} is a class of others: trust=True imports it")
     try:
         found: Any = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError):
+    except (ImportError, AttributeError, ValueError):
         raise InputError(f"{name!r} is not there: install what the module was made with") from None
     if not isinstance(found, type):
         raise InputError(f"{name!r} is no class")
+    bases = {f"{base.__module__}.{base.__qualname__}" for base in found.__mro__}
+    if not trust and (found.__module__ != module or not bases & _BASES):
+        raise InputError(f"{name!r} is no output or cache: trust=True takes it")
     return found

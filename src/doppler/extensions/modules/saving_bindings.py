@@ -1,11 +1,13 @@
 """The module of a placed model in a directory, and from there into another process."""
 
+import math
 from pathlib import Path
 
 import torch
 
 from doppler.extensions.modules import Binding
 from doppler.extensions.modules.saving import binding_as_data, binding_of
+from doppler.graph import DataflowGraph
 from doppler.support.errors import InputError
 from doppler.support.files import check_size
 
@@ -20,8 +22,10 @@ def save_binding(binding: Binding, directory: Path) -> None:
     torch.save(binding_as_data(binding), path)
 
 
-def load_binding(directory: Path, *, trust: bool) -> Binding | None:
+def load_binding(directory: Path, graph: DataflowGraph, *, trust: bool) -> Binding | None:
     """Read what `save_binding` wrote; None if what was placed is no module.
+
+    graph: that the module was placed as.
 
     Raises:
         InputError: names the file.
@@ -35,6 +39,20 @@ def load_binding(directory: Path, *, trust: bool) -> Binding | None:
     except Exception:  # a file of any content can raise anything; torch's line tells how to run it
         raise InputError(f"{path}: unreadable (damaged, or not plain data)") from None
     try:
-        return binding_of(data, trust=trust)
+        binding = binding_of(data, trust=trust)
+        _check(binding, graph)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    return binding
+
+
+def _check(binding: Binding, graph: DataflowGraph) -> None:
+    """Raise an InputError if the graph has other inputs or results than the module."""
+    taken = {graph.tensors[number] for number in set(graph.inputs.node.tolist()) if graph.tensors}
+    for tensor in taken:
+        if binding.shapes.get(tensor.name) != tensor.shape:
+            raise InputError(f"shapes: says nothing of input {tensor.name!r} of the graph")
+    made = {tensor.name: math.prod(tensor.shape) for tensor in graph.tensors if tensor.is_output}
+    for one in (*binding.results, *binding.effects.values(), *binding.steps.values()):
+        if made.get(one.name) != math.prod(one.shape):
+            raise InputError(f"results: {one.name!r} is no result of the graph")

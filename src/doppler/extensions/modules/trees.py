@@ -147,6 +147,19 @@ def tensors_like(tree: Tree, nested: Any, what: str) -> list[torch.Tensor]:
     return [flat.tensors[numbers[k]] for k in range(len(numbers))]
 
 
+def leaf_numbers(tree: Tree) -> Iterator[int]:
+    """The numbers of all tensors, in the order of the tree."""
+    match tree:
+        case Leaf(number):
+            yield number
+        case Row(_, children):
+            for child in children:
+                yield from leaf_numbers(child)
+        case Object():
+            for _, child in (*tree.items, *tree.attributes):
+                yield from leaf_numbers(child)
+
+
 def leaf_paths(tree: Tree, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Of every tensor where it is, such as ``(1, "mask")``."""
     match tree:

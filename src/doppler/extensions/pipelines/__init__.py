@@ -1,14 +1,10 @@
 """Pipelines of stages: schedules for torch.distributed.pipelining, found and handed over."""
 
-from doppler.extensions.pipelines.finding import FoundSchedule, find
+from doppler.extensions.pipelines.finding import FoundSchedule, find, judge
 from doppler.extensions.pipelines.handing_over import check_orders, schedule, stages_of_rank
-from doppler.extensions.pipelines.orders import (
-    load_orders,
-    orders_of,
-    placement_of_orders,
-    save_orders,
-)
+from doppler.extensions.pipelines.orders import orders_of, placement_of_orders
 from doppler.extensions.pipelines.patterns import Patterns
+from doppler.extensions.pipelines.schedule_files import load_orders, save_orders
 from doppler.extensions.pipelines.searching import (
     JudgedSchedule,
     ListSchedules,
@@ -38,6 +34,7 @@ __all__ = [
     "check_orders",
     "find",
     "graph_of",
+    "judge",
     "judged",
     "judged_schedules",
     "load_orders",

@@ -7,8 +7,9 @@ import numpy as np
 from doppler.experiment.artifacts import Artifact
 from doppler.experiment.run import Run
 from doppler.extensions.pipelines.handing_over import check_orders
-from doppler.extensions.pipelines.orders import orders_of, save_orders
+from doppler.extensions.pipelines.orders import orders_of
 from doppler.extensions.pipelines.picture import save_pipeline_picture
+from doppler.extensions.pipelines.schedule_files import save_orders
 from doppler.extensions.pipelines.searching import judged_schedules
 from doppler.extensions.pipelines.stages import PipelineGraph
 from doppler.problem import Problem

@@ -13,9 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 from doppler.baselines import lower_bound
 from doppler.cluster import preset
 from doppler.extensions.pipelines.assigning import assignment_bound_s, check_room
-from doppler.extensions.pipelines.orders import save_orders
 from doppler.extensions.pipelines.picture import save_pipeline_picture
-from doppler.extensions.pipelines.searching import found_orders
+from doppler.extensions.pipelines.schedule_files import load_orders, save_orders
+from doppler.extensions.pipelines.searching import JudgedSchedule, found_orders, judged
 from doppler.extensions.pipelines.stages import Orders, TrainingPipeline, graph_of
 from doppler.problem import Problem, build
 from doppler.search import search_settings
@@ -67,10 +67,8 @@ def find(
     Raises:
         InputError: nothing that was found fits.
     """
-    memory: float | Sequence[float] = 1e300 if memory_bytes is None else memory_bytes
-    cluster = preset(name="identical", num_devices=pipeline.num_devices, memory_bytes=memory)
-    check_room(pipeline, np.array([device.memory_bytes for device in cluster.devices]))
-    problem = build(graph_of(pipeline), cluster)
+    problem = _problem(pipeline, memory_bytes)
+    check_room(pipeline, problem.arrays.memory_bytes)
     with _STRICT.open(problem) as session:
         result = pipeline_search(evaluations).place(session, np.random.default_rng(seed))
         if not np.isfinite(result.makespan_s):
@@ -83,6 +81,31 @@ def find(
         peak_bytes=trace.peak_bytes,
         trace=trace,
     )
+
+
+def judge(
+    pipeline: TrainingPipeline,
+    orders: Orders | str | Path,
+    memory_bytes: float | Sequence[float] | None = None,
+) -> JudgedSchedule:
+    """Simulate a schedule as it is, to compare it with what `find` finds.
+
+    Args:
+        pipeline: its stages, microbatches and devices.
+        orders: the schedule, or the path of a file: ours, or torch's own.
+        memory_bytes: of every device or of each; None: enough for everything.
+
+    Raises:
+        InputError: it is for other stages or microbatches, or waits for itself.
+    """
+    found = load_orders(orders) if isinstance(orders, str | Path) else orders
+    return judged(_problem(pipeline, memory_bytes), _STRICT, found)
+
+
+def _problem(pipeline: TrainingPipeline, memory_bytes: float | Sequence[float] | None) -> Problem:
+    memory: float | Sequence[float] = 1e300 if memory_bytes is None else memory_bytes
+    cluster = preset(name="identical", num_devices=pipeline.num_devices, memory_bytes=memory)
+    return build(graph_of(pipeline), cluster)
 
 
 def _bound_s(problem: Problem, pipeline: TrainingPipeline) -> float:

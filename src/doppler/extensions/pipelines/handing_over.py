@@ -1,12 +1,16 @@
 """Schedules handed to torch: checked that nobody waits forever, then run by its own runtime."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doppler.extensions.pipelines.orders import load_orders
+from doppler.extensions.pipelines.schedule_files import (
+    FileOrders,
+    check_messages,
+    check_rows,
+    load_orders,
+)
 from doppler.extensions.pipelines.stages import Action, Orders
 from doppler.extensions.pipelines.torch_schedules import lowered, runtime
 from doppler.support.errors import InputError
@@ -14,8 +18,6 @@ from doppler.support.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.pipelining import PipelineStage
-
-_MESSAGE = re.compile(r"(\d+)(SEND|RECV)_([FB])(\d+)")
 
 
 def schedule(
@@ -29,7 +31,7 @@ def schedule(
 
     Args:
         stages: those of this rank, as the schedule has them (`stages_of_rank`).
-        orders: the schedule, or the path of a schedule.csv.
+        orders: the schedule, or the path of a file: ours, or torch's own.
         num_microbatches: that of the schedule.
         loss_fn: of the output and the target of a microbatch.
         options: passed on to the runtime (``scale_grads``, chunk specs).
@@ -68,7 +70,11 @@ def check_orders(orders: Orders, num_microbatches: int | None = None) -> None:
     """
     _check_complete(orders, num_microbatches)
     _check_progress(orders)
-    check_messages(lowered(orders))
+    if isinstance(orders, FileOrders) and orders.has_messages:
+        check_messages(orders.rows)
+        check_rows(orders.rows)
+    else:
+        check_messages(lowered(orders))
 
 
 def _check_complete(orders: Orders, num_microbatches: int | None) -> None:
@@ -147,42 +153,3 @@ def _check_progress(orders: Orders) -> None:
                 f"schedule: waits for itself: rank {rank} stops before {waits}, which needs "
                 f"{missing}"
             )
-
-
-def check_messages(rows: Sequence[Sequence[str]]) -> None:
-    """Refuse sends and receives that wait for each other if each waits for its counterpart.
-
-    Args:
-        rows: what each rank does, as torch writes it: ``0SEND_F3``, ``1RECV_F3`` are one message.
-
-    Raises:
-        InputError: names who waits for whom.
-    """
-    queues = [
-        [match for match in map(_MESSAGE.fullmatch, row) if match is not None] for row in rows
-    ]
-    position = [0] * len(rows)
-
-    def message(rank: int) -> tuple[int, str, str] | None:
-        if position[rank] == len(queues[rank]):
-            return None
-        stage, way, kind, m = queues[rank][position[rank]].groups()
-        step = 1 if kind == "F" else -1  # named by who sends it
-        return int(stage) - (step if way == "RECV" else 0), kind, m
-
-    while any(message(rank) is not None for rank in range(len(rows))):
-        waiting: dict[tuple[int, str, str], int] = {}
-        for rank in range(len(rows)):
-            found = message(rank)
-            if found is None:
-                continue
-            if found in waiting:
-                position[rank] += 1
-                position[waiting[found]] += 1
-                break
-            waiting[found] = rank
-        else:
-            stuck = ", ".join(
-                f"rank {rank} at {queues[rank][position[rank]][0]}" for rank in waiting.values()
-            )
-            raise InputError(f"schedule: sends and receives wait for each other: {stuck}")

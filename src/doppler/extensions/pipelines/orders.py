@@ -1,26 +1,19 @@
-"""Orders of a pipeline's devices: from placements and to them, as torch writes them, checked.
+"""Orders of a pipeline's devices: from placements and to them, checked.
 
 Shape suffixes: S stages, V ops, D devices.
 """
 
-import csv
-import io
-import re
 from collections import Counter, deque
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.extensions.pipelines.stages import Action, Orders, PipelineGraph
-from doppler.graph.formats import write_atomically
 from doppler.problem import Placement, Problem
 from doppler.support.errors import InputError
-from doppler.support.files import read_text
 from doppler.trace import Trace
 
 IntArray = NDArray[np.int64]
-_ACTION = re.compile(r"(\d{1,6})([FIWB])(\d{1,6})")
 
 
 def pipeline_of(problem: Problem) -> PipelineGraph:
@@ -147,27 +140,3 @@ def fused_of(orders: Orders, num_stages: int, microbatches: int) -> NDArray[np.b
     """Which backwards [S, M] are B."""
     whole = {(one.stage, one.microbatch) for order in orders for one in order if one.kind == "B"}
     return np.array([[(s, m) in whole for m in range(microbatches)] for s in range(num_stages)])
-
-
-def save_orders(orders: Orders, path: str | Path) -> None:
-    """Write them as torch.distributed.pipelining reads them: a row per rank, ``0F0,0F1,0I0,..``."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([map(str, order) for order in orders])
-    write_atomically(path, text.getvalue())
-
-
-def load_orders(path: str | Path) -> Orders:
-    """What `save_orders` wrote; empty cells are left out.
-
-    Raises:
-        InputError: names the file, the row and the cell.
-    """
-    orders: Orders = []
-    for rank, row in enumerate(csv.reader(io.StringIO(read_text(path)))):
-        orders.append([])
-        for cell in filter(None, (cell.strip() for cell in row)):
-            match = _ACTION.fullmatch(cell)
-            if match is None:
-                raise InputError(f"{path}: row {rank}: {cell[:40]!r} is no action like 0F0")
-            orders[-1].append(Action(int(match[1]), match[2], int(match[3])))
-    return orders

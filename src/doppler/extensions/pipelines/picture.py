@@ -7,15 +7,13 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from doppler.extensions.pipelines.orders import pipeline_of
-from doppler.graph.formats import replaced
 from doppler.trace import Trace
+from doppler.trace.pictures import new_figure, save_figure
 from doppler.trace.usage import time_unit
 
 FloatArray = NDArray[np.float64]
@@ -49,8 +47,7 @@ def save_pipeline_picture(trace: Trace, path: str | Path, *, title: str) -> None
     num = trace.problem.num_devices
     rows_in, legend_in = num * _ROW_IN, 0.45
     height_in = 0.5 + rows_in + 0.35 + _MEMORY_IN + 0.5 + legend_in
-    figure = Figure(figsize=(_WIDTH_IN, height_in), dpi=_DPI, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(_WIDTH_IN, height_in, dpi=_DPI)
     left, width = 0.075, 0.905
     axes = figure.add_axes(
         (left, (height_in - 0.5 - rows_in) / height_in, width, rows_in / height_in)
@@ -76,8 +73,7 @@ def save_pipeline_picture(trace: Trace, path: str | Path, *, title: str) -> None
         fontsize=9,
     )
     figure.text(left, 1 - 0.2 / height_in, title, fontsize=11, color=_INK, va="center")
-    with replaced(path) as partial:
-        figure.savefig(partial, format="png", metadata={"Software": None})
+    save_figure(figure, path)
 
 
 def _draw_rows(axes: Axes, trace: Trace, unit_s: float) -> None:

@@ -20,6 +20,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from doppler.extensions.pipelines.handing_over import schedule, stages_of_rank
 from doppler.extensions.pipelines.stages import Orders
+from doppler.support.child_processes import without_working_directory
 
 _READY = "ready"
 
@@ -46,7 +47,8 @@ class Processes:
             process = context.Process(
                 target=_serve, args=(rank, self._num, meeting, theirs), daemon=True
             )
-            process.start()
+            with without_working_directory():
+                process.start()
             theirs.close()
             self._processes.append(process)
             self._ends.append(ours)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from doppler.extensions.pipelines.orders import renumbered
+from doppler.extensions.pipelines.schedule_files import FileOrders, work_of
 from doppler.extensions.pipelines.stages import Action, Arrangement, Orders, TrainingPipeline
 from doppler.support.errors import InputError
 
@@ -134,12 +135,21 @@ def lowered(orders: Orders) -> list[list[str]]:
 
 
 def _torch_actions(orders: Orders) -> dict[int, list[Any]]:
+    """What is computed; of a file also which of it overlaps."""
     from torch.distributed.pipelining.schedules import _Action
 
+    if isinstance(orders, FileOrders):
+        return _file_actions([[cell for cell in row if work_of(cell)] for row in orders.rows])
     return {
         rank: [_Action.from_str(str(action)) for action in order]
         for rank, order in enumerate(orders)
     }
+
+
+def _file_actions(rows: Sequence[Sequence[str]]) -> dict[int, list[Any]]:
+    from torch.distributed.pipelining.schedules import _Action
+
+    return {rank: [_Action.from_str(cell) for cell in row] for rank, row in enumerate(rows)}
 
 
 def runtime(
@@ -153,6 +163,9 @@ def runtime(
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
     made = _PipelineScheduleRuntime(list(stages), num_microbatches, loss_fn=loss_fn, **options)
+    if isinstance(orders, FileOrders) and orders.has_messages:
+        made._prepare_schedule_with_comms(_file_actions(orders.rows), format="compute_comms")
+        return made
     made.pipeline_order = _torch_actions(orders)
     made._prepare_schedule_with_comms(made.pipeline_order)
     return made

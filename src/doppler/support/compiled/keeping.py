@@ -2,12 +2,14 @@
 
 The one place that knows numba's own way of keeping code, which is not public. numba looks at the
 file of the function alone, although machine code contains all that the function calls; here every
-file begins with a digest of what it was compiled from (sources.py).
+file begins with a digest of what it was compiled from (sources.py). Loading a file executes it:
+files of other users are left alone, and their code is compiled anew.
 """
 
 import hashlib
 import os
 import pickle
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,8 @@ except ImportError as error:
 
 _DIGEST_SIZE = hashlib.sha256().digest_size
 _CONFIG: Any = config
+if _CONFIG.DISABLE_JIT:
+    raise ImportError("NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only")
 # How any code is compiled, whatever it is.
 _COMPILER = (
     f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, numpy {np.__version__}, "
@@ -70,14 +74,30 @@ class _KeptCode:
         if self._numba is None:
             return None
         target_context.refresh()
-        try:
-            kept = self._file(sig, target_context.codegen()).read_bytes()
-        except OSError:
-            return None
+        kept = self._read(self._file(sig, target_context.codegen()))
         data = kept[2 * _DIGEST_SIZE :]
         if not kept.startswith(self._stamp(sig) + _digest(data)):
             return None
         return self._numba.rebuild(target_context, pickle.loads(data))
+
+    def _read(self, file: Path) -> bytes:
+        """The content of a file that may be executed; nothing if somebody else may have made it.
+
+        To unpickle it executes it, so it has to belong to whoever might change this program anyway:
+        the user of this process, root, or the owner of the source.
+        """
+        try:
+            trusted = {os.getuid(), 0, os.stat(self._function.__code__.co_filename).st_uid}
+            # Neither a pipe, which would be waited for, nor what a link leads to.
+            descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            with open(descriptor, "rb") as opened:
+                status = os.fstat(descriptor)
+                by_others = status.st_uid not in trusted or status.st_mode & stat.S_IWOTH
+                if by_others or not stat.S_ISREG(status.st_mode):
+                    return b""
+                return opened.read()
+        except OSError:
+            return b""
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep what has just been compiled, atomically: other processes may do so too."""
@@ -99,7 +119,10 @@ class _KeptCode:
         name = f"{self._function.__module__}.{self._function.__qualname__}"
         name = name.replace("<", "").replace(">", "")
         kind = _digest(kind.encode()).hex()[:16]
-        return Path(self.cache_path) / f"{name}-{kind}.{sys.implementation.cache_tag}.nbc"
+        # With -O functions have no assertions, and with -OO no docstrings: other code.
+        optimised = f".opt-{sys.flags.optimize}" if sys.flags.optimize else ""
+        tag = f"{sys.implementation.cache_tag}{optimised}"
+        return Path(self.cache_path) / f"{name}-{kind}.{tag}.nbc"
 
     def _stamp(self, sig: Any) -> bytes:
         """Digest of all that the machine code for these arguments is compiled from."""

@@ -3,13 +3,14 @@
 Files hold data only. Readers check its types and ranges (support/files/values.py).
 """
 
+import errno
 import json
 import math
 import os
 import re
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from doppler.support.errors import InputError
 
@@ -68,6 +69,31 @@ def read_text(path: str | Path, *, max_mb: float = _MAX_MB) -> str:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_damaged_text(path: str | Path) -> str:
+    """As `read_text`, of a file that a kill may have left in the middle of a character."""
+    return read_bytes(path).decode("utf-8", errors="replace")
+
+
+def open_to_append(path: str | Path, *, newline: str | None = None) -> TextIO:
+    """A text file that is written on at its end, and made if it is not there.
+
+    Raises:
+        InputError: it is a link, or no regular file: a pipe would be waited for.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise InputError(f"{path}: Is no regular file") from None
+        raise
+    file = open(descriptor, "a", encoding="utf-8", newline=newline, buffering=1)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise InputError(f"{path}: Is no regular file")
+    return file
 
 
 def read_json(path: str | Path) -> Any:

@@ -1,0 +1,206 @@
+"""Schedules in files as torch.distributed.pipelining writes them: a row for each rank.
+
+A file of torch says what is computed, ``0F0,0I0,0W0`` and ``(0F7;7B3)OVERLAP_F_B`` for two at
+once, or also what its runtime does beside: messages (``0SEND_F0``), and the parameters of a stage
+that are gathered, freed and summed up (``0UNSHARD``, ``0RESHARD``, ``0REDUCE_GRAD``).
+"""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from doppler.extensions.pipelines.stages import Action, Orders
+from doppler.graph.formats import write_atomically
+from doppler.support.errors import InputError
+from doppler.support.files import read_text
+
+_WORK = re.compile(r"(\d{1,6})([FIWB])(\d{1,6})")
+MESSAGE = re.compile(r"(\d{1,6})(SEND|RECV)_([FB])(\d{1,6})")
+_PARAMETERS = re.compile(r"\d{1,6}(UNSHARD|RESHARD|REDUCE_GRAD)")
+_TOGETHER = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
+
+
+class FileOrders(list[list[Action]]):
+    """What each rank computes, and what else the file says.
+
+    Attributes:
+        rows: per rank the cells of the file, empty ones left out.
+    """
+
+    def __init__(self, orders: Orders, rows: Sequence[Sequence[str]]) -> None:
+        super().__init__(orders)
+        self.rows = [list(row) for row in rows]
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether the file says when ranks send and receive."""
+        return any(MESSAGE.fullmatch(cell) for row in self.rows for cell in row)
+
+
+def save_orders(orders: Orders, path: str | Path) -> None:
+    """Write a row for each rank, ``0F0,0F1,0I0,..``; what a file of torch said beside, too."""
+    rows = orders.rows if isinstance(orders, FileOrders) else orders
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([map(str, row) for row in rows])
+    write_atomically(path, text.getvalue())
+
+
+def load_orders(path: str | Path) -> FileOrders:
+    """What `save_orders` wrote, or torch's ``_dump_csv``.
+
+    Of actions that overlap one is computed behind the other.
+
+    Raises:
+        InputError: names the file, the row and the cell; or messages wait for each other.
+    """
+    orders: Orders = []
+    rows: list[list[str]] = []
+    try:
+        lines = list(csv.reader(io.StringIO(read_text(path))))
+    except csv.Error as error:
+        raise InputError(f"{path}: {error}") from None
+    for rank, row in enumerate(lines):
+        rows.append([cell for each in row if (cell := each.strip())])
+        try:
+            orders.append([action for cell in rows[-1] for action in work_of(cell)])
+        except InputError as error:
+            raise InputError(f"{path}: row {rank}: {error}") from None
+    found = _from_zero(FileOrders(orders, rows))
+    if found.has_messages:
+        try:
+            check_messages(found.rows)
+            check_rows(found.rows)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+    return found
+
+
+def work_of(cell: str) -> list[Action]:
+    """What is computed in a cell; nothing in a message.
+
+    Raises:
+        InputError: it is no action.
+    """
+    if match := _TOGETHER.fullmatch(cell):
+        return [action for part in match[1].split(";") for action in work_of(part.strip())]
+    if match := _WORK.fullmatch(cell):
+        return [Action(int(match[1]), match[2], int(match[3]))]
+    if MESSAGE.fullmatch(cell) or _PARAMETERS.fullmatch(cell):
+        return []
+    raise InputError(f"{cell[:40]!r} is no action like 0F0")
+
+
+def _from_zero(orders: FileOrders) -> FileOrders:
+    """Microbatches from 0 on: torch 2.13 numbers the forwards of 1F1B's last rank from 1 on."""
+    shifted = set()
+    numbers: dict[tuple[int, str], set[int]] = {}
+    for action in (action for order in orders for action in order):
+        numbers.setdefault((action.stage, action.kind), set()).add(action.microbatch)
+    for (stage, kind), found in numbers.items():
+        back = numbers.get((stage, "B")) or numbers.get((stage, "I"))
+        if kind == "F" and back == {m - 1 for m in found}:
+            shifted.add(stage)
+    if not shifted:
+        return orders
+
+    def fixed(cell: str) -> str:
+        actions = work_of(cell)
+        if len(actions) == 1 and actions[0].kind == "F" and actions[0].stage in shifted:
+            return str(actions[0]._replace(microbatch=actions[0].microbatch - 1))
+        return cell
+
+    rows = [[fixed(cell) for cell in row] for row in orders.rows]
+    return FileOrders([[a for cell in row for a in work_of(cell)] for row in rows], rows)
+
+
+def check_messages(rows: Sequence[Sequence[str]]) -> None:
+    """Refuse sends and receives that wait for each other if each waits for its counterpart.
+
+    Args:
+        rows: what each rank does, as torch writes it: ``0SEND_F3``, ``1RECV_F3`` are one message.
+
+    Raises:
+        InputError: names who waits for whom.
+    """
+    queues = [[match for match in map(MESSAGE.fullmatch, row) if match is not None] for row in rows]
+    position = [0] * len(rows)
+
+    def message(rank: int) -> tuple[int, str, str] | None:
+        if position[rank] == len(queues[rank]):
+            return None
+        stage, way, kind, m = queues[rank][position[rank]].groups()
+        step = 1 if kind == "F" else -1  # named by who sends it
+        return int(stage) - (step if way == "RECV" else 0), kind, m
+
+    while any(message(rank) is not None for rank in range(len(rows))):
+        waiting: dict[tuple[int, str, str], int] = {}
+        for rank in range(len(rows)):
+            found = message(rank)
+            if found is None:
+                continue
+            if found in waiting:
+                position[rank] += 1
+                position[waiting[found]] += 1
+                break
+            waiting[found] = rank
+        else:
+            stuck = ", ".join(
+                f"rank {rank} at {queues[rank][position[rank]][0]}" for rank in waiting.values()
+            )
+            raise InputError(f"schedule: sends and receives wait for each other: {stuck}")
+
+
+def check_rows(rows: Sequence[Sequence[str]]) -> None:
+    """Refuse rows in which ranks wait for each other, sends being taken before they are received.
+
+    A forward needs that of the stage before, a backward that of the stage behind; on another rank
+    these are messages, which the row has to receive first.
+
+    Raises:
+        InputError: names the rank and the cell that it stops before.
+    """
+    stages_of = [{a.stage for cell in row for a in work_of(cell)} for row in rows]
+    last = max((stage for stages in stages_of for stage in stages), default=0)
+    done: set[str] = set()
+    position, moved = [0] * len(rows), True
+    while moved:
+        moved = False
+        for rank, row in enumerate(rows):
+            while position[rank] < len(row):
+                cell = row[position[rank]]
+                together = [str(action) for action in work_of(cell)] or [cell]
+                if not all(_can_begin(one, stages_of[rank], last, done) for one in together):
+                    break
+                done.update(together)
+                position[rank] += 1
+                moved = True
+    stuck = [
+        f"rank {rank} stops before {row[position[rank]]}"
+        for rank, row in enumerate(rows)
+        if position[rank] < len(row)
+    ]
+    if stuck:
+        raise InputError(f"schedule: waits for itself: {', '.join(stuck)}")
+
+
+def _can_begin(cell: str, own: set[int], last: int, done: set[str]) -> bool:
+    """Whether what a cell waits for is done. own: the stages of its rank."""
+    if match := MESSAGE.fullmatch(cell):
+        stage, way, kind, m = int(match[1]), match[2], match[3], match[4]
+        if way == "RECV":
+            sender = stage - 1 if kind == "F" else stage + 1
+            return f"{sender}SEND_{kind}{m}" in done
+        kinds = ("F",) if kind == "F" else ("B", "I")
+        return any(f"{stage}{one}{m}" in done for one in kinds)
+    if not (match := _WORK.fullmatch(cell)) or match[2] == "W":
+        return True  # parameters; W needs only its own I, which the order of the row has before
+    stage, kind, m = int(match[1]), match[2], match[3]
+    step = -1 if kind == "F" else 1
+    if not 0 <= stage + step <= last:
+        return True
+    if stage + step in own:
+        kinds = ("F",) if kind == "F" else ("B", "I")
+        return any(f"{stage + step}{one}{m}" in done for one in kinds)
+    return f"{stage}RECV_{'F' if kind == 'F' else 'B'}{m}" in done

@@ -1,0 +1,79 @@
+"""Files whose lock keeps other processes out, wherever anybody may have put something else."""
+
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from doppler.support.errors import InputError
+
+_TRY_AGAIN_S = 0.05
+
+
+def lock_file(
+    path: Path, what: str, *, limit_s: float = 0.0, say: Callable[[str], object] | None = None
+) -> int:
+    """Take the lock of a file, which is made if it is not there.
+
+    Args:
+        path: of the file. What it contains is never touched.
+        what: it stands for, for messages.
+        limit_s: seconds to wait for another process that holds it.
+        say: is told once, in one line, if it has to be waited for.
+
+    Returns:
+        A file descriptor; closing it gives the lock back.
+
+    Raises:
+        InputError: names the file; it is no regular file, cannot be opened, or another process
+            still holds it when the limit is over.
+    """
+    file = _opened(path)
+    try:
+        until_s = time.monotonic() + limit_s
+        waits = False
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            if time.monotonic() >= until_s:
+                waited = f", for more than {limit_s:g} s" if limit_s else ""
+                raise InputError(f"{what}: another process runs here{waited}{_holder(file)}")
+            if say is not None and not waits:
+                say(f"{what}: waiting for another run to finish{_holder(file)}")
+            waits = True
+            time.sleep(_TRY_AGAIN_S)
+    except BaseException:
+        os.close(file)
+        raise
+
+
+def _opened(path: Path) -> int:
+    """Neither what a link leads to nor a pipe, which would be waited for."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        try:
+            file = os.open(path, flags | os.O_CREAT, 0o666)
+        except PermissionError:  # of another user, in a folder like /tmp
+            file = os.open(path, flags)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise InputError(f"{path}: Is no regular file")
+    return file
+
+
+def _holder(file: int) -> str:
+    """`` (process 12)``, if the kernel tells who has the lock."""
+    status = os.fstat(file)
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with suppress(OSError, IndexError):
+        for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
+            words = line.split()  # 1: FLOCK ADVISORY WRITE 12 fd:00:1234 0 EOF
+            if words[1] == "FLOCK" and words[5] == device:
+                return f" (process {words[4]})"
+    return ""

@@ -1,0 +1,49 @@
+"""Pictures on disk, in which names of graphs, ops and methods stand as they are."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from doppler.graph.formats import replaced
+from doppler.support.errors import printable
+
+# Of a text: a longer one takes no more room, and none is so long that it cannot be drawn.
+_MAX_CHARACTERS = 200
+
+
+def new_figure(width_in: float, height_in: float, *, dpi: int, **options: Any) -> Figure:
+    """A white figure that is drawn without a window; options: of matplotlib's Figure."""
+    figure = Figure(figsize=(width_in, height_in), dpi=dpi, facecolor="white", **options)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure to a file, atomically, in the format that its suffix names.
+
+    A name between dollar signs is no formula, which matplotlib would set, or refuse.
+    """
+    axes = [axis for each in figure.axes for axis in (each.xaxis, each.yaxis)]
+    numbers = {id(text) for axis in axes for text in axis.findobj(Text)}  # 10^3 is a formula
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and id(text) not in numbers:
+            text.set_parse_math(False)
+            text.set_text(shorten(printable(text.get_text()), _MAX_CHARACTERS))
+    suffix = Path(path).suffix[1:] or "png"
+    with replaced(path) as partial, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(partial, format=suffix, metadata={"Software": None})
+
+
+def legend_label(name: str) -> str:
+    """A name as matplotlib takes it for a legend, where one behind an underscore is left out."""
+    return f" {name}" if name.startswith("_") else name
+
+
+def shorten(text: str, length: int) -> str:
+    """At most so many characters, an ellipsis where some are left out."""
+    return text if len(text) <= length else text[: length - 1] + "…"

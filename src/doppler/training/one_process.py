@@ -1,0 +1,44 @@
+"""Lightning takes a training for what it is: one process, whatever started it.
+
+Variables of SLURM, of torchrun and of other launchers are in the environment of many processes that
+are not part of a distributed training. Lightning would read them as that: fail for their number of
+tasks, log nothing as of a rank above 0, or requeue the job when a signal comes.
+
+Modules import Lightning after this one, because Lightning reads some of them when it is imported.
+"""
+
+import os
+from typing import Any
+
+_RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+_hidden = {name: os.environ.pop(name) for name in _RANKS if name in os.environ}
+try:
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+    from lightning_fabric.utilities.rank_zero import rank_zero_only
+finally:
+    os.environ.update(_hidden)
+
+
+class OneProcess(LightningEnvironment):
+    """The environment of a training that nothing else takes part in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rank_zero: Any = rank_zero_only
+        rank_zero.rank = 0
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """Nothing does."""
+        return False
+
+    def local_rank(self) -> int:
+        """The first."""
+        return 0
+
+    def node_rank(self) -> int:
+        """The first."""
+        return 0
+
+    def teardown(self) -> None:
+        """Leave the variables of others alone."""
