@@ -14,10 +14,9 @@ from torch.utils.flop_counter import flop_registry
 from doppler.einsum.program import Formation, Input
 from doppler.extensions.modules.calls import Call, render_call, shared_dims
 from doppler.extensions.modules.drawing import is_random
-from doppler.extensions.modules.exporting import path_of, place_of
 from doppler.extensions.modules.factors import Factors, Tie
+from doppler.extensions.modules.nodes import has_elements, path_of, place_of, tensors_of
 from doppler.extensions.modules.ops import CONSTANTS, convert_op
-from doppler.extensions.modules.tidying import has_elements, tensors_of
 from doppler.extensions.modules.ties import all_ties, is_tensor, shape_of
 from doppler.extensions.modules.values import Builder, Shape, Value
 from doppler.graph.scalar import Element
@@ -195,7 +194,7 @@ class Conversion:
             own = self.builder.whole(self.value(read), f"{name}.operand")
             numbers.append(own.operands[0].node)
             dims.append(_places_in(result, own, shared.get(read, {})))
-        if not any(one is not None for each in dims for one in each):
+        if result.extents and not any(one is not None for each in dims for one in each):
             is_reshape = source.name in self.factors.refused
             reason = "no common factors" if is_reshape else "no rule says how to split it"
             self.whole.append(f"{place_of(source)}: {reason}")

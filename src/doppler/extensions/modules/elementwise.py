@@ -151,9 +151,9 @@ def elementwise(
     """
     values = [one for one in arguments if isinstance(one, Value)]
     dtypes = {one.dtype for one in values}
-    if target is aten.where.self and dtype not in (*WHOLE, "bool"):
+    if target is aten.where.self and dtype not in (*WHOLE, "bool", "c64"):
         return Calculator(dtype, shape).choose(*arguments)
-    if target is aten.masked_fill.Scalar and dtype not in (*WHOLE, "bool"):
+    if target is aten.masked_fill.Scalar and dtype not in (*WHOLE, "bool", "c64"):
         data, mask, number = arguments
         return Calculator(dtype, shape).choose(mask, number, data)
     if target in LOGIC and dtypes == {"bool"}:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.export import ExportedProgram, _trace, default_decompositions
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -155,24 +155,6 @@ def _trees(program: ExportedProgram) -> tuple[Flat, Flat]:
         return Flat(pytree.tree_unflatten(known, tree))
 
     return flat(given, spec.in_spec), flat(made, spec.out_spec)
-
-
-def place_of(node: fx.Node) -> str:
-    """``op aten.topk in module 'encoder.0' (Router)``: which op, and where in the module."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    path, kind = stack[-1] if stack else ("", None)
-    name = getattr(node.target, "__name__", str(node.target))
-    if isinstance(node.target, torch._ops.OpOverload):
-        name = str(node.target).removesuffix(".default")
-    kind = str(kind).rsplit(".", 1)[-1] if isinstance(kind, str) else getattr(kind, "__name__", "")
-    inside = f"in module {path!r} ({kind})" if path else f"in {kind or 'the module'}"
-    return f"op {name} {inside}"
-
-
-def path_of(node: fx.Node) -> str:
-    """Dotted path of the submodule that an op belongs to; empty for the module itself."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    return str(stack[-1][0]) if stack else ""
 
 
 def _where(own: str, path: list[tuple[str, str]]) -> str:
