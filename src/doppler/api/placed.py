@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 MODULE_FILE = "module.pt"
 # What a directory says of the search.
 _FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds", "phases")
-_TEXTS = ("whole", "cut_short")
+_TEXTS = ("whole", "by_bytes", "cut_short")
 # What older ones do not say.
-_LATER = ("memory", "system")
+_LATER = ("memory", "system", "by_bytes")
 # Of a simulator that was told.
 _RULES = ("queue", "contention", "streams", "noise")
 
@@ -52,7 +52,8 @@ class Placed:
     this graph undercuts. single_device_s: makespan of the model on one device, nothing split; inf
     where that does not fit. method, evaluations: what found it. seconds: of the whole call; phases:
     of its parts, by name. cut_short: what there was no time for. whole: of a torch module, the ops
-    that are not split. binding: how its tensors are those of the graph.
+    that are not split; by_bytes: those that are priced by their bytes only. binding: how its
+    tensors are those of the graph.
     """
 
     problem: Problem
@@ -67,6 +68,7 @@ class Placed:
     phases: Mapping[str, float] = field(default_factory=dict)
     cut_short: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    by_bytes: tuple[str, ...] = ()
     binding: "Binding | None" = None
 
     @property
@@ -115,6 +117,7 @@ class Placed:
         """
         lines = explain(self.trace).lines()
         lines += [f"not split: {line}" for line in self.whole]
+        lines += [f"priced by bytes only: {line}" for line in self.by_bytes]
         if self.binding is not None:
             graph, device_V = self.problem.graph, self.placement.device
             op_s_V = self.trace.op_finish_s - self.trace.op_start_s
@@ -181,7 +184,7 @@ class Placed:
         path = directory / "found.json"
         try:
             found = read_object(read_json(path), "", (*_FOUND, *_TEXTS), _LATER)
-            texts = {key: tuple(read_list(found.pop(key), key, read_text)) for key in _TEXTS}
+            texts = {key: tuple(read_list(found.pop(key, []), key, read_text)) for key in _TEXTS}
             mode = memory_mode(read_text(found.pop("memory", REFUSE), "memory"))
             told: Any = None
             if "system" in found:

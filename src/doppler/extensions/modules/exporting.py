@@ -23,7 +23,7 @@ from doppler.extensions.modules.calling import (
     parameter_names,
 )
 from doppler.extensions.modules.decompositions import DECOMPOSED, attention, plain_attention
-from doppler.extensions.modules.gradients import Returned, first_line, place_backward
+from doppler.extensions.modules.gradients import Returned, first_line, own_function, place_backward
 from doppler.extensions.modules.trees import Flat, Tree, rebuilt
 from doppler.support.errors import InputError
 
@@ -100,8 +100,8 @@ def export(
             ) from None
         except (Exception, SystemExit) as error:
             raise InputError(
-                f"{_where(label, path)}: torch.export fails: {type(error).__name__}: "
-                f"{first_line(error)}"
+                f"{_where(label, path)}: torch.export fails{own_function(error)}: "
+                f"{type(error).__name__}: {first_line(error)}"
             ) from None
 
 

@@ -7,7 +7,6 @@ the user, of regions without gradients. What they compute is recorded as ops of 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -89,7 +88,7 @@ class Gradients:
                 found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
             except Exception as error:
                 raise InputError(
-                    f"{self._name}: its loss has no gradient{_own_function(error.__traceback__)}: "
+                    f"{self._name}: its loss has no gradient{own_function(error)}: "
                     f"{type(error).__name__}: {first_line(error)}; training=false places the "
                     "forward alone"
                 ) from None
@@ -133,10 +132,10 @@ def place_backward(graph: fx.Graph) -> None:
             places.setdefault(number, node.meta.get("nn_module_stack"))
 
 
-def _own_function(traceback: TracebackType | None) -> str:
+def own_function(error: BaseException) -> str:
     """``, in Clip.backward (model.py:12)``: the innermost function that is not torch's or ours."""
     ours = (os.path.dirname(torch.__file__), os.path.dirname(os.path.abspath(__file__)))
-    found = ""
+    found, traceback = "", error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if not code.co_filename.startswith((*ours, "<")):

@@ -25,11 +25,14 @@ class TorchProgram:
     """A program, and how the module's tensors are those of it.
 
     whole: the ops that are not split, each with its place in the module and the reason.
+    by_bytes: the ops that are priced by the bytes they read and write, because nothing is known of
+    their floating-point operations.
     """
 
     program: Program
     binding: Binding
     whole: tuple[str, ...]
+    by_bytes: tuple[str, ...]
 
 
 def import_module(
@@ -149,7 +152,12 @@ class _Import:
         num = len(self.results)
         effects = dict(zip(self.effects, results[num:], strict=True))
         binding = self._binding(tuple(results[:num]), effects)
-        return TorchProgram(program=program, binding=binding, whole=tuple(self.conversion.whole))
+        return TorchProgram(
+            program=program,
+            binding=binding,
+            whole=tuple(self.conversion.whole),
+            by_bytes=tuple(dict.fromkeys(self.conversion.by_bytes)),
+        )
 
     def _add_step(self, name: str, result: str) -> None:
         """Of an input of the program that is a parameter, by all names that the module has."""

@@ -75,7 +75,8 @@ def _drop_effects(graph: fx.Graph) -> None:
         graph.erase_node(node)
         tokens.add(token)
     output = graph.output_node()
-    output.args = (tuple(None if one in tokens else one for one in output.args[0]),)
+    results: Any = output.args[0]
+    output.args = (tuple(None if one in tokens else one for one in results),)
 
 
 def _settle_rrelu(graph: fx.Graph, node: fx.Node) -> None:
