@@ -128,16 +128,20 @@ class Placed:
                 lines += ["", *table] if table else []
         return "\n".join(lines)
 
-    def device_map(self) -> dict[str, int]:
-        """The device of every module whose parameters are on one, as accelerate takes it.
+    def device_map(self, *, nearest: bool = False) -> dict[str, int]:
+        """The device of every part of the module that is on one, as accelerate takes it.
+
+        Args:
+            nearest: a module that cannot be divided as it is placed goes where most of it is. The
+                map is then another placement, which takes other seconds.
 
         Raises:
-            InputError: a parameter is read on several devices, or no module was placed.
+            InputError: the placement divides what no map can, or no module was placed.
         """
         if self.binding is None:
             raise InputError("device_map: no torch module was placed")
         modules = extension("modules.device_maps", "device_map")
-        return modules.device_map(self.problem.graph, self.placement, self.binding)
+        return modules.device_map(self.problem.graph, self.placement, self.binding, nearest=nearest)
 
     def save(self, directory: str | Path) -> Path:
         """Write the placement, the graph, the trace, its picture and explanation to a directory.

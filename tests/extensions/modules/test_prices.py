@@ -31,7 +31,7 @@ def ints(*shape: int) -> Tensor:
 
 
 def grouped(x: Tensor, w: Tensor, ends: Tensor) -> Tensor:
-    return torch._grouped_mm(x, w, offs=ends)
+    return aten._grouped_mm(x, w, offs=ends)
 
 
 X, IMAGE = draw(16, 32), draw(2, 8, 12, 12)
@@ -126,7 +126,7 @@ KNOWN: dict[str, tuple[Callable, tuple, float]] = {
         (draw(4, 8, 32).bfloat16(), draw(32, 16).bfloat16(), ENDS),
         2 * 8 * 32 * 16,
     ),
-    "int_mm": (torch._int_mm, (ints(32, 16), ints(16, 24)), 2 * 32 * 16 * 24),
+    "int_mm": (aten._int_mm, (ints(32, 16), ints(16, 24)), 2 * 32 * 16 * 24),
     "whole mm": (torch.mm, (ints(32, 16).int(), ints(16, 24).int()), 2 * 32 * 16 * 24),
     "bilinear": (nn.Bilinear(16, 24, 8), (draw(5, 16), draw(5, 24)), 3 * 5 * 8 * 16 * 24),
     "cdist": (lambda a, b: torch.cdist(a, b, p=1.0), (X, draw(8, 32)), 3 * 16 * 8 * 32),

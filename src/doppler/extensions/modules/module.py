@@ -17,6 +17,7 @@ from doppler.extensions.modules.drawing import evaluated
 from doppler.extensions.modules.elementwise import Calculator
 from doppler.extensions.modules.exporting import Exported, export
 from doppler.extensions.modules.factors import Same
+from doppler.extensions.modules.structure import structure_of
 from doppler.extensions.modules.tidying import tidy
 
 
@@ -206,6 +207,9 @@ class _Import:
             results=results,
             effects=effects,
             steps=self.steps,
+            structure=structure_of(
+                self.results, dict(self.exported.program.state_dict), self.state_of
+            ),
             state=state,
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from doppler.extensions.modules.binding import Binding, GivenTensor, Result
+from doppler.extensions.modules.structure import Home, Join, Structure
 from doppler.extensions.modules.trees import PLAIN, Constant, Leaf, Object, Row, Tree
 from doppler.support.errors import InputError
 
@@ -34,6 +35,7 @@ def binding_as_data(binding: Binding) -> dict[str, Any]:
         "results": [list(one) for one in binding.results],
         "effects": {target: list(one) for target, one in binding.effects.items()},
         "steps": {target: list(one) for target, one in binding.steps.items()},
+        "structure": _structure_as_data(binding.structure),
         "state": {n: _kept(t) for n, t in binding.state.items() if n in used},
     }
 
@@ -65,6 +67,7 @@ def binding_of(data: Any, *, trust: bool = False) -> Binding:
             results=tuple(map(_result, data["results"])),
             effects={target: _result(one) for target, one in data["effects"].items()},
             steps={target: _result(one) for target, one in data["steps"].items()},
+            structure=_structure(data["structure"]),
             state=data["state"],
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -79,6 +82,24 @@ def _kept(tensor: torch.Tensor) -> torch.Tensor:
 def _result(data: Any) -> Result:
     name, shape = data
     return Result(name, tuple(shape))
+
+
+def _structure_as_data(structure: Structure) -> list[Any]:
+    """Without classes of ours: plain tuples."""
+    pairs = [(path, source) for path, source in structure.homes]
+    joins = [(path, homes) for path, homes in structure.joins]
+    return [structure.tensors, list(structure.tied), pairs, joins, list(structure.reads)]
+
+
+def _structure(data: Any) -> Structure:
+    sizes, tied, homes, joins, reads = data
+    return Structure(
+        {str(name): int(size) for name, size in sizes.items()},
+        tuple(tuple(map(str, names)) for names in tied),
+        tuple(Home(str(path), int(source)) for path, source in homes),
+        tuple(Join(str(path), tuple(map(int, own))) for path, own in joins),
+        tuple((str(path), str(holder)) for path, holder in reads),
+    )
 
 
 def _returning(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
