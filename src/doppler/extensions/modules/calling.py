@@ -14,7 +14,7 @@ from doppler.extensions.modules.trees import Flat, Tree, leaf_paths, rebuilt
 
 
 def as_called_with_tensors(
-    module: nn.Module, name: str, given: Flat, training: bool
+    module: nn.Module, name: str, given: Flat, positions: Sequence[str], training: bool
 ) -> tuple[nn.Module, list[Returned]]:
     """A module of the same name and state that takes tensors, and returns a tuple of tensors.
 
@@ -24,6 +24,7 @@ def as_called_with_tensors(
         module: the user's.
         name: what errors call it.
         given: what it is called with.
+        positions: names of what is given by position, although ``given`` has it by keyword.
         training: the gradients of its loss are further results.
 
     Returns:
@@ -34,6 +35,7 @@ def as_called_with_tensors(
 
     def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = rebuilt(given.tree, tensors)
+        args = (*args, *(kwargs.pop(one) for one in positions))
         if gradients is not None:
             made, results = gradients(args, kwargs)
         else:

@@ -262,6 +262,8 @@ def as_json(argument: Any, number_of: Mapping[fx.Node, int], ranks: Mapping[fx.N
         return {"x": number_of[argument], "factors": ranks[argument]}
     if isinstance(argument, list | tuple):
         return [as_json(one, number_of, ranks) for one in argument]
+    if isinstance(argument, complex):
+        return {"real": argument.real, "imag": argument.imag}
     if isinstance(argument, torch.dtype):
         return {"dtype": str(argument).removeprefix("torch.")}
     if argument is None or isinstance(argument, bool | int | float | str):

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram, _trace, default_decompositions
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.fx import traceback
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
 from doppler.extensions.modules.calling import (
@@ -81,6 +81,7 @@ def export(
         parameters, label = parameter_names(module.forward), name
         call = by_name(parameters, example_inputs, example_kwargs)
     given = Flat(call)
+    positions = parameters[: len(example_inputs)] if not call[0] else ()
     tensors = given.tensors
     without_values = any(parameter.is_meta for parameter in own.parameters())
     if without_values:
@@ -88,7 +89,7 @@ def export(
     device = torch.device("meta") if without_values else nullcontext()
     with quiet(), device, _path_of_calls(own) as path:
         try:
-            shell, returned = as_called_with_tensors(own, label, given, training)
+            shell, returned = as_called_with_tensors(own, label, given, positions, training)
             traced = _traced(shell, tuple(tensors), training)
             return Exported(name, _in_core_ops(traced), parameters, given.tree, returned[-1])
         except InputError:
@@ -110,10 +111,22 @@ def _traced(module: nn.Module, tensors: tuple[torch.Tensor, ...], training: bool
         return torch.export.export(module, tensors, strict=False)
     # The public export records ops above autograd, which hides those of a backward from it.
     inside: Any = _trace
-    with plain_attention(), preserve_node_meta():
+    with plain_attention(), _numbered_ops():
         traced = inside._export(module, tensors, strict=False, pre_dispatch=False)
     place_backward(traced.graph)
     return traced
+
+
+@contextmanager
+def _numbered_ops() -> Iterator[None]:
+    """Within, ops of a backward are numbered as those of the forward that they belong to."""
+    had = traceback.current_meta
+    traceback.current_meta = {}  # one of a backward that failed stays as it was
+    try:
+        with traceback.preserve_node_meta():
+            yield
+    finally:
+        traceback.current_meta = had
 
 
 def _in_core_ops(program: ExportedProgram) -> ExportedProgram:
