@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram, _trace, default_decompositions
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
-from torch.fx import traceback
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
 from doppler.extensions.modules.calling import (
@@ -111,22 +111,10 @@ def _traced(module: nn.Module, tensors: tuple[torch.Tensor, ...], training: bool
         return torch.export.export(module, tensors, strict=False)
     # The public export records ops above autograd, which hides those of a backward from it.
     inside: Any = _trace
-    with plain_attention(), _numbered_ops():
+    with plain_attention(), preserve_node_meta():
         traced = inside._export(module, tensors, strict=False, pre_dispatch=False)
     place_backward(traced.graph)
     return traced
-
-
-@contextmanager
-def _numbered_ops() -> Iterator[None]:
-    """Within, ops of a backward are numbered as those of the forward that they belong to."""
-    had = traceback.current_meta
-    traceback.current_meta = {}  # one of a backward that failed stays as it was
-    try:
-        with traceback.preserve_node_meta():
-            yield
-    finally:
-        traceback.current_meta = had
 
 
 def _in_core_ops(program: ExportedProgram) -> ExportedProgram:

@@ -82,7 +82,9 @@ class Gradients:
         found: Sequence[torch.Tensor | None] = []
         if loss.requires_grad:
             assert loss.grad_fn is not None
-            # Numbers the ops of the backward like those of the forward that they belong to.
+            # Numbers the ops of the backward like those of the forward that they belong to. Torch
+            # resets this only where a backward succeeds.
+            logging_utils.callback_set = False
             logging_utils.setup_stacktrace_preservation_hooks([loss.grad_fn])
             try:
                 found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
