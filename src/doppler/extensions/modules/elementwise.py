@@ -65,6 +65,13 @@ def _clamp(c: Calculator, a: Value, low: Any = None, high: Any = None) -> Value:
     return a if high is None else c.minimum(a, high)
 
 
+def _power(c: Calculator, a: Value, exponent: float) -> Value:
+    """As torch's kernel does it: roots of -0 and of -inf are not those that ``pow`` has."""
+    if exponent in (0.5, -0.5):
+        return c.sqrt(a) if exponent > 0 else c.rsqrt(a)
+    return c.div(1.0, a) if exponent == -1 else c.pow(a, exponent)
+
+
 def _gelu(c: Calculator, a: Value, approximate: str = "none") -> Value:
     half = c.mul(0.5, a)
     if approximate == "none":
@@ -92,7 +99,7 @@ ARITHMETIC: dict[Any, Rule] = {
     aten.mul.Scalar: lambda c, a, b: c.mul(a, b),
     aten.div.Tensor: lambda c, a, b: c.div(a, b),
     aten.div.Scalar: lambda c, a, b: c.div(a, b),
-    aten.pow.Tensor_Scalar: lambda c, a, b: c.pow(a, b),
+    aten.pow.Tensor_Scalar: _power,
     aten.pow.Tensor_Tensor: lambda c, a, b: c.pow(a, b),
     aten.pow.Scalar: lambda c, a, b: c.pow(a, b),
     aten.maximum.default: lambda c, a, b: c.maximum(a, b),

@@ -18,7 +18,7 @@ _CONSTANTS_LIKE = {
     **{aten.zeros_like.default: 0, aten.ones_like.default: 1, aten.full_like.default: None},
     **{aten.new_zeros.default: 0, aten.new_ones.default: 1, aten.new_full.default: None},
     **{aten.empty_like.default: 0, aten.new_empty.default: 0, aten.new_empty_strided.default: 0},
-    aten.empty_strided.default: 0,
+    **{aten.empty_strided.default: 0, aten._efficientzerotensor.default: 0},
 }
 
 
