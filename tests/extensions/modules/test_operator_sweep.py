@@ -201,6 +201,9 @@ MATRIX: Operators = {
     "soft_labels": lambda w: functional.cross_entropy(w, torch.ones_like(w) / w.shape[1]),
     "nll": lambda w: functional.nll_loss(w, of_rows(w)),
     "multi_margin": lambda w: functional.multi_margin_loss(w, of_rows(w)),
+    "multilabel_margin": lambda w: functional.multilabel_margin_loss(
+        w, torch.zeros_like(w, dtype=torch.int64)
+    ),
     "multilabel": lambda w: functional.multilabel_soft_margin_loss(w, torch.ones_like(w)),
     "triplet": lambda w: functional.triplet_margin_loss(w, w.flip(0), w * 2),
     "softmin": lambda w: functional.softmin(w, 1),
@@ -315,7 +318,7 @@ def faults(operators: Operators, *points: list) -> dict[str, str]:
             Sweep({name: operator}, tensors)()[0].backward()
             known[name] = operator
         except (RuntimeError, IndexError, ValueError):
-            continue  # not defined for this shape
+            continue  # torch does not define it for this shape
     module = Sweep(known, tensors)
     imported = import_module(module, training=True, learning_rate=1.0)
     loss, results = module()

@@ -91,6 +91,32 @@ DECOMPOSED: dict[Any, Callable[..., Any]] = {
 }
 
 
+# Their gradients would be those of a decomposition, which differ from the kernels' at ties.
+_DIFFERENTIATED = (
+    *(aten.softshrink.default, aten.hardshrink.default, aten.multi_margin_loss.default),
+    *(aten.multilabel_margin_loss_forward.default, aten.upsample_bilinear2d.default),
+    aten.upsample_bicubic2d.default,
+)
+# Torch's decompositions of these differ from its kernels.
+KEPT = (aten.multi_margin_loss.default, aten.multilabel_margin_loss_forward.default)
+
+
+@contextmanager
+def gradients_of_kernels() -> Iterator[None]:
+    """Within, autograd differentiates every op by the rule that it has when nothing is traced."""
+    key, had = torch._C.DispatchKey.Autograd, {}
+    for op in _DIFFERENTIATED:
+        if key in op.py_kernels:
+            had[op] = op.py_kernels.pop(key)
+            op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, kernel in had.items():
+            op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
+
+
 @contextmanager
 def plain_attention() -> Iterator[None]:
     """Within, torch's own attention is what its definition says, gradients included."""

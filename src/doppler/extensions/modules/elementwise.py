@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from doppler.extensions.modules.values import Shape, Value, apply, constant
+from doppler.extensions.modules.values import HALF, Shape, Value, apply, constant
 from doppler.graph.scalar import WHOLE
 
 aten = torch.ops.aten
@@ -175,7 +175,9 @@ def elementwise(
         )
         return calculator.truth(COMPARISONS[packet](calculator, *arguments))
     if target in ARITHMETIC and dtype != "bool" and options.get("rounding_mode") is None:
-        return ARITHMETIC[target](Calculator(dtype, shape), *arguments, **options)
+        # As torch's kernels do it: in f32, and rounded once behind every op.
+        wide = "f32" if dtype in HALF else dtype
+        return ARITHMETIC[target](Calculator(wide, shape), *arguments, **options).cast(dtype)
     return None
 
 

@@ -22,7 +22,13 @@ from doppler.extensions.modules.calling import (
     by_name,
     parameter_names,
 )
-from doppler.extensions.modules.decompositions import DECOMPOSED, attention, plain_attention
+from doppler.extensions.modules.decompositions import (
+    DECOMPOSED,
+    KEPT,
+    attention,
+    gradients_of_kernels,
+    plain_attention,
+)
 from doppler.extensions.modules.gradients import Returned, first_line, own_function, place_backward
 from doppler.extensions.modules.trees import Flat, Tree, rebuilt
 from doppler.support.errors import InputError
@@ -111,7 +117,7 @@ def _traced(module: nn.Module, tensors: tuple[torch.Tensor, ...], training: bool
         return torch.export.export(module, tensors, strict=False)
     # The public export records ops above autograd, which hides those of a backward from it.
     inside: Any = _trace
-    with plain_attention(), preserve_node_meta():
+    with plain_attention(), gradients_of_kernels(), preserve_node_meta():
         traced = inside._export(module, tensors, strict=False, pre_dispatch=False)
     place_backward(traced.graph)
     return traced
@@ -121,6 +127,8 @@ def _in_core_ops(program: ExportedProgram) -> ExportedProgram:
     table = default_decompositions()
     table[torch.ops.aten.scaled_dot_product_attention.default] = attention
     table.update(DECOMPOSED)
+    for op in KEPT:
+        table.pop(op, None)
     return program.run_decompositions(table)
 
 

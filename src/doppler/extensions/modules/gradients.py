@@ -7,6 +7,7 @@ the user, of regions without gradients. What they compute is recorded as ops of 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -123,15 +124,25 @@ def first_line(error: BaseException) -> str:
 
 
 def place_backward(graph: fx.Graph) -> None:
-    """Say of every op of the backward in which submodule it is: where the op of the forward is."""
+    """Say of every op of the backward in which submodule it is: where the op of the forward is.
+
+    Gradients that come by several ways are added in the innermost module that has all of these.
+    """
     places: dict[int, Any] = {}
     for node in graph.nodes:
         number = node.meta.get("seq_nr")
-        if node.meta.get("autograd_backward"):
-            if number in places and not node.meta.get("is_gradient_acc"):
-                node.meta["nn_module_stack"] = places[number]
-        elif number is not None:
+        if not node.meta.get("autograd_backward"):
             places.setdefault(number, node.meta.get("nn_module_stack"))
+        elif node.meta.get("is_gradient_acc"):
+            stacks = [
+                list(read.meta.get("nn_module_stack", {}).items())
+                for read in node.all_input_nodes
+                if read.op == "call_function"
+            ]
+            same = takewhile(lambda each: len(set(each)) == 1, zip(*stacks, strict=False))
+            node.meta["nn_module_stack"] = dict(each[0] for each in same)
+        elif number in places:
+            node.meta["nn_module_stack"] = places[number]
 
 
 def own_function(error: BaseException) -> str:

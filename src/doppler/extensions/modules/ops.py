@@ -12,7 +12,7 @@ from doppler.extensions.modules.drawing import draw_of, is_random, mask_of_dropo
 from doppler.extensions.modules.elementwise import Calculator, elementwise
 from doppler.extensions.modules.nodes import place_of
 from doppler.extensions.modules.norms import batch_norm, layer_norm
-from doppler.extensions.modules.reductions import HALF, mean_of, reduce
+from doppler.extensions.modules.reductions import mean_of, reduce
 from doppler.extensions.modules.ties import (
     BATCH_NORMS,
     COPIES,
@@ -22,7 +22,7 @@ from doppler.extensions.modules.ties import (
     reduced_dims,
     slice_range,
 )
-from doppler.extensions.modules.values import Value, constant
+from doppler.extensions.modules.values import HALF, Value, constant
 from doppler.extensions.modules.views import concatenation, cut_of, index_of, part_of
 from doppler.graph.scalar import WHOLE
 from doppler.support.errors import InputError
@@ -190,12 +190,13 @@ def _variance(c: "Conversion", node: fx.Node) -> Value | None:
     if value.dtype == "c64":
         return None
     num = math.prod(factor for dim in dims for factor in value.shape[dim])
-    calculator = Calculator(value.dtype, value.shape)
     value = c.builder.stored(value, f"{name}.operand")
+    value = value.cast("f32") if value.dtype in HALF else value
+    calculator = Calculator(value.dtype, value.shape)
     centred = calculator.sub(value, mean_of(c, value, dims, f"{name}.mean"))
     total = reduce(c, calculator.square(centred), dims, "add", name)
     scaled = Calculator(value.dtype, total.shape).mul(1 / (num - (correction or 0)), total)
-    return scaled.regrouped(c.shape(node))
+    return scaled.regrouped(c.shape(node)).cast(c.dtype(node))
 
 
 def _softmax(c: "Conversion", node: fx.Node) -> Value:

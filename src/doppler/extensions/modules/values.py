@@ -23,6 +23,9 @@ _SIMPLIFYING = {
     **{"add": add, "sub": sub, "mul": mul, "div": div, "neg": neg, "pow": power, "conj": conj}
 }
 
+# What is computed of them is computed in f32, and rounded.
+HALF = ("f16", "bf16")
+
 # What aggregating so many equal elements gives; of maxima and minima the element itself.
 _REPEATED = {"add": mul, "mul": power}
 
