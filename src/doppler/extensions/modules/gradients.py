@@ -130,14 +130,14 @@ def place_backward(graph: fx.Graph) -> None:
     """
     places: dict[int, Any] = {}
     for node in graph.nodes:
-        number = node.meta.get("seq_nr")
-        if not node.meta.get("autograd_backward"):
-            places.setdefault(number, node.meta.get("nn_module_stack"))
+        number, place = node.meta.get("seq_nr"), node.meta.get("nn_module_stack")
+        if place and not node.meta.get("autograd_backward"):
+            places.setdefault(number, place)
         elif node.meta.get("is_gradient_acc"):
             stacks = [
-                list(read.meta.get("nn_module_stack", {}).items())
+                list(read.meta["nn_module_stack"].items())
                 for read in node.all_input_nodes
-                if read.op == "call_function"
+                if read.meta.get("nn_module_stack")
             ]
             same = takewhile(lambda each: len(set(each)) == 1, zip(*stacks, strict=False))
             node.meta["nn_module_stack"] = dict(each[0] for each in same)
