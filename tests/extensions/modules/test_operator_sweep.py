@@ -367,8 +367,17 @@ GROUPS = [
 ]
 
 
+# One kind of points of each; `make test-slow` runs all.
+QUICK = ("unary-finite", "binary-ties", "matrix-ties", "image-ties")
+
+
 @pytest.mark.parametrize(
-    ("kind", "operators", "points", "name"), GROUPS, ids=[f"{g[0]}-{g[3]}" for g in GROUPS]
+    ("kind", "operators", "points", "name"),
+    [
+        pytest.param(*group, id=label, marks=() if label in QUICK else pytest.mark.slow)
+        for group in GROUPS
+        for label in [f"{group[0]}-{group[3]}"]
+    ],
 )
 def test_values_and_gradients_are_those_of_torch(kind, operators, points, name):
     without = APART.get((kind, name), set())
