@@ -1,5 +1,6 @@
 """Floating-point operations of every operator that modules are made of, against torch's counter."""
 
+import math
 import re
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ from test_conversion import Function, draw
 from torch import Tensor, nn
 from torch.export import default_decompositions
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
 import doppler
 from doppler.extensions.modules import TorchProgram, import_module, prices
@@ -239,6 +240,16 @@ def mystery(x: Tensor) -> Tensor:
 @mystery.register_fake
 def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
+
+
+def test_a_formula_that_is_registered_with_torch_counts():
+    packet = torch.ops.doppler_tests.mystery
+    register_flop_formula(packet)(lambda shape, **_: 1000 * math.prod(shape))
+    try:
+        imported = import_module(Function(mystery), (X,))
+    finally:
+        del flop_registry[packet]
+    assert (flops_in(imported), imported.by_bytes) == (1000 * X.numel(), ())
 
 
 def test_an_operator_of_which_nothing_is_known_is_listed():

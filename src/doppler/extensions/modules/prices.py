@@ -30,7 +30,7 @@ def flops_of(node: fx.Node) -> int | None:
     if packet in flop_registry:
         return _counted_by_torch(node)
     name, tags = str(node.target).split(".")[1], getattr(node.target, "tags", ())
-    if str(node.target).startswith("aten."):
+    if str(node.target).startswith(("aten.", "transformers.")):
         if name in _FORMULAS:
             is_complex = any(one.is_complex() for one in _tensors(node))
             return int(_FORMULAS[name](node)) * (4 if is_complex and name in _COMPLEX else 1)
@@ -256,6 +256,8 @@ _FORMULAS: dict[str, Formula] = {
     "_grouped_mm": _grouped_product,
     "_scaled_grouped_mm": _grouped_product,
     "_scaled_grouped_mm_v2": _grouped_product,
+    "grouped_mm_fallback": _grouped_product,  # of transformers
+    "grouped_mm_fallback_backward": lambda node: 2.0 * _grouped_product(node),
     "_int_mm": _product(),
     **{f"_weight_int{bits}pack_mm{end}": _product() for bits, end in _PACKED},
     "_mixed_dtypes_linear": _product("input"),
