@@ -285,6 +285,16 @@ def test_rrelu_without_training_draws_nothing():
     check(Of(draw(3), lambda w, x: functional.rrelu(w * x, training=False).sum()), x)
 
 
+def test_views_of_a_backward_do_not_depend_on_how_gradients_lie_in_memory():
+    def fused(w: Tensor, x: Tensor) -> Tensor:
+        qkv = (x @ w).view(2, 6, 2, 3, 4)
+        q, v = (qkv[..., k, :].transpose(1, 2).reshape(4, 6, 4) for k in (0, 2))
+        k = qkv[..., 1, :].permute(0, 2, 3, 1).reshape(4, 4, 6)
+        return ((q @ k).softmax(-1) @ v).square().mean()
+
+    check(Of(draw(8, 24), fused), draw(2, 6, 8))
+
+
 # --- Refusals -------------------------------------------------------------------------------------
 
 

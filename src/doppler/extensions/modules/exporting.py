@@ -120,6 +120,10 @@ def _traced(module: nn.Module, tensors: tuple[torch.Tensor, ...], training: bool
     with plain_attention(), kernels_differentiated(), preserve_node_meta():
         traced = inside._export(module, tensors, strict=False, pre_dispatch=False)
     place_backward(traced.graph)
+    aten = torch.ops.aten
+    for node in traced.graph.find_nodes(op="call_function", target=aten.view.default):
+        # What it reads may lie in memory in another way, once it is decomposed.
+        node.target = aten.reshape.default
     return traced
 
 
