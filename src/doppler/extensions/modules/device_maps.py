@@ -99,8 +99,9 @@ class _Parts:
     def keep_results_together(self) -> None:
         """Results that meet in the forward of what is divided are on one device.
 
-        For each such forward the cheaper of two: all of its module becomes one part, or the parts
-        that meet go to one device, and stay together from then on.
+        Either all of that module becomes one part: where what it is given meets what its parts
+        return, as in the blocks of transformers, unless it is most of the whole. Or the parts that
+        meet go to one device, and stay together from then on: embeddings that are added.
         """
         together: dict[str | int, set[str | int]] = {}
         for _ in range(4 * len(self._device) + 1):
@@ -114,7 +115,8 @@ class _Parts:
             merged = {other for one in units for other in together.get(one, {one})}
             parts = [one for one in merged if isinstance(one, str) and one in self._device]
             inside = self._inside(path)
-            if self._moved(inside) <= self._moved(parts):
+            given = not set(units) <= set(inside)
+            if given and self._held(path) < self._held("") / 2:
                 self._join(path, inside)
                 continue
             device = self._main if INPUT in merged else self._majority(parts)
@@ -196,11 +198,6 @@ class _Parts:
         for one in parts:
             held[self._device[one]] += self._held(one)
         return _most(held)
-
-    def _moved(self, parts: list[str]) -> int:
-        """Bytes that change their device when parts go where most of them are."""
-        device = self._majority(parts) if parts else 0
-        return sum(self._held(one) for one in parts if self._device[one] != device)
 
     def _held(self, part: str) -> int:
         return 1 + sum(size for holder, size in self._bytes.items() if _is_in(holder, part))
