@@ -324,14 +324,15 @@ def faults(operators: Operators, *points: list) -> dict[str, str]:
     loss, results = module()
     weights = dict(module.named_parameters())
     gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
-    inputs = imported.binding.inputs(())
-    found = run_graph(lower(imported.program, {}), inputs)
-    _, ours = imported.binding.outputs(found)
-    new = imported.binding.new_parameters(found)
     told = {}
-    for name, one, other in zip(known, ours, results, strict=True):
-        if not close(one, other.detach(), name):
-            told[f"{name} forward"] = f"{one.tolist()} instead of {other.tolist()}"
+    for how, each in (("forward", imported), ("inference", import_module(module.eval()))):
+        found = run_graph(lower(each.program, {}), each.binding.inputs(()))
+        _, ours = each.binding.outputs(found)
+        for name, one, other in zip(known, ours, results, strict=True):
+            if not close(one, other.detach(), name):
+                told[f"{name} {how}"] = f"{one.tolist()} instead of {other.tolist()}"
+        if how == "forward":
+            new = imported.binding.new_parameters(found)
     for (key, weight), gradient in zip(weights.items(), gradients, strict=True):
         name = list(known)[int(key.removeprefix("weights.").split("_")[0])]
         if key not in new:  # it stays as it is
