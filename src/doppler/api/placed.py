@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 MODULE_FILE = "module.pt"
 # What a directory says of the search.
 _FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds", "phases")
-_TEXTS = ("whole", "cut_short")
+_TEXTS = ("whole", "by_bytes", "cut_short")
 # What older ones do not say.
-_LATER = ("memory", "system")
+_LATER = ("memory", "system", "by_bytes")
 # Of a simulator that was told.
 _RULES = ("queue", "contention", "streams", "noise")
 
@@ -59,7 +59,8 @@ class Placed:
     this graph undercuts. single_device_s: makespan of the model on one device, nothing split; inf
     where that does not fit. method, evaluations: what found it. seconds: of the whole call; phases:
     of its parts, by name. cut_short: what there was no time for. whole: of a torch module, the ops
-    that are not split. binding: how its tensors are those of the graph.
+    that are not split; by_bytes: those that are priced by their bytes only. binding: how its
+    tensors are those of the graph.
     """
 
     problem: Problem
@@ -74,6 +75,7 @@ class Placed:
     phases: Mapping[str, float] = field(default_factory=dict)
     cut_short: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    by_bytes: tuple[str, ...] = ()
     binding: "Binding | None" = None
 
     @property
@@ -122,6 +124,7 @@ class Placed:
         """
         lines = explain(self.trace).lines()
         lines += [f"not split: {line}" for line in self.whole]
+        lines += [f"priced by bytes only: {line}" for line in self.by_bytes]
         if self.binding is not None:
             graph, device_V = self.problem.graph, self.placement.device
             op_s_V = self.trace.op_finish_s - self.trace.op_start_s
@@ -132,16 +135,20 @@ class Placed:
                 lines += ["", *table] if table else []
         return "\n".join(map(printable, lines))
 
-    def device_map(self) -> dict[str, int]:
-        """The device of every module whose parameters are on one, as accelerate takes it.
+    def device_map(self, *, nearest: bool = False) -> dict[str, int]:
+        """The device of every part of the module that is on one, as accelerate takes it.
+
+        Args:
+            nearest: a module that cannot be divided as it is placed goes where most of it is. The
+                map is then another placement, which takes other seconds.
 
         Raises:
-            InputError: a parameter is read on several devices, or no module was placed.
+            InputError: the placement divides what no map can, or no module was placed.
         """
         if self.binding is None:
             raise InputError("device_map: no torch module was placed")
         modules = extension("modules.device_maps", "device_map")
-        return modules.device_map(self.problem.graph, self.placement, self.binding)
+        return modules.device_map(self.problem.graph, self.placement, self.binding, nearest=nearest)
 
     def save(self, directory: str | Path) -> Path:
         """Write the placement, the graph, the trace, its picture and explanation to a directory.
@@ -189,7 +196,7 @@ class Placed:
         try:
             found = read_object(read_json(path), "", (*_FOUND, *_TEXTS), _LATER)
             _check_found(found)
-            texts = {key: tuple(read_list(found.pop(key), key, read_text)) for key in _TEXTS}
+            texts = {key: tuple(read_list(found.pop(key, []), key, read_text)) for key in _TEXTS}
             mode = memory_mode(read_text(found.pop("memory", REFUSE), "memory"))
             told: Any = None
             if "system" in found:

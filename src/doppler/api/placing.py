@@ -177,6 +177,7 @@ def place(
         phases=phases.seconds,
         cut_short=tuple(phases.cut_short),
         whole=source.whole if source else (),
+        by_bytes=source.by_bytes if source else (),
         binding=source.binding if source else None,
     )
 

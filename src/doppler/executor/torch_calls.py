@@ -47,6 +47,8 @@ def _value(argument: Any, operands: Sequence[torch.Tensor]) -> Any:
             extents = iter(operand.shape)
             shape = [math.prod(next(extents) for _ in range(num)) for num in factors]
             return operand.reshape(shape)
+        case {"real": real, "imag": imag}:
+            return complex(real, imag)
         case {"dtype": name}:
             return getattr(torch, name)
         case list():

@@ -247,3 +247,23 @@ def test_arguments_and_results_in_dictionaries_numbers_and_shared_parameters():
             return {"scores": self.head(x), "pair": (x, [given["words"]])}
 
     check(Tied(), {"words": torch.arange(6).reshape(2, 3)}, 3)
+
+
+HALVES = {
+    "overflow": lambda x: x * 300 / 300,
+    "absorbed": lambda x: x + 4096 - 4096,
+    "chain": lambda x: ((x * 0.3).exp() - 1).tanh() * x + x / 3,
+    "activations": lambda x: functional.gelu(functional.silu(x) * 1.7).sigmoid() ** 2,
+    "compared": lambda x: torch.where(x * 1.001 > x, x + 1e-3, x - 1e-3).sqrt(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", HALVES)
+def test_halves_are_rounded_behind_every_op_as_torch_does(name, dtype):
+    module, x = Function(HALVES[name]), torch.linspace(-4, 300, 999).to(dtype)
+    imported = import_module(module, (x,))
+    graph, inputs = lower(imported.program, {}), imported.binding.inputs((x,))
+    found = imported.binding.outputs(run_graph(graph, inputs))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, module(x), rtol=0, atol=0, equal_nan=True)

@@ -93,3 +93,38 @@ def test_gradients_of_convolutions_are_ops_of_their_own_that_can_be_split():
     split = [any(d is not None for dims in node.operand_dims for d in dims) for node in calls]
     assert split.count(False) == 1, "by the weight of the one in groups"
     assert not any("norm" in line for line in imported.whole)
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)
+
+    def forward(self, x, *, labels):
+        with torch.no_grad():
+            scale = self.second.weight.abs().amax()
+        logits = self.second(self.norm(self.first(x)).relu() / scale)
+        return {"logits": logits, "loss": functional.cross_entropy(logits, labels)}
+
+
+def test_an_exported_program_is_trained_as_its_module():
+    torch.manual_seed(0)
+    module, x, labels = Small(), draw(5, 4), torch.tensor([0, 1, 1, 0, 1])
+    exported = torch.export.export(module, (x,), {"labels": labels})
+    found = []
+    for one, args, kwargs in ((module, (x,), {"labels": labels}), (exported, (), {})):
+        imported = import_module(one, args, kwargs, training=True, learning_rate=0.5)
+        inputs = imported.binding.inputs((x,), {"labels": labels})
+        results = run_graph(lower(imported.program, {}), inputs)
+        found.append(imported.binding.new_parameters(results))
+        assert imported.binding.effects.keys() == {
+            *("norm.running_mean", "norm.running_var", "norm.num_batches_tracked"),
+        }
+    torch.testing.assert_close(*found)
+    loss = module(x, labels=labels)["loss"]
+    for (key, one), gradient in zip(
+        module.named_parameters(),
+        torch.autograd.grad(loss, list(module.parameters())),
+        strict=True,
+    ):
+        torch.testing.assert_close(found[0][key], one - 0.5 * gradient, rtol=1e-4, atol=1e-5)

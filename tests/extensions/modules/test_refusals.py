@@ -73,7 +73,8 @@ REFUSALS = [
     ),
     (
         Failing(),
-        "Sequential, module '1.0' (Failing): torch.export fails: ValueError: not today",
+        "Sequential, module '1.0' (Failing): torch.export fails, in Failing.forward "
+        "(test_refusals.py:*): ValueError: not today",
     ),
 ]
 

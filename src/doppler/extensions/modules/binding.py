@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from doppler.extensions.modules.calling import by_name
+from doppler.extensions.modules.structure import Structure
 from doppler.extensions.modules.trees import Tree, rebuilt, tensors_like
 from doppler.support.errors import InputError
 
@@ -36,8 +37,8 @@ class Binding:
     shape there, and below, by its name, one of: which tensor of the arguments it is, the name of
     the state it is, or what computes it anew, which is random if it is among ``drawn``. results:
     per tensor that is returned. effects: what is written into a tensor of the arguments, by its
-    number, or of the state, by its name. steps: parameters after a step of training. state:
-    parameters, buffers and constants by name.
+    number, or of the state, by its name. steps: parameters after a step of training. structure:
+    into which parts the module can be divided. state: parameters, buffers and constants by name.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Binding:
     results: tuple[Result, ...]
     effects: Mapping[int | str, Result]
     steps: Mapping[str, Result]
+    structure: Structure
     state: Mapping[str, torch.Tensor] = field(repr=False)
 
     def call(

@@ -1,68 +1,56 @@
-"""How a module is called: by which names, with which tensors, and which result is its loss."""
+"""How a module is called: by which names, and with which tensors."""
 
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from doppler.extensions.modules.gradients import Gradients, Returned
 from doppler.extensions.modules.trees import Flat, Tree, leaf_paths, rebuilt
-from doppler.support.errors import InputError
 
 
-@contextmanager
-def called_with_tensors(
-    module: nn.Module, given: Flat, training: bool
-) -> Iterator[list[tuple[Tree, int]]]:
-    """Within, the module's forward takes tensors, and returns a tuple of tensors.
+def as_called_with_tensors(
+    module: nn.Module, name: str, given: Flat, positions: Sequence[str], training: bool
+) -> tuple[nn.Module, list[Returned]]:
+    """A module of the same name and state that takes tensors, and returns a tuple of tensors.
 
-    Yields:
-        A list to which every call adds the tree of what the forward returned, and which is its
-        loss.
+    It calls the module itself, whose hooks see what they always do.
+
+    Args:
+        module: the user's.
+        name: what errors call it.
+        given: what it is called with.
+        positions: names of what is given by position, although ``given`` has it by keyword.
+        training: the gradients of its loss are further results.
+
+    Returns:
+        The module, and a list to which every call adds what it returned.
     """
-    own, returned = module.forward, []
+    returned: list[Returned] = []
+    gradients = Gradients(module, name) if training else None
 
     def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = rebuilt(given.tree, tensors)
-        result = Flat(own(*args, **kwargs))
-        loss = loss_of(type(module).__name__, result) if training else 0
-        returned.append((result.tree, loss))
-        if not training:
-            return tuple(result.tensors)
-        return tuple(one if k == loss else one.detach() for k, one in enumerate(result.tensors))
+        args = (*args, *(kwargs.pop(one) for one in positions))
+        if gradients is not None:
+            made, results = gradients(args, kwargs)
+        else:
+            result = Flat(module(*args, **kwargs))
+            made, results = Returned(result.tree), result.tensors
+        returned.append(made)
+        return tuple(results)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(name, kind) for name in _leaf_names(given.tree)]
+    parameters = [inspect.Parameter(one, kind) for one in _leaf_names(given.tree)]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    had = vars(module).get("forward")
-    module.forward = forward  # type: ignore[method-assign]
-    try:
-        yield returned
-    finally:
-        if had is None:
-            del module.forward
-        else:
-            module.forward = had
-
-
-def loss_of(name: str, result: Flat) -> int:
-    """Which tensor is the loss: the one of this name, or else the first."""
-    paths = [path[-1:] for path in leaf_paths(result.tree)]
-    loss = paths.index(("loss",)) if ("loss",) in paths else 0
-    if not result.tensors or result.tensors[loss].shape or not _is_real(result.tensors[loss]):
-        raise InputError(
-            f"{name}: training=true needs a module that returns its loss, one real number, alone, "
-            "first, or as 'loss'"
-        )
-    return loss
-
-
-def _is_real(tensor: torch.Tensor) -> bool:
-    return tensor.dtype.is_floating_point
+    body = {"forward": property(lambda _: forward), "_call_impl": lambda _, *args: forward(*args)}
+    shell = object.__new__(type(type(module).__name__, (nn.Module,), body))
+    object.__setattr__(shell, "__dict__", vars(module))
+    return shell, returned
 
 
 def by_name(

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from doppler.einsum.program import KernelOperand, Node, Piece
-from doppler.extensions.modules.tidying import tensors_of
+from doppler.extensions.modules.nodes import argument, tensors_of
 from doppler.graph.kernel import Box
 
 aten = torch.ops.aten
@@ -83,16 +83,6 @@ def shared_dims(node: fx.Node) -> Shared:
     if torch.Tag.pointwise in getattr(node.target, "tags", ()):
         return _pointwise(node)
     return {}
-
-
-def argument(node: fx.Node, name: str) -> Any:
-    """What an operator is given under a name of its signature, the default included."""
-    if name in node.kwargs:
-        return node.kwargs[name]
-    for place, one in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
-        if one.name == name:
-            return node.args[place] if place < len(node.args) else one.default_value
-    raise ValueError(f"{node.target} has no argument {name!r}")
 
 
 def rank_of(node: fx.Node) -> int:
@@ -272,6 +262,8 @@ def as_json(argument: Any, number_of: Mapping[fx.Node, int], ranks: Mapping[fx.N
         return {"x": number_of[argument], "factors": ranks[argument]}
     if isinstance(argument, list | tuple):
         return [as_json(one, number_of, ranks) for one in argument]
+    if isinstance(argument, complex):
+        return {"real": argument.real, "imag": argument.imag}
     if isinstance(argument, torch.dtype):
         return {"dtype": str(argument).removeprefix("torch.")}
     if argument is None or isinstance(argument, bool | int | float | str):

@@ -9,15 +9,14 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
-from torch.utils.flop_counter import flop_registry
 
 from doppler.einsum.program import Formation, Input
 from doppler.extensions.modules.calls import Call, render_call, shared_dims
 from doppler.extensions.modules.drawing import is_random
-from doppler.extensions.modules.exporting import path_of, place_of
 from doppler.extensions.modules.factors import Factors, Tie
+from doppler.extensions.modules.nodes import has_elements, path_of, place_of, tensors_of
 from doppler.extensions.modules.ops import CONSTANTS, convert_op
-from doppler.extensions.modules.tidying import has_elements, tensors_of
+from doppler.extensions.modules.prices import flops_of
 from doppler.extensions.modules.ties import all_ties, is_tensor, shape_of
 from doppler.extensions.modules.values import Builder, Shape, Value
 from doppler.graph.scalar import Element
@@ -38,6 +37,7 @@ class Conversion:
     node of the graph, or a number n for 0, 1, ..., n - 1.
     drawn: per input of the program that is random, what draws it.
     whole: the ops that cannot be split, each with the reason.
+    by_bytes: the ops of whose floating-point operations nothing is known.
     """
 
     def __init__(self, graph: fx.Graph, ties: Sequence[Tie] = ()) -> None:
@@ -45,6 +45,7 @@ class Conversion:
         self.folded: dict[str, fx.Node | int] = {}
         self.drawn: dict[str, Callable[[], torch.Tensor]] = {}
         self.whole: list[str] = []
+        self.by_bytes: list[str] = []
         # Of norms, what all of their results are made of.
         self.statistics: dict[fx.Node, tuple[Value, ...]] = {}
         self._drawn_by: dict[fx.Node, Value] = {}
@@ -104,7 +105,7 @@ class Conversion:
 
     def _converted(self, node: fx.Node) -> Value:
         """By its rule; as a call of torch's own operator where that does not know what it is."""
-        parts = (*self.builder.parts(), self.folded, self.drawn, self.whole)
+        parts = (*self.builder.parts(), self.folded, self.drawn, self.whole, self.by_bytes)
         parts = (*parts, self.statistics, self._values, self._drawn_by)
         sizes = [len(part) for part in parts]
         try:
@@ -195,7 +196,7 @@ class Conversion:
             own = self.builder.whole(self.value(read), f"{name}.operand")
             numbers.append(own.operands[0].node)
             dims.append(_places_in(result, own, shared.get(read, {})))
-        if not any(one is not None for each in dims for one in each):
+        if result.extents and not any(one is not None for each in dims for one in each):
             is_reshape = source.name in self.factors.refused
             reason = "no common factors" if is_reshape else "no rule says how to split it"
             self.whole.append(f"{place_of(source)}: {reason}")
@@ -204,6 +205,10 @@ class Conversion:
             arguments = render_call(source, factors, output)  # type: ignore[arg-type]
         except TypeError as error:
             raise InputError(f"{place_of(source)}: {error} cannot be written down") from None
+        flops = flops_of(source)
+        if flops is None:
+            flops = math.prod(result.extents)
+            self.by_bytes.append(place_of(source))
         nodes = self.builder.nodes
         call = Call(
             name=name,
@@ -215,7 +220,7 @@ class Conversion:
             operand_dims=tuple(dims),
             operator=str(source.target),
             arguments=arguments,
-            total_flops=_count_flops(source, math.prod(result.extents)),
+            total_flops=flops,
         )
         return self.builder.tensor(call, shape)
 
@@ -265,23 +270,6 @@ def _check(node: fx.Node) -> None:
                 f"{what}: the shape of its result depends on the values of a tensor; "
                 "keep the shape and mask by torch.where"
             )
-
-
-def _count_flops(node: fx.Node, num_elements: int) -> int:
-    """As torch.utils.flop_counter counts; one for each element of what that does not know."""
-    formula = flop_registry.get(node.target.overloadpacket)  # type: ignore[union-attr]
-    if formula is None:
-        return num_elements
-
-    def meta(argument: Any) -> Any:
-        return argument.meta["val"] if isinstance(argument, fx.Node) else argument
-
-    arguments: list[Any] = [
-        [meta(one) for one in argument] if isinstance(argument, list) else meta(argument)
-        for argument in node.args
-    ]
-    options: Mapping[str, Any] = {key: meta(value) for key, value in node.kwargs.items()}
-    return int(formula(*arguments, **options, out_val=node.meta["val"]))
 
 
 def _places_in(result: Value, read: Value, shared: Mapping[int, int]) -> tuple[int | None, ...]:

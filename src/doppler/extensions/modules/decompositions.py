@@ -62,8 +62,59 @@ def _group_norm(
     return result, mean.reshape(num, groups), scale.reshape(num, groups)
 
 
+def _softshrink(data: torch.Tensor, bound: float = 0.5) -> torch.Tensor:
+    """Torch's decomposition makes 0 of what is not a number."""
+    smaller = torch.where(data < -bound, data + bound, data * 0)
+    return torch.where(data > bound, data - bound, smaller)
+
+
+def _smooth_l1_backward(
+    gradient: torch.Tensor,
+    data: torch.Tensor,
+    target: torch.Tensor,
+    reduction: int,
+    beta: float,
+) -> torch.Tensor:
+    """Torch's decomposition makes 0 of what is not a number."""
+    apart = data - target
+    norm = 1 / apart.numel() if reduction == 1 else 1.0
+    within = torch.where(apart >= beta, norm, norm * apart / beta if beta else apart * 0)
+    return torch.where(apart <= -beta, -norm, within) * gradient
+
+
+aten = torch.ops.aten
 # What is decomposed by us, gradients or none.
-DECOMPOSED: dict[Any, Callable[..., Any]] = {torch.ops.aten.native_group_norm.default: _group_norm}
+DECOMPOSED: dict[Any, Callable[..., Any]] = {
+    aten.native_group_norm.default: _group_norm,
+    aten.softshrink.default: _softshrink,
+    aten.smooth_l1_loss_backward.default: _smooth_l1_backward,
+}
+
+
+# Their gradients would be those of a decomposition, which differ from the kernels' at ties.
+_DIFFERENTIATED = (
+    *(aten.softshrink.default, aten.hardshrink.default, aten.multi_margin_loss.default),
+    *(aten.multilabel_margin_loss_forward.default, aten.upsample_bilinear2d.default),
+    aten.upsample_bicubic2d.default,
+)
+# Torch's decompositions of these differ from its kernels.
+KEPT = (aten.multi_margin_loss.default, aten.multilabel_margin_loss_forward.default)
+
+
+@contextmanager
+def kernels_differentiated() -> Iterator[None]:
+    """Within, autograd sees these ops, as when nothing is traced, instead of decompositions."""
+    key, had = torch._C.DispatchKey.Autograd, {}
+    for op in _DIFFERENTIATED:
+        if key in op.py_kernels:
+            had[op] = op.py_kernels.pop(key)
+            op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, kernel in had.items():
+            op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
 
 
 @contextmanager

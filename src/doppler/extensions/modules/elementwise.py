@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from doppler.extensions.modules.values import Shape, Value, apply, constant
+from doppler.extensions.modules.values import HALF, Shape, Value, apply, constant
 from doppler.graph.scalar import WHOLE
 
 aten = torch.ops.aten
@@ -65,6 +65,13 @@ def _clamp(c: Calculator, a: Value, low: Any = None, high: Any = None) -> Value:
     return a if high is None else c.minimum(a, high)
 
 
+def _power(c: Calculator, a: Value, exponent: float) -> Value:
+    """As torch's kernel does it: roots of -0 and of -inf are not those that ``pow`` has."""
+    if exponent in (0.5, -0.5):
+        return c.sqrt(a) if exponent > 0 else c.rsqrt(a)
+    return c.div(1.0, a) if exponent == -1 else c.pow(a, exponent)
+
+
 def _gelu(c: Calculator, a: Value, approximate: str = "none") -> Value:
     half = c.mul(0.5, a)
     if approximate == "none":
@@ -92,7 +99,7 @@ ARITHMETIC: dict[Any, Rule] = {
     aten.mul.Scalar: lambda c, a, b: c.mul(a, b),
     aten.div.Tensor: lambda c, a, b: c.div(a, b),
     aten.div.Scalar: lambda c, a, b: c.div(a, b),
-    aten.pow.Tensor_Scalar: lambda c, a, b: c.pow(a, b),
+    aten.pow.Tensor_Scalar: _power,
     aten.pow.Tensor_Tensor: lambda c, a, b: c.pow(a, b),
     aten.pow.Scalar: lambda c, a, b: c.pow(a, b),
     aten.maximum.default: lambda c, a, b: c.maximum(a, b),
@@ -151,9 +158,9 @@ def elementwise(
     """
     values = [one for one in arguments if isinstance(one, Value)]
     dtypes = {one.dtype for one in values}
-    if target is aten.where.self and dtype not in (*WHOLE, "bool"):
+    if target is aten.where.self and dtype not in (*WHOLE, "bool", "c64"):
         return Calculator(dtype, shape).choose(*arguments)
-    if target is aten.masked_fill.Scalar and dtype not in (*WHOLE, "bool"):
+    if target is aten.masked_fill.Scalar and dtype not in (*WHOLE, "bool", "c64"):
         data, mask, number = arguments
         return Calculator(dtype, shape).choose(mask, number, data)
     if target in LOGIC and dtypes == {"bool"}:
@@ -168,7 +175,9 @@ def elementwise(
         )
         return calculator.truth(COMPARISONS[packet](calculator, *arguments))
     if target in ARITHMETIC and dtype != "bool" and options.get("rounding_mode") is None:
-        return ARITHMETIC[target](Calculator(dtype, shape), *arguments, **options)
+        # As torch's kernels do it: in f32, and rounded once behind every op.
+        wide = "f32" if dtype in HALF else dtype
+        return ARITHMETIC[target](Calculator(wide, shape), *arguments, **options).cast(dtype)
     return None
 
 

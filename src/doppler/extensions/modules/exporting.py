@@ -10,20 +10,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import fx, nn
-from torch.export import ExportedProgram, default_decompositions
+from torch import nn
+from torch.export import ExportedProgram, _trace, default_decompositions
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.traceback import preserve_node_meta
 from torch.utils import _pytree as pytree
 
 from doppler.extensions.modules.calling import (
+    as_called_with_tensors,
     by_name,
-    called_with_tensors,
-    loss_of,
     parameter_names,
 )
-from doppler.extensions.modules.decompositions import DECOMPOSED, attention, plain_attention
-from doppler.extensions.modules.trees import Flat, Tree
+from doppler.extensions.modules.decompositions import (
+    DECOMPOSED,
+    KEPT,
+    attention,
+    kernels_differentiated,
+    plain_attention,
+)
+from doppler.extensions.modules.gradients import Returned, first_line, own_function, place_backward
+from doppler.extensions.modules.trees import Flat, Tree, rebuilt
 from doppler.support.errors import InputError
 from doppler.support.files import check_size
 
@@ -36,18 +43,15 @@ _LOUD = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor
 class Exported(NamedTuple):
     """A graph, and how its user's tensors are what the module is called with and returns.
 
-    name: of the module's class. program: in core ATen ops; traced: as torch.export made it, which
-    knows what has no gradient. parameters: names of what is given by position. loss: which of the
-    tensors that are returned, if it is trained.
+    name: of the module's class. program: in core ATen ops. parameters: names of what is given by
+    position. returned: also says whose gradients the graph returns behind the module's results.
     """
 
     name: str
     program: ExportedProgram
-    traced: ExportedProgram
     parameters: tuple[str, ...]
     arguments: Tree
-    returned: Tree
-    loss: int
+    returned: Returned
 
 
 def export(
@@ -63,42 +67,77 @@ def export(
         module: its parameters may be on the meta device; or what torch.export made of one.
         example_inputs: what it is called with, by position; anything that holds tensors.
         example_kwargs: the same, by keyword.
-        training: the module returns its loss, and gradients will be of nothing else.
+        training: the module returns its loss, and the graph the gradients of it.
 
     Raises:
         InputError: says where in the module torch.export fails, and why; or there is no loss.
     """
-    table = default_decompositions()
-    table[torch.ops.aten.scaled_dot_product_attention.default] = attention
-    table.update(DECOMPOSED)
     if isinstance(module, ExportedProgram):
-        return _decomposed(module, table, training)
-    parameters = parameter_names(module.forward)
-    given = Flat(by_name(parameters, example_inputs, example_kwargs))
+        arguments, returned = _trees(module)
+        if not training:
+            with quiet():
+                return Exported(
+                    "exported", _in_core_ops(module), (), arguments.tree, Returned(returned.tree)
+                )
+        # The shapes of examples count, not their values.
+        examples = [torch.empty(one.shape, dtype=one.dtype) for one in arguments.tensors]
+        example_inputs, example_kwargs = rebuilt(arguments.tree, examples)
+        own = module.module()
+        parameters, name, label = (), "exported", "exported program"
+        call = tuple(example_inputs), dict(example_kwargs)
+    else:
+        own, name = module, type(module).__name__
+        parameters, label = parameter_names(module.forward), name
+        call = by_name(parameters, example_inputs, example_kwargs)
+    given = Flat(call)
+    positions = parameters[: len(example_inputs)] if not call[0] else ()
     tensors = given.tensors
-    without_values = any(parameter.is_meta for parameter in module.parameters())
+    without_values = any(parameter.is_meta for parameter in own.parameters())
     if without_values:
         tensors = [tensor.to("meta") for tensor in tensors]
     device = torch.device("meta") if without_values else nullcontext()
-    with quiet(), device, _path_of_calls(module) as path:
+    with quiet(), device, _path_of_calls(own) as path:
         try:
-            with called_with_tensors(module, given, training) as returned:
-                with plain_attention() if training else nullcontext():
-                    traced = torch.export.export(module, tuple(tensors), strict=False)
-            program, name = traced.run_decompositions(table), type(module).__name__
-            return Exported(name, program, traced, parameters, given.tree, *returned[-1])
+            shell, returned = as_called_with_tensors(own, label, given, positions, training)
+            traced = _traced(shell, tuple(tensors), training)
+            return Exported(name, _in_core_ops(traced), parameters, given.tree, returned[-1])
         except InputError:
             raise
         except GuardOnDataDependentSymNode as error:
             raise InputError(
-                f"{_where(module, path)}: a branch depends on the values of a tensor{_line(error)};"
+                f"{_where(label, path)}: a branch depends on the values of a tensor{_line(error)};"
                 " compute both sides and choose by torch.where, or decide before the call"
             ) from None
         except (Exception, SystemExit) as error:
-            reason = (str(error).strip() or "no reason given").split("\n")[0]
             raise InputError(
-                f"{_where(module, path)}: torch.export fails: {type(error).__name__}: {reason}"
+                f"{_where(label, path)}: torch.export fails{own_function(error)}: "
+                f"{type(error).__name__}: {first_line(error)}"
             ) from None
+
+
+def _traced(module: nn.Module, tensors: tuple[torch.Tensor, ...], training: bool) -> Any:
+    if not training:
+        return torch.export.export(module, tensors, strict=False)
+    # The public export records ops above autograd, which hides those of a backward from it.
+    inside: Any = _trace
+    with plain_attention(), kernels_differentiated(), preserve_node_meta():
+        traced = inside._export(module, tensors, strict=False, pre_dispatch=False)
+    place_backward(traced.graph)
+    aten = torch.ops.aten
+    for node in traced.graph.find_nodes(op="call_function", target=aten.view.default):
+        # What it reads may lie in memory in another way, once it is decomposed.
+        node.target = aten.reshape.default
+    return traced
+
+
+def _in_core_ops(program: ExportedProgram) -> ExportedProgram:
+    table = default_decompositions()
+    table[torch.ops.aten.scaled_dot_product_attention.default] = attention
+    table.update(DECOMPOSED)
+    for op in KEPT:
+        table.pop(op, None)
+    with kernels_differentiated():
+        return program.run_decompositions(table)
 
 
 def load_exported(path: str | Path, *, trust: bool = False) -> ExportedProgram:
@@ -123,60 +162,25 @@ def load_exported(path: str | Path, *, trust: bool = False) -> ExportedProgram:
             raise InputError(f"{path}: no exported program: {reason}") from None
 
 
-def _decomposed(program: ExportedProgram, table: Any, training: bool) -> Exported:
-    """What torch.export made, in core ATen ops."""
-    spec, name, traced = program.call_spec, "exported program", program
+def _trees(program: ExportedProgram) -> tuple[Flat, Flat]:
+    """What an exported program is called with, positions and keywords, and what it returns."""
+    spec, signature = program.call_spec, program.graph_signature
     assert spec.in_spec is not None and spec.out_spec is not None
-    with quiet():
-        try:
-            program = program.run_decompositions(table)
-        except Exception as error:
-            reason = str(error).strip().split("\n")[0]
-            raise InputError(
-                f"{name}: cannot be decomposed: {type(error).__name__}: {reason}"
-            ) from None
-    signature = program.graph_signature
     given = [one.arg for one in signature.input_specs if one.kind == InputKind.USER_INPUT]
     made = [one.arg for one in signature.output_specs if one.kind == OutputKind.USER_OUTPUT]
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    arguments, returned = (
-        Flat(
-            pytree.tree_unflatten(
-                [
-                    values[one.name]
-                    if isinstance(one, TensorArgument)
-                    else getattr(one, "value", 0)
-                    for one in leaves
-                ],
-                tree,
-            )
-        )
-        for leaves, tree in ((given, spec.in_spec), (made, spec.out_spec))
-    )
-    loss = loss_of(name, returned) if training else 0
-    return Exported("exported", program, traced, (), arguments.tree, returned.tree, loss)
+
+    def flat(leaves: Sequence[Any], tree: Any) -> Flat:
+        known = [
+            values[one.name] if isinstance(one, TensorArgument) else getattr(one, "value", 0)
+            for one in leaves
+        ]
+        return Flat(pytree.tree_unflatten(known, tree))
+
+    return flat(given, spec.in_spec), flat(made, spec.out_spec)
 
 
-def place_of(node: fx.Node) -> str:
-    """``op aten.topk in module 'encoder.0' (Router)``: which op, and where in the module."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    path, kind = stack[-1] if stack else ("", None)
-    name = getattr(node.target, "__name__", str(node.target))
-    if isinstance(node.target, torch._ops.OpOverload):
-        name = str(node.target).removesuffix(".default")
-    kind = str(kind).rsplit(".", 1)[-1] if isinstance(kind, str) else getattr(kind, "__name__", "")
-    inside = f"in module {path!r} ({kind})" if path else f"in {kind or 'the module'}"
-    return f"op {name} {inside}"
-
-
-def path_of(node: fx.Node) -> str:
-    """Dotted path of the submodule that an op belongs to; empty for the module itself."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    return str(stack[-1][0]) if stack else ""
-
-
-def _where(module: nn.Module, path: list[tuple[str, str]]) -> str:
-    own = type(module).__name__
+def _where(own: str, path: list[tuple[str, str]]) -> str:
     inner = [(name, kind) for name, kind in path if name]
     return f"{own}, module {inner[-1][0]!r} ({inner[-1][1]})" if inner else own
 

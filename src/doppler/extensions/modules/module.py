@@ -1,7 +1,6 @@
 """A torch module as an einsum program."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,17 +10,15 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
-from doppler.einsum.differentiation import training_program
-from doppler.einsum.program import Input, Node, Program
+from doppler.einsum.program import Input, Program
 from doppler.extensions.modules.binding import Binding, GivenTensor, Result
 from doppler.extensions.modules.conversion import Conversion
 from doppler.extensions.modules.drawing import evaluated
 from doppler.extensions.modules.elementwise import Calculator
 from doppler.extensions.modules.exporting import Exported, export
 from doppler.extensions.modules.factors import Same
-from doppler.extensions.modules.joint import stops_gradients, with_gradients
+from doppler.extensions.modules.structure import structure_of
 from doppler.extensions.modules.tidying import tidy
-from doppler.support.errors import InputError
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,11 +26,14 @@ class TorchProgram:
     """A program, and how the module's tensors are those of it.
 
     whole: the ops that are not split, each with its place in the module and the reason.
+    by_bytes: the ops that are priced by the bytes they read and write, because nothing is known of
+    their floating-point operations.
     """
 
     program: Program
     binding: Binding
     whole: tuple[str, ...]
+    by_bytes: tuple[str, ...]
 
 
 def import_module(
@@ -59,13 +59,7 @@ def import_module(
         InputError: one line that names the op, where in the module it is, and what can be done.
     """
     exported = export(module, example_inputs, example_kwargs or {}, training=training)
-    if not training:
-        return _Import(exported).finished()
-    if not stops_gradients(exported.traced):
-        # Torch knows the gradients of ops that are no einsums.
-        with suppress(InputError):
-            return _Import(exported).finished(by_einsums=learning_rate)
-    imported = _Import(with_gradients(exported))
+    imported = _Import(exported)
     imported.add_steps(learning_rate)
     return imported.finished()
 
@@ -77,6 +71,7 @@ class _Import:
         self.exported, self.graph = exported, exported.program.graph
         self.state_of = _state_names(exported.program)
         tidy(self.graph)
+        self.results, self.effects = self._returned()
         # Per placeholder of a parameter its gradient, if the graph returns any.
         self.gradients = self._gradients()
         ties = [
@@ -96,15 +91,37 @@ class _Import:
         self.conversion.run()
         self.steps: dict[str, Result] = {}
 
-    def _gradients(self) -> dict[str, fx.Node]:
-        placeholder_of = {target: name for name, target in self.state_of.items()}
-        specs = self.exported.program.graph_signature.output_specs
+    def _returned(self) -> tuple[list[fx.Node], dict[int | str, fx.Node]]:
+        """The tensors that the graph returns, gradients behind, and what it writes into which."""
+        results: list[fx.Node] = []
+        effects: dict[int | str, fx.Node] = {}
         args: Any = self.graph.output_node().args[0]
-        return {
-            placeholder_of[str(spec.target)]: node
-            for spec, node in zip(specs, args, strict=True)
-            if spec.kind == OutputKind.GRADIENT_TO_PARAMETER and node is not None
-        }
+        specs = self.exported.program.graph_signature.output_specs
+        for spec, node in zip(specs, args, strict=True):
+            if not isinstance(spec.arg, TensorArgument):
+                continue
+            if spec.kind == OutputKind.USER_OUTPUT:
+                results.append(node)
+            elif spec.kind == OutputKind.BUFFER_MUTATION:
+                effects[str(spec.target)] = node
+            elif spec.kind == OutputKind.USER_INPUT_MUTATION:
+                effects[self._user_inputs().index(str(spec.target))] = node
+        return results, effects
+
+    def _gradients(self) -> dict[str, fx.Node]:
+        """Per placeholder of a parameter the gradient that the graph returns."""
+        trained = self.exported.returned.trained
+        gradients = [self.results.pop() for _ in trained][::-1]
+        state = self.exported.program.state_dict
+        found: dict[str, fx.Node] = {}
+        for name, gradient in zip(trained, gradients, strict=True):
+            # A tensor may have several names, and the graph reads it by one.
+            same = {key for key, tensor in state.items() if tensor is state[name]}
+            readers = self.graph.find_nodes(op="placeholder")
+            names = [one.name for one in readers if self.state_of.get(one.name) in same]
+            used = [one.name for one in readers if one.name in names and one.users]
+            found[(used or names)[0]] = gradient
+        return found
 
     def add_steps(self, learning_rate: float) -> None:
         """The parameters after a step along the gradients that the graph returns."""
@@ -118,22 +135,10 @@ class _Import:
             self.conversion.builder.computed(f"{name}.new", replace(new, name=""), every)
             self._add_step(name, f"{name}.new")
 
-    def finished(self, by_einsums: float | None = None) -> TorchProgram:
-        """The program and its binding.
-
-        by_einsums: learning rate of a step whose gradients are einsums too.
-
-        Raises:
-            InputError: an op has no such gradient.
-        """
-        specs = self.exported.program.graph_signature.output_specs
-        args: Any = self.graph.output_node().args[0]
-        wanted = [
-            (spec, node)
-            for spec, node in zip(specs, args, strict=True)
-            if isinstance(spec.arg, TensorArgument) and spec.kind in _RESULTS
-        ]
-        numbers = self.conversion.results([node for _, node in wanted])
+    def finished(self) -> TorchProgram:
+        """The program and its binding."""
+        nodes = [*self.results, *self.effects.values()]
+        numbers = self.conversion.results(nodes)
         program = Program(
             name=self.exported.name,
             parameters={},
@@ -141,47 +146,24 @@ class _Import:
             given_splits={},
             copies_sums=False,
         )
-        if by_einsums is not None:
-            of_user = [
-                number
-                for (spec, _), number in zip(wanted, numbers, strict=True)
-                if spec.kind == OutputKind.USER_OUTPUT
-            ]
-            program = self._trained(program, of_user[self.exported.loss], by_einsums)
-        results: list[Result] = []
-        effects: dict[int | str, Result] = {}
-        for (spec, node), number in zip(wanted, numbers, strict=True):
-            shape = tuple(node.meta["val"].shape)
-            result = Result(self.conversion.result_name(number), shape)
-            if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
-                results.append(result)
-            elif spec.kind == OutputKind.BUFFER_MUTATION:
-                effects[str(spec.target)] = result
-            else:
-                effects[self._user_inputs().index(str(spec.target))] = result
-        binding = self._binding(tuple(results), effects)
-        return TorchProgram(program=program, binding=binding, whole=tuple(self.conversion.whole))
-
-    def _trained(self, program: Program, loss: int, learning_rate: float) -> Program:
-        """The program, its gradients and the step, for parameters that the loss depends on."""
-        nodes = list(program.nodes)
-        state = self.exported.program.state_dict
-        for number in _upstream(nodes, loss):
-            node = nodes[number]
-            if not isinstance(node, Input) or node.name not in self.placeholders:
-                continue
-            placeholder = self.placeholders[node.name].name
-            is_parameter = placeholder in self.exported.program.graph_signature.inputs_to_parameters
-            if is_parameter and state[self.state_of[placeholder]].requires_grad:
-                nodes[number] = replace(node, is_weight=True)
-                self._add_step(node.name, f"{node.name}.new")
-        program = replace(program, nodes=tuple(nodes), loss=loss)
-        return training_program(program, learning_rate=learning_rate)
+        results = [
+            Result(self.conversion.result_name(number), tuple(node.meta["val"].shape))
+            for node, number in zip(nodes, numbers, strict=True)
+        ]
+        num = len(self.results)
+        effects = dict(zip(self.effects, results[num:], strict=True))
+        binding = self._binding(tuple(results[:num]), effects)
+        return TorchProgram(
+            program=program,
+            binding=binding,
+            whole=tuple(self.conversion.whole),
+            by_bytes=tuple(dict.fromkeys(self.conversion.by_bytes)),
+        )
 
     def _add_step(self, name: str, result: str) -> None:
         """Of an input of the program that is a parameter, by all names that the module has."""
         placeholder = self.placeholders[name]
-        state = self.exported.traced.state_dict
+        state = self.exported.program.state_dict
         own = state[self.state_of[placeholder.name]]
         for key, tensor in state.items():
             if tensor is own:
@@ -211,7 +193,7 @@ class _Import:
             name=self.exported.name,
             parameters=self.exported.parameters,
             arguments=self.exported.arguments,
-            returned=self.exported.returned,
+            returned=self.exported.returned.tree,
             given=tuple(
                 GivenTensor(one, tuple(values[one].shape), values[one].dtype) for one in users
             ),
@@ -225,24 +207,11 @@ class _Import:
             results=results,
             effects=effects,
             steps=self.steps,
+            structure=structure_of(
+                self.results, dict(self.exported.program.state_dict), self.state_of
+            ),
             state=state,
         )
-
-
-_RESULTS = (
-    *(OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT),
-    *(OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION),
-)
-
-
-def _upstream(nodes: Sequence[Node], number: int) -> set[int]:
-    found, queue = {number}, [number]
-    while queue:
-        for operand in nodes[queue.pop()].operands:
-            if operand not in found:
-                found.add(operand)
-                queue.append(operand)
-    return found
 
 
 def _state_names(exported: ExportedProgram) -> dict[str, str]:

@@ -6,8 +6,8 @@ import torch
 from torch import fx
 
 from doppler.extensions.modules.elementwise import Calculator
-from doppler.extensions.modules.reductions import HALF, mean_of, size_of
-from doppler.extensions.modules.values import Value
+from doppler.extensions.modules.reductions import mean_of, size_of
+from doppler.extensions.modules.values import HALF, Value
 
 if TYPE_CHECKING:
     from doppler.extensions.modules.conversion import Conversion

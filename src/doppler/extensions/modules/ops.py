@@ -10,9 +10,9 @@ from torch import fx
 
 from doppler.extensions.modules.drawing import draw_of, is_random, mask_of_dropout
 from doppler.extensions.modules.elementwise import Calculator, elementwise
-from doppler.extensions.modules.exporting import place_of
+from doppler.extensions.modules.nodes import place_of
 from doppler.extensions.modules.norms import batch_norm, layer_norm
-from doppler.extensions.modules.reductions import HALF, mean_of, reduce
+from doppler.extensions.modules.reductions import mean_of, reduce
 from doppler.extensions.modules.ties import (
     BATCH_NORMS,
     COPIES,
@@ -22,7 +22,7 @@ from doppler.extensions.modules.ties import (
     reduced_dims,
     slice_range,
 )
-from doppler.extensions.modules.values import Value, constant
+from doppler.extensions.modules.values import HALF, Value, constant
 from doppler.extensions.modules.views import concatenation, cut_of, index_of, part_of
 from doppler.graph.scalar import WHOLE
 from doppler.support.errors import InputError
@@ -82,8 +82,11 @@ def _constant(c: "Conversion", node: fx.Node) -> Value | None:
     return constant(number, c.dtype(node), c.shape(node))
 
 
-def _copy(c: "Conversion", node: fx.Node) -> Value:
-    return _operand(c, node).cast(c.dtype(node))
+def _copy(c: "Conversion", node: fx.Node) -> Value | None:
+    value, dtype = _operand(c, node), c.dtype(node)
+    if value.dtype == "c64" != dtype:
+        return None  # the real part, by torch's own cast
+    return value.cast(dtype)
 
 
 def _reshape(c: "Conversion", node: fx.Node) -> Value | None:
@@ -164,7 +167,7 @@ def _gather(c: "Conversion", node: fx.Node) -> Value | None:
     others = [own for k, own in enumerate(value.shape) if k != dim]
     if wanted.shape[dim] or [own for k, own in enumerate(wanted.shape) if k != dim] != others:
         return None
-    if len(value.shape[dim]) != 1:
+    if len(value.shape[dim]) != 1 or value.dtype == "c64":
         return None
     (extent,) = value.shape[dim]
     numbers = c.add_folded(f"{c.name(node)}.numbers", extent)
@@ -184,13 +187,16 @@ def _mean(c: "Conversion", node: fx.Node) -> Value:
 def _variance(c: "Conversion", node: fx.Node) -> Value | None:
     correction: Any = node.kwargs.get("correction", 1)
     dims, value, name = reduced_dims(node), _operand(c, node), c.name(node)
+    if value.dtype == "c64":
+        return None
     num = math.prod(factor for dim in dims for factor in value.shape[dim])
-    calculator = Calculator(value.dtype, value.shape)
     value = c.builder.stored(value, f"{name}.operand")
+    value = value.cast("f32") if value.dtype in HALF else value
+    calculator = Calculator(value.dtype, value.shape)
     centred = calculator.sub(value, mean_of(c, value, dims, f"{name}.mean"))
     total = reduce(c, calculator.square(centred), dims, "add", name)
     scaled = Calculator(value.dtype, total.shape).mul(1 / (num - (correction or 0)), total)
-    return scaled.regrouped(c.shape(node))
+    return scaled.regrouped(c.shape(node)).cast(c.dtype(node))
 
 
 def _softmax(c: "Conversion", node: fx.Node) -> Value:

@@ -10,9 +10,6 @@ from doppler.extensions.modules.values import Value
 if TYPE_CHECKING:
     from doppler.extensions.modules.conversion import Conversion
 
-# Their sums are made in f32.
-HALF = ("f16", "bf16")
-
 
 def reduce(
     c: "Conversion", value: Value, dims: Sequence[int], aggregation: str, name: str

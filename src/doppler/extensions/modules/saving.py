@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from doppler.extensions.modules.binding import Binding, GivenTensor, Result
+from doppler.extensions.modules.structure import Home, Join, Structure
 from doppler.extensions.modules.trees import (
     PLAIN,
     Constant,
@@ -43,7 +44,7 @@ _BASES = {
 }
 _KEYS = (
     *("name", "parameters", "arguments", "returned", "given", "shapes", "from_arguments"),
-    *("from_state", "computed", "drawn", "results", "effects", "steps", "state"),
+    *("from_state", "computed", "drawn", "results", "effects", "steps", "structure", "state"),
 )
 _Value = TypeVar("_Value")
 
@@ -66,6 +67,7 @@ def binding_as_data(binding: Binding) -> dict[str, Any]:
         "results": [list(one) for one in binding.results],
         "effects": {target: list(one) for target, one in binding.effects.items()},
         "steps": {target: list(one) for target, one in binding.steps.items()},
+        "structure": _structure_as_data(binding.structure),
         "state": {n: _kept(t) for n, t in binding.state.items() if n in used},
     }
 
@@ -105,6 +107,7 @@ def binding_of(data: Any, *, trust: bool = False) -> Binding:
             for target, one in _dictionary(row["effects"], "effects").items()
         },
         steps=_by_name(row["steps"], "steps", _result),
+        structure=_structure(row["structure"], "structure"),
         state=_by_name(row["state"], "state", _tensor),
     )
     _check(binding, constants)
@@ -202,6 +205,33 @@ def _so_many(value: Any, num: int, where: str) -> Sequence[Any]:
 def _kept(tensor: torch.Tensor) -> torch.Tensor:
     """On the CPU; of the meta device there is nothing but a shape."""
     return tensor.detach() if tensor.is_meta else tensor.detach().cpu()
+
+
+def _structure_as_data(structure: Structure) -> list[Any]:
+    """Without classes of ours: plain tuples."""
+    pairs = [(path, source) for path, source in structure.homes]
+    joins = [(path, homes) for path, homes in structure.joins]
+    return [structure.tensors, list(structure.tied), pairs, joins, list(structure.reads)]
+
+
+def _structure(value: Any, where: str) -> Structure:
+    sizes, tied, homes, joins, reads = _so_many(value, 5, where)
+    return Structure(
+        _by_name(sizes, where, read_integer),
+        tuple(tuple(_texts(names, where)) for names in _sequence(tied, where)),
+        tuple(Home(*_named(one, read_integer, where)) for one in _sequence(homes, where)),
+        tuple(Join(*_named(one, _integers, where)) for one in _sequence(joins, where)),
+        tuple(_named(one, read_text, where) for one in _sequence(reads, where)),
+    )
+
+
+def _named(value: Any, read: Callable[[Any, str], _Value], where: str) -> tuple[str, _Value]:
+    name, what = _so_many(value, 2, where)
+    return read_text(name, where), read(what, where)
+
+
+def _integers(value: Any, where: str) -> tuple[int, ...]:
+    return tuple(read_integer(one, where) for one in _sequence(value, where))
 
 
 def _returning(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:

@@ -11,7 +11,7 @@ from torch import fx
 from doppler.extensions.modules.calls import shared_dims
 from doppler.extensions.modules.drawing import OF_SHAPE
 from doppler.extensions.modules.factors import Dim, Reshape, Same, Slice, Tie
-from doppler.extensions.modules.tidying import tensors_of
+from doppler.extensions.modules.nodes import tensors_of
 
 aten = torch.ops.aten
 

@@ -23,6 +23,9 @@ _SIMPLIFYING = {
     **{"add": add, "sub": sub, "mul": mul, "div": div, "neg": neg, "pow": power, "conj": conj}
 }
 
+# What is computed of them is computed in f32, and rounded.
+HALF = ("f16", "bf16")
+
 # What aggregating so many equal elements gives; of maxima and minima the element itself.
 _REPEATED = {"add": mul, "mul": power}
 
@@ -125,9 +128,17 @@ def apply(function: str, values: Sequence[Value], dtype: str, shape: Shape) -> V
                 own[k] = len(operands)
                 operands.append(one)
         arguments.append(map_elements(wide.scalar, lambda k, own=own: Element(own[k])))
-    simplify = _SIMPLIFYING.get(function)
+    simplify = None if any(map(_is_nothing, arguments)) else _SIMPLIFYING.get(function)
     scalar = simplify(*arguments) if simplify else Apply(function, tuple(arguments))
     return _with_used_operands(Value(shape, scalar, tuple(operands), dtype))
+
+
+def _is_nothing(scalar: Scalar) -> bool:
+    """Whether it is 0, or 0 times something: which is not 0 where that is infinite."""
+    match scalar:
+        case Number(0) | Apply("mul", (Number(0), _)):
+            return True
+    return False
 
 
 def _with_used_operands(value: Value) -> Value:
