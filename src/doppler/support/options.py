@@ -113,6 +113,8 @@ PositiveSeconds = Annotated[
 Rates = Annotated[
     Sequence[Amount],
     Rule("two numbers of at least 0, [first, last]", lambda rates: len(rates) == 2),
+    # Adam's steps are numbers of 32 bits.
+    Rule("two numbers of at most 1e36", lambda rates: max(rates) <= 1e36),
 ]
 Name = Annotated[str, _FOR_A_FILE]
 # Also words that stand in place of a path, such as `auto`.
