@@ -11,6 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from doppler.baselines import Annealing, Baseline, Clustering, TaughtPlacement, Teacher
+from doppler.env import ProblemView
 from doppler.experiment.comparison import is_pointless, search_with
 from doppler.experiment.directory import RunDirectory
 from doppler.experiment.run import Run
@@ -66,11 +67,17 @@ def make_policy(
     """
     torch.manual_seed(run.spec.seed)
     policy: Any = instantiate(run.spec.cfg.policy.build)
-    if isinstance(policy, Bindable) and not serves_many:
-        policy.bind(run.spec.view)
+    if not serves_many:
+        bind(policy, run.spec.view)
     if weights is not None:
         load_policy_weights(policy, weights)
     return policy
+
+
+def bind(policy: Policy, view: ProblemView) -> None:
+    """Let a policy learn what holds for this problem alone, if it can."""
+    if isinstance(policy, Bindable):
+        policy.bind(view)
 
 
 def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, ScoredPlacement]:
