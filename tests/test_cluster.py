@@ -431,7 +431,7 @@ def test_a_name_has_a_text_and_no_limit(place, tmp_path):
         inner = inner[key]
     inner[place[-1]] = None
     path.write_text(json.dumps(data))
-    with pytest.raises(InputError, match=r"cluster.json: name.*: expected text"):
+    with pytest.raises(InputError, match=r"cluster.json: .*name.*: expected text"):
         load_cluster(tmp_path)
 
 

@@ -1,7 +1,7 @@
 """The graph network that SEL and PLC share, encoded once for all episodes of an update.
 
-Shape suffixes: V ops, E edges, D devices, C classes of devices, F features, H hidden of the
-network, R numbers of a query or a key, S hidden of SEL, P hidden of PLC, W numbers of an op's own.
+Shape suffixes: V ops, E edges, D devices, F features, H hidden of the network, R numbers of a query
+or a key, S hidden of SEL, P hidden of PLC, W numbers of an op's own.
 """
 
 import hashlib
@@ -38,21 +38,21 @@ class Encoded(NamedTuple):
 
 
 class OwnVectors(nn.Module):
-    """Learned numbers of the ops and the device classes of one problem.
+    """Learned numbers of the ops and the devices of one problem.
 
     Without them a network cannot tell equal ops apart, and so cannot learn that they go to
     different devices. Weights that serve many problems have none.
 
-    vectors: [V, W] of the ops. into: their layer in the network. devices: [C, R] of the classes of
-    devices that nothing tells apart. made_for: digest of the graph, to know it again.
+    vectors: [V, W] of the ops. into: their layer in the network. devices: [D, R]; of devices that
+    nothing tells apart the first one's stand for all. made_for: digest of the graph, to know it
+    again.
     """
 
     def __init__(self, view: ProblemView, *, width: int, hidden: int, num_pairs: int) -> None:
         super().__init__()
         self.vectors = nn.Parameter(torch.randn(view.problem.num_ops, width) * _OWN_SPREAD)
         self.into = nn.Linear(width, hidden, bias=False)
-        num_classes = int(view.arrays.device_class.max()) + 1
-        self.devices = nn.Parameter(torch.zeros(num_classes, num_pairs))
+        self.devices = nn.Parameter(torch.zeros(view.problem.num_devices, num_pairs))
         self.made_for: Tensor
         self.register_buffer("made_for", _digest(view))
 
