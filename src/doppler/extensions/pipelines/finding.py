@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import lower_bound
-from doppler.cluster import preset
+from doppler.cluster import Cluster, preset
 from doppler.extensions.pipelines.assigning import assignment_bound_s, check_room
 from doppler.extensions.pipelines.picture import save_pipeline_picture
 from doppler.extensions.pipelines.schedule_files import load_orders, save_orders
@@ -67,8 +67,9 @@ def find(
     Raises:
         InputError: nothing that was found fits.
     """
-    problem = _problem(pipeline, memory_bytes)
-    check_room(pipeline, problem.arrays.memory_bytes)
+    cluster = _machine(pipeline, memory_bytes)
+    check_room(pipeline, np.array([device.memory_bytes for device in cluster.devices]))
+    problem = build(graph_of(pipeline), cluster)
     with _STRICT.open(problem) as session:
         result = pipeline_search(evaluations).place(session, np.random.default_rng(seed))
         if not np.isfinite(result.makespan_s):
@@ -99,13 +100,13 @@ def judge(
         InputError: it is for other stages or microbatches, or waits for itself.
     """
     found = load_orders(orders) if isinstance(orders, str | Path) else orders
-    return judged(_problem(pipeline, memory_bytes), _STRICT, found)
+    problem = build(graph_of(pipeline), _machine(pipeline, memory_bytes))
+    return judged(problem, _STRICT, found)
 
 
-def _problem(pipeline: TrainingPipeline, memory_bytes: float | Sequence[float] | None) -> Problem:
+def _machine(pipeline: TrainingPipeline, memory_bytes: float | Sequence[float] | None) -> Cluster:
     memory: float | Sequence[float] = 1e300 if memory_bytes is None else memory_bytes
-    cluster = preset(name="identical", num_devices=pipeline.num_devices, memory_bytes=memory)
-    return build(graph_of(pipeline), cluster)
+    return preset(name="identical", num_devices=pipeline.num_devices, memory_bytes=memory)
 
 
 def _bound_s(problem: Problem, pipeline: TrainingPipeline) -> float:
