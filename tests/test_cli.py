@@ -51,6 +51,14 @@ def test_there_is_one_version(capsys):
     assert attribute == "doppler.version.__version__"
 
 
+def test_the_package_is_a_command_and_names_what_is_public():
+    done = subprocess.run(
+        [sys.executable, "-m", "doppler", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"doppler {doppler.__version__}\n"
+    assert dir(doppler) == ["Placed", "__version__", "execute", "place"]
+
+
 def test_usage_names_every_command(capsys):
     assert main(["--help"]) == 0
     usage = capsys.readouterr().out

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["Placed", "__version__", "execute", "place"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> object:
     # Who imports a part of the package shall not wait for torch and all of the others.
     if name in __all__:
