@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 _IMPORTS = ("doppler.api", "doppler.report.page", "doppler.experiment.main")
-_STAGES = ("evaluate", "stage_three", "calibrate", "describe", "inference")
+_STAGES = ("evaluate", "train", "rl_sim", "rl_real", "calibrate", "describe", "inference")
 _IMPORTS += tuple(f"doppler.experiment.{name}" for name in _STAGES)
 
 

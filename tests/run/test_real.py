@@ -116,7 +116,9 @@ def test_stage_three_on_this_machine(run, tmp_path):
     others = [row.method for row in (*rows[1:], *synchronous)]
     assert [ratio.other for ratio in ratios] == others == list(summary["paired"])
     assert all(ratio.low <= ratio.ratio <= ratio.high for ratio in ratios)
-    assert rows[-1].evaluations == summary["measured_evaluations"] <= 80 + 3 * 2 + 16
+    # A search ends where what is left is less than its next step takes.
+    assert summary["measured_evaluations"] <= 80 + 3 * 2 + 16
+    assert 0 <= summary["measured_evaluations"] - rows[-1].evaluations < 8
     assert summary["makespan_s"] == rows[0].makespan_s == ratios[0].method_s
     assert json.loads((directory / "trace.json").read_text())
     _, again = run(*REAL)
