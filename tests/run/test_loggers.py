@@ -70,6 +70,7 @@ def wait_for(process: subprocess.Popen, out: Path, rows: int) -> int:
     raise AssertionError(f"no more than {rows} rows")
 
 
+@pytest.mark.slow
 def test_curves_are_live_and_a_killed_run_goes_on_in_them(stranger, tmp_path):
     pytest.importorskip("wandb")
     pytest.importorskip("tensorboard")

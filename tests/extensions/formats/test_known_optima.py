@@ -22,7 +22,8 @@ STRICT = WorkConserving(contention="none", queue="strict")
 
 def recorded(path: Path, problem: Problem) -> Placement:
     """The schedule in a file of the set; some number processors from 0, others from 1."""
-    nodes = parse_dot(path.read_text(), path).nodes(data=True)
+    graph, _ = parse_dot(path.read_text(), path)
+    nodes = graph.nodes(data=True)
     processor = np.array([int(data["Processor"]) for _, data in nodes])
     start = np.array([float(data["Start time"]) for _, data in nodes])
     _, device = np.unique(processor, return_inverse=True)
