@@ -138,6 +138,17 @@ def test_on_another_machine_ops_keep_their_numbers_and_devices_begin_anew(tmp_pa
     assert other.network.own.devices.shape == (3, 4) and not other.network.own.devices.any()
 
 
+def test_numbers_of_another_length_begin_anew_and_change_nothing(tmp_path):
+    view = next(iter(some_views()))
+    path = saved(tmp_path / "x.ckpt", bound(view, spread=0.1, own=5))
+    longer, without = bound(view, seed=5), DualPolicy(**SMALL)
+    for policy in (longer, without):
+        load_policy_weights(policy, path)
+    decisions = [p.rollout(view, 4, None, generator()) for p in (longer, without)]
+    assert not longer.network.own.into.weight.any()
+    np.testing.assert_array_equal(decisions[0].op, decisions[1].op)
+
+
 def test_weights_without_a_network_still_serve(tmp_path):
     view = next(iter(some_views()))
     old = unlike_new(DualPolicy(sel_hidden=8, plc_hidden=8, hidden=0), 0.1)

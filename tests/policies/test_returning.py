@@ -1,12 +1,16 @@
 """Episodes that return to a good one: what they repeat, where they are free, what counts."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from new_weights import unlike_new
-from problems import random_problem
+from problems import cluster_of, graph_of, random_problem
 
 from doppler.env import make_view
+from doppler.env.merging import with_room
 from doppler.policies import DualPolicy, Returns
+from doppler.problem import build
 
 SMALL = {"sel_hidden": 8, "plc_hidden": 8, "hidden": 8, "rounds": 1, "pairs": 4}
 
@@ -60,7 +64,23 @@ def test_only_what_was_played_anew_counts_and_learns():
     whole = policy.log_prob(view, policy.follow(view, again.op, again.device))
     torch.testing.assert_close(log_prob_B[0], whole[0][0])
     assert whole[0][1] < log_prob_B[1] < 0 < entropy_B[1] < whole[1][1]
-    assert again.record.own.sum(axis=1).tolist() == [25, 7]
+    np.testing.assert_allclose(log_prob_B.detach().numpy(), again.log_prob, atol=1e-4)
+    num_candidates_BS = np.diff(again.record.candidate_ptr, axis=1)
+    has_choice_BS = (num_candidates_BS > 1) | (again.record.device_mask.sum(axis=2) > 1)
+    assert not has_choice_BS[1, :5].any() and not has_choice_BS[1, 12:].any()
+    assert has_choice_BS[1, 5:12].all()
+
+
+def test_the_policy_decides_where_a_device_has_no_room_left():
+    # 3 reads all that 0, 1 and 2 make: three times 8 bytes, of which a device has room for two.
+    graph = graph_of([1, 1, 1, 1], [(0, 3, 8), (1, 3, 8), (2, 3, 8)])
+    problem = build(graph, cluster_of([1.0, 1.0], memory_bytes=25.5))
+    arrays = problem.arrays._replace(memory_bytes=np.full(2, 20.0))  # as if others were there
+    view = make_view(replace(problem, arrays=arrays))
+    all_on_one = np.arange(4), np.zeros(4, np.int64), np.full((3, 2), 4)
+    for share, num_devices in ((np.inf, 1), (1.0, 2)):
+        again = a_policy().return_to(with_room(view, share), *all_on_one, generator())
+        assert {len(set(device_V)) for device_V in again.device.tolist()} == {num_devices}
 
 
 def test_the_dual_policy_returns():

@@ -1,7 +1,8 @@
 """The dual policy: SEL picks the op, PLC its device.
 
 Shape suffixes: B episodes, V ops and steps, D devices, T steps of all episodes in a row, N
-candidates of all these steps, F features, S hidden of SEL, P hidden of PLC.
+candidates of all these steps, C steps at which PLC has a choice, F features, S hidden of SEL, P
+hidden of PLC.
 """
 
 import zlib
@@ -413,24 +414,29 @@ class DualPolicy(nn.Module):
     def _replay_plc(self, parts: StaticParts, decisions: Decisions) -> tuple[Tensor, Tensor]:
         record: Record = decisions.record
         num = record.step.shape[1]
-        op_T = torch.from_numpy(np.take_along_axis(record.op, record.step, 1)).flatten()
-        x_BSDF, experts_BSDX, mask_BSD = (
-            torch.from_numpy(seen[:, :num])
-            for seen in (record.device_x, record.device_terms, record.device_mask)
-        )
-        own_T1P = parts.plc_op_VP.index_select(0, op_T)[:, None]
-        seen_TDP = nn.functional.linear(x_BSDF.flatten(0, 1), self._plc_in(x_BSDF.shape[-1]))
-        closed_TD = (mask_BSD == 0).flatten(0, 1)
-        known_TD = experts_BSDX.flatten(0, 1) @ self.plc_scheduler_weights
+        mask_TD = torch.from_numpy(record.device_mask[:, :num]).flatten(0, 1)
+        # Where one device is open, nothing is decided: log-probability and entropy are 0.
+        deciding_C = (mask_TD.count_nonzero(dim=1) > 1).nonzero()[:, 0]
+
+        def at(of_steps: NDArray) -> Tensor:
+            return torch.from_numpy(of_steps).flatten(0, 1).index_select(0, deciding_C)
+
+        op_C = at(np.take_along_axis(record.op, record.step, 1))
+        x_CDF = at(record.device_x[:, :num])
+        known_CD = at(record.device_terms[:, :num]) @ self.plc_scheduler_weights
         if self.network is not None:
             pairs_BSD = pairs_of(parts.query_VR, parts.key_VR, record)
-            of_devices_TD = parts.plc_device_VD.index_select(0, op_T)
-            known_TD = known_TD + pairs_BSD.flatten(0, 1) + of_devices_TD
-        return plc_choices(
-            own_T1P + seen_TDP,
+            known_CD = known_CD + pairs_BSD.flatten(0, 1).index_select(0, deciding_C)
+            known_CD = known_CD + parts.plc_device_VD.index_select(0, op_C)
+        own_C1P = parts.plc_op_VP.index_select(0, op_C)[:, None]
+        choices = plc_choices(
+            own_C1P + nn.functional.linear(x_CDF, self._plc_in(x_CDF.shape[-1])),
             self.plc_mid,
             self.plc_out,
-            known_TD,
-            closed_TD,
-            torch.from_numpy(np.take_along_axis(decisions.judged[1], record.step, 1)).flatten(),
+            known_CD,
+            mask_TD.index_select(0, deciding_C) == 0,
+            at(np.take_along_axis(decisions.judged[1], record.step, 1)),
         )
+        nothing_T = torch.zeros(len(mask_TD))
+        log_prob_T, entropy_T = (nothing_T.index_copy(0, deciding_C, one) for one in choices)
+        return log_prob_T, entropy_T

@@ -126,11 +126,10 @@ class SharedNetwork(nn.Module):
         shared = {name: one for name, one in weights.items() if not name.startswith("own.")}
         own = {name: one for name, one in mine.items() if name.startswith("own.")}
         theirs = weights.get("own.made_for")
-        if theirs is not None and own and torch.equal(theirs, own["own.made_for"]):
-            same = {n: weights[n] for n in own if n in weights and weights[n].shape == own[n].shape}
-            return shared | own | same
         if own:
             own["own.into.weight"] = torch.zeros_like(own["own.into.weight"])
+        if theirs is not None and own and torch.equal(theirs, own["own.made_for"]):
+            own |= {n: weights[n] for n in own if n in weights and weights[n].shape == own[n].shape}
         return shared | own
 
     def forward(self, view: ProblemView, x_VF: Tensor) -> Encoded:
@@ -147,7 +146,9 @@ class SharedNetwork(nn.Module):
             assert len(self.own.vectors) == problem.num_ops, "it is bound to another problem"
             own_VH = self.own.into(self.own.vectors)
         h_VH = self.encoder(x_VF, edge_index_2E, _edge_features(view), own_VH)
-        along = [Paths(torch.from_numpy(next_V)).mean(h_VH) for next_V in _paths(view)]
+        along = [
+            Paths(torch.from_numpy(next_V)).mean(h_VH) for next_V in (view.to_sink, view.to_source)
+        ]
         query_VR = h_VH @ self.query_RH.T
         scale = min(1.0, (_USUAL_OPS / problem.num_ops) ** 0.5)
         return Encoded(
@@ -170,8 +171,3 @@ def _edge_features(view: ProblemView) -> Tensor:
     problem = view.problem
     transfer_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
     return torch.from_numpy(np.log1p(transfer_E / view.arrays.mean_op_s)[:, None]).float()
-
-
-def _paths(view: ProblemView) -> tuple[np.ndarray, np.ndarray]:
-    """The op after each op on its longest path to a sink, and to a source."""
-    return view.to_sink, view.to_source

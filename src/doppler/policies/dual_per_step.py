@@ -17,7 +17,7 @@ from doppler.env import ProblemView, make_episode
 from doppler.policies.contract import Decisions, in_a_row
 from doppler.policies.dual import DualPolicy, StaticParts
 from doppler.policies.dual_heads_kernels import make_head_buffers
-from doppler.policies.dual_replay import SelRows, over_steps, plc_choices, sel_choices
+from doppler.policies.dual_replay import SelRows, plc_choices, sel_choices
 from doppler.policies.dual_rollout import Record, Returning
 from doppler.policies.dual_rollout_kernels import begin, step
 from doppler.policies.encoder import GraphEncoder, Paths
@@ -205,10 +205,7 @@ class StepwiseDualPolicy(DualPolicy):
         log_prob_BV, entropy_BV = (
             torch.cat(each).view(num, num_ops) for each in zip(*parts, strict=True)
         )
-        return (
-            over_steps(log_prob_BV.flatten(), decisions.record),
-            over_steps(entropy_BV.flatten(), decisions.record),
-        )
+        return log_prob_BV.sum(1), entropy_BV.sum(1)
 
     def _replay_some(
         self,

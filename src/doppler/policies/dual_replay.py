@@ -77,10 +77,9 @@ def over_steps(x_T: Tensor, record: Record) -> Tensor:
     """The sum over all steps of each episode [B], of what the recorded ones have.
 
     Where some are recorded, each stands for its part of the episode: the sum is right in the mean.
-    What an episode repeated of another one was not decided, and does not count.
     """
     (num, num_steps), num_ops = record.step.shape, record.op.shape[1]
-    x_BS = x_T.view(num, num_steps) * torch.from_numpy(record.own[:, :num_steps])
+    x_BS = x_T.view(num, num_steps)
     if num_steps < num_ops:
         x_BS = x_BS * torch.from_numpy(np.diff(parts_of_episode(num_ops, num_steps)))
     return x_BS.sum(1)

@@ -30,9 +30,9 @@ MAX_CANDIDATES, MAX_CANDIDATES_IN_LARGE = 64, 32
 class Returning(NamedTuple):
     """Decisions that episodes repeat, but for a window of their steps, where they play freely.
 
-    Ops are taken in the order of the decisions, each to its device; of the ops of the window, which
-    come in between, the policy chooses the next one and its device. An op goes where the policy
-    wants where its device has no room left.
+    Ops are taken in the order of the decisions, each to its device. When an op of the window is
+    next, the policy chooses one of the window's ops and its device. It also decides where an op's
+    device has no room left.
     """
 
     rank: NDArray[np.int64]  # [V] the step at which each op was placed
@@ -65,7 +65,6 @@ class Record(NamedTuple):
     device_x: Float32  # [B, S, D, F]; the same
     device_terms: Float32  # [B, S, D, X]
     device_mask: NDArray[np.int64]  # [B, S, D]
-    own: Float32  # [B, S] 1 where the policy decided, 0 where it repeated what it returned to
 
 
 def parts_of_episode(num_ops: int, num_steps: int) -> NDArray[np.int64]:
@@ -108,7 +107,6 @@ def make_record(
         device_x=np.empty((*shape, num_devices, num_seen_of_devices), np.float32),
         device_terms=np.empty((*shape, num_devices, NUM_PLC_TERMS), np.float32),
         device_mask=np.empty((*shape, num_devices), np.int64),
-        own=np.ones(shape, np.float32),
     )
 
 

@@ -8,7 +8,12 @@ import numpy as np
 
 from doppler.env.episode import NUM_CANDIDATES
 from doppler.env.episode_kernels import is_late, place, reset
-from doppler.env.features_kernels import device_features, open_devices, sel_features
+from doppler.env.features_kernels import (
+    device_features,
+    open_devices,
+    possible_devices,
+    sel_features,
+)
 from doppler.env.heuristic_kernels import (
     bring_earliest_starts_forward,
     close_later_starts,
@@ -107,14 +112,16 @@ def _only_device(problem, view, episode, v, mask):
 
 @compiled
 def _next_of(returning, episode, b):
-    """The candidate that was placed first in what episode b returns to; -1: it is free here."""
-    first = -1
-    for i in range(episode.status[NUM_CANDIDATES]):
-        v = episode.candidates[i]
-        if first < 0 or returning.rank[v] < returning.rank[first]:
-            first = v
-    rank = returning.rank[first]
-    return first if rank < returning.window[b, 0] or rank >= returning.window[b, 1] else -1
+    """The place of the candidate that came first in what episode b returns to.
+
+    -1: that one is in the window, where the episode is free.
+    """
+    first = 0
+    for i in range(1, episode.status[NUM_CANDIDATES]):
+        if returning.rank[episode.candidates[i]] < returning.rank[episode.candidates[first]]:
+            first = i
+    rank = returning.rank[episode.candidates[first]]
+    return -1 if returning.window[b, 0] <= rank < returning.window[b, 1] else first
 
 
 @compiled
@@ -162,23 +169,60 @@ def begin(problem, episode, b, record):
 
 
 @compiled
+def _can_repeat(problem, view, episode, index, d, b, slot, record):
+    """Whether the candidate at this place may go to device d; makes the step's mask say d alone."""
+    if record.candidate_ptr[b, slot] == record.candidate_op.shape[1]:
+        return False
+    mask = record.device_mask[b, slot]
+    possible_devices(problem, view, episode, episode.candidates[index], mask)
+    can = mask[d] != 0
+    mask[:] = 0
+    mask[d] = 1
+    return can
+
+
+@compiled
+def _repeat(problem, view, weights, episode, buffers, index, d, b, t, slot, record):
+    """Put the candidate at this place on device d; returns the number of recorded candidates.
+
+    It is recorded as the only candidate, with one device: so nothing was decided, and its
+    log-probability and entropy are 0.
+    """
+    v, row = episode.candidates[index], record.candidate_ptr[b, slot]
+    record.op[b, t], record.device[b, t] = v, d
+    record.candidate_op[b, row] = v
+    record.candidate_x[b, row] = 0.0
+    record.candidate_terms[b, row] = 0.0
+    record.chosen[b, slot] = row
+    record.candidate_ptr[b, slot + 1] = row + 1
+    record.device_x[b, slot] = 0.0
+    record.device_terms[b, slot] = 0.0
+    place(problem, view, episode, index, d)
+    add_key(weights, v, d, buffers)
+    return row + 1
+
+
+@compiled
 def step(problem, view, weights, episode, buffers, explore, seed, forced, b, t, returning, record):
     """Take and record step t of episode b; returns what `play` does."""
     num_devices = len(episode.devices)
-    logits, slot, repeats = buffers.logits, record.num_before[b, t], False
+    logits, slot = buffers.logits, record.num_before[b, t]
     if not forced and returning.window[b, 0] >= 0:
-        v = _next_of(returning, episode, b)
-        if v >= 0:
-            repeats, record.op[b, t], record.device[b, t] = True, v, returning.device[v]
-    record.own[b, slot] = 0.0 if repeats else 1.0
+        index = _next_of(returning, episode, b)
+        if index >= 0:
+            d = returning.device[episode.candidates[index]]
+            if _can_repeat(problem, view, episode, index, d, b, slot, record):
+                return _repeat(
+                    problem, view, weights, episode, buffers, index, d, b, t, slot, record
+                )
     count, index = _score_candidates(
-        problem, view, weights, episode, buffers, forced or repeats, b, t, slot, record
+        problem, view, weights, episode, buffers, forced, b, t, slot, record
     )
     if count == NO_ROOM:
         return NO_ROOM
     if forced and index < 0:
         return NO_SUCH_CHOICE
-    if not (forced or repeats):
+    if not forced:
         allowed = buffers.allowed
         if returning.window[b, 0] >= 0:
             _free_candidates(returning, episode, buffers, count, b)
@@ -190,17 +234,17 @@ def step(problem, view, weights, episode, buffers, explore, seed, forced, b, t, 
     record.op[b, t] = v
     record.chosen[b, slot] = record.candidate_ptr[b, slot] + index
 
-    d = record.device[b, t] if forced or repeats else -1
+    d = record.device[b, t] if forced else -1
     if forced and (d < 0 or d >= num_devices or problem.op_seconds[v, d] == np.inf):
         return NO_SUCH_CHOICE
     mask, is_recorded = record.device_mask[b, slot], record.num_before[b, t + 1] > slot
-    if not (forced or repeats or is_recorded):
+    if not (forced or is_recorded):
         d = _only_device(problem, view, episode, v, mask)
-    if forced or repeats or d < 0:
+    if forced or d < 0:
         _score_devices(problem, view, weights, episode, buffers, v, d, b, slot, record)
         if forced and mask[d] == 0:
             return NO_SUCH_CHOICE
-        if not forced and (d < 0 or mask[d] == 0):
+        if not forced:
             draw = 2 * t + 1
             explores = _explores(returning, explore, seed, draw, b)
             d = choose(logits, mask, num_devices, explores, seed, draw)

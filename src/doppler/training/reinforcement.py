@@ -245,7 +245,7 @@ class Reinforcement(EpisodeTraining):
         num, placement = self.options.batch_episodes, problem.evaluator.placement
         num_returning = 0
         if placement is not None and not view.is_merged and isinstance(self.policy, Returns):
-            num_returning = int(num * self.options.returning_share)
+            num_returning = self.options.num_returning
         played = []
         if num_returning < num:
             played.append(self.policy.rollout(view, num - num_returning, explore, self.rng))
@@ -255,7 +255,7 @@ class Reinforcement(EpisodeTraining):
             num_ops = view.problem.num_ops
             length_B = np.exp(self.rng.uniform(0, np.log(num_ops), num_returning)).astype(np.int64)
             first_B = self.rng.integers(1 - length_B, num_ops)
-            window_B2 = np.stack([np.maximum(first_B, 0), first_B + length_B], axis=1)
+            window_B2 = np.stack([first_B, first_B + length_B], axis=1).clip(0, num_ops)
             played.append(
                 self.policy.return_to(view, taught.op, taught.device, window_B2, self.rng)
             )
