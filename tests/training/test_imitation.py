@@ -4,8 +4,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 from problems import cluster_of, graph_of, problem_without_ties
-from trainings import fit, greedy_s, make_policy, two_chains
+from trainings import fit, greedy_s, make_policy, two_chains, weights_of
 
 from doppler.baselines import CriticalPath, TaughtPlacement
 from doppler.env import make_view
@@ -63,6 +64,25 @@ def test_imitation_learns_a_teacher_that_draws_among_equal_devices(tmp_path):
     played = policy.rollout(module.view, 1, 0.0, rng)
     assert played.op.tolist() == [[2, 1, 0]]
     assert len(set(played.device[0].tolist())) == 3
+
+
+def test_imitation_ends_when_nothing_more_is_learned_and_does_not_go_on(tmp_path):
+    problem = problem_without_ties()
+    last, ended = tmp_path / "last.ckpt", []
+    for _ in range(2):  # the second one finds that the first one has ended
+        module = imitation(problem, episodes=16_000, patience=5)
+        fit(module, tmp_path, from_checkpoint=last if last.exists() else None)
+        save_checkpoint(module.trainer, last)
+        assert module.has_settled and module.plateau.mean > np.log(0.9)
+        ended.append((module.global_step, weights_of(module)))
+    (updates, weights), (again, same) = ended
+    assert updates == again < module.num_updates / 2
+    assert torch.equal(weights, same)
+
+
+def test_with_patience_rates_do_not_rise():
+    with pytest.raises(InputError, match=r"first rate must not be less than the last, got \[0\.0"):
+        imitation(two_chains(), patience=5, learning_rate=[0.001, 0.01])
 
 
 def test_imitation_in_its_own_episodes_ends_in_the_teachers_schedule_too(tmp_path):

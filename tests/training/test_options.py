@@ -14,6 +14,17 @@ def learning(**changes) -> ReinforcementOptions:
     return ReinforcementOptions(**{**LEARNING, **changes})
 
 
+@given(st.integers(1, 40), st.floats(0, 1))
+def test_no_episode_is_compared_with_itself_alone(batch_episodes, share):
+    options = learning(
+        batch_episodes=batch_episodes, returning_share=share, advantage="running_mean"
+    )
+    returning, whole = options.num_returning, batch_episodes - options.num_returning
+    assert returning >= 0 and returning != 1
+    assert whole != 1 or batch_episodes == 1
+    assert returning <= share * batch_episodes
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.integers(1, 5000),

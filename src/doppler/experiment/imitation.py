@@ -50,17 +50,21 @@ def imitate(run: Run, baseline: Baseline) -> Imitation:
         inherited=tuple(inherited),
     )
     fit_in_run(run, module, [baseline])
+    for doubt in _doubts(spec, module, greedy_placement(spec, module)):
+        run.say(f"warning: stage I: {doubt}")
     return module
 
 
-def imitated_method(run: Run, module: Imitation) -> Method:
-    """What the policy decides after stage I where it does not sample, executed once."""
-    spec, rng = run.spec, seeded_generator(run.spec.seed, "greedy")
+def greedy_placement(spec: Specification, module: Imitation) -> Placement:
+    """What the policy decides after stage I where it does not sample."""
+    rng = seeded_generator(spec.seed, "greedy")
     device_BV, priority_BV = module.policy.rollout(spec.view, 1, 0.0, rng).placements()
-    placement = Placement.make(spec.problem, device_BV[0], priority_BV[0])
-    makespan_s = nominal_s(spec, placement)
-    for doubt in _doubts(spec, module, placement, makespan_s):
-        run.say(f"warning: stage I: {doubt}")
+    return Placement.make(spec.problem, device_BV[0], priority_BV[0])
+
+
+def imitated_method(run: Run, module: Imitation) -> Method:
+    """The greedy placement after stage I, executed once."""
+    spec, placement = run.spec, greedy_placement(run.spec, module)
     return Method(
         name=f"{spec.policy_name} imitation",
         settings=[
@@ -68,17 +72,15 @@ def imitated_method(run: Run, module: Imitation) -> Method:
             as_container(spec.cfg.stage.teacher),
         ],
         placement=placement,
-        makespan_s=makespan_s,
+        makespan_s=nominal_s(spec, placement),
         uses_order=True,
         evaluations=module.inherited.evaluations + 1,
         wall_s=module.elapsed_s,
     )
 
 
-def _doubts(
-    spec: Specification, module: Imitation, placement: Placement, makespan_s: float
-) -> list[str]:
-    """What speaks against the policy having learned its teacher; nothing of this is counted."""
+def _doubts(spec: Specification, module: Imitation, placement: Placement) -> list[str]:
+    """Signs that the policy has not learned its teacher; these executions are not counted."""
     rng = seeded_generator(spec.seed, "doubts")
     decided = module.teacher.decide(spec.problem, _TEACHERS_EPISODES, rng)
     device_BV, priority_BV = placements_of_steps(*decided)
@@ -87,7 +89,7 @@ def _doubts(
     doubts = []
     if len(np.unique(placement.device)) == 1 and (np.ptp(device_BV, axis=1) > 0).all():
         doubts.append("the policy places every op on one device, its teacher does not")
-    teacher_s = float(np.median(teacher_B))
+    makespan_s, teacher_s = nominal_s(spec, placement), float(np.median(teacher_B))
     if makespan_s > teacher_s * (1.0 + _TOLERATED):
         doubts.append(
             f"what the policy decides takes {format_seconds(makespan_s)}, what its teacher decides "
@@ -135,8 +137,8 @@ class ImitationStage(Stage):
         own_s = module.elapsed_s - module.inherited.seconds
         extra: dict[str, Any] = {
             "greedy_makespan_s": method.makespan_s,
-            "episodes": module.num_episodes,
-            "episodes_per_s": module.num_episodes / max(own_s, 1e-9),
+            "episodes": module.episodes_done,
+            "episodes_per_s": module.episodes_done / max(own_s, 1e-9),
             "peak_memory_bytes": peak_bytes(),
         }
         return finish(run, method, [], extra)

@@ -218,6 +218,7 @@ class Learner:
             teacher=TaughtPlacement.of(spec.problem, best.placement),
             episodes=spec.cfg.budget.imitation_episodes,
             seed=spec.seed,
+            exploration=None,
         )
         imitation.title = "imitating the best placement"
         fit_in_run(run.part(SETTLING), imitation)

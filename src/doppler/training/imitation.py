@@ -64,10 +64,10 @@ class Imitation(EpisodeTraining):
     view: the problem.
     teacher: gives fresh decisions, ties drawn anew, for every batch.
     episodes: at most.
-    batch_episodes: per update; one where the teacher always decides the same.
-    learning_rate: first and last of Adam. Falls linearly, or with patience in steps.
-    patience: updates in which the log-likelihood does not rise before the rate falls to a third;
-        the training ends where it would fall below the last one. None: it has all its episodes.
+    batch_episodes: per update.
+    learning_rate: first and last of Adam. It falls linearly, or with ``patience`` in steps.
+    patience: if the log-likelihood does not rise in so many updates, the rate falls to a third. The
+        training ends when the rate would fall below the last one. None: it has all its episodes.
     entropy: weight of the entropy bonus, falling to 0.
     exploration: None: at the states that the teacher visits. Else at those of the policy's own
         episodes, in which this share of the choices is uniform at first, falling to 0, and all
@@ -107,6 +107,12 @@ class Imitation(EpisodeTraining):
                 )
             unused = np.random.default_rng(0)  # compiled before the clock starts
             advice(view, *teacher.decide(view.problem, 1, unused), unused)
+        first, last = learning_rate
+        if patience is not None and first < last:
+            raise InputError(
+                "algorithm.imitation.learning_rate: with patience the first rate must not be less "
+                f"than the last, got {[first, last]}; patience=null lets rates rise"
+            )
         self.exploration = exploration
         self.policy = policy
         self.view = view
@@ -115,7 +121,7 @@ class Imitation(EpisodeTraining):
         self.num_updates = max(1, episodes // batch_episodes)
         self.patience = patience
         self.plateau = Plateau()
-        self.learning_rate = learning_rate[0], learning_rate[1]
+        self.learning_rate = first, last
         self.entropy = entropy
         self.inherited, self.found = inherited
         self.elapsed_s = self.inherited.seconds
@@ -173,7 +179,7 @@ class Imitation(EpisodeTraining):
         if self.exploration is None:
             taught = self.teacher.decide(self.view.problem, self.batch_episodes, self.rng)
             if all((decided == decided[0]).all() for decided in taught):
-                taught = taught[0][:1], taught[1][:1]
+                taught = taught[0][:1], taught[1][:1]  # the mean of equal episodes is that of one
             return self.policy.follow(self.view, *taught)
         explore = self.exploration * self.remaining
         played = self.policy.rollout(self.view, self.batch_episodes, explore, self.rng)

@@ -29,6 +29,7 @@ class ReinforcementOptions:
         merged_share: share of the updates whose episodes place groups of ops instead of ops.
         returning_share: share of the episodes of a batch that repeat the best placement so far but
             for a window of its steps, which they play anew. The logarithm of its length is uniform.
+            Episodes of a kind are compared with each other: there is never one alone.
         extra_candidates: so many episodes that place groups of ops, and as many clusterings, are
             executed beside an update's own episodes. They may become the best placement; no
             gradient comes from them.
@@ -57,6 +58,14 @@ class ReinforcementOptions:
             raise InputError(
                 "algorithm.reinforcement.batch_episodes: advantage=batch needs two, got 1"
             )
+
+    @property
+    def num_returning(self) -> int:
+        """Episodes of a batch that return to the best placement."""
+        num = int(self.batch_episodes * self.returning_share)
+        if self.batch_episodes - num == 1:
+            num -= 1
+        return num if num > 1 else 0
 
     def num_tuned(self, num_updates: int) -> int:
         """The first updates of a training, which execute extra candidates."""
