@@ -25,7 +25,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 # A run of a second: chainmm of small matrices, few episodes.
 SMALL = (
-    "budget.imitation_episodes=32",
+    "budget.imitation_episodes=8",
     "budget.evaluations=100",
     "trainer.checkpoint_every_s=0",
 )

@@ -63,7 +63,9 @@ def sweep(out: Path, *overrides: str) -> subprocess.CompletedProcess:
         pytest.param(
             *("submitit_local", "hydra_plugins.hydra_submitit_launcher"), marks=pytest.mark.slow
         ),
-        ("submitit_slurm", "hydra_plugins.hydra_submitit_launcher"),
+        pytest.param(
+            *("submitit_slurm", "hydra_plugins.hydra_submitit_launcher"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_run_that_fails_ends_no_other_and_is_named_with_every_launcher(
