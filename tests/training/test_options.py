@@ -14,14 +14,12 @@ def learning(**changes) -> ReinforcementOptions:
     return ReinforcementOptions(**{**LEARNING, **changes})
 
 
-@given(st.integers(1, 40), st.floats(0, 1))
+@given(st.integers(2, 40), st.floats(0, 1))
 def test_no_episode_is_compared_with_itself_alone(batch_episodes, share):
-    options = learning(
-        batch_episodes=batch_episodes, returning_share=share, advantage="running_mean"
-    )
+    options = learning(batch_episodes=batch_episodes, returning_share=share)
     returning, whole = options.num_returning, batch_episodes - options.num_returning
     assert returning >= 0 and returning != 1
-    assert whole != 1 or batch_episodes == 1
+    assert whole != 1
     assert returning <= share * batch_episodes
 
 
@@ -93,3 +91,8 @@ def test_what_training_cannot_do_is_refused_by_name(key, value, message):
 def test_a_batch_of_one_has_no_advantage():
     with pytest.raises(InputError, match=r"batch_episodes: advantage=batch needs two, got 1$"):
         learning(batch_episodes=1)
+
+
+def test_episodes_that_return_are_not_compared_with_a_running_mean():
+    with pytest.raises(InputError, match=r"returning_share: must be 0 with advantage=running_mean"):
+        learning(advantage="running_mean", returning_share=0.5)

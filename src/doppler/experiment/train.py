@@ -150,8 +150,9 @@ class Learner:
     def train(self, run: Run, session: Session) -> Reinforcement:
         """REINFORCE on the run's problem; leaves best.ckpt and last.ckpt.
 
-        The best placement of the checkpoint that it begins with is executed once more, since it may
-        come from another system. Where too little is left for an update, the weights stay as they
+        At the end the policy imitates the best placement of the training (`_settle`). The best
+        placement of the checkpoint that it begins with is executed once more, since it may come
+        from another system. Where too little is left for an update, the weights stay as they
         are, and the search has all evaluations.
 
         Args:

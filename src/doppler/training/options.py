@@ -58,6 +58,12 @@ class ReinforcementOptions:
             raise InputError(
                 "algorithm.reinforcement.batch_episodes: advantage=batch needs two, got 1"
             )
+        if self.advantage != "batch" and self.returning_share > 0.0:
+            raise InputError(
+                "algorithm.reinforcement.returning_share: must be 0 with "
+                f"advantage={self.advantage}, which compares episodes that return to the best "
+                "placement with those that do not"
+            )
 
     @property
     def num_returning(self) -> int:

@@ -125,7 +125,8 @@ class Reinforcement(EpisodeTraining):
     Source: DOPPLER (Yao et al., ICLR 2026), stages II and III; conf/algorithm/paper.yaml has the
     paper's exploration, advantage and batch of one episode. Deviations of the default, which
     measure better: episodes sampled from the policy, advantages within a batch, self-imitation of
-    the best placement (Oh, Guo, Singh, Lee, ICML 2018), extra candidates. Deviations in any case:
+    the best placement (Oh, Guo, Singh, Lee, ICML 2018), episodes that return to it and play some
+    steps anew (Go-Explore; Ecoffet et al., Nature 2021), extra candidates. Deviations in any case:
     the only reward is not discounted; the gradient is of the softmax log-probability of the actions
     taken, exploring ones included (as in the released code).
     """
