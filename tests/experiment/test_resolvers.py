@@ -83,3 +83,9 @@ def test_costs_are_of_this_host_unless_a_file_is_named():
     assert costs_path(cfg) == Path(f"somewhere/costs/{platform.node()}.json")
     cfg.costs = "mine.json"
     assert costs_path(cfg) == Path("mine.json")
+
+
+@pytest.mark.parametrize(("evaluations", "of_teacher"), [(1001, 500), (2, 1), (1, 1)])
+def test_a_search_teaches_with_half_of_the_evaluations(configure, evaluations, of_teacher):
+    cfg = configure("method=learning_alone_from_search", f"budget.evaluations={evaluations}")
+    assert cfg.stage.teacher.evaluations == of_teacher

@@ -52,6 +52,11 @@ def _num_processors(path: str | None) -> int | None:
     return num_processors(path)
 
 
+def _share(share: float, number: int) -> int:
+    """A share of a number of evaluations, at least one."""
+    return max(1, int(share * number))
+
+
 def _choices(*, _root_: Any) -> str:
     """All choices of all groups, with the first line of their files; the defaults are marked."""
     groups = {path.name for folder in _folders() for path in folder.iterdir() if path.is_dir()}
@@ -111,6 +116,7 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("num_host_devices", _num_host_devices, replace=True)
     OmegaConf.register_new_resolver("default_preset", _default_preset, replace=True)
     OmegaConf.register_new_resolver("choices", _choices, replace=True)
+    OmegaConf.register_new_resolver("share", _share, replace=True)
     for added in contributed("resolvers"):
         for name, function in added.items():
             OmegaConf.register_new_resolver(name, function, replace=True)
