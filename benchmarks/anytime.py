@@ -5,7 +5,8 @@
 
 Every point is a search of its own, which knew its budget: annealing cools within it. One core,
 compilation excluded, views and features included; a point stands at the seconds that it took. The
-methods are those of `doppler.place`: the policy of the package as stage=inference uses it, searches
+methods are those of `doppler.place`: the policy of the package as stage=inference uses it, the same
+with new weights, which were never trained, searches
 without learning, and CP-SAT, which is stopped after the seconds (it has no evaluations, and stands
 for graphs of up to 2,000 ops); doppler.place is what it does by itself, by evaluations alone, as
 within seconds it does what portfolio does. The system is work-conserving, contention fifo, queue
@@ -16,7 +17,7 @@ over problems and seeds.
 import argparse
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,9 +69,9 @@ GROUPS = {
         "workload.num_ops=100000 workload.transfer_ratio=0.5 workload.seed=21 cluster=h100x8",
     ),
 }
-POLICY, PLACE, SOLVER = "doppler", "doppler.place", "cp_sat"
+POLICY, UNTRAINED, PLACE, SOLVER = "doppler", "doppler untrained", "doppler.place", "cp_sat"
 METHODS = (
-    *(POLICY, PLACE, "estimates_then_anneal", "cluster_then_anneal", "portfolio"),
+    *(POLICY, UNTRAINED, PLACE, "estimates_then_anneal", "cluster_then_anneal", "portfolio"),
     *("annealing_order", "etf", SOLVER),
 )
 SEEDS, MOST_SOLVED = 3, 2000  # the solver takes minutes to make a model of larger graphs
@@ -90,7 +91,9 @@ class Point:
     evaluations: int
 
 
-def searched(method: str, problem: Problem, budget: Budget, seed: int, policy: Policy) -> Point:
+def searched(
+    method: str, problem: Problem, budget: Budget, seed: int, policies: Mapping[str, Policy]
+) -> Point:
     """Search the problem once; what makes the steps is within the seconds."""
     rng = np.random.default_rng(seed)
     with WorkConserving().open(problem) as session:
@@ -111,9 +114,9 @@ def searched(method: str, problem: Problem, budget: Budget, seed: int, policy: P
             makespan_s, evaluations = placed.makespan_s, placed.evaluations
         else:
             best = Evaluator(session=session, confirmations=0, seed=seed)
-            if method == POLICY:
+            if method in policies:
                 view = make_view(problem)
-                steps = policy_steps(search_settings(), policy, view)
+                steps = policy_steps(search_settings(), policies[method], view)
             else:
                 steps = suited(steps_of(method, budget), problem)
             if budget.seconds is not None:
@@ -126,7 +129,7 @@ def searched(method: str, problem: Problem, budget: Budget, seed: int, policy: P
 
 
 def points_of(
-    problems: Sequence[Problem], budgets: Sequence[Budget], policy: Policy
+    problems: Sequence[Problem], budgets: Sequence[Budget], policies: Mapping[str, Policy]
 ) -> Iterator[tuple[int, int, Point]]:
     """Index of the budget and of the problem, and what was found."""
     for b, budget in enumerate(budgets):
@@ -140,14 +143,14 @@ def points_of(
                 is_long = (budget.seconds or 0) >= 10 or problem.num_ops > MANY_OPS
                 seeds = 1 if is_long or len(problems) > MANY_PROBLEMS else SEEDS
                 for seed in range(seeds):
-                    yield b, p, searched(method, problem, budget, seed, policy)
+                    yield b, p, searched(method, problem, budget, seed, policies)
 
 
 def curves(
-    problems: Sequence[Problem], budgets: Sequence[Budget], policy: Policy
+    problems: Sequence[Problem], budgets: Sequence[Budget], policies: Mapping[str, Policy]
 ) -> dict[str, list[tuple[float, float, float]]]:
     """Of each method, by budget: median seconds, median evaluations, ratio to the best known."""
-    found = list(points_of(problems, budgets, policy))
+    found = list(points_of(problems, budgets, policies))
     best = [
         min(point.makespan_s for _, p, point in found if p == index)
         for index in range(len(problems))
@@ -213,7 +216,7 @@ def main() -> None:
     matplotlib.use("agg")
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    policy = load_policy()
+    policies = {POLICY: load_policy(), UNTRAINED: load_policy(None)}
     everything = ["baseline=[cluster_then_anneal,estimates_then_anneal,portfolio]", "budget=quick"]
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         cfg = compose("config", everything)
@@ -221,7 +224,7 @@ def main() -> None:
     if arguments.problems:
         groups = {name: [each[i] for i in arguments.problems] for name, each in groups.items()}
     compiled = [Clustering(evaluations=1), *map(instantiate, cfg.baseline.values())]
-    warm_up(WorkConserving(), compiled, policy)
+    warm_up(WorkConserving(), compiled, policies[POLICY])
     kinds = {
         "seconds": [Budget(seconds=one) for one in arguments.seconds],
         "evaluations": [Budget(evaluations=one) for one in arguments.evaluations],
@@ -229,11 +232,11 @@ def main() -> None:
     for name, problems in groups.items():
         for method in METHODS[:-1]:  # whatever is compiled for this size is compiled here
             few = 70 if problems[0].num_ops <= MANY_OPS else 2
-            searched(method, problems[0], Budget(evaluations=few), 0, policy)
+            searched(method, problems[0], Budget(evaluations=few), 0, policies)
         for axis, (kind, budgets) in enumerate(kinds.items()):
             if not budgets:
                 continue
-            found = curves(problems, budgets, policy)
+            found = curves(problems, budgets, policies)
             title = f"{name}, by {kind}"
             print_curves(title, found, budgets)
             if arguments.out is not None:

@@ -2,11 +2,13 @@
 
     python benchmarks/families.py [CHECKPOINT] [--ops 60 300 1000] [--ratios 0.1 1 10] [--seeds 3]
 
-*Policy*: one greedy episode (of merged views the one that is estimated best), no other scheduler's
-placement among its candidates. *At once*: one execution too, chosen and made better by estimates
-among the policy's and list schedulers' drafts; *without policy*: the same of list schedulers'
-alone. Each is divided by the best of HEFT, ETF, the queue-aware ETF and 32 clusterings (35
-executions) on the same problem: simulated, work-conserving, contention fifo, queue priority.
+*Alone*: one greedy episode of the policy (of merged views the one that is estimated best), no other
+scheduler's placement among its candidates. *At once*: one execution too, chosen and made better by
+estimates among the policy's and list schedulers' drafts; *without policy*: the same of list
+schedulers' alone. *Trained*: with the weights of the package; *untrained*: with new weights, which
+decide as a list scheduler does, so that the difference is what training is worth. Each is divided
+by the best of HEFT, ETF, the queue-aware ETF and 32 clusterings (35 executions) on the same
+problem: simulated, work-conserving, contention fifo, queue priority.
 Means are geometric, over problems and seeds of problems; intervals are of 95%, over problems; what
 does not fit in memory is counted, and in no mean. The seeds of these problems, and the families
 elimination and butterfly, are in no training set.
@@ -15,7 +17,7 @@ elimination and butterfly, are in no training set.
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -49,7 +51,14 @@ PROJECT = Path(__file__).resolve().parents[1]
 FAMILIES = ("layered", "random", "fork_join", "tree", "stencil", "products", "map_reduce")
 UNSEEN = ("elimination", "butterfly")
 FIRST_SEED = 101
-METHODS = ("policy", "at once", "without policy")
+TRAINED, UNTRAINED, ALONE, AT_ONCE, WITHOUT = (
+    *("trained", "untrained", "alone", "at once"),
+    "without policy",
+)
+METHODS = (
+    *(f"{weights} {what}" for what in (ALONE, AT_ONCE) for weights in (TRAINED, UNTRAINED)),
+    WITHOUT,
+)
 
 
 @dataclass(frozen=True)
@@ -93,18 +102,26 @@ def searched(steps: Sequence[SearchStep], problem: Problem) -> float:
     return best.seconds
 
 
-def methods_of(problem: Problem, policy: Policy) -> Iterator[tuple[str, float, float]]:
-    """Name, makespan and CPU seconds of one execution by each method, the view included."""
+def methods_of(
+    problem: Problem, policies: Mapping[str, Policy]
+) -> Iterator[tuple[str, float, float]]:
+    """Name, makespan and CPU seconds of one execution by each method, the view included.
+
+    policies: by what the names of their methods begin with.
+    """
     settings = search_settings()
     for name in METHODS:
         begin_s = time.process_time()
-        if name == "policy":
-            step: SearchStep = GreedyEpisode.of(policy, make_view(problem))
-        elif name == "at once":
-            step = estimates_step(settings, policy, make_view(problem))
-        else:
+        if name == WITHOUT:
             drafts = instantiate(settings.drafts, _convert_="all")
-            step = instantiate(settings.estimates)(drafts=drafts)
+            step: SearchStep = instantiate(settings.estimates)(drafts=drafts)
+        else:
+            weights, _, what = name.partition(" ")
+            view = make_view(problem)
+            if what == ALONE:
+                step = GreedyEpisode.of(policies[weights], view)
+            else:
+                step = estimates_step(settings, policies[weights], view)
         seconds = searched([step], problem)
         yield name, seconds, time.process_time() - begin_s
 
@@ -128,12 +145,12 @@ def problems_by_kind(
         yield Kind(family, num_ops, ratio), problem
 
 
-def cells(options: argparse.Namespace, policy: Policy) -> Iterator[Cell]:
+def cells(options: argparse.Namespace, policies: Mapping[str, Policy]) -> Iterator[Cell]:
     """All of them, measured."""
     seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
     for kind, problem in problems_by_kind(options.clusters, options.ops, options.ratios, seeds):
         to_beat_s = heuristics_s(problem)
-        found = list(methods_of(problem, policy))
+        found = list(methods_of(problem, policies))
         over = {name: seconds / to_beat_s for name, seconds, _ in found}
         yield Cell(kind, over, {name: cpu_s for name, _, cpu_s in found})
 
@@ -189,12 +206,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="problems of each kind")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    policy = load_policy(options.checkpoint)
+    policies = {TRAINED: load_policy(options.checkpoint), UNTRAINED: load_policy(None)}
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         for problem in problems_of(("workload=synthetic cluster=mixed",), "families"):
-            list(methods_of(problem, policy))  # compiles
+            list(methods_of(problem, policies))  # compiles
             heuristics_s(problem)
-        print_tables(list(cells(options, policy)))
+        print_tables(list(cells(options, policies)))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 
 *CPU s*: of one greedy placement with the weights of the package, from the priced problem on: view,
 features, merged views, episodes, the choice among them by estimates, one execution. Median of
-three, each with a new policy, on one thread, compilation excluded. *peak MiB*: of a process that
+three, each with a new policy, on one thread, compilation excluded. *over untrained*: the makespan
+over that with new weights, which decide as a list scheduler does. *peak MiB*: of a process that
 does only this, libraries and the making of the graph included. *exponent*: of the growth of CPU
 seconds from the family's smallest graph to its largest below a million ops. *over HEFT*, *over the
 bound*: makespans, simulated, work-conserving, contention fifo, queue priority, on h100x8; transfers
@@ -34,6 +35,7 @@ from doppler.baselines.bounds import lower_bound
 from doppler.cluster import preset
 from doppler.env import make_view
 from doppler.graph.synthetic import FAMILIES, synthetic
+from doppler.policies.weights import PRETRAINED
 from doppler.problem import Problem, build
 from doppler.search import Evaluator, GreedyEpisode, load_policy
 from doppler.simulator import WorkConserving
@@ -47,6 +49,7 @@ class Cell:
     """One graph, measured in a process of its own.
 
     heft, bound: makespans of the policy over these, nan where they are not asked for.
+    untrained: makespan of the policy over its makespan with new weights.
     """
 
     family: str
@@ -55,6 +58,7 @@ class Cell:
     peak_mib: float
     heft: float
     bound: float
+    untrained: float
 
 
 def problem_of(family: str, num_ops: int) -> Problem:
@@ -63,9 +67,9 @@ def problem_of(family: str, num_ops: int) -> Problem:
     return build(graph, preset(name=CLUSTER))
 
 
-def placed(problem: Problem) -> tuple[float, float]:
+def placed(problem: Problem, weights: str | None = PRETRAINED) -> tuple[float, float]:
     """Makespan of the first placement, and the CPU seconds that it took."""
-    policy = load_policy()
+    policy = load_policy(weights)
     with WorkConserving().open(problem) as session:
         begin_s = time.process_time()
         best = Evaluator(session=session, confirmations=0, seed=0)
@@ -94,6 +98,7 @@ def measure(family: str, num_ops: int, with_heft: bool) -> Cell:
         peak_mib=peak_mib,
         heft=seconds / heft_s,
         bound=seconds / lower_bound(problem).seconds,
+        untrained=seconds / placed(problem, weights=None)[0],
     )
 
 
@@ -119,8 +124,9 @@ def exponent(cells: list[Cell]) -> str:
 def lines_of(cells: list[Cell]) -> list[str]:
     """A Markdown table, families together."""
     lines = [
-        "| ops | family | CPU s | peak MiB | exponent | over HEFT | over the bound |",
-        "| ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| ops | family | CPU s | peak MiB | exponent | over HEFT | over untrained "
+        "| over the bound |",
+        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for family in dict.fromkeys(one.family for one in cells):
         own = [one for one in cells if one.family == family]
@@ -129,7 +135,7 @@ def lines_of(cells: list[Cell]) -> list[str]:
             heft = "" if np.isnan(one.heft) else f"{one.heft:.3f}"
             lines.append(
                 f"| {one.num_ops:,} | {family} | {one.cpu_s:.3f} | {one.peak_mib:,.0f} | {grows} "
-                f"| {heft} | {one.bound:.3f} |"
+                f"| {heft} | {one.untrained:.3f} | {one.bound:.3f} |"
             )
     for size in sorted({round(np.log10(one.num_ops)) for one in cells}):
         ratios = [c.heft for c in cells if round(np.log10(c.num_ops)) == size]

@@ -5,8 +5,9 @@
 Each figure is a makespan over that of annealing with 100,000 evaluations (4 starts, with order) on
 the same problem and system (work-conserving, contention fifo, queue priority), and the seconds of
 CPU that it took to find, with the view of the problem, without reading the weights. The policy
-takes the steps of stage=inference, each timed by itself. Of the problems the synthetic families
-elimination and butterfly, the workloads cholesky and dataproc, and clusters of H100 are in no
+takes the steps of stage=inference, each timed by itself; the same with new weights, which were
+never trained, tells what training is worth. Of the problems the synthetic families elimination and
+butterfly, the workloads cholesky and dataproc, and clusters of H100 are in no
 training set; the others are of sizes, costs or clusters that are not.
 """
 
@@ -33,14 +34,15 @@ from omegaconf import DictConfig  # noqa: E402
 from doppler.baselines import ETF, HEFT, Annealing, Baseline, Clustering, CriticalPath  # noqa: E402
 from doppler.env import make_view  # noqa: E402
 from doppler.experiment.problem_set import problems_of  # noqa: E402
-from doppler.policies import DualPolicy  # noqa: E402
-from doppler.policies.weights import PRETRAINED, load_policy_weights  # noqa: E402
+from doppler.policies import Policy  # noqa: E402
+from doppler.policies.weights import PRETRAINED  # noqa: E402
 from doppler.search import (  # noqa: E402
     Budget,
     Combined,
     Evaluator,
     SearchStep,
     estimates_step,
+    load_policy,
     policy_steps,
     search,
 )
@@ -65,7 +67,10 @@ UNSEEN = (
 )
 ANNEAL = partial(Annealing, order=True, draws=1, hot=0.02, cold=1e-4)
 SEEDS = 3
-REFERENCE, GREEDY, AT_ONCE = "annealing, 100,000", "policy alone", "policy, 1 on estimates"
+REFERENCE, TRAINED, UNTRAINED = "annealing, 100,000", "policy", "untrained weights"
+ALONE, AT_ONCE = "alone", "1 on estimates"
+ON_ESTIMATES, ANNEALED = "65 on estimates", "65, then annealing with 935"
+GREEDY = f"{TRAINED}, {ALONE}"
 WITHOUT = (
     "without policy, 1 on estimates",
     "without policy, 64 on estimates",
@@ -110,7 +115,7 @@ class Stopwatch:
 
 
 def makespans(
-    make_policy: Callable[[], DualPolicy], cfg: DictConfig, session: Session
+    weights: str | Path, cfg: DictConfig, session: Session
 ) -> dict[str, list[tuple[float, float]]]:
     """Makespans and seconds to find them, by method."""
     watch = Stopwatch()
@@ -120,16 +125,18 @@ def makespans(
             watch.time(name, lambda place=place: place().makespan_s)
     for seed in range(SEEDS):
         # A policy keeps what it knows of a problem: each first placement is by a new one.
-        search_with(watch, make_policy(), cfg, session, seed)
-        watch.time(AT_ONCE, partial(at_once, make_policy(), cfg, session, seed))
+        for name, its in ((TRAINED, weights), (UNTRAINED, None)):
+            search_with(watch, name, load_policy(its), cfg, session, seed)
+            first = partial(at_once, load_policy(its), cfg, session, seed)
+            watch.time(f"{name}, {AT_ONCE}", first)
     return watch.found
 
 
 def search_with(
-    watch: Stopwatch, policy: DualPolicy, cfg: DictConfig, session: Session, seed: int
+    watch: Stopwatch, name: str, policy: Policy, cfg: DictConfig, session: Session, seed: int
 ) -> None:
     """The steps of stage=inference, timed."""
-    names = iter((GREEDY, "policy, 65 on estimates", "policy, 65, then annealing with 935"))
+    names = iter(f"{name}, {step}" for step in (ALONE, ON_ESTIMATES, ANNEALED))
     best, begin = Evaluator(session=session, confirmations=0, seed=0), time.process_time()
 
     def note(step: SearchStep) -> None:
@@ -141,7 +148,7 @@ def search_with(
     search(steps, best, Budget(evaluations=1000), np.random.default_rng(seed), after=note)
 
 
-def at_once(policy: DualPolicy, cfg: DictConfig, session: Session, seed: int) -> float:
+def at_once(policy: Policy, cfg: DictConfig, session: Session, seed: int) -> float:
     """Of one execution, searched on estimates."""
     best = Evaluator(session=session, confirmations=0, seed=0)
     estimates = estimates_step(cfg.search, policy, make_view(session.problem))
@@ -159,24 +166,19 @@ def main() -> None:
         cfg = compose("config", ["baseline=[cluster_then_anneal]", "budget=quick"])
         problems = list(problems_of(UNSEEN, "unseen"))
 
-    def make_policy() -> DualPolicy:
-        policy = instantiate(cfg.policy.build)
-        load_policy_weights(policy, path)
-        return policy
-
     with WorkConserving().open(problems[0]) as session:
-        makespans(make_policy, cfg, session)  # compiles
+        makespans(path, cfg, session)  # compiles
     rows = []
     for problem in problems:
         with WorkConserving().open(problem) as session:
-            rows.append(makespans(make_policy, cfg, session))
+            rows.append(makespans(path, cfg, session))
         to_beat = rows[-1][REFERENCE][0][0]
         print(
             f"{problem.graph.name} on {problem.num_devices}: "
             + ", ".join(
                 f"{name} {np.mean(pairs, axis=0)[0] / to_beat:.3f}"
                 for name, pairs in rows[-1].items()
-                if name.startswith("policy")
+                if name.startswith((TRAINED, UNTRAINED))
             ),
             flush=True,
         )

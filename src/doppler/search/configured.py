@@ -117,13 +117,18 @@ def estimates_step(
     return instantiate(settings.estimates)(drafts=drafts, greedy=greedy)
 
 
-def load_policy(weights: str | Path = PRETRAINED) -> Policy:
-    """DOPPLER's policy as conf/ describes it, with the weights of a checkpoint.
+def load_policy(weights: str | Path | None = PRETRAINED) -> Policy:
+    """DOPPLER's policy as conf/ describes it.
+
+    Args:
+        weights: path of a checkpoint, or ``pretrained``. None: new weights, with which the policy
+            decides as its list scheduler does; the control that says what training is worth.
 
     Raises:
         InputError: see load_policy_weights.
     """
     cfg = OmegaConf.load(resource("conf") / "policy" / "doppler.yaml")
     policy = instantiate(cfg.build)
-    load_policy_weights(policy, weights)
+    if weights is not None:
+        load_policy_weights(policy, weights)
     return policy
