@@ -144,7 +144,7 @@ def episodes(nodes: Any, arguments: argparse.Namespace) -> None:
     learning = ReinforcementOptions(
         batch_problems=8, batch_episodes=16, try_every=50, exploration=None, advantage="batch",
         learning_rate=(1e-3, 1e-3), entropy=3e-3, tuned_updates=None, extra_candidates=0,
-        self_imitation=0.0,
+        network_rate=0.01,
     )  # fmt: skip
     given = policy, WorkConserving(), problems, problems[:1], learning, 10, 0
     values = torch.cat([one.detach().reshape(-1) for one in policy.parameters()]).numpy()

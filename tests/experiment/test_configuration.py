@@ -53,6 +53,7 @@ REFUSED = {
     "policy.build.plc_hidden=0": "policy.build.plc_hidden: must be a whole number of at least 1",
     "overwrite=maybe": "overwrite: must be true or false, got 'maybe'",
     "algorithm.imitation.entropy=nan": "algorithm.imitation.entropy: must be a number of at least",
+    "algorithm.imitate_best=maybe": "algorithm.imitate_best: must be true or false, got 'maybe'",
     "algorithm.search_share=1.5": "algorithm.search_share: must be a number from 0 to 1, got 1.5",
     "algorithm.imitation.learning_rate=1e-3": "algorithm.imitation.learning_rate: must be two numb",
     "trainer.checkpoint_every_s=abc": "trainer.checkpoint_every_s: must be a number from 0 to 1,00",

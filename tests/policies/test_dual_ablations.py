@@ -191,7 +191,7 @@ def test_decisions_that_the_heuristic_would_not_take_are_followed_all_the_same(p
 
 def test_without_look_ahead_only_the_published_features_count():
     view = make_view(random_problem(2, num_ops=20, num_devices=4))
-    policy = make_policy(look_ahead=False)
+    policy = make_policy(look_ahead=False, scheduler=False)
     decisions = policy.rollout(view, 4, None, generator())
     before = replayed(policy, view, decisions)
     record = decisions.record
@@ -206,7 +206,9 @@ def test_without_look_ahead_only_the_published_features_count():
     for i, name in enumerate(OP_FEATURES):
         features = view.op_features.copy()
         features[:, i] = generator().random(len(features))
-        same = make_policy(look_ahead=False)  # weights as before, nothing kept of the view
+        same = make_policy(
+            look_ahead=False, scheduler=False
+        )  # weights as before, nothing kept of the view
         after = replayed(same, replace(view, op_features=features), decisions)
         assert np.allclose(after, before, atol=1e-5) == (name not in PUBLISHED_OP_FEATURES), name
 

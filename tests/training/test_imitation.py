@@ -26,6 +26,7 @@ def imitation(problem: Problem, **changes) -> Imitation:
         "episodes": 960,
         "batch_episodes": 16,
         "learning_rate": [1e-2, 1e-3],
+        "network_rate": 0.2,
         "entropy": 1e-3,
         "seed": 0,
     }

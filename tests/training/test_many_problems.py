@@ -130,7 +130,6 @@ def test_an_update_of_many_problems_is_the_mean_of_the_updates_of_each(advantage
         "advantage": advantage,
         "extra_candidates": 2,
         "merged_share": 0.5,
-        "self_imitation": 1.0,
     }
     whole = gradient(make(5, problems=tasks_of((0, 1, 2)), batch_problems=3, **options))
     rng, parts = make(5).rng, []
@@ -149,7 +148,6 @@ def test_each_problem_has_a_past_and_a_best_of_its_own(tmp_path):
         problems=tasks,
         **{
             "advantage": "running_mean",
-            "self_imitation": 1.0,
             "extra_candidates": 1,
             "tuned_updates": 2,
         },
@@ -249,7 +247,6 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_been(tmp_path, noise)
             trials=tasks(HELD_OUT),
             **{
                 "advantage": "running_mean",
-                "self_imitation": 0.5,
                 "extra_candidates": 1,
                 "exploration": 0.1,
             },

@@ -14,13 +14,18 @@ def learning(**changes) -> ReinforcementOptions:
     return ReinforcementOptions(**{**LEARNING, **changes})
 
 
-@given(st.integers(2, 40), st.floats(0, 1))
-def test_no_episode_is_compared_with_itself_alone(batch_episodes, share):
+@given(st.integers(2, 40), st.floats(0, 1), st.floats(0, 1))
+def test_no_episode_is_compared_with_itself_alone(batch_episodes, share, done):
     options = learning(batch_episodes=batch_episodes, returning_share=share)
-    returning, whole = options.num_returning, batch_episodes - options.num_returning
-    assert returning >= 0 and returning != 1
-    assert whole != 1
-    assert returning <= share * batch_episodes
+    returning = options.num_returning(done)
+    assert 0 <= returning <= share * done * batch_episodes
+    assert batch_episodes - returning >= 2
+    assert options.num_returning(0.0) == 0
+
+
+def test_episodes_that_return_become_more():
+    options = learning(batch_episodes=8, returning_share=0.75)
+    assert [options.num_returning(done) for done in (0.0, 0.25, 0.5, 1.0)] == [0, 1, 3, 6]
 
 
 @settings(max_examples=200, deadline=None)
@@ -74,7 +79,7 @@ def test_longer_training_learns_slower_and_explores_more(tuned_updates, rate, en
         ("batch_episodes", True, "must be a whole number of at least 1, got True"),
         ("batch_episodes", 10**7, "must be at most 1,000,000, got 10000000"),
         ("merged_share", -1, "must be a number from 0 to 1"),
-        ("self_imitation", float("nan"), "must be a number of at least 0, got nan"),
+        ("network_rate", float("nan"), "must be a number of at least 0, got nan"),
         ("entropy", "much", "must be a number of at least 0, got 'much'"),
         ("learning_rate", [1e-3, -1], r"must be two numbers of at least 0, \[first, last\], got"),
         ("learning_rate", 1e-3, r"must be two numbers of at least 0, \[first, last\], got 0.001"),
@@ -91,8 +96,3 @@ def test_what_training_cannot_do_is_refused_by_name(key, value, message):
 def test_a_batch_of_one_has_no_advantage():
     with pytest.raises(InputError, match=r"batch_episodes: advantage=batch needs two, got 1$"):
         learning(batch_episodes=1)
-
-
-def test_episodes_that_return_are_not_compared_with_a_running_mean():
-    with pytest.raises(InputError, match=r"returning_share: must be 0 with advantage=running_mean"):
-        learning(advantage="running_mean", returning_share=0.5)

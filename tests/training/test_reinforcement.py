@@ -71,19 +71,6 @@ def test_the_best_placement_is_told_when_it_is_found_and_costs_what_is_said(tmp_
     assert module.problem.greedy.seconds == greedy[-1] >= module.best_s
 
 
-def test_the_best_placement_becomes_the_greedy_one_where_it_is_imitated(tmp_path):
-    problem = random_problem(8, num_ops=11, num_devices=2, costs="distinct")
-    greedy_over_best = []
-    for weight in (0.0, 1.0):
-        with WorkConserving().open(problem) as session:
-            module = reinforcement(session, evaluations=1500, self_imitation=weight)
-            fit(module, tmp_path)
-            module.try_greedy()
-        greedy_over_best.append(module.problem.greedy.seconds / module.best_s)
-    without, imitated = greedy_over_best
-    assert imitated == 1.0 < without
-
-
 def test_the_first_updates_also_place_groups_another_merging_each(tmp_path):
     problem = random_problem(6, num_ops=11, num_devices=2, costs="distinct")
     rollouts = NotedRollouts(make_policy(0))
@@ -103,15 +90,13 @@ def test_at_a_rate_of_0_all_is_played_and_nothing_learned(tmp_path):
     policy, rates = make_policy(0), {"learning_rate": [0.0, 0.0]}
     before = torch.cat([p.detach().flatten() for p in policy.parameters()])
     with WorkConserving().open(two_chains()) as session:
-        module = reinforcement(
-            session, policy=policy, extra_candidates=2, self_imitation=1.0, **rates
-        )
+        module = reinforcement(session, policy=policy, extra_candidates=2, **rates)
         fit(module, tmp_path)
         assert session.evaluations == module.effort.evaluations > 50
     assert torch.equal(weights_of(module), before)
     learned = make_policy(0)
     with WorkConserving().open(two_chains()) as session:
-        module = reinforcement(session, policy=learned, extra_candidates=2, self_imitation=1.0)
+        module = reinforcement(session, policy=learned, extra_candidates=2)
         fit(module, tmp_path)
     assert not torch.equal(weights_of(module), before)
 

@@ -27,10 +27,10 @@ LEARNING = {
     "exploration": None,
     "advantage": "batch",
     "learning_rate": [1e-2, 1e-3],
+    "network_rate": 0.2,
     "entropy": 1e-2,
     "tuned_updates": None,
     "extra_candidates": 0,
-    "self_imitation": 0.0,
 }
 
 

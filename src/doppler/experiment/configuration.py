@@ -66,6 +66,7 @@ class Algorithm(TypedDict):
 
     imitation: _Training
     reinforcement: _Training
+    imitate_best: bool
     gradient_clip: Positive | None
     confirmations: BatchOrNone
     search_share: Share

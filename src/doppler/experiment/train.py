@@ -205,12 +205,12 @@ class Learner:
     def _settle(self, run: Run, module: Reinforcement) -> None:
         """Imitate the best placement of the training until the policy decides it by itself.
 
-        Nothing is executed. Where self-imitation is off, as in algorithm=paper, or the policy's
+        Nothing is executed. Where the algorithm does not end so (algorithm=paper), or the policy's
         greedy placement is the best already, nothing is done.
         """
         best = module.problem.evaluator.found
         is_learned = module.problem.greedy.seconds <= best.seconds
-        if best.placement is None or module.options.self_imitation == 0.0 or is_learned:
+        if best.placement is None or not self.algorithm.imitate_best or is_learned:
             return
         spec = run.spec
         imitation: Imitation = instantiate(self.algorithm.imitation)(

@@ -62,8 +62,8 @@ class Policy(Protocol):
 
     The episodes of a merged view (env/merging.py) keep groups of ops together.
 
-    A policy may have ``rate_shares``: for names of parameters that begin so, the share of a
-    training's rate at which they learn.
+    A policy may have ``network_prefix``: parameters whose names begin so are those of its network,
+    which learns at a rate of its own.
     """
 
     def rollout(

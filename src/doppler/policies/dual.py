@@ -112,7 +112,7 @@ class DualPolicy(nn.Module):
     sel, plc: "learned", or what the critical path heuristic would choose, ties at random
     ("b_level", "earliest_start"); decisions to follow are followed all the same.
     look_ahead: whether more than the published features is seen.
-    scheduler: whether logits begin with a list scheduler's; without look_ahead they never do.
+    scheduler: whether logits begin with a list scheduler's.
     scheduler_scale: times what new weights have of it; the more, the less do their episodes differ.
 
     Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy. The features that depend on
@@ -120,8 +120,8 @@ class DualPolicy(nn.Module):
     of H over the ops on a device as a product with a query. PaperPolicy is closer to the paper.
     """
 
-    # The network is deeper than the heads; at their rate its first layers forget.
-    rate_shares: ClassVar[dict[str, float]] = {"network.": 0.2}
+    # See contract.Policy.
+    network_prefix: ClassVar[str] = "network."
     # Recorded of an episode; gradients are those of so many steps (dual_replay.over_steps).
     most_steps: ClassVar[int] = 1024
 
@@ -166,7 +166,7 @@ class DualPolicy(nn.Module):
         ):
             if not learned:
                 make_even(out.weight)
-            if not (learned and scheduler and look_ahead):
+            if not (learned and scheduler):
                 make_even(known)
         if not look_ahead:
             self._blind()

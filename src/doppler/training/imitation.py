@@ -66,6 +66,7 @@ class Imitation(EpisodeTraining):
     episodes: at most.
     batch_episodes: per update.
     learning_rate: first and last of Adam. It falls linearly, or with ``patience`` in steps.
+    network_rate: share of the rate at which the policy's network learns.
     patience: if the log-likelihood does not rise in so many updates, the rate falls to a third. The
         training ends when the rate would fall below the last one. None: it has all its episodes.
     entropy: weight of the entropy bonus, falling to 0.
@@ -92,6 +93,7 @@ class Imitation(EpisodeTraining):
         episodes: Count,
         batch_episodes: Batch,
         learning_rate: Rates,
+        network_rate: Amount,
         entropy: Amount,
         seed: Seed,
         exploration: Share | None = None,
@@ -122,6 +124,7 @@ class Imitation(EpisodeTraining):
         self.patience = patience
         self.plateau = Plateau()
         self.learning_rate = first, last
+        self.network_rate = network_rate
         self.entropy = entropy
         self.inherited, self.found = inherited
         self.elapsed_s = self.inherited.seconds

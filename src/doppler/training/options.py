@@ -24,12 +24,13 @@ class ReinforcementOptions:
             uniform choices at first, falling linearly to 0.
         advantage: a name in ``ADVANTAGES``.
         learning_rate: the first and the last of Adam, falling linearly. At 0 nothing is learned.
+        network_rate: share of the rate at which the policy's network learns.
         entropy: weight of the entropy bonus, falling linearly to 0.
-        self_imitation: weight of imitating the best placement so far, rising linearly from 0.
         merged_share: share of the updates whose episodes place groups of ops instead of ops.
-        returning_share: share of the episodes of a batch that repeat the best placement so far but
-            for a window of its steps, which they play anew. The logarithm of its length is uniform.
-            Episodes of a kind are compared with each other: there is never one alone.
+        returning_share: share of the episodes of the last batch that return to the best placement
+            so far: they repeat it but for a window of its steps, which they play anew. The
+            logarithm of the window's length is uniform. In the first batch there are none, between
+            the two the share rises linearly. No gradient comes from them.
         extra_candidates: so many episodes that place groups of ops, and as many clusterings, are
             executed beside an update's own episodes. They may become the best placement; no
             gradient comes from them.
@@ -45,10 +46,10 @@ class ReinforcementOptions:
     exploration: Share | None
     advantage: Annotated[str, one_of(ADVANTAGES)]
     learning_rate: Rates
+    network_rate: Amount
     entropy: Amount
     tuned_updates: Count | None
     extra_candidates: BatchOrNone
-    self_imitation: Amount
     merged_share: Share = 0.0
     returning_share: Share = 0.0
     batch_problems: Batch = 1
@@ -58,20 +59,17 @@ class ReinforcementOptions:
             raise InputError(
                 "algorithm.reinforcement.batch_episodes: advantage=batch needs two, got 1"
             )
-        if self.advantage != "batch" and self.returning_share > 0.0:
-            raise InputError(
-                "algorithm.reinforcement.returning_share: must be 0 with "
-                f"advantage={self.advantage}, which compares episodes that return to the best "
-                "placement with those that do not"
-            )
 
-    @property
-    def num_returning(self) -> int:
-        """Episodes of a batch that return to the best placement."""
-        num = int(self.batch_episodes * self.returning_share)
-        if self.batch_episodes - num == 1:
-            num -= 1
-        return num if num > 1 else 0
+    def num_returning(self, done: float) -> int:
+        """Episodes of a batch that return to the best placement.
+
+        Those that are compared with each other are never one alone.
+
+        Args:
+            done: share of the training that is behind.
+        """
+        num = int(self.batch_episodes * self.returning_share * done)
+        return min(num, max(0, self.batch_episodes - 2))
 
     def num_tuned(self, num_updates: int) -> int:
         """The first updates of a training, which execute extra candidates."""

@@ -124,9 +124,9 @@ class Reinforcement(EpisodeTraining):
 
     Source: DOPPLER (Yao et al., ICLR 2026), stages II and III; conf/algorithm/paper.yaml has the
     paper's exploration, advantage and batch of one episode. Deviations of the default, which
-    measure better: episodes sampled from the policy, advantages within a batch, self-imitation of
-    the best placement (Oh, Guo, Singh, Lee, ICML 2018), episodes that return to it and play some
-    steps anew (Go-Explore; Ecoffet et al., Nature 2021), extra candidates. Deviations in any case:
+    measure better: episodes sampled from the policy, advantages within a batch, extra candidates,
+    and episodes that return to the best placement and play some steps anew (Go-Explore; Ecoffet et
+    al., Nature 2021), of which none is learned from. Deviations in any case:
     the only reward is not discounted; the gradient is of the softmax log-probability of the actions
     taken, exploring ones included (as in the released code).
     """
@@ -158,6 +158,7 @@ class Reinforcement(EpisodeTraining):
         self.options = options.tuned_for(num_updates)
         first, last = self.options.learning_rate
         self.learning_rate = first, last
+        self.network_rate = self.options.network_rate
         self.batch_problems = min(len(self.problems), options.batch_problems)
         self.batch_episodes = self.batch_problems * options.batch_episodes
         self.inherited = inherited
@@ -204,63 +205,44 @@ class Reinforcement(EpisodeTraining):
     def loss(self, problem: TrainingProblem) -> Tensor:
         """Play episodes of a problem, execute them, and return the loss of REINFORCE.
 
-        All terms are means over the episodes, divided by the number of ops:
+        Both terms are means over the episodes, divided by the number of ops:
 
         - policy gradient: - advantage * log-probability of the episode
         - entropy bonus: - ``options.entropy`` * entropy of the actions, falling to 0
-        - self-imitation: - ``options.self_imitation`` * log-probability of the best placement so
-          far, rising from 0 (0 in algorithm=paper)
         """
         options, view = self.options, self._view_to_play(problem)
         explore = None if options.exploration is None else options.exploration * self.remaining
-        played = self._play(problem, view, explore)
-        cost_B, shortfall_B = self._execute(problem, view, played, explore)
-        best = self._best_as_episode(problem)
-        log_prob_B, entropy_B = self.policy.log_prob(view, *played, *best)
-        # Episodes that return differ less from each other: they are compared among themselves.
-        ends = np.cumsum([len(each.op) for each in played])[:-1]
-        advantage_B = np.concatenate(
-            [
-                ADVANTAGES[options.advantage](*each, problem.history)
-                for each in zip(np.split(cost_B, ends), np.split(shortfall_B, ends), strict=True)
-            ]
-        )
-        problem.history = problem.history.with_batch(cost_B)
+        returning = self._return_to_best(problem, view)
+        num = options.batch_episodes - sum(len(each.op) for each in returning)
+        played = self.policy.rollout(view, num, explore, self.rng)
+        cost_B, shortfall_B = self._execute(problem, view, [played, *returning], explore)
+        own = slice(num)
+        log_prob_B, entropy_B = self.policy.log_prob(view, played)
+        advantage_B = ADVANTAGES[options.advantage](cost_B[own], shortfall_B[own], problem.history)
+        problem.history = problem.history.with_batch(cost_B[own])
 
-        num_ops, own = view.problem.num_ops, slice(options.batch_episodes)
+        num_ops = view.problem.num_ops
         weight_B = torch.from_numpy(advantage_B).to(log_prob_B.dtype)
-        policy_gradient = (weight_B * log_prob_B[own]).mean() / num_ops
-        entropy = entropy_B[own].mean() / num_ops
-        loss = -policy_gradient - options.entropy * self.remaining * entropy
-        if best:
-            weight = options.self_imitation * (1.0 - self.remaining)
-            loss = loss - weight * log_prob_B[options.batch_episodes :].mean() / num_ops
+        policy_gradient = (weight_B * log_prob_B).mean() / num_ops
+        entropy = entropy_B.mean() / num_ops
         if len(self.problems) == 1:
             self._log(problem, cost_B, entropy.item())
-        return loss
+        return -policy_gradient - options.entropy * self.remaining * entropy
 
-    def _play(
-        self, problem: TrainingProblem, view: ProblemView, explore: float | None
-    ) -> list[Decisions]:
-        """The episodes of an update: whole ones, and those that return to the best placement."""
-        num, placement = self.options.batch_episodes, problem.evaluator.placement
-        num_returning = 0
-        if placement is not None and not view.is_merged and isinstance(self.policy, Returns):
-            num_returning = self.options.num_returning
-        played = []
-        if num_returning < num:
-            played.append(self.policy.rollout(view, num - num_returning, explore, self.rng))
-        if num_returning:
-            assert placement is not None and isinstance(self.policy, Returns)
-            taught = TaughtPlacement.of(view.problem, placement)
-            num_ops = view.problem.num_ops
-            length_B = np.exp(self.rng.uniform(0, np.log(num_ops), num_returning)).astype(np.int64)
-            first_B = self.rng.integers(1 - length_B, num_ops)
-            window_B2 = np.stack([first_B, first_B + length_B], axis=1).clip(0, num_ops)
-            played.append(
-                self.policy.return_to(view, taught.op, taught.device, window_B2, self.rng)
-            )
-        return played
+    def _return_to_best(self, problem: TrainingProblem, view: ProblemView) -> list[Decisions]:
+        """Episodes that return to the best placement so far, if there are to be any."""
+        num, placement = (
+            self.options.num_returning(1.0 - self.remaining),
+            problem.evaluator.placement,
+        )
+        if num == 0 or placement is None or view.is_merged or not isinstance(self.policy, Returns):
+            return []
+        taught = TaughtPlacement.of(view.problem, placement)
+        num_ops = view.problem.num_ops
+        length_B = np.exp(self.rng.uniform(0, np.log(num_ops), num)).astype(np.int64)
+        first_B = self.rng.integers(1 - length_B, num_ops)
+        window_B2 = np.stack([first_B, first_B + length_B], axis=1).clip(0, num_ops)
+        return [self.policy.return_to(view, taught.op, taught.device, window_B2, self.rng)]
 
     def _view_to_play(self, problem: TrainingProblem) -> ProblemView:
         """The problem's view; for a share of the updates one in which groups of ops are merged."""
@@ -289,15 +271,6 @@ class Reinforcement(EpisodeTraining):
         measured = problem.evaluator.measure(device_BV, priority_BV, self.rng, sources)
         shortfall_B = measured.memory_shortfall(problem.view.problem.arrays.memory_bytes)
         return measured.cost_s()[:num], shortfall_B[:num]
-
-    def _best_as_episode(self, problem: TrainingProblem) -> list[Decisions]:
-        """The best placement so far as the policy's own decisions, if it is to be imitated."""
-        placement = problem.evaluator.placement
-        if self.options.self_imitation == 0.0 or placement is None:
-            return []
-        taught = TaughtPlacement.of(problem.view.problem, placement)
-        decisions = taught.decide(problem.view.problem, 1, self.rng)
-        return [self.policy.follow(problem.view, *decisions)]
 
     def _log(self, problem: TrainingProblem, cost_B: NDArray[np.float64], entropy: float) -> None:
         feasible_B = cost_B[np.isfinite(cost_B)]

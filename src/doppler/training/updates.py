@@ -23,7 +23,8 @@ class EpisodeTraining(pl.LightningModule):
         num_updates: in all.
         batch_episodes: episodes of an update.
         learning_rate: the first and the last of Adam, falling linearly; at 0 nothing is learned.
-            Parts of a policy learn at a share of it (contract.Policy.rate_shares).
+        network_rate: share of the rate at which the policy's network learns, where it has one. A
+            logit of a pair is a product of sums over all ops, so that a small step changes much.
         elapsed_s: seconds of all updates, those before an interruption included.
     """
 
@@ -32,6 +33,7 @@ class EpisodeTraining(pl.LightningModule):
     num_updates: int
     batch_episodes: int
     learning_rate: tuple[float, float]
+    network_rate: float
     policy: Policy
 
     def __init__(self) -> None:
@@ -55,15 +57,16 @@ class EpisodeTraining(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Adam, as Lightning wants to be told."""
-        shares: dict[str, float] = getattr(self.policy, "rate_shares", {})
-        by_share: dict[float, list[torch.nn.Parameter]] = {}
+        prefix: str | None = getattr(self.policy, "network_prefix", None)
+        rest, network = [], []
         for name, parameter in self.named_parameters():
-            own = [share for prefix, share in shares.items() if name.startswith(f"policy.{prefix}")]
-            by_share.setdefault(own[0] if own else 1.0, []).append(parameter)
+            is_network = prefix is not None and name.startswith(f"policy.{prefix}")
+            (network if is_network else rest).append(parameter)
         first = self.learning_rate[0]
-        optimizer = torch.optim.Adam(
-            [{"params": group, "lr": first * share} for share, group in by_share.items()]
-        )
+        groups = [{"params": rest, "lr": first}]
+        if network:
+            groups.append({"params": network, "lr": first * self.network_rate})
+        optimizer = torch.optim.Adam(groups)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate_left)
         return {
             "optimizer": optimizer,
