@@ -64,6 +64,15 @@ def test_every_round_has_each_method_once_and_orders_change():
     assert one.num_open == other.num_open == 0
 
 
+def test_methods_that_found_the_same_placement_share_its_executions():
+    log: list = []
+    spec = Recorder(10.0, log)
+    contenders = [contender(spec, 1), contender(spec, 0), contender(spec, 1)]
+    seconds_MR = measure_interleaved(contenders, 5, np.random.default_rng(0))
+    assert seconds_MR.tolist() == [[10.0] * 5, [0.0] * 5, [10.0] * 5]
+    assert len(log) == 2 * 5
+
+
 def test_sessions_are_closed_when_a_method_fails():
     class Failing(Recorder):
         def measure(self, *args, **kwargs):

@@ -56,6 +56,7 @@ def test_shown_commands_run(command, tmp_path):
     small = ["budget.evaluations=40", "budget.imitation_episodes=16", f"output_dir={tmp_path}"]
     if "stage=rl_real" in overrides:
         small += ["budget.measured_evaluations=60", "stage.choosing=2", "stage.repeats=2"]
+        small += ["measure.force=true"]  # whatever else runs on this machine
         few = ("runs=2", "seconds=0", "placements=3", "repeats=1")
         small += [f"stage.calibration.{key}" for key in few]
     summary = execute(compose("config", [*overrides, *small]), [], Console(quiet=True))

@@ -17,9 +17,17 @@ from doppler.report.rows import read_results
 from doppler.support.errors import InputError
 
 CALIBRATION = ("runs=2", "seconds=0", "placements=6", "repeats=2")
-CALIBRATE = ("stage=calibrate", *(f"stage.{one}" for one in CALIBRATION))
+# Whatever else runs on this machine.
+FORCE = "measure.force=true"
+CALIBRATE = ("stage=calibrate", *(f"stage.{one}" for one in CALIBRATION), FORCE)
 REAL = (
-    *("stage=rl_real", "budget.measured_evaluations=80", "stage.choosing=2", "stage.repeats=3"),
+    *(
+        "stage=rl_real",
+        FORCE,
+        "budget.measured_evaluations=80",
+        "stage.choosing=2",
+        "stage.repeats=3",
+    ),
     *(f"stage.calibration.{one}" for one in CALIBRATION),
     "baseline=[round_robin,critical_path]",
 )

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Baseline
 from doppler.executor import Cuda, ExecutorSession, Threads
+from doppler.executor.quiet import OtherLoad
 from doppler.experiment.calibrate import Calibrate, costs_path, is_calibrated
 from doppler.experiment.checking import check_part
 from doppler.experiment.comparison import compare_baselines, found_by, is_pointless
@@ -31,8 +32,9 @@ from doppler.experiment.results import leave
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, as_container
 from doppler.experiment.train import AUTO, IMITATION, SETTLING, Learner
+from doppler.experiment.trust import check_machine, disturbed
 from doppler.problem import Placement
-from doppler.search import seeded_generator
+from doppler.search import NO_PLACEMENT, ScoredPlacement, seeded_generator
 from doppler.simulator import BulkSynchronous
 from doppler.support.errors import InputError
 from doppler.support.options import Batch, FilePath, at_least
@@ -54,7 +56,7 @@ class Learned:
     """
 
     module: Reinforcement
-    candidates: dict[str, Placement]
+    candidates: dict[str, ScoredPlacement]
     evaluations: int
 
 
@@ -120,7 +122,8 @@ class RealReinforcement(Stage):
 
     def run(self, run: Run) -> Summary:
         """Stages I to III, the controls, and all placements executed in turns."""
-        spec, init_from = run.spec, self._learn_in_simulator(run)
+        doubt, init_from = check_machine(run), self._learn_in_simulator(run)
+        spec = run.spec
         learned = self._learn(run, init_from)
         others = compare_baselines(spec.on(spec.simulator), run.say)
         others += self._search_measured(run, learned)
@@ -130,13 +133,17 @@ class RealReinforcement(Stage):
             *(Contender(spec, method) for method in [*methods, *others]),
             *self._synchronous(spec, methods[0]),
         ]
+        load = OtherLoad()
         with waiting(run.say, f"executing {len(contenders)} placements {self.repeats} times"):
             seconds_MR = measure_interleaved(contenders, self.repeats, rng)
+        doubt = doubt or disturbed(run, load)
         fits_M = np.asarray(np.isfinite(seconds_MR).all(axis=1))
         if not fits_M[0]:
             raise InputError(f"{methods[0].name}: its placement does not fit in memory")
         contenders = [one for one, fits in zip(contenders, fits_M, strict=True) if fits]
-        rows, ratios = leave_measured(run.directory.path, spec, contenders, seconds_MR[fits_M])
+        rows, ratios = leave_measured(
+            run.directory.path, spec, contenders, seconds_MR[fits_M], doubt
+        )
         summary = leave(
             run,
             [one.method for one in contenders if one.spec is spec],
@@ -144,6 +151,7 @@ class RealReinforcement(Stage):
             {
                 "init_from": str(init_from) if init_from else None,
                 "costs": str(spec.costs),
+                "doubt": doubt,
                 "final_is": final,
                 "repeats": seconds_MR.shape[1],
                 "std": float(seconds_MR[0].std()),
@@ -219,13 +227,12 @@ class RealReinforcement(Stage):
             module = learner.train(run, session)
             learner.search(run, module)
         name, problem = spec.policy_name, module.problem
-        best, greedy = problem.best.placement, problem.greedy.placement
-        assert best is not None, "one was found, or the run has ended"
-        candidates = {name: best}
-        if greedy is not None:  # something was trained
-            candidates[f"{name} greedy"] = greedy
-        before = None if init_from is None else found_of(init_from, spec.problem).placement
-        if before is not None:
+        assert problem.best.placement is not None, "one was found, or the run has ended"
+        candidates = {name: problem.best}
+        if problem.greedy.placement is not None:  # something was trained
+            candidates[f"{name} greedy"] = problem.greedy
+        before = NO_PLACEMENT if init_from is None else found_of(init_from, spec.problem)
+        if before.placement is not None:
             stage = "I" if self.init_from == IMITATION else "II"
             candidates[f"{name} stage {stage}"] = before
         evaluations = problem.evaluator.evaluations + self.choosing * len(candidates)
@@ -289,15 +296,17 @@ def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
     name, inherited = spec.policy_name, learned.module.inherited
     settings = [as_container(spec.cfg[key]) for key in ("policy", "algorithm", "stage")]
     methods = []
-    for label, placement in {**learned.candidates, name: learned.candidates[final]}.items():
+    for label, found in {**learned.candidates, name: learned.candidates[final]}.items():
+        assert found.placement is not None, "candidates are placements"
         is_earlier = label.startswith(f"{name} stage ")
         own = 0 if is_earlier else learned.evaluations
         methods.append(
             Method(
                 name=label,
                 settings=settings,
-                placement=placement,
+                placement=found.placement,
                 makespan_s=module.problem.evaluator.seconds,
+                source=found.source,
                 uses_order=True,
                 evaluations=inherited.evaluations + own,
                 wall_s=inherited.seconds if is_earlier else module.elapsed_s,

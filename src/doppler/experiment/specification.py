@@ -24,7 +24,7 @@ from doppler.system import MemoryMode, Refuse, System, check_hosts
 # Keys that say where and how to run, not what: equal results for any value. What a table of costs
 # says is in the problem's hash.
 _NOT_HASHED = (
-    *("output_dir", "run_dir", "overwrite", "costs", "logger", "optimized_metric"),
+    *("output_dir", "run_dir", "overwrite", "costs", "measure", "logger", "optimized_metric"),
     "compute.workers",
 )
 
