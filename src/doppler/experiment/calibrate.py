@@ -91,7 +91,7 @@ class Calibrate(Stage):
     def run(self, run: Run) -> Summary:
         """See Stage."""
         problem, path = run.spec.problem, costs_path(run.spec.cfg)
-        doubt = check_machine(run)
+        doubt = check_machine(run).doubt
         rng = seeded_generator(run.spec.seed, "calibration")
         anew = run.spec.cfg.overwrite and not run.is_step
         known = CostTable.empty(_devices(problem))

@@ -22,15 +22,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from doppler.experiment import failures
 from doppler.experiment.overrides import hydra_arguments
+from doppler.experiment.sweeps import BASIC_SWEEPER
 from doppler.hooks import plugins
 from doppler.support.errors import InputError
 from doppler.support.resources import resource
 from doppler.support.stopping import ending_children, going_on, stoppable
 
 _USAGE = 2
-
-
-_BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
 def run(arguments: list[str]) -> int:
@@ -80,7 +78,7 @@ def main(cfg: DictConfig) -> float | None:
     job = HydraConfig.get()
     words = OmegaConf.to_container(job.overrides.task) or ()
     overrides = [str(word).removeprefix("++") for word in words]  # added by hydra_arguments
-    searches = job.mode == RunMode.MULTIRUN and job.sweeper["_target_"] != _BASIC_SWEEPER
+    searches = job.mode == RunMode.MULTIRUN and job.sweeper["_target_"] != BASIC_SWEEPER
     try:
         from doppler.experiment import execute
         from doppler.report.rows import make_console

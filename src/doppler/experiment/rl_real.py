@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Baseline
@@ -15,11 +14,12 @@ from doppler.executor import Cuda, ExecutorSession, Threads
 from doppler.executor.quiet import OtherLoad
 from doppler.experiment.calibrate import Calibrate, costs_path, is_calibrated
 from doppler.experiment.checking import check_part
-from doppler.experiment.comparison import compare_baselines, found_by, is_pointless
+from doppler.experiment.comparison import compare_baselines, found_by
 from doppler.experiment.configuration import Algorithm
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.imitation import imitate
 from doppler.experiment.interleaved import (
+    TIGHT,
     Contender,
     leave_measured,
     measure_interleaved,
@@ -27,6 +27,7 @@ from doppler.experiment.interleaved import (
 )
 from doppler.experiment.judging import Method
 from doppler.experiment.learned_rows import training_speed
+from doppler.experiment.measured_controls import search_measured
 from doppler.experiment.policy_training import LearningBudget, check_policy, check_training_left
 from doppler.experiment.results import leave
 from doppler.experiment.run import Run, Stage
@@ -34,17 +35,22 @@ from doppler.experiment.specification import Specification, as_container
 from doppler.experiment.train import AUTO, IMITATION, SETTLING, Learner
 from doppler.experiment.trust import check_machine, disturbed
 from doppler.problem import Placement
+from doppler.report.rows import format_seconds
 from doppler.search import NO_PLACEMENT, ScoredPlacement, seeded_generator
 from doppler.simulator import BulkSynchronous
 from doppler.support.errors import InputError
 from doppler.support.options import Batch, FilePath, at_least
-from doppler.support.waiting import waiting
+from doppler.support.waiting import duration, waiting
 from doppler.system import Refuse
 from doppler.training import LAST, Reinforcement, found_of
 
 # Executing until it is known what GPUs are busy with: drivers say so of up to the last second.
 USE_S = 2.0
 SIMULATED = "rl_sim"  # the folder of stage II in the run's directory
+# For the estimate of how long a run takes: rows beside those of baselines and searches (stage III's
+# three, two synchronous ones), candidates to choose from, ops that a policy places and learns from
+# in a second, and what a search takes over its executions.
+_COMPARED, _CANDIDATES, _OPS_PER_S, _OVERHEAD = 5, 3, 50_000, 1.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +80,9 @@ class RealReinforcement(Stage):
         measured: the baselines that search on the real system, by name.
         synchronous: searches for a placement that suits levels and barriers, in their simulator.
         choosing: executions of stage III's best and greedy placements and of stage II's that choose
-            between them, and count for nothing else.
-        repeats: executions of every method's placement at the end, in turns.
+            between them, and count for nothing else; at most, as ``repeats``.
+        repeats: executions of every method's placement at the end, in turns, at most: fewer where
+            all ratios are known to half a percent.
         init_from: auto: stages I and II make the first weights; imitation: stage I makes them;
             None: the initial weights of the seed; else the path of a checkpoint, or ``pretrained``.
     """
@@ -122,11 +129,12 @@ class RealReinforcement(Stage):
 
     def run(self, run: Run) -> Summary:
         """Stages I to III, the controls, and all placements executed in turns."""
-        doubt, init_from = check_machine(run), self._learn_in_simulator(run)
-        spec = run.spec
+        spec, machine = run.spec, check_machine(run)
+        self._tell_duration(run, machine.execution_s)
+        init_from = self._learn_in_simulator(run)
         learned = self._learn(run, init_from)
         others = compare_baselines(spec.on(spec.simulator), run.say)
-        others += self._search_measured(run, learned)
+        others += search_measured(run, learned.evaluations)
         rng = seeded_generator(spec.seed, "turns")
         final, methods = self._choose(run, learned, rng)
         contenders = [
@@ -134,9 +142,10 @@ class RealReinforcement(Stage):
             *self._synchronous(spec, methods[0]),
         ]
         load = OtherLoad()
-        with waiting(run.say, f"executing {len(contenders)} placements {self.repeats} times"):
-            seconds_MR = measure_interleaved(contenders, self.repeats, rng)
-        doubt = doubt or disturbed(run, load)
+        most = f"at most {self.repeats} times"
+        with waiting(run.say, f"executing {len(contenders)} placements {most}"):
+            seconds_MR = measure_interleaved(contenders, self.repeats, rng, tight=TIGHT)
+        doubt = machine.doubt or disturbed(run, load)
         fits_M = np.asarray(np.isfinite(seconds_MR).all(axis=1))
         if not fits_M[0]:
             raise InputError(f"{methods[0].name}: its placement does not fit in memory")
@@ -171,10 +180,27 @@ class RealReinforcement(Stage):
         """The candidate that is fastest in turns, by name; all of them, the final one first."""
         candidates = _methods(run, learned, next(iter(learned.candidates)))
         chances_MR = measure_interleaved(
-            [Contender(run.spec, one) for one in candidates], self.choosing, rng
+            [Contender(run.spec, one) for one in candidates], self.choosing, rng, tight=TIGHT
         )
         final = candidates[int(np.median(chances_MR, axis=1).argmin())].name
         return final, _methods(run, learned, final)
+
+    def _tell_duration(self, run: Run, execution_s: float) -> None:
+        """Say about how long the run takes, from what executions took a moment ago."""
+        if not np.isfinite(execution_s):
+            return
+        spec, searches = run.spec, len(as_container(run.spec.cfg.stage.measured))
+        measured = int(spec.cfg.budget.measured_evaluations)
+        placements = len(spec.baselines) + searches + _COMPARED
+        rounds = self.repeats * placements + self.choosing * _CANDIDATES
+        episodes = int(spec.cfg.budget.imitation_episodes) + spec.evaluations_simulated // 2
+        simulated_s = episodes * spec.problem.num_ops / _OPS_PER_S if self._is_made_here else 0.0
+        total_s = (measured * (1 + searches) + rounds) * execution_s * _OVERHEAD + simulated_s
+        run.say(
+            f"this takes {duration(total_s)}: {measured:,} executions of about "
+            f"{format_seconds(execution_s)} for stage III, as many for each of {searches} searches "
+            f"that learn nothing, and up to {self.repeats} rounds of about {placements} placements"
+        )
 
     def show(self, run: Run) -> None:
         """See Stage."""
@@ -237,20 +263,6 @@ class RealReinforcement(Stage):
             candidates[f"{name} stage {stage}"] = before
         evaluations = problem.evaluator.evaluations + self.choosing * len(candidates)
         return Learned(module, candidates, evaluations)
-
-    def _search_measured(self, run: Run, learned: Learned) -> list[Method]:
-        """Baselines on the real system, with as many evaluations each as stage III had there."""
-        found = []
-        for key, settings in as_container(run.spec.cfg.stage.measured).items():
-            conf, name = {**settings, "evaluations": learned.evaluations}, f"{key} measured"
-            baseline = instantiate(conf, _convert_="all")
-            if is_pointless(run.spec, baseline):
-                run.say(f"{name} is left out: it searches for an order, and this system keeps none")
-                continue
-            run.say(f"{name}: {learned.evaluations:,} executions")
-            with waiting(run.say, f"{name} searches"):
-                found.append(found_by(run.spec, baseline, name, conf))
-        return found
 
     def _synchronous(self, spec: Specification, final: Method) -> list[Contender]:
         """The synchronous alternative on the same devices, where the executor has one.

@@ -95,6 +95,11 @@ class Specification:
         return "budget.measured_evaluations" if self.is_measured else "budget.evaluations"
 
     @property
+    def evaluations_simulated(self) -> int:
+        """How often a method may execute placements in a simulator."""
+        return int(self.cfg.budget.evaluations)
+
+    @property
     def evaluations(self) -> int:
         """How often a method may execute placements."""
         return int(OmegaConf.select(self.cfg, self.evaluations_option))

@@ -5,6 +5,7 @@ their order. What is measured then is worthless: a run ends with one paragraph t
 wrong and what to do. ``measure.force=true`` goes on, and marks every row.
 """
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ _LEAST_SHARE = 0.3
 # Rank correlation of two halves of the rounds: 1 where they agree, about 0 where noise decides.
 LEAST_RELIABILITY = 0.5
 # Placements of different quality, rounds, and seconds for which others are watched.
-_PLACEMENTS, _MIN_ROUNDS, _WATCH_S = 12, 8, 1.0
+_PLACEMENTS, _ROUNDS, _WATCH_S = 12, 8, 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,23 +47,33 @@ class Doubt:
     remedy: str
 
 
-def check_machine(run: Run) -> str:
+@dataclass(frozen=True, kw_only=True)
+class MachineState:
+    """What was found when a machine was looked at.
+
+    Attributes:
+        doubt: what rows are marked with; empty where nothing is wrong.
+        execution_s: a typical execution of the run's problem; nan of a simulator.
+    """
+
+    doubt: str = ""
+    execution_s: float = math.nan
+
+
+def check_machine(run: Run) -> MachineState:
     """Look whether the run's system can be measured now.
 
     Args:
         run: of a measured system; nothing is looked at on a simulator.
 
-    Returns:
-        What rows are marked with; empty where nothing is wrong.
-
     Raises:
         InputError: a measurement would be worthless, and ``measure.force`` is not set.
     """
     if not run.spec.is_measured:
-        return ""
+        return MachineState()
     with waiting(run.say, "looking whether this machine is quiet enough to measure on"):
-        doubts = _doubts(run, seeded_generator(run.spec.seed, "machine"))
-    return settle_doubts(run, doubts)
+        doubts, execution_s = _look(run, seeded_generator(run.spec.seed, "machine"))
+    return MachineState(doubt=settle_doubts(run, doubts), execution_s=execution_s)
 
 
 def settle_doubts(run: Run, doubts: list[Doubt]) -> str:
@@ -115,14 +126,15 @@ def disturbed(run: Run, load: OtherLoad) -> str:
     return ", ".join(one.mark for one in doubts)
 
 
-def _doubts(run: Run, rng: np.random.Generator) -> list[Doubt]:
+def _look(run: Run, rng: np.random.Generator) -> tuple[list[Doubt], float]:
+    """Reasons to doubt, and seconds of a typical execution."""
     with run.open() as session:  # waits first for other runs that measure
         load = OtherLoad()
         time.sleep(_WATCH_S)
         found = others_at_work(run, load)
-        reliability = _reliability(run, session, rng)
+        reliability, execution_s = _reliability(run, session, rng)
     # The first is the likeliest cause of those behind it.
-    return found + _together(run, rng) + unreliable(reliability, _PLACEMENTS)
+    return found + _together(run, rng) + unreliable(reliability, _PLACEMENTS), execution_s
 
 
 def unreliable(reliability: float | None, placements: int) -> list[Doubt]:
@@ -147,7 +159,10 @@ def unreliable(reliability: float | None, placements: int) -> list[Doubt]:
     ]
 
 
-def _reliability(run: Run, session: Session, rng: np.random.Generator) -> float | None:
+def _reliability(
+    run: Run, session: Session, rng: np.random.Generator
+) -> tuple[float | None, float]:
+    """Rank correlation of two halves of the rounds, and seconds of a typical execution."""
     spec = run.spec
     placements, _ = varied_placements(spec.simulator, spec.problem, _PLACEMENTS, rng)
     fits_B = [
@@ -155,9 +170,11 @@ def _reliability(run: Run, session: Session, rng: np.random.Generator) -> float 
         for one in placements
     ]
     placements = [one for one, fits in zip(placements, fits_B, strict=True) if fits]
-    if len(placements) < _PLACEMENTS // 2 or spec.problem.num_devices == 1:
-        return None
-    return split_half(*measure_rounds(session, placements, _MIN_ROUNDS, rng))
+    if not placements:
+        return None, math.nan
+    seconds_BR, order_RB = measure_rounds(session, placements, _ROUNDS, rng)
+    is_known = len(placements) >= _PLACEMENTS // 2 and spec.problem.num_devices > 1
+    return split_half(seconds_BR, order_RB) if is_known else None, float(np.median(seconds_BR))
 
 
 def _together(run: Run, rng: np.random.Generator) -> list[Doubt]:
