@@ -11,6 +11,7 @@ SAID = {  # arguments, what each prints
     "own_model": (["0.1"], ["Experts on p100x4 (4 devices)", "it computes what torch does"]),
     "own_machine": (["0.1"], ["on pairs over 2 GB/s", "on pairs over 50 GB/s"]),
     "own_pipeline": (["."], ["bound", "from one process's at most"]),
+    "own_policy": (["40"], ["per_op greedy", "per_op: "]),
     "own_method": (["100"], ["Swaps: 100 executions", "auto: "]),
 }
 

@@ -35,6 +35,8 @@ def run(arguments: list[str]) -> int:
     """Run what a command line says, one configuration or a sweep; return the exit code."""
     if (code := plugins().hook.run_process(arguments=arguments)) is not None:
         return code
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)  # for classes that _target_ names; last, so that it hides nothing
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composition through, to be told here
     conf = str(resource("conf"))
     entry = hydra.main(version_base="1.3", config_path=conf, config_name="config")(main)

@@ -138,7 +138,7 @@ def _against(method: ResultRow, other: ResultRow) -> str:
 
 
 def _more(row: ResultRow, method: ResultRow) -> str:
-    seconds = format_seconds(row.makespan_s)
+    seconds = f"{format_seconds(row.makespan_s)} (found by {found_by(row.source)})"
     if row.placement and row.placement == method.placement:
         return "the same placement: the search added nothing"
     if method.makespan_s <= 0 or row.makespan_s <= method.makespan_s * (1.0 + _LEVEL):
