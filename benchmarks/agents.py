@@ -17,7 +17,7 @@ from scipy.stats import spearmanr
 from doppler.cluster import host, preset
 from doppler.einsum import load_program, lower
 from doppler.executor import Threads
-from doppler.experiment.calibrate import varied_placements
+from doppler.experiment.varied_placements import varied_placements
 from doppler.extensions.hosts import Emulated, Hosts
 from doppler.extensions.hosts.session import HostsSession
 from doppler.graph import DataflowGraph

@@ -44,7 +44,7 @@ SMALL = (
     *("workload=chainmm", "workload.params.n=64", "trainer.checkpoint_every_s=0"),
     *("budget.imitation_episodes=32", "budget.evaluations=96"),
 )
-MEASURED = (*SMALL, "cluster=host", "cluster.num_devices=2")
+MEASURED = (*SMALL, "cluster=host", "cluster.num_devices=2", "measure.force=true")
 CALIBRATION = ("runs=1", "seconds=0", "placements=3", "repeats=1")
 # What may differ from run to run: times, and what is measured.
 TIMES = {

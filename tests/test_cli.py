@@ -13,6 +13,7 @@ import pytest
 
 import doppler
 from doppler.cli import COMMANDS, main
+from doppler.search import search
 from doppler.support.resources import resource
 
 HEAVY = ("hydra", "matplotlib", "numba", "pandas", "pytorch_lightning", "torch", "torch_geometric")
@@ -31,9 +32,34 @@ def test_importing_the_package_loads_nothing_heavy():
     assert loaded_after("import doppler, doppler.cli; dir(doppler)") == set()
 
 
-def test_a_mistyped_option_is_answered_without_torch():
-    code = "from doppler.cli import main; assert main(['run', 'clutser=host']) == 1"
-    assert loaded_after(code) == {"hydra"}
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "clutser=host"],
+        ["run", "budget.evalutions=3"],
+        ["run", "measure.forced=true"],
+        ["place", "g.json", "secnds=3"],
+    ],
+)
+def test_mistyped_options_are_answered_without_torch(words):
+    code = f"""
+from doppler.cli import main
+try:
+    code = main({words})
+except SystemExit as end:
+    code = end.code
+assert code == 1, code
+"""
+    assert loaded_after(code) <= {"hydra"}
+
+
+def test_a_run_imports_from_the_working_directory_only_what_the_command_names(tmp_path):
+    (tmp_path / "mine.py").write_text("raise SystemExit('imported')")
+    code = f"import os; os.chdir({str(tmp_path)!r}); from doppler.experiment.main import "
+    code += "_find_own_modules; import sys; sys.path = [p for p in sys.path if p]; "
+    first = "_find_own_modules(['budget=quick']); assert os.getcwd() not in sys.path"
+    then = "; _find_own_modules(['--config-dir=conf']); assert sys.path[-1] == os.getcwd()"
+    assert loaded_after(code + first + then) == {"hydra"}
 
 
 def test_a_name_of_the_package_loads_what_it_needs():
@@ -109,7 +135,7 @@ def test_place_keeps_to_groups_and_pins_of_a_graph_file(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["g.json", "second=5"], "place: no option 'second', choose from cluster, "),
+        (["g.json", "second=5"], "place: no option 'second', did you mean seconds?"),
         (["g.json", "cluster=nope"], "cluster 'nope': unknown, choose from "),
         (["g.json", "cluster=]"], "place: cluster=]: not a value"),
         (["none.json"], "none.json: No such file"),
@@ -188,3 +214,15 @@ def test_uncompiled_code_is_refused_in_one_line():
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 1
     assert done.stderr == "error: NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only\n"
+
+
+def test_place_saves_what_it_has_when_it_is_interrupted(folder, capsys, monkeypatch):
+    def interrupted(*arguments, **options):
+        search(*arguments, **options)
+        raise KeyboardInterrupt
+
+    (folder / "g.json").write_text(json.dumps(GRAPH))
+    monkeypatch.setattr("doppler.api.placing.search", interrupted)
+    assert main(["place", "g.json", "cluster=p100x4", "evaluations=9", "save=here"]) == 130
+    assert (folder / "here/placement.json").exists()
+    assert "interrupted: this is the best placement until then" in capsys.readouterr().err

@@ -46,6 +46,7 @@ def overrides(name: str, settings: Settings) -> list[str]:
         f"output_dir={settings.runs}",
         f"run_dir={settings.runs}/{name}",
         "overwrite=true",
+        "measure.force=true",  # nobody is there to close other programs; rows are marked
     ]
     calibration = CALIBRATION[settings.small].items()
     if name == "calibrate":

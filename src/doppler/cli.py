@@ -1,9 +1,10 @@
 """The command ``doppler``: run, report, place, warm."""
 
-import inspect
+import ast
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ from doppler.hooks import extension
 from doppler.support.commands import carried_out, end_process
 from doppler.support.errors import InputError
 from doppler.support.files import as_file_name
+from doppler.support.stopping import unhurried
 from doppler.support.waiting import on_terminal, waiting
 from doppler.version import __version__
 
@@ -63,6 +65,8 @@ def report(arguments: list[str]) -> int:
     return main(arguments)
 
 
+# The exit code that shells expect after Ctrl-C.
+_INTERRUPTED = 130
 # Files of others may name code of theirs.
 TRUST = "--trust"
 
@@ -86,13 +90,15 @@ def place(arguments: list[str]) -> int:
     if len(words) != 1 or words[0].startswith("-"):
         got = ", ".join(map(repr, words)) or "none"
         raise InputError(f"place: takes one module or graph, got {got}; --help lists the options")
+    known = [*_place_options(), "save"]
+    for name in options.keys() - set(known):
+        close = get_close_matches(name, known, n=1)
+        what = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
+        raise InputError(f"place: no option {name!r}, {what}")
     from doppler.api import place
     from doppler.graph import load_graph
     from doppler.support.options import FilePath, check, parameters
 
-    known = _place_options()
-    for name in options.keys() - {"save", *known}:
-        raise InputError(f"place: no option {name!r}, choose from {', '.join(known)}, save")
     kinds = {**parameters(place).known, "save": FilePath}
     for name, value in options.items():
         check(f"place: {name}", kinds[name], value)
@@ -102,13 +108,18 @@ def place(arguments: list[str]) -> int:
     else:
         modules = extension("modules.workload", "a torch module")
         module, inputs, keywords = modules.make_module(words[0], "place")
-    with waiting(on_terminal, "placing"):
+    # Compiled code of a search ends later than a command that is interrupted may.
+    with waiting(on_terminal, "placing"), unhurried():
         placed = place(module, inputs, example_kwargs=keywords, trust=TRUST in arguments, **options)
     print(placed)
     problem = placed.problem
     graph, cluster = map(as_file_name, (problem.graph.name, problem.cluster.name))
     default = Path("outputs", "place", f"{graph}-{cluster}")
-    print(f"written: {placed.save(default if save is None else str(save))}")
+    with unhurried():
+        print(f"written: {placed.save(default if save is None else str(save))}")
+    if placed.is_interrupted:
+        print("interrupted: this is the best placement until then", file=sys.stderr)
+        return _INTERRUPTED
     return 0
 
 
@@ -128,11 +139,17 @@ def _option(word: str) -> tuple[str, Any]:
 
 
 def _place_options() -> list[str]:
-    """What doppler.place takes that can be said in a word."""
-    from doppler.api import place
+    """What doppler.place takes that can be said in a word.
 
+    Read from its source: to import it takes seconds, which a mistyped option need not wait for.
+    """
     objects = ("model", "example_inputs", "example_kwargs", "system", "trust")
-    return [name for name in inspect.signature(place).parameters if name not in objects]
+    source = Path(__file__).with_name("api") / "placing.py"
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    functions = (one for one in tree.body if isinstance(one, ast.FunctionDef))
+    taken = next(one for one in functions if one.name == "place").args
+    names = [one.arg for one in (*taken.args, *taken.kwonlyargs)]
+    return [name for name in names if name not in objects]
 
 
 def warm(arguments: list[str]) -> int:

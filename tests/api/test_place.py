@@ -31,6 +31,7 @@ from doppler.search import (
     InParts,
     KeepToHosts,
     PlaceAgain,
+    PlaceOnce,
     load_policy,
     methods,
     policy_steps,
@@ -325,3 +326,23 @@ def test_with_evaluations_the_policy_searches_first_within_seconds_what_learns_n
     )
     assert np.array_equal(auto.placement.device, policy.placement.device)
     assert auto.makespan_s == policy.makespan_s
+
+
+class Interrupt:
+    """A step during which a person presses Ctrl-C."""
+
+    share = None
+    repeats = False
+
+    def search(self, best, evaluations, rng, *, walks=1):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_search_returns_the_best_so_far():
+    graph = synthetic(family="layered", num_ops=30, transfer_ratio=1.0, seed=0)
+    steps = [PlaceOnce(baseline=HEFT(evaluations=1)), Interrupt()]
+    placed = doppler.place(graph, cluster="p100x4", method=steps, evaluations=10)
+    assert placed.is_interrupted and placed.evaluations == 1
+    assert "interrupted" in repr(placed)
+    with pytest.raises(KeyboardInterrupt):
+        doppler.place(graph, cluster="p100x4", method=[Interrupt()], evaluations=10)

@@ -64,6 +64,15 @@ def test_every_round_has_each_method_once_and_orders_change():
     assert one.num_open == other.num_open == 0
 
 
+def test_methods_that_found_the_same_placement_share_its_executions():
+    log: list = []
+    spec = Recorder(10.0, log)
+    contenders = [contender(spec, 1), contender(spec, 0), contender(spec, 1)]
+    seconds_MR = measure_interleaved(contenders, 5, np.random.default_rng(0))
+    assert seconds_MR.tolist() == [[10.0] * 5, [0.0] * 5, [10.0] * 5]
+    assert len(log) == 2 * 5
+
+
 def test_sessions_are_closed_when_a_method_fails():
     class Failing(Recorder):
         def measure(self, *args, **kwargs):
@@ -73,3 +82,30 @@ def test_sessions_are_closed_when_a_method_fails():
     with pytest.raises(RuntimeError, match="device lost"):
         measure_interleaved([contender(spec, 0)], 2, np.random.default_rng(0))
     assert spec.num_open == 0
+
+
+class Fixed(Recorder):
+    """Takes what it is told in each round, placement by placement."""
+
+    def __init__(self, seconds_MR) -> None:
+        super().__init__(1.0, [])
+        self.seconds_MR = seconds_MR
+
+    def measure(self, device_BV, priority_BV, repeats=1, rng=None):
+        m, r = int(device_BV[0, 0]), len([one for one in self.log if one == int(device_BV[0, 0])])
+        self.log.append(m)
+        return Measurement(
+            seconds=np.array([[self.seconds_MR[m, r]]]),
+            peak_bytes=np.zeros((1, 3)),
+            feasible=np.array([True]),
+        )
+
+
+@pytest.mark.parametrize(("spread", "is_early"), [(1e-4, True), (0.2, False)])
+def test_rounds_end_early_where_all_ratios_are_known(spread, is_early):
+    noise_MR = np.random.default_rng(1).lognormal(0.0, spread, (2, 41))
+    spec = Fixed(noise_MR * np.array([[1.0], [1.3]]))
+    contenders = [contender(spec, 0), contender(spec, 1)]
+    found = measure_interleaved(contenders, 41, np.random.default_rng(0), tight=0.01)
+    assert (found.shape[1] < 41) == is_early and found.shape[1] >= 15
+    assert (found == spec.seconds_MR[:, : found.shape[1]]).all()

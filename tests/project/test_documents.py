@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,6 +55,7 @@ def test_shown_commands_run(command, tmp_path):
     small = ["budget.evaluations=40", "budget.imitation_episodes=16", f"output_dir={tmp_path}"]
     if "stage=rl_real" in overrides:
         small += ["budget.measured_evaluations=60", "stage.choosing=2", "stage.repeats=2"]
+        small += ["measure.force=true"]  # whatever else runs on this machine
         few = ("runs=2", "seconds=0", "placements=3", "repeats=1")
         small += [f"stage.calibration.{key}" for key in few]
     summary = execute(compose("config", [*overrides, *small]), [], Console(quiet=True))
@@ -91,21 +91,29 @@ def test_python_of_the_page_runs(page):
         exec(compile(block, f"{page}.md", "exec"), {})
 
 
-def test_package_of_the_plugins_page_adds_a_baseline(tmp_path):
-    """Its files as they stand, with the metadata that an installer would write."""
+def test_package_of_the_plugins_page_adds_a_baseline_and_a_policy(tmp_path):
+    """Installed by pip, its choices are in sweeps, tables and reports by their names."""
     page = (PROJECT / "docs/plugins.md").read_text()
+    package, site = tmp_path / "package", tmp_path / "site"
     for name, text in re.findall(r"^`(\S+)`:\n\n```\w+\n(.*?)```", page, re.S | re.M):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
-    entries = "\n".join(f"{k} = {v}" for k, v in project["entry-points"]["doppler"].items())
-    metadata = tmp_path / "doppler_fastest-0.1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n")
-    (metadata / "entry_points.txt").write_text(f"[doppler]\n{entries}\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(tmp_path)])}
-    command = [sys.executable, str(PROJECT / "src/run.py"), "stage=evaluate", "baseline=[fastest]"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    assert "fastest: " in done.stdout
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    offline = ("--no-deps", "--no-index", "--no-build-isolation", "--quiet")
+    pip = [sys.executable, "-m", "pip", "install", *offline, "--target", str(site), str(package)]
+    subprocess.run(pip, check=True, capture_output=True)
+
+    def doppler(*words: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(site)])}
+        command = [sys.executable, "-P", "-m", "doppler", *words]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    small = ("workload.params.n=64", "budget.evaluations=40", "budget.imitation_episodes=16")
+    out = doppler("run", "-m", "policy=per_op", "baseline=[fastest]", "seed=1,2", *small)
+    assert "run 2 of 2 (seed=2)" in out and out.count("│ fastest ") == 2
+    doppler("report", "outputs", "--out", "report")
+    table = (tmp_path / "report/table.md").read_text()
+    assert all(f"| {name} |" in table.replace("**", "") for name in ("per_op", "fastest"))
+    assert "| fastest " in table and "n=2" in table

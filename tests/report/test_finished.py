@@ -14,7 +14,8 @@ from doppler.problem import Placement, build
 from doppler.report.figures import band, save_curves
 from doppler.report.finished import find_runs, read_run
 from doppler.report.page import write_report
-from doppler.report.rows import make_console, print_results, read_results, write_results
+from doppler.report.rows import make_console, read_results, write_results
+from doppler.report.run_table import print_results
 from doppler.report.schedules import gantt_figure, read_timeline
 from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError

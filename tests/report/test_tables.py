@@ -24,6 +24,7 @@ from doppler.report.rendering import to_html, to_latex, to_markdown
 from doppler.report.rows import ResultRow
 from doppler.report.tables import method_labels, result_tables, training_tables
 from doppler.report.text_table import TextTable
+from doppler.report.units import MILLISECONDS, unit_of
 from doppler.support.errors import InputError
 
 LABELS = {"p0": "chainmm on p100x4, 4 devices", "p1": "ffnn on p100x4, 4 devices"}
@@ -68,11 +69,11 @@ def test_rows_of_one_training_are_one_method_and_one_seed_has_no_leader():
 def test_what_leads_is_bold_in_markdown_latex_and_html():
     found = tables([*seeds([0.1, 0.1]), *seeds([0.2, 0.2], method="heft", variant="b")])
     (table,) = found
-    assert table.bold == {(0, list(table.cells).index("makespan"))}
-    assert "| **100 ± 0 ms** |" in to_markdown("", found, [])
-    assert "| 200 ± 0 ms |" in to_markdown("", found, [])
-    assert r"\textbf{100 $\pm$ 0 ms}" in to_latex("", found)
-    assert "<strong>100 ± 0 ms</strong>" in to_html(table)
+    assert table.bold == {(0, list(table.cells).index("makespan, ms"))}
+    assert "| **100 ± 0** |" in to_markdown("", found, [])
+    assert "| 200 ± 0 |" in to_markdown("", found, [])
+    assert r"\textbf{100 $\pm$ 0}" in to_latex("", found)
+    assert "<strong>100 ± 0</strong>" in to_html(table)
 
 
 def test_measured_rows_have_no_bound_and_the_best_method_comes_first():
@@ -118,10 +119,10 @@ def test_overview_says_which_order_and_names_every_problem():
         *seeds([0.2, 0.2], method="annealing", variant="b", uses_order=False),
     ]
     overview = tables(rows)[0]
-    assert list(overview.cells) == ["method", "order", "chainmm", "ffnn"]
+    assert list(overview.cells) == ["method", "order", "chainmm, ms", "ffnn, ms"]
     assert lines(overview) == [
-        ("doppler", "own", "110 ± 1.4 ms", "300 ± 0 ms"),
-        ("annealing", "b_level", "200 ± 0 ms", "-"),
+        ("doppler", "own", "110.0 ± 1.4", "300 ± 0"),
+        ("annealing", "b_level", "200 ± 0", "-"),
     ]
     assert overview.bold == {(0, 2)}, "alone on ffnn, it leads nobody there"
 
@@ -237,8 +238,8 @@ def test_training_costs_are_medians_by_graph_and_method(tmp_path):
 )
 def test_a_name_is_text_in_every_format(name, latex, markdown):
     found = tables(seeds([0.1], method=name))
-    assert f"\n{latex} & own" in to_latex("", found)
-    assert f"\n| {markdown} | own" in to_markdown(name, found, [])
+    assert f"\n{latex} & 100 & 25.0\\% & itself & own" in to_latex("", found)
+    assert f"\n| {markdown} | 100 | 25.0% | itself | own" in to_markdown(name, found, [])
     assert to_markdown(name, found, []).startswith(f"{markdown}\n")
     assert f">{escape(name)}<" in to_html(found[0])
 
@@ -259,8 +260,8 @@ def test_the_verdict_names_the_winner_the_lead_and_how_sure_it_is():
     ours = seeds([0.099, 0.101])
     far = seeds([0.12, 0.12], method="heft", variant="b", evaluations=50)
     assert verdict(summary([*ours, *far, *seeds([0.2], method="random")])) == (
-        "doppler is best (100 ± 1.4 ms, 1,000 evaluations, n=2); the strongest other method, heft, "
-        "takes 20.0% longer (120 ± 0 ms, 50 evaluations, n=2): 95% interval of the ratio "
+        "doppler is best (100.0 ± 1.4 ms, 1,000 evaluations, n=2); the strongest other method, "
+        "heft, takes 20.0% longer (120 ± 0 ms, 50 evaluations, n=2): 95% interval of the ratio "
         "1.200 (1.057 to 1.363)"
     )
     near = seeds([0.1005, 0.1005], method="heft", variant="b")
@@ -330,13 +331,49 @@ def test_problems_without_a_known_optimum_have_no_ratio_to_it(tmp_path):
     assert len(titles) == 3 and not any("optim" in title for title in titles)
 
 
-def test_the_share_of_placements_that_came_of_the_policy():
+def test_tables_say_what_found_the_placements_of_all_seeds():
     rows = [
         replace(ROW, seed=seed, source=source)
         for seed, source in enumerate(["episode, annealing", "clustering", "merged episode", ""])
     ]
     (table,) = tables([*rows, *seeds([0.2], method="heft", variant="b")])
-    assert table.cells["of a policy"].tolist() == ["66.7%", "-"]
+    words = "policy + annealing (1), clustering (1), policy, in groups (1), itself (1)"
+    assert table.cells["found by"].tolist() == [words, "itself"]
+
+
+def test_tables_say_so_where_two_methods_found_the_same_placements():
+    ours = [replace(one, placement=f"p{one.seed}") for one in seeds([0.1, 0.1])]
+    same = [replace(one, method="greedy", variant="b") for one in ours]
+    other = [replace(same[0], method="heft"), replace(same[1], method="heft", placement="x")]
+    (table,) = tables([*ours, *same, *other])
+    assert table.cells["found by"].tolist() == ["itself", "same placement as doppler", "itself"]
+
+
+def test_rows_in_doubt_are_marked_in_tables():
+    doubted = [replace(one, doubt="1.0 cores busy") for one in seeds([0.1, 0.1])]
+    (table,) = tables([*doubted, *seeds([0.2], method="heft", variant="b")])
+    assert table.cells["method"].tolist() == ["doppler (!)", "heft"]
+    assert "do not trust these rows, 1.0 cores busy" in table.note
+
+
+def test_spreads_have_two_digits_and_means_the_same_decimals():
+    assert MILLISECONDS.text_with_spread(48.9123e-3, 0.316e-3) == "48.91 ± 0.32"
+    assert MILLISECONDS.text_with_spread(48.9123e-3, 13.16e-3) == "49 ± 13"
+    assert MILLISECONDS.text_with_spread(48.9123e-3, 0.0) == "48.91 ± 0"
+    assert unit_of([2e-3, 1.5, 3e-3]) is MILLISECONDS
+
+
+def test_rows_of_learned_methods_are_marked_on_the_page_where_others_stand_beside(tmp_path):
+    rows = [*seeds([0.1]), *seeds([0.2], method="heft", variant="b")]
+    run = read_run(leave_run(tmp_path / "run", rows, {"baseline": {"heft": {}}}))
+    (table,) = result_tables(summarise(frame_of([run])), LABELS)
+    assert table.marked == {0}
+    assert to_html(table).count('<tr class="own">') == 1
+
+
+def test_latex_has_rules_of_booktabs():
+    text = to_latex("", tables(seeds([0.1])))
+    assert all(rf"\{rule}" in text for rule in ("toprule", "midrule", "bottomrule", "usepackage"))
 
 
 def test_a_makespan_of_zero_is_a_result():

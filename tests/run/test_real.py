@@ -17,9 +17,17 @@ from doppler.report.rows import read_results
 from doppler.support.errors import InputError
 
 CALIBRATION = ("runs=2", "seconds=0", "placements=6", "repeats=2")
-CALIBRATE = ("stage=calibrate", *(f"stage.{one}" for one in CALIBRATION))
+# Whatever else runs on this machine.
+FORCE = "measure.force=true"
+CALIBRATE = ("stage=calibrate", *(f"stage.{one}" for one in CALIBRATION), FORCE)
 REAL = (
-    *("stage=rl_real", "budget.measured_evaluations=80", "stage.choosing=2", "stage.repeats=3"),
+    *(
+        "stage=rl_real",
+        FORCE,
+        "budget.measured_evaluations=80",
+        "stage.choosing=2",
+        "stage.repeats=3",
+    ),
     *(f"stage.calibration.{one}" for one in CALIBRATION),
     "baseline=[round_robin,critical_path]",
 )
@@ -104,8 +112,7 @@ def test_stage_three_on_this_machine(run, tmp_path):
     directory = only(tmp_path.glob("rl_real/chainmm/host/doppler/seed=0-*"))
     rows = read_results(directory / "results.csv")
     names = ["doppler", "doppler greedy", "doppler stage II", "round_robin", "critical_path"]
-    searched = ["annealing_order measured", "estimates_then_anneal measured"]
-    assert [row.method for row in rows] == [*names, *searched]
+    assert [row.method for row in rows] == [*names, "estimates_then_anneal measured"]
     assert {row.system_kind for row in rows} == {"measured"}
     simulated = read_results(directory / "simulated.csv")
     assert [row.method for row in simulated] == [row.method for row in rows]
@@ -158,6 +165,24 @@ def test_stage_three_ends_with_nothing_slower_than_what_it_began_with(run, tmp_p
     beside = json.loads((directory / "placements/doppler stage II.json").read_text())
     assert beside["device"] == json.loads(began.read_text())["device"]
     assert beside["makespan_s"] == rows["doppler stage II"].makespan_s
+
+
+def test_an_interrupted_run_repeats_no_finished_search(run, tmp_path):
+    summary, text = run(*REAL, *STAND_IN)
+    assert "estimates_then_anneal measured: 8" in text and "searched already" not in text
+    directory = only(tmp_path.glob("rl_real/*/*/*/seed=0-*"))
+    # As a kill leaves it while methods are executed in turns.
+    (directory / "summary.json").unlink()
+    again, text = run(*REAL, *STAND_IN)
+    assert "estimates_then_anneal measured: searched already" in text
+    assert again["makespan_s"] == summary["makespan_s"]
+    rows = {row.method: row for row in read_results(directory / "results.csv")}
+    path = directory / "controls/estimates_then_anneal.json"
+    path.write_text("{")
+    (directory / "summary.json").unlink()
+    _, text = run(*REAL, *STAND_IN)
+    assert "searched already" not in text, "what is damaged is searched again"
+    assert json.loads(path.read_text())["evaluations"] == rows[path.stem + " measured"].evaluations
 
 
 NOISY = (*STAND_IN, "+system.noise=0.05")

@@ -79,6 +79,11 @@ class Placed:
     binding: "Binding | None" = None
 
     @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search."""
+        return "interrupted" in self.cut_short
+
+    @property
     def lower_bound_s(self) -> float:
         """Seconds that no placement of this graph undercuts."""
         return self.bound.seconds

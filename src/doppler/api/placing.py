@@ -1,10 +1,11 @@
 """place(): from a torch module, or a graph, and the name of a machine to a placement."""
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -42,6 +43,7 @@ from doppler.search import (
     KeepToHosts,
     PlaceAgain,
     PlaceOnce,
+    ScoredPlacement,
     SearchStep,
     confirmations_within,
     load_policy,
@@ -54,6 +56,7 @@ from doppler.search import (
 from doppler.support.errors import InputError
 from doppler.support.options import Count, PositiveSeconds, Seed, checked
 from doppler.support.phases import Phases
+from doppler.support.stopping import Stopped
 from doppler.system import MemoryMode, Refuse, System
 
 if TYPE_CHECKING:
@@ -92,6 +95,8 @@ def place(
     trust: bool = False,
 ) -> Placed:
     """Place a torch module, or a dataflow graph, on a machine.
+
+    Ctrl-C during the search returns the best placement so far.
 
     Args:
         model: a module, whose parameters may be on the meta device; what torch.export made of one,
@@ -163,7 +168,9 @@ def place(
     enough_s = bound.seconds * (1.0 + _EXACT)
     with phases.timed("search"):
         steps = make_steps(problem)
-    best, evaluations = _search(steps, problem, executing, budget, phases, seed, enough_s)
+    found = _search(steps, problem, executing, budget, phases, seed, enough_s)
+    best = found.best
+    assert best.placement is not None, "_search returns one or raises"
     return Placed(
         problem=problem,
         placement=best.placement,
@@ -172,10 +179,10 @@ def place(
         bound=bound,
         single_device_s=single_s,
         method=_name(method),
-        evaluations=evaluations,
+        evaluations=found.evaluations,
         seconds=sum(phases.seconds.values()),
         phases=phases.seconds,
-        cut_short=tuple(phases.cut_short),
+        cut_short=(*phases.cut_short, *(["interrupted"] if found.is_interrupted else [])),
         whole=source.whole if source else (),
         by_bytes=source.by_bytes if source else (),
         binding=source.binding if source else None,
@@ -223,6 +230,20 @@ def _single_device_s(problem: Problem, system: System) -> float:
         return SingleDevice().place(session, np.random.default_rng(0)).makespan_s
 
 
+class _Found(NamedTuple):
+    """What a search ends with.
+
+    Attributes:
+        best: its placement and seconds.
+        evaluations: executions.
+        is_interrupted: whether a person ended it.
+    """
+
+    best: ScoredPlacement
+    evaluations: int
+    is_interrupted: bool
+
+
 def _search(
     steps: Sequence[SearchStep],
     problem: Problem,
@@ -231,12 +252,13 @@ def _search(
     phases: Phases,
     seed: int,
     enough_s: float,
-) -> tuple[Any, int]:
-    """The best so far at the end, which has a placement, and the executions that it took.
+) -> _Found:
+    """Search until the budget is used, the lower bound is reached, or a person interrupts.
 
     What reaches the lower bound ends the search: of a simulator without jitter, whose seconds are
-    those that the bound is of.
+    those that the bound is of. Ctrl-C ends it with the best so far, if there is one.
     """
+    is_interrupted = False
     with phases.timed("compile", counts=False):
         _warm_up(system, steps)
     with phases.timed("search"), system.open(problem) as session:
@@ -247,16 +269,22 @@ def _search(
         budget = replace(budget, seconds=phases.left_s(_LEAST_SEARCH))
         exact = system.kind == "simulated" and not session.is_random
         rng = np.random.default_rng(seed)
-        effort = search(steps, best, budget, rng, enough_s=enough_s if exact else 0.0)
-    if effort.evaluations == 0:
+        try:
+            search(steps, best, budget, rng, enough_s=enough_s if exact else 0.0)
+        except (KeyboardInterrupt, Stopped) as error:
+            by_hand = not isinstance(error, Stopped) or error.number == signal.SIGINT
+            if best.placement is None or not by_hand:
+                raise
+            is_interrupted = True
+    if best.evaluations == 0:
         raise InputError(f"{problem.graph.name}: no step of the method executed a placement")
     if best.placement is None:
         raise InputError(
-            f"{problem.graph.name}: no placement of {effort.evaluations:,} fits in the memory of "
+            f"{problem.graph.name}: no placement of {best.evaluations:,} fits in the memory of "
             f"{problem.cluster.name!r}: use more devices, more search, half precision, or "
             'memory="offload"'
         )
-    return best, effort.evaluations
+    return _Found(best.found, best.evaluations, is_interrupted)
 
 
 def _chosen(

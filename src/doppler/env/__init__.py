@@ -1,5 +1,7 @@
 """The placement process: what is seen of a problem, candidates, transitions, features."""
 
+from typing import TYPE_CHECKING, Any
+
 from doppler.env.episode import Episode, make_episode
 from doppler.env.features import (
     DEVICE_FEATURES,
@@ -23,6 +25,9 @@ from doppler.env.merging import (
 )
 from doppler.env.problem_view import OP_FEATURES, ProblemView, make_view
 
+if TYPE_CHECKING:
+    from doppler.env.placement_env import PlacementEnv
+
 __all__ = [
     "DEVICE_FEATURES",
     "DEVICE_GROUP_FEATURES",
@@ -31,6 +36,7 @@ __all__ = [
     "SEL_FEATURES",
     "SEL_GROUP_FEATURES",
     "Episode",
+    "PlacementEnv",
     "ProblemView",
     "advice",
     "by_level",
@@ -46,3 +52,16 @@ __all__ = [
     "with_room",
     "without_waiting",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`PlacementEnv`, which needs Gymnasium."""
+    if name != "PlacementEnv":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from doppler.env.placement_env import PlacementEnv
+    except ModuleNotFoundError as error:
+        if error.name != "gymnasium":
+            raise
+        raise ImportError("PlacementEnv needs Gymnasium: pip install 'doppler[gym]'") from None
+    return PlacementEnv

@@ -1,6 +1,6 @@
 """stage=calibrate: costs are measured, and how well they predict is reported.
 
-Shape suffixes: B placements, R rounds, V ops.
+Shape suffixes: B placements, V ops, D devices.
 """
 
 import platform
@@ -11,23 +11,22 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from omegaconf import DictConfig
 
-from doppler.baselines import CPOP, ETF, HEFT, Annealing, CriticalPath
-from doppler.baselines.levels import b_level_priority
-from doppler.baselines.naive import random_devices
 from doppler.executor import ExecutorSession
 from doppler.executor.calibration import calibrate
 from doppler.experiment.directory import Summary
 from doppler.experiment.results import identity
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification
-from doppler.problem import Placement, Problem, build
+from doppler.experiment.trust import check_machine, settle_doubts, unreliable
+from doppler.experiment.varied_placements import measure_rounds, varied_placements
+from doppler.problem import Problem, build
 from doppler.problem.costs import CostTable, load_costs, save_costs
-from doppler.report.fidelity import Fidelity, fidelity_table, write_fidelity
+from doppler.report.fidelity import Fidelity, fidelity_verdict, print_fidelity, write_fidelity
 from doppler.search import seeded_generator
 from doppler.support.errors import InputError
 from doppler.support.options import Batch, Count, Seconds, at_least
 from doppler.support.waiting import waiting
-from doppler.system import Refuse, System
+from doppler.system import Refuse
 
 MODELLED, CALIBRATED = "modelled costs", "measured costs"
 _LEAST_PLACEMENTS = 3  # for correlations
@@ -92,6 +91,7 @@ class Calibrate(Stage):
     def run(self, run: Run) -> Summary:
         """See Stage."""
         problem, path = run.spec.problem, costs_path(run.spec.cfg)
+        doubt = check_machine(run).doubt
         rng = seeded_generator(run.spec.seed, "calibration")
         anew = run.spec.cfg.overwrite and not run.is_step
         known = CostTable.empty(_devices(problem))
@@ -106,14 +106,18 @@ class Calibrate(Stage):
                 rng=rng,
                 links=not known.has_links,
             )
+        calibrated = build(problem.graph, problem.cluster, measured.updated(known))
+        with waiting(run.say, f"executing {self.placements} placements {self.repeats} times"):
+            figures = self._fidelity(run, calibrated, rng)
+        # Costs that cannot be trusted are not kept: other runs would be built on them.
+        reliability = figures[CALIBRATED]["split_half"]
+        doubts = unreliable(reliability, self.placements) if run.spec.is_measured else []
+        doubt = settle_doubts(run, doubts) or doubt
         table = save_costs(path, measured, replace=anew)
         run.say(
             f"{len(measured.kernels)} kernels of {problem.graph.num_ops} ops measured on "
             f"{problem.num_devices} devices; {path} has {len(table.kernels)}"
         )
-        calibrated = build(problem.graph, problem.cluster, table)
-        with waiting(run.say, f"executing {self.placements} placements {self.repeats} times"):
-            figures = self._fidelity(run, calibrated, rng)
         summary = {
             **identity(run),
             "method": "calibration",
@@ -122,6 +126,7 @@ class Calibrate(Stage):
             "costs": str(path),
             "kernels": len(measured.kernels),
             "fidelity": figures,
+            "doubt": doubt,
             "bandwidth_bytes_per_s": _report_bandwidths(run),
         }
         run.directory.write_summary(summary)
@@ -135,7 +140,8 @@ class Calibrate(Stage):
     def _print(self, run: Run, figures: dict[str, Any]) -> None:
         cfg = run.spec.cfg
         title = f"{cfg.workload.name} on {cfg.cluster.name}: simulated against measured seconds"
-        run.console.print(fidelity_table(title, figures))
+        print_fidelity(title, figures, run.console)
+        run.say(fidelity_verdict(figures[CALIBRATED]))
 
     def _fidelity(self, run: Run, calibrated: Problem, rng: np.random.Generator) -> dict[str, Any]:
         """Simulated against measured seconds of varied placements, by both tables of costs."""
@@ -151,11 +157,8 @@ class Calibrate(Stage):
                     f"the fidelity report needs {_LEAST_PLACEMENTS}"
                 )
             device_BV, priority_BV = device_BV[fits_B], priority_BV[fits_B]
-            rounds_BR = np.empty((len(device_BV), self.repeats))
-            order_RB = np.stack([rng.permutation(len(device_BV)) for _ in range(self.repeats)])
-            for r, order_B in enumerate(order_RB):
-                measured = session.measure(device_BV[order_B], priority_BV[order_B], rng=rng)
-                rounds_BR[order_B, r] = measured.seconds[:, 0]
+            fitting = [one for one, fits in zip(placements, fits_B, strict=True) if fits]
+            rounds_BR, order_RB = measure_rounds(session, fitting, self.repeats, rng)
         compared = []
         for label, problem in ((MODELLED, run.spec.problem), (CALIBRATED, calibrated)):
             with simulator.open(problem) as session:
@@ -195,58 +198,3 @@ def _report_bandwidths(run: Run) -> list[list[float | None]] | None:
 
 def _devices(problem: Problem) -> tuple[str, ...]:
     return tuple(device.name for device in problem.cluster.devices)
-
-
-def varied_placements(
-    simulator: System, problem: Problem, num: int, rng: np.random.Generator
-) -> tuple[list[Placement], list[str]]:
-    """Placements of different quality, and where each comes from.
-
-    A third are random, from balanced to all ops on one device; a third are what annealing
-    finds in 1 to 2,000 evaluations; a third are heuristics' with a share of their ops moved at
-    random.
-    """
-    placements, groups = [], []
-    with simulator.open(problem) as session:
-        for i in range(num):
-            kind, degree = i % 3, (i // 3) / max(1, (num - 1) // 3)
-            if kind == 0:
-                chosen, group = _lopsided(problem, degree, rng), "random"
-            elif kind == 1:
-                evaluations = round(2000**degree)
-                search = Annealing(
-                    evaluations=evaluations,
-                    order=bool(i % 2),
-                    starts=1,
-                    draws=1,
-                    hot=0.02,
-                    cold=1e-4,
-                )
-                chosen, group = search.place(session, rng).placement, "annealing"
-            else:
-                heuristic = (HEFT, ETF, CriticalPath, CPOP)[i // 3 % 4](evaluations=1)
-                found = heuristic.place(session, rng).placement
-                chosen, group = _moved(problem, found, degree, rng), "heuristic"
-            placements.append(chosen)
-            groups.append(group)
-    return placements, groups
-
-
-def _lopsided(problem: Problem, degree: float, rng: np.random.Generator) -> Placement:
-    """Random devices; a share of the ops, ``degree``, keeps to one of them where it can."""
-    able_VD = np.isfinite(problem.arrays.op_seconds)
-    favourite = int(rng.integers(problem.num_devices))
-    keeps_V = able_VD[:, favourite] & (rng.random(problem.num_ops) < degree)
-    keeps_V = keeps_V[problem.arrays.group]
-    device_V = np.where(keeps_V, favourite, random_devices(problem, 1, rng)[0])
-    return Placement.make(problem, device_V, b_level_priority(problem))
-
-
-def _moved(
-    problem: Problem, placement: Placement, share: float, rng: np.random.Generator
-) -> Placement:
-    """The placement with a share of its ops on random devices."""
-    elsewhere_V = _lopsided(problem, 0.0, rng).device
-    moves_V = (rng.random(problem.num_ops) < share)[problem.arrays.group]
-    device_V = np.where(moves_V, elsewhere_V, placement.device)
-    return Placement.make(problem, device_V, placement.priority)

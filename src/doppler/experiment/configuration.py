@@ -79,6 +79,16 @@ class PolicySettings(TypedDict):
     build: Policy
 
 
+class MeasureOptions(TypedDict):
+    """The key ``measure``.
+
+    Attributes:
+        force: go on where a measurement would be worthless, and mark its rows.
+    """
+
+    force: bool
+
+
 class Configuration(TypedDict):
     """All keys, in the order of the checks: keys that others refer to come first.
 
@@ -91,6 +101,7 @@ class Configuration(TypedDict):
     output_dir: FilePath
     run_dir: FilePath | None
     costs: FilePath | None
+    measure: MeasureOptions
     overwrite: bool
     optimized_metric: str
     compute: NotRequired[Compute]

@@ -21,7 +21,7 @@ from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, as_container
 from doppler.problem import Placement
 from doppler.report.rows import format_seconds
-from doppler.search import seeded_generator
+from doppler.search import GREEDY, seeded_generator
 from doppler.support.errors import InputError
 from doppler.training import Imitation, peak_bytes
 
@@ -76,6 +76,7 @@ def imitated_method(run: Run, module: Imitation) -> Method:
         uses_order=True,
         evaluations=module.inherited.evaluations + 1,
         wall_s=module.elapsed_s,
+        source=GREEDY,
     )
 
 

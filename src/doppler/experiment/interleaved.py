@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +19,21 @@ from doppler.report.paired import (
     PAIRED_FILE,
     PairedRatio,
     paired_ratios,
-    paired_table,
+    paired_verdict,
+    print_paired,
     read_paired,
     write_paired,
 )
-from doppler.report.rows import ResultRow, print_results, read_results, write_results
+from doppler.report.rows import RESULTS_FILE, ResultRow, read_results, write_results
+from doppler.report.run_table import print_results
 from doppler.search import seeded_generator
 
 # Of the placements that results.csv has measured; of those that another system has measured.
 SIMULATED_FILE, SYNCHRONOUS_FILE = "simulated.csv", "synchronous.csv"
+# Intervals of a ratio that are no wider than 1% need no more rounds; asked from so many rounds on,
+# every so many.
+TIGHT = 0.01
+_LEAST_ROUNDS, _EVERY = 15, 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,24 +45,63 @@ class Contender:
 
 
 def measure_interleaved(
-    contenders: Sequence[Contender], rounds: int, rng: np.random.Generator
+    contenders: Sequence[Contender],
+    rounds: int,
+    rng: np.random.Generator,
+    *,
+    tight: float = 0.0,
 ) -> NDArray[np.float64]:
-    """Seconds [M, R]; in every round each placement is executed once, in an order of its own.
+    """Execute each placement once in every round, in an order of its own.
 
-    inf where it does not fit in memory.
+    Methods that found the same placement share its executions: to measure it twice would tell a
+    difference where there is none.
+
+    Args:
+        contenders: the methods.
+        rounds: how many, at most.
+        rng: draws the orders.
+        tight: rounds end early where no 95% interval of a ratio to the first method is wider. Only
+            its width decides, so that no result is preferred.
+
+    Returns:
+        Seconds [M, R]; inf where a placement does not fit in memory.
     """
+    first_of: dict[Any, int] = {}
+    twin_M = [first_of.setdefault(_identity(one), m) for m, one in enumerate(contenders)]
     seconds_MR = np.empty((len(contenders), rounds))
     with ExitStack() as stack:
         specs = dict.fromkeys(contender.spec for contender in contenders)
         sessions = {spec: stack.enter_context(spec.system.open(spec.problem)) for spec in specs}
         for r in range(rounds):
-            for m in rng.permutation(len(contenders)):
+            for m in rng.permutation(sorted(set(twin_M))):
                 placement = contenders[m].method.placement
                 measured = sessions[contenders[m].spec].measure(
                     placement.device[None], placement.priority[None], rng=rng
                 )
                 seconds_MR[m, r] = measured.cost_s()[0]
-    return seconds_MR
+            done = r + 1
+            if tight and done >= _LEAST_ROUNDS and done % _EVERY == 0:
+                distinct_MR = seconds_MR[sorted(set(twin_M)), :done]
+                if _widest(distinct_MR) <= tight:
+                    return seconds_MR[twin_M, :done]
+    return seconds_MR[twin_M]
+
+
+def _widest(seconds_MR: NDArray[np.float64]) -> float:
+    """Width of the widest interval of a ratio to the first method; 0 where there is no other."""
+    seconds_MR = seconds_MR[np.isfinite(seconds_MR).all(axis=1)]
+    if len(seconds_MR) < 2:
+        return 0.0
+    names = [str(m) for m in range(len(seconds_MR))]
+    # A generator of its own: how often this is asked must not change what is drawn elsewhere.
+    ratios = paired_ratios(names, seconds_MR, np.random.default_rng(0))
+    return max(one.high - one.low for one in ratios)
+
+
+def _identity(contender: Contender) -> tuple[Any, bytes, bytes]:
+    """Equal for the same placement on the same system."""
+    placement = contender.method.placement
+    return contender.spec, placement.device.tobytes(), placement.priority.tobytes()
 
 
 def leave_measured(
@@ -63,13 +109,15 @@ def leave_measured(
     spec: Specification,
     contenders: Sequence[Contender],
     seconds_MR: NDArray[np.float64],
+    doubt: str = "",
 ) -> tuple[list[ResultRow], list[PairedRatio]]:
     """Write paired ratios, and tables of what other systems than the specification's say.
 
-    Returns the rows of the specification's own system, and the first method against all others.
+    doubt marks the rows that are measured. Returns the rows of the specification's own system, and
+    the first method against all others.
     """
     rows = [
-        measured_row(contender.spec, contender.method, seconds_R)
+        measured_row(contender.spec, contender.method, seconds_R, doubt)
         for contender, seconds_R in zip(contenders, seconds_MR, strict=True)
     ]
     own = [row for row, one in zip(rows, contenders, strict=True) if one.spec is spec]
@@ -90,8 +138,11 @@ def leave_measured(
         ],
     )
     names = [contender.method.name for contender in contenders]
-    ratios = paired_ratios(names, seconds_MR, seeded_generator(spec.seed, "bootstrap"))
-    write_paired(directory / PAIRED_FILE, ratios)
+    same_M = [_identity(one) == _identity(contenders[0]) for one in contenders]
+    rng = seeded_generator(spec.seed, "bootstrap")
+    ratios = paired_ratios(names, seconds_MR, rng, same_M)
+    if ratios:
+        write_paired(directory / PAIRED_FILE, ratios)
     return own, ratios
 
 
@@ -100,4 +151,16 @@ def show_beside(directory: Path, console: Console) -> None:
     for name in (SIMULATED_FILE, SYNCHRONOUS_FILE):
         if (directory / name).exists():
             print_results(read_results(directory / name), console)
-    console.print(paired_table(read_paired(directory / PAIRED_FILE)))
+    if (directory / PAIRED_FILE).exists():
+        print_paired(read_paired(directory / PAIRED_FILE), console)
+
+
+def show_rows(directory: Path, console: Console) -> None:
+    """Print a run's table, and one sentence that says what it shows.
+
+    Of methods that were measured in turns the sentence is that of their paired ratios.
+    """
+    print_results(read_results(directory / RESULTS_FILE), console)
+    if (directory / PAIRED_FILE).exists():
+        line = paired_verdict(read_paired(directory / PAIRED_FILE))
+        console.print(line, highlight=False, markup=False)

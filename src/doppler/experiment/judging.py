@@ -62,10 +62,20 @@ def judged_row(spec: Specification, method: Method, bound: LowerBound) -> Result
     return _row(spec, method, bound, draws)
 
 
-def measured_row(spec: Specification, method: Method, seconds_R: NDArray[np.float64]) -> ResultRow:
-    """The figures of a method that was executed R times; its makespan is their median."""
+def measured_row(
+    spec: Specification, method: Method, seconds_R: NDArray[np.float64], doubt: str = ""
+) -> ResultRow:
+    """The figures of a method that was executed R times; its makespan is their median.
+
+    Args:
+        spec: of the system that executed it.
+        method: with its placement.
+        seconds_R: of each execution.
+        doubt: why they cannot be trusted; empty where nothing is wrong.
+    """
     median_s = float(np.median(seconds_R))
-    return _row(spec, replace(method, makespan_s=median_s), UNKNOWN_BOUND, seconds_R)
+    row = _row(spec, replace(method, makespan_s=median_s), UNKNOWN_BOUND, seconds_R)
+    return replace(row, doubt=doubt)
 
 
 def _row(
@@ -93,7 +103,16 @@ def _row(
         bound=bound.name,
         gap=gap_over(bound.seconds, method.makespan_s),
         source=method.source,
+        placement=_placement_key(spec, method.placement),
     )
+
+
+def _placement_key(spec: Specification, placement: Placement) -> str:
+    """Equal for placements that the system executes alike."""
+    parts = [placement.device.tolist()]
+    if honours_order(spec.system.queue):
+        parts.append(placement.priority.tolist())
+    return short_hash(parts)
 
 
 def largest_bound(spec: Specification, methods: list[Method]) -> LowerBound:

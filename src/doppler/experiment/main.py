@@ -21,22 +21,26 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.experiment import failures
+from doppler.experiment.checking import unknown
 from doppler.experiment.overrides import hydra_arguments
+from doppler.experiment.sweeps import BASIC_SWEEPER
 from doppler.hooks import plugins
 from doppler.support.errors import InputError
 from doppler.support.resources import resource
 from doppler.support.stopping import ending_children, going_on, stoppable
 
 _USAGE = 2
-
-
-_BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+# Flags and options by which a command line names classes of the user's own.
+_OWN = ("--config-dir", "-cd")
+# Groups that name no class: the file that has all of their options, and the key in it.
+_PLAIN = {"budget": ("budget/default.yaml", ""), "measure": ("config.yaml", "measure")}
 
 
 def run(arguments: list[str]) -> int:
     """Run what a command line says, one configuration or a sweep; return the exit code."""
     if (code := plugins().hook.run_process(arguments=arguments)) is not None:
         return code
+    _find_own_modules(arguments)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composition through, to be told here
     conf = str(resource("conf"))
     entry = hydra.main(version_base="1.3", config_path=conf, config_name="config")(main)
@@ -63,6 +67,35 @@ def run(arguments: list[str]) -> int:
     return 1 if failed or shown else 0
 
 
+def _find_own_modules(arguments: list[str]) -> None:
+    """Let classes that the user names be in modules of the working directory.
+
+    Only where the command line names some, by a folder of configuration or a ``_target_``: nothing
+    of a folder is imported because a command was started there. The directory comes last, so that
+    its files hide no installed module.
+    """
+    names_own = any(word.startswith(_OWN) or "_target_=" in word for word in arguments)
+    if names_own and (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+
+
+def _check_plain_options(overrides: list[str]) -> None:
+    """Refuse unknown options of groups that name no class, before anything heavy is imported.
+
+    Raises:
+        InputError: names the option, and a known one that is spelled alike.
+    """
+    for word in overrides:
+        group, dot, name = word.partition("=")[0].partition(".")
+        if not dot or group not in _PLAIN or "." in name:
+            continue
+        path, key = _PLAIN[group]
+        settings = OmegaConf.load(resource("conf") / path)
+        known = OmegaConf.select(settings, key) if key else settings
+        if name not in known:
+            raise InputError(unknown(f"{group}.{name}", map(str, known)))
+
+
 @contextmanager
 def _sweep() -> Iterator[None]:
     """A signal ends all runs of a sweep, wherever on this machine its launcher runs them."""
@@ -80,8 +113,9 @@ def main(cfg: DictConfig) -> float | None:
     job = HydraConfig.get()
     words = OmegaConf.to_container(job.overrides.task) or ()
     overrides = [str(word).removeprefix("++") for word in words]  # added by hydra_arguments
-    searches = job.mode == RunMode.MULTIRUN and job.sweeper["_target_"] != _BASIC_SWEEPER
+    searches = job.mode == RunMode.MULTIRUN and job.sweeper["_target_"] != BASIC_SWEEPER
     try:
+        _check_plain_options(overrides)
         from doppler.experiment import execute
         from doppler.report.rows import make_console
 

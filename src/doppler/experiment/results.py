@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from doppler.executor.quiet import OtherLoad
 from doppler.experiment.directory import Summary
-from doppler.experiment.interleaved import Contender, leave_measured, measure_interleaved
+from doppler.experiment.interleaved import Contender, leave_measured, measure_interleaved, show_rows
 from doppler.experiment.judging import Method, judged_row, largest_bound
 from doppler.experiment.run import Run
+from doppler.experiment.trust import disturbed
 from doppler.graph import save_json
 from doppler.graph.formats import write_atomically
 from doppler.hooks import contributed
@@ -23,9 +25,9 @@ from doppler.report.rows import (
     TRACES,
     ResultRow,
     format_seconds,
-    print_results,
     write_results,
 )
+from doppler.report.run_table import is_own
 from doppler.search import seeded_generator
 from doppler.support.errors import InputError
 from doppler.support.waiting import waiting
@@ -60,8 +62,10 @@ def finish(
 def _finish_measured(run: Run, methods: list[Method], extra: Summary, ranks: bool) -> Summary:
     """As `finish`, for what is executed: in turns, and medians count."""
     spec, rng = run.spec, seeded_generator(run.spec.seed, "turns")
+    load = OtherLoad()
     with waiting(run.say, f"executing {len(methods)} placements {ROUNDS} times"):
         seconds_MR = measure_interleaved([Contender(spec, each) for each in methods], ROUNDS, rng)
+    doubt = disturbed(run, load)
     fits_M = np.asarray(np.isfinite(seconds_MR).all(axis=1))
     if not fits_M[0] and not ranks:
         raise InputError(f"{methods[0].name}: its placement does not fit in memory")
@@ -73,8 +77,9 @@ def _finish_measured(run: Run, methods: list[Method], extra: Summary, ranks: boo
         raise InputError("no placement fits in memory")
     methods, seconds_MR = [methods[m] for m in kept], seconds_MR[kept]
     contenders = [Contender(spec, each) for each in methods]
-    rows, ratios = leave_measured(run.directory.path, spec, contenders, seconds_MR)
+    rows, ratios = leave_measured(run.directory.path, spec, contenders, seconds_MR, doubt)
     measured = {
+        "doubt": doubt,
         "repeats": ROUNDS,
         "std": float(seconds_MR[0].std()),
         "paired": {one.other: [one.ratio, one.low, one.high] for one in ratios},
@@ -114,7 +119,7 @@ def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary
     if not run.is_step:
         for line in explanation:
             run.say(line)
-        print_results(rows, run.console)
+        show_rows(directory, run.console)
         run.say(
             f"{method.name}: {format_seconds(rows[0].makespan_s)}; "
             f"placement, trace, schedule and table are in {directory}"
@@ -124,12 +129,7 @@ def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary
 
 def _strongest_other(methods: list[Method], rows: list[ResultRow]) -> Method | None:
     """The best of the methods that are not the first one's own; its schedule is shown beside."""
-    own = methods[0].name
-    others = [
-        (row.makespan_s, i)
-        for i, row in enumerate(rows)
-        if row.method != own and not row.method.startswith(f"{own} ")
-    ]
+    others = [(row.makespan_s, i) for i, row in enumerate(rows) if not is_own(row, rows[0])]
     return methods[min(others)[1]] if others else None
 
 

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Baseline
 from doppler.executor import Cuda, ExecutorSession, Threads
+from doppler.executor.quiet import OtherLoad
 from doppler.experiment.calibrate import Calibrate, costs_path, is_calibrated
 from doppler.experiment.checking import check_part
-from doppler.experiment.comparison import compare_baselines, found_by, is_pointless
+from doppler.experiment.comparison import compare_baselines, found_by
 from doppler.experiment.configuration import Algorithm
 from doppler.experiment.directory import RunDirectory, Summary
 from doppler.experiment.imitation import imitate
 from doppler.experiment.interleaved import (
+    TIGHT,
     Contender,
     leave_measured,
     measure_interleaved,
@@ -26,23 +27,30 @@ from doppler.experiment.interleaved import (
 )
 from doppler.experiment.judging import Method
 from doppler.experiment.learned_rows import training_speed
+from doppler.experiment.measured_controls import search_measured
 from doppler.experiment.policy_training import LearningBudget, check_policy, check_training_left
 from doppler.experiment.results import leave
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, as_container
 from doppler.experiment.train import AUTO, IMITATION, SETTLING, Learner
+from doppler.experiment.trust import check_machine, disturbed
 from doppler.problem import Placement
-from doppler.search import seeded_generator
+from doppler.report.rows import format_seconds
+from doppler.search import NO_PLACEMENT, ScoredPlacement, seeded_generator
 from doppler.simulator import BulkSynchronous
 from doppler.support.errors import InputError
 from doppler.support.options import Batch, FilePath, at_least
-from doppler.support.waiting import waiting
+from doppler.support.waiting import duration, waiting
 from doppler.system import Refuse
 from doppler.training import LAST, Reinforcement, found_of
 
 # Executing until it is known what GPUs are busy with: drivers say so of up to the last second.
 USE_S = 2.0
 SIMULATED = "rl_sim"  # the folder of stage II in the run's directory
+# For the estimate of how long a run takes: rows beside those of baselines and searches (stage III's
+# three, two synchronous ones), candidates to choose from, ops that a policy places and learns from
+# in a second, and what a search takes over its executions.
+_COMPARED, _CANDIDATES, _OPS_PER_S, _OVERHEAD = 5, 3, 50_000, 1.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +62,7 @@ class Learned:
     """
 
     module: Reinforcement
-    candidates: dict[str, Placement]
+    candidates: dict[str, ScoredPlacement]
     evaluations: int
 
 
@@ -72,8 +80,9 @@ class RealReinforcement(Stage):
         measured: the baselines that search on the real system, by name.
         synchronous: searches for a placement that suits levels and barriers, in their simulator.
         choosing: executions of stage III's best and greedy placements and of stage II's that choose
-            between them, and count for nothing else.
-        repeats: executions of every method's placement at the end, in turns.
+            between them, and count for nothing else; at most, as ``repeats``.
+        repeats: executions of every method's placement at the end, in turns, at most: fewer where
+            all ratios are known to half a percent.
         init_from: auto: stages I and II make the first weights; imitation: stage I makes them;
             None: the initial weights of the seed; else the path of a checkpoint, or ``pretrained``.
     """
@@ -120,23 +129,30 @@ class RealReinforcement(Stage):
 
     def run(self, run: Run) -> Summary:
         """Stages I to III, the controls, and all placements executed in turns."""
-        spec, init_from = run.spec, self._learn_in_simulator(run)
+        spec, machine = run.spec, check_machine(run)
+        self._tell_duration(run, machine.execution_s)
+        init_from = self._learn_in_simulator(run)
         learned = self._learn(run, init_from)
         others = compare_baselines(spec.on(spec.simulator), run.say)
-        others += self._search_measured(run, learned)
+        others += search_measured(run, learned.evaluations)
         rng = seeded_generator(spec.seed, "turns")
         final, methods = self._choose(run, learned, rng)
         contenders = [
             *(Contender(spec, method) for method in [*methods, *others]),
             *self._synchronous(spec, methods[0]),
         ]
-        with waiting(run.say, f"executing {len(contenders)} placements {self.repeats} times"):
-            seconds_MR = measure_interleaved(contenders, self.repeats, rng)
+        load = OtherLoad()
+        most = f"at most {self.repeats} times"
+        with waiting(run.say, f"executing {len(contenders)} placements {most}"):
+            seconds_MR = measure_interleaved(contenders, self.repeats, rng, tight=TIGHT)
+        doubt = machine.doubt or disturbed(run, load)
         fits_M = np.asarray(np.isfinite(seconds_MR).all(axis=1))
         if not fits_M[0]:
             raise InputError(f"{methods[0].name}: its placement does not fit in memory")
         contenders = [one for one, fits in zip(contenders, fits_M, strict=True) if fits]
-        rows, ratios = leave_measured(run.directory.path, spec, contenders, seconds_MR[fits_M])
+        rows, ratios = leave_measured(
+            run.directory.path, spec, contenders, seconds_MR[fits_M], doubt
+        )
         summary = leave(
             run,
             [one.method for one in contenders if one.spec is spec],
@@ -144,6 +160,7 @@ class RealReinforcement(Stage):
             {
                 "init_from": str(init_from) if init_from else None,
                 "costs": str(spec.costs),
+                "doubt": doubt,
                 "final_is": final,
                 "repeats": seconds_MR.shape[1],
                 "std": float(seconds_MR[0].std()),
@@ -163,10 +180,27 @@ class RealReinforcement(Stage):
         """The candidate that is fastest in turns, by name; all of them, the final one first."""
         candidates = _methods(run, learned, next(iter(learned.candidates)))
         chances_MR = measure_interleaved(
-            [Contender(run.spec, one) for one in candidates], self.choosing, rng
+            [Contender(run.spec, one) for one in candidates], self.choosing, rng, tight=TIGHT
         )
         final = candidates[int(np.median(chances_MR, axis=1).argmin())].name
         return final, _methods(run, learned, final)
+
+    def _tell_duration(self, run: Run, execution_s: float) -> None:
+        """Say about how long the run takes, from what executions took a moment ago."""
+        if not np.isfinite(execution_s):
+            return
+        spec, searches = run.spec, len(as_container(run.spec.cfg.stage.measured))
+        measured = int(spec.cfg.budget.measured_evaluations)
+        placements = len(spec.baselines) + searches + _COMPARED
+        rounds = self.repeats * placements + self.choosing * _CANDIDATES
+        episodes = int(spec.cfg.budget.imitation_episodes) + spec.evaluations_simulated // 2
+        simulated_s = episodes * spec.problem.num_ops / _OPS_PER_S if self._is_made_here else 0.0
+        total_s = (measured * (1 + searches) + rounds) * execution_s * _OVERHEAD + simulated_s
+        run.say(
+            f"this takes {duration(total_s)}: {measured:,} executions of about "
+            f"{format_seconds(execution_s)} for stage III, as many for each of {searches} searches "
+            f"that learn nothing, and up to {self.repeats} rounds of about {placements} placements"
+        )
 
     def show(self, run: Run) -> None:
         """See Stage."""
@@ -219,31 +253,16 @@ class RealReinforcement(Stage):
             module = learner.train(run, session)
             learner.search(run, module)
         name, problem = spec.policy_name, module.problem
-        best, greedy = problem.best.placement, problem.greedy.placement
-        assert best is not None, "one was found, or the run has ended"
-        candidates = {name: best}
-        if greedy is not None:  # something was trained
-            candidates[f"{name} greedy"] = greedy
-        before = None if init_from is None else found_of(init_from, spec.problem).placement
-        if before is not None:
+        assert problem.best.placement is not None, "one was found, or the run has ended"
+        candidates = {name: problem.best}
+        if problem.greedy.placement is not None:  # something was trained
+            candidates[f"{name} greedy"] = problem.greedy
+        before = NO_PLACEMENT if init_from is None else found_of(init_from, spec.problem)
+        if before.placement is not None:
             stage = "I" if self.init_from == IMITATION else "II"
             candidates[f"{name} stage {stage}"] = before
         evaluations = problem.evaluator.evaluations + self.choosing * len(candidates)
         return Learned(module, candidates, evaluations)
-
-    def _search_measured(self, run: Run, learned: Learned) -> list[Method]:
-        """Baselines on the real system, with as many evaluations each as stage III had there."""
-        found = []
-        for key, settings in as_container(run.spec.cfg.stage.measured).items():
-            conf, name = {**settings, "evaluations": learned.evaluations}, f"{key} measured"
-            baseline = instantiate(conf, _convert_="all")
-            if is_pointless(run.spec, baseline):
-                run.say(f"{name} is left out: it searches for an order, and this system keeps none")
-                continue
-            run.say(f"{name}: {learned.evaluations:,} executions")
-            with waiting(run.say, f"{name} searches"):
-                found.append(found_by(run.spec, baseline, name, conf))
-        return found
 
     def _synchronous(self, spec: Specification, final: Method) -> list[Contender]:
         """The synchronous alternative on the same devices, where the executor has one.
@@ -289,15 +308,17 @@ def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
     name, inherited = spec.policy_name, learned.module.inherited
     settings = [as_container(spec.cfg[key]) for key in ("policy", "algorithm", "stage")]
     methods = []
-    for label, placement in {**learned.candidates, name: learned.candidates[final]}.items():
+    for label, found in {**learned.candidates, name: learned.candidates[final]}.items():
+        assert found.placement is not None, "candidates are placements"
         is_earlier = label.startswith(f"{name} stage ")
         own = 0 if is_earlier else learned.evaluations
         methods.append(
             Method(
                 name=label,
                 settings=settings,
-                placement=placement,
+                placement=found.placement,
                 makespan_s=module.problem.evaluator.seconds,
+                source=found.source,
                 uses_order=True,
                 evaluations=inherited.evaluations + own,
                 wall_s=inherited.seconds if is_earlier else module.elapsed_s,

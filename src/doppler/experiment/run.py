@@ -14,10 +14,10 @@ from rich.console import Console
 
 from doppler.experiment.configuration import check_configuration
 from doppler.experiment.directory import RunDirectory, Summary
+from doppler.experiment.interleaved import show_rows
 from doppler.experiment.log import logged
 from doppler.experiment.publishing import Loggers, check_loggers
 from doppler.experiment.specification import Specification, as_container, escaped, instantiated
-from doppler.report.rows import RESULTS_FILE, print_results, read_results
 from doppler.support.compute import Compute, computing
 from doppler.support.errors import InputError, printable_lines
 from doppler.support.stopping import going_on
@@ -67,7 +67,7 @@ class Stage(ABC):
 
     def show(self, run: "Run") -> None:
         """Print what a finished run has to tell."""
-        print_results(read_results(run.directory.path / RESULTS_FILE), run.console)
+        show_rows(run.directory.path, run.console)
 
 
 @dataclass(frozen=True, eq=False)

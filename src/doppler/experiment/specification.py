@@ -24,7 +24,7 @@ from doppler.system import MemoryMode, Refuse, System, check_hosts
 # Keys that say where and how to run, not what: equal results for any value. What a table of costs
 # says is in the problem's hash.
 _NOT_HASHED = (
-    *("output_dir", "run_dir", "overwrite", "costs", "logger", "optimized_metric"),
+    *("output_dir", "run_dir", "overwrite", "costs", "measure", "logger", "optimized_metric"),
     "compute.workers",
 )
 
@@ -93,6 +93,11 @@ class Specification:
     def evaluations_option(self) -> str:
         """The option that says how often a method may execute placements of its own."""
         return "budget.measured_evaluations" if self.is_measured else "budget.evaluations"
+
+    @property
+    def evaluations_simulated(self) -> int:
+        """How often a method may execute placements in a simulator."""
+        return int(self.cfg.budget.evaluations)
 
     @property
     def evaluations(self) -> int:

@@ -1,9 +1,11 @@
-"""Policies behind one contract: the dual policy, the paper's own, Placeto and GDP."""
+"""Policies behind one contract, and a base class for others."""
 
 from doppler.policies.contract import Bindable, Decisions, DivergedError, Policy, Returns
 from doppler.policies.dual import DualPolicy
 from doppler.policies.dual_per_step import StepwiseDualPolicy
+from doppler.policies.fixed_order import FixedOrderPolicy
 from doppler.policies.gdp import GDP
+from doppler.policies.one_pass import OnePassPolicy
 from doppler.policies.paper import PaperPolicy
 from doppler.policies.placeto import Placeto
 
@@ -13,6 +15,8 @@ __all__ = [
     "Decisions",
     "DivergedError",
     "DualPolicy",
+    "FixedOrderPolicy",
+    "OnePassPolicy",
     "PaperPolicy",
     "Placeto",
     "Policy",

@@ -8,21 +8,21 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from doppler.env import OP_FEATURES, ProblemView
-from doppler.policies.contract import Decisions
 from doppler.policies.encoder import LEAKINESS
-from doppler.policies.fixed_order import Choices, FixedOrderPolicy, choose, distribution, slowness
+from doppler.policies.fixed_order import slowness
+from doppler.policies.one_pass import OnePassPolicy
 from doppler.support.errors import InputError
 from doppler.support.options import Count, Depth, Devices, Width, checked
 
 
 class _Inputs(NamedTuple):
-    """A problem as the networks take it, ops named by their step."""
+    """A problem as the networks take it, ops named by their step; step_V: the step of each op."""
 
+    step_V: Tensor
     x_VF: Tensor
     edge_index_2E: Tensor
     slowness_VD: Tensor
@@ -95,7 +95,7 @@ def _standardised(h_VH: Tensor) -> Tensor:
 
 
 @checked
-class GDP(FixedOrderPolicy):
+class GDP(OnePassPolicy):
     """GDP's policy: one pass gives every op its distribution over devices, independent of others.
 
     GraphSAGE embeds the ops; layers of attention run over them in the order of b_level, segment by
@@ -143,17 +143,17 @@ class GDP(FixedOrderPolicy):
         key = view.problem.hash
         if key not in self._inputs:
             order_V, edges = self.order(view), view.problem.graph.edges
-            name_V = np.empty_like(order_V)
-            name_V[order_V] = np.arange(len(order_V))
+            step_V = np.argsort(order_V)
             self._inputs[key] = _Inputs(
+                step_V=torch.from_numpy(step_V),
                 x_VF=torch.from_numpy(view.op_features[order_V]),
-                edge_index_2E=torch.from_numpy(name_V[np.stack([edges.src, edges.dst])]),
+                edge_index_2E=torch.from_numpy(step_V[np.stack([edges.src, edges.dst])]),
                 slowness_VD=torch.from_numpy(slowness(view, order_V)),
             )
         return self._inputs[key]
 
-    def _distributions(self, view: ProblemView, choices: Choices) -> tuple[Tensor, Tensor]:
-        """Log-probability [V, D] of each op's device, and entropy [V]."""
+    def scores(self, view: ProblemView) -> Tensor:
+        """See OnePassPolicy; the networks run over the ops in the order of the steps."""
         inputs = self._inputs_of(view)
         most, num_devices = self.score.out_features, view.problem.num_devices
         if num_devices > most:
@@ -166,8 +166,8 @@ class GDP(FixedOrderPolicy):
         else:
             h_VH = _standardised(self._attend(graph_VH, graph_VH))
         slowness_VD = self.score_slowness(h_VH) * inputs.slowness_VD
-        logit_VD = self.score(h_VH)[:, :num_devices] + slowness_VD
-        return distribution(logit_VD, choices.closed_VD)
+        score_VD = self.score(h_VH)[:, :num_devices] + slowness_VD
+        return score_VD[inputs.step_V]
 
     def _attend(self, h_VH: Tensor, graph_VH: Tensor) -> Tensor:
         for layer in self.attention:
@@ -179,44 +179,3 @@ class GDP(FixedOrderPolicy):
                 memory_MH = h_SH.detach()
             h_VH = torch.cat(segments)
         return h_VH
-
-    def rollout(
-        self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
-    ) -> Decisions:
-        """See contract.Policy."""
-        choices = self.choices(view)
-        with torch.no_grad():
-            log_prob_VD, _ = self._distributions(view, choices)
-        num_ops, num_devices = log_prob_VD.shape
-        draw_BV2 = rng.random((num_episodes, num_ops, 2))
-        log_prob_BVD = log_prob_VD.expand(num_episodes, num_ops, num_devices)
-        device_BV = choose(log_prob_BVD, explore, draw_BV2)[:, choices.leader_V]
-        chosen_BV = np.take_along_axis(log_prob_BVD.numpy(), device_BV[..., None], axis=2)[..., 0]
-        chosen_BV = chosen_BV[:, choices.decides_V]
-        return self.decisions(view, device_BV, chosen_BV.sum(axis=1, dtype=np.float64))
-
-    def named(self, view: ProblemView, device_BV: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Identical devices in the order of their first use.
-
-        Which of them a teacher takes first is chance, but to this policy each index is another
-        device: episodes that only differ by that should teach the same.
-        """
-        renamed_BV = device_BV.copy()
-        num_devices = view.problem.num_devices
-        used_BVD = device_BV[..., None] == np.arange(num_devices)
-        first_BD = np.where(used_BVD.any(axis=1), used_BVD.argmax(axis=1), device_BV.shape[1])
-        for device_class in np.unique(view.arrays.device_class):
-            (members,) = np.nonzero(view.arrays.device_class == device_class)
-            ranked_BD = members[first_BD[:, members].argsort(axis=1, kind="stable")]
-            for new, old_B in zip(members, ranked_BD.T, strict=True):
-                renamed_BV[device_BV == old_B[:, None]] = new
-        return renamed_BV
-
-    def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
-        """See contract.Policy."""
-        choices = self.choices(view)
-        log_prob_VD, entropy_V = self._distributions(view, choices)
-        judged_BV = np.concatenate([each.judged[1] for each in decisions])
-        log_prob_VB = log_prob_VD.gather(1, torch.from_numpy(judged_BV.T))
-        decides_V = torch.from_numpy(choices.decides_V)
-        return log_prob_VB[decides_V].sum(0), entropy_V[decides_V].sum().expand(len(judged_BV))

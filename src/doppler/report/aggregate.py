@@ -17,6 +17,8 @@ import pandas as pd
 from doppler.report.finished import FinishedRun, find_runs
 from doppler.report.intervals import Ratio, ratio_of
 from doppler.report.rows import format_seconds, gap_over, order_of
+from doppler.report.sources import found_by_seeds
+from doppler.report.units import unit_of
 from doppler.support.errors import InputError
 
 COMPARABLE = ["system_kind", "system", "rules", "queue"]
@@ -71,8 +73,8 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
         many), means, ``spread_s`` (the standard deviation over seeds, 0 of one), mean and standard
         deviation of the logarithm, the largest lower bound that any run of the same problem and
         system knew, the gap to it, the known optimum, ``over_optimum``, the makespan over it, NaN
-        where none is known, and ``of_policy``: the share of seeds whose placement began with an
-        episode of a policy, NaN where that is not known.
+        where none is known, ``found_by``: what found the placements, in words, ``placements``: what
+        tells them apart, a text per seed, and ``doubt``: why what was measured cannot be trusted.
 
     Raises:
         InputError: two simulated runs of one seed disagree; measured ones may.
@@ -90,7 +92,7 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     once = once.drop_duplicates([*SETTINGS, "seed"])
     once = once.assign(
         log_s=np.log(once["makespan_s"].where(once["makespan_s"] > 0)),
-        of_policy=once["source"].map(_is_of_policy),
+        key=once["seed"].astype(str) + ":" + once["placement"],
         is_control=once["is_control"] if "is_control" in once else False,
     )
     means = {name: (name, "mean") for name in ("jitter_mean_s", "jitter_p95_s", "wall_s")}
@@ -101,7 +103,9 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
         log_mean=("log_s", "mean"),
         log_spread=("log_s", "std"),
         is_control=("is_control", "any"),
-        of_policy=("of_policy", "mean"),
+        found_by=("source", found_by_seeds),
+        placements=("key", lambda keys: frozenset(key for key in keys if not key.endswith(":"))),
+        doubt=("doubt", lambda doubts: ", ".join(dict.fromkeys(filter(None, doubts)))),
         **means,
         **{name: (name, "first") for name in ("optimum_s", "optimum_is_proven") if name in once},
     )
@@ -116,11 +120,6 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
     texts = table["system_kind"] + " by " + table["system"] + " (" + table["rules"] + ")"
     order = map(order_of, table["queue"], table["uses_order"])
     return table.assign(section=texts, order=list(order))
-
-
-def _is_of_policy(source: str) -> float:
-    """1 if a search began with an episode (`doppler.search`), 0 if not, nan if nobody knows."""
-    return float("episode" in source) if source else float("nan")
 
 
 def over_controls(rows: pd.DataFrame) -> list[Ratio | None]:
@@ -261,14 +260,11 @@ def _told(row: pd.Series) -> str:
 
 
 def makespan_text(row: Any) -> str:
-    """``41.2 ± 0.3 ms`` of a row of a summary: mean and spread in one unit."""
-    number, unit = format_seconds(row.makespan_s).split()
+    """``41.20 ± 0.31 ms`` of a row of a summary: mean and spread in one unit."""
     if row.seeds < 2:
-        return f"{number} {unit}"
-    scale = {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
-    # Sums in another order differ in their last digits.
-    spread_s = row.spread_s if row.spread_s > 1e-9 * row.makespan_s else 0.0
-    return f"{number} ± {spread_s / scale:.2g} {unit}"
+        return format_seconds(row.makespan_s)
+    unit = unit_of([row.makespan_s])
+    return f"{unit.text_with_spread(row.makespan_s, row.spread_s)} {unit.name}"
 
 
 def problem_labels(runs: Sequence[FinishedRun]) -> dict[str, str]:

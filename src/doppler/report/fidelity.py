@@ -5,19 +5,18 @@ Shape suffixes: B placements, R repeats.
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 from scipy.stats import rankdata
 
 from doppler.graph.formats import write_atomically
-from doppler.report.rows import plain_table
+from doppler.report.console_table import Column, print_table
 from doppler.trace.pictures import legend_label, new_figure, save_figure
 
 FIDELITY_FILE = "fidelity.csv"
@@ -25,6 +24,8 @@ FIDELITY_FILE = "fidelity.csv"
 CORRELATIONS = {"pearson": "Pearson", "spearman": "Spearman", "split_half": "split-half"}
 # Runs before and after one that tell how fast the machine is then.
 _NEIGHBOURS = 5
+# Spearman from which a simulator is said to rank placements well, and roughly.
+_GOOD, _POOR = 0.8, 0.5
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948")
 
 
@@ -63,10 +64,7 @@ class Fidelity:
         Of r here, even a perfect simulation can be expected to reach no `spearman` above
         sqrt(2 r / (1 + r)) (Spearman-Brown, attenuation). None of a single round.
         """
-        if self.rounds_s.shape[1] < 2:
-            return None
-        even_B, odd_B = (_typical(self.rounds_s[:, i::2], self.order[i::2]) for i in (0, 1))
-        return _rank_correlation(even_B, odd_B)
+        return split_half(self.rounds_s, self.order)
 
     @property
     def mean_error(self) -> float:
@@ -88,6 +86,43 @@ class Fidelity:
             "mean_error": self.mean_error,
             "median_ratio": self.ratio,
         }
+
+
+def split_half(rounds_BR: NDArray[np.float64], order_RB: NDArray[np.int64]) -> float | None:
+    """How alike two halves of a measurement rank the placements: a rank correlation.
+
+    Args:
+        rounds_BR: seconds of each placement in each round.
+        order_RB: the placements of each round as they were executed, in numbers.
+
+    Returns:
+        1 where the even and the odd rounds agree, about 0 where noise decides; None of one round.
+    """
+    if rounds_BR.shape[1] < 2:
+        return None
+    even_B, odd_B = (_typical(rounds_BR[:, i::2], order_RB[i::2]) for i in (0, 1))
+    return _rank_correlation(even_B, odd_B)
+
+
+def fidelity_verdict(figures: Mapping[str, Any]) -> str:
+    """One sentence: whether the simulator ranks placements as the machine does.
+
+    Args:
+        figures: `Fidelity.figures` of the simulation with measured costs.
+    """
+    spearman, halves = figures["spearman"], figures["split_half"]
+    told = f"rank correlation {spearman:.2f}"
+    if halves is not None and halves > 0.0:
+        # Spearman-Brown: noise in what is measured lets no simulation do better than this.
+        told += f", at most {(2.0 * halves / (1.0 + halves)) ** 0.5:.2f} with this noise"
+    if spearman >= _GOOD:
+        return f"The simulator ranks placements as this machine does ({told})."
+    if spearman >= _POOR:
+        return f"The simulator ranks placements roughly as this machine does ({told})."
+    return (
+        f"The simulator does not rank placements as this machine does ({told}): what is found in "
+        "it may not be good here."
+    )
 
 
 def _typical(rounds_BR: NDArray[np.float64], order_RB: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -117,19 +152,25 @@ def format_correlation(correlation: float | None) -> str:
     return "-" if correlation is None else f"{correlation:.3f}"
 
 
-def fidelity_table(title: str, figures: dict[str, dict[str, Any]]) -> Table:
-    """A rich table: `Fidelity.figures` by label."""
-    numbers = ("placements", *CORRELATIONS.values(), "mean error", "simulated / measured")
-    table = plain_table(title, ("simulated with",), numbers)
-    for label, one in figures.items():
-        table.add_row(
-            Text(label),
-            str(one["placements"]),
-            *(format_correlation(one[name]) for name in CORRELATIONS),
-            f"{100 * one['mean_error']:.1f}%",
-            f"{one['median_ratio']:.2f}",
-        )
-    return table
+def print_fidelity(title: str, figures: Mapping[str, Mapping[str, Any]], console: Console) -> None:
+    """Print a table of `Fidelity.figures` by label."""
+    rows = list(figures.values())
+    ranks = {"pearson": 4, "spearman": 0, "split_half": 0}
+    columns = [
+        Column(name="simulated with", cells=list(figures), is_number=False),
+        Column(name="placements", cells=[str(one["placements"]) for one in rows], rank=3),
+        *(
+            Column(name=word, cells=[format_correlation(one[key]) for one in rows], rank=ranks[key])
+            for key, word in CORRELATIONS.items()
+        ),
+        Column(name="mean error", cells=[f"{100 * one['mean_error']:.1f}%" for one in rows]),
+        Column(
+            name="simulated / measured",
+            cells=[f"{one['median_ratio']:.2f}" for one in rows],
+            rank=2,
+        ),
+    ]
+    print_table(console, title, columns, elsewhere="summary.json")
 
 
 def write_fidelity(directory: Path, compared: Sequence[Fidelity], group_B: Sequence[str]) -> None:

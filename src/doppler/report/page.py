@@ -96,10 +96,12 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
     first = verdicts(table, labels) if runs else "No methods are compared here."
     results = [*result_tables(table, labels), *turns_tables(runs, labels)] if runs else []
     training, fidelity = training_tables(runs, labels), fidelity_tables(found)
-    sections = [Section(title="Results", tables=results)] if results else []
+    sections = []
     compared = _problems(runs, table, labels)
-    for problem in compared if len(compared) <= MANY else ():
-        sections.append(_pictures(problem, out / FIGURES, len(sections), damaged))
+    for number, problem in enumerate(compared if len(compared) <= MANY else (), 1):
+        sections.append(_pictures(problem, out / FIGURES, number, damaged))
+    if results:
+        sections.append(Section(title="Results", tables=results))
     if training:
         sections.append(Section(title="Cost of training", tables=training))
     if fidelity:
@@ -196,12 +198,12 @@ def to_page(
     links = "".join(f'<a href="#s{i}">{escape(one.title)}</a>' for i, one in enumerate(sections))
     unread = "".join(f"<p class='damaged'>not read: {escape(line)}</p>\n" for line in damaged)
     body = "".join(_section(f"s{i}", section) for i, section in enumerate(sections))
-    scripts = ""
+    scripts = f"<script>{_asset('sorting.js')}</script>\n"
     if any(section.schedules for section in sections):
         from plotly.offline import get_plotlyjs  # half a second
 
         packed = base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
-        scripts = f'<script type="text/plain" id="plotly">{packed}</script>\n'
+        scripts += f'<script type="text/plain" id="plotly">{packed}</script>\n'
         scripts += f"<script>{_asset('page.js')}</script>\n"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -209,8 +211,8 @@ def to_page(
         # Without an icon of its own a browser asks the server for one.
         '<link rel="icon" href="data:,">\n'
         f"<title>{escape(title)}</title>\n<style>{_asset('page.css')}</style>\n</head>\n<body>\n"
-        f'<h1>{escape(first)}</h1>\n<p class="name">{escape(title)}</p>\n{unread}{_facts(runs)}\n'
-        f"<nav>{links}</nav>\n{body}{scripts}</body>\n</html>\n"
+        f'<h1>{escape(first)}</h1>\n<p class="name">{escape(title)}</p>\n{unread}'
+        f"<nav>{links}</nav>\n{body}{_facts(runs)}\n{scripts}</body>\n</html>\n"
     )
 
 

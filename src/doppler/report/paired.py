@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 from doppler.graph.formats import write_atomically
-from doppler.report.rows import format_seconds, plain_table, read_csv, to_csv
+from doppler.report.console_table import Column, print_table
+from doppler.report.rows import format_seconds, read_csv, to_csv
 
 PAIRED_FILE = "paired.csv"
 _RESAMPLES = 5000
@@ -23,7 +23,7 @@ _RESAMPLES = 5000
 class PairedRatio:
     """Seconds of one method over those of another, medians over rounds in which both ran.
 
-    low, high: 95% interval of the ratio.
+    low, high: 95% interval of the ratio. same: both are one placement.
     """
 
     method: str
@@ -34,12 +34,22 @@ class PairedRatio:
     low: float
     high: float
     rounds: int
+    same: bool = False
 
 
 def paired_ratios(
-    methods: Sequence[str], seconds_MR: NDArray[np.float64], rng: np.random.Generator
+    methods: Sequence[str],
+    seconds_MR: NDArray[np.float64],
+    rng: np.random.Generator,
+    same_M: Sequence[bool] = (),
 ) -> list[PairedRatio]:
     """The first method against each other one.
+
+    Args:
+        methods: their names.
+        seconds_MR: of each method in each round.
+        rng: draws the rounds.
+        same_M: which methods have the placement of the first.
 
     Source: Efron, Tibshirani, "An Introduction to the Bootstrap", 1993, percentile intervals:
     rounds are drawn with replacement, both methods of a round together.
@@ -61,6 +71,7 @@ def paired_ratios(
                 low=float(low),
                 high=float(high),
                 rounds=num_rounds,
+                same=bool(same_M and same_M[m]),
             )
         )
     return ratios
@@ -76,20 +87,40 @@ def read_paired(path: Path) -> list[PairedRatio]:
     return read_csv(path, PairedRatio)
 
 
-def paired_table(ratios: Sequence[PairedRatio]) -> Table:
-    """A rich table; a ratio below 1 means that the method is faster than the other."""
+def print_paired(ratios: Sequence[PairedRatio], console: Console) -> None:
+    """Print a table; a ratio below 1 means that the method is faster than the other."""
     first = ratios[0]
-    table = plain_table(
+    columns = [
+        Column(name="method", cells=[one.other for one in ratios], is_number=False),
+        Column(name="measured", cells=[format_seconds(one.other_s) for one in ratios]),
+        Column(name="ratio", cells=["same" if one.same else f"{one.ratio:.3f}" for one in ratios]),
+        Column(
+            name="95% interval",
+            cells=["-" if one.same else f"{one.low:.3f} to {one.high:.3f}" for one in ratios],
+        ),
+    ]
+    print_table(
+        console,
         f"{first.method}, {format_seconds(first.method_s)} measured, against",
-        ("method",),
-        ("measured", "ratio", "95% interval"),
-        note=f"medians of {first.rounds} rounds, all methods in turns; 95% bootstrap intervals",
+        columns,
+        note=(
+            f"medians of {first.rounds} rounds, all methods in turns; 95% bootstrap intervals; "
+            "same: the same placement"
+        ),
+        elsewhere=PAIRED_FILE,
     )
-    for ratio in ratios:
-        table.add_row(
-            Text(ratio.other),
-            format_seconds(ratio.other_s),
-            f"{ratio.ratio:.3f}",
-            f"{ratio.low:.3f} to {ratio.high:.3f}",
-        )
-    return table
+
+
+def paired_verdict(ratios: Sequence[PairedRatio]) -> str:
+    """One sentence: which methods the first one is surely faster or slower than."""
+    kinds: dict[str, list[str]] = {
+        "is faster than": [one.other for one in ratios if not one.same and one.high < 1.0],
+        "is slower than": [one.other for one in ratios if not one.same and one.low > 1.0],
+        "is level, within what the measurement can tell, with": [
+            one.other for one in ratios if not one.same and one.low <= 1.0 <= one.high
+        ],
+        "is the same placement as": [one.other for one in ratios if one.same],
+    }
+    parts = [f"{words} {', '.join(names)}" for words, names in kinds.items() if names]
+    first = ratios[0]
+    return f"{first.method} ({format_seconds(first.method_s)}) {'; it '.join(parts)}."

@@ -11,7 +11,7 @@ _LATEX = {
     **{character: f"\\{character}" for character in "${}_%&#"},
     **{"±": r"$\pm$", "→": r"$\to$", "<": r"$<$", ">": r"$>$"},
 }
-_WORDS = ("method", "order", "problem", "simulated with")  # numbers stand at the right
+_WORDS = ("method", "found by", "order", "problem", "simulated with")  # numbers stand at the right
 
 
 def markdown_text(text: str) -> str:
@@ -44,8 +44,9 @@ def to_markdown(first: str, tables: Sequence[TextTable], damaged: Sequence[str])
 
 
 def to_latex(first: str, tables: Sequence[TextTable]) -> str:
-    """The first line as a comment, and one ``table`` environment each."""
-    return "\n".join([f"% {' '.join(first.split())}\n", *map(_latex, tables)])
+    r"""The first line as a comment, and one ``table`` environment each, of booktabs' rules."""
+    head = ["% needs \\usepackage{booktabs}", f"% {' '.join(first.split())}\n"]
+    return "\n".join([*head, *map(_latex, tables)])
 
 
 def _latex(table: TextTable) -> str:
@@ -56,12 +57,13 @@ def _latex(table: TextTable) -> str:
         [
             r"\begin{table}",
             rf"\caption{{{latex_text(table.title)}. {latex_text(table.note)}.}}",
+            r"\centering",
             rf"\begin{{tabular}}{{{columns}}}",
-            r"\hline",
+            r"\toprule",
             " & ".join(map(latex_text, names)) + r" \\",
-            r"\hline",
+            r"\midrule",
             *rows,
-            r"\hline",
+            r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
             "",
@@ -70,15 +72,25 @@ def _latex(table: TextTable) -> str:
 
 
 def to_html(table: TextTable) -> str:
-    """A heading, the table in a box that scrolls, and its note."""
+    """A heading, the table in a box that scrolls, and its note.
+
+    Each cell has the heading of its column as ``data-head``; a narrow page shows it beside it.
+    """
 
     def line(tag: str, cells: Sequence[str]) -> str:
-        sides = ['"word"' if str(name) in _WORDS else '"number"' for name in table.cells]
-        pairs = zip(sides, cells, strict=True)
-        return "<tr>" + "".join(f"<{tag} class={side}>{x}</{tag}>" for side, x in pairs) + "</tr>"
+        parts = []
+        for name, cell in zip(map(str, table.cells), cells, strict=True):
+            side = "word" if name in _WORDS else "number"
+            head = f' data-head="{escape(name)}"' if tag == "td" else ""
+            parts.append(f'<{tag} class="{side}"{head}>{cell}</{tag}>')
+        return f"<tr>{''.join(parts)}</tr>"
 
     head = line("th", [escape(str(name)) for name in table.cells])
-    rows = "\n".join(line("td", row) for row in _marked(table, escape, "<strong>{}</strong>"))
+    cells = _marked(table, escape, "<strong>{}</strong>")
+    own = ('<tr class="own">' if i in table.marked else "<tr>" for i in range(len(cells)))
+    rows = "\n".join(
+        line("td", row).replace("<tr>", tag, 1) for row, tag in zip(cells, own, strict=True)
+    )
     return (
         f'<section class="table"><h3>{escape(table.title)}</h3>\n<div class="scroll"><table>\n'
         f"<thead>{head}</thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>\n"

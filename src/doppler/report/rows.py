@@ -1,8 +1,7 @@
-"""What a finished run leaves: one row per method, as a file and as a table on the terminal."""
+"""What a finished run leaves: one row per method, as a file."""
 
 import csv
 import io
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
@@ -40,7 +39,9 @@ class ResultRow:
     search. makespan_s: nominal. jitter_mean_s, jitter_p95_s: over fresh draws of cost jitter.
     lower_bound_s: no placement can be faster; bound names which bound it is. gap: makespan over
     lower bound, less 1. source: what found the placement of a search that begins with several
-    methods, as ``episode, annealing``; empty of others.
+    methods, as ``episode, annealing``; empty of others. placement: equal of rows that place alike;
+    empty where nobody knows. doubt: why what was measured cannot be
+    trusted (``measure.force``); empty where nothing is wrong.
     """
 
     method: str
@@ -64,6 +65,8 @@ class ResultRow:
     bound: str
     gap: float
     source: str = ""
+    placement: str = ""
+    doubt: str = ""
 
 
 def gap_over(bound_s: float, makespan_s: float) -> float:
@@ -147,36 +150,6 @@ def order_of(queue: str, uses_order: bool) -> str:
     return "own" if uses_order else "b_level"
 
 
-def results_table(rows: Sequence[ResultRow]) -> Table:
-    """A rich table of one run's methods, the best makespan in bold."""
-    first = rows[0]
-    measured = first.system_kind == "measured"
-    bound = f"lower bound {format_seconds(first.lower_bound_s)} ({first.bound}); "
-    title = (
-        f"{first.workload} on {first.cluster} ({first.num_devices} devices), "
-        f"{first.system_kind} by {first.system}, queue {first.queue}, seed {first.seed}"
-    )
-    note = "makespan: median over executions in turns"
-    if not measured:
-        note = bound + "jitter: 5% lognormal on every op and transfer"
-    spread = ("mean", "p95") if measured else ("jitter mean", "jitter p95")
-    numbers = ("makespan", "gap", *spread, "evaluations", "seconds")
-    table = plain_table(title, ("method", "order"), numbers, note=note)
-    best = min(row.makespan_s for row in rows)
-    for row in rows:
-        style = "bold" if row.makespan_s <= best * (1 + 1e-9) else ""
-        table.add_row(
-            *(Text(printable(row.method)), Text(order_of(row.queue, row.uses_order))),
-            Text(format_seconds(row.makespan_s), style),
-            f"{100 * row.gap:.1f}%" if math.isfinite(row.gap) else "-",
-            format_seconds(row.jitter_mean_s),
-            format_seconds(row.jitter_p95_s),
-            f"{row.evaluations:,}",
-            f"{row.wall_s:.1f}",
-        )
-    return table
-
-
 def plain_table(
     title: str, words: Sequence[str], numbers: Sequence[str], *, note: str | None = None
 ) -> Table:
@@ -201,8 +174,3 @@ def make_console() -> Console:
     """
     console = Console(markup=False, emoji=False)
     return console if console.is_terminal else Console(markup=False, emoji=False, width=140)
-
-
-def print_results(rows: Sequence[ResultRow], console: Console) -> None:
-    """Print the table of a run."""
-    console.print(results_table(rows))

@@ -19,7 +19,10 @@ from doppler.report.published_figures import (
     paper_ratio,
 )
 from doppler.report.rows import format_seconds
+from doppler.report.run_table import DOUBT
+from doppler.report.sources import SOURCES_NOTE
 from doppler.report.text_table import MANY, TextTable
+from doppler.report.units import Unit, unit_of
 
 _SPREAD = "mean ± standard deviation over n seeds"
 _INTERVAL = "95% interval over seeds (Welch, of logarithms)"
@@ -80,24 +83,23 @@ def _details(title: str, rows: pd.DataFrame) -> TextTable:
     rows = rows.sort_values("makespan_s", kind="stable")
     lead, first = leader(rows), rows.iloc[0]
     is_measured = first.system_kind == "measured"  # and no bound is known
+    unit = unit_of(rows["makespan_s"])
     columns: dict[str, Iterable[str]] = {
-        "method": method_labels(rows),
-        "order": rows["order"],
-        "n": map(str, rows["seeds"]),
-        "makespan": map(makespan_text, rows.itertuples()),
+        "method": _with_doubts(method_labels(rows), rows),
+        f"makespan, {unit.name}": (_in(unit, row) for row in rows.itertuples()),
     }
     if not is_measured:
         columns["gap"] = (_percent(gap) for gap in rows["gap"])
+    columns |= {"found by": _found_by(rows), "order": rows["order"], "n": map(str, rows["seeds"])}
     if _has_optima(rows):
         columns["over optimum"] = map(ratio_text, rows.itertuples())
-    columns["mean" if is_measured else "jitter mean"] = map(format_seconds, rows["jitter_mean_s"])
-    columns["p95" if is_measured else "jitter p95"] = map(format_seconds, rows["jitter_p95_s"])
+    prefix = "" if is_measured else "jitter "
+    columns[f"{prefix}mean, {unit.name}"] = map(unit.text, rows["jitter_mean_s"])
+    columns[f"{prefix}p95, {unit.name}"] = map(unit.text, rows["jitter_p95_s"])
     columns["evaluations"] = (f"{number:,}" for number in rows["evaluations"])
-    columns["seconds"] = (f"{seconds:.1f}" for seconds in rows["wall_s"])
+    columns["search, s"] = (f"{seconds:.1f}" for seconds in rows["wall_s"])
     if not rows["is_control"].all() and rows["is_control"].any():
         columns["over the best control"] = map(str, over_controls(rows))
-    if rows["of_policy"].notna().any():
-        columns["of a policy"] = map(_percent, rows["of_policy"])
     reference_s = rows.loc[rows["method"] == REFERENCE, "makespan_s"]
     if len(reference_s):
         columns[f"over {REFERENCE}"] = (_ratio(one, reference_s.iloc[0]) for one in rows.makespan_s)
@@ -107,29 +109,75 @@ def _details(title: str, rows: pd.DataFrame) -> TextTable:
     bound = f"Lower bound {format_seconds(first.lower_bound_s)} ({first.bound})"
     return TextTable(
         title=title,
-        note=f"{verdict(rows)}. " + (_MEASURED if is_measured else f"{bound}; {_SIMULATED}"),
+        note=f"{verdict(rows)}. {_doubted(rows)}"
+        + (_MEASURED if is_measured else f"{bound}; {_SIMULATED}")
+        + f"; {SOURCES_NOTE}",
         cells=pd.DataFrame({name: list(cells) for name, cells in columns.items()}),
-        bold=frozenset({(0, 3)} if lead.is_beyond else ()),
+        bold=frozenset({(0, 1)} if lead.is_beyond else ()),
+        marked=frozenset(_learned(rows)),
     )
+
+
+def _in(unit: Unit, row: Any) -> str:
+    """The makespan of a row of a summary in the unit of its column."""
+    if row.seeds < 2:
+        return unit.text(row.makespan_s)
+    return unit.text_with_spread(row.makespan_s, row.spread_s)
+
+
+def _found_by(rows: pd.DataFrame) -> list[str]:
+    """What found the placements of each row, or which row above has the same ones."""
+    labels, texts = method_labels(rows), []
+    for i, (placements, words) in enumerate(zip(rows["placements"], rows["found_by"], strict=True)):
+        earlier = (labels[j] for j in range(i) if rows["placements"].iloc[j] == placements)
+        twin = next(earlier, None) if placements else None
+        texts.append(words if twin is None else f"same placement as {twin}")
+    return texts
+
+
+def _with_doubts(labels: list[str], rows: pd.DataFrame) -> list[str]:
+    return [
+        label + (DOUBT if doubt else "") for label, doubt in zip(labels, rows["doubt"], strict=True)
+    ]
+
+
+def _doubted(rows: pd.DataFrame) -> str:
+    doubts = ", ".join(dict.fromkeys(filter(None, rows["doubt"])))
+    return f"(!): do not trust these rows, {doubts}. " if doubts else ""
+
+
+def _learned(rows: pd.DataFrame) -> list[int]:
+    """Rows of methods that learn, where others stand beside."""
+    if rows["is_control"].all() or not rows["is_control"].any():
+        return []
+    return [i for i, is_control in enumerate(rows["is_control"]) if not is_control]
 
 
 def _overview(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> TextTable:
     """Makespans of all methods on all problems of one machine."""
     rows = _labelled(rows)
-    rows["text"] = [makespan_text(row) for row in rows.itertuples()]
+    units = {str(key): unit_of(group["makespan_s"]) for key, group in rows.groupby("problem")}
+    rows["text"] = [_in(units[str(row.problem)], row) for row in rows.itertuples()]
     names, problems = _by_gap(rows), rows["problem"].unique()
     grid = rows.drop_duplicates(["label", "problem"]).set_index(["label", "problem"])
     cells = grid["text"].unstack().reindex(index=names, columns=problems).fillna("-")
     best = grid["is_best"].unstack(fill_value=False).reindex(index=names, columns=problems)
     orders = rows.groupby("label")["order"].agg(lambda column: ", ".join(sorted(set(column))))
-    cells.columns = _short(problems, labels)
+    short = _short(problems, labels)
+    cells.columns = [
+        f"{name}, {units[str(key)].name}" for name, key in zip(short, problems, strict=True)
+    ]
     cells.insert(0, "order", orders)
+    of_controls = set(rows.loc[rows["is_control"], "label"])
     is_measured = (rows["system_kind"] == "measured").any()
     return TextTable(
         title=f"Overview: {where}",
         note=_MEASURED if is_measured else _SIMULATED,
         cells=cells.rename_axis("method").reset_index(),
         bold=frozenset((i, j + 2) for i, j in np.argwhere(best.to_numpy()).tolist()),
+        marked=frozenset(
+            i for i, name in enumerate(names) if of_controls and name not in of_controls
+        ),
     )
 
 

@@ -10,9 +10,18 @@ MANY = 16
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextTable:
-    """A table as text. note: below it. bold: (row, column) of cells."""
+    """A table as text.
+
+    Attributes:
+        title: above it.
+        note: below it, without its last full stop.
+        cells: a column per heading.
+        bold: (row, column) of cells.
+        marked: rows of the method that the runs are about.
+    """
 
     title: str
     note: str
     cells: pd.DataFrame
     bold: frozenset[tuple[int, int]] = frozenset()
+    marked: frozenset[int] = frozenset()

@@ -16,6 +16,15 @@ def on_terminal(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
+def duration(seconds: float) -> str:
+    """About how long something takes: ``about 40 s``, ``about 6 min``, ``about 2.5 h``."""
+    if seconds < 90:
+        return f"about {max(1, round(seconds))} s"
+    if seconds < 5400:
+        return f"about {round(seconds / 60)} min"
+    return f"about {seconds / 3600:.1f} h"
+
+
 @contextmanager
 def waiting(say: Callable[[str], object], what: str) -> Iterator[None]:
     """Say what this context does if it takes long, and now and then for how long.

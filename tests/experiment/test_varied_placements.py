@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from problems import cluster_of, graph_of, random_problem
 
-from doppler.experiment.calibrate import varied_placements
+from doppler.experiment.varied_placements import varied_placements
 from doppler.problem import build
 from doppler.simulator import WorkConserving
 

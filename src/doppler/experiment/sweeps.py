@@ -1,0 +1,82 @@
+"""How far a sweep is: ``run 7 of 20 (seed=3), about 6 min left``."""
+
+import time
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from doppler.support.errors import printable
+from doppler.support.waiting import duration
+
+BASIC_SWEEPER = f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
+_BASIC_LAUNCHER = "BasicLauncher"
+# Runs that were finished before are shown in less, and say nothing of how long others take.
+_SHOWN_S = 2.0
+
+
+class SweepProgress(Callback):
+    """Says before each run of a sweep which one it is, and about how long the rest takes.
+
+    The rest is told where runs follow each other in this process, from what those so far took.
+    """
+
+    def __init__(self) -> None:
+        self._total: int | None = None
+        self._varied: set[str] = set()
+        self._taken_s: list[float] = []
+        self._begin_s = 0.0
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Count the runs."""
+        self._total, self._varied = runs_of(config)
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Print the line, if the run belongs to a sweep of several."""
+        job = HydraConfig.get()
+        self._begin_s = time.monotonic()
+        if job.mode != RunMode.MULTIRUN or not self._total or self._total < 2:
+            return
+        words = [str(word).lstrip("+") for word in job.overrides.task]
+        told = [word for word in words if word.partition("=")[0] in self._varied]
+        line = f"run {job.job.num + 1} of {self._total} ({', '.join(told)})"
+        in_turn = job.launcher["_target_"].endswith(_BASIC_LAUNCHER)
+        if in_turn and self._taken_s:
+            mean_s = sum(self._taken_s) / len(self._taken_s)
+            line += f", {duration(mean_s * (self._total - job.job.num))} left"
+        print(printable(line), flush=True)
+
+    def on_job_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Note how long the run took."""
+        taken_s = time.monotonic() - self._begin_s
+        if taken_s > _SHOWN_S:
+            self._taken_s.append(taken_s)
+
+
+def runs_of(config: DictConfig) -> tuple[int | None, set[str]]:
+    """How many runs a sweep has, and the options in which they differ.
+
+    Args:
+        config: as composed, Hydra's part included.
+
+    Returns:
+        None for the number where the sweeper decides it on the way.
+    """
+    sweeper = config.hydra.sweeper
+    params = OmegaConf.to_container(sweeper.get("params") or OmegaConf.create({}))
+    assert isinstance(params, dict), "params is a mapping"
+    words = [f"{key}={value}" for key, value in params.items()]
+    words += [str(word) for word in config.hydra.overrides.task]
+    try:
+        overrides = OverridesParser.create().parse_overrides(words)
+        varied = {one.key_or_group for one in overrides if one.is_sweep_override()}
+        if sweeper["_target_"] != BASIC_SWEEPER:
+            return sweeper.get("n_trials"), varied
+        return sum(map(len, BasicSweeper.split_arguments(overrides, None))), varied
+    except (HydraException, AttributeError):  # a glob needs more than the words
+        return None, set()

@@ -1,0 +1,43 @@
+"""Sweeps say which of how many runs begins."""
+
+import pytest
+from hydra import compose
+
+from doppler.experiment.main import run as command
+from doppler.experiment.sweeps import runs_of
+
+
+def composed(configure, *words):
+    configure()
+    return compose("config", ["hydra.mode=MULTIRUN", *words], return_hydra_config=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "varied"),
+    [
+        (["seed=1,2,3"], 3, {"seed"}),
+        (["seed=1,2,3", "workload=chainmm,ffnn"], 6, {"seed", "workload"}),
+        (["seed=range(4)", "budget=quick"], 4, {"seed"}),
+        (["budget=quick"], 1, set()),
+    ],
+)
+def test_runs_of_a_sweep_are_counted(configure, words, number, varied):
+    config = composed(configure)
+    config.hydra.overrides.task = words
+    assert runs_of(config) == (number, varied)
+
+
+def test_an_experiment_has_the_runs_of_its_cells_unless_the_command_says_otherwise(configure):
+    config = composed(configure, "experiment=main_host")
+    assert runs_of(config)[0] == 4 * 3
+    config.hydra.overrides.task = ["seed=5"]
+    assert runs_of(config)[0] == 4
+
+
+def test_each_run_of_a_sweep_is_announced(tmp_path, capfd):
+    words = ["stage=evaluate", "baseline=[round_robin]", f"output_dir={tmp_path}"]
+    assert command(["-m", *words, "seed=1,2"]) == 0
+    out = capfd.readouterr().out
+    assert "run 1 of 2 (seed=1)" in out and "run 2 of 2 (seed=2)" in out
+    assert command(words) == 0
+    assert "run 1" not in capfd.readouterr().out
