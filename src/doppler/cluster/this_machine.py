@@ -8,6 +8,7 @@ from typing import Literal
 from doppler.cluster.device import Device, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, Link, connected
 from doppler.cluster.presets import A100, H100, H200, P100, PCIE3, V100, without_tf32
+from doppler.cluster.sharing import SharedResource
 from doppler.support.errors import InputError
 from doppler.support.options import Amount, Devices, Name, Positive, checked
 
@@ -49,6 +50,7 @@ def host(
         share_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / num_devices
         device, link = replace(CORE, memory_bytes=share_bytes), lambda s, d: THREAD_TO_THREAD
     devices = [replace(device, name=f"{device_type}:{d}") for d in range(num_devices)]
+    shared = () if device_type == "cpu" else shared_by_streams(num_devices, num_gpus(), device)
     devices = with_memory(name, devices, memory_bytes)
     way = THREAD_TO_THREAD if device_type == "cpu" else PCIE3
     return replace(
@@ -56,22 +58,59 @@ def host(
         host_bytes_per_s=way.bytes_per_s if host_bytes_per_s is None else host_bytes_per_s,
         host_latency_s=way.latency_s if host_latency_s is None else host_latency_s,
         cores=device_type == "cpu",
+        shared=shared,
     )
+
+
+def num_gpus() -> int:
+    """How many GPUs this machine has."""
+    import torch  # which nothing else in this layer needs
+
+    return torch.cuda.device_count()
+
+
+def shared_by_streams(
+    num_devices: int, num_gpus: int, device: Device
+) -> tuple[SharedResource, ...]:
+    """What devices that are streams of one GPU share: its processors and its memory.
+
+    Args:
+        num_devices: device d is on GPU d modulo their number.
+        num_gpus: of the machine.
+        device: any of the devices.
+    """
+    found = []
+    for gpu in range(num_gpus):
+        streams = tuple(range(gpu, num_devices, num_gpus))
+        if len(streams) < 2:
+            continue
+        # What is copied within a GPU is read from its memory and written to it.
+        links = tuple((s, d) for s in streams for d in streams if s != d for _ in range(2))
+        found.append(SharedResource(name=f"processors of GPU {gpu}", devices=streams))
+        found.append(
+            SharedResource(
+                name=f"memory of GPU {gpu}",
+                bytes_per_s=device.memory_bytes_per_s,
+                devices=streams,
+                links=links,
+            )
+        )
+    return tuple(found)
 
 
 def _gpu(name: str, num_devices: int) -> tuple[Device, Callable[[int, int], Link]]:
     """A device on the GPUs of this machine, with its share of the smallest one's memory; links."""
-    import torch  # which nothing else in this layer needs
+    import torch
 
-    num_gpus = torch.cuda.device_count()
-    if num_gpus == 0:
+    num = num_gpus()
+    if num == 0:
         raise InputError(f"cluster {name!r}: there is no GPU")
-    properties = [torch.cuda.get_device_properties(i) for i in range(num_gpus)]
+    properties = [torch.cuda.get_device_properties(i) for i in range(num)]
     known = (one for one in (P100, V100, H100, H200) if one.name in properties[0].name.lower())
-    memory_bytes = min(one.total_memory for one in properties) / -(-num_devices // num_gpus)
+    memory_bytes = min(one.total_memory for one in properties) / -(-num_devices // num)
     device = replace(next(known, A100), memory_bytes=memory_bytes)
     if torch.get_float32_matmul_precision() == "highest":
         device = without_tf32(device)
     # What is copied within a GPU is read from its memory and written to it.
     within = Link(bytes_per_s=device.memory_bytes_per_s / 2, latency_s=device.launch_overhead_s)
-    return device, lambda s, d: within if s % num_gpus == d % num_gpus else PCIE3
+    return device, lambda s, d: within if s % num == d % num else PCIE3
