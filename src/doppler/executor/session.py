@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from doppler.executor.bandwidth import bandwidths
+from doppler.executor.demands import measure_demands
 from doppler.executor.devices import Devices, Use
 from doppler.executor.graphs import Graphs
 from doppler.executor.locks import acquire, release
@@ -232,6 +233,10 @@ class ExecutorSession:
     def bandwidths(self) -> NDArray[np.float64] | None:
         """Bytes per second between devices [D, D], if they can be told; bandwidth.bandwidths."""
         return bandwidths(self._devices)
+
+    def demands(self) -> dict[str, NDArray[np.float64]]:
+        """What kernels use of what devices share; demands.measure_demands."""
+        return measure_demands(self._devices, self.problem)
 
     def _execute_to_end(self, placement: Placement) -> Execution:
         if placement.problem_hash != self.problem.hash:
