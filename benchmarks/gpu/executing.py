@@ -265,6 +265,8 @@ def use(settings: Settings) -> Findings:
         found = session.use(ordered_placement(of, 0), USE_S)
     if settings.executor == "cuda" and not found:
         yield Fault("the driver says nothing of the use of its GPUs")
-    for gpu, busy, memory_bytes in found:
+    for gpu, busy, memory_bytes, energy_j in found:
         yield Figure(gpu, "busy, %", 100 * busy)
         yield Figure(gpu, "GB in use", memory_bytes / 1e9)
+        if energy_j is not None:
+            yield Figure(gpu, "J an execution", energy_j)

@@ -76,7 +76,7 @@ def shares_of(measured: Slowdowns, num: int, modelled: tuple[float, float]) -> t
         told = slowdowns_of(*shares, num)
         pairs = [(told.itself, measured.itself), (told.memory, measured.memory)]
         if measured.processors is not None:
-            pairs.append((told.processors, measured.processors))
+            pairs.append((told.processors or 1.0, measured.processors))
         away = sum((one - two) ** 2 for one, two in zip(shares, modelled, strict=True))
         return sum(math.log(one / two) ** 2 for one, two in pairs) + _PREFERRED * away
 

@@ -218,17 +218,23 @@ class ExecutorSession:
     def use(self, placement: Placement, seconds: float) -> list[Use]:
         """Execute one placement over and over for so long; what the GPUs are busy with then.
 
-        Empty where devices are cores. These executions count as no evaluations.
+        Energy is that of one execution. Empty where devices are cores. These executions count as no
+        evaluations.
 
         Raises:
             InputError, ExecutionError: as `trace`.
         """
         until_s = time.monotonic() + seconds
-        if not self._devices.use():
+        before, num = self._devices.use(), 0
+        if not before:
             return []
-        while time.monotonic() < until_s:
+        while time.monotonic() < until_s or num == 0:
             self._execute_to_end(placement)
-        return self._devices.use()
+            num += 1
+        return [
+            use._replace(energy_j=_each(use.energy_j, earlier.energy_j, num))
+            for use, earlier in zip(self._devices.use(), before, strict=True)
+        ]
 
     def bandwidths(self) -> NDArray[np.float64] | None:
         """Bytes per second between devices [D, D], if they can be told; bandwidth.bandwidths."""
@@ -357,3 +363,8 @@ def reason_of(error: BaseException | None) -> str:
         sign in text for sign in ("allocate memory", "_STATUS_ALLOC_FAILED")
     )
     return f"out of memory ({text})" if no_memory else text
+
+
+def _each(total: float | None, before: float | None, num: int) -> float | None:
+    """What each of some executions took of a total."""
+    return None if total is None or before is None else (total - before) / num

@@ -22,6 +22,8 @@ SUMMARY_FILE = "summary.json"  # written last: the run is finished
 PLACEMENTS = "placements"  # a folder: <method>.json of every row
 TRACES = "traces"  # a folder: <method>.json of methods to show beside the run's own trace.json
 
+_OF_GPUS = {"gpu_busy": "GPUs busy", "energy_j": "energy"}
+
 Record = TypeVar("Record")
 _READ: dict[Any, Callable[[str], Any]] = {
     **{str: str, int: int, float: float},
@@ -40,7 +42,9 @@ class ResultRow:
     search. makespan_s: nominal. jitter_mean_s, jitter_p95_s: over fresh draws of cost jitter.
     lower_bound_s: no placement can be faster; bound names which bound it is. gap: makespan over
     lower bound, less 1. source: what found the placement of a search that begins with several
-    methods, as ``episode, annealing``; empty of others.
+    methods, as ``episode, annealing``; empty of others. gpu_busy, energy_j: where GPUs execute, the
+    mean share of the time in which they are busy, and what all take for one execution, in joules;
+    NaN elsewhere.
     """
 
     method: str
@@ -64,6 +68,8 @@ class ResultRow:
     bound: str
     gap: float
     source: str = ""
+    gpu_busy: float = math.nan
+    energy_j: float = math.nan
 
 
 def gap_over(bound_s: float, makespan_s: float) -> float:
@@ -75,8 +81,8 @@ def gap_over(bound_s: float, makespan_s: float) -> float:
 
 
 def write_results(path: str | Path, rows: Sequence[ResultRow]) -> None:
-    """Write results.csv, atomically."""
-    write_atomically(path, to_csv(ResultRow, rows))
+    """Write results.csv, atomically; columns of GPUs only where there are any."""
+    write_atomically(path, to_csv(ResultRow, rows, without=_untold(rows)))
 
 
 def read_results(path: str | Path) -> list[ResultRow]:
@@ -92,10 +98,22 @@ def read_results(path: str | Path) -> list[ResultRow]:
     return rows
 
 
-def to_csv(kind: type, records: Sequence[Any]) -> str:
-    """Records of one dataclass as a line each, a column per field, full precision."""
+def _untold(rows: Sequence[ResultRow]) -> tuple[str, ...]:
+    """The columns of GPUs of which no row knows anything."""
+    return tuple(name for name in _OF_GPUS if all(math.isnan(getattr(row, name)) for row in rows))
+
+
+def to_csv(kind: type, records: Sequence[Any], *, without: Sequence[str] = ()) -> str:
+    """Records of one dataclass as a line each, a column per field, full precision.
+
+    Args:
+        kind: the dataclass.
+        records: of it.
+        without: fields that are left out, which have defaults.
+    """
     text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(kind)], lineterminator="\n")
+    names = [field.name for field in fields(kind) if field.name not in without]
+    writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(asdict(record) for record in records)
     return text.getvalue()
@@ -160,7 +178,9 @@ def results_table(rows: Sequence[ResultRow]) -> Table:
     if not measured:
         note = bound + "jitter: 5% lognormal on every op and transfer"
     spread = ("mean", "p95") if measured else ("jitter mean", "jitter p95")
-    numbers = ("makespan", "gap", *spread, "evaluations", "seconds")
+    told = [name for name in _OF_GPUS if name not in _untold(rows)]
+    of_gpus = [_OF_GPUS[name] for name in told]
+    numbers = ("makespan", "gap", *spread, "evaluations", "seconds", *of_gpus)
     table = plain_table(title, ("method", "order"), numbers, note=note)
     best = min(row.makespan_s for row in rows)
     for row in rows:
@@ -173,8 +193,15 @@ def results_table(rows: Sequence[ResultRow]) -> Table:
             format_seconds(row.jitter_p95_s),
             f"{row.evaluations:,}",
             f"{row.wall_s:.1f}",
+            *(_of_gpu(name, getattr(row, name)) for name in told),
         )
     return table
+
+
+def _of_gpu(name: str, value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:.0%}" if name == "gpu_busy" else f"{value:.3g} J"
 
 
 def plain_table(
