@@ -72,6 +72,17 @@ def test_a_copy_within_one_memory_uses_it_twice():
     assert trace_of(problem, [0, 1]).makespan_s == 8
 
 
+def test_what_is_shared_bounds_a_makespan():
+    cluster = cluster_of([1, 1], shared=(PROCESSORS,))
+    problem = build(graph_of([2, 3]), cluster)
+    assert lower_bound(problem).seconds == 3
+    bound = lower_bound(problem, shares=True)
+    assert (bound.seconds, bound.name) == (5, "shared")
+    assert trace_of(problem, [0, 1]).makespan_s == 5
+    apart = replace(cluster_of([1, 1, 1]), shared=(PROCESSORS,))  # the third shares nothing
+    assert lower_bound(build(graph_of([2, 3]), apart), shares=True).seconds == 3
+
+
 def test_explanations_say_what_sharing_costs():
     cluster = cluster_of([1, 1], shared=(PROCESSORS,))
     trace = trace_of(build(graph_of([2, 3]), cluster), [0, 1])
@@ -161,7 +172,7 @@ def assert_equals_the_oracle(seed: int, queue: str, streams: int) -> bool:
     )
     assert trace.peak_bytes == pytest.approx(expected.peak_bytes, rel=1e-9)
     check(trace)
-    bound_s = lower_bound(problem, streams=streams).seconds
+    bound_s = lower_bound(problem, streams=streams, shares=True).seconds
     assert trace.makespan_s >= bound_s * (1 - 1e-9)
     return trace.makespan_s > alone_s * (1 + 1e-9)
 

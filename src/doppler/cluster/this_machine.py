@@ -1,7 +1,7 @@
 """The machine that a run is on, as a cluster."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -9,7 +9,7 @@ from doppler.cluster.device import Device, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, Link, connected
 from doppler.cluster.nvml import MachineFacts, read_machine
 from doppler.cluster.presets import A100, H100, H200, NVLINK2, P100, PCIE3, V100, without_tf32
-from doppler.cluster.sharing import SharedResource
+from doppler.cluster.sharing import SharedResource, read_shared
 from doppler.support.errors import InputError
 from doppler.support.options import Amount, Devices, Name, Positive, checked
 
@@ -36,6 +36,7 @@ def host(
     memory_bytes: MemoryBytes | None = None,
     host_bytes_per_s: Positive | None = None,
     host_latency_s: Amount | None = None,
+    shared: Sequence[Mapping] | None = None,
 ) -> Cluster:
     """The machine this runs on, divided equally among its devices; speeds are guesses.
 
@@ -43,7 +44,8 @@ def host(
     their name, else of an A100's; several devices on one where they are more. NVML,
     where it answers, says how they are linked and which links share a switch. memory_bytes: of all
     devices, or of each, instead of its share. host_bytes_per_s, host_latency_s: between each
-    device and the memory of the host, else as between two devices.
+    device and the memory of the host, else as between two devices. shared: what devices and links
+    use together, see `custom`, beside what streams and links of GPUs share anyway.
 
     Raises:
         InputError: fewer than one device, another device type, or no GPU where there should be one.
@@ -56,10 +58,10 @@ def host(
         share_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / num_devices
         device, link = replace(CORE, memory_bytes=share_bytes), lambda s, d: THREAD_TO_THREAD
     devices = [replace(device, name=f"{device_type}:{d}") for d in range(num_devices)]
-    shared: tuple[SharedResource, ...] = ()
+    together = read_shared(f"cluster {name!r}", shared, num_devices)
     if device_type == "cuda":
-        shared = shared_by_streams(num_devices, num_gpus(), device)
-        shared += () if facts is None else shared_links(num_devices, facts)
+        together += shared_by_streams(num_devices, num_gpus(), device)
+        together += () if facts is None else shared_links(num_devices, facts)
     devices = with_memory(name, devices, memory_bytes)
     way = THREAD_TO_THREAD if device_type == "cpu" else PCIE3
     if facts is not None and (rate := facts.gpus[0].pcie_bytes_per_s):
@@ -69,7 +71,7 @@ def host(
         host_bytes_per_s=way.bytes_per_s if host_bytes_per_s is None else host_bytes_per_s,
         host_latency_s=way.latency_s if host_latency_s is None else host_latency_s,
         cores=device_type == "cpu",
-        shared=shared,
+        shared=together,
     )
 
 

@@ -18,6 +18,7 @@ from doppler.experiment.checking import check_part
 from doppler.experiment.comparison import compare_baselines, found_by, is_pointless
 from doppler.experiment.configuration import Algorithm
 from doppler.experiment.directory import RunDirectory, Summary
+from doppler.experiment.disagreement import disagreements
 from doppler.experiment.gpu_state import warn_of_gpus
 from doppler.experiment.imitation import imitate
 from doppler.experiment.interleaved import (
@@ -141,6 +142,9 @@ class RealReinforcement(Stage):
             raise InputError(f"{methods[0].name}: its placement does not fit in memory")
         contenders = [one for one, fits in zip(contenders, fits_M, strict=True) if fits]
         rows, ratios = leave_measured(run.directory.path, spec, contenders, seconds_MR[fits_M])
+        otherwise = disagreements(spec, contenders, ratios)
+        run.say(f"the simulator ranks {otherwise} placements otherwise than stage III's executions")
+        rows[0] = replace(rows[0], disagreements=otherwise)
         rows, used = _with_use(run, [one for one in contenders if one.spec is spec], rows)
         summary = leave(
             run,
@@ -155,6 +159,7 @@ class RealReinforcement(Stage):
                 "measured_evaluations": learned.evaluations,
                 **training_speed(learned.module),
                 "paired": {one.other: [one.ratio, one.low, one.high] for one in ratios},
+                "disagreements": otherwise,
                 "gpus": used,
             },
         )

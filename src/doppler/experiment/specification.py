@@ -126,7 +126,8 @@ class Specification:
     @cached_property
     def bound(self) -> LowerBound:
         """What no placement can beat on this system, known before any search."""
-        return lower_bound(self.problem, streams=self.system.streams)
+        shares = getattr(self.system, "shares", False)
+        return lower_bound(self.problem, streams=self.system.streams, shares=shares)
 
     @cached_property
     def optimum(self) -> Optimum | None:

@@ -44,7 +44,8 @@ class ResultRow:
     lower bound, less 1. source: what found the placement of a search that begins with several
     methods, as ``episode, annealing``; empty of others. gpu_busy, energy_j: where GPUs execute, the
     mean share of the time in which they are busy, and what all take for one execution, in joules;
-    NaN elsewhere.
+    NaN elsewhere. disagreements: of stage III, of how many placements that are surely slower or
+    faster the simulator says the opposite, as ``2 of 7``; empty of others.
     """
 
     method: str
@@ -70,6 +71,7 @@ class ResultRow:
     source: str = ""
     gpu_busy: float = math.nan
     energy_j: float = math.nan
+    disagreements: str = ""
 
 
 def gap_over(bound_s: float, makespan_s: float) -> float:

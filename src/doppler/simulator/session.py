@@ -111,6 +111,11 @@ class WorkConserving:
                 f"streams: {self.streams}, a core sends by itself and runs one task at a time"
             )
 
+    @property
+    def shares(self) -> bool:
+        """Whether tasks slow each other down on what the machine shares."""
+        return self.contention == "shared"
+
     def _waiting(self, problem: Problem) -> Contention:
         """What transfers wait for."""
         if self.contention != "shared":
