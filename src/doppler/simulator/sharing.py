@@ -29,7 +29,10 @@ class SharingState(NamedTuple):
     rate: NDArray[np.float64]  # [K] of its speed alone, from above 0 to 1
     goal: NDArray[np.float64]  # [K] scratch: the rate from now on, 0 while it is not known
     weight: NDArray[np.float64]  # [K] speed alone; 0 while it uses nothing shared
-    moved: NDArray[np.float64]  # [K] bytes per second that a transfer uses of each of its resources
+    first_use: NDArray[np.int64]  # [K] where the uses of a task begin in ``sharing.uses``
+    end_use: NDArray[np.int64]  # [K] where they end
+    moved: NDArray[np.float64]  # [K] what it uses of a resource that counts bytes, at full speed
+    processed: NDArray[np.float64]  # [K] the same of processors
     slowed: NDArray[np.bool_]  # [K] whether it ever ran at less than its full speed
     left: NDArray[np.float64]  # [S] scratch: what is not used yet
     used: NDArray[np.float64]  # [S] scratch: what is used, or is for a weight of 1
@@ -55,7 +58,10 @@ def make_sharing_state(arrays: ProblemArrays, *, sharing: SharingArrays) -> Shar
         rate=np.zeros(num_tasks),
         goal=np.zeros(num_tasks),
         weight=np.zeros(num_tasks),
+        first_use=np.zeros(num_tasks, np.int64),
+        end_use=np.zeros(num_tasks, np.int64),
         moved=np.zeros(num_tasks),
+        processed=np.zeros(num_tasks),
         slowed=np.zeros(num_tasks, np.bool_),
         left=np.zeros(num_resources),
         used=np.zeros(num_resources),

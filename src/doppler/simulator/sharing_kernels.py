@@ -106,21 +106,27 @@ def _prepare(problem, state, task, now):
     state.weight[task] = 0.0
     state.slowed[task] = False
     state.joins[task] = np.inf
-    num_devices = problem.op_seconds.shape[1]
-    if task < len(problem.op_seconds):
+    num_ops, num_devices = sharing.op_bytes.shape
+    if task < num_ops:
         c = np.int64(record.resource)
-        if sharing.use_ptr[c] < sharing.use_ptr[c + 1] and record.finish > now:
-            state.joins[task] = now
-        return
-    src, dst = record.source, record.destination
-    c = num_devices + np.int64(src) * num_devices + np.int64(dst)
-    moving_s = sized_seconds(problem, record.number, src, dst)
-    if sharing.use_ptr[c] == sharing.use_ptr[c + 1] or moving_s <= 0.0:
-        return
-    latency_s = problem.latency_s[src, dst]
-    jittered_s = (record.finish - now) / (latency_s + moving_s)  # per second without jitter
-    state.joins[task] = now + latency_s * jittered_s if latency_s > 0.0 else now
-    state.moved[task] = sharing.region_bytes[record.number] / (moving_s * jittered_s)
+        state.moved[task] = sharing.op_bytes[task, c]
+        state.processed[task] = sharing.op_processors[task, c]
+        begins_s = now
+    else:
+        src, dst = record.source, record.destination
+        c = num_devices + np.int64(src) * num_devices + np.int64(dst)
+        latency_s = problem.latency_s[src, dst]
+        moving_s = sized_seconds(problem, record.number, src, dst)
+        if moving_s <= 0.0:
+            return
+        jittered = (record.finish - now) / (latency_s + moving_s)  # 1 without jitter
+        state.moved[task] = sharing.region_bytes[record.number] / (moving_s * jittered)
+        state.processed[task] = 0.0
+        begins_s = now + latency_s * jittered
+    state.first_use[task] = sharing.use_ptr[c]
+    state.end_use[task] = sharing.use_ptr[c + 1]
+    if state.first_use[task] < state.end_use[task] and record.finish > now:
+        state.joins[task] = begins_s
 
 
 @compiled
@@ -131,8 +137,7 @@ def _join(state, num_running, now):
         task = state.running[i]
         if state.joins[task] <= now:
             state.joins[task] = np.inf
-            begin, end = _uses(state, task)
-            for n in range(begin, end):
+            for n in range(state.first_use[task], state.end_use[task]):
                 demand = _demand(state, task, state.sharing.uses[n])
                 state.weight[task] = max(state.weight[task], demand)
             any_joins |= state.weight[task] > 0.0
@@ -140,24 +145,9 @@ def _join(state, num_running, now):
 
 
 @compiled
-def _uses(state, task):
-    """The first and the end of a task's uses."""
-    num_ops, num_devices = state.sharing.op_bytes.shape
-    c = np.int64(state.tasks[task].resource)
-    if task >= num_ops:
-        src, dst = state.tasks[task].source, state.tasks[task].destination
-        c = num_devices + np.int64(src) * num_devices + np.int64(dst)
-    return state.sharing.use_ptr[c], state.sharing.use_ptr[c + 1]
-
-
-@compiled
 def _demand(state, task, k):
     """What a task uses of shared resource k at full speed."""
-    sharing = state.sharing
-    if task >= len(sharing.op_bytes):
-        return state.moved[task]
-    d = state.tasks[task].resource
-    return sharing.op_bytes[task, d] if sharing.moves_bytes[k] else sharing.op_processors[task, d]
+    return state.moved[task] if state.sharing.moves_bytes[k] else state.processed[task]
 
 
 @compiled
@@ -206,8 +196,7 @@ def _share(state, num_running, now):
                 continue
             num_left -= 1
             state.goal[task] = rate
-            begin, end = _uses(state, task)
-            for n in range(begin, end):
+            for n in range(state.first_use[task], state.end_use[task]):
                 k = state.sharing.uses[n]
                 state.left[k] -= _demand(state, task, k) * rate
     for i in range(num_running):
@@ -223,8 +212,7 @@ def _all_fit(state, num_running):
     for i in range(num_running):
         task = state.running[i]
         if state.weight[task] > 0.0:
-            begin, end = _uses(state, task)
-            for n in range(begin, end):
+            for n in range(state.first_use[task], state.end_use[task]):
                 k = state.sharing.uses[n]
                 state.used[k] += _demand(state, task, k)
     for k in range(len(state.used)):
@@ -247,8 +235,7 @@ def _rise(state, num_running, level):
         task = state.running[i]
         if state.weight[task] > 0.0 and state.goal[task] == 0.0:
             least = min(least, state.weight[task])
-            begin, end = _uses(state, task)
-            for n in range(begin, end):
+            for n in range(state.first_use[task], state.end_use[task]):
                 k = state.sharing.uses[n]
                 state.used[k] += _demand(state, task, k) / state.weight[task]
     for k in range(len(state.used)):
@@ -260,8 +247,7 @@ def _rise(state, num_running, level):
 @compiled
 def _is_user(state, task, k):
     """Whether a task uses shared resource k."""
-    begin, end = _uses(state, task)
-    for n in range(begin, end):
+    for n in range(state.first_use[task], state.end_use[task]):
         if state.sharing.uses[n] == k:
             return _demand(state, task, k) > 0.0
     return False
