@@ -20,13 +20,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from doppler.cluster import preset
+from doppler.cluster import SharedResource, preset
 from doppler.graph import DataflowGraph
 from doppler.graph.dataflow import Edges, Inputs, Ops
 from doppler.graph.formats import load_graph
@@ -48,6 +49,7 @@ RECORDED_PER_S = {
     "ffnn_192nodes": 36,
     "transformer_block_215nodes": 36,
 }
+SHARED_ROW = "work-conserving, contention shared"
 ORACLE_ROW, PUBLISHED_ROW = "plain oracle, contention fifo", "published engine"
 SIMPY_ROW, SIMPY_CONTENTION_ROW = "SimPy, published semantics", "SimPy, with contention"
 console = Console(width=110)
@@ -124,6 +126,23 @@ def slow_batch(
     return batch
 
 
+def with_sharing(problem: Problem) -> Problem:
+    """The same where all links pass one switch and all ops share processors and a memory.
+
+    Switch and memory have what half of the links and devices can use together.
+    """
+    num, cluster = problem.num_devices, problem.cluster
+    pairs = tuple((s, d) for s in range(num) for d in range(num) if s != d)
+    most = float(cluster.bytes_per_s[0, 1]) * num / 2
+    memory = cluster.devices[0].memory_bytes_per_s * num / 2
+    shared = (
+        SharedResource(name="switch", bytes_per_s=most, links=pairs),
+        SharedResource(name="memory", bytes_per_s=memory, devices=tuple(range(num))),
+        SharedResource(name="processors", devices=tuple(range(num))),
+    )
+    return build(problem.graph, replace(cluster, shared=shared))
+
+
 def measure_all(problem: Problem, rounds: int, *, search: bool) -> dict[str, float]:
     """Evaluations per second of all simulators on one problem."""
     plain = simpy_model.Graph.of(problem)
@@ -142,6 +161,7 @@ def measure_all(problem: Problem, rounds: int, *, search: bool) -> dict[str, flo
         "work-conserving, contention fifo": WorkConserving(contention="fifo"),
         "work-conserving, contention engines": WorkConserving(contention="engines"),
     }
+    sharing = with_sharing(problem)
     return rates(
         {
             **{
@@ -152,6 +172,9 @@ def measure_all(problem: Problem, rounds: int, *, search: bool) -> dict[str, flo
                 name: engine_batch(system.open(problem, num_threads=1), 2000, search=search)
                 for name, system in systems.items()
             },
+            SHARED_ROW: engine_batch(
+                WorkConserving(contention="shared").open(sharing, num_threads=1), 500, search=search
+            ),
         },
         rounds,
     )

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from doppler.baselines.levels import b_level_priority
-from doppler.cluster import Cluster, Device, Link, connected
+from doppler.cluster import Cluster, Device, Link, SharedResource, connected
 from doppler.graph import DataflowGraph
 from doppler.graph.dataflow import Edges, GivenCosts, Inputs, Ops
 from doppler.graph.levels import depth
@@ -220,6 +220,52 @@ def hosted_problem(seed: int, *, costs: Costs = "tied") -> Problem:
     )
     graph = random_graph(rng, int(rng.integers(5, 40)), costs=costs)
     return build(with_given_costs(graph) if rng.random() < 0.25 else graph, cluster)
+
+
+def sharing_problem(seed: int, *, room: float = 1.0) -> Problem:
+    """A random problem whose devices and links share one to four resources.
+
+    Costs do not tie, as rates divide times in ways that rounding tells apart. In a third of the
+    problems devices are on hosts, in a fifth they are cores.
+
+    room: so many times the bytes per second that are drawn for each resource; from 1e6 on nothing
+    slows anything down, and what has processors has them no more.
+    """
+    rng = np.random.default_rng([seed, 57])
+    base = hosted_problem(seed, costs="distinct") if seed % 3 == 2 else None
+    if base is None:
+        base = random_problem(seed, costs="distinct", num_devices=int(rng.integers(2, 6)))
+    num = base.num_devices
+    pairs = [(s, d) for s in range(num) for d in range(num) if s != d]
+    enough, shared = room >= 1e6, []
+    if base.has_given_costs:
+        room *= 1e10  # what takes 1 s elsewhere takes 1e-10 s
+    for i in range(rng.integers(1, 5)):
+        devices = tuple(np.flatnonzero(rng.random(num) < 0.6).tolist())
+        if devices and rng.random() < 0.4 and not enough:
+            shared.append(SharedResource(name=f"processors {i}", devices=devices))
+            continue
+        links = [pair for pair in pairs if rng.random() < 0.5]
+        links += [pair for pair in links if rng.random() < 0.1]  # read and written in one memory
+        shared.append(
+            SharedResource(
+                name=f"memory {i}",
+                bytes_per_s=room * float(rng.choice([0.5, 1.0, 2.0, 3.0])),
+                devices=devices if rng.random() < 0.7 else (),
+                links=tuple(links or pairs[:1]),
+            )
+        )
+    overheads = rng.choice([0.0, 1e5], num).tolist()
+    cluster = replace(
+        base.cluster,
+        devices=tuple(
+            replace(one, launch_overhead_s=seconds)
+            for one, seconds in zip(base.cluster.devices, overheads, strict=True)
+        ),
+        shared=tuple(shared),
+        cores=base.cluster.num_hosts == 1 and seed % 5 == 1,
+    )
+    return build(base.graph, cluster)
 
 
 def random_problem(

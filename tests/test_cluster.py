@@ -16,12 +16,14 @@ from doppler.cluster import (
     PRESETS,
     Cluster,
     Link,
+    SharedResource,
     connected,
     custom,
     host,
     preset,
 )
 from doppler.cluster.json_format import load_cluster, save_cluster
+from doppler.cluster.this_machine import shared_by_streams
 from doppler.problem import build
 from doppler.problem.pricing import op_cost_s
 from doppler.simulator import WorkConserving
@@ -529,3 +531,59 @@ def test_an_efficiency_is_read_from_a_file_and_checked():
     ):
         with pytest.raises(InputError, match=said):
             made(bad)
+
+
+def test_shared_resources_are_written_as_lists_or_all(tmp_path):
+    shared = [
+        {"name": "switch", "bytes_per_s": 1e9, "links": [[0, 1], [0, 1], [2, 3]]},
+        {"name": "memory", "bytes_per_s": 2e9, "devices": "all", "links": "all"},
+        {"name": "processors", "devices": [0, 2]},
+    ]
+    cluster = preset(name="p100x4", shared=shared)
+    assert cluster.shared[0].links == ((0, 1), (0, 1), (2, 3))
+    assert cluster.shared[1].devices == (0, 1, 2, 3)
+    assert len(cluster.shared[1].links) == 12
+    assert cluster.shared[2] == SharedResource(name="processors", devices=(0, 2))
+    save_cluster(cluster, tmp_path)
+    assert load_cluster(tmp_path).shared == cluster.shared
+
+
+def test_the_first_of_several_hosts_keeps_what_its_devices_share():
+    switch = SharedResource(name="switch", bytes_per_s=1e9, links=((0, 2), (1, 2), (0, 1)))
+    cluster = dataclasses.replace(
+        preset(name="p100x4", hosts=[0, 1, 0, 1], nic_bytes_per_s=1e9),
+        shared=(switch, SharedResource(name="others", devices=(1, 3))),
+    )
+    (kept,) = cluster.first_host.shared
+    assert kept.links == ((0, 1),)  # between what were devices 0 and 2
+
+
+def test_streams_of_one_gpu_share_its_processors_and_twice_its_memory():
+    shared = shared_by_streams(3, 2, P100)  # devices 0 and 2 are on the first GPU
+    assert [one.name for one in shared] == ["processors of GPU 0", "memory of GPU 0"]
+    assert all(one.devices == (0, 2) for one in shared)
+    assert shared[1].links == ((0, 2), (0, 2), (2, 0), (2, 0))
+    assert shared[1].bytes_per_s == P100.memory_bytes_per_s
+    assert shared_by_streams(2, 2, P100) == ()
+
+
+@pytest.mark.parametrize(
+    ("shared", "message"),
+    [
+        ("all", "shared: must be a list"),
+        ([{"bytes_per_s": 1}], r"shared\[0\]: 'name' is missing"),
+        ([{"name": "a", "rate": 1}], r"shared\[0\].*rate"),
+        ([{"name": "a"}], "shared 'a': names neither devices nor links"),
+        ([{"name": "a", "links": [[0, 1]]}], "shared 'a': transfers use no processors"),
+        ([{"name": "a", "bytes_per_s": 0, "links": [[0, 1]]}], "bytes_per_s must be positive"),
+        ([{"name": "a", "bytes_per_s": 1, "links": [[0, 9]]}], "device 9, there are 0 to 3"),
+        ([{"name": "a", "bytes_per_s": 1, "links": [[1, 1]]}], "link 1 -> 1 is none"),
+        ([{"name": "a", "bytes_per_s": 1, "links": [0, 1]}], "list of pairs"),
+        ([{"name": "a", "devices": [0, 0]}], "a device is listed twice"),
+        ([{"name": "a", "devices": [0]}, {"name": "a", "devices": [1]}], "two shared resources"),
+    ],
+)
+def test_a_bad_shared_resource_is_named_in_one_line(shared, message):
+    with pytest.raises(InputError, match=message) as error:
+        preset(name="p100x4", shared=shared)
+    assert "\n" not in str(error.value)

@@ -1,6 +1,7 @@
 """Tables of measured costs: which kernels share an entry, and what files keep."""
 
 import json
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from problems import cluster_of, graph_of
 
+from doppler.cluster import SharedResource
 from doppler.graph import DataflowGraph, KernelSpec
 from doppler.graph.dataflow import Edges, Inputs, Ops
 from doppler.problem import build
@@ -182,3 +184,40 @@ def test_devices_that_cannot_run_an_op_do_not_begin_to_by_being_measured():
 def test_costs_of_other_devices_are_refused():
     with pytest.raises(InputError, match="measured on cpu:0, cpu:1 are not its"):
         build(graph_of([1.0]), cluster_of([1.0, 2.0]), table())
+
+
+def test_demands_are_kept_and_replace_what_is_modelled(tmp_path):
+    demands = {kernel_key(PRODUCT): np.array([[0.25, 0.5], [np.nan, np.nan]])}
+    measured = replace(table({kernel_key(PRODUCT): [1.0, 2.0]}), demands=demands)
+    path = tmp_path / "costs.json"
+    save_costs(path, measured, replace=False)
+    found = load_costs(path, PAIR)
+    np.testing.assert_array_equal(found.demand(PRODUCT), demands[kernel_key(PRODUCT)])
+    assert np.isnan(found.demand(None)).all()
+    shared = (
+        SharedResource(name="processors", devices=(0, 1)),
+        SharedResource(name="memory", bytes_per_s=8.0, devices=(0, 1)),
+    )
+    cluster = cluster_of([1, 1], shared=shared)
+    devices = [replace(one, name=name) for one, name in zip(cluster.devices, PAIR, strict=True)]
+    cluster = replace(cluster, devices=tuple(devices))
+    graph = DataflowGraph(
+        name="one",
+        ops=Ops.make(flops=[6], read_bytes=[4], output_bytes=[4], kernels=[PRODUCT]),
+        edges=Edges.make(src=[], dst=[], bytes=[]),
+        inputs=Inputs.make(),
+    )
+    sharing = build(graph, cluster, found).sharing
+    # The second is modelled: 6 flop at 1 flop/s, and 8 bytes, in the 2 s that were measured.
+    assert sharing.op_processors.tolist() == [[0.25, 1.0]]
+    assert sharing.op_bytes.tolist() == [[0.5, 0.5]]
+
+
+def test_a_share_above_one_is_refused(tmp_path):
+    path = tmp_path / "costs.json"
+    save_costs(path, replace(table({"a": [1, 2]}), demands={"a": np.ones((2, 2))}), replace=False)
+    content = json.loads(path.read_text())
+    content["tables"][0]["demands"]["a"][1][0] = 1.5
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"demands\['a'\]: must be two lists of shares"):
+        load_costs(path, PAIR)

@@ -8,16 +8,22 @@ Devices are four; where there are fewer GPUs, several are streams of one. Nothin
 python at hand needs a torch with CUDA, from 2.11 on, and what else is missing is named. Small
 wheels can be brought along, on a machine with a network made by
 
-    python3 -m pip wheel --wheel-dir wheels "hydra-core>=1.3.2,<1.4" lark rich
+    python3 -m pip wheel --no-deps --wheel-dir wheels -r benchmarks/gpu/wheels.txt
 
 and, without one, unpacked and found by
 
     python3 -m pip install --no-index --no-deps --target packages wheels/*.whl
     PYTHONPATH=packages make gpu
 
-Each part is a process of its own with a time limit: one that fails or hangs does not end the
-others. docs/results/gpu.md is written anew whenever a part has ended. Exit code 1: a part failed,
-was left out, or there is no GPU.
+What stages need is compiled first; no clock and no limit of a part counts that. Each part is a
+process of its own with a time limit: one that fails or hangs does not end the others.
+docs/results/gpu.md is written anew whenever a part has ended. With `--runs DIR` it also shows the
+parts that ended there in earlier calls at the same commit, so that two calls can share the work:
+
+    make gpu ARGS="--runs build/gpu --parts results,overhead,graphs,whole_runs,agents"
+    make gpu ARGS="--runs build/gpu --parts machine,use,calibrate,stage_three"
+
+Exit code 1: a part failed, was left out, or there is no GPU.
 """
 
 import argparse
@@ -32,13 +38,15 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpu.machine import facts, fault_of, missing
 from benchmarks.gpu.page import Outcome, page
-from benchmarks.gpu.parts import PARTS, PROJECT, Fault, Figure, Part, Settings
+from benchmarks.gpu.parts import PARTS, PROJECT, STAGES, Fault, Figure, Part, Settings
 
 PAGE = PROJECT / "docs/results/gpu.md"
 CORES_PATIENCE = 5  # limits are those of a GPU
+COMPILING_S = 240  # what is not compiled by then is compiled by the part that needs it
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -93,21 +101,85 @@ def _run_all(parts: list[Part], settings: Settings, path: Path | None) -> list[O
     lacking = missing(parts, settings.executor)
     for distribution, names in lacking.items():
         print(f"{distribution} is missing: without it no {', '.join(names)}", flush=True)
-    about, outcomes, begin_s = facts(settings.executor), [], time.monotonic()
-    text = ""
+    about = facts(settings.executor)
+    earlier = _earlier([part for part in PARTS if part not in parts], settings, about["commit"])
+    if any(set(STAGES) <= set(part.needs) and not _lacks(part, lacking) for part in parts):
+        _compile(settings)
+    outcomes: list[Outcome] = []
+    begin_s, text = time.monotonic(), ""
     for part in parts:
-        without = [name for name, names in lacking.items() if part.name in names]
+        without = _lacks(part, lacking)
         outcomes.append(
             Outcome(part, [], f"left out: {', '.join(without)} missing", 0.0)
             if without
             else _run(part, settings)
         )
-        text = page(about, outcomes, time.monotonic() - begin_s)
+        _keep(outcomes[-1], settings, about["commit"])
+        told = sorted([*earlier, *outcomes], key=lambda one: PARTS.index(one.part))
+        before_s = sum(one.seconds for one in earlier)
+        text = page(about, told, before_s + time.monotonic() - begin_s)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     print(f"\n{text}", flush=True)
     return outcomes
+
+
+def _lacks(part: Part, lacking: dict[str, list[str]]) -> list[str]:
+    """The distributions without which a part cannot run."""
+    return [name for name, names in lacking.items() if part.name in names]
+
+
+def _compile(settings: Settings) -> None:
+    """Compile what stages need, on all cores, before any clock starts."""
+    print("\n== compiling", flush=True)
+    begin_s = time.monotonic()
+    command = [sys.executable, "-m", "doppler", "warm"]
+    try:
+        done = subprocess.run(command, cwd=PROJECT, env=_environment(settings), timeout=COMPILING_S)
+        told = f"failed (exit code {done.returncode})" if done.returncode else "done"
+    except subprocess.TimeoutExpired:
+        told = "stopped"
+    print(f"compiling: {told} after {time.monotonic() - begin_s:.0f} s", flush=True)
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Of the processes that are started."""
+    here = [str(PROJECT / "src"), str(PROJECT / "tests"), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, here)), "PYTHONUNBUFFERED": "1"}
+    if settings.executor == "threads":
+        env["OMP_NUM_THREADS"] = "1"  # cores are devices
+    return env
+
+
+def _keep(outcome: Outcome, settings: Settings, commit: str) -> None:
+    """Note how a part ended, for later calls."""
+    told = {"commit": commit, "problem": outcome.problem, "seconds": outcome.seconds}
+    _ending_of(outcome.part, settings).write_text(json.dumps(told), encoding="utf-8")
+
+
+def _earlier(parts: list[Part], settings: Settings, commit: str) -> list[Outcome]:
+    """How parts ended in earlier calls at this commit."""
+    found = []
+    for part in parts:
+        ending = _ending_of(part, settings)
+        told = _loaded(ending.read_text(encoding="utf-8")) if ending.exists() else None
+        if told is not None and told["commit"] == commit:
+            figures = _found(part, settings)
+            found.append(Outcome(part, figures, told["problem"], told["seconds"]))
+    return found
+
+
+def _ending_of(part: Part, settings: Settings) -> Path:
+    assert settings.runs is not None
+    return settings.runs / f"{part.name}.ended.json"
+
+
+def _found(part: Part, settings: Settings) -> list[Figure | Fault]:
+    """What a part has written down."""
+    rows = _rows_of(part, settings)
+    lines = rows.read_text(encoding="utf-8").splitlines() if rows.exists() else []
+    return [Figure(*one) if len(one) == 3 else Fault(*one) for one in map(_loaded, lines) if one]
 
 
 def _run(part: Part, settings: Settings) -> Outcome:
@@ -116,14 +188,11 @@ def _run(part: Part, settings: Settings) -> Outcome:
     command = [sys.executable, "-m", "benchmarks.gpu", "--part", part.name]
     command += ["--executor", settings.executor, "--runs", str(settings.runs)]
     command += ["--small"] if settings.small else []
-    here = [str(PROJECT / "src"), str(PROJECT / "tests"), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, here)), "PYTHONUNBUFFERED": "1"}
-    if settings.executor == "threads":
-        env["OMP_NUM_THREADS"] = "1"  # cores are devices
-    rows = _rows_of(part, settings)
-    rows.unlink(missing_ok=True)
+    for old in (_rows_of(part, settings), _ending_of(part, settings)):
+        old.unlink(missing_ok=True)
     begin_s, problem = time.monotonic(), None
     limit_s = part.limit_s * (1 if settings.executor == "cuda" else CORES_PATIENCE)
+    env = _environment(settings)
     process = subprocess.Popen(command, cwd=PROJECT, env=env, start_new_session=True)
     try:
         if code := process.wait(limit_s):
@@ -135,12 +204,10 @@ def _run(part: Part, settings: Settings) -> Outcome:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    lines = rows.read_text(encoding="utf-8").splitlines() if rows.exists() else []
-    found = [Figure(*one) if len(one) == 3 else Fault(*one) for one in map(_loaded, lines) if one]
-    return Outcome(part, found, problem, time.monotonic() - begin_s)
+    return Outcome(part, _found(part, settings), problem, time.monotonic() - begin_s)
 
 
-def _loaded(line: str) -> list | None:
+def _loaded(line: str) -> Any:
     """What a line says; a process that was killed may have left half of one."""
     try:
         return json.loads(line)

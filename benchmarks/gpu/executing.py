@@ -49,7 +49,10 @@ Findings = Iterator[Figure | Fault]
 
 def _systems(settings: Settings) -> dict[str, System]:
     if settings.executor == "cuda":
-        strict = {"strict, issued ahead": Cuda(queue="strict")}
+        strict = {
+            "strict, issued ahead": Cuda(queue="strict", graphs=False),
+            "strict, as graphs": Cuda(queue="strict"),
+        }
         free, synchronous = Cuda, SynchronousCuda()
     else:
         strict = {"strict": Threads(queue="strict")}
@@ -81,7 +84,7 @@ def results(settings: Settings) -> Findings:
                     system,
                     seeds,
                     factor=ERROR_FACTOR if on_gpus else 1.0,
-                    tolerance_s=CLOCKS_S if "ahead" in label else None,
+                    tolerance_s=CLOCKS_S if label.startswith("strict, ") else None,
                 )
             except Exception as error:
                 yield Fault.of(error, f"{name}, {label}")
@@ -265,6 +268,8 @@ def use(settings: Settings) -> Findings:
         found = session.use(ordered_placement(of, 0), USE_S)
     if settings.executor == "cuda" and not found:
         yield Fault("the driver says nothing of the use of its GPUs")
-    for gpu, busy, memory_bytes in found:
+    for gpu, busy, memory_bytes, energy_j in found:
         yield Figure(gpu, "busy, %", 100 * busy)
         yield Figure(gpu, "GB in use", memory_bytes / 1e9)
+        if energy_j is not None:
+            yield Figure(gpu, "J an execution", energy_j)

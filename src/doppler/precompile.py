@@ -65,7 +65,8 @@ def warm_up(system: System, baselines: Sequence[Any] = (), policy: Policy | None
         baselines: with few evaluations each (contract.Baseline).
         policy: a copy of it plays, follows and learns, groups of ops included.
     """
-    problem, rng = _tiny_problem(), np.random.default_rng(0)
+    problem = _tiny_problem(shares=getattr(system, "contention", None) == "shared")
+    rng = np.random.default_rng(0)
     is_simulated = system.kind == "simulated"
     opened: Any = (system if is_simulated else WorkConserving(queue="priority")).open(problem)
     with opened if is_simulated else _ToldSession(opened) as session:
@@ -128,7 +129,12 @@ def _parts() -> dict[str, Callable[[], None]]:
     plain, measured = simulators[0], cast(Any, _Measured())
     estimates = AnnealOnEstimates(drafts=[Clustering(evaluations=1)])
     added = chain(*contributed("steps_to_compile"))
+    of_gpus = {}
+    if torch.cuda.is_available():  # streams of one GPU share it
+        shared = WorkConserving(contention="shared")
+        of_gpus = {"annealing where tasks share": partial(warm_up, shared, [annealing])}
     return {
+        **of_gpus,
         **{f"simulator {each.name}": partial(warm_up, each) for each in simulators},
         "list schedulers": partial(warm_up, plain, schedulers),
         "clustering": partial(warm_up, plain, [Clustering(evaluations=1)]),
@@ -149,14 +155,16 @@ def alone(*steps: SearchStep) -> Combined:
 def _warm_up_paper(system: System) -> None:
     """The paper's policy, and what its stage I is advised."""
     warm_up(system, policy=PaperPolicy(hidden=4, rounds=1, head_hidden=4))
-    view, rng = make_view(_tiny_problem()), np.random.default_rng(0)
+    view, rng = make_view(_tiny_problem(shares=False)), np.random.default_rng(0)
     advice(view, *CriticalPath(evaluations=1).decide(view.problem, 1, rng), rng)
 
 
 @cache
-def _tiny_problem() -> Problem:
+def _tiny_problem(*, shares: bool) -> Problem:
+    """A problem of 30 ops; shares: its machine says that something is shared."""
     graph = synthetic(family="layered", num_ops=30, transfer_ratio=1.0, seed=0)
-    return build(graph, preset(name="p100x4"))
+    shared = [{"name": "processors", "devices": "all"}] if shares else None
+    return build(graph, preset(name="p100x4", shared=shared))
 
 
 def _with_few_evaluations(baseline: Any) -> Any:

@@ -226,7 +226,21 @@ def test_the_use_of_gpus_is_read_after_a_while_of_executing(made_up, monkeypatch
         assert session.evaluations == before
     busy = min(len(executed), 50) / 100
     assert busy > 0
-    assert found == [("cuda:0", busy, 1000.0), ("cuda:1", 2 * busy, 2000.0)]
+    assert [one[:3] for one in found] == [("cuda:0", busy, 1000.0), ("cuda:1", 2 * busy, 2000.0)]
+
+
+def test_energy_is_told_of_one_execution(made_up, monkeypatch):
+    made_up(1)
+    problem, executed = build(graph("ffnn"), host(num_devices=2)), []
+    monkeypatch.setattr(torch.cuda, "utilization", lambda gpu: 50)
+    monkeypatch.setattr(torch.cuda, "device_memory_used", lambda gpu: 1000)
+    facts = lambda: SimpleNamespace(gpus=[SimpleNamespace(energy_j=7.0 + 3 * len(executed))])  # noqa: E731
+    monkeypatch.setattr(gpus, "read_machine", facts)
+    with Cuda().open(problem) as session:
+        execute = session._execute
+        monkeypatch.setattr(session, "_execute", lambda *p: executed.append(1) or execute(*p))
+        (found,) = session.use(ordered_placement(problem, 0), 0.05)
+    assert found.energy_j == pytest.approx(3.0)
 
 
 class NvmlError(Exception):

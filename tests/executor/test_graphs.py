@@ -15,7 +15,6 @@ from test_issuing import Stream, made_up  # noqa: F401
 from doppler.cluster import host
 from doppler.executor import Cuda, ExecutionError, graphs, issuing
 from doppler.problem import Placement, build
-from doppler.support.errors import InputError
 from doppler.trace import check
 
 CAN_BE_CAPTURED = graphs._can_be_captured
@@ -184,16 +183,17 @@ def test_events_that_are_nodes_of_a_graph_are_kept_with_it(with_graphs, monkeypa
     assert all_captured
 
 
-def test_nothing_is_captured_unless_it_is_asked_for(with_graphs, issued):
+def test_strict_orders_are_captured_unless_it_is_declined(with_graphs, issued):
     with_graphs(1)
     problem = strict_problem()
-    with Cuda(queue="strict").open(problem) as session:
+    with Cuda(queue="strict", graphs=False).open(problem) as session:
         before = len(issued)
         for _ in range(2):
             session.trace(ordered_placement(problem, 0))
     assert len(issued) == before + 2 and not Graph.made
-    with pytest.raises(InputError, match=r"^system\.graphs: .*queue=strict, not priority$"):
-        Cuda(graphs=True)
+    with Cuda(queue="strict", warm_up=1).open(problem) as session:
+        session.trace(ordered_placement(problem, 0))
+    assert Graph.made
 
 
 def test_what_runs_on_several_gpus_is_issued(with_graphs, issued):

@@ -1,12 +1,18 @@
 """What only real systems have, from made-up run directories."""
 
+import io
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from results import ROW, leave_run
+from rich.console import Console
 
 from doppler.report.finished import FinishedRun, find_runs, read_run
 from doppler.report.page import write_report
 from doppler.report.paired import PairedRatio, write_paired
+from doppler.report.rows import read_results, write_results
+from doppler.report.run_table import print_results
 from doppler.report.tables import fidelity_tables, turns_tables
 
 WHERE = {"workload": "ffnn", "cluster": "host", "num_devices": 2}
@@ -63,3 +69,24 @@ def test_a_calibration_alone_is_a_report(tmp_path):
     assert table.cells.values.tolist() == [[where, "measured costs", "0", "60", *figures]]
     assert "| 0.953 |" in write_report([tmp_path / "runs"], tmp_path / "report")[0]
     assert "Fidelity" in (tmp_path / "report/report.html").read_text()
+
+
+def test_columns_of_gpus_are_there_only_where_gpus_execute(tmp_path):
+    path = tmp_path / "results.csv"
+    write_results(path, [ROW])
+    assert "gpu_busy" not in path.read_text()
+    assert read_results(path) == [ROW]
+    on_gpus = replace(ROW, gpu_busy=0.4, energy_j=1.5)
+    write_results(path, [on_gpus, ROW])
+    found = read_results(path)
+    assert found[0] == on_gpus
+    assert np.isnan(found[1].energy_j)
+    wide = printed([on_gpus, ROW])
+    assert "GPUs busy" in wide and "40%" in wide and "1.5 J" in wide
+    assert "energy" not in printed([ROW])
+
+
+def printed(rows) -> str:
+    console = Console(width=300, file=io.StringIO(), record=True)
+    print_results(rows, console)
+    return console.export_text()

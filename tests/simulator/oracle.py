@@ -5,6 +5,10 @@ shares no code with the engine and reads the graph's edges, not the engine's arr
 
 A task is an op ``("op", v)`` or a transfer ``("transfer", region, device)``, where regions are
 numbered by (producer, label). Tuples of one kind sort by id, which is how ties are decided.
+
+Where tasks share what the machine declares, rates are found as SimGrid's solver finds them: the
+speed of a task alone is one more resource, of which it is the only user, and the resource with the
+least left for each of its users is settled first.
 """
 
 from collections.abc import Callable
@@ -55,6 +59,11 @@ def simulate(
     random_key: for ``queue="random"``, the key of a task by its number: ops first, then the
     transfers of this placement by (region, device).
     """
+    sharing = None
+    if contention == "shared":
+        cluster = problem.cluster
+        contention = "sender" if cluster.cores and cluster.num_hosts == 1 else "fifo"
+        sharing = Sharing(problem, placement)
     plan = _make_plan(problem, placement, contention)
     tasks = sorted(plan.seconds)  # ops come first: "op" < "transfer"
     many = {"device": streams, "out of": problem.cluster.nics, "into": problem.cluster.nics}
@@ -110,7 +119,10 @@ def simulate(
         running = [task for task in start if task not in end_round]
         if not running:
             break
-        now = min(finish[task] for task in running)
+        if sharing is None:
+            now = min(finish[task] for task in running)
+        else:
+            now = sharing.next_instant(now, running, start, finish)
         rounds += 1
         for task in running:
             if finish[task] == now:
@@ -125,6 +137,123 @@ def simulate(
         finish=finish,
         peak_bytes=_peaks(problem, placement, plan, start_round, end_round) if complete else [],
     )
+
+
+class Sharing:
+    """What running tasks use together: by name how much there is, and how much a task uses.
+
+    A resource is (its name); the speed of a task alone is the resource (task,).
+    """
+
+    def __init__(self, problem: Problem, placement: Placement) -> None:
+        self.problem, self.device = problem, placement.device.tolist()
+        self.rate: dict[Task, float] = {}
+        largest = max((one.bytes_per_s or 0.0 for one in problem.cluster.shared), default=0.0)
+        self.unit = largest or 1.0  # bytes count in this
+
+    def latency_s(self, task: Task) -> float:
+        """How long a task runs before it uses anything that is shared."""
+        if task[0] == "op":
+            return 0.0
+        src, dst = self._ends(task)
+        return float(self.problem.arrays.latency_s[src, dst])
+
+    def _ends(self, task: Task) -> tuple[int, int]:
+        regions = self.problem.graph.regions
+        return self.device[regions.src[task[1]]], task[2]
+
+    def uses(self, task: Task) -> list[tuple[str, float]]:
+        """What a task uses at full speed, a pair per use."""
+        problem, graph = self.problem, self.problem.graph
+        found = []
+        if task[0] == "op":
+            v, d = task[1], self.device[task[1]]
+            seconds, device = problem.arrays.op_seconds[v, d], problem.cluster.devices[d]
+            moved = graph.ops.read_bytes[v] + graph.ops.output_bytes[v]
+            for one in problem.cluster.shared:
+                if d not in one.devices or seconds == 0:
+                    continue
+                if one.bytes_per_s is not None:
+                    # A device gets no more alone than its resources have.
+                    least = min(
+                        other.bytes_per_s or np.inf
+                        for other in problem.cluster.shared
+                        if d in other.devices
+                    )
+                    found.append((one.name, min(moved / seconds, least) / self.unit))
+                elif graph.given_costs is not None:
+                    found.append((one.name, 1.0))
+                else:
+                    share = graph.ops.flops[v] / device.flop_per_s["f32"] / seconds
+                    found.append((one.name, min(share, 1.0)))
+        else:
+            src, dst = self._ends(task)
+            r = task[1]
+            seconds = problem.arrays.size[r] * problem.arrays.seconds_per_size[src, dst]
+            for one in problem.cluster.shared:
+                if seconds > 0:
+                    rate = graph.regions.bytes[r] / seconds / self.unit
+                    found += [(one.name, rate)] * one.links.count((src, dst))
+        return [(name, amount) for name, amount in found if amount > 0]
+
+    def next_instant(self, now, running, start, finish) -> float:
+        """Move the ends of what runs to where the rates from now on put them; the next event."""
+        quiet_until = {task: start[task] + self.latency_s(task) for task in running}
+        fluid = [task for task in running if quiet_until[task] <= now and self.uses(task)]
+        rates = fair_rates(
+            {task: self.uses(task) for task in fluid},
+            {
+                one.name: one.bytes_per_s / self.unit if one.bytes_per_s else 1.0
+                for one in self.problem.cluster.shared
+            },
+        )
+        for task, rate in rates.items():
+            before = self.rate.get(task, 1.0)
+            if rate != before:
+                finish[task] = now + (finish[task] - now) * before / rate
+            self.rate[task] = rate
+        soonest = min(finish[task] for task in running)
+        for task in running:  # what differs by rounding is one instant
+            if finish[task] <= soonest * (1 + 1e-12):
+                finish[task] = soonest
+        waiting = [quiet_until[t] for t in running if quiet_until[t] > now and self.uses(t)]
+        return min([soonest, *waiting])
+
+
+def fair_rates(uses: dict[Task, list[tuple[str, float]]], capacity: dict[str, float]):
+    """Max-min fair rates [0 to 1] of tasks by what they use.
+
+    Speeds, in units of what a task uses most of, rise together until a resource is used up.
+    """
+    speed = {task: max(amount for _, amount in pairs) for task, pairs in uses.items()}
+    left = {name: float(room) for name, room in capacity.items()}
+    # How much of each resource a task needs for a speed of 1.
+    need: dict[Task, dict] = {}
+    for task, pairs in uses.items():
+        need[task] = {("own", task): 1.0}
+        left["own", task] = speed[task]
+        for name, amount in pairs:
+            need[task][name] = need[task].get(name, 0.0) + amount / speed[task]
+    found: dict[Task, float] = {}
+    while need:
+        asked: dict = {}
+        for task in need:
+            for name, amount in need[task].items():
+                asked[name] = asked.get(name, 0.0) + amount
+        # Speeds alone first where they tie: then nothing is slowed down.
+        least = min(
+            asked, key=lambda name: (left[name] / asked[name] * (1 + _own(name)), str(name))
+        )
+        level = left[least] / asked[least]
+        for task in [task for task in need if least in need[task]]:
+            found[task] = 1.0 if least == ("own", task) else level / speed[task]
+            for name, amount in need.pop(task).items():
+                left[name] -= amount * found[task] * speed[task]
+    return found
+
+
+def _own(name) -> float:
+    return -1e-9 if isinstance(name, tuple) else 0.0
 
 
 def _number(problem: Problem, task: Task) -> int:

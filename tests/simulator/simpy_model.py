@@ -7,7 +7,7 @@ need several things at once. Costs are whole numbers (1e-10 s).
 Source: the semantics are those of the released simulator of DOPPLER (Yao et al., ICLR 2026).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -173,6 +173,101 @@ def with_contention(graph: Graph, device: Sequence[int]) -> Times:
         # What one op sends at once goes in the order of regions and destinations.
         transfers = {
             there: env.process(move(src, here, there, cost[here][there]))
+            for there in sorted({device[v] for v in consumers} - {here})
+        }
+        for v in consumers:
+            inputs[v].append(transfers.get(device[v], finished[src]))
+    for v in range(num_ops):
+        env.process(compute(v))
+    env.run()
+    return times
+
+
+class Pool:
+    """Work that is done at rates that change whenever some begins or ends.
+
+    rates: of the names of what is being done, how fast each is, 1 being its speed alone.
+    """
+
+    def __init__(self, env: simpy.Environment, rates: Callable[[list], dict]) -> None:
+        self.env, self._rates = env, rates
+        self._left: dict = {}
+        self._speed: dict = {}
+        self._done: dict = {}
+        self._since, self._changes = 0.0, 0
+
+    def work(self, name: Hashable, seconds: float) -> simpy.Event:
+        """An event that follows once as much is done as takes so many seconds alone."""
+        self._advance()
+        self._left[name], self._done[name] = seconds, self.env.event()
+        self._change()
+        return self._done[name]
+
+    def _advance(self) -> None:
+        for name in self._left:
+            self._left[name] -= (self.env.now - self._since) * self._speed[name]
+        self._since = self.env.now
+
+    def _change(self) -> None:
+        self._changes += 1
+        self._speed = self._rates(list(self._left))
+        if self._left:
+            self.env.process(self._wait(self._changes))
+
+    def _wait(self, number: int):
+        first = min(self._left, key=lambda name: self._left[name] / self._speed[name])
+        yield self.env.timeout(max(0.0, self._left[first] / self._speed[first]))  # or rounding
+        if number == self._changes:  # nothing has begun or ended meanwhile
+            self._advance()
+            del self._left[first]
+            self._done.pop(first).succeed()
+            self._change()
+
+
+def with_sharing(
+    graph: Graph,
+    device: Sequence[int],
+    latency_cost: Sequence[Sequence[float]],
+    rates: Callable[[list], dict],
+) -> Times:
+    """As `with_contention` on one host, where ops and transfers slow each other down.
+
+    latency_cost: [sender][receiver], the part of a transfer that nothing slows down. rates: of ops
+    ``("op", v)`` and transfers ``("transfer", region, device)`` that run at one time.
+    """
+    env = simpy.Environment()
+    num_ops = len(graph.op_cost)
+    times = Times([0] * num_ops, [0] * num_ops)
+    finished = [env.event() for _ in range(num_ops)]
+    inputs: list[list[simpy.Event]] = [[] for _ in range(num_ops)]
+    devices = [simpy.Resource(env) for _ in range(graph.num_devices)]
+    channels: dict[tuple[int, int], simpy.Resource] = {}
+    pool = Pool(env, rates)
+
+    def move(r, src, here, there, cost):
+        yield finished[src]
+        channel = channels.setdefault((here, there), simpy.Resource(env))
+        with channel.request() as request:
+            yield request
+            quiet = latency_cost[here][there]
+            yield env.timeout(quiet)
+            yield pool.work(("transfer", r, there), cost - quiet)
+
+    def compute(v):
+        yield env.all_of(inputs[v])
+        with devices[device[v]].request() as request:
+            yield request
+            times.start[v] = env.now
+            yield pool.work(("op", v), graph.op_cost[v][device[v]])
+            times.finish[v] = env.now
+        finished[v].succeed()
+
+    for r, ((src, consumers), cost) in enumerate(
+        zip(graph.regions, graph.transfer_cost, strict=True)
+    ):
+        here = device[src]
+        transfers = {
+            there: env.process(move(r, src, here, there, cost[here][there]))
             for there in sorted({device[v] for v in consumers} - {here})
         }
         for v in consumers:

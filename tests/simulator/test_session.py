@@ -188,7 +188,8 @@ def test_measure_placements(problem):
         ),
         (
             {"contention": "some"},
-            "WorkConserving.contention: must be one of none, fifo, engines, sender, got 'some'",
+            "WorkConserving.contention: must be one of none, fifo, engines, sender, shared, got "
+            "'some'",
         ),
         ({"streams": 0}, "WorkConserving.streams: must be a whole number from 1 to 60, got 0"),
         ({"noise": -0.1}, "noise: must be a number of at least 0 and below 10, got -0.1"),

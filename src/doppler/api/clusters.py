@@ -56,7 +56,9 @@ def simulator_of(cluster: Cluster, memory: MemoryMode) -> Any:
     """What simulates a machine unless a system is told; memory: what is done within its limits.
 
     Cores make transfers as their executor does, but where no system can: in memory plans and
-    between hosts transfers are on links.
+    between hosts transfers are on links. What a machine shares counts, except in memory plans.
     """
+    if cluster.shared and isinstance(memory, Refuse):
+        return WorkConserving(contention="shared")
     as_executed = cluster.cores and cluster.num_hosts == 1 and isinstance(memory, Refuse)
     return memory.applied(WorkConserving(contention=Threads.contention if as_executed else "fifo"))

@@ -217,7 +217,9 @@ class Placed:
             problem=problem,
             placement=Placement.load(directory / "placement.json", problem),
             system=system,
-            bound=lower_bound(problem, streams=system.streams),
+            bound=lower_bound(
+                problem, streams=system.streams, shares=getattr(system, "shares", False)
+            ),
             binding=_load_binding(directory, problem.graph, trust=trust),
             **texts,
             **found,

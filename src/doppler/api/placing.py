@@ -221,7 +221,8 @@ def _priced(
             modules = extension("modules.splitting", "a torch module")
             whole = modules.unsplit(source.program, machine)
         one_s = np.inf if whole is None else _single_device_s(whole, system)
-        return problem, lower_bound(problem, streams=system.streams), one_s
+        shares = getattr(system, "shares", False)
+        return problem, lower_bound(problem, streams=system.streams, shares=shares), one_s
 
 
 def _single_device_s(problem: Problem, system: System) -> float:

@@ -35,9 +35,17 @@ class LowerBound:
     name: str
 
 
-def lower_bound(problem: Problem, *, streams: int = 1) -> LowerBound:
-    """The largest of `lower_bounds`; of equal ones the first."""
+def lower_bound(problem: Problem, *, streams: int = 1, shares: bool = False) -> LowerBound:
+    """The largest of `lower_bounds`; of equal ones the first.
+
+    Args:
+        problem: to be executed.
+        streams: ops that a device runs at a time.
+        shares: whether tasks slow each other down on what the machine shares.
+    """
     bounds = lower_bounds(problem, streams=streams)
+    if shares and problem.sharing is not None:
+        bounds["shared"] = shared_bound(problem)
     largest = max(bounds.values())
     name = next(name for name in bounds if bounds[name] >= largest * (1 - _TIE))
     return LowerBound(seconds=bounds[name], name=name)
@@ -69,6 +77,27 @@ def lower_bounds(problem: Problem, *, streams: int = 1) -> dict[str, float]:
     if problem.has_groups:
         bounds["group"] = _group_bound(problem.arrays, streams, head_VD, tail_VD)
     return bounds
+
+
+def shared_bound(problem: Problem) -> float:
+    """Seconds in which what a machine shares can do all that ops ask of it, the busiest of it.
+
+    An op that may run where it does not use a resource asks nothing of that. Transfers do not
+    count, as a placement may have none.
+    """
+    sharing, num = problem.sharing, problem.num_devices
+    assert sharing is not None, "the machine shares something"
+    seconds_VD = np.where(np.isfinite(problem.arrays.op_seconds), problem.arrays.op_seconds, 0.0)
+    able_VD = np.isfinite(problem.arrays.op_seconds)
+    largest = 0.0
+    for k, room in enumerate(sharing.capacity.tolist()):
+        demand_VD = sharing.op_bytes if sharing.moves_bytes[k] else sharing.op_processors
+        uses_D = np.array(
+            [k in sharing.uses[sharing.use_ptr[d] : sharing.use_ptr[d + 1]] for d in range(num)]
+        )
+        asked_VD = np.where(able_VD, demand_VD * seconds_VD * uses_D, np.inf)
+        largest = max(largest, float(asked_VD.min(axis=1).sum()) / room)
+    return largest
 
 
 def _group_bound(

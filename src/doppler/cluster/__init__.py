@@ -15,6 +15,7 @@ from doppler.cluster.presets import (
     V100,
     preset,
 )
+from doppler.cluster.sharing import SharedResource
 from doppler.cluster.this_machine import host
 from doppler.cluster.written_out import custom
 
@@ -35,6 +36,7 @@ __all__ = [
     "Efficiency",
     "Link",
     "MemoryBytes",
+    "SharedResource",
     "connected",
     "custom",
     "host",

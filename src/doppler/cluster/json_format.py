@@ -9,6 +9,7 @@ import numpy as np
 
 from doppler.cluster.device import Device, Efficiency
 from doppler.cluster.machine import Cluster
+from doppler.cluster.sharing import read_shared
 from doppler.graph.formats import write_atomically
 from doppler.support.errors import InputError
 from doppler.support.files import read_json
@@ -20,7 +21,7 @@ _OF_HOSTS = ("hosts", "nics", "nic_bytes_per_s", "nic_latency_s")
 # Older files lack it.
 _OF_HOST_MEMORY = ("host_bytes_per_s", "host_latency_s")
 # Said where it is so.
-_OF_CORES = ("cores",)
+_WHERE_SO = ("cores", "shared")
 
 
 def save_cluster(cluster: Cluster, directory: Path) -> None:
@@ -28,8 +29,9 @@ def save_cluster(cluster: Cluster, directory: Path) -> None:
     data = {key: _plain(value) for key, value in asdict(cluster).items()}
     if cluster.hosts is None:
         data = {key: value for key, value in data.items() if key not in _OF_HOSTS}
-    if not cluster.cores:
-        del data["cores"]
+    for key in _WHERE_SO:
+        if not getattr(cluster, key):
+            del data[key]
     write_atomically(directory / _FILE, json.dumps(data, indent=1) + "\n")
 
 
@@ -41,7 +43,7 @@ def load_cluster(directory: Path) -> Cluster:
     """
     path = directory / _FILE
     try:
-        optional = (*_OF_HOSTS, *_OF_HOST_MEMORY, *_OF_CORES)
+        optional = (*_OF_HOSTS, *_OF_HOST_MEMORY, *_WHERE_SO)
         known = [one.name for one in fields(Cluster) if one.name not in optional]
         row = read_object(read_json(path), "", known, optional)
         devices = read_list(row.pop("devices"), "devices", _device)
@@ -49,7 +51,8 @@ def load_cluster(directory: Path) -> Cluster:
         read_text(row["name"], "name")
         if row.get("hosts", 0) is None:  # one host, no limit of any
             del row["hosts"]
-        return Cluster(devices=devices, **_with_limits(row))
+        shared = read_shared("cluster", row.pop("shared", None), len(devices))
+        return Cluster(devices=devices, shared=shared, **_with_limits(row))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except (AttributeError, TypeError, ValueError):

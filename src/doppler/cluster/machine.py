@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppler.cluster.device import Device, MemoryBytes, is_number, with_memory
+from doppler.cluster.sharing import SharedResource
 from doppler.support.errors import InputError
 
 # Interfaces of a host are bits of a number.
@@ -44,11 +45,12 @@ class Cluster:
     in either direction; on one host nothing of interfaces counts. host_bytes_per_s, host_latency_s:
     of the way between each device and its host's memory, one of its own in either direction. cores:
     whether devices are cores, which make copies themselves; `doppler.place` simulates them so.
+    shared: what devices and links use together, and slow each other down on.
 
     Raises:
         InputError: no device, a matrix of another shape, a link or interface without bandwidth, a
             negative latency, a device that no link reaches, hosts that are not one number per
-            device from 0 on; names the device, pair or field.
+            device from 0 on, shared resources of other devices; names the device, pair or field.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Cluster:
     host_bytes_per_s: float = HOST_BYTES_PER_S
     host_latency_s: float = HOST_LATENCY_S
     cores: bool = False
+    shared: tuple[SharedResource, ...] = ()
 
     def __post_init__(self) -> None:
         num, where = len(self.devices), f"cluster {self.name!r}"
@@ -96,6 +99,20 @@ class Cluster:
                 "must not be negative"
             )
         self._check_hosts(where)
+        self._check_shared(where)
+
+    def _check_shared(self, where: str) -> None:
+        names = [one.name for one in self.shared]
+        for one in self.shared:
+            one.check(where, self.num_devices)
+            if names.count(one.name) > 1:
+                raise InputError(f"{where}: two shared resources are called {one.name!r}")
+            for s, d in one.links:
+                if not np.isfinite(self.path_bytes_per_s[s, d]):
+                    raise InputError(
+                        f"{where}: link {s} -> {d} has no bandwidth of its own, so that its share "
+                        f"of {one.name!r} is unknown"
+                    )
 
     def _check_hosts(self, where: str) -> None:
         if self.hosts is not None:
@@ -135,12 +152,14 @@ class Cluster:
         """Its devices alone."""
         (here,) = np.nonzero(np.array(self.hosts or (0,) * self.num_devices) == 0)
         links = np.ix_(here, here)
+        kept = (one.among(here.tolist()) for one in self.shared)
         return replace(
             self,
             devices=tuple(self.devices[d] for d in here),
             bytes_per_s=self.bytes_per_s[links],
             latency_s=self.latency_s[links],
             hosts=None,
+            shared=tuple(one for one in kept if one is not None),
         )
 
     @property

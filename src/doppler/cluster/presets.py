@@ -1,6 +1,6 @@
 """Presets of known machines: the source of every figure stands beside it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from doppler.cluster.device import Device, Efficiency, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, Link, connected, on_hosts
+from doppler.cluster.sharing import SharedSpec, read_shared
 from doppler.cluster.written_out import Hosts
 from doppler.support.options import Amount, Count, Devices, Positive, checked, one_of
 
@@ -157,6 +158,7 @@ def preset(
     host_link: Annotated[str, one_of(HOST_LINKS)] | None = None,
     host_bytes_per_s: Positive | None = None,
     host_latency_s: Amount | None = None,
+    shared: Sequence[SharedSpec] | None = None,
 ) -> Cluster:
     """A known machine, with another number of devices or memory (one number, or each) if given.
 
@@ -165,7 +167,7 @@ def preset(
     how many share the devices, or the host of each; else as many as the preset's are full with.
     nics and the like: network interfaces of a host, see `Cluster`. host_link: between each device
     and its host's memory, else that of the devices' generation; host_bytes_per_s, host_latency_s:
-    instead of its figures.
+    instead of its figures. shared: what devices and links use together, see `custom`.
 
     Raises:
         InputError: unknown name (the choices are listed), fewer than one device, devices that
@@ -204,7 +206,7 @@ def preset(
     )
     if network is not None:
         cluster = _by_way_of(cluster, network.way)
-    return cluster
+    return replace(cluster, shared=read_shared(f"cluster {name!r}", shared, num))
 
 
 def _by_way_of(cluster: Cluster, way: Link) -> Cluster:

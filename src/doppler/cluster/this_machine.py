@@ -1,13 +1,15 @@
 """The machine that a run is on, as a cluster."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from doppler.cluster.device import Device, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, Link, connected
-from doppler.cluster.presets import A100, H100, H200, P100, PCIE3, V100, without_tf32
+from doppler.cluster.nvml import MachineFacts, read_machine
+from doppler.cluster.presets import A100, H100, H200, NVLINK2, P100, PCIE3, V100, without_tf32
+from doppler.cluster.sharing import SharedResource, read_shared
 from doppler.support.errors import InputError
 from doppler.support.options import Amount, Devices, Name, Positive, checked
 
@@ -20,6 +22,8 @@ CORE = Device(
     launch_overhead_s=20e-6,
     memory_bytes=4e9,
 )
+# Copies reach so much of what PCI Express can: 12 of 15.75 GB/s.
+_REACHED = 0.76
 THREAD_TO_THREAD = Link(bytes_per_s=4e9, latency_s=30e-6)
 
 
@@ -32,46 +36,157 @@ def host(
     memory_bytes: MemoryBytes | None = None,
     host_bytes_per_s: Positive | None = None,
     host_latency_s: Amount | None = None,
+    shared: Sequence[Mapping] | None = None,
 ) -> Cluster:
     """The machine this runs on, divided equally among its devices; speeds are guesses.
 
     device_type: ``cpu``: its cores. ``cuda``: its GPUs, of the speed of those in the presets by
-    their name, else of an A100's; several devices on one where they are more. memory_bytes: of
-    all devices, or of each, instead of its share. host_bytes_per_s, host_latency_s: between each
-    device and the memory of the host, else as between two devices.
+    their name, else of an A100's; several devices on one where they are more. NVML,
+    where it answers, says how they are linked and which links share a switch. memory_bytes: of all
+    devices, or of each, instead of its share. host_bytes_per_s, host_latency_s: between each
+    device and the memory of the host, else as between two devices. shared: what devices and links
+    use together, see `custom`, beside what streams and links of GPUs share anyway.
 
     Raises:
         InputError: fewer than one device, another device type, or no GPU where there should be one.
     """
+    facts = None
     if device_type == "cuda":
-        device, link = _gpu(name, num_devices)
+        facts = read_machine()
+        device, link = _gpu(name, num_devices, facts)
     else:
         share_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / num_devices
         device, link = replace(CORE, memory_bytes=share_bytes), lambda s, d: THREAD_TO_THREAD
     devices = [replace(device, name=f"{device_type}:{d}") for d in range(num_devices)]
+    together = read_shared(f"cluster {name!r}", shared, num_devices)
+    if device_type == "cuda":
+        together += shared_by_streams(num_devices, num_gpus(), device)
+        together += () if facts is None else shared_links(num_devices, facts)
     devices = with_memory(name, devices, memory_bytes)
     way = THREAD_TO_THREAD if device_type == "cpu" else PCIE3
+    if facts is not None and (rate := facts.gpus[0].pcie_bytes_per_s):
+        way = replace(way, bytes_per_s=_REACHED * rate)
     return replace(
         connected(name=name, devices=devices, link=link),
         host_bytes_per_s=way.bytes_per_s if host_bytes_per_s is None else host_bytes_per_s,
         host_latency_s=way.latency_s if host_latency_s is None else host_latency_s,
         cores=device_type == "cpu",
+        shared=together,
     )
 
 
-def _gpu(name: str, num_devices: int) -> tuple[Device, Callable[[int, int], Link]]:
-    """A device on the GPUs of this machine, with its share of the smallest one's memory; links."""
+def num_gpus() -> int:
+    """How many GPUs this machine has."""
     import torch  # which nothing else in this layer needs
 
-    num_gpus = torch.cuda.device_count()
-    if num_gpus == 0:
+    return torch.cuda.device_count()
+
+
+def shared_by_streams(
+    num_devices: int, num_gpus: int, device: Device
+) -> tuple[SharedResource, ...]:
+    """What devices that are streams of one GPU share: its processors and its memory.
+
+    Args:
+        num_devices: device d is on GPU d modulo their number.
+        num_gpus: of the machine.
+        device: any of the devices.
+    """
+    found = []
+    for gpu in range(num_gpus):
+        streams = tuple(range(gpu, num_devices, num_gpus))
+        if len(streams) < 2:
+            continue
+        # What is copied within a GPU is read from its memory and written to it.
+        links = tuple((s, d) for s in streams for d in streams if s != d for _ in range(2))
+        found.append(SharedResource(name=f"processors of GPU {gpu}", devices=streams))
+        found.append(
+            SharedResource(
+                name=f"memory of GPU {gpu}",
+                bytes_per_s=device.memory_bytes_per_s,
+                devices=streams,
+                links=links,
+            )
+        )
+    return tuple(found)
+
+
+def shared_links(num_devices: int, facts: MachineFacts) -> tuple[SharedResource, ...]:
+    """What the links between several GPUs share: ports of GPUs, and of PCI Express switches.
+
+    Args:
+        num_devices: device d is on GPU d modulo their number.
+        facts: of the GPUs.
+    """
+    num = len(facts.gpus)
+    found: list[SharedResource] = []
+    on = [d % num for d in range(num_devices)]
+    pairs = [(s, d) for s in range(num_devices) for d in range(num_devices) if on[s] != on[d]]
+    over_pcie = [(s, d) for s, d in pairs if not nvlink_bytes_per_s(facts, on[s], on[d])]
+    over_switch = [
+        (s, d) for s, d in pairs if (s, d) not in over_pcie and not facts.nvlinks[on[s]][on[d]]
+    ]
+
+    def port(name: str, rate: float | None, inside: set[int], ways: list[tuple[int, int]]) -> None:
+        out = tuple((s, d) for s, d in ways if on[s] in inside and on[d] not in inside)
+        into = tuple((s, d) for s, d in ways if on[s] not in inside and on[d] in inside)
+        for way, links in (("out of", out), ("into", into)):
+            if rate and len(links) > 1:
+                named = f"{way} {name}"
+                found.append(SharedResource(name=named, bytes_per_s=rate, links=links))
+
+    for gpu in facts.gpus:
+        inside = {gpu.number}
+        port(
+            f"PCI Express of GPU {gpu.number}", pcie_bytes_per_s(facts, *inside), inside, over_pcie
+        )
+        port(f"NVLink of GPU {gpu.number}", gpu.nvlink_bytes_per_s, inside, over_switch)
+    for group in facts.switch_groups():
+        if len(group) < num:
+            names = ", ".join(map(str, group))
+            rate = pcie_bytes_per_s(facts, *group)
+            port(f"the switch of GPUs {names}", rate, set(group), over_pcie)
+    return tuple(found)
+
+
+def nvlink_bytes_per_s(facts: MachineFacts, src: int, dst: int) -> float:
+    """What NVLinks move from one GPU to another, directly or by way of switches; 0: they do not."""
+    switched = min(facts.gpus[g].nvlink_bytes_per_s for g in (src, dst))
+    return max(facts.nvlinks[src][dst], switched)
+
+
+def pcie_bytes_per_s(facts: MachineFacts, *gpus: int) -> float | None:
+    """What copies reach on PCI Express, the slowest of some GPUs; None where untold."""
+    rates = [rate for gpu in gpus if (rate := facts.gpus[gpu].pcie_bytes_per_s)]
+    return _REACHED * min(rates) if rates else None
+
+
+def _gpu(
+    name: str, num_devices: int, facts: MachineFacts | None
+) -> tuple[Device, Callable[[int, int], Link]]:
+    """A device on the GPUs of this machine, with its share of the smallest one's memory; links."""
+    import torch
+
+    num = num_gpus()
+    if num == 0:
         raise InputError(f"cluster {name!r}: there is no GPU")
-    properties = [torch.cuda.get_device_properties(i) for i in range(num_gpus)]
+    properties = [torch.cuda.get_device_properties(i) for i in range(num)]
     known = (one for one in (P100, V100, H100, H200) if one.name in properties[0].name.lower())
-    memory_bytes = min(one.total_memory for one in properties) / -(-num_devices // num_gpus)
+    memory_bytes = min(one.total_memory for one in properties) / -(-num_devices // num)
     device = replace(next(known, A100), memory_bytes=memory_bytes)
     if torch.get_float32_matmul_precision() == "highest":
         device = without_tf32(device)
     # What is copied within a GPU is read from its memory and written to it.
     within = Link(bytes_per_s=device.memory_bytes_per_s / 2, latency_s=device.launch_overhead_s)
-    return device, lambda s, d: within if s % num_gpus == d % num_gpus else PCIE3
+
+    def link(s: int, d: int) -> Link:
+        if s % num == d % num:
+            return within
+        if facts is None:
+            return PCIE3
+        if rate := nvlink_bytes_per_s(facts, s % num, d % num):
+            return replace(NVLINK2, bytes_per_s=rate)
+        rate = pcie_bytes_per_s(facts, s % num, d % num)
+        return replace(PCIE3, bytes_per_s=rate) if rate else PCIE3
+
+    return device, link

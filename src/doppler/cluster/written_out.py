@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from doppler.cluster.device import Device, Efficiency, MemoryBytes, with_memory
 from doppler.cluster.machine import Cluster, on_hosts
+from doppler.cluster.sharing import SharedSpec, read_shared
 from doppler.support.errors import InputError
 from doppler.support.files.values import fault, unknown_key
 from doppler.support.options import Amount, Count, Devices, Name, Natural, Positive, check
@@ -30,6 +31,7 @@ def custom(
     nic_latency_s: Amount | None = None,
     host_bytes_per_s: Positive | None = None,
     host_latency_s: Amount | None = None,
+    shared: Sequence[SharedSpec] | None = None,
 ) -> Cluster:
     """A cluster written out in a configuration file: one mapping of Device fields per device.
 
@@ -37,7 +39,8 @@ def custom(
     for what interpolates it; so many of a kind where only one is described. memory_bytes: instead
     of what the devices say: one number, or one per device. hosts: their number, or the host of each
     device; nics and the like: network interfaces of a host, host_bytes_per_s and host_latency_s:
-    of the way to its memory, see `Cluster`.
+    of the way to its memory, see `Cluster`. shared: what devices and links use together, a mapping
+    of the fields of `SharedResource` each.
     """
     if num_devices is not None and len(devices) == 1:
         devices = [devices[0]] * num_devices
@@ -62,6 +65,7 @@ def custom(
             devices=tuple(built),
             bytes_per_s=_of_links(f"cluster {name!r}: bytes_per_s", bytes_per_s, num),
             latency_s=_of_links(f"cluster {name!r}: latency_s", latency_s, num),
+            shared=read_shared(f"cluster {name!r}", shared, num),
         ),
         hosts=hosts,
         nics=nics,

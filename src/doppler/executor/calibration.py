@@ -1,7 +1,9 @@
 """What ops and transfers cost on a system, as its own executions show it.
 
 Kernels are timed where they will run: in executions of the workload itself, under placements that
-keep all devices busy, so that they share memory bandwidth and caches as they will then.
+keep all devices busy, so that they share memory bandwidth and caches as they will then. Where the
+machine says what devices share, the simulator knows how they slow each other down: there kernels
+are timed on one device at a time, and links one by one.
 
 Shape suffixes: V ops, T transfers, D devices, N samples.
 """
@@ -11,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,12 +93,32 @@ def covering_placements(problem: Problem, num: int, rng: np.random.Generator) ->
     return placements
 
 
+def serial_placements(problem: Problem, num: int) -> list[Placement]:
+    """At least ``num`` placements, each with all ops on one device, or where else they can run."""
+    able_VD = np.isfinite(problem.arrays.op_seconds)
+    placements = []
+    while len(placements) < num:
+        for d in range(problem.num_devices):
+            device_V = np.where(able_VD[:, d], d, able_VD.argmax(axis=1))
+            placements.append(Placement.make(problem, device_V[problem.arrays.group]))
+    return placements
+
+
 def _neighbours(problem: Problem) -> NDArray[np.int64]:
     """Per op [V] a device, the same for blocks of a number, in equal parts of each node's."""
     ops, num = problem.graph.ops, problem.num_devices
     _, node_V = np.unique(ops.node, return_inverse=True)
     blocks_V = np.bincount(node_V)[node_V]
     return np.clip(ops.block, 0, blocks_V - 1) * num // blocks_V
+
+
+@runtime_checkable
+class TellsDemands(Protocol):
+    """A session of a system on which kernels can be run at the same time, as executors' are."""
+
+    def demands(self) -> dict[str, FloatArray]:
+        """Shares [D, 2] of processors and memory that kernels use, by their key."""
+        ...
 
 
 def calibrate(
@@ -110,7 +133,8 @@ def calibrate(
     """Measure every kernel of a problem on every device, and, if wanted, every link.
 
     runs: placements of the problem, and as many of the probe of the links. seconds: for how long at
-    least each of the two is executed, over and over.
+    least each of the two is executed, over and over. What kernels use of what the machine says is
+    shared is measured too, where the system can tell.
 
     Raises:
         InputError: so many devices that measuring them would not end.
@@ -121,12 +145,19 @@ def calibrate(
             f"cluster.num_devices: calibration measures every pair of devices, {num * (num - 1):,} "
             f"of {num}: use at most {_MAX_DEVICES}"
         )
-    traces = run_all(system, problem, covering_placements(problem, runs, rng), seconds)
+    alone = bool(problem.cluster.shared)
+    placements = serial_placements(problem, runs) if alone else None
+    placements = placements or covering_placements(problem, runs, rng)
+    traces = run_all(system, problem, placements, seconds)
     measured = kernel_costs(traces)
+    if alone:
+        with system.open(problem) as session:
+            if isinstance(session, TellsDemands):
+                measured = replace(measured, demands=session.demands())
     if not links or problem.num_devices == 1:
         return measured
     probe = build(link_probe(), problem.cluster)
-    traces = run_all(system, probe, probing_placements(probe, runs), seconds)
+    traces = run_all(system, probe, probing_placements(probe, runs, alone=alone), seconds)
     latency_s, seconds_per_byte = link_costs(traces)
     return replace(measured, latency_s=latency_s, seconds_per_byte=seconds_per_byte)
 
@@ -189,14 +220,20 @@ def link_probe() -> DataflowGraph:
     return lower(program, Given().splits(program, 1))
 
 
-def probing_placements(probe: Problem, num: int) -> list[Placement]:
-    """At least ``num`` placements of `link_probe`, in which every link moves every size."""
+def probing_placements(probe: Problem, num: int, *, alone: bool = False) -> list[Placement]:
+    """At least ``num`` placements of `link_probe`, in which every link moves every size.
+
+    Args:
+        probe: `link_probe` on the machine.
+        num: of placements.
+        alone: one link a placement is used; else several, which are busy at one time.
+    """
     edges, num_devices = probe.graph.edges, probe.num_devices
     placements = []
     while len(placements) < num:
         for begin, distance in product(range(num_devices), range(1, num_devices)):
             device_V = np.empty(probe.num_ops, dtype=np.int64)
-            device_V[edges.src] = begin + np.arange(len(edges))  # links are busy at one time
+            device_V[edges.src] = begin + (0 if alone else np.arange(len(edges)))
             device_V[edges.dst] = device_V[edges.src] + distance
             placements.append(Placement.make(probe, device_V % num_devices))
     return placements

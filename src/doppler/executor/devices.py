@@ -14,12 +14,14 @@ class Use(NamedTuple):
     """What a GPU was busy with lately, as its driver says.
 
     busy: the share of the last sample period, of a sixth of a second to a second, in which any
-    kernel ran. memory_bytes: in use, by whomever.
+    kernel ran. memory_bytes: in use, by whomever. energy_j: that the GPU has taken so far, or for
+    one execution; None where it does not tell.
     """
 
     gpu: str
     busy: float
     memory_bytes: float
+    energy_j: float | None = None
 
 
 class Devices(Protocol):

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from doppler.cluster.nvml import read_machine
 from doppler.executor.devices import Use
 from doppler.executor.recording import Action
 from doppler.support.errors import InputError
@@ -132,17 +133,21 @@ class Gpus:
         return StreamAction((Part(self._of_channel((HOST, device), (device,)), copy),))
 
     def use(self) -> list[Use]:
-        """From NVML, where its Python package is installed."""
+        """From NVML, where its Python package is installed; energy so far."""
         found = []
         for gpu in self._gpus:
             try:
                 busy = torch.cuda.utilization(gpu) / 100.0
-                found.append(Use(f"cuda:{gpu}", busy, float(torch.cuda.device_memory_used(gpu))))
+                used = float(torch.cuda.device_memory_used(gpu))
+                found.append(Use(f"cuda:{gpu}", busy, used))
             except ModuleNotFoundError:
                 return _unknown_use("nvidia-ml-py is not installed")
             except Exception as error:  # NVML's own, which has no name without its package
                 return _unknown_use(f"NVML says {str(error) or type(error).__name__}")
-        return found
+        if (facts := read_machine()) is None:
+            return found
+        energies = [facts.gpus[gpu].energy_j for gpu in self._gpus]
+        return [use._replace(energy_j=one) for use, one in zip(found, energies, strict=True)]
 
     def _of_channel(self, channel: tuple[int, int], ends: Sequence[int]) -> tuple[Any, ...]:
         """The streams of a channel, one on the GPU of each of some devices."""

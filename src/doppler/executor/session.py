@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from doppler.executor.bandwidth import bandwidths
+from doppler.executor.demands import measure_demands
 from doppler.executor.devices import Devices, Use
 from doppler.executor.graphs import Graphs
 from doppler.executor.locks import acquire, release
@@ -217,21 +218,31 @@ class ExecutorSession:
     def use(self, placement: Placement, seconds: float) -> list[Use]:
         """Execute one placement over and over for so long; what the GPUs are busy with then.
 
-        Empty where devices are cores. These executions count as no evaluations.
+        Energy is that of one execution. Empty where devices are cores. These executions count as no
+        evaluations.
 
         Raises:
             InputError, ExecutionError: as `trace`.
         """
         until_s = time.monotonic() + seconds
-        if not self._devices.use():
+        before, num = self._devices.use(), 0
+        if not before:
             return []
-        while time.monotonic() < until_s:
+        while time.monotonic() < until_s or num == 0:
             self._execute_to_end(placement)
-        return self._devices.use()
+            num += 1
+        return [
+            use._replace(energy_j=_each(use.energy_j, earlier.energy_j, num))
+            for use, earlier in zip(self._devices.use(), before, strict=True)
+        ]
 
     def bandwidths(self) -> NDArray[np.float64] | None:
         """Bytes per second between devices [D, D], if they can be told; bandwidth.bandwidths."""
         return bandwidths(self._devices)
+
+    def demands(self) -> dict[str, NDArray[np.float64]]:
+        """What kernels use of what devices share; demands.measure_demands."""
+        return measure_demands(self._devices, self.problem)
 
     def _execute_to_end(self, placement: Placement) -> Execution:
         if placement.problem_hash != self.problem.hash:
@@ -352,3 +363,8 @@ def reason_of(error: BaseException | None) -> str:
         sign in text for sign in ("allocate memory", "_STATUS_ALLOC_FAILED")
     )
     return f"out of memory ({text})" if no_memory else text
+
+
+def _each(total: float | None, before: float | None, num: int) -> float | None:
+    """What each of some executions took of a total."""
+    return None if total is None or before is None else (total - before) / num

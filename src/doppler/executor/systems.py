@@ -119,20 +119,15 @@ class SynchronousThreads(_Executor):
 class Cuda(_Executor):
     """As Threads, on GPUs; where there are fewer than devices, on several streams of each.
 
-    queue: strict ones are issued ahead (issuing.py), for kernels too short to be dispatched one by
-    one. graphs: these are CUDA graphs, on one GPU (graphs.py), which nobody has run yet. All else
-    was run on one GPU, not yet on several.
+    queue: strict orders are captured as CUDA graphs and replayed (graphs.py), for kernels too short
+    to be dispatched one by one; where that cannot be, as on several GPUs, they are issued ahead
+    (issuing.py). graphs: False: they are always issued ahead. All was run on one GPU, not yet on
+    several.
     """
 
     queue: _Queue = "priority"
-    graphs: bool = False
+    graphs: bool = True
     name: ClassVar[str] = "cuda"
-
-    def __post_init__(self) -> None:
-        if self.graphs and self.queue != "strict":
-            raise InputError(
-                f"system.graphs: of what is issued ahead, system.queue=strict, not {self.queue}"
-            )
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
         """See Threads.

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from doppler.executor import ExecutorSession
 from doppler.executor.calibration import calibrate
 from doppler.experiment.directory import Summary
+from doppler.experiment.gpu_state import warn_of_gpus
 from doppler.experiment.results import identity
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification
@@ -97,6 +98,7 @@ class Calibrate(Stage):
         known = CostTable.empty(_devices(problem))
         if path.exists() and not anew:
             known = load_costs(path, known.devices)
+        warn_of_gpus(run)
         with waiting(run.say, f"measuring {problem.graph.num_ops} ops and the links"):
             measured = calibrate(
                 run.spec.system,

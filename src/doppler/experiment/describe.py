@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from doppler.cluster.json_format import save_cluster
 from doppler.experiment.directory import Summary
+from doppler.experiment.gpu_state import gpu_lines
 from doppler.experiment.results import identity
 from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification
@@ -41,7 +42,8 @@ class Describe(Stage):
         graph, cluster = problem.graph, problem.cluster
         lines = describe(graph)
         parts = module_parts(graph, problem.mean_op_seconds)
-        for table in (module_lines(parts), relation_lines(graph), describe_cluster(cluster)):
+        tables = module_lines(parts), relation_lines(graph), describe_cluster(cluster)
+        for table in (*tables, gpu_lines(run.spec)):
             lines += ["", *table] if table else []
         save_json(graph, directory / "graph.json")
         try:

@@ -11,12 +11,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from doppler.baselines import Baseline
 from doppler.executor import Cuda, ExecutorSession, Threads
+from doppler.executor.devices import Use
 from doppler.executor.quiet import OtherLoad
 from doppler.experiment.calibrate import Calibrate, costs_path, is_calibrated
 from doppler.experiment.checking import check_part
 from doppler.experiment.comparison import compare_baselines, found_by
 from doppler.experiment.configuration import Algorithm
 from doppler.experiment.directory import RunDirectory, Summary
+from doppler.experiment.disagreement import disagreements
+from doppler.experiment.gpu_state import warn_of_gpus
 from doppler.experiment.imitation import imitate
 from doppler.experiment.interleaved import (
     TIGHT,
@@ -34,8 +37,7 @@ from doppler.experiment.run import Run, Stage
 from doppler.experiment.specification import Specification, as_container
 from doppler.experiment.train import AUTO, IMITATION, SETTLING, Learner
 from doppler.experiment.trust import check_machine, disturbed
-from doppler.problem import Placement
-from doppler.report.rows import format_seconds
+from doppler.report.rows import ResultRow, format_seconds
 from doppler.search import NO_PLACEMENT, ScoredPlacement, seeded_generator
 from doppler.simulator import BulkSynchronous
 from doppler.support.errors import InputError
@@ -129,6 +131,7 @@ class RealReinforcement(Stage):
 
     def run(self, run: Run) -> Summary:
         """Stages I to III, the controls, and all placements executed in turns."""
+        warn_of_gpus(run)
         spec, machine = run.spec, check_machine(run)
         self._tell_duration(run, machine.execution_s)
         init_from = self._learn_in_simulator(run)
@@ -153,6 +156,10 @@ class RealReinforcement(Stage):
         rows, ratios = leave_measured(
             run.directory.path, spec, contenders, seconds_MR[fits_M], doubt
         )
+        otherwise = disagreements(spec, contenders, ratios)
+        run.say(f"the simulator ranks {otherwise} placements otherwise than stage III's executions")
+        rows[0] = replace(rows[0], disagreements=otherwise)
+        rows, used = _with_use(run, [one for one in contenders if one.spec is spec], rows)
         summary = leave(
             run,
             [one.method for one in contenders if one.spec is spec],
@@ -167,7 +174,8 @@ class RealReinforcement(Stage):
                 "measured_evaluations": learned.evaluations,
                 **training_speed(learned.module),
                 "paired": {one.other: [one.ratio, one.low, one.high] for one in ratios},
-                "gpus": _use_of_gpus(run, methods[0].placement),
+                "disagreements": otherwise,
+                "gpus": used,
             },
         )
         if not run.is_step:
@@ -327,13 +335,28 @@ def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
     return methods
 
 
-def _use_of_gpus(run: Run, placement: Placement) -> dict[str, Any]:
-    """Share of the time that they are busy, and bytes in use, while they execute the placement."""
+def _with_use(
+    run: Run, contenders: list[Contender], rows: list[ResultRow]
+) -> tuple[list[ResultRow], dict[str, Any]]:
+    """The rows with what GPUs do while they execute each placement; of the first one, by GPU."""
     if not isinstance(run.spec.system, Cuda):
-        return {}
+        return rows, {}
     with run.open() as session:
         assert isinstance(session, ExecutorSession)
-        found = session.use(placement, USE_S)
-    for gpu, busy, memory_bytes in found:
-        run.say(f"{gpu}: busy {busy:.0%} of the time, {memory_bytes / 1e9:.2f} GB in use (NVML)")
-    return {one.gpu: {"busy": one.busy, "memory_bytes": one.memory_bytes} for one in found}
+        uses = [session.use(one.method.placement, USE_S) for one in contenders]
+    for gpu, busy, memory_bytes, energy_j in uses[0]:
+        energy = "" if energy_j is None else f", {energy_j:.3g} J an execution"
+        run.say(
+            f"{gpu}: busy {busy:.0%} of the time, {memory_bytes / 1e9:.2f} GB in use{energy} (NVML)"
+        )
+    told = {one.gpu: one._asdict() for one in uses[0]}
+    return [_row_with(row, use) for row, use in zip(rows, uses, strict=True)], told
+
+
+def _row_with(row: ResultRow, use: list[Use]) -> ResultRow:
+    """The row with the use of all GPUs together."""
+    if not use:
+        return row
+    energy = [one.energy_j for one in use if one.energy_j is not None]
+    joules = float(np.sum(energy)) if energy else np.nan
+    return replace(row, gpu_busy=float(np.mean([one.busy for one in use])), energy_j=joules)

@@ -80,11 +80,14 @@ class Specification:
         """What predicts the seconds of the system: the system itself if it is a simulator.
 
         Of a real system it is the work-conserving simulator with the system's own queue, and with
-        transfers that wait for what they wait for there.
+        transfers that wait for what they wait for there. Tasks slow each other down on what the
+        machine says is shared, as streams of one GPU do.
         """
         if not self.is_measured:
             return self.system
         contention = getattr(self.system, "contention", "fifo")
+        if self.problem.cluster.shared and isinstance(self.memory, Refuse):
+            contention = "shared"
         return self.memory.applied(
             WorkConserving(queue=self.system.queue, contention=contention)  # type: ignore[arg-type]
         )
@@ -128,7 +131,8 @@ class Specification:
     @cached_property
     def bound(self) -> LowerBound:
         """What no placement can beat on this system, known before any search."""
-        return lower_bound(self.problem, streams=self.system.streams)
+        shares = getattr(self.system, "shares", False)
+        return lower_bound(self.problem, streams=self.system.streams, shares=shares)
 
     @cached_property
     def optimum(self) -> Optimum | None:

@@ -67,13 +67,15 @@ class CostTable:
 
     devices: their names. kernels: seconds [D] by `kernel_key`, what a device is occupied with an op
     of that kernel, hand-over included. latency_s, seconds_per_byte: [D, D], of the links, row the
-    sender; the diagonal is unused.
+    sender; the diagonal is unused. demands: by `kernel_key`, where devices share processors or
+    memory, [D, 2] the shares of the two that a kernel uses when it runs alone.
     """
 
     devices: tuple[str, ...]
     kernels: Mapping[str, FloatArray]
     latency_s: FloatArray = field(repr=False)
     seconds_per_byte: FloatArray = field(repr=False)
+    demands: Mapping[str, FloatArray] = field(default_factory=dict, repr=False)
 
     @classmethod
     def empty(cls, devices: tuple[str, ...]) -> "CostTable":
@@ -92,18 +94,29 @@ class CostTable:
         nothing = np.full(len(self.devices), np.nan)
         return nothing if kernel is None else self.kernels.get(kernel_key(kernel), nothing)
 
+    def demand(self, kernel: KernelSpec | None) -> FloatArray:
+        """Shares of processors and memory that a kernel uses [D, 2], NaN where unknown."""
+        nothing = np.full((len(self.devices), 2), np.nan)
+        return nothing if kernel is None else self.demands.get(kernel_key(kernel), nothing)
+
     def updated(self, other: "CostTable") -> "CostTable":
         """This table with what ``other`` measured, which wins."""
         assert self.devices == other.devices
-        kernels = dict(self.kernels)
-        for key, seconds_D in other.kernels.items():
-            kernels[key] = _first(seconds_D, kernels.get(key, np.full_like(seconds_D, np.nan)))
         return CostTable(
             devices=self.devices,
-            kernels=kernels,
+            kernels=_merged(self.kernels, other.kernels),
+            demands=_merged(self.demands, other.demands),
             latency_s=_first(other.latency_s, self.latency_s),
             seconds_per_byte=_first(other.seconds_per_byte, self.seconds_per_byte),
         )
+
+
+def _merged(old: Mapping[str, FloatArray], new: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """What is known of kernels, where the new has nothing the old."""
+    found = dict(old)
+    for key, numbers in new.items():
+        found[key] = _first(numbers, found.get(key, np.full_like(numbers, np.nan)))
+    return found
 
 
 def _first(one: FloatArray, other: FloatArray) -> FloatArray:
@@ -176,10 +189,12 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _table(value: object, where: str) -> CostTable:
-    row = read_object(value, where, ("devices", "latency_s", "seconds_per_byte", "kernels"))
+    required = ("devices", "latency_s", "seconds_per_byte", "kernels")
+    row = read_object(value, where, required, ("demands",))
     devices = read_list(row["devices"], f"{where}.devices", read_text)
-    if not isinstance(row["kernels"], dict):
-        raise fault(f"{where}.kernels", "an object", row["kernels"])
+    for key in ("kernels", "demands"):
+        if not isinstance(row.get(key, {}), dict):
+            raise fault(f"{where}.{key}", "an object", row[key])
     num = len(devices)
 
     def seconds(value: object, where: str) -> FloatArray:
@@ -194,10 +209,20 @@ def _table(value: object, where: str) -> CostTable:
             raise InputError(f"{where}.{key}: {len(rows)} rows for {num} devices")
         return np.array(rows, dtype=np.float64).reshape(num, num)
 
+    def shares(value: object, where: str) -> FloatArray:
+        rows = read_list(value, where, seconds)
+        if len(rows) != 2 or np.nanmax(rows, initial=0.0) > 1.0:
+            raise InputError(f"{where}: must be two lists of shares from 0 to 1")
+        return np.array(rows, dtype=np.float64).T
+
     return CostTable(
         devices=devices,
         kernels={
             key: seconds(one, f"{where}.kernels[{key!r}]") for key, one in row["kernels"].items()
+        },
+        demands={
+            key: shares(one, f"{where}.demands[{key!r}]")
+            for key, one in row.get("demands", {}).items()
         },
         latency_s=links("latency_s"),
         seconds_per_byte=links("seconds_per_byte"),
@@ -213,11 +238,13 @@ def _seconds(value: object, where: str) -> float:
 
 
 def _render(table: CostTable) -> dict[str, Any]:
+    demands = {key: _numbers(shares.T) for key, shares in sorted(table.demands.items())}
     return {
         "devices": list(table.devices),
         "latency_s": _numbers(table.latency_s),
         "seconds_per_byte": _numbers(table.seconds_per_byte),
         "kernels": {key: _numbers(row) for key, row in sorted(table.kernels.items())},
+        **({"demands": demands} if demands else {}),
     }
 
 

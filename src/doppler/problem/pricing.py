@@ -20,15 +20,8 @@ FloatArray = NDArray[np.float64]
 _RATE_LIKE = {"c64": "f32", "bf16": "f16", **dict.fromkeys(("bool", *WHOLE), "f32")}
 
 
-def op_cost_s(
-    *, flops: FloatArray, moved_bytes: FloatArray, dtypes: tuple[str, ...], device: Device
-) -> FloatArray:
-    """Roofline seconds [V]: launch + max(flops / peak of the dtype, bytes / memory bandwidth).
-
-    Where the device has an efficiency, kernels reach a share of the peaks, and less the smaller
-    they are.
-
-    Source: Williams, Waterman, Patterson, "Roofline", CACM 2009; the launch overhead is added.
+def rates_of(dtypes: tuple[str, ...], device: Device) -> FloatArray:
+    """Floating-point operations per second [V] at which a device runs ops of some dtypes, at best.
 
     Raises:
         InputError: the device has no rate for a dtype that occurs.
@@ -43,7 +36,23 @@ def op_cost_s(
             f"device {device.name!r}: no flop_per_s for dtype {missing[0]!r}, "
             f"only {', '.join(device.flop_per_s)}"
         )
-    rate_V = np.array([rate[dtype] for dtype in dtypes])
+    return np.array([rate[dtype] for dtype in dtypes])
+
+
+def op_cost_s(
+    *, flops: FloatArray, moved_bytes: FloatArray, dtypes: tuple[str, ...], device: Device
+) -> FloatArray:
+    """Roofline seconds [V]: launch + max(flops / peak of the dtype, bytes / memory bandwidth).
+
+    Where the device has an efficiency, kernels reach a share of the peaks, and less the smaller
+    they are.
+
+    Source: Williams, Waterman, Patterson, "Roofline", CACM 2009; the launch overhead is added.
+
+    Raises:
+        InputError: the device has no rate for a dtype that occurs.
+    """
+    rate_V = rates_of(dtypes, device)
     bytes_per_s, reached = device.memory_bytes_per_s, device.efficiency
     if reached is not None:
         # The size at which half is reached is what filling and draining the device costs.

@@ -22,6 +22,7 @@ from doppler.problem.arrays import ProblemArrays, link_seconds, make_arrays
 from doppler.problem.costs import MAX_SECONDS, CostTable
 from doppler.problem.pricing import given_prices, measured_seconds, modelled_prices
 from doppler.problem.restrictions import groups_of, restrict
+from doppler.problem.sharing import SharingArrays, make_sharing
 from doppler.support.errors import InputError
 from doppler.support.files import read_json
 from doppler.support.files.values import read_integers, read_object, read_text
@@ -107,7 +108,15 @@ class Problem:
                 continue
             digest.update(str(array.shape).encode())
             digest.update(np.ascontiguousarray(array).tobytes())
+        for array in self.sharing or ():
+            digest.update(str(array.shape).encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
+
+    @cached_property
+    def sharing(self) -> SharingArrays | None:
+        """What ops and transfers use of what the machine shares; None where it shares nothing."""
+        return make_sharing(self.graph, self.cluster, self.arrays, self.costs)
 
     @cached_property
     def mean_op_seconds(self) -> FloatArray:

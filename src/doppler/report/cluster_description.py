@@ -45,7 +45,14 @@ def describe_cluster(cluster: Cluster) -> list[str]:
         rows.append((where, str(len(one.pairs)), speed, time_text(one.latency_s)))
     if len(links) > _MAX_ROWS:
         rows.append((f"{len(links) - _MAX_ROWS} more kinds", "", "", ""))
-    return [*lines, *(["", *aligned(rows)] if links else [])]
+    lines += ["", *aligned(rows)] if links else []
+    rows = [("shared", "bytes/s", "devices", "links")]
+    for one in cluster.shared[:_MAX_ROWS]:
+        rate = "processors" if one.bytes_per_s is None else _bounded(one.bytes_per_s, "B/s")
+        rows.append((one.name, rate, str(len(one.devices)), str(len(set(one.links)))))
+    if len(cluster.shared) > _MAX_ROWS:
+        rows.append((f"{len(cluster.shared) - _MAX_ROWS} more", "", "", ""))
+    return [*lines, *(["", *aligned(rows)] if cluster.shared else [])]
 
 
 def cluster_counts(cluster: Cluster) -> dict[str, Any]:

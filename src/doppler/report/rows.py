@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
@@ -20,6 +21,8 @@ METRICS_FILE = "metrics.csv"  # of training
 SUMMARY_FILE = "summary.json"  # written last: the run is finished
 PLACEMENTS = "placements"  # a folder: <method>.json of every row
 TRACES = "traces"  # a folder: <method>.json of methods to show beside the run's own trace.json
+
+OF_GPUS = {"gpu_busy": "GPUs busy", "energy_j": "energy"}
 
 Record = TypeVar("Record")
 _READ: dict[Any, Callable[[str], Any]] = {
@@ -41,7 +44,10 @@ class ResultRow:
     lower bound, less 1. source: what found the placement of a search that begins with several
     methods, as ``episode, annealing``; empty of others. placement: equal of rows that place alike;
     empty where nobody knows. doubt: why what was measured cannot be
-    trusted (``measure.force``); empty where nothing is wrong.
+    trusted (``measure.force``); empty where nothing is wrong. gpu_busy, energy_j: where GPUs
+    execute, the mean share of the time in which they are busy, and what all take for one execution,
+    in joules; NaN elsewhere. disagreements: of stage III, of how many placements that are surely
+    slower or faster the simulator says the opposite, as ``2 of 7``; empty of others.
     """
 
     method: str
@@ -67,6 +73,9 @@ class ResultRow:
     source: str = ""
     placement: str = ""
     doubt: str = ""
+    gpu_busy: float = math.nan
+    energy_j: float = math.nan
+    disagreements: str = ""
 
 
 def gap_over(bound_s: float, makespan_s: float) -> float:
@@ -78,8 +87,8 @@ def gap_over(bound_s: float, makespan_s: float) -> float:
 
 
 def write_results(path: str | Path, rows: Sequence[ResultRow]) -> None:
-    """Write results.csv, atomically."""
-    write_atomically(path, to_csv(ResultRow, rows))
+    """Write results.csv, atomically; columns of GPUs only where there are any."""
+    write_atomically(path, to_csv(ResultRow, rows, without=untold(rows)))
 
 
 def read_results(path: str | Path) -> list[ResultRow]:
@@ -95,10 +104,22 @@ def read_results(path: str | Path) -> list[ResultRow]:
     return rows
 
 
-def to_csv(kind: type, records: Sequence[Any]) -> str:
-    """Records of one dataclass as a line each, a column per field, full precision."""
+def untold(rows: Sequence[ResultRow]) -> tuple[str, ...]:
+    """The columns of GPUs of which no row knows anything."""
+    return tuple(name for name in OF_GPUS if all(math.isnan(getattr(row, name)) for row in rows))
+
+
+def to_csv(kind: type, records: Sequence[Any], *, without: Sequence[str] = ()) -> str:
+    """Records of one dataclass as a line each, a column per field, full precision.
+
+    Args:
+        kind: the dataclass.
+        records: of it.
+        without: fields that are left out, which have defaults.
+    """
     text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(kind)], lineterminator="\n")
+    names = [field.name for field in fields(kind) if field.name not in without]
+    writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(asdict(record) for record in records)
     return text.getvalue()

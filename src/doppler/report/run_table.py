@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from doppler.report.console_table import Column, print_table
-from doppler.report.rows import RESULTS_FILE, ResultRow, format_seconds, order_of
+from doppler.report.rows import (
+    OF_GPUS,
+    RESULTS_FILE,
+    ResultRow,
+    format_seconds,
+    order_of,
+    untold,
+)
 from doppler.report.sources import SOURCES_NOTE, found_by
 
 # Sums in another order differ in their last digits.
@@ -69,7 +76,18 @@ def _columns(rows: Sequence[ResultRow], *, measured: bool) -> list[Column]:
         Column(name=p95, cells=[format_seconds(row.jitter_p95_s) for row in rows], rank=4),
         Column(name="evaluations", cells=[f"{row.evaluations:,}" for row in rows], rank=1),
         Column(name="seconds", cells=[f"{row.wall_s:.1f}" for row in rows], rank=2),
+        *(
+            Column(name=title, cells=[_of_gpu(name, getattr(row, name)) for row in rows], rank=6)
+            for name, title in OF_GPUS.items()
+            if name not in untold(rows)
+        ),
     ]
+
+
+def _of_gpu(name: str, value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:.0%}" if name == "gpu_busy" else f"{value:.3g} J"
 
 
 def sources_or_twins(rows: Sequence[ResultRow]) -> list[str]:

@@ -95,7 +95,8 @@ def open_estimates_of(session: Session) -> SimulatorSession:
     problem = session.as_executed() if isinstance(session, NotesTimes) else session.problem
     untold = ExecutionRules(queue="priority" if session.honours_order else "fifo")
     rules: ExecutionRules = getattr(session, "execution", untold)
-    system = WorkConserving(queue=rules.queue, contention=rules.contention)
+    contention = "shared" if problem.cluster.shared else rules.contention
+    system = WorkConserving(queue=rules.queue, contention=contention)
     return system.open(_with_less_memory(problem))
 
 

@@ -6,15 +6,22 @@ Shape suffixes: B placements, R repeats, V ops, D devices.
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.problem import Placement, Problem, ProblemArrays, topological_priority
-from doppler.simulator import bulk_synchronous_kernels, published_kernels, work_conserving_kernels
+from doppler.simulator import (
+    bulk_synchronous_kernels,
+    published_kernels,
+    sharing_kernels,
+    work_conserving_kernels,
+)
 from doppler.simulator.resuming import Known, make_known
 from doppler.simulator.session_kernels import measure_batch
+from doppler.simulator.sharing import make_sharing_state
 from doppler.simulator.state import (
     CONTENTION_ENGINES,
     CONTENTION_FIFO,
@@ -59,12 +66,15 @@ class WorkConserving:
     """The work-conserving system: no barriers, nothing idle while work for it is ready.
 
     queue: which ready task goes first. contention: of transfers; ``sender``: devices make them
-    themselves, as cores do. streams: ops that a device runs at a time. noise: standard deviation of
-    the logarithm of a factor of mean 1 on the seconds of every op and transfer.
+    themselves, as cores do; ``shared``: transfers wait as with ``sender`` where devices are cores
+    and as with ``fifo`` elsewhere, and ops and transfers that run at the same time slow each other
+    down on what the cluster shares (`cluster.SharedResource`), at max-min fair rates. streams: ops
+    that a device runs at a time. noise: standard deviation of the logarithm of a factor of mean 1
+    on the seconds of every op and transfer.
     """
 
     queue: Queue = "priority"
-    contention: Contention = "fifo"
+    contention: Literal["none", "fifo", "engines", "sender", "shared"] = "fifo"
     streams: _Streams = 1
     noise: _Noise = 0.0
     name: ClassVar[str] = "work_conserving"
@@ -78,12 +88,40 @@ class WorkConserving:
             )
 
     def check(self, problem: Problem) -> None:
-        """Raise an InputError for several hosts where devices make transfers themselves."""
+        """Refuse machines that the contention is not for.
+
+        Raises:
+            InputError: several hosts where devices make transfers themselves; nothing that is
+                shared, or several streams of a core, with ``contention=shared``.
+        """
         if self.contention == "sender" and problem.cluster.num_hosts > 1:
             raise InputError(
                 f"cluster {problem.cluster.name!r}: has {problem.cluster.num_hosts} hosts, and "
                 "cores of one host send by themselves (contention=sender); use contention=fifo"
             )
+        if self.contention != "shared":
+            return
+        if not problem.cluster.shared:
+            raise InputError(
+                f"cluster {problem.cluster.name!r}: says of nothing that it is shared "
+                "(cluster.shared), as contention=shared needs; use contention=fifo"
+            )
+        if self.streams > 1 and self._waiting(problem) == "sender":
+            raise InputError(
+                f"streams: {self.streams}, a core sends by itself and runs one task at a time"
+            )
+
+    @property
+    def shares(self) -> bool:
+        """Whether tasks slow each other down on what the machine shares."""
+        return self.contention == "shared"
+
+    def _waiting(self, problem: Problem) -> Contention:
+        """What transfers wait for."""
+        if self.contention != "shared":
+            return self.contention
+        cluster = problem.cluster
+        return "sender" if cluster.cores and cluster.num_hosts == 1 else "fifo"
 
     def with_noise(self, noise: float) -> Self:
         """See system.System."""
@@ -92,14 +130,24 @@ class WorkConserving:
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
         """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
         check_hosts(self, problem)
+        execution = ExecutionRules(
+            streams=self.streams,
+            contention=self._waiting(problem),
+            queue=self.queue,
+            shared=self.contention == "shared",
+        )
+        engine, buffers = work_conserving_kernels.simulate, make_state
+        if execution.shared:
+            assert problem.sharing is not None, "checked"
+            engine = sharing_kernels.simulate
+            buffers = partial(make_sharing_state, sharing=problem.sharing)
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
-            engine=work_conserving_kernels.simulate,
-            execution=ExecutionRules(
-                streams=self.streams, contention=self.contention, queue=self.queue
-            ),
+            engine=engine,
+            execution=execution,
             noise=self.noise,
+            make_state=buffers,
         )
 
 

@@ -71,7 +71,7 @@ def simulate(problem, rules, device_V, priority_V, seed, state, watch=None):
         The makespan in seconds; inf if an op cannot run where it is placed, or if a strict order
         waits for itself.
     """
-    _open(problem, rules, device_V, priority_V, seed, state)
+    open_run(problem, rules, device_V, priority_V, seed, state)
     num_touched = 0
     for v in range(len(device_V)):
         if state.tasks[v].pending == 0:
@@ -103,7 +103,7 @@ def run(problem, rules, seed, state, running, num_touched, num_done, now, watch)
             task, num_touched = take(problem, rules, state, num_touched)
             if task == NONE:
                 break
-            num_touched = _start(problem, rules, state, seed, now, task, num_touched)
+            num_touched = start_task(problem, rules, state, seed, now, task, num_touched)
             running = insert(tasks, running, task, NONE, ends_before)
             if watch is not None and task < num_ops and starts_too_late(tasks, task, now, watch):
                 return np.inf
@@ -124,16 +124,29 @@ def run(problem, rules, seed, state, running, num_touched, num_done, now, watch)
             if task < num_ops:
                 num_done += 1
                 makespan = now
-                num_touched = _end_op(problem, rules, state, seed, now, task, num_touched)
+                num_touched = end_op(problem, rules, state, seed, now, task, num_touched)
             else:
-                num_touched = _end_transfer(problem, rules, state, now, task, num_touched)
+                num_touched = end_transfer(problem, rules, state, now, task, num_touched)
             if watch is not None:
                 note_end(state, task, watch.notes)
 
 
 @compiled
-def _start(problem, rules, state, seed, now, task, num_touched):
-    """A task starts on its resource, which is free; a strict order then lets the next op follow."""
+def start_task(problem, rules, state, seed, now, task, num_touched):
+    """A task starts on its resource, which is free; a strict order then lets the next op follow.
+
+    Args:
+        problem: ProblemArrays.
+        rules: of the simulated system, see state.Rules.
+        state: State of the engine.
+        seed: of jitter.
+        now: the instant, in seconds.
+        task: op or transfer; its ``finish`` is set.
+        num_touched: resources that may start a task.
+
+    Returns:
+        ``num_touched`` anew.
+    """
     tasks, devices, c = state.tasks, state.devices, state.tasks[task].resource
     state.resources[c].free -= 1
     if task < len(problem.op_seconds):
@@ -160,8 +173,21 @@ def _start(problem, rules, state, seed, now, task, num_touched):
 
 
 @compiled
-def _end_op(problem, rules, state, seed, now, v, num_touched):
-    """Op v has ended: its regions are sent to the devices that read them, and are read here."""
+def end_op(problem, rules, state, seed, now, v, num_touched):
+    """Op v has ended: its regions are sent to the devices that read them, and are read here.
+
+    Args:
+        problem: ProblemArrays.
+        rules: of the simulated system, see state.Rules.
+        state: State of the engine.
+        seed: of random queues.
+        now: the instant, in seconds.
+        v: op.
+        num_touched: resources that may start a task.
+
+    Returns:
+        ``num_touched`` anew.
+    """
     num_ops, d = len(problem.op_seconds), state.tasks[v].resource
     state.devices[d].busy &= ~(1 << state.tasks[v].stream)
     free_reads(problem, state, v)
@@ -197,8 +223,20 @@ def _send_first(rules, state, k, d, num_touched):
 
 
 @compiled
-def _end_transfer(problem, rules, state, now, task, num_touched):
-    """A region has arrived; its source may forget it."""
+def end_transfer(problem, rules, state, now, task, num_touched):
+    """A region has arrived; its source may forget it.
+
+    Args:
+        problem: ProblemArrays.
+        rules: of the simulated system, see state.Rules.
+        state: State of the engine.
+        now: the instant, in seconds.
+        task: transfer.
+        num_touched: resources that may start a task.
+
+    Returns:
+        ``num_touched`` anew.
+    """
     r, src, dst = state.tasks[task].number, state.tasks[task].source, state.tasks[task].destination
     state.devices[src].sending -= 1
     state.devices[dst].receiving -= 1
@@ -219,8 +257,17 @@ def ends_before(tasks, i, j):
 
 
 @compiled
-def _open(problem, rules, device_V, priority_V, seed, state):
-    """Prepare a run: nothing has started, every resource is free."""
+def open_run(problem, rules, device_V, priority_V, seed, state):
+    """Prepare a run: nothing has started, every resource is free.
+
+    Args:
+        problem: ProblemArrays.
+        rules: of the simulated system, see state.Rules.
+        device_V: device of each op.
+        priority_V: priority of each op, small first.
+        seed: of jitter and random queues.
+        state: State of the engine.
+    """
     tasks, devices = state.tasks, state.devices
     state.num_transfers[0] = 0
     open_resources(problem, rules, state)

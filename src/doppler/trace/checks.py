@@ -5,13 +5,14 @@ or engine, and per network interface where it leads to another host, no transfer
 producer, bytes conserved (each region moves exactly once to each foreign device that reads it), and
 work conservation (nothing waits for a resource that is free). Where memory was planned, copies to
 and from the host and ops computed again hold links and devices too, and no limit is exceeded at any
-time.
+time. Where tasks share resources, each takes as long as max-min fair rates say.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from doppler.trace.events import Trace
+from doppler.trace.sharing import wrong_rates
 from doppler.trace.usage import interface_holders
 
 FloatArray = NDArray[np.float64]
@@ -35,6 +36,8 @@ def violations(trace: Trace, *, tolerance_s: float | None = None) -> list[str]:
         *_check_exclusive(trace, tolerance),
         *_check_memory(trace),
     ]
+    if trace.rules.shared:
+        found += wrong_rates(trace, tolerance)
     if not found and trace.rules.work_conserving:
         found = _check_work_conserving(trace, tolerance)
     return found

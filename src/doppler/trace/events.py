@@ -25,7 +25,8 @@ class ExecutionRules:
     one at a time per interface of a host where they leave it; ``sender`` on the device that has
     made the region, before its next op; ``none``. interfaces: which of these a trace knows of:
     those of ``both`` hosts, the ``outgoing`` ones of senders, or ``none``. queue: which ready task
-    goes first. barriers: whether everything waits for the end of a level.
+    goes first. barriers: whether everything waits for the end of a level. shared: whether tasks
+    slow each other down on what the machine shares.
     """
 
     streams: int = 1
@@ -33,6 +34,7 @@ class ExecutionRules:
     queue: Queue = "priority"
     barriers: bool = False
     interfaces: Interfaces = "both"
+    shared: bool = False
 
     @property
     def work_conserving(self) -> bool:

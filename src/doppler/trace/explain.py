@@ -14,6 +14,7 @@ from doppler.support.errors import InputError
 from doppler.trace.causes import Causes, Step
 from doppler.trace.events import Trace
 from doppler.trace.memory_lines import memory_lines
+from doppler.trace.sharing import SharedUse, fluid_tasks, shared_used
 from doppler.trace.usage import (
     InterfaceUse,
     LinkUse,
@@ -38,6 +39,8 @@ class Explanation:
     the chain waited for a busy resource instead of its data.
     device_utilisation: [D] busy share of the makespan, the mean over streams. links, interfaces:
     those used, the busiest first. of_memory: what was offloaded, when, and what it cost, as text.
+    shared: resources that tasks slow each other down on, the busiest first. slowed_s: how much
+    longer the tasks of the chain took for that than alone.
     """
 
     makespan_s: float
@@ -55,6 +58,8 @@ class Explanation:
     interface_queue_s: float
     interfaces: tuple[InterfaceUse, ...]
     of_memory: tuple[str, ...] = ()
+    shared: tuple[SharedUse, ...] = ()
+    slowed_s: float = 0.0
 
     def lines(self) -> list[str]:
         """The explanation as a few lines of text."""
@@ -79,7 +84,7 @@ class Explanation:
                 for name, share in zip(self.device_names, self.device_utilisation, strict=True)
             ),
         ]
-        found += [*self.of_memory, *self._on_chain(), *self._busiest()]
+        found += [*self.of_memory, *self._on_chain(), *self._busiest(), *self._sharing()]
         longest = sorted(ops, key=lambda step: -step.seconds)[:3]
         found.append(
             "longest ops of the chain: "
@@ -109,6 +114,13 @@ class Explanation:
         ]
         named = {"links": links, "network interfaces": interfaces}
         return [f"busiest {what}: {', '.join(uses)}" for what, uses in named.items() if uses]
+
+    def _sharing(self) -> list[str]:
+        """What sharing cost, and how busy what is shared was."""
+        if not self.shared:
+            return []
+        uses = ", ".join(f"{use.name} {use.utilisation:.0%}" for use in self.shared[:3])
+        return [f"slowed down by others on the chain: {self._share(self.slowed_s)}; shared: {uses}"]
 
     def _share(self, seconds: float) -> str:
         return f"{time_text(seconds)} ({seconds / (self.makespan_s or 1.0):.0%})"
@@ -146,7 +158,17 @@ def explain(trace: Trace) -> Explanation:
         links=links_used(trace),
         interfaces=interfaces_used(trace),
         of_memory=tuple(memory_lines(trace)),
+        shared=shared_used(trace),
+        slowed_s=_slowed_s(trace, chain),
     )
+
+
+def _slowed_s(trace: Trace, chain: list[Step]) -> float:
+    """How much longer the tasks of the chain took than they would alone."""
+    if not trace.rules.shared:
+        return 0.0
+    tasks, first = fluid_tasks(trace), {"op": 0, "transfer": trace.problem.num_ops}
+    return sum(tasks[first[step.kind] + step.id].slowed_s for step in chain)
 
 
 def compare(trace_a: Trace, trace_b: Trace) -> list[str]:

@@ -102,6 +102,45 @@ def test_the_parts_that_execute_run_on_cores(tmp_path, capfd):
     assert "**" not in text, "nothing failed"
 
 
+def test_parts_that_ended_in_an_earlier_call_stay_on_the_page(tmp_path, monkeypatch):
+    ran = []
+
+    def ended(part, settings):
+        ran.append(part.name)
+        command._rows_of(part, settings).write_text(json.dumps(["f32 product", "rate", 1.5]) + "\n")
+        return Outcome(part, command._found(part, settings), None, 2.0)
+
+    monkeypatch.setattr(command, "_run", ended)
+    run(tmp_path, "machine")
+    code, text = run(tmp_path, "overhead")
+    assert (code, ran) == (0, ["machine", "overhead"])
+    assert text.index("### overhead") < text.index("### machine"), "in the order of all parts"
+    monkeypatch.setattr(machine, "_commit", lambda: "another")
+    _, text = run(tmp_path, "overhead")
+    assert "### machine" not in text, "another commit found that"
+
+
+def test_stages_are_compiled_for_before_any_clock_starts(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(command, "_compile", lambda settings: told.append("compile"))
+    monkeypatch.setattr(
+        command, "_run", lambda part, settings: told.append(part.name) or Outcome(part, [], None, 1)
+    )
+    run(tmp_path, "machine")
+    assert told == ["machine"]
+    run(tmp_path, "machine", "calibrate")
+    assert told[1:] == ["compile", "machine", "calibrate"]
+
+
+def test_the_list_of_small_wheels_has_what_parts_import_beside_torch():
+    wheels = (REPOSITORY / "benchmarks/gpu/wheels.txt").read_text()
+    large = {"torch", "numpy", "numba", "scipy", "networkx", "matplotlib"}
+    large |= {"pytorch_lightning", "torch_geometric"}
+    needed = {one for part in PARTS for one in (*part.needs, *part.needs_on_gpus)} - large
+    for module in {*needed, "lark"}:
+        assert machine.DISTRIBUTIONS.get(module, module) in wheels, module
+
+
 @pytest.mark.slow
 def test_the_stages_run_on_cores(tmp_path, capfd):
     code, text = run(tmp_path, "calibrate", "stage_three")
@@ -186,8 +225,9 @@ def test_parts_run_on_a_gpu(gpu, monkeypatch, name):
     assert not [one for one in found if isinstance(one, Fault)]
     cells = Cells(found)
     assert BY_NAME[name].words(cells)
+    queues = ["priority", "fifo"]
     expected = {
-        "results": ["priority", "fifo", "strict, issued ahead", "synchronous"],
+        "results": [*queues, "strict, issued ahead", "strict, as graphs", "synchronous"],
         "overhead": ["dispatched", "issued ahead", "issued ahead, all told"],
         "use": ["busy, %", "GB in use"],
     }

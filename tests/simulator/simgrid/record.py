@@ -9,8 +9,12 @@ ready ops from the device's list; a channel is a link with one actor that moves 
 at a time or, without contention, a link that all transfers have to themselves (FATPIPE). SimGrid
 says how long what takes. Between hosts a region goes over the links of two interfaces too, and a
 desk lets it go once channel and interfaces are free: a device has a port, which is another host to
-SimGrid, for each interface. SimGrid's default network model scales bandwidth and latency; CM02 with
-TCP-gamma, weight-S and crosstraffic 0 is latency + bytes / bandwidth.
+SimGrid, for each interface. Where tasks share, switches are links on the routes of several pairs,
+and all ops read and write a memory, which is a link that leads to a host of its own: an op is what
+it moves, at most as fast as its device does. How what runs at one time divides links and memory is
+SimGrid's own doing (its default policy, SHARED); as flows with a longer way get less of a link
+there, all links have one latency. SimGrid's default network model scales bandwidth and latency;
+CM02 with TCP-gamma, weight-S and crosstraffic 0 is latency + bytes / bandwidth.
 
 Costs are large and random, so that only ops with a common cause become ready at once; such ties go
 by op id.
@@ -21,10 +25,11 @@ import random
 import subprocess
 import sys
 
-NUM_GRAPHS = NUM_HOSTED = 12
+NUM_GRAPHS = NUM_HOSTED = NUM_SHARED = 12
 # contention, queue, streams
 MODES = [("none", "fifo", 1), ("fifo", "fifo", 1), ("fifo", "priority", 1), ("fifo", "fifo", 2)]
 HOSTED_MODES = [("fifo", "fifo", 1), ("fifo", "priority", 1)]
+SHARED_MODES = [("shared", "fifo", 1), ("shared", "priority", 1)]
 CONFIGURATION = [
     "network/model:CM02",
     "network/TCP-gamma:0",
@@ -78,6 +83,34 @@ def on_hosts(graph, seed):
     }
 
 
+def with_sharing(graph, seed):
+    """The same with two switches, each on the way of several pairs, and one memory of all ops."""
+    rng = random.Random(2000 + seed)
+    devices = range(len(graph["speed"]))
+    pairs = [(s, d) for s in devices for d in devices if s != d]
+    switches = [
+        {
+            "bytes_per_s": rng.choice([0.5, 1.0, 2.0]),
+            "links": rng.sample(pairs, rng.randint((len(pairs) + 1) // 2, len(pairs))),
+        }
+        for _ in range(2)
+    ]
+    # Bytes that a device moves for each flop, and so what its ops move in all.
+    per_flop = [rng.randint(1, 4) for _ in devices]
+    moved = [per_flop[d] * flops for d, flops in zip(graph["device"], graph["flops"], strict=True)]
+    rates = [speed * per for speed, per in zip(graph["speed"], per_flop, strict=True)]
+    memory = max(*rates, sum(rates) * rng.choice([0.3, 0.5, 0.8]))
+    latency_s = rng.choice([0.0, 1000.0])
+    return {
+        **graph,
+        "latency_s": [[latency_s for _ in devices] for _ in devices],
+        "switches": switches,
+        "per_flop": per_flop,
+        "moved": moved,
+        "memory_bytes_per_s": memory,
+    }
+
+
 class Simulation:
     """One graph in one mode; SimGrid allows one engine a process."""
 
@@ -89,10 +122,29 @@ class Simulation:
         self.engine = simgrid.Engine(["record", *(f"--cfg={entry}" for entry in CONFIGURATION)])
         devices = range(len(graph["speed"]))
         zone = simgrid.NetZone.create_full_zone("cluster")
+        self.memory, self.switches = None, []
+        if "switches" in graph:
+            self.memory = zone.create_host("memory", 1.0)
+            self.memory.seal()
+            bus = zone.create_link("bus", graph["memory_bytes_per_s"])
+            bus.set_latency(0.0)
+            bus.seal()
+            for i, switch in enumerate(graph["switches"]):
+                link = zone.create_link(f"switch{i}", switch["bytes_per_s"])
+                link.set_latency(0.0)
+                link.seal()
+                self.switches.append((link, [tuple(pair) for pair in switch["links"]]))
         self.hosts = [zone.create_host(f"device{d}", graph["speed"][d]) for d in devices]
-        for host in self.hosts:
+        for d, host in enumerate(self.hosts):
             host.core_count = streams
             host.seal()
+            if self.memory is not None:
+                own = zone.create_link(f"bus{d}", graph["speed"][d] * graph["per_flop"][d])
+                own.set_latency(0.0)
+                own.seal()
+                route = [simgrid.LinkInRoute(own), simgrid.LinkInRoute(bus)]
+                ends = (host.netpoint, self.memory.netpoint)
+                zone.add_route(*ends, None, None, route, False)
         # For the desk of transfers between hosts: what waits, channels and interfaces in use.
         self.desk, self.used = [], set()
         self.interfaces, self.ports = {}, {}
@@ -116,7 +168,7 @@ class Simulation:
         for d in devices:
             for stream in range(streams):
                 self.serve(d, self.hosts[d], f"worker{d}.{stream}", self.run_op)
-        if contention == "fifo" and not self.interfaces:
+        if contention in ("fifo", "shared") and not self.interfaces:
             for s in devices:
                 for d in devices:
                     if s != d:
@@ -128,7 +180,8 @@ class Simulation:
         if self.contention == "none":
             link.set_sharing_policy(self.sg.Link.SharingPolicy.FATPIPE, None)
         link.seal()
-        route = [self.sg.LinkInRoute(link)]
+        through = [switch for switch, pairs in self.switches if (s, d) in pairs]
+        route = [self.sg.LinkInRoute(one) for one in (link, *through)]
         zone.add_route(self.hosts[s].netpoint, self.hosts[d].netpoint, None, None, route, False)
         if not self.leaves(s, d):
             return
@@ -219,7 +272,7 @@ class Simulation:
     def run_op(self, v):
         device = self.graph["device"]
         self.start[v] = self.sg.Engine.clock
-        self.sg.this_actor.execute(self.graph["flops"][v])
+        self.execute(v)
         self.finish[v] = self.sg.Engine.clock
         local = []
         for u, r in sorted(key for key in self.readers if key[0] == v):
@@ -228,7 +281,7 @@ class Simulation:
                 there = [w for w in readers if device[w] == d]
                 if d == device[v]:
                     local += there
-                elif self.contention == "fifo":
+                elif self.contention != "none":
                     rank = min(self.graph["rank"][w] for w in there)
                     if self.interfaces:
                         self.desk.append((rank, u, r, d))
@@ -240,6 +293,14 @@ class Simulation:
         for w in sorted(local):  # these are ready at one instant: by id, as everywhere
             self.arrive(w)
         self.wake()
+
+    def execute(self, v):
+        """Take the time of op v, longer where others take from the memory too."""
+        graph = self.graph
+        if self.memory is None:
+            self.sg.this_actor.execute(graph["flops"][v])
+            return
+        self.sg.Comm.sendto(self.hosts[graph["device"][v]], self.memory, graph["moved"][v])
 
     def move(self, u, r, d, needs=()):
         device = self.graph["device"]
@@ -277,10 +338,13 @@ def main():
     hosted = [
         simulated(on_hosts(make_graph(seed), seed), HOSTED_MODES) for seed in range(NUM_HOSTED)
     ]
-    parts = [",\n".join(json.dumps(case) for case in part) for part in (cases, hosted)]
+    shared = [
+        simulated(with_sharing(make_graph(seed), seed), SHARED_MODES) for seed in range(NUM_SHARED)
+    ]
+    parts = [",\n".join(json.dumps(case) for case in part) for part in (cases, hosted, shared)]
     with open(sys.argv[1], "w") as file:
         file.write('{"simulator": "SimGrid 3.32", "cases": [\n')
-        file.write(f'{parts[0]}\n],\n"hosted": [\n{parts[1]}\n]}}\n')
+        file.write(f'{parts[0]}\n],\n"hosted": [\n{parts[1]}\n],\n"shared": [\n{parts[2]}\n]}}\n')
 
 
 def simulated(graph, modes):

@@ -114,8 +114,10 @@ class SystemWithPlans:
                 f"memory={memory.name}: plans run on system=work_conserving and "
                 f"system=threads, not on {getattr(system, 'name', type(system).__name__)}"
             )
-        if system.contention == "sender":
-            raise InputError("memory: plans are for transfers on links, not contention=sender")
+        if system.contention in ("sender", "shared"):
+            raise InputError(
+                f"memory: plans are for transfers on links, not contention={system.contention}"
+            )
         self.__dict__.update(vars(system))
         self.memory = memory.name
         self._settings = (system, memory)

@@ -1,0 +1,120 @@
+"""What several devices or links of a machine share: a switch, a memory, the processors of a GPU."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from doppler.cluster.device import is_number
+from doppler.support.errors import InputError
+from doppler.support.files.values import fault, unknown_key
+
+ALL = "all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedResource:
+    """Something that tasks use at the same time, each the more slowly the more there are.
+
+    Only ``contention=shared`` reads it: see `simulator.WorkConserving`.
+
+    Attributes:
+        name: as explanations call it.
+        bytes_per_s: what it moves per second in all; None: processors, of which an op uses a share.
+        devices: those whose ops use it.
+        links: ordered pairs (sender, receiver) of devices whose transfers go through it. A pair
+            that is listed twice uses it twice, as a copy within one memory does: it reads and
+            writes there.
+    """
+
+    name: str
+    bytes_per_s: float | None = None
+    devices: tuple[int, ...] = ()
+    links: tuple[tuple[int, int], ...] = ()
+
+    def check(self, where: str, num_devices: int) -> None:
+        """Raise an InputError for what is wrong with it on a machine of so many devices."""
+        where = f"{where}: shared {self.name!r}"
+        if not isinstance(self.name, str) or not self.name:
+            raise InputError(f"{where}: the name must be text")
+        if not self.devices and not self.links:
+            raise InputError(f"{where}: names neither devices nor links that use it")
+        rate = self.bytes_per_s
+        if rate is None and self.links:
+            raise InputError(f"{where}: transfers use no processors: bytes_per_s is missing")
+        if rate is not None and not (is_number(rate) and 0 < rate < float("inf")):
+            raise InputError(f"{where}: bytes_per_s must be positive and finite, got {rate!r}")
+        for d in (*self.devices, *(end for pair in self.links for end in pair)):
+            if not (type(d) is int and 0 <= d < num_devices):
+                raise InputError(f"{where}: device {d!r}, there are 0 to {num_devices - 1}")
+        if len(set(self.devices)) < len(self.devices):
+            raise InputError(f"{where}: a device is listed twice")
+        for src, dst in self.links:
+            if src == dst:
+                raise InputError(f"{where}: link {src} -> {dst} is none")
+
+    def among(self, devices: Sequence[int]) -> "SharedResource | None":
+        """What some devices alone use of it, renumbered in their order; None: nothing."""
+        number = {d: i for i, d in enumerate(devices)}
+        links = [(number[s], number[d]) for s, d in self.links if s in number and d in number]
+        kept = tuple(number[d] for d in self.devices if d in number)
+        return replace(self, devices=kept, links=tuple(links)) if kept or links else None
+
+
+# What a configuration says of one: a mapping of the fields above; devices and links may be "all".
+SharedSpec = Mapping[str, Any]
+
+
+def read_shared(
+    where: str, specs: Sequence[SharedSpec] | None, num_devices: int
+) -> tuple[SharedResource, ...]:
+    """Shared resources as a configuration writes them.
+
+    Args:
+        where: what an error begins with.
+        specs: a mapping of the fields of `SharedResource` each; ``devices`` and ``links`` are lists
+            or ``all``.
+        num_devices: of the machine.
+
+    Raises:
+        InputError: what is no such mapping.
+    """
+    if specs is None:
+        return ()
+    if isinstance(specs, str | Mapping) or not isinstance(specs, Sequence):
+        raise fault(f"{where}: shared", "a list", specs)
+    known = [one.name for one in fields(SharedResource)]
+    found = []
+    for i, spec in enumerate(specs):
+        here = f"{where}: shared[{i}]"
+        if not isinstance(spec, Mapping):
+            raise fault(here, f"a mapping of {', '.join(known)}", spec)
+        for key in spec:
+            if key not in known:
+                raise InputError(unknown_key(here, key, known))
+        if "name" not in spec:
+            raise InputError(f"{here}: 'name' is missing")
+        found.append(
+            SharedResource(
+                name=spec["name"],
+                bytes_per_s=spec.get("bytes_per_s"),
+                devices=_members(f"{here}.devices", spec.get("devices", ()), num_devices, 1),
+                links=_members(f"{here}.links", spec.get("links", ()), num_devices, 2),
+            )
+        )
+    return tuple(found)
+
+
+def _members(where: str, given: Any, num: int, size: Literal[1, 2]) -> Any:
+    """Devices, or pairs of them."""
+    if given == ALL:
+        if size == 1:
+            return tuple(range(num))
+        return tuple((s, d) for s in range(num) for d in range(num) if s != d)
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        raise fault(where, f"a list or {ALL!r}", given)
+    if size == 1:
+        return tuple(given)
+    for pair in given:
+        if isinstance(pair, str | Mapping) or not isinstance(pair, Sequence) or len(pair) != size:
+            raise fault(where, "a list of pairs [sender, receiver]", pair)
+    return tuple(tuple(pair) for pair in given)

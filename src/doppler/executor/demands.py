@@ -1,0 +1,288 @@
+"""How much of what devices share a kernel uses: measured alone, with itself, and with others.
+
+Devices that share processors or memory, such as the streams of one GPU, run a kernel at the same
+time: first one of them alone, then all together, then one beside others that copy a large block
+(which takes all the memory can move) or multiply large matrices (which takes all processors). Its
+shares are those with which the simulator makes it as much slower.
+
+Shape suffix: D devices.
+"""
+
+import math
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from doppler.executor.devices import Devices
+from doppler.executor.elementwise import TORCH_DTYPES
+from doppler.executor.kernels import compile_kernel
+from doppler.executor.recording import Action
+from doppler.graph import KernelSpec
+from doppler.problem import Problem
+from doppler.problem.costs import kernel_key
+from doppler.problem.sharing import max_min_rates
+from doppler.support.errors import InputError
+
+FloatArray = NDArray[np.float64]
+
+# Calls per action, of which a GPU is given all before it is waited for: as many as take so long.
+_MOST_CALLS, _ACTION_S = 10, 2e-3
+# Windows of a measurement, of which the middle one counts, and how long each is.
+_WINDOWS, WINDOW_S = 3, 0.02
+# Calls that are shorter than this tell how fast they are issued, not how fast they run.
+_SHORTEST_S = 50e-6
+# Shares are told to so many parts; how much a share away from the modelled one counts, beside the
+# squared logarithm of a slowdown's error.
+_STEPS, _PREFERRED = 20, 1e-3
+# Of the two reference kernels: elements of a block that no cache holds, rows of a matrix.
+_BLOCK, _ROWS = 1 << 24, 1536
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slowdowns:
+    """How many times longer a kernel takes than alone, on one of several devices that share.
+
+    Attributes:
+        itself: all run this kernel.
+        memory: the others copy.
+        processors: the others multiply; None: processors are not shared.
+    """
+
+    itself: float
+    memory: float
+    processors: float | None
+
+
+def shares_of(measured: Slowdowns, num: int, modelled: tuple[float, float]) -> tuple[float, float]:
+    """Shares of processors and memory with which the simulator slows a kernel down as measured.
+
+    Args:
+        measured: how many times longer the kernel takes.
+        num: devices that share.
+        modelled: the shares to prefer where several explain what was measured, as all do that are
+            less than one of ``num`` parts.
+    """
+    steps = [i / _STEPS for i in range(_STEPS + 1)]
+    processors = steps if measured.processors is not None else [modelled[0]]
+
+    def badness(shares: tuple[float, float]) -> float:
+        told = slowdowns_of(*shares, num)
+        pairs = [(told.itself, measured.itself), (told.memory, measured.memory)]
+        if measured.processors is not None:
+            pairs.append((told.processors or 1.0, measured.processors))
+        away = sum((one - two) ** 2 for one, two in zip(shares, modelled, strict=True))
+        return sum(math.log(one / two) ** 2 for one, two in pairs) + _PREFERRED * away
+
+    return min(product(processors, steps), key=badness)
+
+
+def slowdowns_of(processors: float, memory: float, num: int) -> Slowdowns:
+    """How much slower the simulator makes a kernel beside others that share.
+
+    Args:
+        processors: the share of all that it uses alone.
+        memory: the same.
+        num: devices that share.
+    """
+    own, found = {0: processors, 1: memory}, []
+    for other in (own, {1: 1.0}, {0: 1.0}):
+        demands = [{k: share for k, share in one.items() if share} for one in (own, other)]
+        running = [one for one in (demands[0], *[demands[1]] * (num - 1)) if one]
+        weights = [max(one.values()) for one in running]
+        rates = max_min_rates(running, weights, (1.0, 1.0))
+        found.append(1.0 / rates[0] if demands[0] else 1.0)
+    return Slowdowns(itself=found[0], memory=found[1], processors=found[2])
+
+
+def measure_demands(
+    devices: Devices, problem: Problem, *, window_s: float = WINDOW_S
+) -> dict[str, FloatArray]:
+    """Shares [D, 2] of processors and memory by `kernel_key`, NaN where they are not told.
+
+    Kernels that are too short to be timed are left out, and those that fail on random operands.
+
+    Args:
+        devices: where kernels run.
+        problem: whose kernels they are; its machine says which devices share.
+        window_s: how long each measurement takes, three times.
+    """
+    ops, found = problem.graph.ops, {}
+    groups = sharing_devices(problem)
+    for group in groups:
+        runner = _Runner(devices, group, window_s)
+        for kernel, v in _distinct(ops.kernels):
+            d = group.members[0]
+            if not np.isfinite(problem.arrays.op_seconds[v, list(group.members)]).all():
+                continue
+            slowdowns = runner.slowdowns(kernel)
+            if slowdowns is None:
+                continue
+            shares = shares_of(slowdowns, len(group.members), _modelled(problem, v, d))
+            row = found.setdefault(kernel_key(kernel), np.full((problem.num_devices, 2), np.nan))
+            row[list(group.members)] = shares
+    return found
+
+
+@dataclass(frozen=True)
+class Group:
+    """Devices that share: which, and whether it is processors too."""
+
+    members: tuple[int, ...]
+    processors: bool
+
+
+def sharing_devices(problem: Problem) -> list[Group]:
+    """The groups of two and more devices that share a memory or processors."""
+    shared = problem.cluster.shared
+    groups = dict.fromkeys(one.devices for one in shared if len(one.devices) > 1)
+    return [
+        Group(
+            members,
+            any(one.bytes_per_s is None and set(members) <= set(one.devices) for one in shared),
+        )
+        for members in groups
+    ]
+
+
+def _distinct(kernels: Sequence[KernelSpec | None]) -> Iterable[tuple[KernelSpec, int]]:
+    """Each kernel once, and an op of it."""
+    first: dict[str, tuple[KernelSpec, int]] = {}
+    for v, kernel in enumerate(kernels):
+        if kernel is not None:
+            first.setdefault(kernel_key(kernel), (kernel, v))
+    return first.values()
+
+
+def _modelled(problem: Problem, v: int, d: int) -> tuple[float, float]:
+    """Shares of an op on a device as its flops and bytes say."""
+    sharing = problem.sharing
+    assert sharing is not None, "there are groups"
+    uses = sharing.uses[sharing.use_ptr[d] : sharing.use_ptr[d + 1]]
+    rooms = [float(sharing.capacity[k]) for k in uses.tolist() if sharing.moves_bytes[k]]
+    memory = float(sharing.op_bytes[v, d]) / min(rooms) if rooms else 0.0
+    return float(sharing.op_processors[v, d]), min(memory, 1.0)
+
+
+@dataclass
+class _Runner:
+    """Runs kernels on the devices of a group, one alone or several at the same time."""
+
+    devices: Devices
+    group: Group
+    window_s: float
+    _references: dict[tuple[str, int], Action] = field(default_factory=dict)
+
+    def slowdowns(self, kernel: KernelSpec) -> Slowdowns | None:
+        """None where the kernel is too short, or fails."""
+        try:
+            calls = [self._call_of(kernel, d) for d in self.group.members]
+            alone_s = self._seconds(self._action(self.group.members[0], calls[0], 1))
+        except (RuntimeError, IndexError, ValueError, InputError):
+            return None
+        if alone_s < _SHORTEST_S:
+            return None
+        num = max(1, min(_MOST_CALLS, int(_ACTION_S / alone_s)))
+        actions = [
+            self._action(d, call, num) for d, call in zip(self.group.members, calls, strict=True)
+        ]
+        first, others = actions[0], self.group.members[1:]
+        alone = self._rate(first, [])
+        beside = {
+            name: alone / self._rate(first, [self._reference(name, d) for d in others])
+            for name in ("memory", *(("processors",) if self.group.processors else ()))
+        }
+        return Slowdowns(
+            itself=alone / self._rate(first, actions[1:]),
+            memory=beside["memory"],
+            processors=beside.get("processors"),
+        )
+
+    def _call_of(self, kernel: KernelSpec, d: int) -> Callable[[], object]:
+        """A call of a kernel on random operands."""
+        place = self.devices.place(d)
+        operands = [
+            _random(shape, dtype, place)
+            for shape, dtype in zip(kernel.operand_shapes, kernel.operand_dtypes, strict=True)
+        ]
+        compute = compile_kernel(kernel, device=place.partition(":")[0])
+        return lambda: compute(operands)
+
+    def _reference(self, name: str, d: int) -> Action:
+        if (name, d) not in self._references:
+            place = self.devices.place(d)
+            if name == "memory":
+                block = torch.zeros(_BLOCK, device=place)
+                into = torch.zeros(_BLOCK, device=place)
+                made = self._action(d, lambda: into.copy_(block), 1)
+            else:
+                rows = torch.zeros(_ROWS, _ROWS, device=place)
+                made = self._action(d, lambda: rows @ rows, 1)
+            self._references[name, d] = made
+        return self._references[name, d]
+
+    def _action(self, d: int, call: Callable[[], object], num: int) -> Action:
+        def calls() -> None:
+            for _ in range(num):
+                call()
+
+        return self.devices.computing(d, calls)
+
+    def _seconds(self, action: Action) -> float:
+        """How long an action takes alone, the second time."""
+        with torch.inference_mode():
+            action()
+            begin_s = time.perf_counter()
+            action()
+            return time.perf_counter() - begin_s
+
+    def _rate(self, action: Action, others: Sequence[Action]) -> float:
+        """How often per second an action is done while others are done over and over."""
+        stop = threading.Event()
+        threads = [
+            threading.Thread(target=_until, args=(stop, other), daemon=True) for other in others
+        ]
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)  # as the executor's workers are
+        try:
+            for thread in threads:
+                thread.start()
+            with torch.inference_mode():
+                action()
+                return statistics.median(self._window(action) for _ in range(_WINDOWS))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            torch.set_num_threads(before)
+
+    def _window(self, action: Action) -> float:
+        begin_s, num = time.perf_counter(), 0
+        while (passed_s := time.perf_counter() - begin_s) < self.window_s or num == 0:
+            action()
+            num += 1
+        return num / passed_s
+
+
+def _until(stop: threading.Event, action: Action) -> None:
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        while not stop.is_set():
+            action()
+
+
+def _random(shape: Sequence[int], dtype: str, place: str) -> torch.Tensor:
+    """A tensor that any kernel can work on: whole numbers are 0, diagonals of matrices large."""
+    kind = TORCH_DTYPES[dtype]
+    if not (kind.is_floating_point or kind.is_complex):
+        return torch.zeros(tuple(shape), dtype=kind, device=place)
+    tensor = torch.rand(tuple(shape), device=place).to(kind)
+    if len(shape) >= 2 and shape[-1] == shape[-2]:
+        tensor += shape[-1] * torch.eye(shape[-1], dtype=kind, device=place)
+    return tensor

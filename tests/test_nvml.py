@@ -1,0 +1,116 @@
+"""GPUs as NVML tells of them, by what it would say on several machines."""
+
+import logging
+import os
+
+import pytest
+import recorded_nvml
+from recorded_nvml import RecordedNvml
+
+from doppler.cluster import Cluster, Link, connected
+from doppler.cluster.nvml import MachineFacts, read_machine
+from doppler.cluster.presets import A100
+from doppler.cluster.this_machine import nvlink_bytes_per_s, shared_links
+from doppler.report.cluster_description import describe_cluster
+
+MACHINES = [
+    recorded_nvml.one_gpu,
+    recorded_nvml.pairs_by_nvlink,
+    recorded_nvml.eight_by_switches,
+    recorded_nvml.four_on_pcie,
+    recorded_nvml.shared_out,
+]
+
+
+def facts_of(nvml: RecordedNvml) -> MachineFacts:
+    facts = read_machine(nvml)
+    assert facts is not None
+    assert not nvml.is_open, "NVML is left open"
+    return facts
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_machine_is_read_and_told_of(machine):
+    nvml = machine()
+    facts = facts_of(nvml)
+    assert len(facts.gpus) == nvml.num
+    assert all(f"GPU {g}: {nvml.name}" in facts.lines()[g] for g in range(nvml.num))
+    assert facts.warnings() == []
+
+
+def test_one_gpu_is_read():
+    gpu = facts_of(recorded_nvml.one_gpu()).gpus[0]
+    assert (gpu.memory_bytes, gpu.used_bytes, gpu.pcie) == (150e9, 1e9, (5, 16))
+    assert (gpu.clock_hz, gpu.max_clock_hz) == (1755e6, 1980e6)
+    assert (gpu.power_w, gpu.power_limit_w, gpu.energy_j) == (120.0, 700.0, 0.5)
+    assert gpu.pcie_bytes_per_s == pytest.approx(63e9, rel=0.01)
+    assert facts_of(recorded_nvml.one_gpu()).lines() == [
+        "GPU 0: NVIDIA H200, 150 GB, 1 in use, PCI Express 5 x16 (63 GB/s), 1755 of 1980 MHz, "
+        "120 of 700 W"
+    ]
+
+
+def test_pairs_are_linked_by_nvlink_and_others_by_pcie():
+    facts = facts_of(recorded_nvml.pairs_by_nvlink())
+    assert facts.nvlinks[0] == (0.0, 300e9, 0.0, 0.0)
+    assert facts.levels[0] == ("", "PIX", "SYS", "SYS")
+    assert "GPU 0 and 1: NVLink 300 GB/s, PIX" in facts.lines()
+    assert "GPU 0 and 2: SYS" in facts.lines()
+    assert facts.switch_groups() == [(0, 1), (2, 3)]
+    shared = {one.name: one for one in shared_links(4, facts)}
+    # Within a pair nothing goes over PCI Express.
+    assert shared["out of PCI Express of GPU 0"].links == ((0, 2), (0, 3))
+    assert shared["out of the switch of GPUs 0, 1"].links == ((0, 2), (0, 3), (1, 2), (1, 3))
+    assert shared["into the switch of GPUs 0, 1"].links == ((2, 0), (2, 1), (3, 0), (3, 1))
+
+
+def test_behind_nvswitches_every_pair_has_all_links_of_its_gpus():
+    facts = facts_of(recorded_nvml.eight_by_switches())
+    assert nvlink_bytes_per_s(facts, 0, 7) == 450e9
+    shared = shared_links(8, facts)
+    assert len(shared) == 16  # out of and into each GPU
+    assert all("NVLink of GPU" in one.name and len(one.links) == 7 for one in shared)
+
+
+def test_devices_that_are_streams_share_the_ports_of_their_gpu():
+    facts = facts_of(recorded_nvml.four_on_pcie())
+    shared = {one.name: one for one in shared_links(8, facts)}  # 0 and 4 are on GPU 0
+    assert len(shared["out of PCI Express of GPU 0"].links) == 2 * 6
+    assert not any("NVLink" in name for name in shared)
+
+
+def test_a_gpu_that_is_shared_out_tells_little():
+    facts = facts_of(recorded_nvml.shared_out())
+    assert facts.gpus[0].shared_out
+    assert facts.gpus[0].memory_bytes is None
+    assert facts.lines() == ["GPU 0: NVIDIA A100-SXM4-40GB MIG 3g.20gb, shared out (MIG)"]
+    assert shared_links(2, facts) == ()
+
+
+def test_other_processes_and_throttled_clocks_are_warned_of():
+    nvml = recorded_nvml.pairs_by_nvlink(processes={1: [7, 8], 2: [os.getpid()]}, reasons=0x41)
+    warnings = facts_of(nvml).warnings()
+    assert any(line.startswith("GPU 1: another process computes on it (7, 8)") for line in warnings)
+    assert not any("GPU 2: another process" in line for line in warnings)
+    assert sum("throttled by temperature (hardware)" in line for line in warnings) == 4
+
+
+def test_without_a_driver_nothing_is_known_and_a_line_says_why(caplog):
+    with caplog.at_level(logging.WARNING):
+        assert read_machine(recorded_nvml.one_gpu(starts=False)) is None
+    assert "NVML says Driver Not Loaded: nothing is known of the state of GPUs" in caplog.text
+
+
+def test_what_links_share_is_described():
+    facts = facts_of(recorded_nvml.four_on_pcie())
+    link = Link(bytes_per_s=24e9, latency_s=1e-5)
+    base = connected(name="host", devices=[A100] * 4, link=lambda s, d: link)
+    cluster = Cluster(
+        name="host",
+        devices=base.devices,
+        bytes_per_s=base.bytes_per_s,
+        latency_s=base.latency_s,
+        shared=shared_links(4, facts),
+    )
+    lines = describe_cluster(cluster)
+    assert any(line.startswith("out of the switch of GPUs 0, 1") for line in lines)
