@@ -56,11 +56,15 @@ _WORTH_A_THREAD = 2_000
 @checked
 @dataclass(frozen=True, kw_only=True)
 class WorkConserving:
-    """The work-conserving system: no barriers, nothing idle while work for it is ready.
+    """The work-conserving simulator: no barriers, and nothing is idle while work for it is ready.
 
-    queue: which ready task goes first. contention: of transfers; ``sender``: devices make them
-    themselves, as cores do. streams: ops that a device runs at a time. noise: standard deviation of
-    the logarithm of a factor of mean 1 on the seconds of every op and transfer.
+    Attributes:
+        queue: which ready task goes first.
+        contention: how transfers wait for links. ``sender``: devices make transfers themselves, as
+            cores do.
+        streams: number of ops that a device runs at a time.
+        noise: standard deviation of the logarithm of a factor with mean 1 on the seconds of every
+            op and transfer.
     """
 
     queue: Queue = "priority"
@@ -106,10 +110,14 @@ class WorkConserving:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """The semantics of the published simulator: no contention, its order of simultaneous events.
+    """The paper's released simulator: no contention, and its order of simultaneous events.
 
-    ``queue=priority`` replaces its first-in-first-out devices; other fields as WorkConserving. It
-    knows no memory: peak_bytes are NaN, and nothing is infeasible for lack of it; nor hosts.
+    It ignores memory (peak_bytes are NaN, nothing is infeasible for lack of memory) and hosts.
+
+    Attributes:
+        queue: fifo as released, or ``priority``.
+        streams: number of ops that a device runs at a time.
+        noise: as in `WorkConserving`.
     """
 
     queue: Literal["fifo", "priority"] = "fifo"
@@ -140,10 +148,12 @@ class Published:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class BulkSynchronous:
-    """The bulk-synchronous system: level by level, a collective exchange and a barrier before each.
+    """The bulk-synchronous simulator: level by level, with an exchange and a barrier before each.
 
-    A device runs one op at a time, in any order: priorities are not used. All devices have to be on
-    one host. noise: as WorkConserving.
+    A device runs one op at a time; priorities are not used. All devices must be on one host.
+
+    Attributes:
+        noise: as in `WorkConserving`.
     """
 
     noise: _Noise = 0.0
