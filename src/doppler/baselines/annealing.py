@@ -29,20 +29,23 @@ _STRETCH = 2_000_000
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Annealing:
-    """Move a group of ops, or one op's priority; keep what is worse at times, ever less often.
+    """Simulated annealing: move a group of ops, or one op's priority; accept some worse placements.
 
-    evaluations: executions in all. order: whether priorities are searched too; else ops keep the
-    order of their b_level. starts: independent walks that share the evaluations, in parallel where
-    the system allows. draws: executions that a placement's cost is the mean of; from 2 on they are
-    under jitter, the same for all placements, and what is found is robust: a simulator that has
-    none is lent some, and executes what was found once more, without. hot, cold: first and last
-    temperature as shares of the present makespan; it falls geometrically. devices: whether devices
-    are searched; where no op has a choice they are not.
+    Half of the moves start on the critical chain of the current execution, if a simulator knows it;
+    after a measured execution only its seconds are known, and ops are drawn by their work. In a
+    simulator whose devices run one op at a time, moves are judged before they are executed
+    (longest_paths_kernels.py); the more steps are accepted, the more moves are made at once.
 
-    Half of the moves begin on the critical chain of the present execution, where a simulator knows
-    it; of an execution that is measured only its seconds are known, and work stands for the chain.
-    In a simulator whose devices run one op at a time moves are judged before one is executed
-    (longest_paths_kernels.py); the more steps are kept, the more such moves go together.
+    Attributes:
+        evaluations: executions in all.
+        order: whether priorities are searched too; otherwise ops keep the order of their b_level.
+        starts: independent walks that share the evaluations, in parallel if the system allows.
+        draws: executions whose mean is the cost of a placement. From 2 on they are under jitter,
+            the same for all placements, so that the result is robust. A simulator without jitter is
+            given some, and the result is executed once more without.
+        hot: first temperature, as a share of the current makespan. It falls geometrically.
+        cold: last temperature.
+        devices: whether devices are searched; they are not if no op has a choice.
 
     Source: Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 1983; the
     moves are ours, groups in the spirit of Wolff, "Collective Monte Carlo updating for spin

@@ -36,7 +36,12 @@ class LowerBound:
 
 
 def lower_bound(problem: Problem, *, streams: int = 1) -> LowerBound:
-    """The largest of `lower_bounds`; of equal ones the first."""
+    """Return the largest of all `lower_bounds`; of equal ones the first.
+
+    Args:
+        problem: that is placed.
+        streams: number of ops that a device runs at a time.
+    """
     bounds = lower_bounds(problem, streams=streams)
     largest = max(bounds.values())
     name = next(name for name in bounds if bounds[name] >= largest * (1 - _TIE))

@@ -24,16 +24,18 @@ _START_EVALUATIONS = 64
 @checked
 @dataclass(frozen=True, kw_only=True)
 class CPSAT:
-    """The best placement and order that OR-tools' CP-SAT finds, from a good clustering on.
+    """The best placement and order that OR-tools' CP-SAT finds, starting from a good clustering.
 
-    In the program devices may idle on purpose, and transfers contend as in the system but go in any
-    order. Every better solution is executed, its start times as priorities, and the best execution
-    counts. Memory is a part of the program where ops have no choice of devices; elsewhere what does
-    not fit costs inf when it is executed, and the bound holds whatever the memory. On measured
-    systems it holds for the nominal times.
+    In its program devices may wait although an op is ready, and transfers contend as in the system
+    but go in any order. Every improved solution is executed with its start times as priorities, and
+    the best execution is returned. Memory is part of the program only if ops have no choice of
+    devices; otherwise a placement that does not fit costs inf when it is executed, and the bound
+    ignores memory. On measured systems the bound is that of the nominal times.
 
-    deterministic_time: effort in CP-SAT's own measure, about seconds of one core. seconds: upper
-    limit of the search; results are repeatable unless it strikes. workers: threads.
+    Attributes:
+        deterministic_time: effort in CP-SAT's own unit, roughly seconds of one core.
+        seconds: upper limit of the search. Results repeat unless it is reached.
+        workers: threads.
 
     Source: Perron, Didier, Gay, "The CP-SAT-LP solver", CP 2023.
     """

@@ -33,15 +33,21 @@ def host(
     host_bytes_per_s: Positive | None = None,
     host_latency_s: Amount | None = None,
 ) -> Cluster:
-    """The machine this runs on, divided equally among its devices; speeds are guesses.
+    """Describe this machine, divided equally among its devices; speeds are guesses.
 
-    device_type: ``cpu``: its cores. ``cuda``: its GPUs, of the speed of those in the presets by
-    their name, else of an A100's; several devices on one where they are more. memory_bytes: of
-    all devices, or of each, instead of its share. host_bytes_per_s, host_latency_s: between each
-    device and the memory of the host, else as between two devices.
+    Args:
+        name: of the cluster.
+        device_type: ``cpu``: devices are cores. ``cuda``: they are GPUs with the speed of the
+            preset that their name fits, else of an A100; with more devices than GPUs, several share
+            one.
+        num_devices: cores or GPUs; at least one.
+        memory_bytes: of all devices, or of each, instead of an equal share.
+        host_bytes_per_s: between a device and the memory of the host; by default as between two
+            devices.
+        host_latency_s: likewise.
 
     Raises:
-        InputError: fewer than one device, another device type, or no GPU where there should be one.
+        InputError: fewer than one device, another device type, or no GPU with ``cuda``.
     """
     if device_type == "cuda":
         device, link = _gpu(name, num_devices)

@@ -25,7 +25,7 @@ _ANNEALED = ", annealing"
 @checked
 @dataclass(frozen=True, kw_only=True)
 class PlaceOnce:
-    """A baseline as it is: it takes as many evaluations as it takes."""
+    """Run a baseline once; it takes as many evaluations as it needs."""
 
     baseline: Baseline
     share: Share | None = None
@@ -41,9 +41,11 @@ class PlaceOnce:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class PlaceAgain:
-    """A baseline with as many evaluations as there are; nothing where those left are too few.
+    """Run a baseline with the evaluations of this step, or not if there are too few.
 
-    make: called with ``evaluations``, makes it.
+    Attributes:
+        make: called with ``evaluations``; makes the baseline.
+        share: of the whole budget; None: everything that is left.
     """
 
     make: Callable[..., Baseline]
@@ -175,12 +177,16 @@ class InParts:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class AnnealFromBest:
-    """Annealing from the best placement so far, with order where the system honours it.
+    """Anneal from the best placement so far, with priorities if the system honours them.
 
-    On a real system that notes what ops take its steps are simulated, and where they end is
-    executed, again and again: there an execution tells less than the thousands of simulations that
-    it lasts for. Where two executions may differ, placements are compared by as many as confirm
-    one. hot, cold: see baselines.Annealing.
+    On a real system that reports the times of ops, the steps are simulated and their result is
+    executed, again and again: an execution tells less than the thousands of simulations that fit
+    into its time. If two executions may differ, placements are compared by as many as confirm one.
+
+    Attributes:
+        hot: first temperature, as in `baselines.Annealing`.
+        cold: last temperature.
+        share: of the whole budget; None: everything that is left.
     """
 
     hot: Positive

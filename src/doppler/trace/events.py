@@ -79,11 +79,24 @@ class MemoryEvents:
 class Trace:
     """One execution of one placement. All times are seconds from its start.
 
-    op_stream, op_start_s, op_finish_s: [V]. transfer_region (an index into graph.regions),
-    transfer_src, transfer_dst, transfer_start_s, transfer_finish_s: [T]. peak_bytes: [D].
-    transfer_outlet, transfer_inlet: [T] network interfaces that a transfer between hosts holds, of
-    the sender's host and of the receiver's; -1 where it holds none. memory: of a run that was
-    planned to keep within limits.
+    Attributes:
+        problem: what was executed.
+        placement: that was executed.
+        system_kind: whether times are simulated or measured.
+        rules: of the system, such as its queue.
+        op_stream: [V] stream of the device that ran each op.
+        op_start_s: [V] start of each op.
+        op_finish_s: [V] end of each op.
+        transfer_region: [T] index into ``graph.regions`` of what was transferred.
+        transfer_src: [T] sending device.
+        transfer_dst: [T] receiving device.
+        transfer_start_s: [T] start of each transfer.
+        transfer_finish_s: [T] end of each transfer.
+        peak_bytes: [D] largest memory in use.
+        transfer_outlet: [T] interface of the sender's host; -1: none.
+        transfer_inlet: [T] interface of the receiver's host; -1: none.
+        tolerance_s: how much two clocks may disagree.
+        memory: events of a memory plan, if there was one.
     """
 
     problem: Problem
@@ -110,7 +123,7 @@ class Trace:
         return float(self.op_finish_s.max())
 
     def on_devices(self) -> tuple[NDArray, NDArray, NDArray[np.float64], NDArray[np.float64]]:
-        """What ran on devices: device, stream, start and finish; ops, then those computed again."""
+        """Return device, stream, start and finish of ops, then of ops that were computed again."""
         columns = self.placement.device, self.op_stream, self.op_start_s, self.op_finish_s
         if (more := self.memory) is None:
             return columns
@@ -121,9 +134,9 @@ class Trace:
         )
 
     def on_links(self) -> tuple[NDArray, NDArray, NDArray[np.float64], NDArray[np.float64]]:
-        """What moved: source, destination, start and finish; transfers, then copies of the host.
+        """Return source, destination, start and finish of transfers, then of copies of the host.
 
-        What device d has of the memory of its host is device D + d.
+        The memory of the host of device d is device D + d.
         """
         columns = self.transfer_src, self.transfer_dst, self.transfer_start_s
         columns = *columns, self.transfer_finish_s
@@ -143,7 +156,7 @@ class Trace:
         return len(self.transfer_region)
 
     def op_ready_s(self) -> NDArray[np.float64]:
-        """When each op [V] had all that it reads on its device, and room."""
+        """When each op [V] had all its inputs on its device, and room."""
         if self.memory is not None:
             return self.memory.ready_s[: self.problem.num_ops]
         regions, device_V = self.problem.graph.regions, self.placement.device

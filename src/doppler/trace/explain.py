@@ -120,10 +120,10 @@ class Explanation:
 
 
 def explain(trace: Trace) -> Explanation:
-    """What bounds the makespan: the critical chain and how busy devices and links were.
+    """Explain what bounds the makespan: the critical chain, and how busy devices and links were.
 
-    The chain is walked backward from the op that finishes last. Where data and resource came at
-    the same instant, the data is taken.
+    The chain is followed backward from the op that finishes last. If data and a free device came at
+    the same instant, the data is followed.
     """
     chain = _critical_chain(trace)
     before = list(pairwise(chain))

@@ -113,12 +113,17 @@ class _Rows:
 
 
 def save_gantt(trace: Trace, path: str | Path, *, title: str | None = None) -> None:
-    """Write a PNG, atomically.
+    """Draw a schedule as a PNG file, atomically.
 
-    Ops are coloured by the operation of the program that they are a block of, or by kind where
-    that is unknown; transfers are grey, and those between hosts are in the rows of the network
-    interfaces too; each row's utilisation stands at its right end. Of many links and interfaces the
+    Ops have the colour of their operation in the program, or of their kind if that is unknown;
+    transfers are grey. The number at the right is the utilisation of each row. Transfers between
+    hosts are also shown in the rows of network interfaces. Of many links and interfaces only the
     busiest are shown.
+
+    Args:
+        trace: what is drawn.
+        path: of the PNG file.
+        title: of the picture; by default graph and cluster.
     """
     save_figure(_draw(trace, title), path)
 
