@@ -48,7 +48,7 @@ def resolve_cluster(
         return preset(name=cluster, allow_tf32=allow_tf32, efficiency="measured")
     made = build_described(cluster, "cluster", _MAKERS, trust=trust)
     if not isinstance(made, Cluster):
-        raise InputError(f"{cluster}: describes a {type(made).__name__}, no cluster")
+        raise InputError(f"{cluster}: describes a {type(made).__name__}, not a cluster")
     return made
 
 

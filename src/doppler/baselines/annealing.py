@@ -68,7 +68,7 @@ class Annealing:
                 f"each of {self.draws} draws of {self.starts} starts, got {self.evaluations}"
             )
         if not (self.order or self.devices):
-            raise InputError("baseline.annealing: neither order nor devices is to be searched")
+            raise InputError("baseline.annealing: order and devices are both false")
         if not self.cold <= self.hot:
             raise InputError(
                 f"baseline.annealing: needs cold <= hot, got {self.cold} and {self.hot}"

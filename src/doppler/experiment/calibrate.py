@@ -78,7 +78,7 @@ class Calibrate(Stage):
     def check(self, spec: Specification) -> None:
         """See Stage."""
         if not isinstance(spec.memory, Refuse):
-            raise InputError("memory: stage=calibrate measures without plans: memory=refuse")
+            raise InputError("memory: stage=calibrate supports only memory=refuse")
         super().check(spec)
 
     def costs(self, cfg: DictConfig) -> None:

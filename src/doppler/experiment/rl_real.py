@@ -100,7 +100,7 @@ class RealReinforcement(Stage):
     def check(self, spec: Specification) -> None:
         """See Stage."""
         if not isinstance(spec.memory, Refuse):
-            raise InputError("memory: stage=rl_real executes only what fits: memory=refuse")
+            raise InputError("memory: stage=rl_real supports only memory=refuse")
         check_policy(spec, None if self._is_made_here else self.init_from)
         _real_budget(spec).check(_algorithm(spec.cfg))
         modelled = replace(spec, costs=None)  # the measured ones need not be there yet

@@ -44,7 +44,7 @@ class SimulatedReinforcement(Train):
         if self.problems:
             check("stage.updates", Count, self.updates)
             if "batch_problems" not in spec.cfg.algorithm.reinforcement:
-                raise InputError("stage.problems: training on many takes algorithm=problem_set")
+                raise InputError("stage.problems: training on a set needs algorithm=problem_set")
         super().check(spec)
 
     def check_budget(self, spec: Specification) -> None:

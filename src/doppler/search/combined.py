@@ -40,7 +40,7 @@ class Combined:
 
     def __post_init__(self) -> None:
         if not self.steps:
-            raise InputError("baseline.steps: there is none")
+            raise InputError("baseline.steps: the list is empty")
         check_shares(self.steps)
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:

@@ -33,7 +33,7 @@ class Budget:
     def __post_init__(self) -> None:
         if (self.evaluations is None) == (self.seconds is None):
             raise InputError(
-                "evaluations, seconds: a search has one of them, "
+                "evaluations, seconds: give exactly one of them, "
                 f"got {self.evaluations} and {self.seconds}"
             )
         if self.evaluations is not None:

@@ -251,7 +251,9 @@ class AnnealOnEstimates:
                 elif isinstance(session, SimulatorSession):
                     start = as_executed(session, start)
                 if start.placement is None:
-                    raise InputError("drafts: there is none, and no placement to begin with")
+                    raise InputError(
+                        "drafts: none are given, and there is no placement to start from"
+                    )
                 if self.devices and not is_simulated:
                     start = start._replace(
                         placement=_exchanged(estimates, start.placement, fewest, rng)

@@ -142,7 +142,7 @@ class InParts:
 
     def __post_init__(self) -> None:
         if not self.steps:
-            raise InputError("steps: there is none")
+            raise InputError("steps: the list is empty")
         check_shares(self.steps)
 
     def search(

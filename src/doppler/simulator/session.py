@@ -77,8 +77,8 @@ class WorkConserving:
     def __post_init__(self) -> None:
         if self.contention == "sender" and self.streams > 1:
             raise InputError(
-                f"streams: {self.streams}, a device that sends by itself runs one task at a time "
-                "(contention=sender)"
+                f"streams: {self.streams}, but with contention=sender a device makes its own "
+                "transfers and runs one task at a time"
             )
 
     def check(self, problem: Problem) -> None:

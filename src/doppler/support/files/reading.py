@@ -87,12 +87,12 @@ def open_to_append(path: str | Path, *, newline: str | None = None) -> TextIO:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-            raise InputError(f"{path}: Is no regular file") from None
+            raise InputError(f"{path}: not a regular file") from None
         raise
     file = open(descriptor, "a", encoding="utf-8", newline=newline, buffering=1)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         file.close()
-        raise InputError(f"{path}: Is no regular file")
+        raise InputError(f"{path}: not a regular file")
     return file
 
 
@@ -158,7 +158,7 @@ def _check(path: str | Path, status: os.stat_result, limit_mb: float) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise InputError(f"{path}: Is a directory")
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path}: Is no regular file")
+        raise InputError(f"{path}: not a regular file")
     if status.st_size > limit_mb * _MEGABYTE:
         raise _too_large(path, status.st_size, limit_mb)
 
