@@ -146,7 +146,6 @@ def _option(word: str) -> tuple[str, Any]:
 def _place_options() -> list[str]:
     """Names of the arguments of doppler.place that a command line can give.
 
-
     Read from its source, because importing it takes seconds and an error should come at once.
     """
     objects = ("model", "example_inputs", "example_kwargs", "system", "trust")
