@@ -11,7 +11,7 @@ from doppler.support.errors import InputError
 from doppler.support.files.described import build_described
 from doppler.system import MemoryMode, Refuse
 
-# What a file may name without being trusted.
+# Functions that a cluster file may name without trust.
 _MAKERS = {f"doppler.cluster.{make.__name__}": make for make in (custom, preset, host)}
 
 

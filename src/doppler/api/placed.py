@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from doppler.extensions.memory import MemoryPlan
     from doppler.extensions.modules import Binding
 
-# The tensors of a torch module, where one was placed.
+# The tensors of a torch module, if one was placed.
 MODULE_FILE = "module.pt"
-# What a directory says of the search.
+# Fields of found.json about the search.
 _FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds", "phases")
 _TEXTS = ("whole", "by_bytes", "cut_short")
-# What older ones do not say.
+# Fields that older files lack.
 _LATER = ("memory", "system", "by_bytes")
-# Of a simulator that was told.
+# Fields of a simulator that the caller chose.
 _RULES = ("queue", "contention", "streams", "noise")
 
 

@@ -62,14 +62,14 @@ from doppler.system import MemoryMode, Refuse, System
 if TYPE_CHECKING:
     from doppler.extensions.modules import TorchProgram
 
-# Of the call, unless evaluations are given, and what share of them the search has at least.
+# Default limit of a call, and the least share of it that the search gets.
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
-# On graphs of more ops a few seconds of search are behind what the policy places at once. With
-# evaluations it is first on any graph; on those of more ops its search on estimates would take the
-# share of windows and of layers, and gives no more.
+# On graphs with more ops than _LARGE, a few seconds of search are worse than what the policy places
+# at once. With evaluations the policy comes first on any graph; on graphs with more ops than
+# _LARGE_COUNTED its search on estimates would take executions from windows and layers for nothing.
 _LARGE, _LARGE_COUNTED = 8_000, 2_000
 _EXACT = 1e-9  # sums of the same seconds in another order differ in their last digits
-# Steps that compile something; windows compile it on problems of any size.
+# Steps that need compiled code.
 _COMPILED = (PlaceAgain, InParts, AnnealFromBest)
 _Method = str | Baseline | Sequence[SearchStep]
 

@@ -15,8 +15,8 @@ from doppler.problem import Placement, Problem
 
 # Share of the moves that change the order, where it is searched; by measurement.
 ORDER_SHARE = 0.25
-# Moves that are drawn, at most, for one to be executed: the first that no path through what it
-# moves speaks against. Twice or four times as many find no more in the same seconds.
+# Moves that are drawn, at most, for one that is executed: the first whose longest paths do not rule
+# it out. Twice or four times as many find nothing better in the same time.
 MAX_DRAWN = 8
 STATUS = np.dtype(
     [

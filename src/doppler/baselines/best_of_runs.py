@@ -18,8 +18,8 @@ from doppler.system import Session
 
 # Placements of a batch: a batch of large graphs is to fit in memory. Even: see list_scheduling.
 _BATCH = 64
-# Ops of the largest graphs of which searches ask list schedulers that look at all gaps of a device,
-# or may look at all ready ops: of some larger ones a run takes minutes.
+# Largest graphs on which searches use list schedulers that look at all gaps of a device or at all
+# ready ops. On some larger graphs one run takes minutes.
 MOST_OPS = 100_000
 
 

@@ -82,7 +82,7 @@ class CPSAT:
         solver.parameters.random_seed = seed
         solver.parameters.max_deterministic_time = self.deterministic_time
         solver.parameters.max_time_in_seconds = self.seconds
-        # Else Ctrl-C ends the search alone, with what it has found until then.
+        # Otherwise Ctrl-C would only end the search, and the run would continue with its result.
         solver.parameters.catch_sigint_signal = False
         # Searches take turns in a fixed order: the result does not depend on the workers' pace.
         # One complete search beside the local ones: more of them share its time and find less.

@@ -78,6 +78,6 @@ def _gpu(name: str, num_devices: int) -> tuple[Device, Callable[[int, int], Link
     device = replace(next(known, A100), memory_bytes=memory_bytes)
     if torch.get_float32_matmul_precision() == "highest":
         device = without_tf32(device)
-    # What is copied within a GPU is read from its memory and written to it.
+    # A copy within a GPU reads its memory and writes to it.
     within = Link(bytes_per_s=device.memory_bytes_per_s / 2, latency_s=device.launch_overhead_s)
     return device, lambda s, d: within if s % num_gpus == d % num_gpus else PCIE3

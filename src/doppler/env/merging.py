@@ -33,10 +33,10 @@ _BY_LEVEL = 4.0
 # Times that starts count where none is to come before one that is sooner; of the seconds of all ops
 # the share up to which transfers are cheap.
 _WITHOUT_WAITING, _CHEAP = 1_000.0, 0.75
-# Of what is tried next to the best so far: standard deviations of logarithms of its weight and its
-# cap, and of those of edges; how often these are drawn; how often it counts b_levels otherwise.
+# Views near the best one: standard deviation of the logarithms of least weight and cap, and of the
+# weights of edges; how often the latter are varied; how often b_levels are weighted otherwise.
 _STEP, _JITTER, _JITTERS, _OTHER_COUNTS = 0.5, 0.3, 0.7, 0.125
-# Of pieces of a placement: the most of its edges that are cut, loads of a piece.
+# Pieces of a placement: the largest share of edges that is cut, and the range of loads of a piece.
 _CUT, _LOADS_OF_PIECES = 0.3, (0.05, 1.5)
 
 

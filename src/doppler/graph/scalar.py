@@ -35,7 +35,7 @@ FUNCTIONS = {
     "where": (3, 1),
     **{dtype: (1, 0) for dtype in DTYPES},
 }
-# What the functions cost on complex numbers; the others are not defined there.
+# Operations per complex number; other functions are not defined for them.
 COMPLEX_FLOPS = {"add": 2, "sub": 2, "neg": 2, "mul": 6, "conj": 1, "c64": 0}
 
 

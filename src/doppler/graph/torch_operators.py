@@ -11,9 +11,9 @@ from typing import Any
 from doppler.support.errors import InputError
 
 _NAMESPACES = ("aten", "prims")
-# Public operators that are none of a file's business: results that are memory as it was, or a file;
-# statistics updated although the signature denies it; layouts (packed, sparse, nested, a vendor's
-# own) that are read from bytes which are only said to have them.
+# Public operators that a graph file may not name: they return uninitialised memory or read files,
+# update statistics although their signature says otherwise, or interpret bytes as a layout (packed,
+# sparse, nested, a vendor's own).
 _REFUSED = re.compile(
     r"from_file|(new_)?empty|resize|set($|_)|data$|get_gradients|pin_memory|device_put"
     r"|(native_)?batch_norm($|_(update|gather))|instance_norm"

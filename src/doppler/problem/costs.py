@@ -35,7 +35,7 @@ from doppler.support.files.values import (
 FloatArray = NDArray[np.float64]
 
 _FORMAT, _VERSION = "doppler-costs", 1
-# Who writes the file holds its lock for a moment only.
+# A writer holds the lock for a moment only.
 _LOCK_S = 60.0
 
 # Thirty years: of all ops and transfers of a problem together, so that a schedule can be counted in

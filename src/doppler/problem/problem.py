@@ -105,7 +105,7 @@ class Problem:
         p = self.arrays
         by_kind, has_hosts = len(p.kind_seconds) > 0, len(p.host) > 0
         named = (*(by_kind,) * 2, *(self.has_groups,) * 3, *(has_hosts,) * 2)
-        # What a problem lacks is no part of its name, which is older than groups and hosts.
+        # Optional fields enter the hash only when they are set, so that older hashes stay valid.
         for array, counts in zip(p, (True,) * (len(p) - len(named)) + named, strict=True):
             if not counts:
                 continue

@@ -32,7 +32,7 @@ from doppler.support.errors import InputError, printable, printable_lines
 from doppler.support.waiting import on_terminal, waiting
 
 FIGURES = "figures"
-# What a formula of a spreadsheet begins with.
+# First characters of formulas in spreadsheets.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 

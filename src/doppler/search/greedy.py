@@ -33,7 +33,7 @@ from doppler.search.evaluator import Evaluator
 from doppler.simulator import SimulatorSession
 from doppler.support.options import Count, Natural, Share, checked
 
-# Source of what they find (evaluator.ScoredPlacement).
+# Source of placements that a greedy episode found (evaluator.ScoredPlacement).
 GREEDY = "greedy episode"
 # Ways to use hosts where all are not worth their time: freely, one host, all hosts in turn.
 _FEW_WAYS = 3

@@ -17,7 +17,7 @@ from doppler.search.greedy import host_uses
 from doppler.support.errors import InputError
 from doppler.support.options import Positive, Share, checked
 
-# Sources of what a policy finds (evaluator.ScoredPlacement), and of what annealing makes better.
+# Sources of placements of a policy (evaluator.ScoredPlacement), and the suffix for annealing.
 EPISODE, MERGED_EPISODE = "episode", "merged episode"
 _ANNEALED = ", annealing"
 

@@ -315,9 +315,9 @@ def _is_finite_number(value: Any) -> bool:
         return False
 
 
-# Fits no annotation but Any: to ask for the words alone.
+# A value of no kind, used to get only the words of an error.
 _NOTHING = object()
-# What a kind is called, and whether a value is of it.
+# Name of each kind of value, and a test for it.
 _SIMPLE: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("a whole number", lambda v: isinstance(v, Integral) and not isinstance(v, bool)),
     float: ("a number", _is_finite_number),

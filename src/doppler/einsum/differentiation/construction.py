@@ -124,7 +124,7 @@ class Construction:
             dtype: of the result.
         """
         present = {dim for k in list_elements(scalar) for dim in views[k].dims}
-        # What is the same along a dimension need not be added up along it.
+        # Along a dimension on which nothing depends, a product replaces the sum.
         times = math.prod(
             extent
             for dim, extent in enumerate(space.extents)
