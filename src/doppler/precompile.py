@@ -212,7 +212,6 @@ class _ToldSession:
 
     @property
     def evaluations(self) -> int:
-        """See system.Session."""
         return self._session.evaluations
 
     def measure(
@@ -222,11 +221,9 @@ class _ToldSession:
         repeats: int = 1,
         rng: np.random.Generator | None = None,
     ) -> Measurement:
-        """See system.Session."""
         return self._session.measure(device_BV, priority_BV, repeats, rng)
 
     def trace(self, placement: Placement) -> Trace:
-        """See system.Session."""
         return self._session.trace(placement)
 
     def __enter__(self) -> Self:

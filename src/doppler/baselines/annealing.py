@@ -76,7 +76,6 @@ class Annealing:
 
     @property
     def uses_order(self) -> bool:
-        """See contract.Baseline."""
         return self.order
 
     @property

@@ -31,7 +31,6 @@ class ListDecisions(NamedTuple):
     start: NDArray[np.float64]
 
     def placements(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See placements_of_steps."""
         return placements_of_steps(self.op, self.device)
 
 
@@ -105,7 +104,6 @@ class BestOfRuns(ABC):
         """Devices and priorities of ``num`` placements, [B, V] each."""
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline."""
         best = None
         for done in range(0, self.evaluations, _BATCH):
             num = min(_BATCH, self.evaluations - done)
@@ -130,7 +128,6 @@ class ListScheduler(BestOfRuns):
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See BestOfRuns."""
         device_BV, priority_BV = np.empty((2, num, problem.num_ops), np.int64)
         ways = min(num, num_ways(problem))
         for way in range(ways):
@@ -142,6 +139,5 @@ class ListScheduler(BestOfRuns):
     def decide(
         self, problem: Problem, num_episodes: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See contract.Teacher."""
         decisions = self.schedule(problem, num_episodes, rng)
         return decisions.op, decisions.device

@@ -47,7 +47,6 @@ class Clustering(BestOfRuns):
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See BestOfRuns."""
         return draw_clusterings(problem, num, rng).placements()
 
 

@@ -53,7 +53,6 @@ class CPSAT:
             )
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline."""
         start = Clustering(evaluations=_START_EVALUATIONS).place(session, rng)
         program = ConstraintProgram(session.trace(start.placement))
         bound_s, solutions = self.solve(program, int(rng.integers(2**31)))

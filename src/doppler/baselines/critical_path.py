@@ -28,5 +28,4 @@ class CriticalPath(ListScheduler):
     name: ClassVar[str] = "critical_path"
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """See ListScheduler."""
         return schedule_ops(problem, b_levels(problem), num, rng, insertion=False)

@@ -36,7 +36,6 @@ class ETF(ListScheduler):
     near: ClassVar[bool] = False
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """See ListScheduler."""
         decisions = make_decisions(num, problem)
         partial = make_schedule(problem, tie_seconds(b_levels(problem)), near=self.near)
         key_BV = queue_keys(static_levels(problem), num, rng)

@@ -30,5 +30,4 @@ class HEFT(ListScheduler):
     most_ops: ClassVar[int] = MOST_OPS
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """See ListScheduler."""
         return in_order_of_start(schedule_ops(problem, b_levels(problem), num, rng, insertion=True))

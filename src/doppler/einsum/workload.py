@@ -34,7 +34,6 @@ class Given:
     """The splits that the program's text gives."""
 
     def splits(self, program: Program, parts: int) -> Splits:
-        """See Decomposition."""
         return program.given_splits
 
 

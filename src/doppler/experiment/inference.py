@@ -57,12 +57,10 @@ class Inference(Stage):
     )
 
     def check(self, spec: Specification) -> None:
-        """See Stage."""
         super().check(spec)
         check_policy(spec, self.init_from)
 
     def run(self, run: Run) -> Summary:
-        """See Stage."""
         return apply_policy(run, self.init_from, compare_baselines(run.spec, run.say))
 
 

@@ -98,7 +98,6 @@ class RealReinforcement(Stage):
     name: ClassVar[str] = "rl_real"
 
     def check(self, spec: Specification) -> None:
-        """See Stage."""
         if not isinstance(spec.memory, Refuse):
             raise InputError("memory: stage=rl_real supports only memory=refuse")
         check_policy(spec, None if self._is_made_here else self.init_from)
@@ -122,7 +121,6 @@ class RealReinforcement(Stage):
             yield run.step(settings, seed=0, overwrite=gone)
 
     def check_left(self, directory: RunDirectory) -> None:
-        """See Stage."""
         super().check_left(directory)
         parts = [IMITATION, SIMULATED, f"{SIMULATED}/{SETTLING}", SETTLING]
         check_training_left(directory, parts)
@@ -203,7 +201,6 @@ class RealReinforcement(Stage):
         )
 
     def show(self, run: Run) -> None:
-        """See Stage."""
         super().show(run)
         show_beside(run.directory.path, run.console)
 

@@ -38,7 +38,6 @@ class SimulatedReinforcement(Train):
             object.__setattr__(self, "unused", Train.unused)
 
     def check(self, spec: Specification) -> None:
-        """See Stage."""
         if bool(self.problems) != bool(self.held_out):
             raise InputError("stage.problems, stage.held_out: training on a set needs both")
         if self.problems:

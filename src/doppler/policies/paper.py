@@ -171,7 +171,6 @@ class PaperPolicy(nn.Module):
     def rollout(
         self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
-        """See contract.Policy."""
         seeds_B = rng.integers(0, 2**62, size=num_episodes)
         return self._play(view, seeds_B, SAMPLE if explore is None else explore, None)
 
@@ -229,7 +228,6 @@ class PaperPolicy(nn.Module):
         )
 
     def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
-        """See contract.Policy."""
         heads = self._heads(view)
         return in_a_row(self._replay(view, heads, each) for each in decisions)
 

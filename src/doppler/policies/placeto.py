@@ -173,7 +173,6 @@ class Placeto(FixedOrderPolicy):
     def rollout(
         self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
-        """See contract.Policy."""
         problem, choices = self._problem(view), self.choices(view)
         draw_BV2 = rng.random((num_episodes, view.problem.num_ops, 2))
         device_BV = np.empty(draw_BV2.shape[:2], dtype=np.int64)
@@ -215,7 +214,6 @@ class Placeto(FixedOrderPolicy):
             away_VBD[t] = problem.away_DD[device_B]
 
     def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
-        """See contract.Policy."""
         problem, choices = self._problem(view), self.choices(view)
         return in_a_row(self._replay_all(problem, choices, each) for each in decisions)
 

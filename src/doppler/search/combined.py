@@ -44,7 +44,6 @@ class Combined:
         check_shares(self.steps)
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline."""
         seed = int(rng.integers(2**62))
         confirmations = confirmations_within(self.evaluations, self.confirmations)
         best = Evaluator(session=session, confirmations=confirmations, seed=seed)

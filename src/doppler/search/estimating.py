@@ -232,7 +232,6 @@ class AnnealOnEstimates:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         session = best.session
         is_simulated = isinstance(session, SimulatorSession)
         fewest = self.steps if is_simulated else self.steps // _SIMULATING

@@ -87,7 +87,6 @@ class GreedyEpisode:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         if evaluations >= self.least * best.num_confirming:
             with open_estimates_of(best.session) as estimates:
                 found = self.chosen(best, estimates, rng)
@@ -97,7 +96,6 @@ class GreedyEpisode:
     def chosen(
         self, search: Evaluator, estimates: SimulatorSession, rng: np.random.Generator
     ) -> Placement:
-        """See estimating.PlacementChooser."""
         check_view(self.views[0], estimates.problem)
         best_view, cost, found = self.views[0], Estimated(np.inf, np.inf, np.inf), None
         took_s = 0.0

@@ -55,7 +55,6 @@ class PlaceAgain:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         num = evaluations - best.confirmations
         if num > 0:
             try:
@@ -118,7 +117,6 @@ class DealBlocks:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         ways = 1 + len(host_uses(best.session.problem))
         num = min(ways, evaluations - best.confirmations)
         if num > 0:
@@ -148,7 +146,6 @@ class InParts:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         seeds = rng.integers(2**62, size=len(self.steps))
         before = best.evaluations
         parts = self._parts(evaluations, 1 + best.confirmations)
@@ -197,7 +194,6 @@ class AnnealFromBest:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         draws, num = best.num_confirming, evaluations - best.confirmations
         if best.placement is not None and isinstance(best.session, NotesTimes):
             if every := evaluations // draws:

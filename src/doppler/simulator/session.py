@@ -90,7 +90,6 @@ class WorkConserving:
             )
 
     def with_noise(self, noise: float) -> Self:
-        """See system.System."""
         return replace(self, noise=noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
@@ -128,7 +127,6 @@ class Published:
     kind: ClassVar[SystemKind] = "simulated"
 
     def with_noise(self, noise: float) -> Self:
-        """See system.System."""
         return replace(self, noise=noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
@@ -164,7 +162,6 @@ class BulkSynchronous:
     streams: ClassVar[int] = 1
 
     def with_noise(self, noise: float) -> Self:
-        """See system.System."""
         return replace(self, noise=noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":

@@ -72,7 +72,6 @@ class TileLayers:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         session = best.session
         num = min(self.at_most, evaluations // best.num_confirming)
         if not isinstance(session, SimulatorSession) or session.plans_memory:

@@ -74,7 +74,6 @@ class AnnealWindows:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         session = best.session
         num = min(self.at_most, evaluations // best.num_confirming)
         if not isinstance(session, SimulatorSession) or session.plans_memory:

@@ -131,7 +131,6 @@ class SystemWithPlans:
         return self._settings[1]
 
     def with_noise(self, noise: float) -> "SystemWithPlans":
-        """See system.System."""
         system, memory = self._settings
         return SystemWithPlans(system.with_noise(noise), memory)
 

@@ -90,7 +90,6 @@ class TorchSchedules(Schedules):
     name: ClassVar[str] = "torch"
 
     def placements(self, problem: Problem, rng: np.random.Generator) -> list[Placement]:
-        """See Schedules."""
         graph = pipeline_of(problem)
         separate = graph.pipeline.weight_grad_s is not None
         return [

@@ -57,12 +57,10 @@ class StreamStage(Stage):
         return self.allocator.name
 
     def check(self, spec: Specification) -> None:
-        """See Stage."""
         check_fits(stream_of(spec), self.allocator)
         super().check(spec)
 
     def introduce(self, run: Run) -> None:
-        """See Stage."""
         stream = stream_of(run.spec)
         run.say(
             f"{run.spec.problem.graph.name}: {len(stream):,} inputs, {stream.num_modules} modules, "
@@ -70,7 +68,6 @@ class StreamStage(Stage):
         )
 
     def run(self, run: Run) -> Summary:
-        """See Stage."""
         stream, directory = stream_of(run.spec), run.directory.path
         order_N = stream.in_order(self.order, seeded_generator(run.spec.seed, "order"))
         with waiting(run.say, f"{self.allocator.name} plays {len(stream):,} inputs"):
@@ -94,7 +91,6 @@ class StreamStage(Stage):
         return summary
 
     def show(self, run: Run) -> None:
-        """See Stage."""
         self._tell(run, run.directory.summary())
 
     def _tell(self, run: Run, summary: Mapping[str, Any]) -> None:

@@ -64,7 +64,6 @@ class Cascade:
             raise InputError(f"cascade.fixed: must be {_LEARNED} numbers, got {len(self.fixed)}")
 
     def play(self, session: LabelledSession, rng: np.random.Generator) -> None:
-        """See allocators.Allocator."""
         state = _Cascading(self, session, rng)
         for one in session:
             state.answer(one.number, one.features)

@@ -61,12 +61,10 @@ class Router:
             raise InputError(f"router.growth: must be above 1, got {self.growth}")
 
     def check(self, session: StreamSession) -> None:
-        """See allocators.Allocator."""
         if (session.num_modules, len(session.backends)) != (1, 2):
             raise InputError("router: chooses between two backends of one module")
 
     def play(self, session: StreamSession, rng: np.random.Generator) -> None:
-        """See allocators.Allocator."""
         state = Routing(self, session, rng)
         for one in session:
             choice = state.choose(one)

@@ -39,11 +39,9 @@ class StructuredReinforce:
     name: ClassVar[str] = "structured_reinforce"
 
     def check(self, session: StreamSession) -> None:
-        """See allocators.Allocator."""
         _check(self.name, session)
 
     def play(self, session: StreamSession, rng: np.random.Generator) -> None:
-        """See allocators.Allocator."""
         modules, size = session.num_modules, session.num_module_features + 1
         weight_MF, sum_MF = np.zeros((modules, size)), np.zeros((modules, size))
         reference = _Reference(modules * size)
@@ -80,11 +78,9 @@ class StructuredThompson:
     name: ClassVar[str] = "structured_thompson"
 
     def check(self, session: StreamSession) -> None:
-        """See allocators.Allocator."""
         _check(self.name, session)
 
     def play(self, session: StreamSession, rng: np.random.Generator) -> None:
-        """See allocators.Allocator."""
         modules, size = session.num_modules, session.num_module_features + 1
         num = modules * size
         square = np.diag(np.repeat([self.ridge, 2.0 * self.ridge], num))
