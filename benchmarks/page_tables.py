@@ -51,7 +51,10 @@ def _over_control(row) -> str:
 def search() -> str:
     """Ten methods on eight GPUs, over the best one that learns nothing."""
     rows = [
-        (label, *(_over_control(result_row("main_8dev", name, method)) for name in WORKLOADS))
+        (
+            label,
+            *(f"{result_row('main_8dev', name, method)['over_control']:.3f}" for name in WORKLOADS),
+        )
         for label, method in _NAMES.items()
     ]
     return markdown_table(("method", *WORKLOADS), rows)
