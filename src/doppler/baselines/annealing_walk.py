@@ -35,8 +35,9 @@ STATUS = np.dtype(
 class Neighbours(NamedTuple):
     """Producers and consumers of op v: ``op[ptr[v]:ptr[v + 1]]``.
 
-    share: [N] of the seconds that all transfers between v and its neighbours take, cumulated over
-    the neighbours of v: the last one's is 1.
+    Attributes:
+        share: [N] of the seconds that all transfers between v and its neighbours take, cumulated
+            over the neighbours of v: the last one's is 1.
     """
 
     ptr: NDArray[np.int64]  # [V + 1]

@@ -39,7 +39,9 @@ def placements_of_steps(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Device and priority per op, [B, V] each; the priority is the order of steps.
 
-    op_BV: of each step. device_BV: to which it goes.
+    Args:
+        op_BV: of each step.
+        device_BV: to which it goes.
     """
     step_BV = np.broadcast_to(np.arange(op_BV.shape[1]), op_BV.shape)
     device_of_BV, priority_BV = np.empty_like(device_BV), np.empty_like(op_BV)

@@ -15,8 +15,9 @@ from typing import NamedTuple
 class SelSchedulerTerms(NamedTuple):
     """Of a candidate.
 
-    start: behind queues, on its best device. b_level: how far below the largest; a logarithm, for
-    it is to break ties.
+    Attributes:
+        start: behind queues, on its best device.
+        b_level: how far below the largest; a logarithm, for it is to break ties.
     """
 
     start: float

@@ -203,11 +203,13 @@ class Inputs:
 class GivenCosts:
     """Times that come with a graph.
 
-    op_seconds: per op [V], the same on every device; or [V, D], inf where a device cannot run it;
-    None: by the cluster's speeds. transfer_seconds: per edge, to move its region to another device:
-    [E], the same on every link; or [E, K, K] from a device of one of the ``kinds`` to one of
-    another, NaN where it is not known; None: by the cluster's links. counts_memory: whether bytes
-    of ops and devices count; else there is room for everything.
+    Attributes:
+        op_seconds: per op [V], the same on every device; or [V, D], inf where a device cannot run
+            it; None: by the cluster's speeds.
+        transfer_seconds: per edge, to move its region to another device: [E], the same on every
+            link; or [E, K, K] from a device of one of the ``kinds`` to one of another, NaN where it
+            is not known; None: by the cluster's links.
+        counts_memory: whether bytes of ops and devices count; else there is room for everything.
     """
 
     op_seconds: FloatArray | None

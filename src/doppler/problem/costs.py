@@ -65,9 +65,11 @@ def kernel_key(kernel: KernelSpec) -> str:
 class CostTable:
     """What was measured on one set of devices; NaN where nothing was.
 
-    devices: their names. kernels: seconds [D] by `kernel_key`, what a device is occupied with an op
-    of that kernel, hand-over included. latency_s, seconds_per_byte: [D, D], of the links, row the
-    sender; the diagonal is unused.
+    Attributes:
+        devices: their names.
+        kernels: seconds [D] by `kernel_key`, what a device is occupied with an op of that kernel,
+            hand-over included.
+        latency_s, seconds_per_byte: [D, D], of the links, row the sender; the diagonal is unused.
     """
 
     devices: tuple[str, ...]

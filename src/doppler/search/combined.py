@@ -29,7 +29,10 @@ def suited(steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
 class Combined:
     """Steps that share the evaluations of one baseline.
 
-    evaluations: in all. confirmations: at most, see Evaluator. steps: one after another.
+    Attributes:
+        evaluations: in all.
+        confirmations: at most, see Evaluator.
+        steps: one after another.
     """
 
     evaluations: Count

@@ -123,8 +123,10 @@ def best_by_estimates(
 class Estimated(NamedTuple):
     """What placements are compared by, the least is best.
 
-    cost: seconds, more for what may not fit. seconds: estimated. used: of the memory that estimates
-    may fill, where it is fullest.
+    Attributes:
+        cost: seconds, more for what may not fit.
+        seconds: estimated.
+        used: of the memory that estimates may fill, where it is fullest.
     """
 
     cost: float
@@ -174,7 +176,9 @@ def check_view(view: ProblemView, problem: Problem) -> None:
 class Episodes:
     """A policy's episodes as drafts.
 
-    view: of the problem. merged: place groups of ops, each time other ones; else ops.
+    Attributes:
+        view: of the problem.
+        merged: place groups of ops, each time other ones; else ops.
     """
 
     policy: Policy
@@ -209,10 +213,12 @@ class AnnealOnEstimates:
     they are. Where executing takes real time, so does annealing, and what was learned of the
     devices may have two of them, or two hosts, exchanged before.
 
-    drafts: kinds of them; none: it always begins with the best placement so far. greedy: drafted in
-    place of episodes as long as nothing was executed. steps: of annealing before each execution;
-    fewer on large graphs. at_most: executions of one turn. hot, cold, devices: see
-    baselines.Annealing.
+    Attributes:
+        drafts: kinds of them; none: it always begins with the best placement so far.
+        greedy: drafted in place of episodes as long as nothing was executed.
+        steps: of annealing before each execution; fewer on large graphs.
+        at_most: executions of one turn.
+        hot, cold, devices: see baselines.Annealing.
 
     Source: searching a cheap model of an expensive objective before each evaluation of it, as
     Jones, Schonlau, Welch, "Efficient global optimization of expensive black-box functions",

@@ -20,7 +20,8 @@ from doppler.system import Measurement, Session
 class ScoredPlacement(NamedTuple):
     """A placement and its seconds, or that there is none.
 
-    source: what found it, as "episode" or "clustering"; behind a comma what made it better.
+    Attributes:
+        source: what found it, as "episode" or "clustering"; behind a comma what made it better.
     """
 
     placement: Placement | None

@@ -62,10 +62,11 @@ def views_of_host_uses(view: ProblemView) -> list[ProblemView]:
 class GreedyEpisode:
     """What a policy decides where it does not draw; of several views, where it is estimated best.
 
-    views: of the problem, as it is and merged; one of their placements is executed. played: views
-    in all, the others next to the best so far (merging.next_to), the same at every call; fewer
-    where an estimate is close to a lower bound (merging.enough_s). least: with room to execute
-    fewer placements, it leaves them to the next step.
+    Attributes:
+        views: of the problem, as it is and merged; one of their placements is executed.
+        played: views in all, the others next to the best so far (merging.next_to), the same at
+            every call; fewer where an estimate is close to a lower bound (merging.enough_s).
+        least: with room to execute fewer placements, it leaves them to the next step.
     """
 
     policy: Policy

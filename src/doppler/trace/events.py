@@ -20,12 +20,16 @@ Interfaces = Literal["both", "outgoing", "none"]
 class ExecutionRules:
     """The rules that a system keeps, as far as a trace must show them.
 
-    streams: ops that a device runs at a time. contention: of transfers: ``fifo`` one at a time
-    per ordered pair of devices, ``engines`` one at a time per sender and per receiver, both of them
-    one at a time per interface of a host where they leave it; ``sender`` on the device that has
-    made the region, before its next op; ``none``. interfaces: which of these a trace knows of:
-    those of ``both`` hosts, the ``outgoing`` ones of senders, or ``none``. queue: which ready task
-    goes first. barriers: whether everything waits for the end of a level.
+    Attributes:
+        streams: ops that a device runs at a time.
+        contention: of transfers: ``fifo`` one at a time per ordered pair of devices, ``engines``
+            one at a time per sender and per receiver, both of them one at a time per interface of a
+            host where they leave it; ``sender`` on the device that has made the region, before its
+            next op; ``none``.
+        interfaces: which of these a trace knows of: those of ``both`` hosts, the ``outgoing`` ones
+            of senders, or ``none``.
+        queue: which ready task goes first.
+        barriers: whether everything waits for the end of a level.
     """
 
     streams: int = 1
@@ -47,13 +51,19 @@ HostKind = Literal["evict", "load", "recompute"]
 class MemoryEvents:
     """What a run within memory limits did beside ops and transfers; M further tasks, D devices.
 
-    kinds: [M] ``evict``: a copy to the host's memory; ``load``: from there; ``recompute``: an op
-    once more, on its device. ops: [M] whose output it is; -1: an input's. names: [M] of the op or
-    input. device: [M]. stream: [M] of the device, where an op runs. bytes, start_s, finish_s: [M].
-    ready_s: [V + T + M] when all had ended that a task waited for, memory included; last: [.] which
-    task that was, of the V ops, T transfers and M others in a row; -1: none.
-    in_use: per device rows of (time, bytes in use from then on). limit_bytes: [D].
-    offloaded_bytes: of all stays in the memory of the host.
+    Attributes:
+        kinds: [M] ``evict``: a copy to the host's memory; ``load``: from there; ``recompute``: an
+            op once more, on its device.
+        ops: [M] whose output it is; -1: an input's.
+        names: [M] of the op or input.
+        device: [M].
+        stream: [M] of the device, where an op runs.
+        bytes, start_s, finish_s: [M].
+        ready_s: [V + T + M] when all had ended that a task waited for, memory included.
+        last: [.] which task that was, of the V ops, T transfers and M others in a row; -1: none.
+        in_use: per device rows of (time, bytes in use from then on).
+        limit_bytes: [D].
+        offloaded_bytes: of all stays in the memory of the host.
     """
 
     kinds: tuple[HostKind, ...]

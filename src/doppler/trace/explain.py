@@ -31,13 +31,16 @@ _OF_DEVICES, _OF_LINKS = ("op", "recompute"), ("transfer", "evict", "load")
 class Explanation:
     """What bounds a makespan.
 
-    chain: the tasks that led to the last finish, first to last; each begins when the one before it
-    ends. compute_s + transfer_s + idle_s is the makespan: ops and transfers of the chain, and what
-    lies between them, which is barriers (if the system has them), or hand-over on a real system.
-    device_queue_s, link_queue_s and interface_queue_s are the parts of it in which the next task of
-    the chain waited for a busy resource instead of its data.
-    device_utilisation: [D] busy share of the makespan, the mean over streams. links, interfaces:
-    those used, the busiest first. of_memory: what was offloaded, when, and what it cost, as text.
+    Attributes:
+        chain: the tasks that led to the last finish, first to last; each begins when the one before
+            it ends. compute_s + transfer_s + idle_s is the makespan: ops and transfers of the
+            chain, and what lies between them, which is barriers (if the system has them), or
+            hand-over on a real system. device_queue_s, link_queue_s and interface_queue_s are the
+            parts of it in which the next task of the chain waited for a busy resource instead of
+            its data.
+        device_utilisation: [D] busy share of the makespan, the mean over streams.
+        links, interfaces: those used, the busiest first.
+        of_memory: what was offloaded, when, and what it cost, as text.
     """
 
     makespan_s: float

@@ -44,7 +44,8 @@ _MOST_WAYS, _FINE_GRAINS = 1024, (2, 4, 8, 16, 32)
 class Choice:
     """Splits that were chosen, and of how many ways they are the best.
 
-    tried, num: ways that were judged, and that there are: fewer where time was short.
+    Attributes:
+        tried, num: ways that were judged, and that there are: fewer where time was short.
     """
 
     splits: Splits
@@ -56,11 +57,13 @@ class Choice:
 class Auto:
     """The best, by a judge, of the published splits and of time-aware ones of several grains.
 
-    cluster: where it will run. judge: seconds of a good placement of a problem, inf where none fits
-    in memory. grains: blocks of a contraction per device that are tried. whole: nothing split is
-    tried too, first.
-
     Of layers that are alike (repeats.py) a few are split, and judged, with the inputs of all.
+
+    Attributes:
+        cluster: where it will run.
+        judge: seconds of a good placement of a problem, inf where none fits in memory.
+        grains: blocks of a contraction per device that are tried.
+        whole: nothing split is tried too, first.
     """
 
     cluster: Cluster

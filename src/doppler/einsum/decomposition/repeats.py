@@ -22,8 +22,9 @@ _LEAST = 3
 class Shortened:
     """A program that some layers stand for others in.
 
-    stand_ins: per node that is missing, by name, the one that is split as it will be.
-    missing_inputs: the inputs among them.
+    Attributes:
+        stand_ins: per node that is missing, by name, the one that is split as it will be.
+        missing_inputs: the inputs among them.
     """
 
     program: Program

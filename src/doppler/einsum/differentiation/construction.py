@@ -22,8 +22,9 @@ class Space(NamedTuple):
 class Broadcast(NamedTuple):
     """The tensor of a node, in a space.
 
-    dims: per dimension of the tensor the one of the space that it runs along. Along the others it
-    is repeated, but not stored so.
+    Attributes:
+        dims: per dimension of the tensor the one of the space that it runs along. Along the others
+            it is repeated, but not stored so.
     """
 
     node: int

@@ -27,7 +27,8 @@ _DRAWN = "drawn"  # stands for what a program draws by
 class _Key(NamedTuple):
     """An attribute. of: what has it: node, edge, graph or all; default: None if there is none.
 
-    identity: what data refers to it by; networkx gives keys of nodes and of edges the same.
+    Attributes:
+        identity: what data refers to it by; networkx gives keys of nodes and of edges the same.
     """
 
     identity: str

@@ -28,8 +28,10 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 class Layers(NamedTuple):
     """Which ops are the same op of other layers.
 
-    place: [V] which op of its layer each is, layer: [V] which layer; -1 of ops that are in none.
-    op: [P, L] the op; -1 where a layer lacks it. Layers ``first`` to ``last`` are alike.
+    Attributes:
+        place: [V] which op of its layer each is, layer: [V] which layer; -1 of ops that are in
+            none.
+        op: [P, L] the op; -1 where a layer lacks it. Layers ``first`` to ``last`` are alike.
     """
 
     place: IntArray

@@ -37,8 +37,11 @@ class TileLayers:
 
     It begins with what is best of the present placement: the layer that would do best everywhere.
 
-    few: the few layers. steps: of their search. evaluations: of them for each execution that it
-    may have. at_most: executions that count so in one turn.
+    Attributes:
+        few: the few layers.
+        steps: of their search.
+        evaluations: of them for each execution that it may have.
+        at_most: executions that count so in one turn.
 
     Source: solving one period of a periodic task system and repeating it: Munier and Hanen, "Cyclic
     scheduling on parallel processors", in Scheduling Theory and its Applications, 1995.

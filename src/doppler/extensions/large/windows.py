@@ -40,8 +40,12 @@ class AnnealWindows:
     What comes of a window is kept where the estimate of the whole is no worse, and executed. It
     needs a placement to begin with, and a simulator that keeps to orders.
 
-    ops: of a window, of neighbouring ranks. behind: ops after them that stay, and count. steps: of
-    annealing in each window. at_most: executions of one turn. hot, cold: see baselines.Annealing.
+    Attributes:
+        ops: of a window, of neighbouring ranks.
+        behind: ops after them that stay, and count.
+        steps: of annealing in each window.
+        at_most: executions of one turn.
+        hot, cold: see baselines.Annealing.
 
     Source: part of a solution freed and solved again, the rest fixed: Shaw, "Using constraint
     programming and local search methods to solve vehicle routing problems", CP 1998; that the part

@@ -43,8 +43,11 @@ _LOUD = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor
 class Exported(NamedTuple):
     """A graph, and how its user's tensors are what the module is called with and returns.
 
-    name: of the module's class. program: in core ATen ops. parameters: names of what is given by
-    position. returned: also says whose gradients the graph returns behind the module's results.
+    Attributes:
+        name: of the module's class.
+        program: in core ATen ops.
+        parameters: names of what is given by position.
+        returned: also says whose gradients the graph returns behind the module's results.
     """
 
     name: str

@@ -46,7 +46,8 @@ class Row:
 class Object:
     """A dictionary's items, if it is one, and an object's attributes, by name.
 
-    both: the attributes that are also items, as in outputs of transformers.
+    Attributes:
+        both: the attributes that are also items, as in outputs of transformers.
     """
 
     kind: type

@@ -33,7 +33,8 @@ _REPEATED = {"add": mul, "mul": power}
 class Operand(NamedTuple):
     """A program tensor in the space of a value.
 
-    at: per dimension of the tensor, the place among all factors of the value's shape.
+    Attributes:
+        at: per dimension of the tensor, the place among all factors of the value's shape.
     """
 
     node: int
@@ -44,7 +45,8 @@ class Operand(NamedTuple):
 class Value:
     """A torch tensor: a scalar function of program tensors, repeated along factors that none has.
 
-    name: for the op that computes it, if one must.
+    Attributes:
+        name: for the op that computes it, if one must.
     """
 
     shape: Shape

@@ -40,8 +40,9 @@ PLAYED_FILE, CONTROLS_FILE = "stream.csv", "controls.csv"
 class StreamStage(Stage):
     """Play a stream once, input by input.
 
-    allocator: who chooses. order: of the inputs; by_group: subject after subject, class after
-    class.
+    Attributes:
+        allocator: who chooses.
+        order: of the inputs; by_group: subject after subject, class after class.
     """
 
     allocator: Allocator | Hindsight

@@ -141,8 +141,10 @@ class BestFixed:
 class Oracle:
     """Whoever knows the outcome of every backend, and pays for the dear ones where that pays.
 
-    share: of what the dearest backend for everything would cost, at most; what gains most for what
-    it costs comes first. price: of a cost of 1; a gain of less is not worth it.
+    Attributes:
+        share: of what the dearest backend for everything would cost, at most; what gains most for
+            what it costs comes first.
+        price: of a cost of 1; a gain of less is not worth it.
     """
 
     share: Share = 1.0

@@ -37,11 +37,15 @@ class Router:
     one where that difference is above a threshold: that of the inputs so far of which as large a
     share was above it.
 
-    share: of the inputs that the large model gets. price: of a run of it, in place of a share: it
-    gets the inputs of which it is expected to gain more. explore: share of all inputs that are sent
-    at random at the beginning; it falls with the root of their number. directions: of words, see
-    TextFeatures. ridge: of the regressions. growth: the words' directions are found anew whenever
-    the stream has grown as many times.
+    Attributes:
+        share: of the inputs that the large model gets.
+        price: of a run of it, in place of a share: it gets the inputs of which it is expected to
+            gain more.
+        explore: share of all inputs that are sent at random at the beginning; it falls with the
+            root of their number.
+        directions: of words, see TextFeatures.
+        ridge: of the regressions.
+        growth: the words' directions are found anew whenever the stream has grown as many times.
 
     Source: two-armed contextual bandit with decaying exploration, as epsilon-greedy in Auer,
     Cesa-Bianchi, Fischer, 2002; the estimate per arm as in LinUCB, Li and others, 2010.
