@@ -106,7 +106,7 @@ def parse_dot(text: str, path: Path) -> tuple[nx.MultiDiGraph, list[str]]:
         found = text[error.at : error.at + 20]
         raise InputError(f"{path}:{line}: not DOT, from {found!r} on") from None
     graphs = "graph" if others == 1 else "graphs"
-    return graph, [f"{others} {graphs} behind the first"] if others else []
+    return graph, [f"{others} {graphs} after the first"] if others else []
 
 
 def _tokens(text: str) -> Iterator[_Token]:

@@ -109,7 +109,7 @@ class Binding:
             else:
                 tensor = self.computed[name]()
             if tensor.is_meta:
-                raise InputError(f"{name!r} is on the meta device: there are no values to run with")
+                raise InputError(f"{name!r} is on the meta device, so it has no values to run with")
             inputs[name] = tensor.detach().cpu().reshape(shape)
         return inputs
 

@@ -162,7 +162,7 @@ def load_exported(path: str | Path, *, trust: bool = False) -> ExportedProgram:
             return torch.export.load(path)
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise InputError(f"{path}: no exported program: {reason}") from None
+            raise InputError(f"{path}: not an exported program: {reason}") from None
 
 
 def _trees(program: ExportedProgram) -> tuple[Flat, Flat]:

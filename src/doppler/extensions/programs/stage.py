@@ -117,7 +117,7 @@ def stream_of(spec: Specification) -> AnyStream:
     graph = spec.problem.graph
     if not isinstance(graph, StreamGraph):
         raise InputError(
-            f"workload={spec.cfg.workload.name}: is one graph and no stream, as workload=answers is"
+            f"workload={spec.cfg.workload.name}: is a graph, not a stream such as workload=answers"
         )
     return graph.stream
 
