@@ -117,6 +117,36 @@ def test_python_of_the_page_runs(page):
         exec(compile(block, f"{page}.md", "exec"), {})
 
 
+METHODS = (PROJECT / "docs/methods.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "command, rows",
+    list(
+        zip(
+            re.findall(r"^ {4}doppler (run .*)$", METHODS, re.M),
+            (["lucky"], ["linear imitation", "linear trained", "lucky"]),
+            strict=True,
+        )
+    ),
+)
+def test_methods_of_the_page_are_in_a_table(command, rows, tmp_path):
+    """Its files as they stand, and its commands with a small budget."""
+    for name, text in re.findall(FILE, METHODS, re.S | re.M):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    small = ["budget.evaluations=40", "budget.imitation_episodes=16"]
+    done = subprocess.run(
+        [sys.executable, "-m", "doppler", *shlex.split(command), *small],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (results,) = tmp_path.glob("outputs/**/results.csv")
+    for row in rows:
+        assert f"\n{row}," in results.read_text()
+
+
 def test_package_of_the_plugins_page_adds_a_baseline_and_a_policy(tmp_path):
     """Installed by pip, its choices are in sweeps, tables and reports by their names."""
     page = (PROJECT / "docs/plugins.md").read_text()
