@@ -70,7 +70,7 @@ def report(arguments: list[str]) -> int:
 
 # The exit code that shells expect after Ctrl-C.
 _INTERRUPTED = 130
-# Files may name code of their authors.
+# Allows files to name code.
 TRUST = "--trust"
 
 PLACE_USAGE = """\

@@ -18,11 +18,11 @@ from doppler.support.errors import InputError
 from doppler.support.options import Batch, Count, Positive, checked
 from doppler.system import Session
 
-# Of the draws, on a system without jitter of its own: that of the evaluation protocol.
+# Jitter of the draws on a system without jitter, as in the evaluation protocol.
 JITTER = 0.05
-# A given placement is good already: its first temperature is this share of ``hot``.
+# From a given placement, which is good already, the first temperature is this share of ``hot``.
 POLISHING = 0.1
-# Ops to execute before Python looks whether it is to stop.
+# Ops that are executed between two checks whether to stop.
 _STRETCH = 2_000_000
 
 

@@ -13,7 +13,7 @@ from doppler.baselines.critical_chain_kernels import Chain
 from doppler.baselines.longest_paths_kernels import LongestPaths
 from doppler.problem import Placement, Problem
 
-# Share of the moves that change the order, where it is searched; by measurement.
+# Share of moves that change the order, if it is searched; measured to be best.
 ORDER_SHARE = 0.25
 # Moves that are drawn, at most, for one that is executed: the first whose longest paths do not rule
 # it out. Twice or four times as many find nothing better in the same time.

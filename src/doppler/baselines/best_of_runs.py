@@ -16,7 +16,7 @@ from doppler.problem import Placement, Problem
 from doppler.support.options import Count
 from doppler.system import Session
 
-# Placements of a batch: a batch of large graphs is to fit in memory. Even: see list_scheduling.
+# Placements in a batch, so that a batch of large graphs fits in memory. Even: see list_scheduling.
 _BATCH = 64
 # Largest graphs on which searches use list schedulers that look at all gaps of a device or at all
 # ready ops. On some larger graphs one run takes minutes.

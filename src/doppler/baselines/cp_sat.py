@@ -17,7 +17,7 @@ from doppler.support.errors import InputError
 from doppler.support.options import Positive, checked, within
 from doppler.system import Session, measure_placements
 
-# The search begins at the best of so many clusterings.
+# The search starts from the best of this many clusterings.
 _START_EVALUATIONS = 64
 
 

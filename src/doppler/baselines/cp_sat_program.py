@@ -29,8 +29,8 @@ IntArray = NDArray[np.int64]
 _TICK_BITS = 24
 # Bytes are counted in 2 ** -_BYTE_BITS of a device's memory.
 _BYTE_BITS = 30
-# Heads, tails and bounds are sums that may be wrong in their last digit, and then round to a tick
-# too many. With all starts a tick later and the makespan two, every schedule satisfies them.
+# Heads, tails and bounds are sums whose last digit may be wrong, and may then round up by a tick.
+# Starts may be a tick later and the makespan two, so that every schedule satisfies them.
 _SLACK_TICKS = 2
 
 

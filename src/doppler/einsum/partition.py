@@ -10,7 +10,7 @@ from doppler.einsum.program import Cuts, Formation, Input, Node, Program, Splits
 from doppler.graph.kernel import Box
 from doppler.support.errors import InputError
 
-# Largest number of blocks of one node, which is also that of a whole graph.
+# Largest number of blocks of one node.
 _MAX_BLOCKS = 200_000
 
 

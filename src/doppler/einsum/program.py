@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeAlias
 from doppler.graph.kernel import Box
 from doppler.graph.scalar import Apply, Element, Scalar, count_flops, render
 
-# Per node name: into how many parts each dimension of its space is split.
+# For each node, by name: the number of parts of each dimension of its space.
 Splits: TypeAlias = Mapping[str, tuple[int, ...]]
-# Per dimension the cut points of a tensor or space: 0 < ... < extent.
+# For each dimension of a tensor or space: its cut points, 0 < ... < extent.
 Cuts: TypeAlias = tuple[tuple[int, ...], ...]
 
 

@@ -40,12 +40,12 @@ OP_FEATURES = (
 )
 # Retention factors of the diffusion kernels, and whether edges are weighted by transfer time.
 DIFFUSIONS = ((0.6, True), (0.95, True), (0.95, False))
-# Graphs of more ops have queues of ready ops, fewer candidates, and no kernels: of 600 to 1,000 ops
-# these are 80% of the time of a placement, and make it 0.1% better; of 300 to 450 half of it, and
-# make it no better.
+# Graphs with more ops have queues of ready ops, fewer candidates, and no diffusion kernels. With
+# 600 to 1,000 ops kernels take 80% of the time of a placement and improve it by 0.1%; with 300 to
+# 450 ops they take half of it and improve nothing.
 LARGE = 256
-# Smaller entries are dropped: ops that meet only many levels further down feel each other by
-# entries of 1e-6, which count while nothing nearer is placed.
+# Smaller entries are dropped. Ops that meet only many levels further down have entries of 1e-6,
+# which matter as long as nothing nearer is placed.
 _NEGLIGIBLE = 1e-8
 
 

@@ -25,8 +25,8 @@ FamilyName = Literal[
     "map_reduce",
 ]
 Pairs = list[tuple[int, int]]
-# What costs are drawn around: an op of a millisecond on ten Tflop/s, and so many bytes as a link of
-# 12 GB/s moves in that time.
+# Means of the costs: an op of a millisecond at 10 TFLOP/s, and the bytes that a link of 12 GB/s
+# moves in that time.
 FLOPS, BYTES = 1e10, 1.2e7
 
 

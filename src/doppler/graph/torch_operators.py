@@ -20,7 +20,7 @@ _REFUSED = re.compile(
     r"|fbgemm|quantized|q_per|int_repr|(to_)?mkldnn|cudnn|miopen|(lstm_)?mps|convolution_\w*overrideable"
     r"|(to_)?sparse|copy_sparse|nested|to_padded|values|indices|crow_|ccol_|col_ind|row_ind|lift"
 )
-# Operators of torch's inside that exported modules are made of.
+# Internal operators of torch that exported modules consist of.
 _INSIDE = re.compile(
     r"_(adaptive_avg_pool|aminmax|batch_norm_(no_update|with_update_functional)|cdist|conj"
     r"|conv_depthwise|ctc_loss|embedding_bag(_forward_only)?$|euclidean_dist|fft|fused_rms_norm"

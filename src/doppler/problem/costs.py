@@ -38,8 +38,8 @@ _FORMAT, _VERSION = "doppler-costs", 1
 # A writer holds the lock for a moment only.
 _LOCK_S = 60.0
 
-# Thirty years: of all ops and transfers of a problem together, so that a schedule can be counted in
-# nanoseconds of 64 bits.
+# Thirty years, for all ops and transfers of a problem together, so that 64 bits can count the
+# nanoseconds of a schedule.
 MAX_SECONDS = 1e9
 
 

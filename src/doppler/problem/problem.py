@@ -29,7 +29,7 @@ from doppler.support.files.values import read_integers, read_object, read_text
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# What writers of placements add for their own readers.
+# Further entries that writers of placements add for people.
 _EXTRA = ("makespan_s", "system_kind", "evaluations", "seconds")
 
 

@@ -14,12 +14,12 @@ from doppler.search.evaluator import Evaluator
 from doppler.support.errors import InputError
 from doppler.support.options import Natural, PositiveSeconds, Share, check
 
-# Within seconds: placements of a step's first, timed, turn; how many times as many the next turn
-# may have; the share of its time left that it gets; and the share of its time below which another
-# turn is not worth it.
+# With a budget of seconds: placements of a step's first turn, which is timed; largest growth of the
+# next turn; share of the step's remaining time that a turn gets; and share below which another turn
+# is not worth it.
 _FIRST, _GROWTH, _PART, _REST = 4, 8, 0.7, 0.03
-# Executions of the steps so far that any step takes as long as, at least; and how many times its
-# seconds a search may last that has found nothing that fits.
+# A step is assumed to take at least as long as this many executions so far; a search that has found
+# nothing that fits may last this many times its seconds.
 _LEAST, _HOPE = 2, 1.25
 
 

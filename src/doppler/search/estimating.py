@@ -30,18 +30,18 @@ from doppler.system import Session
 from doppler.trace import ExecutionRules
 
 _ESTIMATED = ", estimates"  # behind the source of what they made better
-# Of annealing before one execution: ops placed in all its steps, and steps where executing takes
-# real time; how many times as long a simulation takes as an estimate.
+# Annealing before one execution: largest number of ops placed in all its steps, and of steps if an
+# execution takes real time; how many estimates take as long as a simulation.
 _MOST_PLACED, _MOST_STEPS, _SIMULATING = 1_250_000, 100_000, 4
-# Drafts of each kind before the first turn, when nothing is known, and the ops that they may place:
-# measured on problems of no table, where eight were no better than four. Of larger graphs none is
-# annealed enough to ask what came of it.
+# Drafts of each kind before the first turn, when nothing is known, and the ops that they may place.
+# Measured on problems of no table, where eight were no better than four. On larger graphs drafts
+# are not annealed enough to tell.
 _AT_FIRST, _MOST_DRAFTED = 4, 20_000
-# Of the annealing of a draft, each kept or not: a second one is 0.1% to 0.7% shorter at one
-# execution than one twice as long, level from 16 on.
+# Parts of the annealing of a draft, each accepted or not. Two parts are 0.1% to 0.7% better than
+# one of twice the length with one execution, level from 16 executions on.
 _PARTS = 2
-# Of a device's memory what estimates may fill: in an execution, where ops overtake, it may be more,
-# the more often, the more they fill beyond: for each hundredth an estimate counts a fifth longer.
+# Share of a device's memory that an estimate may fill, because an execution, in which ops overtake,
+# may need more. Beyond it an estimate counts a fifth longer for each hundredth.
 _SAFE, _RISK = 0.95, 20.0
 _MOST_RISK = 500.0  # a logarithm; what needs 26 times what there is may be told apart no more
 

@@ -35,11 +35,11 @@ from doppler.support.options import Count, Natural, Share, checked
 
 # Source of placements that a greedy episode found (evaluator.ScoredPlacement).
 GREEDY = "greedy episode"
-# Ways to use hosts where all are not worth their time: freely, one host, all hosts in turn.
+# Ways to use hosts if there is no time for all: freely, one host, all hosts in turn.
 _FEW_WAYS = 3
-# Greedy episodes of a view at most: where one does not fit, the next fills less of the memory.
+# Largest number of greedy episodes of a view; if one does not fit, the next fills less memory.
 _TRIES = 3
-# Views that a greedy episode is played of even where the first is close to a lower bound.
+# Views that are played even if the first is close to a lower bound.
 _SURELY_PLAYED = 4
 
 

@@ -49,7 +49,7 @@ CONTENTIONS = {
 MAX_STREAMS = 60
 _Streams = Annotated[int, within(1, MAX_STREAMS)]
 _Noise = Annotated[float, Rule("a number of at least 0 and below 10", lambda x: 0 <= x < 10)]
-# Below this many executed ops a batch is done before a second thread has begun.
+# A batch with fewer executed ops ends before a second thread could start.
 _WORTH_A_THREAD = 2_000
 
 

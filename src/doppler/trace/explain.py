@@ -207,7 +207,7 @@ def _critical_chain(trace: Trace) -> list[Step]:
     causes = Causes(trace)
     steps, seen = [], set()
     task = int(trace.op_finish_s.argmax())
-    # Measured times may disagree by a hair: a task that comes up again ends the walk.
+    # Measured times may disagree slightly; a task that comes up again ends the walk.
     while task >= 0 and task not in seen:
         seen.add(task)
         waited_for, before = causes.of(task)

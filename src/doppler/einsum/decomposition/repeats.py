@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from doppler.einsum.program import Input, Node, Program, Splits
 
-# A stack with fewer layers alike is left as it is.
+# Least number of equal layers that are split as one.
 _LEAST = 3
 
 

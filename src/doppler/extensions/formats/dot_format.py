@@ -36,7 +36,7 @@ _NAMES = ("word", "number", "quoted", "html")
 _END = "end"
 _DEEPEST = 200  # subgraph in a subgraph
 _MOST_EDGES = 1_000_000  # of one statement
-# Of a whole file: a few lines can ask for any number.
+# Limits for a whole file, because a few lines can ask for any number.
 _MOST_EDGES_IN_ALL, _MOST_ATTRIBUTES = 5_000_000, 5_000_000
 
 

@@ -220,7 +220,7 @@ def _named(by_key: dict[_Key, str]) -> dict[str, str]:
     return values
 
 
-# Of a node while it is read: what it says of itself, and that it has a graph.
+# Keys of a node while it is read: its own data, and whether it contains a graph.
 _OWN, _GROUP = "own", "group"
 
 

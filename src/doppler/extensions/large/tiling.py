@@ -22,10 +22,10 @@ from doppler.simulator import SimulatorSession, open_estimates
 from doppler.support.options import Count, Share, checked
 
 SHARE = 0.2  # of a budget
-# Of the search of a few layers: list schedulers take twenty times as long as a step of annealing.
+# Share of list schedulers in the search of a few layers; a run takes as long as 20 annealing steps.
 _LISTS = 0.01
-# Ops of the few layers, times devices, in all evaluations for one execution: of large ones the
-# first turn would take longer than all that is to follow.
+# Largest number of ops times devices in all evaluations for one execution; otherwise the first turn
+# on large layers would take longer than all others.
 _MOST_PLACED = 64_000_000
 _TILED = "layers"  # the source of what is found
 

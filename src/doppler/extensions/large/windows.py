@@ -25,10 +25,10 @@ from doppler.support.options import Count, Positive, Share, checked
 IntArray = NDArray[np.int64]
 
 _IN_WINDOWS = ", windows"  # behind the source of what they made better
-# Windows before each execution, and so many ops for which windows are judged one by one: of larger
-# graphs several at once, as estimating all ops would take longer than the windows do.
+# Windows before each execution. On graphs with more ops than the second number several windows are
+# judged at once, because estimating all ops takes longer than the windows.
 _WINDOWS, _ONE_BY_ONE = 16, 20_000
-# On smaller graphs a search of seconds reaches every op without windows.
+# On smaller graphs a search reaches every op within seconds without windows.
 _LEAST_OPS = 2_000
 
 

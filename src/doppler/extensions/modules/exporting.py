@@ -34,9 +34,9 @@ from doppler.extensions.modules.trees import Flat, Tree, rebuilt
 from doppler.support.errors import InputError
 from doppler.support.files import check_size
 
-# Parameters of large models.
+# Large models have large parameters.
 _MAX_MB = 1e6
-# Their own levels would win over that of torch.
+# Loggers with levels of their own, which would override that of torch.
 _LOUD = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
 
 

@@ -29,7 +29,7 @@ from doppler.support.files.values import (
     read_text,
 )
 
-# What a file may name without being trusted, beside the outputs and caches of transformers.
+# Classes that a file may name without trust, beside outputs and caches of transformers.
 _KNOWN = (tuple, list, dict, set, collections.OrderedDict, collections.deque, torch.Size)
 _OF_TRANSFORMERS = (
     "transformers.modeling_outputs",

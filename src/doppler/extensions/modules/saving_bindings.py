@@ -12,7 +12,7 @@ from doppler.support.errors import InputError
 from doppler.support.files import check_size
 
 _MODULE = "module.pt"
-# Parameters of large models.
+# Large models have large parameters.
 _MAX_MB = 1e6
 
 

@@ -12,7 +12,7 @@ from torch import fx
 
 from doppler.extensions.modules.nodes import path_of, tensors_of
 
-# What a call of the whole module is given.
+# The arguments of a call of the whole module.
 INPUT = -1
 
 

@@ -16,7 +16,7 @@ import torch
 
 from doppler.support.errors import InputError
 
-# What of an argument may be part of what is computed, beside tensors.
+# Types of constants in arguments, beside tensors.
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 

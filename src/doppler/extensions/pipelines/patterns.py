@@ -25,7 +25,7 @@ from doppler.support.errors import InputError
 from doppler.support.options import Count, Positive, checked
 
 IntArray = NDArray[np.int64]
-# Microbatches of a period, and moments of the small schedule at which it may begin.
+# Microbatches of a period, and number of moments of the small schedule at which it may begin.
 _PERIODS, _MOMENTS = (1, 2, 3, 4), 12
 
 

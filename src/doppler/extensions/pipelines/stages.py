@@ -29,7 +29,7 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind}{self.microbatch}"
 
 
-# Per device, what it does one after another.
+# For each device, its actions in order.
 Orders = list[list[Action]]
 
 

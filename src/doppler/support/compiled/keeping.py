@@ -34,7 +34,7 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 _CONFIG: Any = config
 if _CONFIG.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only")
-# How any code is compiled, whatever it is.
+# Settings that affect all compiled code.
 _COMPILER = (
     f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, numpy {np.__version__}, "
     f"optimised {_CONFIG.OPT}, checked {_CONFIG.BOUNDSCHECK}"

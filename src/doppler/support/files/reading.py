@@ -18,9 +18,9 @@ from doppler.support.errors import InputError
 LIMIT_VARIABLE = "DOPPLER_MAX_FILE_MB"
 _MAX_MB = 256.0
 _MEGABYTE = 2**20
-# More than any number has; readers of values say where one of more than 64 bits stands.
+# More digits than any number has. Readers of values report numbers of more than 64 bits.
 _MAX_DIGITS = 4000
-# Halves of characters, which no text can be written with.
+# Unpaired surrogates, which cannot be written as text.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 

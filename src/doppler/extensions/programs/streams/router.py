@@ -21,8 +21,8 @@ from doppler.support.options import Amount, Count, Positive, Share, checked
 
 FloatArray = NDArray[np.float64]
 SMALL, LARGE = 0, 1
-# Inputs between two solutions of the regressions; inputs within which a share that went astray is
-# made good.
+# Inputs between two solutions of the regressions; inputs within which a deviation from the share is
+# corrected.
 _EVERY, _HORIZON = 20, 200
 _CONSTANT = 1e-3  # of the constant terms, in place of the ridge
 
