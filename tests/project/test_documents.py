@@ -104,6 +104,19 @@ def test_numbers_of_a_page_are_those_of_its_rows(path):
     assert filled(path.read_text()) == path.read_text()
 
 
+@pytest.mark.parametrize("page", ["README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"])
+def test_links_of_pages_outside_the_site_resolve(page):
+    """Those of docs/ are checked where the site is built."""
+    links = re.findall(
+        r"\]\((?!https?:)([^)#]+)(?:#([^)]+))?\)", (PROJECT / f"{page}.md").read_text()
+    )
+    for path, anchor in links:
+        assert (PROJECT / path).exists(), path
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", (PROJECT / path).read_text(), re.M)
+            assert anchor in {re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles}
+
+
 def test_a_changed_number_is_noticed():
     page = "takes <!-- = over main_8dev llama_block etf -->1.000<!-- end --> times as long"
     assert filled(page) == page.replace("1.000", "1.143")
