@@ -28,8 +28,10 @@ from doppler.support.options import Depth, Width, checked
 class _Inputs(NamedTuple):
     """A problem as the networks take it.
 
-    cost_U1: the distinct transfer costs. src_A, dst_A: messages, those of one cost together;
-    count_U: how many of each.
+    Attributes:
+        cost_U1: the distinct transfer costs.
+        src_A, dst_A: messages, those of one cost together.
+        count_U: how many of each.
     """
 
     x_VF: Tensor
@@ -115,10 +117,12 @@ class PaperPolicy(nn.Module):
 
     SEL(v) = MLP[f(x_v), H_v, sum of H along v's longest path to a sink, the same to a source];
     softmax over all candidates. PLC(v, d) = MLP[f(features of d), f(x_v), H_v, sum of H over the
-    ops on d]; softmax over all devices that can run v. f is a layer for each, the MLPs are
-    4 x hidden -> head_hidden -> 1.
+    ops on d]; softmax over all devices that can run v. f is a layer for each, the MLPs are 4 x
+    hidden -> head_hidden -> 1.
 
-    hidden, rounds: of the encoders. head_hidden: of the MLPs.
+    Args:
+        hidden, rounds: of the encoders.
+        head_hidden: of the MLPs.
 
     Source: DOPPLER (Yao et al., ICLR 2026); sizes and what the paper leaves open from the released
     code. Deviations: docs/paper.md.

@@ -99,7 +99,9 @@ class Placeto(FixedOrderPolicy):
     a score for each device. An embedding is computed once for as long as it stays the same
     (placeto_plan), all episodes at once, in `log_prob` all steps too.
 
-    hidden: width. rounds: of messages in each direction, all with the same weights.
+    Args:
+        hidden: width.
+        rounds: of messages in each direction, all with the same weights.
 
     Source: Placeto (Addanki et al., NeurIPS 2019), section on graph embedding. Deviations: its
     softmax has one output per device of a fixed number; here the graph is embedded as seen from
