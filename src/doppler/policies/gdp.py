@@ -104,7 +104,8 @@ class GDP(OnePassPolicy):
     Args:
         hidden: width, even.
         rounds: of GraphSAGE.
-        layers, heads: of attention.
+        layers: of attention.
+        heads: of attention.
         segment: ops in one.
         positions: tell ops apart by their place in the order.
         max_devices: outputs of the last layer.

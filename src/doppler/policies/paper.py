@@ -121,7 +121,8 @@ class PaperPolicy(nn.Module):
     hidden -> head_hidden -> 1.
 
     Args:
-        hidden, rounds: of the encoders.
+        hidden: width of the encoders.
+        rounds: of messages in the encoders.
         head_hidden: of the MLPs.
 
     Source: DOPPLER (Yao et al., ICLR 2026); sizes and what the paper leaves open from the released
