@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
 
-.PHONY: help demo test test-slow test-core fuzz gpu check lint types layers docs compiled
+.PHONY: help demo test test-slow test-core fuzz gpu check lint types layers pages docs compiled
 
 help:
 	@echo "make demo       train on a real workload and compare: table, placement, trace, picture"
@@ -17,6 +17,7 @@ help:
 	@echo "make fuzz       8,000 damaged files, command lines and calls; CASES=600 of each kind, SEED=..."
 	@echo "make gpu        all that needs a GPU, with python3 or PYTHON=..., which has torch with CUDA"
 	@echo "make check      what CI runs: lint, types, layers, docs, tests"
+	@echo "make pages      numbers, tables and figures of pages from docs/results/data"
 	@echo "make docs       the site of docs/, in build/site"
 
 demo: $(VENV)/installed
@@ -64,6 +65,9 @@ layers: $(VENV)/installed
 
 compiled: $(VENV)/installed
 	$(BIN)/doppler warm
+
+pages: $(VENV)/installed
+	$(BIN)/python -m benchmarks.pages
 
 # The variable silences the theme's advice on its successor.
 docs: $(VENV)/installed

@@ -1,7 +1,7 @@
 """Models as their users call them: works, or one line; ops, FLOPs, seconds, result against torch.
 
 Run: ``python -m benchmarks.models [NAME ...] [--seconds S] [--training]``, one fresh process a
-model; it prints the table of docs/results/models.md. Models of transformers, torchvision and
+model; it prints the table of docs/results/whole_models.md. Models of transformers, torchvision and
 torch-geometric are made of configurations, without weights, at sizes for two cores: ``pip install
 'doppler[models]'``, and a torchvision for the torch that is there. *FLOP* are of all ops; *torch's*
 what torch.utils.flop_counter counts of the module; *seconds* those of the whole call, compilation

@@ -19,7 +19,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    # Who imports a part of the package shall not wait for torch and all of the others.
+    # Imported lazily: torch and the other parts take seconds.
     if name in __all__:
         from doppler import api
 

@@ -17,20 +17,23 @@ from doppler.support.waiting import on_terminal, waiting
 from doppler.version import __version__
 
 USAGE = """\
-doppler run OPTION=VALUE ...          place a workload, compare methods; doppler run --help lists
-                                      the options; -m runs all combinations of OPTION=A,B,C
-doppler report DIRECTORY ...          tables, figures and a page of finished runs
-doppler place FILE.py:FUNCTION ...    place a torch module of your own, or a graph, on a machine
-doppler warm                          compile everything now, not in the first run
-doppler --version"""
+doppler run OPTION=VALUE ...          train on a workload and compare methods (doppler run --help);
+                                      with -m, all combinations of OPTION=A,B,C
+doppler report DIRECTORY ...          make tables, figures and a page of finished runs
+doppler place FILE.py:FUNCTION ...    place your own torch module, or a graph (doppler place --help)
+doppler warm                          compile everything now instead of in the first run
+doppler --version                     print the version"""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Carry out a command line.
+    """Run a command line.
+
+    Args:
+        arguments: words of the command line; those of the process by default.
 
     Returns:
-        The exit code: 0, 1 if it fails, 2 if it is empty, 128 and the number of a signal that ended
-        it.
+        The exit code: 0; 1 after an error; 2 for an empty command line; 128 plus the number of the
+        signal that ended the command.
     """
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] in ("-h", "--help"):
@@ -52,14 +55,14 @@ def program(arguments: list[str] | None = None) -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """One run, or a sweep: composed by Hydra."""
+    """Run one experiment or a sweep, composed by Hydra."""
     from doppler.experiment.main import run
 
     return run(arguments)
 
 
 def report(arguments: list[str]) -> int:
-    """Run directories -> tables in markdown, CSV and LaTeX, figures, and a page for a browser."""
+    """Make tables (Markdown, CSV, LaTeX), figures and a page for the browser from finished runs."""
     from doppler.report.page import main
 
     return main(arguments)
@@ -67,21 +70,23 @@ def report(arguments: list[str]) -> int:
 
 # The exit code that shells expect after Ctrl-C.
 _INTERRUPTED = 130
-# Files of others may name code of theirs.
+# Allows files to name code.
 TRUST = "--trust"
 
 PLACE_USAGE = """\
 doppler place FILE.py:FUNCTION|GRAPH OPTION=VALUE ...
 
-FUNCTION returns a torch module, the tuple of its example inputs, and, if there are any, the
-dictionary of those by keyword; it is called on the meta device. GRAPH is a file as in
-docs/formats.md.
-save=DIRECTORY says where the placement is written; --trust lets the file of cluster= execute
-code. Options are those of doppler.place:"""
+FUNCTION returns a torch module and a tuple of example inputs, and optionally a dictionary of
+keyword inputs. It is called on the meta device. GRAPH is a file in a format of docs/formats.md.
+
+save=DIRECTORY   where to write the placement, by default outputs/place/<model>-<cluster>
+--trust          let the file of cluster= execute code
+
+All other options are those of doppler.place:"""
 
 
 def place(arguments: list[str]) -> int:
-    """Place a graph, or the module that a function of a file makes; print it, and save it."""
+    """Place a graph, or the module that a function returns; print and save the placement."""
     words = [word for word in arguments if "=" not in word and word != TRUST]
     options = dict(_option(word) for word in arguments if "=" in word)
     if words and words[0] in ("-h", "--help"):
@@ -124,7 +129,7 @@ def place(arguments: list[str]) -> int:
 
 
 def _option(word: str) -> tuple[str, Any]:
-    """``seconds=5``: the value as YAML reads it."""
+    """Split ``seconds=5`` into a name and a value, which is read as YAML."""
     import yaml
 
     name, _, value = word.partition("=")
@@ -139,9 +144,9 @@ def _option(word: str) -> tuple[str, Any]:
 
 
 def _place_options() -> list[str]:
-    """What doppler.place takes that can be said in a word.
+    """Names of the arguments of doppler.place that a command line can give.
 
-    Read from its source: to import it takes seconds, which a mistyped option need not wait for.
+    Read from its source, because importing it takes seconds and an error should come at once.
     """
     objects = ("model", "example_inputs", "example_kwargs", "system", "trust")
     source = Path(__file__).with_name("api") / "placing.py"
@@ -153,13 +158,13 @@ def _place_options() -> list[str]:
 
 
 def warm(arguments: list[str]) -> int:
-    """Compile everything that is compiled, so that no run waits for it."""
+    """Compile all compiled functions, so that no run waits for them."""
     if arguments:
         raise InputError(f"warm: takes no options, got {arguments[0]!r}")
     from doppler.precompile import warm
     from doppler.support.compute.threads import num_threads
 
-    # More processes compile what they share more often: 4 take 70 s on 16 cores, 13 take 87 s.
+    # Processes repeat what they share: 4 processes take 70 s on 16 cores, 13 take 87 s.
     warm(print, processes=min(4, num_threads()))
     return 0
 

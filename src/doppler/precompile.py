@@ -44,15 +44,15 @@ from doppler.support.waiting import waiting
 from doppler.system import Measurement, Session, System
 from doppler.trace import Trace
 
-# More executions than these of the tiny problem compile nothing more.
+# Executions of the tiny problem after which everything is compiled.
 _EVALUATIONS = 64
 # Annealing on estimates: its steps, and executions.
 _ON_ESTIMATES = 8
 # Parts that take longest to compile.
 _LONGEST = ("policies", "annealing on work_conserving", "list schedulers")
-# Effort of CP-SAT, whose own code is compiled already.
+# Effort of CP-SAT, which needs no compilation.
 _SOLVING = 0.01
-# Kinds of policies that this process has warmed up.
+# Classes of policies that this process has compiled.
 _LEARNED: set[type] = set()
 _HEADS: Any = {"sel_hidden": 4, "plc_hidden": 4}
 
@@ -220,7 +220,6 @@ class _ToldSession:
 
     @property
     def evaluations(self) -> int:
-        """See system.Session."""
         return self._session.evaluations
 
     def measure(
@@ -230,11 +229,9 @@ class _ToldSession:
         repeats: int = 1,
         rng: np.random.Generator | None = None,
     ) -> Measurement:
-        """See system.Session."""
         return self._session.measure(device_BV, priority_BV, repeats, rng)
 
     def trace(self, placement: Placement) -> Trace:
-        """See system.Session."""
         return self._session.trace(placement)
 
     def __enter__(self) -> Self:

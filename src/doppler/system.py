@@ -20,11 +20,12 @@ SystemKind = Literal["simulated", "measured"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Measurement:
-    """What `Session.measure` returns.
+    """Seconds and memory of measured placements: what `Session.measure` returns.
 
-    seconds: [B, R] makespans; repeat r of every placement sees the same draw of jitter.
-    peak_bytes: [B, D] largest memory in use per device, over the repeats.
-    feasible: [B] no device ran out of memory and every op could run where it was placed.
+    Attributes:
+        seconds: [B, R] makespans. Repeat r of every placement sees the same draw of jitter.
+        peak_bytes: [B, D] largest memory in use on each device, over the repeats.
+        feasible: [B] whether no device ran out of memory and every op could run on its device.
     """
 
     seconds: NDArray[np.float64]
@@ -32,13 +33,17 @@ class Measurement:
     feasible: NDArray[np.bool_]
 
     def cost_s(self) -> NDArray[np.float64]:
-        """What an optimiser minimises [B]: the mean over repeats, inf where infeasible."""
+        """Return what an optimiser minimises [B]: the mean over repeats, inf if infeasible."""
         return np.where(self.feasible, self.seconds.mean(axis=1), np.inf)
 
     def memory_shortfall(self, memory_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How far each placement is from fitting [B]: the sum of what its peaks lack, as shares.
+        """Return how far each placement is from fitting [B], as a sum of shares of its peaks.
 
-        memory_bytes: [D]. 0 where all fits, and where nothing is known of peaks.
+        Args:
+            memory_bytes: [D] memory of each device.
+
+        Returns:
+            0 if everything fits or peaks are unknown.
         """
         with np.errstate(invalid="ignore", divide="ignore"):
             share_BD = np.where(
@@ -48,10 +53,13 @@ class Measurement:
 
 
 class Session(Protocol):
-    """One problem on one system; buffers, threads and locks live here. A context manager.
+    """One problem on one system: a context manager that owns buffers, threads and locks.
 
-    evaluations: executions so far, placements times repeats. honours_order: whether ready ops run
-    by their priority. is_random: whether executing a placement twice can take different times.
+    Attributes:
+        problem: what is placed.
+        evaluations: executions so far, placements times repeats.
+        honours_order: whether ready ops run by their priority.
+        is_random: whether two executions of one placement can take different times.
     """
 
     problem: Problem
@@ -66,9 +74,13 @@ class Session(Protocol):
         repeats: int = 1,
         rng: np.random.Generator | None = None,
     ) -> Measurement:
-        """Execute B placements ``repeats`` times each. Without priorities: topological order.
+        """Execute B placements, ``repeats`` times each.
 
-        rng is needed where the system draws random numbers (jitter, random queues).
+        Args:
+            device_BV: device of each op.
+            priority_BV: rank of each op, 0 first; topological order by default.
+            repeats: executions of each placement.
+            rng: needed if the system draws random numbers (jitter, random queues).
         """
         ...
 
@@ -82,11 +94,11 @@ class Session(Protocol):
 
 
 class System(Protocol):
-    """What can execute placements."""
+    """Something that executes placements: a simulator or an executor."""
 
     @property
     def name(self) -> str:
-        """What the system is called in tables."""
+        """Its name in tables."""
         ...
 
     @property
@@ -101,18 +113,19 @@ class System(Protocol):
 
     @property
     def streams(self) -> int:
-        """Ops that a device runs at a time."""
+        """Number of ops that a device runs at a time."""
         ...
 
     def open(self, problem: Problem) -> Session:
-        """A session for one problem."""
+        """Open a session for one problem."""
         ...
 
     def with_noise(self, noise: float) -> Self:
-        """The same system, seconds of ops and transfers times factors of this deviation.
+        """Return the same system with jitter on all ops and transfers.
 
-        noise: standard deviation of the logarithm; 0: none. A measured system has noise of its own,
-        which cannot be chosen: it is returned as it is.
+        Args:
+            noise: standard deviation of the logarithm of a random factor; 0: none. A measured
+                system returns itself, because its noise cannot be chosen.
         """
         ...
 

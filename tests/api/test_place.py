@@ -290,7 +290,7 @@ def test_a_method_that_is_named_is_not_left_out_of_large_graphs(monkeypatch):
         ({"method": [KeepToHosts()]}, "chainmm: no step of the method executed a placement"),
         ({"policy": "no.ckpt"}, 'policy: is for method="policy" alone'),
         ({"seconds": 0}, "place.seconds: must be a number above 0, at most 1e9 or null, got 0"),
-        ({"evaluations": 5}, "evaluations, seconds: a search has one of them, got 5 and 0.1"),
+        ({"evaluations": 5}, "evaluations, seconds: give exactly one of them, got 5 and 0.1"),
         (
             {"evaluations": 0, "seconds": None},
             "place.evaluations: must be a whole number of at least 1",

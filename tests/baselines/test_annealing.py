@@ -142,7 +142,7 @@ def test_a_random_queue_is_lent_no_jitter():
 
 
 def test_there_is_something_to_search():
-    with pytest.raises(InputError, match="neither order nor devices"):
+    with pytest.raises(InputError, match="order and devices are both false"):
         annealing(10, devices=False)
 
 

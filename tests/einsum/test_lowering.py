@@ -221,7 +221,7 @@ def test_splits_given_to_lower_are_checked():
         lower(program, {"Y": (4,)})
     with pytest.raises(InputError, match="op 'Y': cannot split index 'i', which has 4 elements"):
         lower(program, {"Y": (5, 1)})
-    with pytest.raises(InputError, match="splits for 'Z', which is no op"):
+    with pytest.raises(InputError, match="splits for 'Z', which is not an op"):
         lower(program, {"Z": (1, 1)})
 
 

@@ -69,7 +69,7 @@ def test_weights_of_another_size_or_of_a_training_that_diverged_are_refused(tmp_
         load_policy_weights(make_policy(8), saved(tmp_path / "x.ckpt", policy))
     with torch.no_grad():
         next(policy.parameters()).fill_(float("nan"))
-    with pytest.raises(InputError, match=r"x\.ckpt: weights that are no finite numbers"):
+    with pytest.raises(InputError, match=r"x\.ckpt: weights are not finite"):
         load_policy_weights(make_policy(), saved(tmp_path / "x.ckpt", policy))
 
 

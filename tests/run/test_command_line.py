@@ -168,7 +168,7 @@ BAD_OVERRIDES = {
     ),
     "a teacher of order on fifo": (
         ["stage=imitation", "stage.teacher=annealing_order", "system=published"],
-        "stage.teacher: Annealing searches for an order, this system keeps none",
+        "stage.teacher: Annealing searches for an order of ops, which this system ignores",
     ),
     "no order on fifo": (
         ["stage=evaluate", "baseline=annealing_order", "system=published"],

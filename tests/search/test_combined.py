@@ -120,7 +120,7 @@ def test_a_control_finds_a_placement_however_few_executions_differ(configured, n
     [
         ({"evaluations": 0}, "Combined.evaluations: must be a whole number of at least 1, got 0"),
         ({"confirmations": None}, "Combined.confirmations: must be a whole number"),
-        ({"steps": []}, "baseline.steps: there is none"),
+        ({"steps": []}, "baseline.steps: the list is empty"),
     ],
 )
 def test_a_combination_that_makes_no_sense_is_refused(changes, line):
@@ -201,7 +201,7 @@ def test_a_baseline_for_which_too_few_are_left_is_left_out_unless_it_is_the_firs
 
 @pytest.mark.parametrize(
     ("steps", "line"),
-    [([], "steps: there is none"), ([Noting(0.6), Noting(0.7)], "share: of one budget")],
+    [([], "steps: the list is empty"), ([Noting(0.6), Noting(0.7)], "share: of one budget")],
 )
 def test_parts_that_make_no_sense_are_refused(steps, line):
     with pytest.raises(InputError, match=f"^{line}"):

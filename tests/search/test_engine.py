@@ -272,8 +272,8 @@ def test_within_seconds_annealing_walks_on_every_core_again_and_again(monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ({}, "evaluations, seconds: a search has one of them, got None and None"),
-        ({"evaluations": 5, "seconds": 1.0}, "evaluations, seconds: a search has one of them"),
+        ({}, "evaluations, seconds: give exactly one of them, got None and None"),
+        ({"evaluations": 5, "seconds": 1.0}, "evaluations, seconds: give exactly one of them"),
         ({"evaluations": 1.5}, "evaluations: must be a whole number of at least 0, got 1.5"),
         ({"evaluations": -1}, "evaluations: must be a whole number of at least 0, got -1"),
         ({"seconds": 0}, "seconds: must be a number above 0, at most 1e9, got 0"),

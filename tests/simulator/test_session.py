@@ -196,7 +196,7 @@ def test_measure_placements(problem):
         ({"noise": 10}, "noise: must be a number of at least 0 and below 10, got 10"),
         (
             {"streams": 2, "contention": "sender"},
-            "streams: 2, a device that sends by itself runs one task at a time",
+            "streams: 2, but with contention=sender a device makes its own transfers",
         ),
         ({"streams": 1.5}, "streams: must be a whole number from 1 to 60, got 1.5"),
     ],

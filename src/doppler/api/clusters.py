@@ -11,7 +11,7 @@ from doppler.support.errors import InputError
 from doppler.support.files.described import build_described
 from doppler.system import MemoryMode, Refuse
 
-# What a file may name without being trusted.
+# Functions that a cluster file may name without trust.
 _MAKERS = {f"doppler.cluster.{make.__name__}": make for make in (custom, preset, host)}
 
 
@@ -48,7 +48,7 @@ def resolve_cluster(
         return preset(name=cluster, allow_tf32=allow_tf32, efficiency="measured")
     made = build_described(cluster, "cluster", _MAKERS, trust=trust)
     if not isinstance(made, Cluster):
-        raise InputError(f"{cluster}: describes a {type(made).__name__}, no cluster")
+        raise InputError(f"{cluster}: describes a {type(made).__name__}, not a cluster")
     return made
 
 

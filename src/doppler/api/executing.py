@@ -11,25 +11,25 @@ from doppler.support.errors import InputError
 
 
 def execute(placed: Placed, *args: Any, executor: Threads | None = None, **kwargs: Any) -> Any:
-    """Execute a placed model on this host, as it is placed: its cores stand for the devices.
+    """Execute a placed model on the cores of this host, which stand in for the devices.
 
-    What was placed within memory limits is executed within them (docs/memory.md).
+    If it was placed within memory limits, it is executed within them (docs/memory.md).
 
     Args:
         placed: what `place` returned.
-        args: what the module is called with; or the tuple, or dictionary by keyword, of it, as it
-            was placed with. Of a graph that is no module's, its inputs by name.
-        executor: what executes it; threads that share the cores by default.
-        kwargs: what the module is called with by keyword.
+        args: arguments of the module; or the same tuple or dictionary as the example inputs. For a
+            graph that was not made from a module: a dictionary of its inputs by name.
+        executor: what executes it; by default threads that share the cores.
+        kwargs: keyword arguments of the module.
 
     Returns:
-        What the module returns; if it is trained, that and its new parameters by name; of a graph
-        that is no module's, its results by name. What the module's forward writes, such as running
-        means of norms in training, is written.
+        What the module returns. In training: that, and the new parameters by name. For a graph that
+        was not made from a module: its results by name. Buffers that the module's forward updates,
+        such as running means of norms, are updated.
 
     Raises:
-        InputError: inputs that are not like the examples, a module on the meta device, a graph that
-            does not say what its ops compute, an op that fails.
+        InputError: inputs that do not match the examples, a module on the meta device, a graph that
+            does not say what its ops compute, or an op that fails.
     """
     binding = placed.binding
     if binding is None:

@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from doppler.extensions.memory import MemoryPlan
     from doppler.extensions.modules import Binding
 
-# The tensors of a torch module, where one was placed.
+# The tensors of a torch module, if one was placed.
 MODULE_FILE = "module.pt"
-# What a directory says of the search.
+# Fields of found.json about the search.
 _FOUND = ("makespan_s", "single_device_s", "method", "evaluations", "seconds", "phases")
 _TEXTS = ("whole", "by_bytes", "cut_short")
-# What older ones do not say.
+# Fields that older files lack.
 _LATER = ("memory", "system", "by_bytes")
-# Of a simulator that was told.
+# Fields of a simulator that the caller chose.
 _RULES = ("queue", "contention", "streams", "noise")
 
 
@@ -55,12 +55,21 @@ _RULES = ("queue", "contention", "streams", "noise")
 class Placed:
     """A model or graph on a machine: which device runs each op, and in which order.
 
-    makespan_s: of one execution on the system that was placed for. bound: what no placement of
-    this graph undercuts. single_device_s: makespan of the model on one device, nothing split; inf
-    where that does not fit. method, evaluations: what found it. seconds: of the whole call; phases:
-    of its parts, by name. cut_short: what there was no time for. whole: of a torch module, the ops
-    that are not split; by_bytes: those that are priced by their bytes only. binding: how its
-    tensors are those of the graph.
+    Attributes:
+        problem: the graph on the machine.
+        placement: device and priority of each op.
+        system: what it was placed for.
+        makespan_s: seconds of one execution on that system.
+        bound: a makespan that no placement of this graph can beat.
+        single_device_s: makespan on one device without splits; inf if it does not fit.
+        method: what searched.
+        evaluations: executions that the search used.
+        seconds: wall time of the whole call.
+        phases: wall time of its parts, by name.
+        cut_short: what was left out for lack of time, a line each.
+        whole: ops of a torch module that are not split, a line each.
+        by_bytes: ops that are priced by their bytes only, a line each.
+        binding: how the module's tensors correspond to those of the graph; None for a graph.
     """
 
     problem: Problem
@@ -85,12 +94,12 @@ class Placed:
 
     @property
     def lower_bound_s(self) -> float:
-        """Seconds that no placement of this graph undercuts."""
+        """Seconds that no placement of this graph can beat."""
         return self.bound.seconds
 
     @property
     def speed_up(self) -> float:
-        """How many times faster than one device; inf where one has too little memory."""
+        """How many times faster than one device; inf if one device has too little memory."""
         return 1.0 + gap_over(self.makespan_s, self.single_device_s)
 
     @cached_property
@@ -101,7 +110,7 @@ class Placed:
 
     @property
     def memory_bytes(self) -> dict[str, float]:
-        """Largest memory in use on each device, by its name."""
+        """Largest memory in use on each device, by the name of the device."""
         devices = self.problem.cluster.devices
         return {
             device.name: float(peak)
@@ -110,22 +119,23 @@ class Placed:
 
     @property
     def offloaded_bytes(self) -> float:
-        """Bytes of all stays in the memory of the host, instead of that of a device."""
+        """Bytes that are held in the memory of the host for lack of device memory."""
         memory = self.trace.memory
         return 0.0 if memory is None else memory.offloaded_bytes
 
     @property
     def plan(self) -> "MemoryPlan | None":
-        """What it does to keep within memory; None where that is no part of the system."""
+        """The memory plan that keeps within the limits; None with ``memory="refuse"``."""
         opened: Any = self.system.open(self.problem)
         with opened as session:
             return session.plan(self.placement) if _memory_of(self.system) != REFUSE else None
 
     def explain(self) -> str:
-        """Why it takes as long as it does.
+        """Say why it takes as long as it does.
 
-        Busy devices, links, the chain of ops that decides; of a torch module where its seconds,
-        bytes and parameters go, by submodule, and how its tensors are split.
+        Returns:
+            Lines about the chain of ops that decides, busy devices and links. For a torch module
+            also seconds, bytes and parameters by submodule, and how its tensors are split.
         """
         lines = explain(self.trace).lines()
         lines += [f"not split: {line}" for line in self.whole]
@@ -141,14 +151,15 @@ class Placed:
         return "\n".join(map(printable, lines))
 
     def device_map(self, *, nearest: bool = False) -> dict[str, int]:
-        """The device of every part of the module that is on one, as accelerate takes it.
+        """Return the device of each submodule, in the form that accelerate takes.
 
         Args:
-            nearest: a module that cannot be divided as it is placed goes where most of it is. The
-                map is then another placement, which takes other seconds.
+            nearest: put a module that the placement divides, but a map cannot, on the device with
+                most of it. That is another placement, with another makespan.
 
         Raises:
-            InputError: the placement divides what no map can, or no module was placed.
+            InputError: the placement divides a module that a map cannot divide, or no module was
+                placed.
         """
         if self.binding is None:
             raise InputError("device_map: no torch module was placed")
@@ -156,9 +167,15 @@ class Placed:
         return modules.device_map(self.problem.graph, self.placement, self.binding, nearest=nearest)
 
     def save(self, directory: str | Path) -> Path:
-        """Write the placement, the graph, the trace, its picture and explanation to a directory.
+        """Write the placement, graph, trace, picture and explanation to a directory for `load`.
 
-        `load` reads it, the module's parameters included.
+        Parameters of a module are saved, too.
+
+        Args:
+            directory: is created if it does not exist.
+
+        Returns:
+            The directory.
         """
         directory = Path(directory)
         self.placement.save(directory / "placement.json", {"makespan_s": self.makespan_s})
@@ -184,17 +201,18 @@ class Placed:
 
     @classmethod
     def load(cls, directory: str | Path, *, trust: bool = False) -> "Placed":
-        """Read what `save` wrote; its system is the simulator, with the rules that it had.
+        """Read what `save` wrote.
 
-        What was placed for another system has the simulator of its machine.
+        The system is the simulator with the rules that it had. A placement for another system gets
+        the default simulator of its machine.
 
         Args:
-            directory: that it was saved to.
-            trust: what the module takes and returns may be of classes of your own, whose modules
-                are imported.
+            directory: that `save` wrote to.
+            trust: allow your own classes among the module's inputs and outputs; their modules are
+                imported.
 
         Raises:
-            InputError: a file is not there, or is another.
+            InputError: a file is missing, damaged, or belongs to another placement.
         """
         directory = Path(directory)
         path = directory / "found.json"
@@ -277,7 +295,7 @@ class Placed:
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the same table, and the schedule."""
+        """Return what a notebook shows: the table of `repr`, and the schedule."""
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "schedule.png"
             save_gantt(self.trace, path, title=self._title)

@@ -62,14 +62,14 @@ from doppler.system import MemoryMode, Refuse, System
 if TYPE_CHECKING:
     from doppler.extensions.modules import TorchProgram
 
-# Of the call, unless evaluations are given, and what share of them the search has at least.
+# Default limit of a call, and the least share of it that the search gets.
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
-# On graphs of more ops a few seconds of search are behind what the policy places at once. With
-# evaluations it is first on any graph; on those of more ops its search on estimates would take the
-# share of windows and of layers, and gives no more.
+# On graphs with more ops than _LARGE, a few seconds of search are worse than what the policy places
+# at once. With evaluations the policy comes first on any graph; on graphs with more ops than
+# _LARGE_COUNTED its search on estimates would take executions from windows and layers for nothing.
 _LARGE, _LARGE_COUNTED = 8_000, 2_000
 _EXACT = 1e-9  # sums of the same seconds in another order differ in their last digits
-# Steps that compile something; windows compile it on problems of any size.
+# Steps that need compiled code.
 _COMPILED = (PlaceAgain, InParts, AnnealFromBest)
 _Method = str | Baseline | Sequence[SearchStep]
 
@@ -94,51 +94,52 @@ def place(
     seed: Seed = 0,
     trust: bool = False,
 ) -> Placed:
-    """Place a torch module, or a dataflow graph, on a machine.
+    """Place a torch module or a dataflow graph on a machine.
 
     Ctrl-C during the search returns the best placement so far.
 
     Args:
-        model: a module, whose parameters may be on the meta device; what torch.export made of one,
-            or the .pt2 file of it; or a graph.
-        example_inputs: of the module: what it is called with, tensors of these shapes and dtypes
-            and all that holds them: one tensor, a tuple of what is given by position, or a
-            dictionary of what is given by keyword, as tokenizers return it.
-        cluster: a preset (docs/machines.md), ``host`` (the cores of this machine, by guesses), a
-            YAML file that describes one as conf/cluster does, or a `Cluster`. For a module a preset
-            is what was measured, and f32 runs at f32 rates unless torch allows TF32; for a graph
-            the peaks.
-        seconds: of the call, 60 by default: export, splitting, pricing and search, of which the
-            last gets a fifth at least, but ends where the lower bound is reached. Compilation comes
-            on top (`doppler warm`).
-        example_kwargs: what else the module is called with, by keyword.
-        evaluations: instead of seconds: executions of placements. Equal seeds then find equal
-            placements in the simulator.
-        method: what searches. auto: clusterings and list schedulers, then annealing from the best
-            of them; with evaluations, of which it makes more, what policy does comes first. Of
-            graphs of 2,000 ops or more, a few layers are searched for all where there are layers,
-            and windows annealed; of more than 8,000 ops (2,000 with evaluations), blocks of split
-            nodes are dealt evenly to the devices first, and the policy places at once, too. policy:
-            its episodes, searched on estimates, then annealing, in windows too. Else the name of a
-            baseline in conf/baseline; a baseline of your own, which takes what it takes; or a list
-            of steps (doppler.search).
-        policy: for ``method="policy"``: a checkpoint, or a policy, instead of the one that comes
+        model: a torch module (its parameters may be on the meta device), an exported program, the
+            path of a .pt2 file, or a graph.
+        example_inputs: what the module is called with: one tensor, a tuple of positional arguments,
+            or a dictionary of keyword arguments as tokenizers return it. Only shapes and dtypes
+            matter.
+        cluster: the name of a preset (docs/machines.md), ``host`` (the cores of this machine), a
+            YAML file as in conf/cluster, or a `Cluster`. For a module, presets have measured
+            efficiencies, and f32 runs at f32 rates unless torch allows TF32; for a graph they have
+            the peak rates of the data sheets.
+        seconds: limit for the whole call, 60 by default: export, splitting, pricing and search. The
+            search gets at least a fifth and ends early at the lower bound. Compilation is not
+            counted (`doppler warm`).
+        example_kwargs: keyword arguments of the module, beside a tuple of positional ones.
+        evaluations: limit in executions of placements instead of seconds. In the simulator, equal
+            seeds then find equal placements.
+        method: ``auto``: clusterings and list schedulers, then annealing from the best; with
+            ``evaluations`` the steps of ``policy`` come first; large graphs get further steps
+            (docs/large.md). ``policy``: episodes of a policy, a search on estimates, then
+            annealing. Or the name of a baseline in conf/baseline, a baseline object, or a list of
+            search steps (`doppler.search`).
+        policy: for ``method="policy"``: a checkpoint or a policy, instead of the one that comes
             with the package (docs/pretrained.md).
-        decomposition: who splits the module's ops into blocks. With auto, nothing is split where
-            that is as good.
-        system: what executes placements; by default the work-conserving simulator, in which cores
-            make transfers themselves, as they do, where memory is not planned, on one host.
-        memory: what is done with placements that do not fit: refuse, offload to the memory of the
-            host, or offload_or_recompute: what is cheaper computed again is (docs/memory.md).
-        memory_bytes: of every device, or of each, instead of the machine's own.
-        training: the module returns its loss; backward and a step of gradient descent are added.
+        decomposition: how the module's ops are split into blocks. ``auto`` splits by expected time,
+            and splits nothing if that is as good.
+        system: what executes placements. By default the work-conserving simulator; if the devices
+            are cores of one host and memory is not planned, cores make their transfers themselves.
+        memory: what happens to a placement that does not fit: ``refuse``, ``offload`` to the host,
+            or ``offload_or_recompute`` (docs/memory.md).
+        memory_bytes: memory of every device, or of each, instead of the machine's own.
+        training: the module returns its loss; the backward pass and a step of gradient descent are
+            added.
         learning_rate: of that step.
         seed: of all random choices.
-        trust: files may execute code: a .pt2 file, which torch unpickles, and a file that describes
-            the machine, which may name classes of your own.
+        trust: whether files may execute code: a .pt2 file, which torch unpickles, and a cluster
+            file that names your own classes.
+
+    Returns:
+        The placement, with makespan, lower bound and everything that is known about it.
 
     Raises:
-        InputError: one line about the model, the machine or the method, and what can be done.
+        InputError: one line about the model, the machine or the method, and what you can do.
     """
     if evaluations is None and seconds is None:
         seconds = _SECONDS

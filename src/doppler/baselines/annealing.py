@@ -18,31 +18,34 @@ from doppler.support.errors import InputError
 from doppler.support.options import Batch, Count, Positive, checked
 from doppler.system import Session
 
-# Of the draws, on a system without jitter of its own: that of the evaluation protocol.
+# Jitter of the draws on a system without jitter, as in the evaluation protocol.
 JITTER = 0.05
-# A given placement is good already: its first temperature is this share of ``hot``.
+# From a given placement, which is good already, the first temperature is this share of ``hot``.
 POLISHING = 0.1
-# Ops to execute before Python looks whether it is to stop.
+# Ops that are executed between two checks whether to stop.
 _STRETCH = 2_000_000
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Annealing:
-    """Move a group of ops, or one op's priority; keep what is worse at times, ever less often.
+    """Simulated annealing: move a group of ops, or one op's priority; accept some worse placements.
 
-    evaluations: executions in all. order: whether priorities are searched too; else ops keep the
-    order of their b_level. starts: independent walks that share the evaluations, in parallel where
-    the system allows. draws: executions that a placement's cost is the mean of; from 2 on they are
-    under jitter, the same for all placements, and what is found is robust: a simulator that has
-    none is lent some, and executes what was found once more, without. hot, cold: first and last
-    temperature as shares of the present makespan; it falls geometrically. devices: whether devices
-    are searched; where no op has a choice they are not.
+    Half of the moves start on the critical chain of the current execution, if a simulator knows it;
+    after a measured execution only its seconds are known, and ops are drawn by their work. In a
+    simulator whose devices run one op at a time, moves are judged before they are executed
+    (longest_paths_kernels.py); the more steps are accepted, the more moves are made at once.
 
-    Half of the moves begin on the critical chain of the present execution, where a simulator knows
-    it; of an execution that is measured only its seconds are known, and work stands for the chain.
-    In a simulator whose devices run one op at a time moves are judged before one is executed
-    (longest_paths_kernels.py); the more steps are kept, the more such moves go together.
+    Attributes:
+        evaluations: executions in all.
+        order: whether priorities are searched too; otherwise ops keep the order of their b_level.
+        starts: independent walks that share the evaluations, in parallel if the system allows.
+        draws: executions whose mean is the cost of a placement. From 2 on they are under jitter,
+            the same for all placements, so that the result is robust. A simulator without jitter is
+            given some, and the result is executed once more without.
+        hot: first temperature, as a share of the current makespan. It falls geometrically.
+        cold: last temperature.
+        devices: whether devices are searched; they are not if no op has a choice.
 
     Source: Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 1983; the
     moves are ours, groups in the spirit of Wolff, "Collective Monte Carlo updating for spin
@@ -65,7 +68,7 @@ class Annealing:
                 f"each of {self.draws} draws of {self.starts} starts, got {self.evaluations}"
             )
         if not (self.order or self.devices):
-            raise InputError("baseline.annealing: neither order nor devices is to be searched")
+            raise InputError("baseline.annealing: order and devices are both false")
         if not self.cold <= self.hot:
             raise InputError(
                 f"baseline.annealing: needs cold <= hot, got {self.cold} and {self.hot}"
@@ -73,7 +76,6 @@ class Annealing:
 
     @property
     def uses_order(self) -> bool:
-        """See contract.Baseline."""
         return self.order
 
     @property

@@ -13,10 +13,10 @@ from doppler.baselines.critical_chain_kernels import Chain
 from doppler.baselines.longest_paths_kernels import LongestPaths
 from doppler.problem import Placement, Problem
 
-# Share of the moves that change the order, where it is searched; by measurement.
+# Share of moves that change the order, if it is searched; measured to be best.
 ORDER_SHARE = 0.25
-# Moves that are drawn, at most, for one to be executed: the first that no path through what it
-# moves speaks against. Twice or four times as many find no more in the same seconds.
+# Moves that are drawn, at most, for one that is executed: the first whose longest paths do not rule
+# it out. Twice or four times as many find nothing better in the same time.
 MAX_DRAWN = 8
 STATUS = np.dtype(
     [
@@ -35,8 +35,9 @@ STATUS = np.dtype(
 class Neighbours(NamedTuple):
     """Producers and consumers of op v: ``op[ptr[v]:ptr[v + 1]]``.
 
-    share: [N] of the seconds that all transfers between v and its neighbours take, cumulated over
-    the neighbours of v: the last one's is 1.
+    Attributes:
+        share: [N] of the seconds that all transfers between v and its neighbours take, cumulated
+            over the neighbours of v: the last one's is 1.
     """
 
     ptr: NDArray[np.int64]  # [V + 1]

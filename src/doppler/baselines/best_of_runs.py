@@ -16,10 +16,10 @@ from doppler.problem import Placement, Problem
 from doppler.support.options import Count
 from doppler.system import Session
 
-# Placements of a batch: a batch of large graphs is to fit in memory. Even: see list_scheduling.
+# Placements in a batch, so that a batch of large graphs fits in memory. Even: see list_scheduling.
 _BATCH = 64
-# Ops of the largest graphs of which searches ask list schedulers that look at all gaps of a device,
-# or may look at all ready ops: of some larger ones a run takes minutes.
+# Largest graphs on which searches use list schedulers that look at all gaps of a device or at all
+# ready ops. On some larger graphs one run takes minutes.
 MOST_OPS = 100_000
 
 
@@ -31,7 +31,6 @@ class ListDecisions(NamedTuple):
     start: NDArray[np.float64]
 
     def placements(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See placements_of_steps."""
         return placements_of_steps(self.op, self.device)
 
 
@@ -40,7 +39,9 @@ def placements_of_steps(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Device and priority per op, [B, V] each; the priority is the order of steps.
 
-    op_BV: of each step. device_BV: to which it goes.
+    Args:
+        op_BV: of each step.
+        device_BV: to which it goes.
     """
     step_BV = np.broadcast_to(np.arange(op_BV.shape[1]), op_BV.shape)
     device_of_BV, priority_BV = np.empty_like(device_BV), np.empty_like(op_BV)
@@ -105,7 +106,6 @@ class BestOfRuns(ABC):
         """Devices and priorities of ``num`` placements, [B, V] each."""
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline."""
         best = None
         for done in range(0, self.evaluations, _BATCH):
             num = min(_BATCH, self.evaluations - done)
@@ -130,7 +130,6 @@ class ListScheduler(BestOfRuns):
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See BestOfRuns."""
         device_BV, priority_BV = np.empty((2, num, problem.num_ops), np.int64)
         ways = min(num, num_ways(problem))
         for way in range(ways):
@@ -142,6 +141,5 @@ class ListScheduler(BestOfRuns):
     def decide(
         self, problem: Problem, num_episodes: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See contract.Teacher."""
         decisions = self.schedule(problem, num_episodes, rng)
         return decisions.op, decisions.device

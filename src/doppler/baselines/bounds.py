@@ -21,7 +21,7 @@ from doppler.support.compiled.heap import ENTRY
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-# Steps towards the best prices: how many, and by how much the first and the last change them.
+# Number of steps towards the best prices, and the size of the first and of the last step.
 _PRICE_STEPS, _FIRST_STEP, _LAST_STEP = 300, 3.0, 1e-4
 # Sums of the same seconds in another order differ in their last digits.
 _TIE = 1e-12
@@ -36,11 +36,11 @@ class LowerBound:
 
 
 def lower_bound(problem: Problem, *, streams: int = 1, shares: bool = False) -> LowerBound:
-    """The largest of `lower_bounds`; of equal ones the first.
+    """Return the largest of all `lower_bounds`; of equal ones the first.
 
     Args:
-        problem: to be executed.
-        streams: ops that a device runs at a time.
+        problem: that is placed.
+        streams: number of ops that a device runs at a time.
         shares: whether tasks slow each other down on what the machine shares.
     """
     bounds = lower_bounds(problem, streams=streams)

@@ -15,9 +15,11 @@ from doppler.system import Session
 class SearchResult:
     """The best placement that a method found.
 
-    placement: devices and priorities, the order of decisions. makespan_s: its cost on the system
-    that was searched. evaluations: executions that the search used. lower_bound_s: what the search
-    proved that no placement can beat, if it proves such things.
+    Attributes:
+        placement: device and priority of each op.
+        makespan_s: its cost on the system that was searched.
+        evaluations: executions that the search used.
+        lower_bound_s: a bound that the search proved, if it proves bounds.
     """
 
     placement: Placement
@@ -35,16 +37,21 @@ class Baseline(Protocol):
 
     @property
     def uses_order(self) -> bool:
-        """Whether its placements carry priorities that it chose, not a default order."""
+        """Whether it chooses the priorities of its placements, instead of a default order."""
         ...
 
     @property
     def needs_order(self) -> bool:
-        """Whether it is of no use on a system that does not keep the placement's order."""
+        """Whether it is useless on a system that ignores the order of a placement."""
         ...
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """Search; all randomness comes from ``rng``."""
+        """Search for a placement.
+
+        Args:
+            session: executes placements on the system at hand and counts them.
+            rng: the only source of randomness.
+        """
         ...
 
 

@@ -17,23 +17,25 @@ from doppler.support.errors import InputError
 from doppler.support.options import Positive, checked, within
 from doppler.system import Session, measure_placements
 
-# The search begins at the best of so many clusterings.
+# The search starts from the best of this many clusterings.
 _START_EVALUATIONS = 64
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class CPSAT:
-    """The best placement and order that OR-tools' CP-SAT finds, from a good clustering on.
+    """The best placement and order that OR-tools' CP-SAT finds, starting from a good clustering.
 
-    In the program devices may idle on purpose, and transfers contend as in the system but go in any
-    order. Every better solution is executed, its start times as priorities, and the best execution
-    counts. Memory is a part of the program where ops have no choice of devices; elsewhere what does
-    not fit costs inf when it is executed, and the bound holds whatever the memory. On measured
-    systems it holds for the nominal times.
+    In its program devices may wait although an op is ready, and transfers contend as in the system
+    but go in any order. Every improved solution is executed with its start times as priorities, and
+    the best execution is returned. Memory is part of the program only if ops have no choice of
+    devices; otherwise a placement that does not fit costs inf when it is executed, and the bound
+    ignores memory. On measured systems the bound is that of the nominal times.
 
-    deterministic_time: effort in CP-SAT's own measure, about seconds of one core. seconds: upper
-    limit of the search; results are repeatable unless it strikes. workers: threads.
+    Attributes:
+        deterministic_time: effort in CP-SAT's own unit, roughly seconds of one core.
+        seconds: upper limit of the search. Results repeat unless it is reached.
+        workers: threads.
 
     Source: Perron, Didier, Gay, "The CP-SAT-LP solver", CP 2023.
     """
@@ -51,7 +53,6 @@ class CPSAT:
             )
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline."""
         start = Clustering(evaluations=_START_EVALUATIONS).place(session, rng)
         program = ConstraintProgram(session.trace(start.placement))
         bound_s, solutions = self.solve(program, int(rng.integers(2**31)))
@@ -80,7 +81,7 @@ class CPSAT:
         solver.parameters.random_seed = seed
         solver.parameters.max_deterministic_time = self.deterministic_time
         solver.parameters.max_time_in_seconds = self.seconds
-        # Else Ctrl-C ends the search alone, with what it has found until then.
+        # Otherwise Ctrl-C would only end the search, and the run would continue with its result.
         solver.parameters.catch_sigint_signal = False
         # Searches take turns in a fixed order: the result does not depend on the workers' pace.
         # One complete search beside the local ones: more of them share its time and find less.

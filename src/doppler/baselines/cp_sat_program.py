@@ -23,13 +23,14 @@ from doppler.trace import Trace
 
 IntArray = NDArray[np.int64]
 
-# A makespan takes 2 ** _TICK_BITS ticks, or half as many: rounding takes less than a ten-thousandth
-# from the bound at a thousand ops. Seconds of a tick are a power of two: what is exact stays so.
+# A makespan is between half and all of 2 ** _TICK_BITS ticks, so rounding lowers the bound by less
+# than a ten-thousandth at a thousand ops. A tick is a power of two in seconds, so exact times stay
+# exact.
 _TICK_BITS = 24
-# Bytes are counted in so fine parts of a device's memory.
+# Bytes are counted in 2 ** -_BYTE_BITS of a device's memory.
 _BYTE_BITS = 30
-# Heads, tails and bounds are sums that may be wrong in their last digit, and then round to a tick
-# too many. With all starts a tick later and the makespan two, every schedule satisfies them.
+# Heads, tails and bounds are sums whose last digit may be wrong, and may then round up by a tick.
+# Starts may be a tick later and the makespan two, so that every schedule satisfies them.
 _SLACK_TICKS = 2
 
 

@@ -35,7 +35,6 @@ class CPOP(ListScheduler):
     most_ops: ClassVar[int] = MOST_OPS
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """See ListScheduler."""
         upward_V, downward_V = b_levels(problem), t_levels(problem)
         critical = _critical_ops(problem, upward_V, downward_V)
         home_BV = np.full((num, problem.num_ops), -1)

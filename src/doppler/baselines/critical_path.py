@@ -17,16 +17,15 @@ from doppler.support.options import checked
 class CriticalPath(ListScheduler):
     """Take the candidate with the largest b_level, to the device on which it can start earliest.
 
-    Ties are broken at random; the best of ``evaluations`` runs on the system counts. The order in
-    which ops were taken is their priority.
+    Ties are broken at random, and the best of ``evaluations`` runs on the system is returned.
+    Priorities are the order in which ops were taken.
 
-    Source: Kwok and Ahmad, ACM Computing Surveys 1999, as used by DOPPLER (Yao et al., ICLR 2026),
-    whose released code draws ties from the wrong list and starts ops too early; this is the
-    heuristic as described.
+    Source: Kwok and Ahmad, ACM Computing Surveys 1999, as used by DOPPLER (Yao et al., ICLR 2026).
+    The released code draws ties from the wrong list and starts ops too early; this is the heuristic
+    as described.
     """
 
     name: ClassVar[str] = "critical_path"
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """See ListScheduler."""
         return schedule_ops(problem, b_levels(problem), num, rng, insertion=False)

@@ -54,7 +54,6 @@ class Dealing(BestOfRuns):
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See BestOfRuns."""
         device_BV = np.stack([_dealt(problem, way % num_ways(problem)) for way in range(num)])
         return device_BV, np.tile(topological_priority(problem), (num, 1))
 

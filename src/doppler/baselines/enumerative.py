@@ -27,7 +27,7 @@ from doppler.system import Session
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# The most selections that are tried for one group of blocks: all permutations of 8 devices.
+# Largest number of selections tried for one group of blocks: all permutations of 8 devices.
 _MOST_SELECTIONS = math.factorial(8)
 # Sums of the same numbers in another order differ in the last digits: such costs are tied.
 _TIE = 1e-12

@@ -20,23 +20,22 @@ from doppler.support.options import checked
 @checked
 @dataclass(frozen=True, kw_only=True)
 class ETF(ListScheduler):
-    """Of all candidates on all devices, schedule the pair that can start earliest.
+    """ETF: of all candidates and devices, schedule the pair that can start earliest.
 
-    Among ops that can start together the one with the largest static level goes first: the longest
-    path to a sink, transfers not included. Where its device has no room it goes to the next that
-    has. Further ties are broken at random; the best of ``evaluations`` runs on the system counts.
-    The order in which ops were taken is their priority.
+    Of ops that can start at the same time, the one with the largest static level goes first: the
+    longest path to a sink without transfers. If its device has no room, the next device is taken.
+    Remaining ties are broken at random, and the best of ``evaluations`` runs on the system is
+    returned. Priorities are the order in which ops were taken.
 
     Source: Hwang, Chow, Anger, Lee, "Scheduling precedence graphs in systems with interprocessor
-    communication times", SIAM Journal on Computing 1989; the static level as in Kwok and Ahmad,
-    ACM Computing Surveys 1999.
+    communication times", SIAM Journal on Computing 1989; the static level as in Kwok and Ahmad, ACM
+    Computing Surveys 1999.
     """
 
     name: ClassVar[str] = "etf"
     near: ClassVar[bool] = False
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """See ListScheduler."""
         decisions = make_decisions(num, problem)
         partial = make_schedule(problem, tie_seconds(b_levels(problem)), near=self.near)
         key_BV = queue_keys(static_levels(problem), num, rng)

@@ -37,7 +37,6 @@ class QueuedETF(ListScheduler):
     most_ops: ClassVar[int] = MOST_OPS
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """See ListScheduler."""
         decisions, level_V = make_decisions(num, problem), b_levels(problem)
         partial = make_schedule(problem, tie_seconds(level_V))
         key_BV = queue_keys(level_V, num, rng)

@@ -15,11 +15,11 @@ from doppler.support.options import checked
 @checked
 @dataclass(frozen=True, kw_only=True)
 class HEFT(ListScheduler):
-    """Take ops by falling upward rank, each to the device and the gap in which it ends first.
+    """HEFT: take ops by decreasing upward rank, each to the device and gap in which it ends first.
 
-    The upward rank is the b_level with mean costs. Ties are broken at random; the best of
-    ``evaluations`` runs on the system counts. Priorities follow the starts in the schedule, which
-    measures a little better than the order of ranks.
+    The upward rank is the b_level with mean costs. Ties are broken at random, and the best of
+    ``evaluations`` runs on the system is returned. Priorities follow the starts of the schedule,
+    which is slightly better than the order of ranks.
 
     Source: Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
     heterogeneous computing", IEEE TPDS 2002. There a mean transfer is data over mean bandwidth;
@@ -30,5 +30,4 @@ class HEFT(ListScheduler):
     most_ops: ClassVar[int] = MOST_OPS
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """See ListScheduler."""
         return in_order_of_start(schedule_ops(problem, b_levels(problem), num, rng, insertion=True))

@@ -34,7 +34,6 @@ class Random(BestOfRuns):
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See BestOfRuns."""
         return random_devices(problem, num, rng), np.tile(b_level_priority(problem), (num, 1))
 
 
@@ -49,7 +48,6 @@ class SingleDevice:
     needs_order: ClassVar[bool] = False
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline."""
         problem = session.problem
         seconds_VD = problem.arrays.op_seconds
         able_D = np.isfinite(seconds_VD).sum(axis=0)
@@ -71,7 +69,6 @@ class RoundRobin:
     needs_order: ClassVar[bool] = False
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline."""
         problem = session.problem
         edges, num_devices = problem.graph.edges, problem.num_devices
         able_VD, group_V = np.isfinite(problem.arrays.op_seconds), problem.arrays.group

@@ -37,7 +37,6 @@ class PEFT(ListScheduler):
     most_ops: ClassVar[int] = MOST_OPS
 
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """See ListScheduler."""
         cost_VD = optimistic_costs(problem)
         able_VD = np.isfinite(problem.arrays.op_seconds)
         mean_V = np.where(able_VD, cost_VD, 0.0).sum(axis=1) / able_VD.sum(axis=1)

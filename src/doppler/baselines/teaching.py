@@ -17,7 +17,8 @@ from doppler.problem import Placement, Problem
 class TaughtPlacement:
     """A Teacher that knows one placement: every episode takes the same decisions.
 
-    op, device: [V] of each step.
+    Attributes:
+        op, device: [V] of each step.
     """
 
     op: NDArray[np.int64]

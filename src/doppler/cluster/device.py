@@ -38,11 +38,15 @@ class Efficiency:
 class Device:
     """One device.
 
-    flop_per_s: peak floating-point operations per second, by dtype (f16, f32, f64; c64 counts real
-    operations and runs at the f32 rate unless given).
-    memory_bytes_per_s: bandwidth of its own memory. launch_overhead_s: fixed seconds per op.
-    memory_bytes: capacity. unsupported_kinds: op kinds that it cannot run. efficiency: what kernels
-    reach of the peaks; None: all.
+    Attributes:
+        name: unique in its cluster, such as ``p100:3``.
+        flop_per_s: peak floating-point operations per second, by dtype (f16, f32, f64). c64 counts
+            real operations and runs at the f32 rate unless given.
+        memory_bytes_per_s: bandwidth of its memory.
+        launch_overhead_s: fixed seconds per op.
+        memory_bytes: capacity.
+        unsupported_kinds: op kinds that it cannot run.
+        efficiency: shares of the peaks that kernels reach; None: all.
     """
 
     name: str
@@ -55,7 +59,7 @@ class Device:
 
     @property
     def kind(self) -> str:
-        """What it is one of: its name up to the last colon, as ``p100`` of ``p100:3``."""
+        """Its name up to the last colon: ``p100`` for ``p100:3``."""
         return self.name.rpartition(":")[0] or self.name
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from doppler.support.files import read_json
 from doppler.support.files.values import read_flag, read_list, read_object, read_text
 
 _FILE = "cluster.json"
-# What a machine of one host has no use for.
+# Fields that a machine of one host does not have.
 _OF_HOSTS = ("hosts", "nics", "nic_bytes_per_s", "nic_latency_s")
 # Older files lack it.
 _OF_HOST_MEMORY = ("host_bytes_per_s", "host_latency_s")

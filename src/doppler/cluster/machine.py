@@ -34,23 +34,30 @@ class Link:
 class Cluster:
     """Devices and the links between them, on one host or on several.
 
-    A transfer between two hosts occupies, beside the link of its devices, an outgoing interface of
-    the sender's host and an incoming one of the receiver's, which all devices of a host share; it
-    is as fast as the slower of link and interface, and takes the latencies of both.
+    A transfer between two hosts occupies the link of its devices, an outgoing interface of the
+    sender's host and an incoming one of the receiver's host. It is as fast as the slower of link
+    and interface, and takes the latencies of both. All devices of a host share its interfaces.
 
-    bytes_per_s, latency_s: [D, D], row the sender, column the receiver. The diagonal is ignored,
-    whatever stands there, and becomes infinity and 0: nothing is sent from a device to itself.
-    hosts: [D] the host of each device, numbered from 0; None: one. nics: interfaces of a host, each
-    for one transfer at a time in either direction. nic_bytes_per_s, nic_latency_s: of an interface,
-    in either direction; on one host nothing of interfaces counts. host_bytes_per_s, host_latency_s:
-    of the way between each device and its host's memory, one of its own in either direction. cores:
-    whether devices are cores, which make copies themselves; `doppler.place` simulates them so.
-    shared: what devices and links use together, and slow each other down on.
+    Attributes:
+        name: of the cluster.
+        devices: of all hosts.
+        bytes_per_s: [D, D] of links, a row for each sender. The diagonal is ignored: it becomes
+            infinity, because nothing is sent from a device to itself.
+        latency_s: [D, D] of links. The diagonal is ignored and becomes 0.
+        hosts: [D] the host of each device, numbered from 0; None: one host.
+        nics: interfaces of a host. Each carries one transfer at a time in each direction.
+        nic_bytes_per_s: of an interface, in each direction; irrelevant on one host.
+        nic_latency_s: of an interface.
+        host_bytes_per_s: between each device and the memory of its host, in each direction.
+        host_latency_s: likewise.
+        cores: whether devices are cores, which make copies themselves; `doppler.place` simulates
+            them so.
+        shared: what devices and links use together, and slow each other down on.
 
     Raises:
         InputError: no device, a matrix of another shape, a link or interface without bandwidth, a
-            negative latency, a device that no link reaches, hosts that are not one number per
-            device from 0 on, shared resources of other devices; names the device, pair or field.
+            negative latency, a device that no link reaches, wrong hosts, or shared resources of
+            other devices; names the device, pair or field.
     """
 
     name: str
@@ -130,10 +137,13 @@ class Cluster:
                 raise InputError(f"{where}: {key} must not be negative, got {seconds!r}")
 
     def with_memory(self, memory_bytes: MemoryBytes | None) -> "Cluster":
-        """The same with other memory: one number for all devices, or one for each; None: its own.
+        """Return the cluster with other memory sizes.
+
+        Args:
+            memory_bytes: one number for all devices, or one for each; None: unchanged.
 
         Raises:
-            InputError: another number of numbers.
+            InputError: not one number for each device.
         """
         return replace(self, devices=tuple(with_memory(self.name, self.devices, memory_bytes)))
 
@@ -149,7 +159,7 @@ class Cluster:
 
     @property
     def first_host(self) -> "Cluster":
-        """Its devices alone."""
+        """The devices of the first host alone."""
         (here,) = np.nonzero(np.array(self.hosts or (0,) * self.num_devices) == 0)
         links = np.ix_(here, here)
         kept = (one.among(here.tolist()) for one in self.shared)
@@ -170,13 +180,13 @@ class Cluster:
 
     @property
     def path_bytes_per_s(self) -> NDArray[np.float64]:
-        """What a transfer between two devices [D, D] reaches: its link's, or an interface's."""
+        """Bandwidth [D, D] of transfers: that of the link, or of a slower interface."""
         slower = np.minimum(self.bytes_per_s, self.nic_bytes_per_s)
         return np.where(self.between_hosts, slower, self.bytes_per_s)
 
     @property
     def path_latency_s(self) -> NDArray[np.float64]:
-        """Latency [D, D] of a link, between hosts and of an interface."""
+        """Latency [D, D] of transfers: that of the link, plus the interface between hosts."""
         through_s = self.latency_s + self.nic_latency_s
         return np.where(self.between_hosts, through_s, self.latency_s)
 

@@ -160,17 +160,28 @@ def preset(
     host_latency_s: Amount | None = None,
     shared: Sequence[SharedSpec] | None = None,
 ) -> Cluster:
-    """A known machine, with another number of devices or memory (one number, or each) if given.
+    """Make a machine that is known by name.
 
-    allow_tf32: products of f32 run in TF32 where tensor cores have it (A100, H100). efficiency:
-    whether kernels reach the peaks of the data sheets, or what was measured (`Efficiency`). hosts:
-    how many share the devices, or the host of each; else as many as the preset's are full with.
-    nics and the like: network interfaces of a host, see `Cluster`. host_link: between each device
-    and its host's memory, else that of the devices' generation; host_bytes_per_s, host_latency_s:
-    instead of its figures. shared: what devices and links use together, see `custom`.
+    Args:
+        name: one of PRESETS.
+        num_devices: instead of the preset's number.
+        memory_bytes: of every device, or of each, instead of the preset's.
+        allow_tf32: run f32 products in TF32 on devices with tensor cores for it (A100, H100).
+        efficiency: whether kernels reach the ``peak`` rates of the data sheets, or the ``measured``
+            shares of them (`Efficiency`).
+        hosts: number of hosts that share the devices, or the host of each device; by default as
+            many as the preset's hosts hold.
+        nics: network interfaces of a host, as in `Cluster`.
+        nic_bytes_per_s: of an interface, each way.
+        nic_latency_s: of an interface.
+        host_link: name of the link between a device and the memory of its host; by default that of
+            the device's generation.
+        host_bytes_per_s: of that link, instead of its own figure.
+        host_latency_s: of that link, instead of its own figure.
+        shared: what devices and links use together, as in `custom`.
 
     Raises:
-        InputError: unknown name (the choices are listed), fewer than one device, devices that
+        InputError: an unknown name (the choices are listed), fewer than one device, devices that
             hosts cannot share equally, or several hosts without bandwidth.
     """
     known = PRESETS[name]

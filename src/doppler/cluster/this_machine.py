@@ -38,17 +38,23 @@ def host(
     host_latency_s: Amount | None = None,
     shared: Sequence[Mapping] | None = None,
 ) -> Cluster:
-    """The machine this runs on, divided equally among its devices; speeds are guesses.
+    """Describe this machine, divided equally among its devices; speeds are guesses.
 
-    device_type: ``cpu``: its cores. ``cuda``: its GPUs, of the speed of those in the presets by
-    their name, else of an A100's; several devices on one where they are more. NVML,
-    where it answers, says how they are linked and which links share a switch. memory_bytes: of all
-    devices, or of each, instead of its share. host_bytes_per_s, host_latency_s: between each
-    device and the memory of the host, else as between two devices. shared: what devices and links
-    use together, see `custom`, beside what streams and links of GPUs share anyway.
+    Args:
+        name: of the cluster.
+        device_type: ``cpu``: devices are cores. ``cuda``: they are GPUs with the speed of the
+            preset that their name fits, else of an A100; with more devices than GPUs, several share
+            one. NVML, where it answers, says how they are linked and which links share a switch.
+        num_devices: cores or GPUs; at least one.
+        memory_bytes: of all devices, or of each, instead of an equal share.
+        host_bytes_per_s: between a device and the memory of the host; by default as between two
+            devices.
+        host_latency_s: likewise.
+        shared: what devices and links use together, as in `custom`; streams and links of GPUs share
+            theirs in any case.
 
     Raises:
-        InputError: fewer than one device, another device type, or no GPU where there should be one.
+        InputError: fewer than one device, another device type, or no GPU with ``cuda``.
     """
     facts = None
     if device_type == "cuda":
@@ -176,7 +182,7 @@ def _gpu(
     device = replace(next(known, A100), memory_bytes=memory_bytes)
     if torch.get_float32_matmul_precision() == "highest":
         device = without_tf32(device)
-    # What is copied within a GPU is read from its memory and written to it.
+    # A copy within a GPU reads its memory and writes to it.
     within = Link(bytes_per_s=device.memory_bytes_per_s / 2, latency_s=device.launch_overhead_s)
 
     def link(s: int, d: int) -> Link:

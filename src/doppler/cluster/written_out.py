@@ -33,14 +33,22 @@ def custom(
     host_latency_s: Amount | None = None,
     shared: Sequence[SharedSpec] | None = None,
 ) -> Cluster:
-    """A cluster written out in a configuration file: one mapping of Device fields per device.
+    """Make a cluster from devices that a configuration file describes.
 
-    bytes_per_s, latency_s: one number for all links, or a [D, D] matrix. num_devices: their number,
-    for what interpolates it; so many of a kind where only one is described. memory_bytes: instead
-    of what the devices say: one number, or one per device. hosts: their number, or the host of each
-    device; nics and the like: network interfaces of a host, host_bytes_per_s and host_latency_s:
-    of the way to its memory, see `Cluster`. shared: what devices and links use together, a mapping
-    of the fields of `SharedResource` each.
+    Args:
+        name: of the cluster.
+        devices: a mapping of `Device` fields for each device.
+        bytes_per_s: one number for all links, or a [D, D] matrix with a row for each sender.
+        latency_s: likewise.
+        num_devices: number of devices; if only one is described, it is repeated so often.
+        memory_bytes: one number, or one per device, instead of what the devices say.
+        hosts: number of hosts, or the host of each device.
+        nics: network interfaces of a host, as in `Cluster`.
+        nic_bytes_per_s: of an interface, each way.
+        nic_latency_s: of an interface.
+        host_bytes_per_s: between a device and the memory of its host.
+        host_latency_s: likewise.
+        shared: what devices and links use together, a mapping of `SharedResource` fields for each.
     """
     if num_devices is not None and len(devices) == 1:
         devices = [devices[0]] * num_devices

@@ -10,9 +10,10 @@ from doppler.graph.kernel import Box
 class Opaque(Node):
     """An op that is known by name, and computed whole: one block.
 
-    operator: ``cholesky``: the lower triangular L with L L^T = A, 0 above its diagonal; it reads
-    the lower triangle of A, diagonal included. ``solve``: the X with L X = B, L lower triangular;
-    it reads the lower triangle of L. The kernel has the operator's name.
+    Attributes:
+        operator: ``cholesky``: the lower triangular L with L L^T = A, 0 above its diagonal; it
+            reads the lower triangle of A, diagonal included. ``solve``: the X with L X = B, L lower
+            triangular; it reads the lower triangle of L. The kernel has the operator's name.
     """
 
     operator: str

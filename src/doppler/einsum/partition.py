@@ -10,7 +10,7 @@ from doppler.einsum.program import Cuts, Formation, Input, Node, Program, Splits
 from doppler.graph.kernel import Box
 from doppler.support.errors import InputError
 
-# Of one node: what a graph can have in all.
+# Largest number of blocks of one node.
 _MAX_BLOCKS = 200_000
 
 
@@ -69,7 +69,7 @@ def partition_nodes(program: Program, splits: Splits) -> list[Partition]:
     """
     unknown = sorted(set(splits) - {node.name for node in program.nodes})
     if unknown:
-        raise InputError(f"program {program.name!r}: splits for {unknown[0]!r}, which is no op")
+        raise InputError(f"program {program.name!r}: splits for {unknown[0]!r}, which is not an op")
     partitions: list[Partition] = []
     for node in program.nodes:
         if isinstance(node, Formation):

@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeAlias
 from doppler.graph.kernel import Box
 from doppler.graph.scalar import Apply, Element, Scalar, count_flops, render
 
-# Per node name: into how many parts each dimension of its space is split.
+# For each node, by name: the number of parts of each dimension of its space.
 Splits: TypeAlias = Mapping[str, tuple[int, ...]]
-# Per dimension the cut points of a tensor or space: 0 < ... < extent.
+# For each dimension of a tensor or space: its cut points, 0 < ... < extent.
 Cuts: TypeAlias = tuple[tuple[int, ...], ...]
 
 
@@ -53,7 +53,10 @@ def _whole(operand: int, box: Box, dtype: str) -> KernelOperand:
 class Node:
     """A tensor, and how it comes about.
 
-    indices: one letter per dimension of the space. operands: node numbers; operand_dtypes: theirs.
+    Attributes:
+        indices: one letter per dimension of the space.
+        operands: node numbers.
+        operand_dtypes: theirs.
     """
 
     name: str
@@ -127,7 +130,8 @@ class Node:
 class Input(Node):
     """A tensor that is given.
 
-    is_weight: training changes it.
+    Attributes:
+        is_weight: training changes it.
     """
 
     is_weight: bool = False
@@ -137,9 +141,13 @@ class Input(Node):
 class Einsum(Node):
     """One op: aggregate, over some dimensions of the join space, a scalar function of operands.
 
-    indices, extents: of the join space. operand_dims: per operand and dimension of it, the join
-    dimension that it is indexed by. join: the scalar function. aggregation: add, mul, max or min,
-    or None iff no dimension is aggregated. A join dimension that no operand has is a broadcast.
+    indices, extents: of the join space.
+
+    Attributes:
+        operand_dims: per operand and dimension of it, the join dimension that it is indexed by.
+        join: the scalar function.
+        aggregation: add, mul, max or min, or None iff no dimension is aggregated. A join dimension
+            that no operand has is a broadcast.
     """
 
     extents: tuple[int, ...]
@@ -206,7 +214,10 @@ class Einsum(Node):
 class Formation(Node):
     """The finished tensor of an aggregating op: adds up what the splits of that op left partial.
 
-    Its operand is the aggregating op, whose only consumer it is. aggregation: that op's.
+    Its operand is the aggregating op, whose only consumer it is.
+
+    Attributes:
+        aggregation: that op's.
     """
 
     aggregation: str
@@ -244,7 +255,8 @@ class Complexer(Node):
 class Squeezer(Node):
     """Adds or drops dimensions of one element.
 
-    dims: per dimension of the operand, that of the result, or None where it is dropped.
+    Attributes:
+        dims: per dimension of the operand, that of the result, or None where it is dropped.
     """
 
     dims: tuple[int | None, ...]
@@ -261,8 +273,10 @@ class Squeezer(Node):
 class Fill(Node):
     """A tensor of constants.
 
-    below: the value; above: if given, that of the elements whose last index is larger than their
-    last but one (so ``below`` fills a lower triangle, the diagonal included).
+    Attributes:
+        below: the value.
+        above: if given, that of the elements whose last index is larger than their last but one (so
+            ``below`` fills a lower triangle, the diagonal included).
     """
 
     below: float
@@ -286,7 +300,8 @@ class Fill(Node):
 class Select(Node):
     """Boxes of operands put into a tensor: a subset, a concatenation, or one padded with zeros.
 
-    parts: (operand, box of it, start in the result); they do not overlap.
+    Attributes:
+        parts: (operand, box of it, start in the result); they do not overlap.
     """
 
     parts: tuple[Piece, ...]
@@ -313,10 +328,12 @@ class Select(Node):
 class Program:
     """Nodes in the order of construction, for fixed values of the parameters.
 
-    given_splits: the splits that the author of the program chose, by node name; nodes that are
-    not named stay whole. loss: number of the node that training minimises. copies_sums: whether the
-    formation of an aggregation that is not split is an op, which copies, as in the published
-    graphs; else whoever reads it reads the aggregating op.
+    Attributes:
+        given_splits: the splits that the author of the program chose, by node name; nodes that are
+            not named stay whole.
+        loss: number of the node that training minimises.
+        copies_sums: whether the formation of an aggregation that is not split is an op, which
+            copies, as in the published graphs; else whoever reads it reads the aggregating op.
     """
 
     name: str

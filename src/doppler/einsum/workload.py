@@ -14,7 +14,7 @@ from doppler.support.files import read_text
 from doppler.support.options import Count, FilePath, checked
 from doppler.support.resources import resource
 
-# Of a program: a person writes kilobytes.
+# Largest size of a program file; people write kilobytes.
 _MAX_MB = 1.0
 
 
@@ -34,7 +34,6 @@ class Given:
     """The splits that the program's text gives."""
 
     def splits(self, program: Program, parts: int) -> Splits:
-        """See Decomposition."""
         return program.given_splits
 
 

@@ -78,7 +78,7 @@ SEL_FEATURES, SEL_GROUP_FEATURES = SelFeatures._fields, SelGroupFeatures._fields
 DEVICE_FEATURES, DEVICE_GROUP_FEATURES = DeviceFeatures._fields, DeviceGroupFeatures._fields
 NUM_SEL_FEATURES, NUM_SEL_GROUP_FEATURES = len(SEL_FEATURES), len(SEL_GROUP_FEATURES)
 NUM_DEVICE_FEATURES, NUM_DEVICE_GROUP_FEATURES = len(DEVICE_FEATURES), len(DEVICE_GROUP_FEATURES)
-# Those of groups come after the others.
+# Features of groups come after the others.
 SEL = SelFeatures(*range(NUM_SEL_FEATURES))
 SEL_GROUP = SelGroupFeatures(*(NUM_SEL_FEATURES + i for i in range(NUM_SEL_GROUP_FEATURES)))
 DEVICE = DeviceFeatures(*range(NUM_DEVICE_FEATURES))

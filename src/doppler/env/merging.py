@@ -11,32 +11,32 @@ from doppler.env.problem_view import ProblemView, group_rest
 from doppler.problem.restrictions import listed
 from doppler.simulator.state import memory_can_lack
 
-# Loads up to which groups are merged at random.
+# Range of the largest load of randomly merged groups.
 _LOADS = (0.1, 1.0)
-# Shares of the memory that these fill, every other time where it can be short.
+# Range of the share of memory that these groups fill, every other time if memory can be short.
 _ROOMS = (0.5, 1.0)
-# Heavy edges, as transfers over the mean op; mean ops that a group may have, and the share of what
-# a device has that it may have at most; where moving costs most, shares of several devices.
+# Least weights of heavy edges, as transfer over mean op; largest sizes of a group, in mean ops; and
+# largest share of a device's work in a group (of several devices if transfers cost most).
 _WEIGHTS, _CAPS, _HEAVY_LOAD = (1.0, 2.0, 4.0, 8.0), (4.0, 16.0), 0.35
 _SHARES = (1.0, 2.0, 4.0)
-# Graphs of more ops are mostly placed without waiting, and merged in fewer ways.
+# Graphs with more ops are mostly placed without waiting, and merged in fewer ways.
 MANY_OPS = 1024
-# Of these: four of them, weights and shares; of still larger ones a weight and a cap.
+# Weights and shares for such graphs; for still larger ones, weight and cap.
 _OF_LARGE = ((1.0, _HEAVY_LOAD), (1.0, 1.0), (4.0, 2.0), (8.0, 4.0))
 _LARGE, _OF_LARGEST = 1 << 14, (8.0, 16.0)
-# Views to play of one problem: as many as have so many ops together.
+# Ops of all views of one problem together, and least and largest number of its views.
 _MOST_PLAYED, _FEWEST, _MOST = 6_144, 6, 40
-# How far above a lower bound, at most, no further views are worth their time.
+# If a placement is this close to a lower bound, further views are not worth their time.
 _TO_WIN = 0.06
-# Times that b_levels count where an episode is to keep to them.
+# Weight of b_levels in an episode that follows them.
 _BY_LEVEL = 4.0
-# Times that starts count where none is to come before one that is sooner; of the seconds of all ops
-# the share up to which transfers are cheap.
+# Weight of starts in an episode that never waits; transfers are cheap up to this share of the
+# seconds of all ops.
 _WITHOUT_WAITING, _CHEAP = 1_000.0, 0.75
-# Of what is tried next to the best so far: standard deviations of logarithms of its weight and its
-# cap, and of those of edges; how often these are drawn; how often it counts b_levels otherwise.
+# Views near the best one: standard deviation of the logarithms of least weight and cap, and of the
+# weights of edges; how often the latter are varied; how often b_levels are weighted otherwise.
 _STEP, _JITTER, _JITTERS, _OTHER_COUNTS = 0.5, 0.3, 0.7, 0.125
-# Of pieces of a placement: the most of its edges that are cut, loads of a piece.
+# Pieces of a placement: the largest share of edges that is cut, and the range of loads of a piece.
 _CUT, _LOADS_OF_PIECES = 0.3, (0.05, 1.5)
 
 

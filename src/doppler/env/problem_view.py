@@ -40,12 +40,12 @@ OP_FEATURES = (
 )
 # Retention factors of the diffusion kernels, and whether edges are weighted by transfer time.
 DIFFUSIONS = ((0.6, True), (0.95, True), (0.95, False))
-# Graphs of more ops have queues of ready ops, fewer candidates, and no kernels: of 600 to 1,000 ops
-# these are 80% of the time of a placement, and make it 0.1% better; of 300 to 450 half of it, and
-# make it no better.
+# Graphs with more ops have queues of ready ops, fewer candidates, and no diffusion kernels. With
+# 600 to 1,000 ops kernels take 80% of the time of a placement and improve it by 0.1%; with 300 to
+# 450 ops they take half of it and improve nothing.
 LARGE = 256
-# Smaller entries are dropped: ops that meet only many levels further down feel each other by
-# entries of 1e-6, which count while nothing nearer is placed.
+# Smaller entries are dropped. Ops that meet only many levels further down have entries of 1e-6,
+# which matter as long as nothing nearer is placed.
 _NEGLIGIBLE = 1e-8
 
 
@@ -88,12 +88,18 @@ class ViewArrays(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ProblemView:
-    """A problem as a policy sees it.
+    """A problem as a policy sees it: static features, scaled by the problem.
 
-    op_features: [V, F], columns OP_FEATURES. edge_features: [E, 1], transfer seconds over the
-    largest. to_sink, to_source: [V] the op after (before) each op on its longest path, -1 at the
-    end. arrays: what compiled episodes read. least_weight_s, cap_s: what merging.merged made its
-    groups with; inf where it did not.
+    Attributes:
+        problem: that is placed.
+        op_features: [V, F] columns OP_FEATURES.
+        edge_features: [E, 1] transfer seconds over the largest.
+        to_sink: [V] the next op on each op's longest path to a sink; -1 at the end.
+        to_source: [V] the previous op on its longest path from a source; -1 at the start.
+        arrays: what compiled episodes read.
+        least_weight_s: weight of the edges that groups were merged across (`merging.merged`); inf
+            without groups.
+        cap_s: largest load of a merged group; inf without groups.
     """
 
     problem: Problem
@@ -122,10 +128,10 @@ class _Levels(NamedTuple):
 
 
 def make_view(problem: Problem) -> ProblemView:
-    """Compute a problem's static features.
+    """Compute the static features of a problem.
 
-    Source: DOPPLER (Yao et al., ICLR 2026), static features; scaling, the further features and the
-    affinity kernels are ours (PAPER notes: look-ahead features decide what is learned).
+    Source: DOPPLER (Yao et al., ICLR 2026), static features; the scaling, further features and
+    affinity kernels are ours.
     """
     transfer_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
     levels = _levels(problem, transfer_E)

@@ -15,8 +15,9 @@ from typing import NamedTuple
 class SelSchedulerTerms(NamedTuple):
     """Of a candidate.
 
-    start: behind queues, on its best device. b_level: how far below the largest; a logarithm, for
-    it is to break ties.
+    Attributes:
+        start: behind queues, on its best device.
+        b_level: how far below the largest; a logarithm, for it is to break ties.
     """
 
     start: float
@@ -30,7 +31,7 @@ class PlcSchedulerTerms(NamedTuple):
     to_move: float
 
 
-# What new weights begin with: a policy that is a good scheduler.
+# Initial weights, with which the policy is a good list scheduler.
 SEL_INITIAL_WEIGHTS = SelSchedulerTerms(start=-3.0, b_level=-0.1)
 PLC_INITIAL_WEIGHTS = PlcSchedulerTerms(finish=-3.0, to_move=0.0)
 NUM_SEL_TERMS, NUM_PLC_TERMS = len(SEL_INITIAL_WEIGHTS), len(PLC_INITIAL_WEIGHTS)

@@ -30,7 +30,7 @@ from doppler.trace import Trace
 
 FloatArray = NDArray[np.float64]
 
-# Bytes that the probe of the links moves: from what a handful of numbers takes to a large block.
+# Sizes in bytes of the transfers that probe a link, from a few numbers to a large block.
 _PROBED_BYTES = (256, 4096, 16384, 65536, 262144, 1048576, 2097152)
 
 # Their pairs are measured within a minute or two.

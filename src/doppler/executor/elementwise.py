@@ -19,7 +19,7 @@ TORCH_DTYPES = {
     "f64": torch.float64,
     "c64": torch.complex64,
 }
-# What is rounded often, and slow on CPUs: computed in f32.
+# Slow on CPUs and rounded often, so computed in f32.
 HALF = (torch.float16, torch.bfloat16)
 
 

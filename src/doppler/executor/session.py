@@ -35,7 +35,7 @@ from doppler.trace import ExecutionRules, Trace
 # Of the largest element of a result; integers are exact.
 TOLERANCE = {torch.bfloat16: 4e-2, torch.float16: 5e-3, torch.float32: 1e-5, torch.complex64: 1e-5}
 
-# What torch may take, once, to load what an op needs.
+# Time that torch may need, once, to load the code of an op.
 LOADING_S = 60.0
 
 
@@ -84,7 +84,7 @@ class ExecutorSession:
         self._ahead = ahead
         self._workers, self._devices = Workers(), devices
         acquire(devices.locks)
-        # Also for a session that nobody closes: threads and locks do not outlive it.
+        # A finaliser, so that threads and locks end with a session that is never closed, too.
         self.close = weakref.finalize(self, _close, self._workers, devices.locks)
         try:
             self._prepare(devices, inputs, verify, warm_up)

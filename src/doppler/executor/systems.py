@@ -110,7 +110,6 @@ class SynchronousThreads(_Executor):
     queue: ClassVar[Queue] = "fifo"
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
-        """See Threads."""
         return self._open(problem, SYNCHRONOUS, Cores(problem.num_devices), inputs)
 
 
@@ -153,7 +152,6 @@ class SynchronousCuda(_Executor):
     queue: ClassVar[Queue] = "fifo"
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
-        """See Cuda."""
         return self._open(problem, SYNCHRONOUS, _gpus(problem), inputs)
 
 

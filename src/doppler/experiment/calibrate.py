@@ -77,9 +77,8 @@ class Calibrate(Stage):
     )
 
     def check(self, spec: Specification) -> None:
-        """See Stage."""
         if not isinstance(spec.memory, Refuse):
-            raise InputError("memory: stage=calibrate measures without plans: memory=refuse")
+            raise InputError("memory: stage=calibrate supports only memory=refuse")
         super().check(spec)
 
     def costs(self, cfg: DictConfig) -> None:
@@ -90,7 +89,6 @@ class Calibrate(Stage):
         return "costs"
 
     def run(self, run: Run) -> Summary:
-        """See Stage."""
         problem, path = run.spec.problem, costs_path(run.spec.cfg)
         doubt = check_machine(run).doubt
         rng = seeded_generator(run.spec.seed, "calibration")
@@ -136,7 +134,6 @@ class Calibrate(Stage):
         return summary
 
     def show(self, run: Run) -> None:
-        """See Stage."""
         self._print(run, run.directory.summary()["fidelity"])
 
     def _print(self, run: Run, figures: dict[str, Any]) -> None:

@@ -37,7 +37,6 @@ class Describe(Stage):
         return "graph"
 
     def run(self, run: Run) -> Summary:
-        """See Stage."""
         problem, directory = run.spec.problem, run.directory.path
         graph, cluster = problem.graph, problem.cluster
         lines = describe(graph)
@@ -61,5 +60,4 @@ class Describe(Stage):
         return summary
 
     def show(self, run: Run) -> None:
-        """See Stage."""
         run.say((run.directory.path / DESCRIPTION_FILE).read_text(encoding="utf-8").rstrip())

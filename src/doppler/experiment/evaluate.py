@@ -24,7 +24,6 @@ class Evaluate(Stage):
         return str(names[0]) if len(names) == 1 else "baselines"
 
     def run(self, run: Run) -> Summary:
-        """See Stage."""
         methods = compare_baselines(run.spec, run.say)
         if not methods:
             raise InputError("baseline: none is configured, or none can run on this system")

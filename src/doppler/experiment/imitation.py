@@ -120,12 +120,10 @@ class ImitationStage(Stage):
             object.__setattr__(self, "unused", (*self.unused, "stage.teacher.evaluations"))
 
     def check(self, spec: Specification) -> None:
-        """See Stage."""
         super().check(spec)
         check_policy(spec, weights=None)
 
     def check_left(self, directory: RunDirectory) -> None:
-        """See Stage."""
         super().check_left(directory)
         check_training_left(directory)
 

@@ -34,7 +34,7 @@ from doppler.support.options import FilePath
 from doppler.support.waiting import waiting
 from doppler.training import effort_of
 
-# The steps of a search after which a table tells what was found, and what is behind the name there.
+# Search steps after which a table has a row, and the suffix of its method name.
 _TOLD: dict[type[SearchStep], str] = {
     GreedyEpisode: " at once",
     AnnealOnEstimates: " on estimates",
@@ -57,12 +57,10 @@ class Inference(Stage):
     )
 
     def check(self, spec: Specification) -> None:
-        """See Stage."""
         super().check(spec)
         check_policy(spec, self.init_from)
 
     def run(self, run: Run) -> Summary:
-        """See Stage."""
         return apply_policy(run, self.init_from, compare_baselines(run.spec, run.say))
 
 

@@ -93,7 +93,9 @@ def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, ScoredP
         return baseline, NO_EFFORT, NO_PLACEMENT
     name, path = type(baseline).__name__, run.directory.path / TEACHER_FILE
     if is_pointless(run.spec, baseline):
-        raise InputError(f"stage.teacher: {name} searches for an order, this system keeps none")
+        raise InputError(
+            f"stage.teacher: {name} searches for an order of ops, which this system ignores"
+        )
     if not path.exists():
         with waiting(run.say, f"{name} searches for what to teach"):
             result, effort = search_with(run.spec, baseline, "teacher")

@@ -33,7 +33,7 @@ from doppler.support.errors import InputError
 from doppler.support.resources import resource
 from doppler.training import BEST, LAST, Reinforcement, TrainingProblem, effort_of, save_checkpoint
 
-# What a line may choose; the system that executes is the run's.
+# Groups that a line may choose; the system is that of the run.
 _GROUPS = ("workload", "decomposition", "cluster")
 
 

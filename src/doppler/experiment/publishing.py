@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger
 
 PUBLISHED_FILE = "published"
-# What a logger needs, any one of these; its name is that of the extra which installs them.
+# Packages of which a logger needs one. Its name is also that of the extra that installs them.
 _PACKAGES = {
     "tensorboard": ("tensorboard", "tensorboardX"),
     "mlflow": ("mlflow",),
     "wandb": ("wandb",),
 }
-# Tells nobody: what it keeps is in the run directory, as the results are.
+# Needs no publishing: its file is in the run directory, like the results.
 _CSV = "csv"
 
 

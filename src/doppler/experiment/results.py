@@ -34,7 +34,7 @@ from doppler.support.waiting import waiting
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.version import __version__
 
-# Of what is executed: in each round all placements, in an order of its own.
+# Rounds of measurement. Each round executes all placements, in another order.
 ROUNDS = 11
 
 

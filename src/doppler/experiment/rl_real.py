@@ -100,9 +100,8 @@ class RealReinforcement(Stage):
     name: ClassVar[str] = "rl_real"
 
     def check(self, spec: Specification) -> None:
-        """See Stage."""
         if not isinstance(spec.memory, Refuse):
-            raise InputError("memory: stage=rl_real executes only what fits: memory=refuse")
+            raise InputError("memory: stage=rl_real supports only memory=refuse")
         check_policy(spec, None if self._is_made_here else self.init_from)
         _real_budget(spec).check(_algorithm(spec.cfg))
         modelled = replace(spec, costs=None)  # the measured ones need not be there yet
@@ -124,7 +123,6 @@ class RealReinforcement(Stage):
             yield run.step(settings, seed=0, overwrite=gone)
 
     def check_left(self, directory: RunDirectory) -> None:
-        """See Stage."""
         super().check_left(directory)
         parts = [IMITATION, SIMULATED, f"{SIMULATED}/{SETTLING}", SETTLING]
         check_training_left(directory, parts)
@@ -211,7 +209,6 @@ class RealReinforcement(Stage):
         )
 
     def show(self, run: Run) -> None:
-        """See Stage."""
         super().show(run)
         show_beside(run.directory.path, run.console)
 

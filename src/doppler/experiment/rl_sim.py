@@ -38,13 +38,12 @@ class SimulatedReinforcement(Train):
             object.__setattr__(self, "unused", Train.unused)
 
     def check(self, spec: Specification) -> None:
-        """See Stage."""
         if bool(self.problems) != bool(self.held_out):
             raise InputError("stage.problems, stage.held_out: training on a set needs both")
         if self.problems:
             check("stage.updates", Count, self.updates)
             if "batch_problems" not in spec.cfg.algorithm.reinforcement:
-                raise InputError("stage.problems: training on many takes algorithm=problem_set")
+                raise InputError("stage.problems: training on a set needs algorithm=problem_set")
         super().check(spec)
 
     def check_budget(self, spec: Specification) -> None:

@@ -21,8 +21,8 @@ from doppler.simulator import WorkConserving
 from doppler.support.compute import Compute
 from doppler.system import MemoryMode, Refuse, System, check_hosts
 
-# Keys that say where and how to run, not what: equal results for any value. What a table of costs
-# says is in the problem's hash.
+# Keys that say where and how to run. They do not change results, so they are not hashed. Measured
+# costs are part of the problem's hash.
 _NOT_HASHED = (
     *("output_dir", "run_dir", "overwrite", "costs", "measure", "logger", "optimized_metric"),
     "compute.workers",
@@ -178,9 +178,9 @@ class Specification:
     def settings(self, unused: Sequence[str] = ()) -> dict[str, Any]:
         """The configuration without what says where and how to run, and without these keys."""
         resolved = as_container(self.cfg)
-        # What is refused is no part of a run's name, which is older than plans.
+        # memory=refuse is not hashed, so that runs from before memory plans keep their names.
         refused = ("memory",) if isinstance(self.memory, Refuse) else ()
-        # Where jobs are done matters to training on many problems alone: it draws by job there.
+        # `compute` changes results only when training on many problems, which draws numbers by job.
         spread = () if self.cfg.stage.get("problems") else ("compute",)
         for key in (*_NOT_HASHED, *refused, *spread, *unused):
             *parents, last = key.split(".")

@@ -76,7 +76,6 @@ class Train(Stage):
     )
 
     def check(self, spec: Specification) -> None:
-        """See Stage."""
         super().check(spec)
         check_policy(spec, None if self.init_from == AUTO else self.init_from)
         self.check_budget(spec)
@@ -86,7 +85,6 @@ class Train(Stage):
         self._budget(spec).check(spec.cfg.algorithm)
 
     def check_left(self, directory: RunDirectory) -> None:
-        """See Stage."""
         super().check_left(directory)
         check_training_left(directory, [IMITATION, SETTLING])
 

@@ -19,9 +19,12 @@ FloatArray = NDArray[np.float64]
 class Alternative:
     """One way to run an op.
 
-    backend: its name. seconds: on every device, or one number per device, inf where it cannot run.
-    loss: what is expected to be lost by it, as the chance of a wrong answer. memory_bytes: what the
-    backend holds, once, on every device that runs it, as a model its weights; the same in all ops.
+    Attributes:
+        backend: its name.
+        seconds: on every device, or one number per device, inf where it cannot run.
+        loss: what is expected to be lost by it, as the chance of a wrong answer.
+        memory_bytes: what the backend holds, once, on every device that runs it, as a model its
+            weights; the same in all ops.
     """
 
     backend: str

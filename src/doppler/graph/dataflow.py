@@ -32,13 +32,24 @@ def _frozen_matrix(values: ArrayLike, dtype: type) -> NDArray:
 class Ops:
     """The ops of a graph, column by column; every column has one entry per op.
 
-    names, kinds, dtypes: strings. flops: floating-point operations. read_bytes, output_bytes:
-    bytes. node, block: the operation of the program that the op is a block of and the block's
-    number in it; node -1 means unknown. group: ops of one group run on one device, wherever that
-    is; -1: of none. pinned: the device that an op has to run on; -1: any. Or empty, where the graph
-    cannot be executed: kernels: what each op computes; reads: of which pieces its operands consist;
-    boxes: which part of the node's tensor its result is. Reads need the other two. alternatives: of
-    each op, the backends that can run it; none of ops that run as their costs say. Or empty.
+    The last four columns may be empty. A graph with kernels, reads and boxes can be executed; reads
+    need the other two.
+
+    Attributes:
+        names: one for each op.
+        kinds: what an op is, such as matmul; a device may not support a kind.
+        dtypes: such as f32.
+        flops: floating-point operations.
+        read_bytes: bytes that an op reads.
+        output_bytes: bytes of its result.
+        node: the operation of the program that the op is a block of; -1: unknown.
+        block: the number of the block in its node.
+        group: ops of one group run on one device; -1: no group.
+        pinned: the device that must run the op; -1: any.
+        kernels: what each op computes.
+        reads: the pieces that its operands consist of.
+        boxes: the part of the node's tensor that its result is.
+        alternatives: backends that can run the op; empty if it runs as its costs say.
     """
 
     names: tuple[str, ...]
@@ -75,7 +86,7 @@ class Ops:
         boxes: Sequence[Box] = (),
         alternatives: Sequence[Sequence[Alternative]] = (),
     ) -> "Ops":
-        """Fill the columns that are not given: names ``op0, op1, ...``, zero bytes, -1 else."""
+        """Fill columns that are not given: names ``op0, op1, ...``, zero bytes, otherwise -1."""
         flops_V = _frozen(flops, np.float64)
         num = len(flops_V)
         return cls(
@@ -103,9 +114,16 @@ class Ops:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Edges:
-    """Edges of a graph: op ``dst`` reads ``bytes`` bytes, the region ``region`` of op ``src``.
+    """Edges of a graph: op ``dst`` reads the region ``region`` of op ``src``.
 
-    Edges with equal (src, region) carry the same bytes. Overlapping regions count separately.
+    Edges with equal (src, region) carry the same bytes, once to each device. Overlapping regions
+    count separately.
+
+    Attributes:
+        src: the op that is read.
+        dst: the op that reads.
+        region: number of the region of ``src``.
+        bytes: size of the region.
     """
 
     src: IntArray
@@ -137,9 +155,15 @@ class Edges:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Inputs:
-    """Weights and data. They are not placed: they lie, from time 0, wherever an op reads them.
+    """Weights and data. They are not placed: from the start they are wherever an op reads them.
 
-    consumers: the ops that read the input, per input. node, block, boxes: as in Ops.
+    Attributes:
+        names: one for each input.
+        node: as in `Ops`.
+        block: as in `Ops`.
+        bytes: size of each input.
+        consumers: the ops that read each input.
+        boxes: as in `Ops`.
     """
 
     names: tuple[str, ...] = ()
@@ -160,7 +184,7 @@ class Inputs:
         block: ArrayLike | None = None,
         boxes: Sequence[Box] = (),
     ) -> "Inputs":
-        """Fill the columns that are not given: nodes unknown, blocks numbered from 0."""
+        """Fill columns that are not given: nodes unknown, blocks numbered from 0."""
         num = len(names)
         return cls(
             names=tuple(names),
@@ -179,11 +203,13 @@ class Inputs:
 class GivenCosts:
     """Times that come with a graph.
 
-    op_seconds: per op [V], the same on every device; or [V, D], inf where a device cannot run it;
-    None: by the cluster's speeds. transfer_seconds: per edge, to move its region to another device:
-    [E], the same on every link; or [E, K, K] from a device of one of the ``kinds`` to one of
-    another, NaN where it is not known; None: by the cluster's links. counts_memory: whether bytes
-    of ops and devices count; else there is room for everything.
+    Attributes:
+        op_seconds: per op [V], the same on every device; or [V, D], inf where a device cannot run
+            it; None: by the cluster's speeds.
+        transfer_seconds: per edge, to move its region to another device: [E], the same on every
+            link; or [E, K, K] from a device of one of the ``kinds`` to one of another, NaN where it
+            is not known; None: by the cluster's links.
+        counts_memory: whether bytes of ops and devices count; else there is room for everything.
     """
 
     op_seconds: FloatArray | None
@@ -247,17 +273,23 @@ class Regions:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DataflowGraph:
-    """An asynchronous dataflow graph: ops, edges with regions, inputs, optional given costs.
+    """An asynchronous dataflow graph: ops, edges, inputs and, optionally, given costs.
 
-    tensors: what the numbers in ``ops.node`` and ``inputs.node`` stand for; empty if unknown.
-    notes: what was dropped or assumed where the graph was read, a line each.
+    It is validated when it is made: acyclic, finite and non-negative costs, indices in range, no op
+    that feeds itself, one edge per (src, dst, region), equal bytes on the edges of one region.
+    Kernels, boxes and reads must fit each other and agree with edges and consumers.
 
-    Validated when made: acyclic, finite, non-negative, ids in range, no op that feeds itself, one
-    edge per (src, dst, region), equal bytes on edges of one region; kernels, boxes and reads that
-    fit each other, and reads that say the same as edges and consumers (graph.reads).
+    Attributes:
+        name: of the graph.
+        ops: what is placed.
+        edges: which op reads which region of which other op.
+        inputs: weights and data, which are not placed.
+        given_costs: times that come with the graph instead of being modelled.
+        tensors: the tensors that ``ops.node`` and ``inputs.node`` refer to; empty if unknown.
+        notes: what was dropped or assumed when the graph was read, a line each.
 
     Raises:
-        InputError: in one line that names the op, edge or input at fault.
+        InputError: one line that names the op, edge or input at fault.
     """
 
     name: str

@@ -50,12 +50,12 @@ def graph_readers() -> list[GraphReader]:
 
 
 def load_graph(path: FilePath | Path, *, name: str | None = None) -> DataflowGraph:
-    """Read a graph, in the format that its suffix says.
+    """Read a graph in the format of its suffix.
 
     Args:
-        path: of the file; what no reader has the suffix of is the text format of the published
-            graphs (docs/formats.md).
-        name: of the graph, instead of the one in the file or the file's own.
+        path: a file in a format of docs/formats.md. A suffix that no reader has stands for the text
+            format of the published graphs.
+        name: of the graph, instead of the name in the file or of the file.
 
     Raises:
         InputError: names the file, and the line, op or edge at fault.

@@ -15,7 +15,7 @@ from doppler.support.files.values import fault, read_list, read_number
 
 FloatArray = NDArray[np.float64]
 
-# Of an op and of an edge, as read from a file.
+# Given seconds of an op and of an edge, as read from a file.
 OpEntry = float | tuple[float, ...]
 EdgeEntry = float | Mapping[str, Mapping[str, float]]
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-# Bytes of one element. Of several dtypes the last one here is that of their sum; whole numbers and
-# bool are what torch modules index and mask with.
+# Bytes of one element. The sum of several dtypes has the one that comes last here. Torch modules
+# use whole numbers and bool as indices and masks.
 DTYPES = {
     **{"bool": 1, "u8": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8},
     **{"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "c64": 8},
 }
-# Those of whole numbers.
+# Dtypes of whole numbers.
 WHOLE = ("u8", "i8", "i16", "i32", "i64")
 
 # Real floating-point operations of one call, and the number of arguments. A cast named like its
@@ -35,7 +35,7 @@ FUNCTIONS = {
     "where": (3, 1),
     **{dtype: (1, 0) for dtype in DTYPES},
 }
-# What the functions cost on complex numbers; the others are not defined there.
+# Operations per complex number; other functions are not defined for them.
 COMPLEX_FLOPS = {"add": 2, "sub": 2, "neg": 2, "mul": 6, "conj": 1, "c64": 0}
 
 

@@ -90,7 +90,7 @@ def _silu_slope(a: Scalar) -> Scalar:
     return mul(sigmoid, add(_ONE, mul(a, sub(_ONE, sigmoid))))
 
 
-# Of the adjoint u and the value y of a function, and of its arguments: the arguments' adjoints.
+# Adjoints of the arguments, from the adjoint u and value y of a function and its arguments.
 _RULES: dict[str, Callable[..., tuple[Scalar, ...]]] = {
     "neg": lambda u, y, a: (neg(u),),
     "exp": lambda u, y, a: (mul(u, y),),

@@ -25,8 +25,8 @@ FamilyName = Literal[
     "map_reduce",
 ]
 Pairs = list[tuple[int, int]]
-# What costs are drawn around: an op of a millisecond on ten Tflop/s, and so many bytes as a link of
-# 12 GB/s moves in that time.
+# Means of the costs: an op of a millisecond at 10 TFLOP/s, and the bytes that a link of 12 GB/s
+# moves in that time.
 FLOPS, BYTES = 1e10, 1.2e7
 
 
@@ -39,18 +39,18 @@ def synthetic(
     seed: Seed,
     name: str | None = None,
 ) -> DataflowGraph:
-    """A graph of a family, with costs that are alike within its layers and differ between them.
+    """Make a random graph of a family. Ops of a layer have similar costs; layers differ.
 
     Args:
         family: one of FAMILIES.
-        num_ops: about how many ops; the family decides how many exactly.
-        transfer_ratio: seconds of an average transfer over those of an average op, on devices of
-            10 Tflop/s (f32) and links of 12 GB/s.
+        num_ops: roughly how many ops; the family decides the exact number.
+        transfer_ratio: seconds of an average transfer over those of an average op, on devices of 10
+            TFLOP/s (f32) and links of 12 GB/s.
         seed: of structure and costs.
         name: of the graph; family, size and seed by default.
 
     Raises:
-        InputError: an unknown family, fewer than 30 ops, a negative ratio.
+        InputError: an unknown family, fewer than 30 ops, or a negative ratio.
 
     Source: families as in the literature on list scheduling (Topcuoglu, Hariri, Wu, "HEFT", TPDS
     2002: random layers, Gaussian elimination, fast Fourier transform) and of sharded programs.

@@ -11,16 +11,16 @@ from typing import Any
 from doppler.support.errors import InputError
 
 _NAMESPACES = ("aten", "prims")
-# Public operators that are none of a file's business: results that are memory as it was, or a file;
-# statistics updated although the signature denies it; layouts (packed, sparse, nested, a vendor's
-# own) that are read from bytes which are only said to have them.
+# Public operators that a graph file may not name: they return uninitialised memory or read files,
+# update statistics although their signature says otherwise, or interpret bytes as a layout (packed,
+# sparse, nested, a vendor's own).
 _REFUSED = re.compile(
     r"from_file|(new_)?empty|resize|set($|_)|data$|get_gradients|pin_memory|device_put"
     r"|(native_)?batch_norm($|_(update|gather))|instance_norm"
     r"|fbgemm|quantized|q_per|int_repr|(to_)?mkldnn|cudnn|miopen|(lstm_)?mps|convolution_\w*overrideable"
     r"|(to_)?sparse|copy_sparse|nested|to_padded|values|indices|crow_|ccol_|col_ind|row_ind|lift"
 )
-# Operators of torch's inside that exported modules are made of.
+# Internal operators of torch that exported modules consist of.
 _INSIDE = re.compile(
     r"_(adaptive_avg_pool|aminmax|batch_norm_(no_update|with_update_functional)|cdist|conj"
     r"|conv_depthwise|ctc_loss|embedding_bag(_forward_only)?$|euclidean_dist|fft|fused_rms_norm"

@@ -275,7 +275,6 @@ class DualPolicy(nn.Module):
     def rollout(
         self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
-        """See contract.Policy."""
         seeds_B = rng.integers(0, 2**62, size=num_episodes)
         return self._play(view, seeds_B, SAMPLE if explore is None else explore, None)
 
@@ -294,7 +293,6 @@ class DualPolicy(nn.Module):
         window_B2: NDArray[np.int64],
         rng: np.random.Generator,
     ) -> Decisions:
-        """See contract.Returns."""
         rank_V, placed_V = np.empty((2, len(op_V)), np.int64)
         rank_V[op_V], placed_V[op_V] = np.arange(len(op_V)), device_V
         seeds_B = rng.integers(0, 2**62, size=len(window_B2))
@@ -384,7 +382,6 @@ class DualPolicy(nn.Module):
         return rows_B
 
     def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
-        """See contract.Policy."""
         parts = self._static_parts(view)
         return in_a_row(self._replay(parts, self._recorded(view, each)) for each in decisions)
 

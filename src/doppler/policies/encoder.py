@@ -13,8 +13,11 @@ LEAKINESS = 0.1
 class GraphEncoder(nn.Module):
     """Rounds of message passing along and against the edges, with separate weights.
 
-    num_features: of the ops. hidden: width. rounds: of message passing; without any, H_v is a
-    function of the op alone. num_edge_features: of the edges.
+    Args:
+        num_features: of the ops.
+        hidden: width.
+        rounds: of message passing; without any, H_v is a function of the op alone.
+        num_edge_features: of the edges.
 
     Source: DOPPLER (Yao et al., ICLR 2026), shared graph network with 6 rounds of width 128 and an
     edge network per message. Here messages are GINE's (Hu et al., "Strategies for pre-training
@@ -69,9 +72,10 @@ class GraphEncoder(nn.Module):
 class Paths:
     """Sums and averages over the ops of a path that begins at each op.
 
-    next_V: the op after each op, -1 at the end; the path includes the op itself. Sums are doubled:
-    that of 2 n ops is that of n and that of the n behind them, so that neither time nor memory
-    grow with the lengths of the paths but by their logarithm.
+    Args:
+        next_V: the op after each op, -1 at the end; the path includes the op itself. Sums are
+            doubled: that of 2 n ops is that of n and that of the n behind them, so that neither
+            time nor memory grow with the lengths of the paths but by their logarithm.
 
     Source: DOPPLER sums the embeddings along the path (PaperPolicy); StepwiseDualPolicy averages
     them, to keep deep graphs in range.

@@ -82,7 +82,6 @@ class FixedOrderPolicy(nn.Module):
         return device_BV
 
     def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
-        """See contract.Policy."""
         raise NotImplementedError
 
 

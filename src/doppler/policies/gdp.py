@@ -101,16 +101,22 @@ class GDP(OnePassPolicy):
     GraphSAGE embeds the ops; layers of attention run over them in the order of b_level, segment by
     segment, with the states of the segment before as memory; a last layer scores the devices.
 
-    hidden: width, even. rounds: of GraphSAGE. layers, heads: of attention. segment: ops in one.
-    positions: tell ops apart by their place in the order. max_devices: outputs of the last layer.
+    Args:
+        hidden: width, even.
+        rounds: of GraphSAGE.
+        layers: of attention.
+        heads: of attention.
+        segment: ops in one.
+        positions: tell ops apart by their place in the order.
+        max_devices: outputs of the last layer.
 
     Source: GDP (Zhou et al. 2019, arXiv 1910.01578). Deviations: the last layer has outputs for
     max_devices devices, of which a problem uses the first, and adds how much slower an op runs
     there, by a learned factor: one policy for any cluster of up to so many devices. Embeddings are
-    standardised over the ops before the last layer, without which all ops learn the same. The
-    paper leaves positions away; but our workloads are blocks of ops that nothing else tells apart,
-    and what is placed at once by equal distributions cannot be divided among devices. Trained by
-    the stages of this project instead of PPO.
+    standardised over the ops before the last layer, without which all ops learn the same. The paper
+    leaves positions away; but our workloads are blocks of ops that nothing else tells apart, and
+    what is placed at once by equal distributions cannot be divided among devices. Trained by the
+    stages of this project instead of PPO.
     """
 
     def __init__(

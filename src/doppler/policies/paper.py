@@ -28,8 +28,10 @@ from doppler.support.options import Depth, Width, checked
 class _Inputs(NamedTuple):
     """A problem as the networks take it.
 
-    cost_U1: the distinct transfer costs. src_A, dst_A: messages, those of one cost together;
-    count_U: how many of each.
+    Attributes:
+        cost_U1: the distinct transfer costs.
+        src_A, dst_A: messages, those of one cost together.
+        count_U: how many of each.
     """
 
     x_VF: Tensor
@@ -115,10 +117,13 @@ class PaperPolicy(nn.Module):
 
     SEL(v) = MLP[f(x_v), H_v, sum of H along v's longest path to a sink, the same to a source];
     softmax over all candidates. PLC(v, d) = MLP[f(features of d), f(x_v), H_v, sum of H over the
-    ops on d]; softmax over all devices that can run v. f is a layer for each, the MLPs are
-    4 x hidden -> head_hidden -> 1.
+    ops on d]; softmax over all devices that can run v. f is a layer for each, the MLPs are 4 x
+    hidden -> head_hidden -> 1.
 
-    hidden, rounds: of the encoders. head_hidden: of the MLPs.
+    Args:
+        hidden: width of the encoders.
+        rounds: of messages in the encoders.
+        head_hidden: of the MLPs.
 
     Source: DOPPLER (Yao et al., ICLR 2026); sizes and what the paper leaves open from the released
     code. Deviations: docs/paper.md.
@@ -171,7 +176,6 @@ class PaperPolicy(nn.Module):
     def rollout(
         self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
-        """See contract.Policy."""
         seeds_B = rng.integers(0, 2**62, size=num_episodes)
         return self._play(view, seeds_B, SAMPLE if explore is None else explore, None)
 
@@ -229,7 +233,6 @@ class PaperPolicy(nn.Module):
         )
 
     def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
-        """See contract.Policy."""
         heads = self._heads(view)
         return in_a_row(self._replay(view, heads, each) for each in decisions)
 

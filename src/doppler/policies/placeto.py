@@ -99,7 +99,9 @@ class Placeto(FixedOrderPolicy):
     a score for each device. An embedding is computed once for as long as it stays the same
     (placeto_plan), all episodes at once, in `log_prob` all steps too.
 
-    hidden: width. rounds: of messages in each direction, all with the same weights.
+    Args:
+        hidden: width.
+        rounds: of messages in each direction, all with the same weights.
 
     Source: Placeto (Addanki et al., NeurIPS 2019), section on graph embedding. Deviations: its
     softmax has one output per device of a fixed number; here the graph is embedded as seen from
@@ -173,7 +175,6 @@ class Placeto(FixedOrderPolicy):
     def rollout(
         self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
-        """See contract.Policy."""
         problem, choices = self._problem(view), self.choices(view)
         draw_BV2 = rng.random((num_episodes, view.problem.num_ops, 2))
         device_BV = np.empty(draw_BV2.shape[:2], dtype=np.int64)
@@ -215,7 +216,6 @@ class Placeto(FixedOrderPolicy):
             away_VBD[t] = problem.away_DD[device_B]
 
     def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
-        """See contract.Policy."""
         problem, choices = self._problem(view), self.choices(view)
         return in_a_row(self._replay_all(problem, choices, each) for each in decisions)
 

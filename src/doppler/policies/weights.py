@@ -47,7 +47,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path}: not a checkpoint (no weights in it)")
     for name, weight in weights.items():
         if not (isinstance(name, str) and isinstance(weight, torch.Tensor)):
-            raise InputError(f"{path}: state_dict: {str(name)[:60]!r} is no tensor with a name")
+            raise InputError(f"{path}: state_dict: {str(name)[:60]!r} is not a named tensor")
     kept = checkpoint.get("doppler", {})
     if not isinstance(kept, dict):
         raise fault(f"{path}: doppler", "a dictionary", kept)
@@ -75,4 +75,4 @@ def load_policy_weights(policy: torch.nn.Module, path: str | Path) -> None:
         detail = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
         raise InputError(f"{path}: weights of another policy: {detail}") from None
     if not all(weight.isfinite().all() for weight in policy.parameters()):
-        raise InputError(f"{path}: weights that are no finite numbers: the training diverged")
+        raise InputError(f"{path}: weights are not finite: the training diverged")

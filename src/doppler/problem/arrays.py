@@ -40,7 +40,7 @@ class ProblemArrays(NamedTuple):
     input_consumers: IntArray
     input_bytes: FloatArray  # [I]
     memory_bytes: FloatArray  # [D]
-    # What few problems have comes last: such arrays are empty (groups: every op for itself).
+    # Optional arrays come last; they are empty if unused (groups: each op alone).
     kind_seconds: FloatArray  # [R, K, K] given by kinds of devices; or [0, 0, 0]
     kind: IntArray  # [D]
     group: IntArray  # [V] the first op of each op's group, which goes to one device

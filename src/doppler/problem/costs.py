@@ -35,11 +35,11 @@ from doppler.support.files.values import (
 FloatArray = NDArray[np.float64]
 
 _FORMAT, _VERSION = "doppler-costs", 1
-# Who writes the file holds its lock for a moment only.
+# A writer holds the lock for a moment only.
 _LOCK_S = 60.0
 
-# Thirty years: of all ops and transfers of a problem together, so that a schedule can be counted in
-# nanoseconds of 64 bits.
+# Thirty years, for all ops and transfers of a problem together, so that 64 bits can count the
+# nanoseconds of a schedule.
 MAX_SECONDS = 1e9
 
 
@@ -65,10 +65,13 @@ def kernel_key(kernel: KernelSpec) -> str:
 class CostTable:
     """What was measured on one set of devices; NaN where nothing was.
 
-    devices: their names. kernels: seconds [D] by `kernel_key`, what a device is occupied with an op
-    of that kernel, hand-over included. latency_s, seconds_per_byte: [D, D], of the links, row the
-    sender; the diagonal is unused. demands: by `kernel_key`, where devices share processors or
-    memory, [D, 2] the shares of the two that a kernel uses when it runs alone.
+    Attributes:
+        devices: their names.
+        kernels: seconds [D] by `kernel_key`, what a device is occupied with an op of that kernel,
+            hand-over included.
+        latency_s, seconds_per_byte: [D, D], of the links, row the sender; the diagonal is unused.
+        demands: by `kernel_key`, where devices share processors or memory: [D, 2] the shares of the
+            two that a kernel uses when it runs alone.
     """
 
     devices: tuple[str, ...]

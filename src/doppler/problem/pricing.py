@@ -16,7 +16,7 @@ from doppler.support.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
-# What runs at the rate of another dtype, unless the device says otherwise.
+# Dtypes that run at the rate of another dtype unless the device says otherwise.
 _RATE_LIKE = {"c64": "f32", "bf16": "f16", **dict.fromkeys(("bool", *WHOLE), "f32")}
 
 
@@ -55,7 +55,7 @@ def op_cost_s(
     rate_V = rates_of(dtypes, device)
     bytes_per_s, reached = device.memory_bytes_per_s, device.efficiency
     if reached is not None:
-        # The size at which half is reached is what filling and draining the device costs.
+        # The size at which half the rate is reached stands for filling and draining the device.
         flops = np.where(flops > 0, flops + reached.half_flops, 0.0)
         moved_bytes = np.where(moved_bytes > 0, moved_bytes + reached.half_bytes, 0.0)
         rate_V, bytes_per_s = rate_V * reached.compute, bytes_per_s * reached.memory

@@ -30,18 +30,22 @@ from doppler.support.files.values import read_integers, read_object, read_text
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# What writers of placements add for their own readers.
+# Further entries that writers of placements add for people.
 _EXTRA = ("makespan_s", "system_kind", "evaluations", "seconds")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
-    """A graph on a cluster: seconds per op and device, transfer times, memory.
+    """A graph on a cluster: seconds per op and device, transfer times, memory. Made by `build`.
 
-    Make it with `build`. Given costs replace the cluster's speeds or latencies, or both, and its
-    memory sizes unless they count.
+    Costs that come with the graph replace the speeds or latencies of the cluster, and its memory
+    sizes unless the graph counts memory.
 
-    costs: measured on the cluster, where there are any; what it lacks is modelled.
+    Attributes:
+        graph: what to run.
+        cluster: where.
+        arrays: seconds, bytes and limits for compiled code.
+        costs: measured on the cluster; missing ones are modelled. None: all are modelled.
     """
 
     graph: DataflowGraph
@@ -71,7 +75,7 @@ class Problem:
         return len(self.arrays.members) > 0
 
     def allows(self, device_BV: IntArray) -> NDArray[np.bool_]:
-        """Which placements [B] have every op where it may run, and groups together."""
+        """Return which placements [B] respect groups and the devices that can run each op."""
         p = self.arrays
         able_BV = np.isfinite(p.op_seconds[np.arange(self.num_ops), device_BV])
         if self.has_groups:
@@ -80,7 +84,7 @@ class Problem:
 
     @cached_property
     def group_seconds(self) -> FloatArray:
-        """Seconds [V, D] of all ops of each op's group, one after another on a device."""
+        """Seconds [V, D] of all ops of the group of each op, one after another on a device."""
         p = self.arrays
         if not self.has_groups:
             return p.op_seconds
@@ -102,7 +106,7 @@ class Problem:
         p = self.arrays
         by_kind, has_hosts = len(p.kind_seconds) > 0, len(p.host) > 0
         named = (*(by_kind,) * 2, *(self.has_groups,) * 3, *(has_hosts,) * 2)
-        # What a problem lacks is no part of its name, which is older than groups and hosts.
+        # Optional fields enter the hash only when they are set, so that older hashes stay valid.
         for array, counts in zip(p, (True,) * (len(p) - len(named)) + named, strict=True):
             if not counts:
                 continue
@@ -152,11 +156,15 @@ class Problem:
 def build(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None = None) -> Problem:
     """Price a graph on a cluster.
 
-    costs: measured on the cluster's devices; they replace modelled seconds, not given ones.
+    Args:
+        graph: what to run.
+        cluster: where.
+        costs: measured on the cluster's devices. They replace modelled seconds, but not seconds
+            that come with the graph.
 
     Raises:
-        InputError: an op or a group that no device may run, an op whose data fits on no device,
-            costs of other devices, or ops and transfers of more than `MAX_SECONDS` together.
+        InputError: an op or a group that no device can run, an op whose data fits on no device,
+            costs of other devices, or more than `MAX_SECONDS` of ops and transfers.
     """
     if costs is not None and costs.devices != tuple(device.name for device in cluster.devices):
         raise InputError(
@@ -278,8 +286,10 @@ def _misplaced(problem: Problem, device_V: IntArray) -> InputError:
 class Placement:
     """A device and a priority for every op of one problem.
 
-    device: [V] device per op. priority: [V] rank in the order of decisions, 0 first.
-    problem_hash: of the problem it was made for.
+    Attributes:
+        device: [V] device of each op.
+        priority: [V] rank of each op in the order of decisions, 0 first.
+        problem_hash: hash of the problem that it was made for.
     """
 
     device: IntArray
@@ -290,11 +300,16 @@ class Placement:
     def make(
         cls, problem: Problem, device: ArrayLike, priority: ArrayLike | None = None
     ) -> "Placement":
-        """Check against the problem; without priorities, ops rank in topological order.
+        """Check a placement against its problem.
+
+        Args:
+            problem: that is placed.
+            device: [V] device of each op.
+            priority: [V] rank of each op, 0 first; topological order by default.
 
         Raises:
-            InputError: wrong number of ops, a device that does not exist, priorities that are no
-                ranking, an op on a device that cannot run it, numbers that are no integers.
+            InputError: a wrong number of ops, a device that does not exist, priorities that are not
+                a ranking, an op on a device that cannot run it, or numbers that are not integers.
         """
         device = _integers(device, "devices")
         num = problem.num_ops
@@ -318,7 +333,12 @@ class Placement:
         return cls(device=device, priority=priority, problem_hash=problem.hash)
 
     def save(self, path: str | Path, extra: Mapping[str, object] | None = None) -> None:
-        """Write JSON, atomically; ``extra`` are further entries for the reader."""
+        """Write JSON atomically.
+
+        Args:
+            path: of the file.
+            extra: further entries for people who read the file.
+        """
         write_atomically(
             path,
             json.dumps(
@@ -337,7 +357,7 @@ class Placement:
         """Read what `save` wrote.
 
         Raises:
-            InputError: unreadable file, or a placement for another problem.
+            InputError: the file cannot be read, or belongs to another problem.
         """
         data = read_json(path)
         try:

@@ -21,8 +21,9 @@ IntArray = NDArray[np.int64]
 class OpGroups(NamedTuple):
     """Ops that go to one device.
 
-    of_op: [V] the first op of each op's group, itself where it is alone. The ops of group g are
-    ``members[ptr[g]:ptr[g + 1]]``; both are empty where there are no groups at all.
+    Attributes:
+        of_op: [V] the first op of each op's group, itself where it is alone. The ops of group g are
+            ``members[ptr[g]:ptr[g + 1]]``; both are empty where there are no groups at all.
     """
 
     of_op: IntArray

@@ -32,7 +32,7 @@ from doppler.support.errors import InputError, printable, printable_lines
 from doppler.support.waiting import on_terminal, waiting
 
 FIGURES = "figures"
-# What a formula of a spreadsheet begins with.
+# First characters of formulas in spreadsheets.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -47,7 +47,7 @@ class Section:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run directories -> tables in markdown, CSV and LaTeX, figures, and one page to open.
+    """Make tables (Markdown, CSV, LaTeX), figures and one page from finished runs.
 
     Rows are averaged over seeds, with spread and n. Simulated and measured rows, queues, systems
     and clusters are kept apart.

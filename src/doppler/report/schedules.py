@@ -112,7 +112,7 @@ def read_timeline(path: Path) -> pd.DataFrame:
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a trace ({type(error).__name__})") from None
     if not rows:
-        raise InputError(f"{path}: no op in it")
+        raise InputError(f"{path}: has no ops")
     table = pd.DataFrame(rows)
     return table.assign(
         group=op_groups(*(table[name].tolist() for name in ("name", "kind", "node")))

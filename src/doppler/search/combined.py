@@ -29,7 +29,10 @@ def suited(steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
 class Combined:
     """Steps that share the evaluations of one baseline.
 
-    evaluations: in all. confirmations: at most, see Evaluator. steps: one after another.
+    Attributes:
+        evaluations: in all.
+        confirmations: at most, see Evaluator.
+        steps: one after another.
     """
 
     evaluations: Count
@@ -40,11 +43,10 @@ class Combined:
 
     def __post_init__(self) -> None:
         if not self.steps:
-            raise InputError("baseline.steps: there is none")
+            raise InputError("baseline.steps: the list is empty")
         check_shares(self.steps)
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline."""
         seed = int(rng.integers(2**62))
         confirmations = confirmations_within(self.evaluations, self.confirmations)
         best = Evaluator(session=session, confirmations=confirmations, seed=seed)

@@ -23,7 +23,7 @@ from doppler.search.steps import PlaceAgain, PlaceOnce
 from doppler.support.errors import InputError
 from doppler.support.resources import resource
 
-# What the method "auto" is: a file of conf/baseline.
+# The baseline that method="auto" stands for.
 _AUTO = "portfolio"
 
 

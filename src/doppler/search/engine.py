@@ -14,12 +14,12 @@ from doppler.search.evaluator import Evaluator
 from doppler.support.errors import InputError
 from doppler.support.options import Natural, PositiveSeconds, Share, check
 
-# Within seconds: placements of a step's first, timed, turn; how many times as many the next turn
-# may have; the share of its time left that it gets; and the share of its time below which another
-# turn is not worth it.
+# With a budget of seconds: placements of a step's first turn, which is timed; largest growth of the
+# next turn; share of the step's remaining time that a turn gets; and share below which another turn
+# is not worth it.
 _FIRST, _GROWTH, _PART, _REST = 4, 8, 0.7, 0.03
-# Executions of the steps so far that any step takes as long as, at least; and how many times its
-# seconds a search may last that has found nothing that fits.
+# A step is assumed to take at least as long as this many executions so far; a search that has found
+# nothing that fits may last this many times its seconds.
 _LEAST, _HOPE = 2, 1.25
 
 
@@ -33,7 +33,7 @@ class Budget:
     def __post_init__(self) -> None:
         if (self.evaluations is None) == (self.seconds is None):
             raise InputError(
-                "evaluations, seconds: a search has one of them, "
+                "evaluations, seconds: give exactly one of them, "
                 f"got {self.evaluations} and {self.seconds}"
             )
         if self.evaluations is not None:
@@ -45,8 +45,8 @@ class Budget:
 class SearchStep(Protocol):
     """A part of a search.
 
-    share: of the whole budget, one evaluation at least; None: all that is left. repeats: whether,
-    within seconds, another turn of it may find something better.
+    Attributes:
+        repeats: whether, within seconds, another turn of it may find something better.
     """
 
     repeats: ClassVar[bool]
@@ -57,10 +57,13 @@ class SearchStep(Protocol):
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """Search from the best so far on, with at most so many evaluations, or not at all.
+        """Search from the best placement so far, with at most so many evaluations, or not at all.
 
-        best: counts what is executed. evaluations: confirmations included. walks: searches that
-        may go side by side.
+        Args:
+            best: counts executions and keeps the best placement.
+            evaluations: that may be executed, confirmations included.
+            rng: the only source of randomness.
+            walks: searches that may run in parallel.
         """
         ...
 
@@ -89,18 +92,18 @@ def search(
 ) -> Effort:
     """Take one step after another within a budget.
 
-    With a budget of evaluations, each step is taken once, and no more is executed than allowed;
-    equal generators find equal placements. How much a second is worth depends on the graph and on
-    the machine: within seconds a step is begun small, timed, and repeated with most of its time.
-    What would take longer than there is left is not begun, but something is always executed.
+    With a budget of evaluations each step is taken once, and equal generators find equal
+    placements. With a budget of seconds, how much a step can do in a second depends on graph and
+    machine: it starts small, is timed, and is repeated with most of its time. A step that would
+    take longer than the rest is not started, but something is always executed.
 
     Args:
-        steps: a step without a share takes what is left by those before it.
+        steps: a step without a share takes what the steps before it leave.
         best: executes placements, counts them, and keeps the best one.
         budget: of all steps.
-        rng: all randomness but that of the clock.
-        after: told of every step when it has ended.
-        enough_s: within seconds, a placement that takes no longer ends the search: a bound.
+        rng: the only source of randomness beside the clock.
+        after: called with every step when it has ended.
+        enough_s: with a budget of seconds, a placement that takes no longer ends the search.
 
     Returns:
         What was used.

@@ -30,18 +30,18 @@ from doppler.system import Session
 from doppler.trace import ExecutionRules
 
 _ESTIMATED = ", estimates"  # behind the source of what they made better
-# Of annealing before one execution: ops placed in all its steps, and steps where executing takes
-# real time; how many times as long a simulation takes as an estimate.
+# Annealing before one execution: largest number of ops placed in all its steps, and of steps if an
+# execution takes real time; how many estimates take as long as a simulation.
 _MOST_PLACED, _MOST_STEPS, _SIMULATING = 1_250_000, 100_000, 4
-# Drafts of each kind before the first turn, when nothing is known, and the ops that they may place:
-# measured on problems of no table, where eight were no better than four. Of larger graphs none is
-# annealed enough to ask what came of it.
+# Drafts of each kind before the first turn, when nothing is known, and the ops that they may place.
+# Measured on problems of no table, where eight were no better than four. On larger graphs drafts
+# are not annealed enough to tell.
 _AT_FIRST, _MOST_DRAFTED = 4, 20_000
-# Of the annealing of a draft, each kept or not: a second one is 0.1% to 0.7% shorter at one
-# execution than one twice as long, level from 16 on.
+# Parts of the annealing of a draft, each accepted or not. Two parts are 0.1% to 0.7% better than
+# one of twice the length with one execution, level from 16 executions on.
 _PARTS = 2
-# Of a device's memory what estimates may fill: in an execution, where ops overtake, it may be more,
-# the more often, the more they fill beyond: for each hundredth an estimate counts a fifth longer.
+# Share of a device's memory that an estimate may fill, because an execution, in which ops overtake,
+# may need more. Beyond it an estimate counts a fifth longer for each hundredth.
 _SAFE, _RISK = 0.95, 20.0
 _MOST_RISK = 500.0  # a logarithm; what needs 26 times what there is may be told apart no more
 
@@ -124,8 +124,10 @@ def best_by_estimates(
 class Estimated(NamedTuple):
     """What placements are compared by, the least is best.
 
-    cost: seconds, more for what may not fit. seconds: estimated. used: of the memory that estimates
-    may fill, where it is fullest.
+    Attributes:
+        cost: seconds, more for what may not fit.
+        seconds: estimated.
+        used: of the memory that estimates may fill, where it is fullest.
     """
 
     cost: float
@@ -175,7 +177,9 @@ def check_view(view: ProblemView, problem: Problem) -> None:
 class Episodes:
     """A policy's episodes as drafts.
 
-    view: of the problem. merged: place groups of ops, each time other ones; else ops.
+    Attributes:
+        view: of the problem.
+        merged: place groups of ops, each time other ones; else ops.
     """
 
     policy: Policy
@@ -210,10 +214,12 @@ class AnnealOnEstimates:
     they are. Where executing takes real time, so does annealing, and what was learned of the
     devices may have two of them, or two hosts, exchanged before.
 
-    drafts: kinds of them; none: it always begins with the best placement so far. greedy: drafted in
-    place of episodes as long as nothing was executed. steps: of annealing before each execution;
-    fewer on large graphs. at_most: executions of one turn. hot, cold, devices: see
-    baselines.Annealing.
+    Attributes:
+        drafts: kinds of them; none: it always begins with the best placement so far.
+        greedy: drafted in place of episodes as long as nothing was executed.
+        steps: of annealing before each execution; fewer on large graphs.
+        at_most: executions of one turn.
+        hot, cold, devices: see baselines.Annealing.
 
     Source: searching a cheap model of an expensive objective before each evaluation of it, as
     Jones, Schonlau, Welch, "Efficient global optimization of expensive black-box functions",
@@ -233,7 +239,6 @@ class AnnealOnEstimates:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         session = best.session
         is_simulated = isinstance(session, SimulatorSession)
         fewest = self.steps if is_simulated else self.steps // _SIMULATING
@@ -252,7 +257,9 @@ class AnnealOnEstimates:
                 elif isinstance(session, SimulatorSession):
                     start = as_executed(session, start)
                 if start.placement is None:
-                    raise InputError("drafts: there is none, and no placement to begin with")
+                    raise InputError(
+                        "drafts: none are given, and there is no placement to start from"
+                    )
                 if self.devices and not is_simulated:
                     start = start._replace(
                         placement=_exchanged(estimates, start.placement, fewest, rng)

@@ -20,7 +20,8 @@ from doppler.system import Measurement, Session
 class ScoredPlacement(NamedTuple):
     """A placement and its seconds, or that there is none.
 
-    source: what found it, as "episode" or "clustering"; behind a comma what made it better.
+    Attributes:
+        source: what found it, as "episode" or "clustering"; behind a comma what made it better.
     """
 
     placement: Placement | None
@@ -64,12 +65,18 @@ def confirmations_within(evaluations: int, confirmations: int) -> int:
 class Evaluator:
     """Executes placements and keeps the best one.
 
-    session: the system. confirmations: where two executions of a placement may differ, those whose
-    mean is what it counts; their draws are the same for all placements. 0: its one execution
-    counts, however lucky; elsewhere it always does. seed: of these draws. on_best: told of every
-    new best placement and its seconds. evaluations: executions before this. until_s, at_last_s: by
-    time.perf_counter() when a search within seconds is to end that has a placement, and that has
-    none.
+    Args:
+        session: the system.
+        confirmations: if two executions may differ, the number of executions whose mean decides
+            what a placement counts; their draws are the same for all placements. 0: one execution
+            decides.
+        seed: of these draws.
+        on_best: called with every new best placement and its seconds.
+        evaluations: executions before this search.
+
+    Attributes:
+        until_s: time (`time.perf_counter`) at which a search with a placement should end.
+        at_last_s: time at which a search without a placement must end.
     """
 
     def __init__(
@@ -96,9 +103,13 @@ class Evaluator:
         rng: np.random.Generator,
         sources: Sequence[str] | None = None,
     ) -> Measurement:
-        """Execute placements, all under one draw; the best of them may be a new best.
+        """Execute placements, all under one draw; the best of them may become the best placement.
 
-        sources: [B] what found each.
+        Args:
+            device_BV: device of each op.
+            priority_BV: rank of each op.
+            rng: of the draw.
+            sources: [B] what found each placement.
         """
         measurement = self.session.measure(device_BV, priority_BV, rng=rng)
         self.evaluations += len(device_BV)
@@ -110,26 +121,26 @@ class Evaluator:
 
     @property
     def placement(self) -> Placement | None:
-        """The best one, if there is one."""
+        """The best placement; None if there is none yet."""
         return self.found.placement
 
     @property
     def seconds(self) -> float:
-        """What it counts; inf if there is none."""
+        """Seconds of the best placement; inf if there is none."""
         return self.found.seconds
 
     def has_time(self, seconds: float = 0.0) -> bool:
-        """Whether the search may go on with what takes so long: where not, steps break off."""
+        """Return whether there is time for something that takes so many seconds."""
         until_s = self.at_last_s if self.placement is None else self.until_s
         return time.perf_counter() + seconds < until_s
 
     @property
     def num_confirming(self) -> int:
-        """Executions of `confirm`."""
+        """Number of executions that `confirm` makes."""
         return max(1, self.confirmations)
 
     def confirm(self, placement: Placement, source: str = GIVEN) -> float:
-        """Execute one placement as often as it takes to know what it counts; it may be the best."""
+        """Execute one placement as often as its seconds need; it may become the best."""
         measurement = self.session.measure(
             placement.device[None],
             placement.priority[None],
@@ -142,14 +153,14 @@ class Evaluator:
         return seconds
 
     def offer(self, placement: Placement, seconds: float, source: str = GIVEN) -> None:
-        """A placement that took ``seconds``: believed where two executions never differ."""
+        """Offer a placement that took ``seconds``; they are trusted if executions never differ."""
         if self.confirmations:
             self.confirm(placement, source)
         else:
             self._keep(placement, seconds, source)
 
     def add(self, result: SearchResult, source: str = GIVEN) -> None:
-        """Count what a search executed by itself, and offer what it found."""
+        """Count what a search executed by itself, and offer its placement."""
         self.evaluations += result.evaluations
         self.offer(result.placement, result.makespan_s, source)
 
@@ -160,10 +171,10 @@ class Evaluator:
                 self._on_best(placement, seconds)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: plain numbers, lists and text."""
+        """Return plain numbers, lists and texts for a checkpoint."""
         return {**self.found.plain(), "evaluations": self.evaluations}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a checkpoint."""
         self.found = ScoredPlacement.restored(state, self.session.problem)
         self.evaluations = state["evaluations"]

@@ -33,13 +33,13 @@ from doppler.search.evaluator import Evaluator
 from doppler.simulator import SimulatorSession
 from doppler.support.options import Count, Natural, Share, checked
 
-# Source of what they find (evaluator.ScoredPlacement).
+# Source of placements that a greedy episode found (evaluator.ScoredPlacement).
 GREEDY = "greedy episode"
-# Ways to use hosts where all are not worth their time: freely, one host, all hosts in turn.
+# Ways to use hosts if there is no time for all: freely, one host, all hosts in turn.
 _FEW_WAYS = 3
-# Greedy episodes of a view at most: where one does not fit, the next fills less of the memory.
+# Largest number of greedy episodes of a view; if one does not fit, the next fills less memory.
 _TRIES = 3
-# Views that a greedy episode is played of even where the first is close to a lower bound.
+# Views that are played even if the first is close to a lower bound.
 _SURELY_PLAYED = 4
 
 
@@ -62,10 +62,11 @@ def views_of_host_uses(view: ProblemView) -> list[ProblemView]:
 class GreedyEpisode:
     """What a policy decides where it does not draw; of several views, where it is estimated best.
 
-    views: of the problem, as it is and merged; one of their placements is executed. played: views
-    in all, the others next to the best so far (merging.next_to), the same at every call; fewer
-    where an estimate is close to a lower bound (merging.enough_s). least: with room to execute
-    fewer placements, it leaves them to the next step.
+    Attributes:
+        views: of the problem, as it is and merged; one of their placements is executed.
+        played: views in all, the others next to the best so far (merging.next_to), the same at
+            every call; fewer where an estimate is close to a lower bound (merging.enough_s).
+        least: with room to execute fewer placements, it leaves them to the next step.
     """
 
     policy: Policy
@@ -87,7 +88,6 @@ class GreedyEpisode:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         if evaluations >= self.least * best.num_confirming:
             with open_estimates_of(best.session) as estimates:
                 found = self.chosen(best, estimates, rng)
@@ -97,7 +97,6 @@ class GreedyEpisode:
     def chosen(
         self, search: Evaluator, estimates: SimulatorSession, rng: np.random.Generator
     ) -> Placement:
-        """See estimating.PlacementChooser."""
         check_view(self.views[0], estimates.problem)
         best_view, cost, found = self.views[0], Estimated(np.inf, np.inf, np.inf), None
         took_s = 0.0

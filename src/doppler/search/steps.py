@@ -17,7 +17,7 @@ from doppler.search.greedy import host_uses
 from doppler.support.errors import InputError
 from doppler.support.options import Positive, Share, checked
 
-# Sources of what a policy finds (evaluator.ScoredPlacement), and of what annealing makes better.
+# Sources of placements of a policy (evaluator.ScoredPlacement), and the suffix for annealing.
 EPISODE, MERGED_EPISODE = "episode", "merged episode"
 _ANNEALED = ", annealing"
 
@@ -25,7 +25,7 @@ _ANNEALED = ", annealing"
 @checked
 @dataclass(frozen=True, kw_only=True)
 class PlaceOnce:
-    """A baseline as it is: it takes as many evaluations as it takes."""
+    """Run a baseline once; it takes as many evaluations as it needs."""
 
     baseline: Baseline
     share: Share | None = None
@@ -41,9 +41,11 @@ class PlaceOnce:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class PlaceAgain:
-    """A baseline with as many evaluations as there are; nothing where those left are too few.
+    """Run a baseline with the evaluations of this step, or not if there are too few.
 
-    make: called with ``evaluations``, makes it.
+    Attributes:
+        make: called with ``evaluations``; makes the baseline.
+        share: of the whole budget; None: everything that is left.
     """
 
     make: Callable[..., Baseline]
@@ -53,7 +55,6 @@ class PlaceAgain:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         num = evaluations - best.confirmations
         if num > 0:
             try:
@@ -116,7 +117,6 @@ class DealBlocks:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         ways = 1 + len(host_uses(best.session.problem))
         num = min(ways, evaluations - best.confirmations)
         if num > 0:
@@ -140,13 +140,12 @@ class InParts:
 
     def __post_init__(self) -> None:
         if not self.steps:
-            raise InputError("steps: there is none")
+            raise InputError("steps: the list is empty")
         check_shares(self.steps)
 
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         seeds = rng.integers(2**62, size=len(self.steps))
         before = best.evaluations
         parts = self._parts(evaluations, 1 + best.confirmations)
@@ -175,12 +174,16 @@ class InParts:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class AnnealFromBest:
-    """Annealing from the best placement so far, with order where the system honours it.
+    """Anneal from the best placement so far, with priorities if the system honours them.
 
-    On a real system that notes what ops take its steps are simulated, and where they end is
-    executed, again and again: there an execution tells less than the thousands of simulations that
-    it lasts for. Where two executions may differ, placements are compared by as many as confirm
-    one. hot, cold: see baselines.Annealing.
+    On a real system that reports the times of ops, the steps are simulated and their result is
+    executed, again and again: an execution tells less than the thousands of simulations that fit
+    into its time. If two executions may differ, placements are compared by as many as confirm one.
+
+    Attributes:
+        hot: first temperature, as in `baselines.Annealing`.
+        cold: last temperature.
+        share: of the whole budget; None: everything that is left.
     """
 
     hot: Positive
@@ -191,7 +194,6 @@ class AnnealFromBest:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         draws, num = best.num_confirming, evaluations - best.confirmations
         if best.placement is not None and isinstance(best.session, NotesTimes):
             if every := evaluations // draws:

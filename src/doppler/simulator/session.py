@@ -56,21 +56,24 @@ CONTENTIONS = {
 MAX_STREAMS = 60
 _Streams = Annotated[int, within(1, MAX_STREAMS)]
 _Noise = Annotated[float, Rule("a number of at least 0 and below 10", lambda x: 0 <= x < 10)]
-# Below this many executed ops a batch is done before a second thread has begun.
+# A batch with fewer executed ops ends before a second thread could start.
 _WORTH_A_THREAD = 2_000
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class WorkConserving:
-    """The work-conserving system: no barriers, nothing idle while work for it is ready.
+    """The work-conserving simulator: no barriers, and nothing is idle while work for it is ready.
 
-    queue: which ready task goes first. contention: of transfers; ``sender``: devices make them
-    themselves, as cores do; ``shared``: transfers wait as with ``sender`` where devices are cores
-    and as with ``fifo`` elsewhere, and ops and transfers that run at the same time slow each other
-    down on what the cluster shares (`cluster.SharedResource`), at max-min fair rates. streams: ops
-    that a device runs at a time. noise: standard deviation of the logarithm of a factor of mean 1
-    on the seconds of every op and transfer.
+    Attributes:
+        queue: which ready task goes first.
+        contention: how transfers wait for links. ``sender``: devices make transfers themselves, as
+            cores do. ``shared``: transfers wait as with ``sender`` where devices are cores and as
+            with ``fifo`` elsewhere; ops and transfers that run at the same time slow each other
+            down on what the cluster shares (`cluster.SharedResource`), at max-min fair rates.
+        streams: number of ops that a device runs at a time.
+        noise: standard deviation of the logarithm of a factor with mean 1 on the seconds of every
+            op and transfer.
     """
 
     queue: Queue = "priority"
@@ -83,8 +86,8 @@ class WorkConserving:
     def __post_init__(self) -> None:
         if self.contention == "sender" and self.streams > 1:
             raise InputError(
-                f"streams: {self.streams}, a device that sends by itself runs one task at a time "
-                "(contention=sender)"
+                f"streams: {self.streams}, but with contention=sender a device makes its own "
+                "transfers and runs one task at a time"
             )
 
     def check(self, problem: Problem) -> None:
@@ -124,7 +127,6 @@ class WorkConserving:
         return "sender" if cluster.cores and cluster.num_hosts == 1 else "fifo"
 
     def with_noise(self, noise: float) -> Self:
-        """See system.System."""
         return replace(self, noise=noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
@@ -154,10 +156,14 @@ class WorkConserving:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """The semantics of the published simulator: no contention, its order of simultaneous events.
+    """The paper's released simulator: no contention, and its order of simultaneous events.
 
-    ``queue=priority`` replaces its first-in-first-out devices; other fields as WorkConserving. It
-    knows no memory: peak_bytes are NaN, and nothing is infeasible for lack of it; nor hosts.
+    It ignores memory (peak_bytes are NaN, nothing is infeasible for lack of memory) and hosts.
+
+    Attributes:
+        queue: fifo as released, or ``priority``.
+        streams: number of ops that a device runs at a time.
+        noise: as in `WorkConserving`.
     """
 
     queue: Literal["fifo", "priority"] = "fifo"
@@ -168,7 +174,6 @@ class Published:
     kind: ClassVar[SystemKind] = "simulated"
 
     def with_noise(self, noise: float) -> Self:
-        """See system.System."""
         return replace(self, noise=noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
@@ -188,10 +193,12 @@ class Published:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class BulkSynchronous:
-    """The bulk-synchronous system: level by level, a collective exchange and a barrier before each.
+    """The bulk-synchronous simulator: level by level, with an exchange and a barrier before each.
 
-    A device runs one op at a time, in any order: priorities are not used. All devices have to be on
-    one host. noise: as WorkConserving.
+    A device runs one op at a time; priorities are not used. All devices must be on one host.
+
+    Attributes:
+        noise: as in `WorkConserving`.
     """
 
     noise: _Noise = 0.0
@@ -202,7 +209,6 @@ class BulkSynchronous:
     streams: ClassVar[int] = 1
 
     def with_noise(self, noise: float) -> Self:
-        """See system.System."""
         return replace(self, noise=noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":

@@ -91,7 +91,7 @@ _FOR_A_FILE = Rule(
 Count = Annotated[int, at_least(1), _FITS_64_BITS]
 Natural = Annotated[int, at_least(0), _FITS_64_BITS]
 Seed = Annotated[int, Rule("a whole number from 0 to 2**63 - 1", lambda n: 0 <= n < 2**63)]
-# Numbers of things that are in memory at the same time.
+# Number of things that are in memory at the same time.
 Batch = Annotated[int, at_least(1), at_most(10**6)]
 BatchOrNone = Annotated[int, at_least(0), at_most(10**6)]
 # Sizes and numbers of layers.
@@ -99,7 +99,7 @@ Width = Annotated[int, at_least(1), at_most(4096)]
 WidthOrNone = Annotated[int, at_least(0), at_most(4096)]
 Depth = Annotated[int, at_least(1), at_most(100)]
 DepthOrNone = Annotated[int, at_least(0), at_most(100)]
-# Of a cluster, which has a link for each pair of them.
+# Devices of a cluster, which has a link for each pair of them.
 Devices = Annotated[int, at_least(1), at_most(1024)]
 Share = Annotated[float, within(0.0, 1.0)]
 Amount = Annotated[float, Rule("a number of at least 0", lambda value: value >= 0)]
@@ -117,7 +117,7 @@ Rates = Annotated[
     Rule("two numbers of at most 1e36", lambda rates: max(rates) <= 1e36),
 ]
 Name = Annotated[str, _FOR_A_FILE]
-# Also words that stand in place of a path, such as `auto`.
+# A path, or a word in place of one, such as `auto`.
 FilePath = Annotated[str, Rule("a path", lambda path: path != "" and "\0" not in path)]
 
 
@@ -315,9 +315,9 @@ def _is_finite_number(value: Any) -> bool:
         return False
 
 
-# Fits no annotation but Any: to ask for the words alone.
+# A value of no kind, used to get only the words of an error.
 _NOTHING = object()
-# What a kind is called, and whether a value is of it.
+# Name of each kind of value, and a test for it.
 _SIMPLE: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("a whole number", lambda v: isinstance(v, Integral) and not isinstance(v, bool)),
     float: ("a number", _is_finite_number),

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Who imports a simulator shall not wait half a second for matplotlib.
+    # Imported lazily: matplotlib takes half a second.
     if name == "save_gantt":
         from doppler.trace.gantt import save_gantt
 

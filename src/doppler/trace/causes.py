@@ -21,11 +21,14 @@ WaitedFor = Literal["data", "memory", "device", "link", "interface", "start"]
 class Step:
     """One task of the critical chain.
 
-    id: of the op, of the transfer in the trace, or of the task of memory. name: of the op, or of
-    the transfer's producer. where: ``device d`` or ``s -> d``. waited_for: what came last before it
-    could start: its ``data``, room in ``memory``, its ``device``, ``link`` or network ``interface``
-    that another task occupied, or nothing (``start``).
-    queued_s: how long its data had been there when the busy resource became free, in seconds.
+    Attributes:
+        id: of the op, of the transfer in the trace, or of the task of memory.
+        name: of the op, or of the transfer's producer.
+        where: ``device d`` or ``s -> d``.
+        waited_for: what came last before it could start: its ``data``, room in ``memory``, its
+            ``device``, ``link`` or network ``interface`` that another task occupied, or nothing
+            (``start``).
+        queued_s: how long its data had been there when the busy resource became free, in seconds.
     """
 
     kind: Literal["op", "transfer", "evict", "load", "recompute"]

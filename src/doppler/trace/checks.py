@@ -44,7 +44,7 @@ def violations(trace: Trace, *, tolerance_s: float | None = None) -> list[str]:
 
 
 def check(trace: Trace, *, tolerance_s: float | None = None) -> None:
-    """Raise AssertionError that names every broken rule."""
+    """Raise an AssertionError that names every rule that the trace breaks."""
     found = violations(trace, tolerance_s=tolerance_s)
     assert not found, "; ".join(found[:5])
 

@@ -20,13 +20,17 @@ Interfaces = Literal["both", "outgoing", "none"]
 class ExecutionRules:
     """The rules that a system keeps, as far as a trace must show them.
 
-    streams: ops that a device runs at a time. contention: of transfers: ``fifo`` one at a time
-    per ordered pair of devices, ``engines`` one at a time per sender and per receiver, both of them
-    one at a time per interface of a host where they leave it; ``sender`` on the device that has
-    made the region, before its next op; ``none``. interfaces: which of these a trace knows of:
-    those of ``both`` hosts, the ``outgoing`` ones of senders, or ``none``. queue: which ready task
-    goes first. barriers: whether everything waits for the end of a level. shared: whether tasks
-    slow each other down on what the machine shares.
+    Attributes:
+        streams: ops that a device runs at a time.
+        contention: of transfers: ``fifo`` one at a time per ordered pair of devices, ``engines``
+            one at a time per sender and per receiver, both of them one at a time per interface of a
+            host where they leave it; ``sender`` on the device that has made the region, before its
+            next op; ``none``.
+        interfaces: which of these a trace knows of: those of ``both`` hosts, the ``outgoing`` ones
+            of senders, or ``none``.
+        queue: which ready task goes first.
+        barriers: whether everything waits for the end of a level.
+        shared: whether tasks slow each other down on what the machine shares.
     """
 
     streams: int = 1
@@ -49,13 +53,19 @@ HostKind = Literal["evict", "load", "recompute"]
 class MemoryEvents:
     """What a run within memory limits did beside ops and transfers; M further tasks, D devices.
 
-    kinds: [M] ``evict``: a copy to the host's memory; ``load``: from there; ``recompute``: an op
-    once more, on its device. ops: [M] whose output it is; -1: an input's. names: [M] of the op or
-    input. device: [M]. stream: [M] of the device, where an op runs. bytes, start_s, finish_s: [M].
-    ready_s: [V + T + M] when all had ended that a task waited for, memory included; last: [.] which
-    task that was, of the V ops, T transfers and M others in a row; -1: none.
-    in_use: per device rows of (time, bytes in use from then on). limit_bytes: [D].
-    offloaded_bytes: of all stays in the memory of the host.
+    Attributes:
+        kinds: [M] ``evict``: a copy to the host's memory; ``load``: from there; ``recompute``: an
+            op once more, on its device.
+        ops: [M] whose output it is; -1: an input's.
+        names: [M] of the op or input.
+        device: [M].
+        stream: [M] of the device, where an op runs.
+        bytes, start_s, finish_s: [M].
+        ready_s: [V + T + M] when all had ended that a task waited for, memory included.
+        last: [.] which task that was, of the V ops, T transfers and M others in a row; -1: none.
+        in_use: per device rows of (time, bytes in use from then on).
+        limit_bytes: [D].
+        offloaded_bytes: of all stays in the memory of the host.
     """
 
     kinds: tuple[HostKind, ...]
@@ -81,11 +91,24 @@ class MemoryEvents:
 class Trace:
     """One execution of one placement. All times are seconds from its start.
 
-    op_stream, op_start_s, op_finish_s: [V]. transfer_region (an index into graph.regions),
-    transfer_src, transfer_dst, transfer_start_s, transfer_finish_s: [T]. peak_bytes: [D].
-    transfer_outlet, transfer_inlet: [T] network interfaces that a transfer between hosts holds, of
-    the sender's host and of the receiver's; -1 where it holds none. memory: of a run that was
-    planned to keep within limits.
+    Attributes:
+        problem: what was executed.
+        placement: that was executed.
+        system_kind: whether times are simulated or measured.
+        rules: of the system, such as its queue.
+        op_stream: [V] stream of the device that ran each op.
+        op_start_s: [V] start of each op.
+        op_finish_s: [V] end of each op.
+        transfer_region: [T] index into ``graph.regions`` of what was transferred.
+        transfer_src: [T] sending device.
+        transfer_dst: [T] receiving device.
+        transfer_start_s: [T] start of each transfer.
+        transfer_finish_s: [T] end of each transfer.
+        peak_bytes: [D] largest memory in use.
+        transfer_outlet: [T] interface of the sender's host; -1: none.
+        transfer_inlet: [T] interface of the receiver's host; -1: none.
+        tolerance_s: how much two clocks may disagree.
+        memory: events of a memory plan, if there was one.
     """
 
     problem: Problem
@@ -112,7 +135,7 @@ class Trace:
         return float(self.op_finish_s.max())
 
     def on_devices(self) -> tuple[NDArray, NDArray, NDArray[np.float64], NDArray[np.float64]]:
-        """What ran on devices: device, stream, start and finish; ops, then those computed again."""
+        """Return device, stream, start and finish of ops, then of ops that were computed again."""
         columns = self.placement.device, self.op_stream, self.op_start_s, self.op_finish_s
         if (more := self.memory) is None:
             return columns
@@ -123,9 +146,9 @@ class Trace:
         )
 
     def on_links(self) -> tuple[NDArray, NDArray, NDArray[np.float64], NDArray[np.float64]]:
-        """What moved: source, destination, start and finish; transfers, then copies of the host.
+        """Return source, destination, start and finish of transfers, then of copies of the host.
 
-        What device d has of the memory of its host is device D + d.
+        The memory of the host of device d is device D + d.
         """
         columns = self.transfer_src, self.transfer_dst, self.transfer_start_s
         columns = *columns, self.transfer_finish_s
@@ -145,7 +168,7 @@ class Trace:
         return len(self.transfer_region)
 
     def op_ready_s(self) -> NDArray[np.float64]:
-        """When each op [V] had all that it reads on its device, and room."""
+        """When each op [V] had all its inputs on its device, and room."""
         if self.memory is not None:
             return self.memory.ready_s[: self.problem.num_ops]
         regions, device_V = self.problem.graph.regions, self.placement.device

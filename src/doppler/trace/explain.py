@@ -32,15 +32,18 @@ _OF_DEVICES, _OF_LINKS = ("op", "recompute"), ("transfer", "evict", "load")
 class Explanation:
     """What bounds a makespan.
 
-    chain: the tasks that led to the last finish, first to last; each begins when the one before it
-    ends. compute_s + transfer_s + idle_s is the makespan: ops and transfers of the chain, and what
-    lies between them, which is barriers (if the system has them), or hand-over on a real system.
-    device_queue_s, link_queue_s and interface_queue_s are the parts of it in which the next task of
-    the chain waited for a busy resource instead of its data.
-    device_utilisation: [D] busy share of the makespan, the mean over streams. links, interfaces:
-    those used, the busiest first. of_memory: what was offloaded, when, and what it cost, as text.
-    shared: resources that tasks slow each other down on, the busiest first. slowed_s: how much
-    longer the tasks of the chain took for that than alone.
+    Attributes:
+        chain: the tasks that led to the last finish, first to last; each begins when the one before
+            it ends. compute_s + transfer_s + idle_s is the makespan: ops and transfers of the
+            chain, and what lies between them, which is barriers (if the system has them), or
+            hand-over on a real system. device_queue_s, link_queue_s and interface_queue_s are the
+            parts of it in which the next task of the chain waited for a busy resource instead of
+            its data.
+        device_utilisation: [D] busy share of the makespan, the mean over streams.
+        links, interfaces: those used, the busiest first.
+        of_memory: what was offloaded, when, and what it cost, as text.
+        shared: resources that tasks slow each other down on, the busiest first.
+        slowed_s: how much longer the tasks of the chain took for that than alone.
     """
 
     makespan_s: float
@@ -132,10 +135,10 @@ class Explanation:
 
 
 def explain(trace: Trace) -> Explanation:
-    """What bounds the makespan: the critical chain and how busy devices and links were.
+    """Explain what bounds the makespan: the critical chain, and how busy devices and links were.
 
-    The chain is walked backward from the op that finishes last. Where data and resource came at
-    the same instant, the data is taken.
+    The chain is followed backward from the op that finishes last. If data and a free device came at
+    the same instant, the data is followed.
     """
     chain = _critical_chain(trace)
     before = list(pairwise(chain))
@@ -226,7 +229,7 @@ def _critical_chain(trace: Trace) -> list[Step]:
     causes = Causes(trace)
     steps, seen = [], set()
     task = int(trace.op_finish_s.argmax())
-    # Measured times may disagree by a hair: a task that comes up again ends the walk.
+    # Measured times may disagree slightly; a task that comes up again ends the walk.
     while task >= 0 and task not in seen:
         seen.add(task)
         waited_for, before = causes.of(task)

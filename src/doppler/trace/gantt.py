@@ -41,7 +41,7 @@ _DEVICE_IN, _LINK_IN, _GAP_IN, _LEGEND_IN, _MAX_ROWS_IN = 0.42, 0.2, 0.18, 0.24,
 _OP_FILL, _TRANSFER_FILL = 0.74, 0.62  # height of a box, as a share of its row
 _MEMORY_IN = 0.3
 GREY, CHAIN, INK = "#9aa3ad", "#111111", "#333333"
-# Distinct in hue and in lightness; no grey and no black, which mark transfers and the chain.
+# Distinct in hue and lightness. Grey and black are for transfers and the critical chain.
 PALETTE = (
     *("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948"),
     *("#b07aa1", "#9c755f", "#6b5bd2", "#ff9da7", "#8cd17d", "#d4a6c8"),
@@ -113,12 +113,17 @@ class _Rows:
 
 
 def save_gantt(trace: Trace, path: str | Path, *, title: str | None = None) -> None:
-    """Write a PNG, atomically.
+    """Draw a schedule as a PNG file, atomically.
 
-    Ops are coloured by the operation of the program that they are a block of, or by kind where
-    that is unknown; transfers are grey, and those between hosts are in the rows of the network
-    interfaces too; each row's utilisation stands at its right end. Of many links and interfaces the
+    Ops have the colour of their operation in the program, or of their kind if that is unknown;
+    transfers are grey. The number at the right is the utilisation of each row. Transfers between
+    hosts are also shown in the rows of network interfaces. Of many links and interfaces only the
     busiest are shown.
+
+    Args:
+        trace: what is drawn.
+        path: of the PNG file.
+        title: of the picture; by default graph and cluster.
     """
     save_figure(_draw(trace, title), path)
 

@@ -15,7 +15,7 @@ from doppler.trace.events import HostKind, Trace
 FloatArray = NDArray[np.floating]
 
 IN_USE, LIMIT = "#dfe7ef", "#9aa3ad"
-# Colour of each kind, and how far above the bottom of the memory it is drawn, of its height.
+# Colour of each kind, and its height above the bottom of the memory, as a share.
 KINDS: dict[HostKind, tuple[str, float]] = {
     "evict": ("#c2553a", 0.75),
     "load": ("#2f7f6f", 0.4),

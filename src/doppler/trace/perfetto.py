@@ -24,12 +24,12 @@ Point = tuple[int, int, float]  # process, track, and a time inside a slice in m
 
 
 def save_perfetto(trace: Trace, path: str | Path) -> None:
-    """Write a trace as JSON, atomically.
+    """Write a trace for https://ui.perfetto.dev as JSON, atomically.
 
-    One process each for the critical chain, the devices and the links, and for the network
-    interfaces and the memory where there are any; one track per device stream, link, and interface
-    and way; arrows lead from an op to the transfers of its output and on to their consumers.
-    Tasks that overlap on one track, as transfers without contention do, are spread over several.
+    The critical chain, devices, links, network interfaces and memory are a process each, with a
+    track for each stream, link, and direction of an interface. Arrows lead from an op to the
+    transfers of its output, and on to their consumers. Tasks that overlap on one track, such as
+    transfers without contention, are spread over several.
     """
     sheet = _Sheet()
     explanation = explain(trace)

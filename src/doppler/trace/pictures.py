@@ -11,7 +11,7 @@ from matplotlib.text import Text
 from doppler.graph.formats import replaced
 from doppler.support.errors import printable
 
-# Of a text: a longer one takes no more room, and none is so long that it cannot be drawn.
+# Longest text that is drawn.
 _MAX_CHARACTERS = 200
 
 

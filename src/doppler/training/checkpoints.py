@@ -58,7 +58,7 @@ def check_resumable(path: Path, module: LightningModule) -> None:
         raise InputError(f"{path}: {error}") from None
     except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"{path}: of another training, or damaged ({reason})") from None
+        raise InputError(f"{path}: belongs to another training, or is damaged ({reason})") from None
 
 
 def effort_of(path: str | Path) -> Effort:

@@ -173,7 +173,6 @@ class Imitation(EpisodeTraining):
         self.trainer.should_stop = self.has_settled
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
-        """See EpisodeTraining."""
         super().on_train_batch_end(outputs, batch, batch_idx)
         self.trainer.should_stop |= self.has_settled
 

@@ -112,7 +112,7 @@ def test_a_second_graph_is_named(tmp_path):
     path.write_text("digraph { a [weight=1] } digraph { b } digraph { c }")
     graph = load_graph(path)
     assert graph.ops.names == ("a",)
-    assert graph.notes == ("x.dot: dropped: 2 graphs behind the first",)
+    assert graph.notes == ("x.dot: dropped: 2 graphs after the first",)
 
 
 def test_which_edge_of_several_is_meant_is_not_guessed(tmp_path):

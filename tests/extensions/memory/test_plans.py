@@ -109,7 +109,7 @@ def test_an_order_that_needs_less_memory_is_found():
 
 @pytest.mark.parametrize("path", sorted(INSTANCES.glob("*.csv")), ids=lambda path: path.stem)
 def test_addresses_take_the_least_capacity_that_is_proven(path):
-    """By CP-SAT it is what lives at one time, in all of these (docs/results/memory.md)."""
+    """By CP-SAT it is what lives at one time, in all of these (docs/results/extensions.md)."""
     rows = read_instance(path)
     assert our_capacity(rows, largest_load(rows)) <= 1.01 * largest_load(rows)
 

@@ -183,7 +183,10 @@ def test_an_exported_program_instead_of_a_module(as_file, tmp_path):
         torch.testing.assert_close(doppler.execute(placed, x), module(x))
     other = tmp_path / "other.pt2"
     other.write_text("no archive")
-    for path, line in ((other, "no exported program: "), (tmp_path / "none.pt2", "No such file")):
+    for path, line in (
+        (other, "not an exported program: "),
+        (tmp_path / "none.pt2", "No such file"),
+    ):
         with pytest.raises(InputError) as error:
             doppler.place(path, None, "p100x4", evaluations=1, trust=True)
         assert str(error.value).startswith(f"{path}: {line}")

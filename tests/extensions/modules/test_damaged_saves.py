@@ -117,14 +117,14 @@ def with_class(folder: Path, name: str, attributes: list) -> Path:
     ("name", "said"),
     [
         ("transformers.modeling_outputs:inner.Closer", "is a class of others: trust=True imports"),
-        ("transformers.modeling_outputs:Closer", "is no output or cache: trust=True takes it"),
-        ("transformers.modeling_outputs:Helper", "is no output or cache: trust=True takes it"),
+        ("transformers.modeling_outputs:Closer", "is not an output or cache: it needs trust=True"),
+        ("transformers.modeling_outputs:Helper", "is not an output or cache: it needs trust=True"),
         ("transformers.modeling_outputs:", "is a class of others: trust=True imports"),
-        ("transformers.modeling_outputs:inner", "is no class"),
+        ("transformers.modeling_outputs:inner", "is not a class"),
         ("transformers.pipelines:Output", "is a class of others: trust=True imports"),
         ("tempfile:_TemporaryFileCloser", "is a class of others: trust=True imports"),
-        ("builtins:list", "is no object with items or attributes"),
-        ("builtins:set", "is no object with items or attributes"),
+        ("builtins:list", "has neither items nor attributes"),
+        ("builtins:set", "has neither items nor attributes"),
     ],
 )
 def test_a_saved_placement_makes_no_object_that_does_something(mine, transformers, name, said):

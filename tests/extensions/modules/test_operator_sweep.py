@@ -402,7 +402,7 @@ REFUSED = {
         lambda w: w.masked_select(w > 0),
         "the shape of its result depends on the values of a tensor",
     ),
-    "fft": (lambda w: torch.fft.fft(w).abs(), "dtype torch.complex128 is none of"),
+    "fft": (lambda w: torch.fft.fft(w).abs(), "dtype torch.complex128 is not one of"),
 }
 
 

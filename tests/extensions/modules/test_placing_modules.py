@@ -133,7 +133,7 @@ def test_a_module_that_is_too_large_for_the_machine():
     assert placed.single_device_s == np.inf
     assert max(placed.memory_bytes.values()) <= 1e9
     assert "one device   has too little memory" in repr(placed)
-    with pytest.raises(InputError, match="is on the meta device: there are no values to run with"):
+    with pytest.raises(InputError, match="is on the meta device, so it has no values to run with"):
         doppler.execute(placed, inputs)
 
 

@@ -129,7 +129,7 @@ def test_arguments_unlike_the_examples():
     with torch.device("meta"):
         empty = nn.Linear(4, 2)
         imported = import_module(empty, (torch.zeros(3, 4),))
-    with pytest.raises(InputError, match="'weight' is on the meta device: there are no values"):
+    with pytest.raises(InputError, match="'weight' is on the meta device, so it has no values"):
         imported.binding.inputs((torch.zeros(3, 4),))
 
 

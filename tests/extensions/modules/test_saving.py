@@ -116,7 +116,7 @@ def test_what_has_no_values_is_saved_and_cannot_run(tmp_path):
     with torch.device("meta"):
         module = Tied()
     place(module).save(tmp_path)
-    with pytest.raises(InputError, match="on the meta device: there are no values to run with"):
+    with pytest.raises(InputError, match="on the meta device, so it has no values to run with"):
         doppler.execute(doppler.Placed.load(tmp_path), X, scale={"by": torch.tensor(1.0)})
 
 

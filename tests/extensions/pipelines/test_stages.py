@@ -80,7 +80,7 @@ def test_orders_are_written_as_torch_reads_them(tmp_path):
     save_orders(orders, tmp_path / "schedule.csv")
     assert load_orders(tmp_path / "schedule.csv") == orders
     (tmp_path / "schedule.csv").write_text("0F0,,0I0,0W0\n1F0,1X0\n")
-    with pytest.raises(InputError, match=r"schedule.csv: row 1: '1X0' is no action"):
+    with pytest.raises(InputError, match=r"schedule.csv: row 1: '1X0' is not an action"):
         load_orders(tmp_path / "schedule.csv")
 
 
@@ -89,7 +89,7 @@ def test_orders_are_written_as_torch_reads_them(tmp_path):
     [
         (lambda o: [o[0][:-1], o[1]], "is on no device"),
         (lambda o: [[*o[0], o[0][0]], o[1]], "is there twice"),
-        (lambda o: [[*o[0], Action(7, "F", 0)], o[1]], "nothing that the pipeline does"),
+        (lambda o: [[*o[0], Action(7, "F", 0)], o[1]], "is not an action of the pipeline"),
         (lambda o: [o[0][::-1], o[1]], "wait for each other"),
     ],
 )

@@ -61,7 +61,7 @@ def test_what_was_played_is_left_input_by_input(run, answers, tmp_path):
 
 
 def test_a_graph_is_no_stream(run):
-    with pytest.raises(InputError, match="workload=chainmm: is one graph and no stream"):
+    with pytest.raises(InputError, match="workload=chainmm: is a graph, not a stream"):
         run("stage=stream", "method=router")
 
 

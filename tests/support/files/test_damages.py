@@ -47,7 +47,7 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path, name):
     if name != "summary.json":  # which the reader moves
         assert "No such file" in message(read, path)
     os.mkfifo(path)
-    assert "no regular file" in message(read, path).lower()
+    assert "not a regular file" in message(read, path).lower()
 
 
 def test_a_file_has_a_size_limit_that_can_be_raised(tmp_path, monkeypatch):
@@ -201,8 +201,8 @@ def test_a_key_that_is_there_twice_is_named():
         ([1], "not a checkpoint"),
         ({"state_dict": [1]}, "not a checkpoint"),
         ({"state_dict": 7}, "not a checkpoint"),
-        ({"state_dict": {"policy.x": 7}}, "state_dict: 'policy.x' is no tensor"),
-        ({"state_dict": {3: torch.ones(1)}}, "state_dict: '3' is no tensor"),
+        ({"state_dict": {"policy.x": 7}}, "state_dict: 'policy.x' is not a named tensor"),
+        ({"state_dict": {3: torch.ones(1)}}, "state_dict: '3' is not a named tensor"),
         ({"state_dict": {}, "doppler": [1]}, "doppler: expected a dictionary"),
         ({"state_dict": {}, "doppler": {"version": 2}}, "version 2, this program reads 1"),
         ({"state_dict": {}, "doppler": {"version": True}}, "version True, this program reads 1"),
@@ -257,9 +257,9 @@ LIGHTNING = {
     ("changes", "why"),
     [
         ({"loops": None}, "'loops' is missing: no training can go on from it"),
-        ({"state_dict": {}}, "of another training, or damaged (Error(s) in loading"),
-        ({"doppler": {}}, "of another training, or damaged ('rng')"),
-        ({"doppler": {"rng": 3}}, "of another training, or damaged ('int' object"),
+        ({"state_dict": {}}, "belongs to another training, or is damaged (Error(s) in loading"),
+        ({"doppler": {}}, "belongs to another training, or is damaged ('rng')"),
+        ({"doppler": {"rng": 3}}, "belongs to another training, or is damaged ('int' object"),
     ],
 )
 def test_a_checkpoint_that_no_training_can_go_on_from_is_named_before_it_begins(

@@ -68,7 +68,7 @@ def test_a_cluster_file_that_is_trusted_may_name_anything(tmp_path, monkeypatch)
     message(resolve_cluster, path)
     assert resolve_cluster(path, trust=True).num_devices == 3
     path.write_text("_target_: builtins.dict\nn: 3\n")
-    with pytest.raises(InputError, match=r"c\.yaml: describes a dict, no cluster"):
+    with pytest.raises(InputError, match=r"c\.yaml: describes a dict, not a cluster"):
         resolve_cluster(path, trust=True)
 
 

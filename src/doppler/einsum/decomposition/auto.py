@@ -30,13 +30,13 @@ from doppler.problem.pricing import op_cost_s
 from doppler.support.errors import InputError
 from doppler.support.options import Devices
 
-# A judge's makespans that differ by less are the same: then fewer ops are easier to place well.
+# Makespans that differ by less count as equal; then fewer ops win, which are easier to place.
 _SAME = 0.01
-# How much longer the next proposal takes to try than the one before it.
+# Expected time to try the next proposal, over that of the one before.
 _NEXT = 2.5
-# Proposals that are tried however short the time is: one that splits, beside the whole.
+# Proposals that are always tried: no splits, and one with splits.
 _LEAST_TRIED = 2
-# Ways to split one node that are looked at; blocks per device where nothing coarser fits.
+# Largest number of ways to split one node; blocks per device if nothing coarser fits.
 _MOST_WAYS, _FINE_GRAINS = 1024, (2, 4, 8, 16, 32)
 
 
@@ -44,7 +44,8 @@ _MOST_WAYS, _FINE_GRAINS = 1024, (2, 4, 8, 16, 32)
 class Choice:
     """Splits that were chosen, and of how many ways they are the best.
 
-    tried, num: ways that were judged, and that there are: fewer where time was short.
+    Attributes:
+        tried, num: ways that were judged, and that there are: fewer where time was short.
     """
 
     splits: Splits
@@ -56,11 +57,13 @@ class Choice:
 class Auto:
     """The best, by a judge, of the published splits and of time-aware ones of several grains.
 
-    cluster: where it will run. judge: seconds of a good placement of a problem, inf where none fits
-    in memory. grains: blocks of a contraction per device that are tried. whole: nothing split is
-    tried too, first.
-
     Of layers that are alike (repeats.py) a few are split, and judged, with the inputs of all.
+
+    Attributes:
+        cluster: where it will run.
+        judge: seconds of a good placement of a problem, inf where none fits in memory.
+        grains: blocks of a contraction per device that are tried.
+        whole: nothing split is tried too, first.
     """
 
     cluster: Cluster

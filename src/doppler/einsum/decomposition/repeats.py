@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from doppler.einsum.program import Input, Node, Program, Splits
 
-# A stack with fewer layers alike is left as it is.
+# Least number of equal layers that are split as one.
 _LEAST = 3
 
 
@@ -22,8 +22,9 @@ _LEAST = 3
 class Shortened:
     """A program that some layers stand for others in.
 
-    stand_ins: per node that is missing, by name, the one that is split as it will be.
-    missing_inputs: the inputs among them.
+    Attributes:
+        stand_ins: per node that is missing, by name, the one that is split as it will be.
+        missing_inputs: the inputs among them.
     """
 
     program: Program

@@ -28,7 +28,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-# Ways to split a node and two children together, of each of which some numbers are kept.
+# Largest number of ways to split a node together with two children; each needs a few numbers.
 _MOST = 4_000_000
 
 
@@ -120,7 +120,7 @@ class Search:
         for n, producers in self.producers.items():
             for producer in producers:
                 self.consumers[producer].append(n)
-        # What is equal up to names is looked at once.
+        # Nodes that are equal up to their names are examined once.
         structures: dict[Node, int] = {}
         self.structure = [
             structures.setdefault(replace(node, name="", operands=()), len(structures))

@@ -22,8 +22,9 @@ class Space(NamedTuple):
 class Broadcast(NamedTuple):
     """The tensor of a node, in a space.
 
-    dims: per dimension of the tensor the one of the space that it runs along. Along the others it
-    is repeated, but not stored so.
+    Attributes:
+        dims: per dimension of the tensor the one of the space that it runs along. Along the others
+            it is repeated, but not stored so.
     """
 
     node: int
@@ -124,7 +125,7 @@ class Construction:
             dtype: of the result.
         """
         present = {dim for k in list_elements(scalar) for dim in views[k].dims}
-        # What is the same along a dimension need not be added up along it.
+        # Along a dimension on which nothing depends, a product replaces the sum.
         times = math.prod(
             extent
             for dim, extent in enumerate(space.extents)

@@ -25,7 +25,7 @@ class GradientRules:
         self.construction = construction
         self.nodes = construction.program.nodes
         self.gradients: dict[int, Value] = {}  # per node, in the space of its tensor
-        # Per op that takes a maximum or minimum, what it aggregates and the result, in its space.
+        # For each maximum or minimum: its operand and its result, in the space of the op.
         self.extremes: dict[int, tuple[Broadcast, Broadcast]] = {}
 
     def received(self, consumer: int, k: int, name: str) -> list[Value]:
@@ -146,7 +146,7 @@ class GradientRules:
         gradient = self.gradients[number]
         if isinstance(gradient, Number):
             return gradient
-        # What the squeezer added is dropped; what it dropped is one along which to repeat.
+        # A dimension that the squeezer added is dropped; one that it dropped is repeated.
         back = {into: dim for dim, into in enumerate(node.dims) if into is not None}
         dims = [back.get(into) for into in gradient.dims]
         kept = tuple(dim for dim in dims if dim is not None)
@@ -173,7 +173,7 @@ class GradientRules:
                 for into, (start, stop) in zip(part.start, part.box, strict=True)
             )
             back.append(Piece(0, box, tuple(start for start, _ in part.box)))
-        # What is read twice gets two gradients, which one Select cannot add.
+        # Overlapping pieces get several gradients, which one Select cannot add.
         is_disjoint = not any(_overlap(one.box, two.box) for one, two in combinations(parts, 2))
         return [
             self._view_of(

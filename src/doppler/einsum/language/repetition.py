@@ -6,7 +6,7 @@ from doppler.einsum.language.parser import RepeatStatement
 from doppler.einsum.language.scope import Scope, listed
 from doppler.einsum.program import Input, Node
 
-# Of a program; the largest models have some ten thousand.
+# Largest number of nodes of a program; large models have some ten thousand.
 _MAX_NODES = 200_000
 
 

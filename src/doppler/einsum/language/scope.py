@@ -28,7 +28,7 @@ _EVALUATE: dict[str, Callable[..., Any]] = {
     "where": lambda c, x, y: x if c else y,
     "equal": lambda x, y: int(x == y),
     "less": lambda x, y: int(x < y),
-    # A constant has no dtype of its own: it takes that of what it is joined with.
+    # A constant has no dtype; it takes that of the other operand.
     **dict.fromkeys(["conj", *DTYPES], operator.pos),
 }
 
@@ -60,7 +60,7 @@ def check_letters(source: Source, indices: Sequence[Token]) -> None:
 
 
 _MAX_DIGITS = 30
-# Of a dimension: bytes and operations of four of them are still numbers.
+# Largest extent of a dimension: with four of them, bytes and operations are still finite.
 _MAX_EXTENT = 2**40
 
 

@@ -36,7 +36,7 @@ _NAMES = ("word", "number", "quoted", "html")
 _END = "end"
 _DEEPEST = 200  # subgraph in a subgraph
 _MOST_EDGES = 1_000_000  # of one statement
-# Of a whole file: a few lines can ask for any number.
+# Limits for a whole file, because a few lines can ask for any number.
 _MOST_EDGES_IN_ALL, _MOST_ATTRIBUTES = 5_000_000, 5_000_000
 
 
@@ -106,7 +106,7 @@ def parse_dot(text: str, path: Path) -> tuple[nx.MultiDiGraph, list[str]]:
         found = text[error.at : error.at + 20]
         raise InputError(f"{path}:{line}: not DOT, from {found!r} on") from None
     graphs = "graph" if others == 1 else "graphs"
-    return graph, [f"{others} {graphs} behind the first"] if others else []
+    return graph, [f"{others} {graphs} after the first"] if others else []
 
 
 def _tokens(text: str) -> Iterator[_Token]:

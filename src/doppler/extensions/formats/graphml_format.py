@@ -27,7 +27,8 @@ _DRAWN = "drawn"  # stands for what a program draws by
 class _Key(NamedTuple):
     """An attribute. of: what has it: node, edge, graph or all; default: None if there is none.
 
-    identity: what data refers to it by; networkx gives keys of nodes and of edges the same.
+    Attributes:
+        identity: what data refers to it by; networkx gives keys of nodes and of edges the same.
     """
 
     identity: str
@@ -219,7 +220,7 @@ def _named(by_key: dict[_Key, str]) -> dict[str, str]:
     return values
 
 
-# Of a node while it is read: what it says of itself, and that it has a graph.
+# Keys of a node while it is read: its own data, and whether it contains a graph.
 _OWN, _GROUP = "own", "group"
 
 

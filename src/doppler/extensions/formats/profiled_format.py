@@ -29,7 +29,7 @@ _NODE = (
 )
 _EDGE = ("sourceId", "destId", "cost", "size")
 _MOST_DEVICES = 1024
-# Of an op that an accelerator does not run, as a CPU of which nobody knows the memory.
+# Seconds of an op that an accelerator cannot run; memory of a CPU, which the file does not give.
 _NEVER, _ENOUGH_BYTES = np.inf, 1e15
 ACCELERATOR, CPU = "accelerator", "cpu"
 

@@ -21,7 +21,7 @@ from doppler.support.errors import InputError
 from doppler.support.files.values import fault, read_number, read_text
 
 _SECONDS, _SIZE = ("runtimeInSeconds", "runtime"), ("sizeInBytes", "size")
-# What is read; of everything else the first level is named.
+# Keys that are read. Other keys are reported, at their first level.
 _READ = {
     "": {"schemaVersion", "name", "workflow"},
     "workflow": {"specification", "execution", "tasks", "jobs"},

@@ -106,7 +106,6 @@ class WordStore(_dist.Store):
             self._changed.notify_all()
 
     def set(self, key: str, value: Any) -> None:
-        """See dist.Store."""
         data = value.encode() if isinstance(value, str) else bytes(value)
         self.hear(key, data)
         self._tell(key, data)
@@ -118,17 +117,14 @@ class WordStore(_dist.Store):
             return self._words[key]
 
     def check(self, keys: list[str]) -> bool:
-        """See dist.Store."""
         with self._changed:
             return all(key in self._words for key in keys)
 
     def wait(self, keys: list[str], timeout: Any = None) -> None:
-        """See dist.Store."""
         for key in keys:
             self.get(key)
 
     def has_extended_api(self) -> bool:
-        """See dist.Store."""
         return False
 
 
@@ -194,7 +190,6 @@ class Channels:
     def listen(
         self, arrived: Callable[[int, int, int], None], lost: Callable[[int, str], None]
     ) -> None:
-        """See peers.Peers.listen."""
         self._arrived, self._lost = arrived, lost
 
     def hear(self, other: int, key: str, value: bytes) -> None:

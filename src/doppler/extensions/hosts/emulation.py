@@ -47,14 +47,12 @@ class OutletDispatcher(Dispatcher):
         return self._hosts[src] if self._hosts[src] != self._hosts[dst] else -1
 
     def retire(self, task: int, now: float) -> None:
-        """See Dispatcher."""
         if self.outlet[task] >= 0:
             host = self._sending_host(self._tasks.resource[task])
             heappush(self._free_outlets[host], self.outlet[task])
         super().retire(task, now)
 
     def start(self, now: float) -> list[int]:
-        """See Dispatcher."""
         waits = [one for one in self._touched if self._sending_host(one) >= 0]
         self._touched = [one for one in self._touched if self._sending_host(one) < 0]
         started = super().start(now)
@@ -86,13 +84,11 @@ class _Clockwork:
         self._is_abandoned = False
 
     def arrive(self, task: int) -> None:
-        """See workers.TaskRun."""
         with self._changed:
             heappush(self._ends, (time.perf_counter(), task))
             self._changed.notify()
 
     def abandon(self) -> None:
-        """See workers.TaskRun."""
         with self._changed:
             self._is_abandoned = True
             self._changed.notify()
@@ -129,7 +125,6 @@ class _EmulatedRun(AgentRun):
     """By a clockwork."""
 
     def carry_out(self, at_s: float) -> list[FloatArray]:
-        """See AgentRun."""
         clockwork: Any = self._scheduled
         clockwork.carry_out(at_s, len(self._part.task))
         outlet: Any = getattr(clockwork.dispatcher, "outlet", None)

@@ -14,11 +14,9 @@ class Here:
 
     @contextmanager
     def pool(self, make: Callable[..., Any], *arguments: Any) -> Iterator[Pool]:
-        """See contract.Compute."""
         yield _One(make(*arguments))
 
     def training(self, *arguments: Any) -> AbstractContextManager[Spread]:
-        """See contract.Compute."""
         return spread_training(self, *arguments)
 
 
@@ -35,7 +33,6 @@ class _One:
         shared: Any = None,
         each: Callable[[int, Any], None] | None = None,
     ) -> list[Any]:
-        """See contract.Pool."""
         results = []
         for number, job in enumerate(jobs):
             results.append(getattr(self._worker, method)(shared, *job))

@@ -118,7 +118,6 @@ class LocalLauncher:
     address: str = "127.0.0.1"
 
     def start(self, num: int) -> "LocalAgents":
-        """See Launcher."""
         return LocalAgents(self.address, range(num), num)
 
 
@@ -168,17 +167,14 @@ class LocalAgents(Comers):
             self._nursery.ask_for({**told, "rank": rank})
 
     def check(self) -> None:
-        """See Comers."""
         self._nursery.check()
 
     def how_it_ended(self, rank: int) -> str:
-        """See Started."""
         if rank not in self._ranks:
             return ""
         return how_a_process_ended(self._nursery.code_of(self._pid(rank), 0.5))
 
     def end(self, patience_s: float) -> None:
-        """See Started."""
         self._door.close()
         until_s = time.monotonic() + patience_s
         for rank in self._ranks & self._came.keys():

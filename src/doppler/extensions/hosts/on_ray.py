@@ -53,7 +53,6 @@ class OnRay:
             pool.close()
 
     def training(self, *arguments: Any) -> AbstractContextManager[Spread]:
-        """See contract.Compute."""
         return spread_training(self, *arguments)
 
 
@@ -102,7 +101,6 @@ class _Workers:
         shared: Any = None,
         each: Callable[[int, Any], None] | None = None,
     ) -> list[Any]:
-        """See contract.Pool."""
         batch = _Batch(self._ray, method, jobs, shared)
         patience = _Patience()
         while batch.is_open:

@@ -49,7 +49,6 @@ class _Store(_dist.Store):
         self._wire = wire
 
     def set(self, key: str, value: Any) -> None:
-        """See dist.Store."""
         data = value.encode() if isinstance(value, str) else bytes(value)
         self._wire.send({"store": "set", "key": key, "value": data.hex()})
 
@@ -59,12 +58,10 @@ class _Store(_dist.Store):
         return bytes.fromhex(self._wire.receive().fields["value"])
 
     def wait(self, keys: list[str], timeout: Any = None) -> None:
-        """See dist.Store."""
         for key in keys:
             self.get(key)
 
     def has_extended_api(self) -> bool:
-        """See dist.Store."""
         return False
 
 
@@ -191,7 +188,6 @@ class Peers:
         return self._group.send([as_bytes(head)], other, 0)
 
     def _tell(self, other: int, key: str, value: bytes) -> None:
-        """See channels.Channels."""
         word = json.dumps({"key": key, "value": value.hex()}).encode()
         message = torch.empty(_HEAD_BYTES + len(word), dtype=torch.uint8)
         message[:_HEAD_BYTES].view(torch.int64).copy_(torch.tensor([_WORDS, 0, len(word), 0]))

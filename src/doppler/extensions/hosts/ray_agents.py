@@ -208,7 +208,6 @@ class RayAgents(Comers):
         self._checked_s = time.monotonic()
 
     def how_it_ended(self, rank: int) -> str:
-        """See launchers.Started."""
         try:
             asked = self._hosts[rank].code_of.remote(self._pid(rank), 0.5)
             code = self._ray.get(asked, timeout=_HEARD_S)
@@ -222,7 +221,6 @@ class RayAgents(Comers):
         return f"Ray does not answer ({type(error).__name__})"
 
     def end(self, patience_s: float) -> None:
-        """See launchers.Started."""
         self._door.close()
         if not self._ray.is_initialized():  # this process ends: Ray has ended them
             return

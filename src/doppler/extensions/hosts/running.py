@@ -124,7 +124,6 @@ class _KernelRun(AgentRun):
         self._workers = workers
 
     def carry_out(self, at_s: float) -> list[FloatArray]:
-        """See AgentRun."""
         run: Any = self._scheduled
         try:
             self._workers.carry_out(run, self.timeout_s, at_s)

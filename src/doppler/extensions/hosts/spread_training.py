@@ -135,7 +135,6 @@ class _Part(Reinforcement):
         return self
 
     def log_update(self, metrics: dict[str, float]) -> None:
-        """See EpisodeTraining."""
         self._metrics.append(metrics)
 
     def taken(self) -> list[dict[str, float]]:
@@ -150,7 +149,6 @@ class SpreadTraining:
         self._pool = pool
 
     def loss(self, module: Reinforcement, chosen: Sequence[int]) -> Tensor:
-        """See Spread."""
         seeds: dict[int, list[int]] = {}
         for number in chosen:
             seeds.setdefault(number, []).append(int(module.rng.integers(_SEEDS)))
@@ -170,7 +168,6 @@ class SpreadTraining:
         return _WithGradient.apply(total_P, *parameters)
 
     def tried(self, module: Reinforcement) -> list[float]:
-        """See Spread."""
         seeds = {i: int(module.rng.integers(_SEEDS)) for i in range(len(module.trials))}
         jobs = [
             (number, module.trials[number].state(), seed)

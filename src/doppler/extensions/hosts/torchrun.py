@@ -199,5 +199,5 @@ def _secret(*, makes: bool) -> bytes:
     with os.fdopen(file, "rb") as stream:
         status = os.fstat(file)
         if status.st_uid != os.getuid() or not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path}: no file of this user")
+            raise InputError(f"{path}: belongs to another user")
         return stream.read()

@@ -41,7 +41,6 @@ class AtOnce:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         if evaluations < best.num_confirming:
             return
         problem = best.session.problem

@@ -27,9 +27,10 @@ FloatArray = NDArray[np.float64]
 class FewLayers:
     """The problem of few layers.
 
-    op: [W] which op of the whole each is. stand_in: [V] which of these each op of the whole is
-    placed as. layers: of the whole; those from ``layers.first + 2`` to before ``layers.last`` are
-    missing.
+    Attributes:
+        op: [W] which op of the whole each is.
+        stand_in: [V] which of these each op of the whole is placed as.
+        layers: of the whole; those from ``layers.first + 2`` to before ``layers.last`` are missing.
     """
 
     problem: Problem

@@ -18,9 +18,9 @@ from doppler.problem.arrays import ProblemArrays
 IntArray = NDArray[np.int64]
 HashArray = NDArray[np.uint64]
 
-# Ops that are compared at once, periods that are tried, and runs that are looked for.
+# Ops compared at once, periods tried, and runs searched for.
 _TOGETHER, _TRIED, _MOST_RUNS = 16, 16, 8
-# Layers alike from which on some stand for others.
+# Least number of equal layers of which some stand for the others.
 LEAST = 6
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -28,8 +28,10 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 class Layers(NamedTuple):
     """Which ops are the same op of other layers.
 
-    place: [V] which op of its layer each is, layer: [V] which layer; -1 of ops that are in none.
-    op: [P, L] the op; -1 where a layer lacks it. Layers ``first`` to ``last`` are alike.
+    Attributes:
+        place: [V] which op of its layer each is, layer: [V] which layer; -1 of ops that are in
+            none.
+        op: [P, L] the op; -1 where a layer lacks it. Layers ``first`` to ``last`` are alike.
     """
 
     place: IntArray

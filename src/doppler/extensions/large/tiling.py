@@ -22,10 +22,10 @@ from doppler.simulator import SimulatorSession, open_estimates
 from doppler.support.options import Count, Share, checked
 
 SHARE = 0.2  # of a budget
-# Of the search of a few layers: list schedulers take twenty times as long as a step of annealing.
+# Share of list schedulers in the search of a few layers; a run takes as long as 20 annealing steps.
 _LISTS = 0.01
-# Ops of the few layers, times devices, in all evaluations for one execution: of large ones the
-# first turn would take longer than all that is to follow.
+# Largest number of ops times devices in all evaluations for one execution; otherwise the first turn
+# on large layers would take longer than all others.
 _MOST_PLACED = 64_000_000
 _TILED = "layers"  # the source of what is found
 
@@ -37,8 +37,11 @@ class TileLayers:
 
     It begins with what is best of the present placement: the layer that would do best everywhere.
 
-    few: the few layers. steps: of their search. evaluations: of them for each execution that it
-    may have. at_most: executions that count so in one turn.
+    Attributes:
+        few: the few layers.
+        steps: of their search.
+        evaluations: of them for each execution that it may have.
+        at_most: executions that count so in one turn.
 
     Source: solving one period of a periodic task system and repeating it: Munier and Hanen, "Cyclic
     scheduling on parallel processors", in Scheduling Theory and its Applications, 1995.
@@ -72,7 +75,6 @@ class TileLayers:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         session = best.session
         num = min(self.at_most, evaluations // best.num_confirming)
         if not isinstance(session, SimulatorSession) or session.plans_memory:

@@ -25,7 +25,8 @@ IntArray = NDArray[np.int64]
 class Timed(NamedTuple):
     """A placement, and when its ops run, as estimated; no op ranks before its producers.
 
-    seconds: of all; inf where it does not fit in memory.
+    Attributes:
+        seconds: of all; inf where it does not fit in memory.
     """
 
     seconds: float
@@ -42,7 +43,9 @@ class Window:
 
     Its ops are those of ranks ``begin`` to ``last``, before them those that they read, which take
     nothing, all by number; then one on each device for as long as that is busy with earlier ones.
-    number: [last - begin] which of them each rank's is.
+
+    Attributes:
+        number: [last - begin] which of them each rank's is.
     """
 
     problem: Problem

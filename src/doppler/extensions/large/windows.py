@@ -25,10 +25,10 @@ from doppler.support.options import Count, Positive, Share, checked
 IntArray = NDArray[np.int64]
 
 _IN_WINDOWS = ", windows"  # behind the source of what they made better
-# Windows before each execution, and so many ops for which windows are judged one by one: of larger
-# graphs several at once, as estimating all ops would take longer than the windows do.
+# Windows before each execution. On graphs with more ops than the second number several windows are
+# judged at once, because estimating all ops takes longer than the windows.
 _WINDOWS, _ONE_BY_ONE = 16, 20_000
-# On smaller graphs a search of seconds reaches every op without windows.
+# On smaller graphs a search reaches every op within seconds without windows.
 _LEAST_OPS = 2_000
 
 
@@ -40,8 +40,12 @@ class AnnealWindows:
     What comes of a window is kept where the estimate of the whole is no worse, and executed. It
     needs a placement to begin with, and a simulator that keeps to orders.
 
-    ops: of a window, of neighbouring ranks. behind: ops after them that stay, and count. steps: of
-    annealing in each window. at_most: executions of one turn. hot, cold: see baselines.Annealing.
+    Attributes:
+        ops: of a window, of neighbouring ranks.
+        behind: ops after them that stay, and count.
+        steps: of annealing in each window.
+        at_most: executions of one turn.
+        hot, cold: see baselines.Annealing.
 
     Source: part of a solution freed and solved again, the rest fixed: Shaw, "Using constraint
     programming and local search methods to solve vehicle routing problems", CP 1998; that the part
@@ -74,7 +78,6 @@ class AnnealWindows:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep."""
         session = best.session
         num = min(self.at_most, evaluations // best.num_confirming)
         if not isinstance(session, SimulatorSession) or session.plans_memory:

@@ -44,7 +44,7 @@ from doppler.problem import Placement, Problem, topological_priority
 from doppler.system import Measurement, SystemKind, honours_order
 from doppler.trace import ExecutionRules, Trace
 
-# Addresses are multiples of it: of the element of any dtype, and of a line of a cache.
+# Addresses are multiples of this, which fits elements of all dtypes and cache lines.
 ALIGNMENT = 64
 
 

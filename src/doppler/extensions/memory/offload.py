@@ -50,11 +50,13 @@ TRIES = (
 class Offload:
     """What does not fit is planned: evicted to the memory of the host, and loaded again.
 
-    victim: who is evicted: ``farthest`` next use, ``least_recent`` use, the ``cheapest`` to have
-    away and back, or ``balanced`` between that and the time until the next use. ahead: so many
-    tasks before its turn room is made for a task by eviction rather than by waiting. tries: plans
-    of a placement (`TRIES`), until one takes hardly longer than without limits. recompute: what is
-    cheaper computed again than copied is.
+    Attributes:
+        victim: who is evicted: ``farthest`` next use, ``least_recent`` use, the ``cheapest`` to
+            have away and back, or ``balanced`` between that and the time until the next use.
+        ahead: so many tasks before its turn room is made for a task by eviction rather than by
+            waiting.
+        tries: plans of a placement (`TRIES`), until one takes hardly longer than without limits.
+        recompute: what is cheaper computed again than copied is.
     """
 
     victim: Literal["farthest", "least_recent", "cheapest", "balanced"] = "farthest"
@@ -133,7 +135,6 @@ class SystemWithPlans:
         return self._settings[1]
 
     def with_noise(self, noise: float) -> "SystemWithPlans":
-        """See system.System."""
         system, memory = self._settings
         return SystemWithPlans(system.with_noise(noise), memory)
 

@@ -38,9 +38,12 @@ KINDS = {
 class Copies:
     """The stays of data on devices [C]: each at one address, from when it is written.
 
-    region, input, output: what it is: a region of graph.regions, an input, or the output of an op
-    that no op reads; the others are -1. creator: the task that writes it, -1: there from the start.
-    device. address, bytes: where in the device's memory. gone: gives its room back.
+    Attributes:
+        region, input, output: what it is: a region of graph.regions, an input, or the output of an
+            op that no op reads; the others are -1.
+        creator: the task that writes it, -1: there from the start. device.
+        address, bytes: where in the device's memory.
+        gone: gives its room back.
     """
 
     region: IntArray
@@ -63,16 +66,22 @@ class MemoryPlan:
     Whatever order a run takes, as long as a task starts after those it waits for have ended, no
     device holds more than its limit and nothing is read that is not there (`checks.violations`).
 
-    kind: [K] a number of `KINDS`: ops in their order first, then the transfers of the placement,
-    then what the plan adds; ``free`` takes no time: all that used a copy precede it.
-    op: [K] that runs, or whose output is moved; -1 of inputs and ``free``.
-    device: [K] that it runs on; of a transfer, a load or an eviction the one whose memory is used.
-    source: [K] of a transfer, where it comes from; else -1.
-    seconds: [K] without jitter. key: [K] place in the queue of its resource.
-    waits: [W, 2] a task, and one that waits for it.
-    copies: [C]. made: [K] first copy that a task writes; num_made: [K].
-    uses: [L, 2] a copy, and a task that reads it.
-    limit_bytes: [D].
+    Attributes:
+        kind: [K] a number of `KINDS`: ops in their order first, then the transfers of the
+            placement, then what the plan adds; ``free`` takes no time: all that used a copy precede
+            it.
+        op: [K] that runs, or whose output is moved; -1 of inputs and ``free``.
+        device: [K] that it runs on; of a transfer, a load or an eviction the one whose memory is
+            used.
+        source: [K] of a transfer, where it comes from; else -1.
+        seconds: [K] without jitter.
+        key: [K] place in the queue of its resource.
+        waits: [W, 2] a task, and one that waits for it.
+        copies: [C].
+        made: [K] first copy that a task writes.
+        num_made: [K].
+        uses: [L, 2] a copy, and a task that reads it.
+        limit_bytes: [D].
     """
 
     problem: Problem

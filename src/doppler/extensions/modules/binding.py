@@ -32,13 +32,20 @@ class Result(NamedTuple):
 class Binding:
     """What a module is called with, holds and returns, as inputs and results of its program.
 
-    name: the module's class. parameters: names of its arguments by position. arguments, returned:
-    the trees of both. given: per tensor of the arguments. shapes: per input of the program its
-    shape there, and below, by its name, one of: which tensor of the arguments it is, the name of
-    the state it is, or what computes it anew, which is random if it is among ``drawn``. results:
-    per tensor that is returned. effects: what is written into a tensor of the arguments, by its
-    number, or of the state, by its name. steps: parameters after a step of training. structure:
-    into which parts the module can be divided. state: parameters, buffers and constants by name.
+    Attributes:
+        name: the module's class.
+        parameters: names of its arguments by position.
+        arguments, returned: the trees of both.
+        given: per tensor of the arguments.
+        shapes: per input of the program its shape there, and below, by its name, one of: which
+            tensor of the arguments it is, the name of the state it is, or what computes it anew,
+            which is random if it is among ``drawn``.
+        results: per tensor that is returned.
+        effects: what is written into a tensor of the arguments, by its number, or of the state, by
+            its name.
+        steps: parameters after a step of training.
+        structure: into which parts the module can be divided.
+        state: parameters, buffers and constants by name.
     """
 
     name: str
@@ -102,7 +109,7 @@ class Binding:
             else:
                 tensor = self.computed[name]()
             if tensor.is_meta:
-                raise InputError(f"{name!r} is on the meta device: there are no values to run with")
+                raise InputError(f"{name!r} is on the meta device, so it has no values to run with")
             inputs[name] = tensor.detach().cpu().reshape(shape)
         return inputs
 

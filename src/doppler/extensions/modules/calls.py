@@ -25,10 +25,13 @@ aten = torch.ops.aten
 class Call(Node):
     """One call of a torch operator.
 
-    operator: its name, ``aten.convolution.default``. arguments: as JSON (see `as_json`).
-    operand_shapes: of all operands. operand_dims: per operand and dimension of it, the dimension of
-    the result that it runs along, or None where every block reads all of it. total_flops: of all
-    blocks together.
+    Attributes:
+        operator: its name, ``aten.convolution.default``.
+        arguments: as JSON (see `as_json`).
+        operand_shapes: of all operands.
+        operand_dims: per operand and dimension of it, the dimension of the result that it runs
+            along, or None where every block reads all of it.
+        total_flops: of all blocks together.
     """
 
     operator: str
@@ -162,7 +165,8 @@ def _embedding(node: fx.Node) -> Shared:
 def _but(*names: str) -> Callable[[fx.Node], Shared]:
     """Ops along some dimensions of their operands, alike for all of the others.
 
-    names: of the arguments that say which.
+    Args:
+        names: of the arguments that say which.
     """
 
     def rule(node: fx.Node) -> Shared:

@@ -147,7 +147,7 @@ class Conversion:
         if dtype not in DTYPES:
             what = place_of(node) if node.op == "call_function" else f"input {node.name!r}"
             known = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
-            raise InputError(f"{what}: dtype {dtype} is none of {known}: cast it")
+            raise InputError(f"{what}: dtype {dtype} is not one of {known}: cast it")
         return DTYPES[dtype]
 
     def name(self, node: fx.Node) -> str:

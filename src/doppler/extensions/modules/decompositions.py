@@ -83,7 +83,7 @@ def _smooth_l1_backward(
 
 
 aten = torch.ops.aten
-# What is decomposed by us, gradients or none.
+# Operators with a decomposition of ours, with or without gradients.
 DECOMPOSED: dict[Any, Callable[..., Any]] = {
     aten.native_group_norm.default: _group_norm,
     aten.softshrink.default: _softshrink,
@@ -91,7 +91,7 @@ DECOMPOSED: dict[Any, Callable[..., Any]] = {
 }
 
 
-# Their gradients would be those of a decomposition, which differ from the kernels' at ties.
+# Operators whose decompositions have other gradients than their kernels at ties.
 _DIFFERENTIATED = (
     *(aten.softshrink.default, aten.hardshrink.default, aten.multi_margin_loss.default),
     *(aten.multilabel_margin_loss_forward.default, aten.upsample_bilinear2d.default),

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 
-# Of what they are given nothing but shape and dtype matters.
+# Operators for which only shape and dtype of the argument matter.
 OF_SHAPE = (
     *(aten.rand_like.default, aten.randn_like.default, aten.randint_like.default),
     *(aten.randint_like.low_dtype, aten.bernoulli.p, aten.uniform.default),

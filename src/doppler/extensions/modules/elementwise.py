@@ -121,7 +121,7 @@ ARITHMETIC: dict[Any, Rule] = {
     },
 }
 
-# Their arguments have one dtype, and their result is bool.
+# Operators whose arguments have one dtype and whose result is bool.
 COMPARISONS: dict[Any, Rule] = {
     aten.eq: lambda c, a, b: c.equal(a, b),
     aten.ne: lambda c, a, b: c.sub(1.0, c.equal(a, b)),
@@ -131,7 +131,7 @@ COMPARISONS: dict[Any, Rule] = {
     aten.ge: lambda c, a, b: c.maximum(c.less(b, a), c.equal(a, b)),
 }
 
-# Of truths: computed as f32, where true is 1.
+# Operators on bool, computed in f32 with true as 1.
 LOGIC: dict[Any, Rule] = {
     aten.logical_not.default: lambda c, a: c.sub(1.0, a),
     aten.bitwise_not.default: lambda c, a: c.sub(1.0, a),

@@ -34,17 +34,20 @@ from doppler.extensions.modules.trees import Flat, Tree, rebuilt
 from doppler.support.errors import InputError
 from doppler.support.files import check_size
 
-# Parameters of large models.
+# Large models have large parameters.
 _MAX_MB = 1e6
-# Their own levels would win over that of torch.
+# Loggers with levels of their own, which would override that of torch.
 _LOUD = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
 
 
 class Exported(NamedTuple):
     """A graph, and how its user's tensors are what the module is called with and returns.
 
-    name: of the module's class. program: in core ATen ops. parameters: names of what is given by
-    position. returned: also says whose gradients the graph returns behind the module's results.
+    Attributes:
+        name: of the module's class.
+        program: in core ATen ops.
+        parameters: names of what is given by position.
+        returned: also says whose gradients the graph returns behind the module's results.
     """
 
     name: str
@@ -159,7 +162,7 @@ def load_exported(path: str | Path, *, trust: bool = False) -> ExportedProgram:
             return torch.export.load(path)
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise InputError(f"{path}: no exported program: {reason}") from None
+            raise InputError(f"{path}: not an exported program: {reason}") from None
 
 
 def _trees(program: ExportedProgram) -> tuple[Flat, Flat]:

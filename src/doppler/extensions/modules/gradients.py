@@ -24,8 +24,10 @@ Hook = Callable[[torch.Tensor], Any]
 class Returned:
     """What a call returned.
 
-    tree: of its results. loss: which of the tensors in it is the loss. trained: the parameters
-    whose gradients stand behind those tensors.
+    Attributes:
+        tree: of its results.
+        loss: which of the tensors in it is the loss.
+        trained: the parameters whose gradients stand behind those tensors.
     """
 
     tree: Tree

@@ -25,9 +25,10 @@ from doppler.extensions.modules.tidying import tidy
 class TorchProgram:
     """A program, and how the module's tensors are those of it.
 
-    whole: the ops that are not split, each with its place in the module and the reason.
-    by_bytes: the ops that are priced by the bytes they read and write, because nothing is known of
-    their floating-point operations.
+    Attributes:
+        whole: the ops that are not split, each with its place in the module and the reason.
+        by_bytes: the ops that are priced by the bytes they read and write, because nothing is known
+            of their floating-point operations.
     """
 
     program: Program

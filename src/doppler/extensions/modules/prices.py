@@ -350,11 +350,11 @@ _FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(["batch_norm_backward", "_masked_softmax_backward"], _per(8)),
     "_weight_norm_interface_backward": _per(8),
 }
-# What takes four times as many on complex numbers: made of products and sums.
+# Operators of products and sums, which take four times as many operations on complex numbers.
 _COMPLEX = {name for name in _FORMULAS if re.search("linalg|cholesky|solve|geqrf|ormqr", name)}
 
-# They move elements, make them, or compute one of one: one for each, which never takes longer than
-# its bytes.
+# Operators that move or make elements, or compute one from one: one operation for each element,
+# which never takes longer than moving its bytes.
 _MOVES = frozenset(
     "_add_relu _conj _efficientzerotensor _index_put_impl _is_all_true _is_any_true "
     "_lazy_clone _masked_scale _neg_view _new_zeros_with_same_feature_meta "
@@ -383,7 +383,7 @@ _MOVES = frozenset(
     "tril_indices triu triu_indices unbind unbind_copy unfold unfold_backward uniform "
     "unsqueeze view view_as_complex view_as_real view_copy where zeros".split()
 )
-# One for each element that they read.
+# Operators with one operation for each element that they read.
 _REDUCTIONS = frozenset(
     "_aminmax aminmax all any argmax argmin amax amin count_nonzero max mean min nansum prod sum "
     "std std_mean trace var var_mean logsumexp segment_reduce equal".split()

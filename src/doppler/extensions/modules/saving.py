@@ -29,7 +29,7 @@ from doppler.support.files.values import (
     read_text,
 )
 
-# What a file may name without being trusted, beside the outputs and caches of transformers.
+# Classes that a file may name without trust, beside outputs and caches of transformers.
 _KNOWN = (tuple, list, dict, set, collections.OrderedDict, collections.deque, torch.Size)
 _OF_TRANSFORMERS = (
     "transformers.modeling_outputs",
@@ -120,7 +120,9 @@ def _check(binding: Binding, constants: Mapping[str, torch.Tensor]) -> None:
     if sorted(leaf_numbers(binding.arguments)) != list(range(num)):
         raise InputError(f"arguments: does not have each of the {num} tensors of 'given' once")
     if any(k not in range(len(binding.results)) for k in leaf_numbers(binding.returned)):
-        raise InputError(f"returned: has a tensor that is none of {len(binding.results)} results")
+        raise InputError(
+            f"returned: has a tensor that is not one of {len(binding.results)} results"
+        )
     for name, shape in binding.shapes.items():
         sources = (binding.from_arguments, binding.from_state, binding.computed)
         if sum(name in one for one in sources) != 1:
@@ -142,7 +144,7 @@ def _check(binding: Binding, constants: Mapping[str, torch.Tensor]) -> None:
             raise InputError(f"shapes: {name!r} has {elements} elements, not shape {shape}")
     for target in (*binding.effects, *binding.steps):
         if target not in (range(num) if type(target) is int else binding.state):
-            raise InputError(f"effects, steps: {target!r} is no tensor of the module")
+            raise InputError(f"effects, steps: {target!r} is not a tensor of the module")
     for tree, leaves in ((binding.arguments, num), (binding.returned, len(binding.results))):
         try:
             rebuilt(tree, [None] * leaves)
@@ -278,14 +280,14 @@ def _tree_of(data: Any, trust: bool, where: str) -> Tree:
         case "sequence" if len(rest) == 1:
             kind = _class_of(first, trust)
             if not issubclass(kind, tuple | list | collections.deque):
-                raise InputError(f"{where}: {first!r} is no sequence")
+                raise InputError(f"{where}: {first!r} is not a sequence")
             return Row(
                 kind, tuple(_tree_of(one, trust, where) for one in _sequence(rest[0], where))
             )
         case "object" if len(rest) == 3:
             kind = _class_of(first, trust)
             if kind in _KNOWN and not issubclass(kind, dict):
-                raise InputError(f"{where}: {first!r} is no object with items or attributes")
+                raise InputError(f"{where}: {first!r} has neither items nor attributes")
             items, attributes = (
                 tuple(_pair(one, trust, where) for one in _sequence(part, where))
                 for part in rest[:2]
@@ -328,10 +330,12 @@ def _class_of(name: Any, trust: bool) -> type:
         for part in path.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError):
-        raise InputError(f"{name!r} is not there: install what the module was made with") from None
+        raise InputError(
+            f"{name!r} cannot be imported: install the package that the module came from"
+        ) from None
     if not isinstance(found, type):
-        raise InputError(f"{name!r} is no class")
+        raise InputError(f"{name!r} is not a class")
     bases = {f"{base.__module__}.{base.__qualname__}" for base in found.__mro__}
     if not trust and (found.__module__ != module or not bases & _BASES):
-        raise InputError(f"{name!r} is no output or cache: trust=True takes it")
+        raise InputError(f"{name!r} is not an output or cache: it needs trust=True")
     return found

@@ -12,7 +12,7 @@ from doppler.support.errors import InputError
 from doppler.support.files import check_size
 
 _MODULE = "module.pt"
-# Parameters of large models.
+# Large models have large parameters.
 _MAX_MB = 1e6
 
 
@@ -51,8 +51,8 @@ def _check(binding: Binding, graph: DataflowGraph) -> None:
     taken = {graph.tensors[number] for number in set(graph.inputs.node.tolist()) if graph.tensors}
     for tensor in taken:
         if binding.shapes.get(tensor.name) != tensor.shape:
-            raise InputError(f"shapes: says nothing of input {tensor.name!r} of the graph")
+            raise InputError(f"shapes: has no input {tensor.name!r} of the graph")
     made = {tensor.name: math.prod(tensor.shape) for tensor in graph.tensors if tensor.is_output}
     for one in (*binding.results, *binding.effects.values(), *binding.steps.values()):
         if made.get(one.name) != math.prod(one.shape):
-            raise InputError(f"results: {one.name!r} is no result of the graph")
+            raise InputError(f"results: {one.name!r} is not a result of the graph")

@@ -17,9 +17,9 @@ from doppler.support.phases import Phases
 from doppler.support.resources import resource
 from doppler.system import System
 
-# For choosing how ops are split: of the time that is left, and of all at least.
+# Time for choosing splits: share of the time that is left, and least share of the whole.
 _SHARE, _LEAST = 0.5, 0.3
-# A judge's evaluations times ops and edges: about a second.
+# Evaluations times ops and edges of one judgement, which takes about a second.
 _JUDGED, _LEAST_JUDGED = 2_000_000, 4
 
 

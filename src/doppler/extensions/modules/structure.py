@@ -12,14 +12,17 @@ from torch import fx
 
 from doppler.extensions.modules.nodes import path_of, tensors_of
 
-# What a call of the whole module is given.
+# The arguments of a call of the whole module.
 INPUT = -1
 
 
 class Home(NamedTuple):
     """Where a result is: with the submodule at a path, if that is on one device.
 
-    Else where the operand is that it was computed from. source: number of that one's home.
+    Else where the operand is that it was computed from.
+
+    Attributes:
+        source: number of that one's home.
     """
 
     path: str
@@ -36,8 +39,11 @@ class Join(NamedTuple):
 class Structure(NamedTuple):
     """What decides into which parts a module can be divided.
 
-    tensors: bytes of every parameter and buffer, by name. tied: names of one tensor. reads: the
-    module in whose forward an op reads a tensor, and the one that holds it, where these are two.
+    Attributes:
+        tensors: bytes of every parameter and buffer, by name.
+        tied: names of one tensor.
+        reads: the module in whose forward an op reads a tensor, and the one that holds it, where
+            these are two.
     """
 
     tensors: dict[str, int]

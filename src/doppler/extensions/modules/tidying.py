@@ -11,9 +11,9 @@ from doppler.support.errors import InputError
 
 aten = torch.ops.aten
 
-# Checks of what is fixed in an exported graph.
+# Checks of facts that are fixed in an exported graph.
 _CHECKS = (aten._assert_tensor_metadata.default,)
-# In the shape of another tensor: of which number, or of their last argument.
+# Operators that fill the shape of another tensor: with this number, or with their last argument.
 _CONSTANTS_LIKE = {
     **{aten.zeros_like.default: 0, aten.ones_like.default: 1, aten.full_like.default: None},
     **{aten.new_zeros.default: 0, aten.new_ones.default: 1, aten.new_full.default: None},

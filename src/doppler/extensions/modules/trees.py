@@ -16,7 +16,7 @@ import torch
 
 from doppler.support.errors import InputError
 
-# What of an argument may be part of what is computed, beside tensors.
+# Types of constants in arguments, beside tensors.
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
@@ -46,7 +46,8 @@ class Row:
 class Object:
     """A dictionary's items, if it is one, and an object's attributes, by name.
 
-    both: the attributes that are also items, as in outputs of transformers.
+    Attributes:
+        both: the attributes that are also items, as in outputs of transformers.
     """
 
     kind: type

@@ -16,24 +16,25 @@ from doppler.einsum.program import Einsum, Fill, Input, Node, formation_of
 from doppler.graph.scalar import DTYPES, Apply, Element, Number, Scalar, map_elements
 from doppler.graph.scalar_algebra import add, conj, div, mul, neg, power, sub
 
-# Per dimension of a torch tensor its factors, the outermost first; none for one element.
+# For each dimension of a torch tensor its factors, the outermost first; none for one element.
 Shape: TypeAlias = tuple[tuple[int, ...], ...]
 
 _SIMPLIFYING = {
     **{"add": add, "sub": sub, "mul": mul, "div": div, "neg": neg, "pow": power, "conj": conj}
 }
 
-# What is computed of them is computed in f32, and rounded.
+# Dtypes that are computed in f32 and rounded.
 HALF = ("f16", "bf16")
 
-# What aggregating so many equal elements gives; of maxima and minima the element itself.
+# Result of aggregating n equal elements; for maximum and minimum the element itself.
 _REPEATED = {"add": mul, "mul": power}
 
 
 class Operand(NamedTuple):
     """A program tensor in the space of a value.
 
-    at: per dimension of the tensor, the place among all factors of the value's shape.
+    Attributes:
+        at: per dimension of the tensor, the place among all factors of the value's shape.
     """
 
     node: int
@@ -44,7 +45,8 @@ class Operand(NamedTuple):
 class Value:
     """A torch tensor: a scalar function of program tensors, repeated along factors that none has.
 
-    name: for the op that computes it, if one must.
+    Attributes:
+        name: for the op that computes it, if one must.
     """
 
     shape: Shape

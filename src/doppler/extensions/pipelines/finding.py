@@ -30,8 +30,10 @@ _STRICT: Any = WorkConserving(queue="strict")
 class FoundSchedule:
     """The best schedule that was found.
 
-    seconds: of a step, simulated. lower_bound_s: what no schedule on its devices undercuts.
-    peak_bytes: [D] of activations.
+    Attributes:
+        seconds: of a step, simulated.
+        lower_bound_s: what no schedule on its devices undercuts.
+        peak_bytes: [D] of activations.
     """
 
     orders: Orders

@@ -89,7 +89,7 @@ def _check_complete(orders: Orders, num_microbatches: int | None) -> None:
                     f"schedule: stage {action.stage} is on ranks {rank_of[action.stage]} and {rank}"
                 )
             if action.kind not in ("F", "I", "W", "B"):
-                raise InputError(f"schedule: rank {rank}: {action} is no action")
+                raise InputError(f"schedule: rank {rank}: {action} is not an action")
             seen[action] += 1
             if seen[action] > 1:
                 raise InputError(f"schedule: rank {rank}: {action} is there twice")

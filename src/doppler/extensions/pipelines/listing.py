@@ -18,9 +18,10 @@ FloatArray = NDArray[np.float64]
 class Manner(NamedTuple):
     """Which of the actions that can start goes first.
 
-    deep: forwards of later stages before those of earlier ones. patience: W is not begun while I or
-    F will be ready within so many times its seconds. ahead: share of the memory that forwards of a
-    device's first stage may fill.
+    Attributes:
+        deep: forwards of later stages before those of earlier ones.
+        patience: W is not begun while I or F will be ready within so many times its seconds.
+        ahead: share of the memory that forwards of a device's first stage may fill.
     """
 
     deep: bool

@@ -64,7 +64,7 @@ def placement_of_orders(problem: Problem, orders: Orders) -> Placement:
     for d, order in enumerate(orders):
         for action in order:
             if action not in index:
-                raise InputError(f"device {d}: {action} is nothing that the pipeline does")
+                raise InputError(f"device {d}: {action} is not an action of the pipeline")
             if device_V[index[action]] >= 0:
                 raise InputError(f"device {d}: {action} is there twice")
             device_V[index[action]] = d

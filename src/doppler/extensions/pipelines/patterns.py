@@ -25,7 +25,7 @@ from doppler.support.errors import InputError
 from doppler.support.options import Count, Positive, checked
 
 IntArray = NDArray[np.int64]
-# Microbatches of a period, and moments of the small schedule at which it may begin.
+# Microbatches of a period, and number of moments of the small schedule at which it may begin.
 _PERIODS, _MOMENTS = (1, 2, 3, 4), 12
 
 
@@ -35,8 +35,11 @@ class Patterns(Schedules):
     """Schedules of fewer microbatches, made better, with a period of each device repeated.
 
     A period of q microbatches is a part of a device's order in which every stage of it does q of
-    everything. Repeated, it takes no more memory than once. steps: of annealing the small one.
-    least: microbatches of the small one by devices; pipelines of few more have none.
+    everything. Repeated, it takes no more memory than once.
+
+    Attributes:
+        steps: of annealing the small one.
+        least: microbatches of the small one by devices; pipelines of few more have none.
 
     Source: the steady state of modulo scheduling, Rau, "Iterative modulo scheduling", MICRO 1994;
     finding it in a small instance is ours.

@@ -89,7 +89,7 @@ def work_of(cell: str) -> list[Action]:
         return [Action(int(match[1]), match[2], int(match[3]))]
     if MESSAGE.fullmatch(cell) or _PARAMETERS.fullmatch(cell):
         return []
-    raise InputError(f"{cell[:40]!r} is no action like 0F0")
+    raise InputError(f"{cell[:40]!r} is not an action like 0F0")
 
 
 def _from_zero(orders: FileOrders) -> FileOrders:

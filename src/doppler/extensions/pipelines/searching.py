@@ -28,9 +28,9 @@ from doppler.support.options import checked
 from doppler.system import Session, System
 
 IntArray = NDArray[np.int64]
-# Ops placed by all list schedules of one search together: some seconds.
+# Largest number of ops in all list schedules of one search, which takes some seconds.
 _MOST_LISTED = 300_000
-# Assignments to begin with, and those that are tried in all manners.
+# Assignments to start from, and how many of them are tried in all ways.
 _MOST_ASSIGNMENTS, _BEST = 48, 4
 
 
@@ -90,7 +90,6 @@ class TorchSchedules(Schedules):
     name: ClassVar[str] = "torch"
 
     def placements(self, problem: Problem, rng: np.random.Generator) -> list[Placement]:
-        """See Schedules."""
         graph = pipeline_of(problem)
         separate = graph.pipeline.weight_grad_s is not None
         return [

@@ -29,7 +29,7 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind}{self.microbatch}"
 
 
-# Per device, what it does one after another.
+# For each device, its actions in order.
 Orders = list[list[Action]]
 
 
@@ -37,12 +37,16 @@ Orders = list[list[Action]]
 class TrainingPipeline:
     """What the stages take and hold.
 
-    forward_s, input_grad_s, weight_grad_s: seconds of F, I and W [S] on a device of speed 1;
-    without weight_grad_s, input_grad_s are those of the full backward B. transfer_s: [S - 1]
-    between neighbours on two devices. activation_bytes: [S] held from the start of F to the end of
-    I (or B). weight_grad_bytes: [S] from the end of I to the end of W. microbatches: M.
-    arrangement: which devices the stages are on: ``loop`` 0, 1, .., 0, 1, ..; ``v`` 0, 1, .., 1,
-    0, ..; ``free``: any. speed: [D] of the devices.
+    Attributes:
+        forward_s, input_grad_s, weight_grad_s: seconds of F, I and W [S] on a device of speed 1;
+            without weight_grad_s, input_grad_s are those of the full backward B.
+        transfer_s: [S - 1] between neighbours on two devices.
+        activation_bytes: [S] held from the start of F to the end of I (or B).
+        weight_grad_bytes: [S] from the end of I to the end of W.
+        microbatches: M.
+        arrangement: which devices the stages are on: ``loop`` 0, 1, .., 0, 1, ..; ``v`` 0, 1, ..,
+            1, 0, ..; ``free``: any.
+        speed: [D] of the devices.
     """
 
     forward_s: FloatArray
@@ -101,7 +105,9 @@ def arranged(arrangement: str, num_stages: int, num_devices: int) -> IntArray:
 class PipelineGraph(DataflowGraph):
     """The graph of a pipeline, which remembers it.
 
-    pipeline: of which it is. fused: [S, M] whether I and W are one op, B.
+    Attributes:
+        pipeline: of which it is.
+        fused: [S, M] whether I and W are one op, B.
     """
 
     pipeline: TrainingPipeline

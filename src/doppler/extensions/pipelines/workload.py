@@ -20,7 +20,7 @@ from doppler.support.errors import InputError
 from doppler.support.options import Amount, Count, FilePath, Positive, checked, one_of
 
 FloatArray = NDArray[np.float64]
-# Of every stage, or of each; of every device, or of each.
+# One number for all stages or devices, or one for each.
 Amounts = Amount | Sequence[Amount]
 Speeds = Positive | Sequence[Positive]
 

@@ -40,8 +40,9 @@ PLAYED_FILE, CONTROLS_FILE = "stream.csv", "controls.csv"
 class StreamStage(Stage):
     """Play a stream once, input by input.
 
-    allocator: who chooses. order: of the inputs; by_group: subject after subject, class after
-    class.
+    Attributes:
+        allocator: who chooses.
+        order: of the inputs; by_group: subject after subject, class after class.
     """
 
     allocator: Allocator | Hindsight
@@ -57,12 +58,10 @@ class StreamStage(Stage):
         return self.allocator.name
 
     def check(self, spec: Specification) -> None:
-        """See Stage."""
         check_fits(stream_of(spec), self.allocator)
         super().check(spec)
 
     def introduce(self, run: Run) -> None:
-        """See Stage."""
         stream = stream_of(run.spec)
         run.say(
             f"{run.spec.problem.graph.name}: {len(stream):,} inputs, {stream.num_modules} modules, "
@@ -70,7 +69,6 @@ class StreamStage(Stage):
         )
 
     def run(self, run: Run) -> Summary:
-        """See Stage."""
         stream, directory = stream_of(run.spec), run.directory.path
         order_N = stream.in_order(self.order, seeded_generator(run.spec.seed, "order"))
         with waiting(run.say, f"{self.allocator.name} plays {len(stream):,} inputs"):
@@ -94,7 +92,6 @@ class StreamStage(Stage):
         return summary
 
     def show(self, run: Run) -> None:
-        """See Stage."""
         self._tell(run, run.directory.summary())
 
     def _tell(self, run: Run, summary: Mapping[str, Any]) -> None:
@@ -120,7 +117,7 @@ def stream_of(spec: Specification) -> AnyStream:
     graph = spec.problem.graph
     if not isinstance(graph, StreamGraph):
         raise InputError(
-            f"workload={spec.cfg.workload.name}: is one graph and no stream, as workload=answers is"
+            f"workload={spec.cfg.workload.name}: is a graph, not a stream such as workload=answers"
         )
     return graph.stream
 

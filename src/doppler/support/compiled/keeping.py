@@ -34,13 +34,13 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 _CONFIG: Any = config
 if _CONFIG.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only")
-# How any code is compiled, whatever it is.
+# Settings that affect all compiled code.
 _COMPILER = (
     f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, numpy {np.__version__}, "
     f"optimised {_CONFIG.OPT}, checked {_CONFIG.BOUNDSCHECK}"
 )
 
-# What this process compiled because it was not kept: a name for each kind of arguments.
+# Functions that this process compiled because they were not cached, once per argument types.
 compilations: list[str] = []
 
 
@@ -88,7 +88,7 @@ class _KeptCode:
         """
         try:
             trusted = {os.getuid(), 0, os.stat(self._function.__code__.co_filename).st_uid}
-            # Neither a pipe, which would be waited for, nor what a link leads to.
+            # Refuses links, and does not wait for a pipe.
             descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             with open(descriptor, "rb") as opened:
                 status = os.fstat(descriptor)

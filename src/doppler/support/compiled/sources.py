@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-# Libraries whose contents numba compiles by itself: their versions stand for them.
+# Libraries that numba compiles by itself; their versions stand for their sources.
 _LIBRARIES = ("numpy", "math", "numba")
 
 

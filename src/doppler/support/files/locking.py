@@ -63,7 +63,7 @@ def _opened(path: Path) -> int:
         raise InputError(f"{path}: {error.strerror}") from None
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise InputError(f"{path}: Is no regular file")
+        raise InputError(f"{path}: not a regular file")
     return file
 
 

@@ -18,9 +18,9 @@ from doppler.support.errors import InputError
 LIMIT_VARIABLE = "DOPPLER_MAX_FILE_MB"
 _MAX_MB = 256.0
 _MEGABYTE = 2**20
-# More than any number has; readers of values say where one of more than 64 bits stands.
+# More digits than any number has. Readers of values report numbers of more than 64 bits.
 _MAX_DIGITS = 4000
-# Halves of characters, which no text can be written with.
+# Unpaired surrogates, which cannot be written as text.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -87,12 +87,12 @@ def open_to_append(path: str | Path, *, newline: str | None = None) -> TextIO:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-            raise InputError(f"{path}: Is no regular file") from None
+            raise InputError(f"{path}: not a regular file") from None
         raise
     file = open(descriptor, "a", encoding="utf-8", newline=newline, buffering=1)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         file.close()
-        raise InputError(f"{path}: Is no regular file")
+        raise InputError(f"{path}: not a regular file")
     return file
 
 
@@ -158,7 +158,7 @@ def _check(path: str | Path, status: os.stat_result, limit_mb: float) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise InputError(f"{path}: Is a directory")
     if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path}: Is no regular file")
+        raise InputError(f"{path}: not a regular file")
     if status.st_size > limit_mb * _MEGABYTE:
         raise _too_large(path, status.st_size, limit_mb)
 

@@ -25,9 +25,14 @@ CONTROLS = ("cheapest", "best", "best_fixed", "smallest")
 class ChosenPlacement:
     """A placement that chooses alternatives, too.
 
-    alternative, device: [V]. makespan_s: of one execution. loss: of all ops together. cost_s:
-    makespan + price x loss, what was searched for. bound: no choice has a cost below. source: what
-    found it. controls: costs of what fixes alternatives first, by name.
+    Attributes:
+        alternative, device: [V].
+        makespan_s: of one execution.
+        loss: of all ops together.
+        cost_s: makespan + price x loss, what was searched for.
+        bound: no choice has a cost below.
+        source: what found it.
+        controls: costs of what fixes alternatives first, by name.
     """
 
     alternative: IntArray

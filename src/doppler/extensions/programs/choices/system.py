@@ -32,10 +32,15 @@ IntArray = NDArray[np.int64]
 class PricedChoices:
     """A graph with alternatives on a cluster.
 
-    graph: as it is. cluster: likewise. problem: its columns in place of devices. loss: [V, C] of
-    each column, inf where the op may not run there. fastest: the problem on the cluster, each op by
-    what is fastest: what no choice of alternatives undercuts. backend: [V, K] numbers, -1 where
-    there is none. backend_bytes: [B] that a backend holds on each device that runs it.
+    Attributes:
+        graph: as it is.
+        cluster: likewise.
+        problem: its columns in place of devices.
+        loss: [V, C] of each column, inf where the op may not run there.
+        fastest: the problem on the cluster, each op by what is fastest: what no choice of
+            alternatives undercuts.
+        backend: [V, K] numbers, -1 where there is none.
+        backend_bytes: [B] that a backend holds on each device that runs it.
     """
 
     graph: DataflowGraph
@@ -185,8 +190,11 @@ class ChoosingSystem:
     """The work-conserving simulator of a graph with alternatives.
 
     What it tells of a placement is its makespan plus ``price`` times the loss of all that was
-    chosen, in seconds. choices: of the problem that is opened. queue, contention: see
-    `WorkConserving`.
+    chosen, in seconds.
+
+    Attributes:
+        choices: of the problem that is opened.
+        queue, contention: see `WorkConserving`.
     """
 
     choices: PricedChoices

@@ -95,11 +95,9 @@ class Always:
 
     @property
     def name(self) -> str:
-        """See Allocator."""
         return {"cheapest": "always_small", "dearest": "always_large"}[self.which]
 
     def play(self, session: StreamSession, rng: np.random.Generator) -> None:
-        """See Allocator."""
         choose = np.argmin if self.which == "cheapest" else np.argmax
         for _ in session:
             session.run(int(choose(session.cost)))
@@ -117,7 +115,6 @@ class RandomMixture:
     name: ClassVar[str] = "random_mixture"
 
     def play(self, session: StreamSession, rng: np.random.Generator) -> None:
-        """See Allocator."""
         small, large = int(session.cost.argmin()), int(session.cost.argmax())
         for _ in session:
             is_large_M = rng.random(session.num_modules) < self.share
@@ -133,7 +130,6 @@ class BestFixed:
     name: ClassVar[str] = "best_fixed"
 
     def choices(self, stream: Stream) -> IntArray:
-        """See Hindsight."""
         choice_CM = all_choices(stream)
         right_C = np.array([stream.program_right(one[None]).mean() for one in choice_CM])
         worth_C = right_C - self.price * stream.cost[choice_CM].mean(axis=1)
@@ -145,8 +141,10 @@ class BestFixed:
 class Oracle:
     """Whoever knows the outcome of every backend, and pays for the dear ones where that pays.
 
-    share: of what the dearest backend for everything would cost, at most; what gains most for what
-    it costs comes first. price: of a cost of 1; a gain of less is not worth it.
+    Attributes:
+        share: of what the dearest backend for everything would cost, at most; what gains most for
+            what it costs comes first.
+        price: of a cost of 1; a gain of less is not worth it.
     """
 
     share: Share = 1.0
@@ -154,7 +152,6 @@ class Oracle:
     name: ClassVar[str] = "oracle"
 
     def choices(self, stream: Stream) -> IntArray:
-        """See Hindsight."""
         choice_CM = all_choices(stream)
         cost_C = stream.cost[choice_CM].mean(axis=1)
         right_NC = np.stack([stream.program_right(one[None]) for one in choice_CM], axis=1)

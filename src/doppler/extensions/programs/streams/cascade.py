@@ -35,10 +35,16 @@ class Cascade:
     model's probabilities, takes steps towards what would have cost less: price x cost of what runs,
     and 1 for an answer that is not the expert's.
 
-    price: of a cost of 1. asks: probability of asking the expert outright at the beginning; decay:
-    what each input leaves of it; least: what remains. rate: of the deferral's steps. replayed:
-    examples of before beside each new one; steps: of models and deferrals for each new one. fixed:
-    of each level the least probability of its answer at which it stops, in place of a deferral.
+    Attributes:
+        price: of a cost of 1.
+        asks: probability of asking the expert outright at the beginning.
+        decay: what each input leaves of it.
+        least: what remains.
+        rate: of the deferral's steps.
+        replayed: examples of before beside each new one.
+        steps: of models and deferrals for each new one.
+        fixed: of each level the least probability of its answer at which it stops, in place of a
+            deferral.
 
     Source: Nie, Ding, Hu, Jermaine, Chaudhuri, "Online cascade learning for efficient inference
     over streams", arXiv 2402.04513: the cascade as an imitation of its last model, models and
@@ -64,7 +70,6 @@ class Cascade:
             raise InputError(f"cascade.fixed: must be {_LEARNED} numbers, got {len(self.fixed)}")
 
     def play(self, session: LabelledSession, rng: np.random.Generator) -> None:
-        """See allocators.Allocator."""
         state = _Cascading(self, session, rng)
         for one in session:
             state.answer(one.number, one.features)

@@ -31,8 +31,11 @@ LEVELS = ("logistic", "net", "expert")
 class LabelledStream:
     """Inputs, their classes, and what an expert takes these for.
 
-    features: [N, F]. label: [N] classes, by which answers are judged. expert: [N] the expert's
-    answers, from which others learn. cost: [L] of running each level of a cascade, the expert last.
+    Attributes:
+        features: [N, F].
+        label: [N] classes, by which answers are judged.
+        expert: [N] the expert's answers, from which others learn.
+        cost: [L] of running each level of a cascade, the expert last.
     """
 
     features: FloatArray

@@ -71,10 +71,11 @@ def arrivals(num: int, per_s: float, rng: np.random.Generator) -> FloatArray:
 class UnderLoad:
     """A router whose models run on devices with queues.
 
-    sees_queues: seconds that the large model's shortest queue is longer than the small one's count
-    against it, and there is no share to keep; else its share is what keeps all devices equally
-    busy. Either way an input goes to the shortest queue of its model. wait: what a second of
-    waiting costs, as a chance of being right.
+    Attributes:
+        sees_queues: seconds that the large model's shortest queue is longer than the small one's
+            count against it, and there is no share to keep; else its share is what keeps all
+            devices equally busy. Either way an input goes to the shortest queue of its model.
+        wait: what a second of waiting costs, as a chance of being right.
     """
 
     servers: Servers

@@ -56,11 +56,9 @@ class OnlineLogistic:
         self._weight = _AdaGrad(np.zeros((num_features + 1, num_classes)), rate)
 
     def shares(self, x_F: FloatArray) -> FloatArray:
-        """See OnlineModel."""
         return softmax(np.append(x_F, 1.0) @ self._weight.weight)
 
     def learn(self, x_BF: FloatArray, label_B: IntArray) -> None:
-        """See OnlineModel."""
         x_BF = np.hstack([x_BF, np.ones((len(x_BF), 1))])
         self._weight.step(x_BF.T @ _error(softmax(x_BF @ self._weight.weight), label_B))
 
@@ -81,12 +79,10 @@ class OnlineNet:
         self._into, self._out = _AdaGrad(into, rate), _AdaGrad(out, rate)
 
     def shares(self, x_F: FloatArray) -> FloatArray:
-        """See OnlineModel."""
         hidden_H = np.maximum(np.append(x_F, 1.0) @ self._into.weight, 0.0)
         return softmax(np.append(hidden_H, 1.0) @ self._out.weight)
 
     def learn(self, x_BF: FloatArray, label_B: IntArray) -> None:
-        """See OnlineModel."""
         one_B1 = np.ones((len(x_BF), 1))
         x_BF = np.hstack([x_BF, one_B1])
         hidden_BH = np.maximum(x_BF @ self._into.weight, 0.0)

@@ -21,8 +21,8 @@ from doppler.support.options import Amount, Count, Positive, Share, checked
 
 FloatArray = NDArray[np.float64]
 SMALL, LARGE = 0, 1
-# Inputs between two solutions of the regressions; inputs within which a share that went astray is
-# made good.
+# Inputs between two solutions of the regressions; inputs within which a deviation from the share is
+# corrected.
 _EVERY, _HORIZON = 20, 200
 _CONSTANT = 1e-3  # of the constant terms, in place of the ridge
 
@@ -37,11 +37,15 @@ class Router:
     one where that difference is above a threshold: that of the inputs so far of which as large a
     share was above it.
 
-    share: of the inputs that the large model gets. price: of a run of it, in place of a share: it
-    gets the inputs of which it is expected to gain more. explore: share of all inputs that are sent
-    at random at the beginning; it falls with the root of their number. directions: of words, see
-    TextFeatures. ridge: of the regressions. growth: the words' directions are found anew whenever
-    the stream has grown as many times.
+    Attributes:
+        share: of the inputs that the large model gets.
+        price: of a run of it, in place of a share: it gets the inputs of which it is expected to
+            gain more.
+        explore: share of all inputs that are sent at random at the beginning; it falls with the
+            root of their number.
+        directions: of words, see TextFeatures.
+        ridge: of the regressions.
+        growth: the words' directions are found anew whenever the stream has grown as many times.
 
     Source: two-armed contextual bandit with decaying exploration, as epsilon-greedy in Auer,
     Cesa-Bianchi, Fischer, 2002; the estimate per arm as in LinUCB, Li and others, 2010.
@@ -61,12 +65,10 @@ class Router:
             raise InputError(f"router.growth: must be above 1, got {self.growth}")
 
     def check(self, session: StreamSession) -> None:
-        """See allocators.Allocator."""
         if (session.num_modules, len(session.backends)) != (1, 2):
             raise InputError("router: chooses between two backends of one module")
 
     def play(self, session: StreamSession, rng: np.random.Generator) -> None:
-        """See allocators.Allocator."""
         state = Routing(self, session, rng)
         for one in session:
             choice = state.choose(one)

@@ -25,13 +25,18 @@ Order = Literal["random", "by_group", "as_recorded"]
 class Stream:
     """Inputs, and how good each backend was on each of them.
 
-    backends: names [K], the cheapest first. right: [N, M, K] how good backend k was as module m of
-    input n, from 0 to 1. cost: [K] of one run. texts: [N] of the inputs, or none. features: [N, F]
-    numbers of the inputs, maybe none (F = 0). group: [N] what drifts in ``order=by_group``, a
-    number per subject or class. by_module: features are those of the modules, one after another, as
-    many of each; else each module looks at all of them. outcome: ``all``: modules rely on each
-    other, a program is as right as the product of them; ``mean``: each answers a part. expected:
-    [N, M, K] what `right` was drawn around, where that is known.
+    Attributes:
+        backends: names [K], the cheapest first.
+        right: [N, M, K] how good backend k was as module m of input n, from 0 to 1.
+        cost: [K] of one run.
+        texts: [N] of the inputs, or none.
+        features: [N, F] numbers of the inputs, maybe none (F = 0).
+        group: [N] what drifts in ``order=by_group``, a number per subject or class.
+        by_module: features are those of the modules, one after another, as many of each; else each
+            module looks at all of them.
+        outcome: ``all``: modules rely on each other, a program is as right as the product of them;
+            ``mean``: each answers a part.
+        expected: [N, M, K] what `right` was drawn around, where that is known.
     """
 
     backends: tuple[str, ...]
@@ -68,7 +73,8 @@ class Stream:
     def program_right(self, choice_NM: IntArray) -> FloatArray:
         """How good the program's answers [N] are.
 
-        choice_NM: backends; of one row, the same for all inputs.
+        Args:
+            choice_NM: backends; of one row, the same for all inputs.
         """
         choice_NM = np.broadcast_to(choice_NM, self.right.shape[:2])
         chosen_NM = np.take_along_axis(self.right, choice_NM[:, :, None], axis=2)[:, :, 0]
@@ -158,7 +164,10 @@ class StreamInput(NamedTuple):
 class Played:
     """What became of a stream, in the order of its inputs.
 
-    order: [N] inputs of the stream. choice: [N, M] backends. right, cost: [N].
+    Attributes:
+        order: [N] inputs of the stream.
+        choice: [N, M] backends.
+        right, cost: [N].
     """
 
     order: IntArray

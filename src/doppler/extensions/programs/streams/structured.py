@@ -27,7 +27,9 @@ class StructuredReinforce:
     The probability that module m runs on the dear backend is a logistic function of the module's
     features. The reference of the advantage is a regression on the features of all modules.
 
-    price: of a mean cost of 1. rate: of the steps.
+    Attributes:
+        price: of a mean cost of 1.
+        rate: of the steps.
 
     Source: structured REINFORCE of "Resource-efficient inference with foundation model programs",
     arXiv 2504.07247: a policy that factorises over the program's modules. Deviations: two backends,
@@ -39,11 +41,9 @@ class StructuredReinforce:
     name: ClassVar[str] = "structured_reinforce"
 
     def check(self, session: StreamSession) -> None:
-        """See allocators.Allocator."""
         _check(self.name, session)
 
     def play(self, session: StreamSession, rng: np.random.Generator) -> None:
-        """See allocators.Allocator."""
         modules, size = session.num_modules, session.num_module_features + 1
         weight_MF, sum_MF = np.zeros((modules, size)), np.zeros((modules, size))
         reference = _Reference(modules * size)
@@ -68,7 +68,10 @@ class StructuredThompson:
     them. Each input is decided by one draw of all weights: each module runs on the dear backend
     where that adds more than it costs.
 
-    price: of a mean cost of 1. spread: of the draws, in standard deviations. ridge: of the prior.
+    Attributes:
+        price: of a mean cost of 1.
+        spread: of the draws, in standard deviations.
+        ridge: of the prior.
 
     Source: Thompson sampling for linear bandits, Agrawal and Goyal, 2013; structured by modules as
     in arXiv 2504.07247. Deviation: the reward of modules is taken as a sum.
@@ -80,11 +83,9 @@ class StructuredThompson:
     name: ClassVar[str] = "structured_thompson"
 
     def check(self, session: StreamSession) -> None:
-        """See allocators.Allocator."""
         _check(self.name, session)
 
     def play(self, session: StreamSession, rng: np.random.Generator) -> None:
-        """See allocators.Allocator."""
         modules, size = session.num_modules, session.num_module_features + 1
         num = modules * size
         square = np.diag(np.repeat([self.ridge, 2.0 * self.ridge], num))

@@ -1,0 +1,54 @@
+"""Rows of docs/results/data, and tables of them in Markdown."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+PROJECT = Path(__file__).resolve().parents[1]
+DATA = PROJECT / "docs/results/data"
+# Columns that are numbers in every file of `doppler report`; others stay as they are written.
+_NUMBERS = (
+    "makespan_s",
+    "spread_s",
+    "gap",
+    "over_control",
+    "over_control_low",
+    "over_control_high",
+)
+
+
+@cache
+def read(file: str) -> pd.DataFrame:
+    """The rows of a file as texts; in those of `doppler report`, `_NUMBERS` are numbers."""
+    table = pd.read_csv(DATA / f"{file}.csv", dtype=str, keep_default_na=False)
+    if "system_kind" in table:
+        numbers = [name for name in _NUMBERS if name in table]
+        table[numbers] = table[numbers].apply(pd.to_numeric)
+    return table
+
+
+def one_row(table: pd.DataFrame, **keys: str) -> pd.Series:
+    """The row whose columns have these values.
+
+    Raises:
+        ValueError: no row has them, or several.
+    """
+    for column, wanted in keys.items():
+        table = table[table[column] == wanted]
+    if len(table) != 1:
+        raise ValueError(f"{len(table)} rows have {keys}, not one")
+    return table.iloc[0]
+
+
+def result_row(file: str, workload: str, method: str, *conditions: str) -> pd.Series:
+    """A row of a comparison; conditions are further ``COLUMN=VALUE``."""
+    keys = dict(condition.split("=", 1) for condition in conditions)
+    return one_row(read(file), workload=workload, method=method, **keys)
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]], words: int = 1) -> str:
+    """A table in Markdown; columns after the first `words` are numbers, on the right."""
+    lines = [head, ["---"] * words + ["---:"] * (len(head) - words), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
