@@ -2,16 +2,18 @@
 
 import logging
 import os
+from types import SimpleNamespace
 
 import pytest
 import recorded_nvml
+import torch
 from recorded_nvml import RecordedNvml
 
-from doppler.cluster import Cluster, Link, connected
+from doppler.cluster import Cluster, host, this_machine
 from doppler.cluster.nvml import MachineFacts, read_machine
-from doppler.cluster.presets import A100
 from doppler.cluster.this_machine import nvlink_bytes_per_s, shared_links
 from doppler.report.cluster_description import describe_cluster
+from doppler.report.cluster_picture import save_cluster_picture
 
 MACHINES = [
     recorded_nvml.one_gpu,
@@ -101,16 +103,41 @@ def test_without_a_driver_nothing_is_known_and_a_line_says_why(caplog):
     assert "NVML says Driver Not Loaded: nothing is known of the state of GPUs" in caplog.text
 
 
-def test_what_links_share_is_described():
-    facts = facts_of(recorded_nvml.four_on_pcie())
-    link = Link(bytes_per_s=24e9, latency_s=1e-5)
-    base = connected(name="host", devices=[A100] * 4, link=lambda s, d: link)
-    cluster = Cluster(
-        name="host",
-        devices=base.devices,
-        bytes_per_s=base.bytes_per_s,
-        latency_s=base.latency_s,
-        shared=shared_links(4, facts),
-    )
+@pytest.fixture
+def host_with(monkeypatch):
+    """host_with(nvml, num): the cluster of a machine that answers so, with so many devices."""
+
+    def make(nvml: RecordedNvml, num_devices: int) -> Cluster:
+        total = int((nvml.memory or (20 * 10**9, 0))[0])
+        properties = SimpleNamespace(name=nvml.name, total_memory=total)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: nvml.num)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: properties)
+        monkeypatch.setattr(this_machine, "read_machine", lambda: read_machine(nvml))
+        return host(device_type="cuda", num_devices=num_devices)
+
+    return make
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_machine_is_a_cluster_that_is_drawn_and_described(host_with, machine, tmp_path):
+    nvml = machine()
+    cluster = host_with(nvml, 2 * nvml.num)
+    save_cluster_picture(cluster, tmp_path / "cluster.png")
+    assert (tmp_path / "cluster.png").stat().st_size > 1000
     lines = describe_cluster(cluster)
-    assert any(line.startswith("out of the switch of GPUs 0, 1") for line in lines)
+    assert any(line.startswith("processors of GPU 0") for line in lines)
+
+
+def test_links_of_the_host_are_as_fast_as_nvml_says(host_with):
+    cluster = host_with(recorded_nvml.pairs_by_nvlink(), 4)
+    assert cluster.bytes_per_s[0, 1] == 300e9
+    assert cluster.bytes_per_s[0, 2] == pytest.approx(0.76 * 16 * 1.969e9)
+    assert host_with(recorded_nvml.eight_by_switches(), 8).bytes_per_s[0, 7] == 450e9
+    names = [one.name for one in cluster.shared]
+    assert "out of the switch of GPUs 0, 1" in names
+    assert not any(name.startswith("processors") for name in names), "no two are on one GPU"
+
+
+def test_without_nvml_the_host_is_guessed_as_before(host_with):
+    cluster = host_with(recorded_nvml.four_on_pcie(starts=False), 4)
+    assert (cluster.bytes_per_s[0, 1], cluster.shared) == (12e9, ())

@@ -12,8 +12,8 @@ from benchmarks.gpu.parts import EXECUTING, NUM_DEVICES, PROJECT, Part
 
 LEAST_TORCH = (2, 11)
 SHARED = (
-    f"{NUM_DEVICES}, several of them streams of one GPU, which they share: costs measured one "
-    "device at a time say little of that, so simulated and measured seconds do not agree"
+    f"{NUM_DEVICES}, several of them streams of one GPU: they share its processors and memory, as "
+    "the simulator knows (contention=shared)"
 )
 DISTRIBUTIONS = {
     "antlr4": "antlr4-python3-runtime",
