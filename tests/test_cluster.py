@@ -587,3 +587,19 @@ def test_a_bad_shared_resource_is_named_in_one_line(shared, message):
     with pytest.raises(InputError, match=message) as error:
         preset(name="p100x4", shared=shared)
     assert "\n" not in str(error.value)
+
+
+def test_devices_are_alike_only_if_they_share_alike():
+    graph = graph_of([1, 1])
+    pairs = [
+        {"name": "first", "devices": [0, 1]},
+        {"name": "second", "devices": [2, 3]},
+    ]
+    problem = build(graph, preset(name="p100x4", shared=pairs))
+    alike = [problem.same_when_swapped(0, d) for d in (1, 2)]
+    assert alike == [True, False]
+    whole = build(graph, preset(name="p100x4", shared=[{"name": "all", "devices": "all"}]))
+    assert whole.same_when_swapped(0, 3)
+    link = [{"name": "link", "bytes_per_s": 1e9, "links": [[0, 1], [0, 2]]}]
+    linked = build(graph, preset(name="p100x4", shared=link))
+    assert [linked.same_when_swapped(1, d) for d in (2, 3)] == [True, False]

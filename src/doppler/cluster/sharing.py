@@ -60,6 +60,19 @@ class SharedResource:
         return replace(self, devices=kept, links=tuple(links)) if kept or links else None
 
 
+def shares_alike(shared: Sequence[SharedResource], a: int, b: int) -> bool:
+    """Whether resources are shared in the same way when two devices swap their names."""
+    swapped = {a: b, b: a}
+
+    def users(one: SharedResource, names: Mapping[int, int]) -> tuple:
+        devices = sorted(names.get(d, d) for d in one.devices)
+        links = sorted((names.get(s, s), names.get(d, d)) for s, d in one.links)
+        return (one.bytes_per_s or 0.0, devices, links)
+
+    before, after = ([users(one, names) for one in shared] for names in ({}, swapped))
+    return sorted(before) == sorted(after)
+
+
 # What a configuration says of one: a mapping of the fields above; devices and links may be "all".
 SharedSpec = Mapping[str, Any]
 

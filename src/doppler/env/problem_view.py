@@ -17,7 +17,6 @@ from threadpoolctl import ThreadpoolController
 from doppler.baselines.list_scheduling import tie_seconds
 from doppler.graph.levels import depth, longest_paths
 from doppler.problem import Problem
-from doppler.problem.arrays import same_when_swapped
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -300,7 +299,7 @@ def device_classes(problem: Problem) -> IntArray:
     for d in range(problem.num_devices):
         for earlier in range(d):
             is_first = device_class[earlier] == earlier
-            if is_first and same_when_swapped(problem.arrays, d, earlier):
+            if is_first and problem.same_when_swapped(d, earlier):
                 device_class[d] = earlier
                 break
     return device_class

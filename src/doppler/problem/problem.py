@@ -14,11 +14,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from doppler.cluster import Cluster
+from doppler.cluster.sharing import shares_alike
 from doppler.graph import DataflowGraph
 from doppler.graph.alternatives import fastest
 from doppler.graph.formats import write_atomically
 from doppler.graph.levels import longest_paths, topological_order
-from doppler.problem.arrays import ProblemArrays, link_seconds, make_arrays
+from doppler.problem.arrays import (
+    ProblemArrays,
+    link_seconds,
+    make_arrays,
+    same_when_swapped,
+)
 from doppler.problem.costs import MAX_SECONDS, CostTable
 from doppler.problem.pricing import given_prices, measured_seconds, modelled_prices
 from doppler.problem.restrictions import groups_of, restrict
@@ -116,6 +122,16 @@ class Problem:
             digest.update(str(array.shape).encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
+
+    def same_when_swapped(self, a: int, b: int) -> bool:
+        """Whether two devices can swap their names without changing the problem."""
+        if not same_when_swapped(self.arrays, a, b):
+            return False
+        return self.sharing is None or (
+            shares_alike(self.cluster.shared, a, b)
+            and np.array_equal(self.sharing.op_bytes[:, a], self.sharing.op_bytes[:, b])
+            and np.array_equal(self.sharing.op_processors[:, a], self.sharing.op_processors[:, b])
+        )
 
     @cached_property
     def sharing(self) -> SharingArrays | None:
