@@ -8,11 +8,13 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
+from doppler.api.clusters import simulator_of
 from doppler.executor import systems
 from doppler.experiment.calibrate import costs_path
 from doppler.experiment.specification import Specification
 from doppler.simulator import WorkConserving
 from doppler.support.resources import resource
+from doppler.system import Refuse
 
 
 @pytest.fixture
@@ -68,6 +70,15 @@ def test_what_is_executed_is_simulated_in_the_systems_order_and_with_its_transfe
     assert (spec.simulator.queue, spec.simulator.contention) == ("fifo", "sender")
     simulated = Specification(configure("system=published"))
     assert simulated.simulator is simulated.system and not simulated.is_measured
+
+
+def test_a_machine_that_shares_is_simulated_so(configure):
+    shared = "+cluster.shared=[{name: memory, bytes_per_s: 1e9, devices: all}]"
+    spec = Specification(configure("stage=rl_real", "system=threads", shared))
+    assert spec.simulator.contention == "shared"
+    with spec.simulator.open(spec.problem) as session:
+        assert (session.execution.contention, session.execution.shared) == ("sender", True)
+    assert simulator_of(spec.problem.cluster, Refuse()).contention == "shared"
 
 
 def test_methods_have_the_budget_of_their_system(configure):

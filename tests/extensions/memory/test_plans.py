@@ -23,8 +23,9 @@ from torch import nn
 
 import doppler
 from doppler import trace as traces
+from doppler.api.clusters import simulator_of
 from doppler.api.placed import Placed
-from doppler.cluster import host
+from doppler.cluster import host, preset
 from doppler.executor import Threads, random_inputs, run_graph
 from doppler.extensions.memory import Offload, plan
 from doppler.extensions.memory.arenas import Arenas, aligned
@@ -208,6 +209,13 @@ def test_only_the_work_conserving_simulator_runs_plans():
 
     with pytest.raises(InputError, match="memory=offload: plans run on"):
         Offload().applied(Published())
+
+
+def test_plans_refuse_what_is_shared_and_simulate_without_it():
+    with pytest.raises(InputError, match=r"^memory: plans are .* not contention=shared$"):
+        Offload().applied(WorkConserving(contention="shared"))
+    cluster = preset(name="p100x4", shared=[{"name": "processors", "devices": "all"}])
+    assert simulator_of(cluster, Offload()).contention == "fifo"
 
 
 # Hand-over on a busy machine, in seconds.
