@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
+import made_up_nvml
 import pytest
-import recorded_nvml
 
 from doppler.cluster.nvml import read_machine
 from doppler.executor import Cuda, Threads
@@ -12,7 +12,7 @@ from doppler.experiment import gpu_state
 
 @pytest.fixture
 def throttled(monkeypatch):
-    nvml = recorded_nvml.one_gpu(processes={0: [7]}, reasons=0x4)
+    nvml = made_up_nvml.one_gpu(processes={0: [7]}, reasons=0x4)
     monkeypatch.setattr(gpu_state, "read_machine", lambda: read_machine(nvml))
 
 

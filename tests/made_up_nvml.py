@@ -19,7 +19,7 @@ class NVMLError(Exception):
 
 
 @dataclass
-class RecordedNvml:
+class MadeUpNvml:
     """What is given is answered; what is None is not supported.
 
     levels: nvmlGpuTopologyLevel by pairs of GPUs. links: of each GPU, the number of the GPU on
@@ -128,41 +128,41 @@ def _levels(num: int, of: Any) -> dict[tuple[int, int], int]:
     return {(a, b): of(a, b) for a in range(num) for b in range(a + 1, num)}
 
 
-def one_gpu(**changes: Any) -> RecordedNvml:
+def one_gpu(**changes: Any) -> MadeUpNvml:
     """An H200 by itself."""
-    return RecordedNvml(
+    return MadeUpNvml(
         "NVIDIA H200", 1, **{"memory": (150 * 10**9, 10**9), "pcie": (5, 16)} | changes
     )
 
 
-def pairs_by_nvlink(**changes: Any) -> RecordedNvml:
+def pairs_by_nvlink(**changes: Any) -> MadeUpNvml:
     """Four A100 PCIe: 0 and 1, 2 and 3 are bridged and behind one switch each."""
     levels = _levels(4, lambda a, b: 10 if a // 2 == b // 2 else 50)
     links = [[g ^ 1] * 12 for g in range(4)]
-    return RecordedNvml(
+    return MadeUpNvml(
         "NVIDIA A100 80GB PCIe", 4, **{"levels": levels, "links": links, "version": 3} | changes
     )
 
 
-def eight_by_switches(**changes: Any) -> RecordedNvml:
+def eight_by_switches(**changes: Any) -> MadeUpNvml:
     """A DGX H100: 18 NVLinks of each GPU to switches."""
     levels = _levels(8, lambda a, b: 40 if a // 4 == b // 4 else 50)
-    return RecordedNvml(
+    return MadeUpNvml(
         "NVIDIA H100 80GB HBM3",
         8,
         **{"levels": levels, "links": [[-1] * 18] * 8, "pcie": (5, 16)} | changes,
     )
 
 
-def four_on_pcie(**changes: Any) -> RecordedNvml:
+def four_on_pcie(**changes: Any) -> MadeUpNvml:
     """Four L40 without NVLink: 0 and 1, 2 and 3 behind one switch each."""
     levels = _levels(4, lambda a, b: 20 if a // 2 == b // 2 else 40)
-    return RecordedNvml("NVIDIA L40", 4, **{"levels": levels} | changes)
+    return MadeUpNvml("NVIDIA L40", 4, **{"levels": levels} | changes)
 
 
-def shared_out(**changes: Any) -> RecordedNvml:
+def shared_out(**changes: Any) -> MadeUpNvml:
     """An instance of an A100."""
-    return RecordedNvml(
+    return MadeUpNvml(
         "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
         1,
         **{"mig": True, "pcie": None, "memory": None} | changes,
