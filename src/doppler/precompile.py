@@ -131,7 +131,7 @@ def _parts() -> dict[str, Callable[[], None]]:
     added = chain(*contributed("steps_to_compile"))
     of_gpus = {}
     if torch.cuda.is_available():  # streams of one GPU share it
-        shared = WorkConserving(contention="shared")
+        shared: Any = WorkConserving(contention="shared")
         of_gpus = {"annealing where tasks share": partial(warm_up, shared, [annealing])}
     return {
         **of_gpus,
