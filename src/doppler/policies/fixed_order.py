@@ -22,9 +22,10 @@ IntArray = NDArray[np.int64]
 class Choices(NamedTuple):
     """What there is to choose in the episodes of a view.
 
-    leader_V: the step that decides where the op of each step goes, the first of its group.
-    decides_V: the steps that choose for themselves. closed_VD: where a device cannot run the op of
-    a step, or not all of its group.
+    Attributes:
+        leader_V: the step that decides where the op of each step goes, the first of its group.
+        decides_V: the steps that choose for themselves.
+        closed_VD: where a device cannot run the op of a step, or not all of its group.
     """
 
     leader_V: IntArray

@@ -105,8 +105,10 @@ class Peers:
     ) -> None:
         """Take in what comes, each in a thread of its own.
 
-        expected: where the message of a run and task goes; None: to nobody any more. arrived: is
-        told of both, and of the channel, once it is there. lost: the other agent, and why.
+        Args:
+            expected: where the message of a run and task goes; None: to nobody any more.
+            arrived: is told of both, and of the channel, once it is there.
+            lost: the other agent, and why.
         """
         self.channels.listen(arrived, lost)
         for other in self._others:
