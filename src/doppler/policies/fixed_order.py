@@ -87,7 +87,7 @@ class FixedOrderPolicy(nn.Module):
 
 
 def check_decisions(view: ProblemView, op_BV: IntArray, device_BV: IntArray) -> None:
-    """Refuse what is no episode.
+    """Refuse decisions that are not an episode.
 
     Raises:
         InputError: an op before its producers, twice or unknown; a device that cannot run its op.

@@ -83,7 +83,7 @@ class Peers:
         self.channels = Channels(self._others, self._tell)
 
     def _recognise(self, other: int, secret: bytes) -> None:
-        """Both show that they know the secret; whoever else reached gloo's port is refused."""
+        """Prove to each other that both know the secret; refuse everyone else."""
         own = torch.frombuffer(bytearray(os.urandom(32)), dtype=torch.uint8)
         theirs, shown = torch.empty_like(own), torch.empty_like(own)
         sent = [self._group.send([own], other, 1)]

@@ -39,7 +39,7 @@ class TaskFailedError(Exception):
 
 
 class _Scheduled(Protocol):
-    """A run, whoever its tasks are executed by; see workers.TaskRun."""
+    """A run on any kind of devices; see workers.TaskRun."""
 
     dispatcher: Any
 
