@@ -206,7 +206,7 @@ def _learn(policy: Policy, view: ProblemView, rng: np.random.Generator) -> None:
 
 @dataclass(frozen=True)
 class _Measured(WorkConserving):
-    """Stands for an executor, of which methods know the seconds alone."""
+    """Stands for an executor: methods only see its seconds."""
 
     kind = "measured"
 

@@ -80,7 +80,7 @@ def alternative_rows(alternatives: Sequence[Alternative]) -> list[dict[str, obje
 
 
 def check_alternatives(alternatives: Sequence[Sequence[Alternative]], where: str) -> None:
-    """Refuse what is no time, loss or memory, and backends of one name that differ.
+    """Refuse invalid times, losses and memory sizes, and different backends with one name.
 
     Raises:
         InputError: names the op by its number.

@@ -79,6 +79,6 @@ def check_file_kernel(expression: str, where: str) -> None:
 
 
 def _takes_objects(operator: Any) -> bool:
-    """Whether it takes what is no tensor, number or text."""
+    """Whether it takes anything but tensors, numbers and texts."""
     types = [str(argument.type) for argument in operator._schema.arguments]
     return any("__torch__" in one or "Storage" in one or "Generator" in one for one in types)

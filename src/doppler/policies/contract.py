@@ -24,11 +24,13 @@ class DivergedError(InputError):
 class Decisions:
     """The decisions of B episodes, in order.
 
-    op: [B, V] the op placed at each step. device: [B, V] the device it went to. log_prob: [B]
-    log-probability of the whole episode as the rollout computed it. record: what the policy needs
-    to recompute it with gradients; its own business. advised: op and device [B, V] that would have
-    been chosen instead at the states which these decisions lead to: of them `Policy.log_prob` then
-    tells.
+    Attributes:
+        op: [B, V] the op placed at each step.
+        device: [B, V] the device it went to.
+        log_prob: [B] log-probability of the whole episode as the rollout computed it.
+        record: what the policy needs to recompute it with gradients; its own business.
+        advised: op and device [B, V] that would have been chosen instead at the states which these
+            decisions lead to: of them `Policy.log_prob` then tells.
 
     Raises:
         DivergedError: the policy's probabilities are no numbers.

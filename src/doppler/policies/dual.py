@@ -95,29 +95,35 @@ class DualPolicy(nn.Module):
     """DOPPLER's two policies over one shared graph network, which is encoded once per update.
 
     SEL(v) = MLP[x_v, H_v, means of H along the longest paths of v, features of v among the
-    candidates] + the list scheduler's terms of v; softmax over candidates, where they are many over
-    the MAX_CANDIDATES that can start earliest.
-    PLC(v, d) = MLP[x_v, H_v, features of d for v] + q_v . (sum of k_u over the ops u on d) +
-    q_v . e_d + the list scheduler's terms of d for v; softmax over devices. q and k are linear in
-    H; e_d belongs to the class of d (`bind`). The terms (env/scheduler_terms.py) have learned
-    weights. All else is 0 at first: a policy with new weights is that list scheduler, and training
-    adds to it. Rollouts run compiled on all cores, `log_prob` replays the recorded decisions in one
-    batched pass.
+    candidates] + the list scheduler's terms of v; softmax over the candidates, or over the
+    MAX_CANDIDATES that can start earliest if there are more.
 
-    sel_hidden, plc_hidden: of the heads.
-    hidden, rounds: of the network; hidden=0: there is none; rounds=0: without messages.
-    pairs: length of q and k; 0: without them.
-    own: learned numbers of each op of a problem that the policy is bound to; 0: none.
-    The rest are ablations.
-    sel, plc: "learned", or what the critical path heuristic would choose, ties at random
-    ("b_level", "earliest_start"); decisions to follow are followed all the same.
-    look_ahead: whether more than the published features is seen.
-    scheduler: whether logits begin with a list scheduler's.
-    scheduler_scale: times what new weights have of it; the more, the less do their episodes differ.
+    PLC(v, d) = MLP[x_v, H_v, features of d for v] + q_v . (sum of k_u over the ops u on d) + q_v .
+    e_d + the list scheduler's terms of d for v; softmax over devices. q and k are linear in H; e_d
+    belongs to the class of d (`bind`).
+
+    The list scheduler's terms (env/scheduler_terms.py) have learned weights. Everything else is 0
+    at first, so a policy with new weights is that list scheduler, and training adds to it. Rollouts
+    run compiled on all cores; `log_prob` replays the recorded decisions in one batched pass.
+
+    Args:
+        sel_hidden: width of SEL's head.
+        plc_hidden: width of PLC's head.
+        hidden: width of the graph network; 0: no network.
+        rounds: of messages; 0: no messages.
+        pairs: length of q and k; 0: without them.
+        own: learned numbers of each op of a problem that the policy is bound to; 0: none.
+        sel: ``learned``, or ``b_level``: what the critical path heuristic would choose, ties at
+            random. Given decisions are followed in any case.
+        plc: ``learned``, or ``earliest_start``, likewise.
+        look_ahead: whether more than the published features is seen.
+        scheduler: whether logits contain a list scheduler's terms.
+        scheduler_scale: factor on these terms in new weights; the larger, the less do episodes
+            differ.
 
     Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy. The features that depend on
     the placement, the list scheduler's terms and the sizes are ours, and PLC sees the paper's sum
-    of H over the ops on a device as a product with a query. PaperPolicy is closer to the paper.
+    of H over the ops on a device as a product with a query. `PaperPolicy` is closer to the paper.
     """
 
     # See contract.Policy.

@@ -16,7 +16,7 @@ PUBLISHED_DEVICE_FEATURES = (
 
 
 class _Seen(nn.Module):
-    """Weights [out, F] of a linear layer of which those of unseen features are 0."""
+    """Weights [out, F] of a linear layer, 0 for features that are not seen."""
 
     def __init__(self, seen_F: list[bool]) -> None:
         super().__init__()

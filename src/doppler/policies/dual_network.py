@@ -25,9 +25,12 @@ _OWN_SPREAD = 0.5
 class Encoded(NamedTuple):
     """What both heads read of the network, for one problem.
 
-    sel: [V, S] added to SEL's first layer. plc: [V, P] added to PLC's first layer.
-    query, key: [V, R] PLC's logit of device d for op v has query_v . the sum of key_u over the ops
-    u on d. device: [V, D] added to PLC's logits: query_v . the vector of d's class.
+    Attributes:
+        sel: [V, S] added to SEL's first layer.
+        plc: [V, P] added to PLC's first layer.
+        query, key: [V, R] PLC's logit of device d for op v has query_v . the sum of key_u over the
+            ops u on d.
+        device: [V, D] added to PLC's logits: query_v . the vector of d's class.
     """
 
     sel: Tensor
@@ -71,9 +74,12 @@ class SharedNetwork(nn.Module):
 
     All that reads H_v is zero at first: new weights change no decision.
 
-    num_features: of an op. hidden, rounds: of the network; without rounds H_v is a function of the
-    op alone. num_pairs: R, 0: without keys and queries. own_width: W, 0: ops have no numbers of
-    their own. sel_hidden, plc_hidden: of the heads.
+    Args:
+        num_features: of an op.
+        hidden, rounds: of the network; without rounds H_v is a function of the op alone.
+        num_pairs: R, 0: without keys and queries.
+        own_width: W, 0: ops have no numbers of their own.
+        sel_hidden, plc_hidden: of the heads.
 
     Source: DOPPLER (Yao et al., ICLR 2026): PLC sees the sum of H over the ops on a device. Here
     that sum is multiplied by a query of the op to place, so that compiled episodes need only keep a

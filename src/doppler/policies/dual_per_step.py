@@ -59,7 +59,8 @@ class StepwiseDualPolicy(DualPolicy):
     ends are placed on one device, or on two: the same for any number of devices and any of their
     names.
 
-    hidden, rounds: of the network. Other arguments are those of DualPolicy.
+    Args:
+        hidden, rounds: of the network. Other arguments are those of DualPolicy.
 
     Source: DOPPLER (Yao et al., ICLR 2026), ablation of message passing per episode against per
     step; Placeto (Addanki et al. 2019) encodes at every step.

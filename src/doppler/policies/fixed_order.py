@@ -22,9 +22,10 @@ IntArray = NDArray[np.int64]
 class Choices(NamedTuple):
     """What there is to choose in the episodes of a view.
 
-    leader_V: the step that decides where the op of each step goes, the first of its group.
-    decides_V: the steps that choose for themselves. closed_VD: where a device cannot run the op of
-    a step, or not all of its group.
+    Attributes:
+        leader_V: the step that decides where the op of each step goes, the first of its group.
+        decides_V: the steps that choose for themselves.
+        closed_VD: where a device cannot run the op of a step, or not all of its group.
     """
 
     leader_V: IntArray
@@ -86,7 +87,7 @@ class FixedOrderPolicy(nn.Module):
 
 
 def check_decisions(view: ProblemView, op_BV: IntArray, device_BV: IntArray) -> None:
-    """Refuse what is no episode.
+    """Refuse decisions that are not an episode.
 
     Raises:
         InputError: an op before its producers, twice or unknown; a device that cannot run its op.

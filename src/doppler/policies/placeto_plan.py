@@ -25,8 +25,9 @@ IntArray = NDArray[np.int64]
 class Rows:
     """Versions of ops, sorted by the step from which they hold.
 
-    op, step: [N] whose version, from which step on. ptr: [V + 1] those of step t are rows
-    ptr[t]:ptr[t + 1].
+    Attributes:
+        op, step: [N] whose version, from which step on.
+        ptr: [V + 1] those of step t are rows ptr[t]:ptr[t + 1].
     """
 
     op: IntArray
@@ -69,7 +70,8 @@ class Bags:
 class Round:
     """One round of messages: from which rows of the round before each of its rows is made.
 
-    own: [N] the row of round 0 with the op's own features at that time.
+    Attributes:
+        own: [N] the row of round 0 with the op's own features at that time.
     """
 
     rows: Rows
@@ -81,11 +83,13 @@ class Round:
 class Plan:
     """All rows of an episode of one problem.
 
-    states: an op waits, is current, is placed. sweeps: the rounds along the edges and those
-    against them. embedded: rows of whole embeddings, made of row ``parts[i]`` of each sweep's last
-    round. current: [V] the row of each step's op, which begins at that step. related: for each step
-    the rows of the ops from which its op can be reached, of those that it can reach, and of the
-    others.
+    Attributes:
+        states: an op waits, is current, is placed.
+        sweeps: the rounds along the edges and those against them.
+        embedded: rows of whole embeddings, made of row ``parts[i]`` of each sweep's last round.
+        current: [V] the row of each step's op, which begins at that step.
+        related: for each step the rows of the ops from which its op can be reached, of those that
+            it can reach, and of the others.
     """
 
     states: Rows

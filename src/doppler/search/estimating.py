@@ -306,7 +306,7 @@ class AnnealOnEstimates:
         rng: np.random.Generator,
         walks: int,
     ) -> ScoredPlacement:
-        """What annealing makes of it; of a simulator's draft in parts, none of which but waits."""
+        """Anneal on estimates; a simulator's draft in parts, which may not only add waiting."""
         is_draft = not np.isfinite(start.seconds) and session.problem.num_ops <= _MOST_DRAFTED
         if not is_draft or not isinstance(session, SimulatorSession):
             return self._annealed(estimates, start, steps, rng, walks)

@@ -148,5 +148,5 @@ class GreedyEpisode:
 
 
 def _what_is_played(view: ProblemView) -> tuple[int, float, bytes]:
-    """Equal for views of which greedy episodes do not differ."""
+    """A key that is equal for views with equal greedy episodes."""
     return id(view.problem), view.arrays.level_counts, view.arrays.group.tobytes()

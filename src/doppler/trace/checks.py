@@ -103,7 +103,7 @@ def _holding_devices(trace: Trace) -> tuple[NDArray, NDArray, FloatArray, FloatA
 
 
 def _tracks(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Groups of transfers of which one may run at a time."""
+    """Groups of transfers that may only run one at a time."""
     if trace.rules.contention in ("none", "sender"):  # the latter on tracks of devices
         return []
     src, dst, *_ = trace.on_links()

@@ -92,7 +92,7 @@ def links_used(trace: Trace) -> tuple[LinkUse, ...]:
 
 
 def interface_holders(trace: Trace) -> dict[tuple[int, int, Way], NDArray[np.bool_]]:
-    """Which transfers [T] went through which interface of which host, and which way."""
+    """The interface of each transfer [T], its host, and its direction."""
     host_D = np.array(trace.problem.cluster.hosts or (0,) * trace.problem.num_devices)
     found: dict[tuple[int, int, Way], NDArray[np.bool_]] = {}
     ends: tuple[tuple[Way, NDArray, NDArray], ...] = (

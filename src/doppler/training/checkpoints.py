@@ -95,8 +95,10 @@ class LastCheckpoint(Callback):
 
     A signal ends the training after an update, whose state is kept.
 
-    directory: of the run. every_s: seconds between two writes of last.ckpt. Lightning's own
-    ModelCheckpoint writes into the file that is there: a kill in between would damage it.
+    Args:
+        directory: of the run.
+        every_s: seconds between two writes of last.ckpt. Lightning's own ModelCheckpoint writes
+            into the file that is there: a kill in between would damage it.
     """
 
     def __init__(self, *, directory: Path, every_s: float) -> None:

@@ -30,8 +30,11 @@ _SURE = -1e-3
 class Plateau(NamedTuple):
     """Whether a log-likelihood still rises.
 
-    mean: over the last updates. best: the largest such mean. waited: updates since. falls: how
-    often it has stayed for as long as the patience lasts.
+    Attributes:
+        mean: over the last updates.
+        best: the largest such mean.
+        waited: updates since.
+        falls: how often it has stayed for as long as the patience lasts.
     """
 
     mean: float = -math.inf

@@ -16,10 +16,11 @@ from doppler.support.files import open_to_append, read_damaged_text
 class CsvMetrics(Logger):
     """Appends the logged metrics of every step to metrics.csv.
 
-    Lightning's own CSV logger deletes the file of an interrupted run. This one keeps its rows up
-    to the step at which training resumes.
+    Lightning's own CSV logger deletes the file of an interrupted run. This one keeps its rows up to
+    the step at which training resumes.
 
-    save_dir: the run directory.
+    Args:
+        save_dir: the run directory.
     """
 
     def __init__(self, *, save_dir: str | Path) -> None:

@@ -26,8 +26,11 @@ class LostRunError(Exception):
 class Attempt:
     """A run of a session.
 
-    timeout_s: how long an agent may be silent, and a message be under way. agent_of: [D].
-    describe: names a task. host: names an agent.
+    Attributes:
+        timeout_s: how long an agent may be silent, and a message be under way.
+        agent_of: [D].
+        describe: names a task.
+        host: names an agent.
     """
 
     group: Group

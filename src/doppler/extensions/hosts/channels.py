@@ -48,7 +48,8 @@ class ChannelError(Exception):
 class Wanted(NamedTuple):
     """A channel to be connected: the other agent, which end is here, where its tensors lie.
 
-    most: how many channels may end on the GPU of either.
+    Attributes:
+        most: how many channels may end on the GPU of either.
     """
 
     other: int
@@ -60,7 +61,8 @@ class Wanted(NamedTuple):
 class Arrival(NamedTuple):
     """What a message is for: memory that it is copied into, the task that it ends, its channel.
 
-    then: what is left to do when it is there.
+    Attributes:
+        then: what is left to do when it is there.
     """
 
     into: torch.Tensor | None
@@ -90,7 +92,8 @@ def communicator(store: Any, wanted: Wanted) -> Any:
 class WordStore(_dist.Store):
     """How the ends of channels find each other: what one agent says, the other hears.
 
-    tell: says a word to the other.
+    Args:
+        tell: says a word to the other.
     """
 
     def __init__(self, tell: Callable[[str, bytes], None]) -> None:

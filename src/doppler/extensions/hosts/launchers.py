@@ -78,7 +78,7 @@ class Door:
             threading.Thread(target=self._ask, args=(connection,), daemon=True).start()
 
     def _make_room(self) -> None:
-        """Turn away the one who has been silent for longest, if too many are: no agent is."""
+        """Close the connection that has been silent longest if too many are; agents are not."""
         with self._guard:
             if len(self._asked) >= _MOST_ASKED:
                 with suppress(OSError):

@@ -43,8 +43,10 @@ class RefusedError(Exception):
 class Member(NamedTuple):
     """An agent.
 
-    offset_s: what its clock says when that of this process says 0. error_s: how far that may be
-    off. boot: the same for agents on one machine.
+    Attributes:
+        offset_s: what its clock says when that of this process says 0.
+        error_s: how far that may be off.
+        boot: the same for agents on one machine.
     """
 
     rank: int

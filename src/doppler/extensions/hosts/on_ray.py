@@ -32,7 +32,8 @@ _ATTEMPTS = 3
 class OnRay:
     """Where jobs are done: on a Ray cluster that runs, or one that is started on this machine.
 
-    workers: processes of one core each; None: as many as the cluster has.
+    Attributes:
+        workers: processes of one core each; None: as many as the cluster has.
     """
 
     workers: Workers | None = None

@@ -21,9 +21,12 @@ WITHIN, OUT, IN = 0, 1, 2  # which way a transfer goes
 class HostPart(NamedTuple):
     """What one agent is told of a run; plain arrays. Its tasks are numbered from 0, ops first.
 
-    task: [N] among the tasks of all. resource, key, number, num_waits: [N] see Tasks; what comes
-    from another host has no resource: it ends when it arrives. successor_ptr, successors: [N + 1],
-    [S]. region, src, dst, way, peer: [T] of each transfer; peer is the other agent, -1 within.
+    Attributes:
+        task: [N] among the tasks of all.
+        resource, key, number, num_waits: [N] see Tasks; what comes from another host has no
+            resource: it ends when it arrives.
+        successor_ptr, successors: [N + 1], [S].
+        region, src, dst, way, peer: [T] of each transfer; peer is the other agent, -1 within.
     """
 
     task: IntArray
@@ -128,8 +131,9 @@ class _Growing:
 class HostTimes:
     """When the tasks of a run started and finished [K], in seconds from its start.
 
-    late_s: how much later than a message arrived its sender may have heard that it was sent.
-    under_way_s: how much later it may have arrived.
+    Attributes:
+        late_s: how much later than a message arrived its sender may have heard that it was sent.
+        under_way_s: how much later it may have arrived.
     """
 
     start_s: FloatArray

@@ -83,7 +83,7 @@ class Peers:
         self.channels = Channels(self._others, self._tell)
 
     def _recognise(self, other: int, secret: bytes) -> None:
-        """Both show that they know the secret; whoever else reached gloo's port is refused."""
+        """Prove to each other that both know the secret; refuse everyone else."""
         own = torch.frombuffer(bytearray(os.urandom(32)), dtype=torch.uint8)
         theirs, shown = torch.empty_like(own), torch.empty_like(own)
         sent = [self._group.send([own], other, 1)]
@@ -105,8 +105,10 @@ class Peers:
     ) -> None:
         """Take in what comes, each in a thread of its own.
 
-        expected: where the message of a run and task goes; None: to nobody any more. arrived: is
-        told of both, and of the channel, once it is there. lost: the other agent, and why.
+        Args:
+            expected: where the message of a run and task goes; None: to nobody any more.
+            arrived: is told of both, and of the channel, once it is there.
+            lost: the other agent, and why.
         """
         self.channels.listen(arrived, lost)
         for other in self._others:

@@ -33,8 +33,9 @@ _HEARD_S = 3.0  # until Ray knows that a node is gone
 class RayLauncher:
     """Agents of a Ray cluster.
 
-    address: where this process listens, and so they reach it. cores, gpus: that an agent is to
-    have; where the cluster has too few, agents share them.
+    Attributes:
+        address: where this process listens, and so they reach it.
+        cores, gpus: that an agent is to have; where the cluster has too few, agents share them.
     """
 
     address: str = "127.0.0.1"

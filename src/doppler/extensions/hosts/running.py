@@ -39,7 +39,7 @@ class TaskFailedError(Exception):
 
 
 class _Scheduled(Protocol):
-    """A run, whoever its tasks are executed by; see workers.TaskRun."""
+    """A run on any kind of devices; see workers.TaskRun."""
 
     dispatcher: Any
 
@@ -140,8 +140,9 @@ class _KernelRun(AgentRun):
 class KernelSession:
     """A graph on some cores or GPUs: all its ops are planned on each of them.
 
-    fields: of the question: which devices, among those of all, and their GPUs. arrays: the graph as
-    JSON, and the inputs if they are given.
+    Args:
+        fields: of the question: which devices, among those of all, and their GPUs.
+        arrays: the graph as JSON, and the inputs if they are given.
 
     Raises:
         InputError: the graph cannot be executed here.

@@ -34,8 +34,10 @@ from doppler.trace import ExecutionRules
 class Emulation(NamedTuple):
     """How devices wait instead of computing.
 
-    scale: seconds that one second of the machine takes. noise: standard deviation of the logarithm
-    of what ops and transfers take. slow_D: by how much the ops of each device take longer.
+    Attributes:
+        scale: seconds that one second of the machine takes.
+        noise: standard deviation of the logarithm of what ops and transfers take.
+        slow_D: by how much the ops of each device take longer.
     """
 
     scale: float

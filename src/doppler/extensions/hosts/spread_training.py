@@ -198,7 +198,7 @@ def spread_training(compute: Compute, *arguments: Any) -> Iterator[SpreadTrainin
 
 
 def _largest_first(tasks: Sequence[TrainingProblem], of: dict[int, Any]) -> list[tuple[int, Any]]:
-    """Which job begins first is no matter but of time."""
+    """Largest first, for load balance; the order does not affect results."""
     return sorted(of.items(), key=lambda one: -tasks[one[0]].view.problem.num_ops)
 
 

@@ -40,12 +40,15 @@ Agents = Annotated[int, within(1, _MOST_AGENTS)]
 class _OnHosts:
     """What every executor on hosts can be told.
 
-    agents: processes that share the devices, each those of one host or of several; None: as many as
-    the cluster has hosts, or torchrun has started. queue: which ready task goes first. launcher:
-    who starts the agents: local: this process, on this machine; torchrun: it has started this
-    process, too; ray: a Ray cluster, on its nodes. timeout_s: how long an op may take, a message be
-    under way, an agent be silent. restarts: how often a session goes on after an agent or a message
-    is lost. address: where this process listens.
+    Attributes:
+        agents: processes that share the devices, each those of one host or of several; None: as
+            many as the cluster has hosts, or torchrun has started.
+        queue: which ready task goes first.
+        launcher: who starts the agents: local: this process, on this machine; torchrun: it has
+            started this process, too; ray: a Ray cluster, on its nodes.
+        timeout_s: how long an op may take, a message be under way, an agent be silent.
+        restarts: how often a session goes on after an agent or a message is lost.
+        address: where this process listens.
     """
 
     agents: Agents | None = None
@@ -104,10 +107,11 @@ class _OnHosts:
 class Hosts(_OnHosts):
     """The work-conserving system on the cores or GPUs of several hosts.
 
-    devices: what they are; GPUs that an agent has fewer of than devices are shared by streams, and
-    so are those of a machine that has fewer than agents. Never run on several GPUs. verify: compare
-    the results of every run with plain torch, outside what is measured. warm_up: runs of a session
-    before the first that counts.
+    Attributes:
+        devices: what they are; GPUs that an agent has fewer of than devices are shared by streams,
+            and so are those of a machine that has fewer than agents. Never run on several GPUs.
+        verify: compare the results of every run with plain torch, outside what is measured.
+        warm_up: runs of a session before the first that counts.
     """
 
     devices: Literal["cores", "gpus"] = "cores"
@@ -152,9 +156,11 @@ class Emulated(_OnHosts):
     for as long; what agents take to hear of each other comes on top. What is measured is told in
     the machine's seconds.
 
-    time_scale: real seconds that one of the machine takes. noise: standard deviation of the
-    logarithm of what each op and transfer takes, drawn anew for every run. slow_host: the ops of
-    whose devices take longer by the share ``slower``; None: of none.
+    Attributes:
+        time_scale: real seconds that one of the machine takes.
+        noise: standard deviation of the logarithm of what each op and transfer takes, drawn anew
+            for every run.
+        slow_host: the ops of whose devices take longer by the share ``slower``; None: of none.
     """
 
     time_scale: Positive = 100.0

@@ -28,7 +28,7 @@ SILENT_S = 60.0
 
 
 class WireError(Exception):
-    """The other side is gone, is a stranger, or says what is no frame; one line."""
+    """The other side is gone, unknown, or sent something that is not a frame; one line."""
 
 
 class Message(NamedTuple):
@@ -130,7 +130,7 @@ def proof(secret: bytes, who: str, *nonces: bytes) -> bytes:
 
 
 def admit(connection: socket.socket, secret: bytes) -> Wire:
-    """The side that listens: who has connected proves that it knows the secret, and so does this.
+    """The listening side: it and whoever connects prove to each other that they know the secret.
 
     Raises:
         WireError: it does not.

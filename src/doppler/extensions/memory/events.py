@@ -1,4 +1,4 @@
-"""The trace of a plan's run: ops and transfers as ever, and what memory added.
+"""The trace of a plan's run: ops and transfers, and what the memory plan added.
 
 Shape suffixes: V ops, T transfers, M further tasks, K tasks, D devices.
 """

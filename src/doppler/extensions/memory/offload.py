@@ -201,7 +201,7 @@ def _row(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def check_fits(problem: Problem, device_V: NDArray[np.int64]) -> None:
-    """Refuse a placement of which no plan can be made.
+    """Refuse a placement that has no plan.
 
     Raises:
         InputError: names the op that needs most of those that do not fit, and the least memory that

@@ -1,4 +1,4 @@
-"""Ops of torch that are decomposed by us: by their definitions, of which torch knows gradients."""
+"""Ops of torch that we decompose by their definitions, whose gradients torch knows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def reduce(
     c: "Conversion", value: Value, dims: Sequence[int], aggregation: str, name: str
 ) -> Value:
-    """Aggregated over dimensions, each of which keeps one element."""
+    """Aggregate over dimensions and keep one element of each."""
     shape = tuple(() if dim in dims else own for dim, own in enumerate(value.shape))
     places = [place for dim in dims for place in value.places(dim)]
     return c.builder.reduced(value, places, aggregation, name, shape)
@@ -26,6 +26,6 @@ def size_of(value: Value, dims: Sequence[int]) -> int:
 
 
 def mean_of(c: "Conversion", value: Value, dims: Sequence[int], name: str) -> Value:
-    """The mean over dimensions, each of which keeps one element."""
+    """The mean over dimensions; each keeps one element."""
     total = reduce(c, value, dims, "add", name)
     return Calculator(value.dtype, total.shape).mul(1 / size_of(value, dims), total)

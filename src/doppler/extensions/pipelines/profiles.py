@@ -58,7 +58,7 @@ def read_profile(path: str | Path) -> tuple[dict[str, object], list[float]]:
         for s, value in enumerate(transfers):
             _check_sign(f"transfer_s[{s}]", value)
         if not table.rows:
-            raise InputError("stages: there is none")
+            raise InputError("stages: the list is empty")
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     columns: dict[str, object] = {key.removesuffix("_s"): one for key, one in numbers.items()}

@@ -96,7 +96,7 @@ def orders_of_schedule(name: str, num_stages: int, num_devices: int, microbatche
 
 
 def _actions(action: Any) -> list[Action]:
-    """An action of torch's; what it overlaps is one behind the other; what is no work is none."""
+    """Convert an action of torch: overlapping ones in sequence, those without work to none."""
     if action is None:
         return []
     if action.sub_actions is not None:

@@ -30,17 +30,17 @@ _CONSTANT = 1e-3  # of the constant terms, in place of the ridge
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Router:
-    """Send the inputs of which the large model is expected to gain most.
+    """Send the inputs with the largest expected gain to the large model.
 
-    A ridge regression foretells from an input's features how right a model is on it, and how much
-    more so the large one; it learns from the outcomes of what was run alone. Inputs go to the large
-    one where that difference is above a threshold: that of the inputs so far of which as large a
-    share was above it.
+    A ridge regression predicts from an input's features how right a model is on it, and how much
+    better the large one is. It learns only from the outcomes of models that were run. An input goes
+    to the large model if that difference is above a threshold, which is the one that the given
+    share of the inputs so far exceeded.
 
     Attributes:
-        share: of the inputs that the large model gets.
-        price: of a run of it, in place of a share: it gets the inputs of which it is expected to
-            gain more.
+        share: of the inputs that go to the large model.
+        price: of a run of it, in place of a share: it gets the inputs with a larger expected
+            gain.
         explore: share of all inputs that are sent at random at the beginning; it falls with the
             root of their number.
         directions: of words, see TextFeatures.

@@ -142,7 +142,7 @@ def order_of(group_N: IntArray, order: Order, rng: np.random.Generator) -> IntAr
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StreamGraph(DataflowGraph):
-    """A program of which there is a stream: one op per module."""
+    """The program of a stream: one op per module."""
 
     stream: AnyStream
 
