@@ -113,6 +113,12 @@ def place(arguments: list[str]) -> int:
     else:
         modules = extension("modules.workload", "a torch module")
         module, inputs, keywords = modules.make_module(words[0], "place")
+    if options.get("method", "auto") == "auto":
+        from rich.console import Console
+
+        from doppler.first_run import SEARCHES, compile_ahead
+
+        compile_ahead(SEARCHES, Console(stderr=True))
     # Compiled code of a search ends later than a command that is interrupted may.
     with waiting(on_terminal, "placing"), unhurried():
         placed = place(module, inputs, example_kwargs=keywords, trust=TRUST in arguments, **options)

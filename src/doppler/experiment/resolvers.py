@@ -3,6 +3,10 @@
 Nothing heavy is imported before a configuration asks for it.
 """
 
+import atexit
+import re
+import shutil
+import tempfile
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -97,12 +101,35 @@ def description_of(file: Path) -> str:
     return ""
 
 
+# The folder of the choices that are files of the command line, once there is one.
+_given: list[Path] = []
+
+
+def choice_of_file(group: str, path: Path) -> str:
+    """Make a file a choice of a group for this process; returns what the choice is called.
+
+    Args:
+        group: of conf/.
+        path: of a file as those of the group are.
+    """
+    if not _given:
+        folder = Path(tempfile.mkdtemp(prefix="doppler-conf-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        _given.append(folder)
+    name = re.sub(r"\W", "_", path.stem) or "file"
+    while name in choices_of(group):
+        name += "_of_file"
+    (_given[0] / group).mkdir(exist_ok=True)
+    shutil.copyfile(path, _given[0] / group / f"{name}.yaml")
+    return name
+
+
 class _PluginFolders(SearchPathPlugin):
-    """Adds the choices that plugins have to the groups of conf/."""
+    """Adds the choices that plugins have, and those of given files, to the groups of conf/."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Append the folders, behind conf/."""
-        for folder in chain(*contributed("config_folders")):
+        for folder in chain(*contributed("config_folders"), _given):
             search_path.append(provider="doppler", path=f"file://{folder}")
 
 
