@@ -22,6 +22,7 @@ doppler run OPTION=VALUE ...          train on a workload and compare methods (d
 doppler report DIRECTORY ...          make tables, figures and a page of finished runs
 doppler place FILE.py:FUNCTION ...    place your own torch module, or a graph (doppler place --help)
 doppler warm                          compile everything now instead of in the first run
+doppler completion bash|zsh           print what makes a shell complete all of this
 doppler --version                     print the version"""
 
 
@@ -175,9 +176,21 @@ def warm(arguments: list[str]) -> int:
     return 0
 
 
+def completion(arguments: list[str]) -> int:
+    """Print the script with which a shell completes commands, groups, choices and options."""
+    from doppler.experiment.completion import SHELLS, completion
+
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        got = " ".join(arguments) or "nothing"
+        raise InputError(f"completion: takes one of {', '.join(SHELLS)}, got {got}")
+    print(completion(arguments[0], COMMANDS, [*_place_options(), "save"]), end="")
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": run,
     "report": report,
     "place": place,
     "warm": warm,
+    "completion": completion,
 }

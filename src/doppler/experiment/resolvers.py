@@ -63,9 +63,8 @@ def _share(share: float, number: int) -> int:
 
 def _choices(*, _root_: Any) -> str:
     """All choices of all groups, with the first line of their files; the defaults are marked."""
-    groups = {path.name for folder in _folders() for path in folder.iterdir() if path.is_dir()}
     lines = []
-    for group in sorted(groups):
+    for group in groups():
         lines += ["", group]
         chosen = _root_.hydra.runtime.choices.get(group) or []
         chosen = [chosen] if isinstance(chosen, str) else list(chosen)
@@ -73,6 +72,13 @@ def _choices(*, _root_: Any) -> str:
             mark = "*" if name in chosen else " "
             lines.append(f" {mark} {name:<22} {description_of(file)}")
     return "\n".join(lines[1:])
+
+
+def groups() -> list[str]:
+    """All groups, by name."""
+    return sorted(
+        {path.name for folder in _folders() for path in folder.iterdir() if path.is_dir()}
+    )
 
 
 def choices_of(group: str) -> list[str]:
