@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ import pytest
 
 import doppler
 from doppler.cli import COMMANDS, main
+from doppler.experiment.resolvers import choices_of
 from doppler.search import search
 from doppler.support.resources import resource
 
@@ -226,3 +228,32 @@ def test_place_saves_what_it_has_when_it_is_interrupted(folder, capsys, monkeypa
     assert main(["place", "g.json", "cluster=p100x4", "evaluations=9", "save=here"]) == 130
     assert (folder / "here/placement.json").exists()
     assert "interrupted: this is the best placement until then" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("doppler pl", {"place"}),
+        ("doppler run workload=llama_b", {"llama_block"}),
+        ("doppler run clus", {f"cluster={name}" for name in choices_of("cluster")}),
+        ("doppler place g.json second", {"seconds="}),
+    ],
+)
+def test_the_shell_completes(line, offered, capsys):
+    assert main(["completion", "bash"]) == 0
+    words = line.split()
+    code = f"""
+complete() {{ true; }}
+{capsys.readouterr().out}
+COMP_LINE="{line}" COMP_POINT={len(line)} COMP_WORDS=({line}) COMP_CWORD={len(words) - 1}
+_doppler
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == offered, done.stderr
+
+
+def test_completion_is_refused_for_other_shells(capsys):
+    assert main(["completion", "fish"]) == 1
+    assert capsys.readouterr().err == "error: completion: takes one of bash, zsh, got fish\n"

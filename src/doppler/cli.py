@@ -22,6 +22,7 @@ doppler run OPTION=VALUE ...          train on a workload and compare methods (d
 doppler report DIRECTORY ...          make tables, figures and a page of finished runs
 doppler place FILE.py:FUNCTION ...    place your own torch module, or a graph (doppler place --help)
 doppler warm                          compile everything now instead of in the first run
+doppler completion bash|zsh           print what makes a shell complete all of this
 doppler --version                     print the version"""
 
 
@@ -113,6 +114,12 @@ def place(arguments: list[str]) -> int:
     else:
         modules = extension("modules.workload", "a torch module")
         module, inputs, keywords = modules.make_module(words[0], "place")
+    if options.get("method", "auto") == "auto":
+        from rich.console import Console
+
+        from doppler.first_run import SEARCHES, compile_ahead
+
+        compile_ahead(SEARCHES, Console(stderr=True))
     # Compiled code of a search ends later than a command that is interrupted may.
     with waiting(on_terminal, "placing"), unhurried():
         placed = place(module, inputs, example_kwargs=keywords, trust=TRUST in arguments, **options)
@@ -169,9 +176,21 @@ def warm(arguments: list[str]) -> int:
     return 0
 
 
+def completion(arguments: list[str]) -> int:
+    """Print the script with which a shell completes commands, groups, choices and options."""
+    from doppler.experiment.completion import SHELLS, completion
+
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        got = " ".join(arguments) or "nothing"
+        raise InputError(f"completion: takes one of {', '.join(SHELLS)}, got {got}")
+    print(completion(arguments[0], COMMANDS, [*_place_options(), "save"]), end="")
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "run": run,
     "report": report,
     "place": place,
     "warm": warm,
+    "completion": completion,
 }

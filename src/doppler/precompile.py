@@ -98,17 +98,17 @@ def warm(say: Callable[[str], None], processes: int = 1) -> float:
         # What takes longest begins first, and what most others need is compiled beside it.
         names.sort(key=lambda name: _LONGEST.index(name) if name in _LONGEST else len(_LONGEST))
         with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-            for done in as_completed([pool.submit(_compile_part, name) for name in names]):
+            for done in as_completed([pool.submit(compile_part, name) for name in names]):
                 say(done.result())
     else:
         for name in names:
             with waiting(say, f"{name}: compiling"):
-                line = _compile_part(name)
+                line = compile_part(name)
             say(line)
     return time.perf_counter() - begin
 
 
-def _compile_part(name: str) -> str:
+def compile_part(name: str) -> str:
     """Compile one part in this process; what was done, in a line."""
     begin, before = time.perf_counter(), len(compilations)
     _parts()[name]()

@@ -11,6 +11,8 @@ SAID = {  # arguments, what each prints
     "own_model": (["0.1"], ["Experts on p100x4 (4 devices)", "it computes what torch does"]),
     "own_machine": (["0.1"], ["on pairs over 2 GB/s", "on pairs over 50 GB/s"]),
     "own_pipeline": (["."], ["bound", "from one process's at most"]),
+    "own_workload": (["4"], ["stencil: 16 ops", "etf: "]),
+    "own_system": (["0.1"], ["cautious:", "layered on p100x4"]),
     "own_policy": (["40"], ["per_op greedy", "per_op: "]),
     "maskable_ppo": (["chainmm", "p100x4", "8"], ["MaskablePPO: best", "random: best"]),
     "own_method": (["100"], ["Swaps: 100 executions", "auto: "]),

@@ -384,3 +384,46 @@ def test_what_hydra_cannot_read_without_assertions_is_said_in_one_line(tmp_path)
         "error: seed=range(1,3): Hydra cannot read this where Python runs with -O "
         "(PYTHONOPTIMIZE): unset it\n"
     )
+
+
+MACHINE = """
+_target_: doppler.cluster.custom
+name: pair
+devices:
+  - name: a
+    flop_per_s: {f32: 1.0e12}
+    memory_bytes_per_s: 1.0e11
+    launch_overhead_s: 0
+    memory_bytes: 1.0e11
+  - name: b
+    flop_per_s: {f32: 1.0e12}
+    memory_bytes_per_s: 1.0e11
+    launch_overhead_s: 0
+    memory_bytes: 1.0e11
+bytes_per_s: 1.0e9
+latency_s: 0
+num_devices: 2
+"""
+
+
+def test_the_file_of_a_machine_is_a_choice_of_cluster(command, tmp_path):
+    (tmp_path / "mixed.yaml").write_text(MACHINE)  # also the name of a choice
+    words = ["stage=evaluate", "baseline=[round_robin]"]
+    code, _, error = command("-m", *words, f"cluster={tmp_path}/mixed.yaml,mixed")
+    assert code == 0, error
+    found = {path.parent.name for path in tmp_path.glob("out/evaluate/chainmm/*/*")}
+    assert found == {"pair", "mixed"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (MACHINE.replace("doppler.cluster.custom", "os.system"), "with --config-dir=DIR"),
+        (MACHINE.replace("bytes_per_s: 1.0e9\nlat", "lat"), "'bytes_per_s' is missing"),
+    ],
+)
+def test_a_file_that_describes_no_machine_is_refused_in_one_line(text, told, command, tmp_path):
+    (tmp_path / "mine.yaml").write_text(text)
+    code, _, error = command("stage=describe", f"cluster={tmp_path}/mine.yaml")
+    assert code == 1
+    assert error.startswith("error: ") and told in error and error.count("\n") == 1

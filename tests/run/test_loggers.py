@@ -42,7 +42,7 @@ def board(directory: Path):
     return found
 
 
-def board_curve(directory: Path, key: str = "best_s") -> dict[int, float]:
+def board_curve(directory: Path, key: str = "stage_2/best_s") -> dict[int, float]:
     return {event.step: event.value for event in board(directory).Scalars(key)}
 
 
@@ -63,7 +63,7 @@ def wait_for(process: subprocess.Popen, out: Path, rows: int) -> int:
     give_up = time.monotonic() + ENDLESS_S
     while time.monotonic() < give_up:
         assert process.poll() is None, process.stdout and process.stdout.read()
-        found = [len(stored(path).curve("best_s")) for path in out.rglob("run-*.wandb")]
+        found = [len(stored(path).curve("stage_2/best_s")) for path in out.rglob("run-*.wandb")]
         if found and found[-1] > rows:
             return found[-1]
         time.sleep(0.05)
@@ -95,8 +95,8 @@ def test_curves_are_live_and_a_killed_run_goes_on_in_them(stranger, tmp_path):
     assert files[0].name == f"run-{identity}.wandb"
 
     curve, (begun, ended) = curve_of(directory), map(stored, files)
-    assert ended.curve("best_s") == pytest.approx(curve), "whole, in spite of the kill"
-    assert len(begun.curve("best_s")) >= later
+    assert ended.curve("stage_2/best_s") == pytest.approx(curve), "whole, in spite of the kill"
+    assert len(begun.curve("stage_2/best_s")) >= later
     assert board_curve(directory) == pytest.approx(curve)
 
     summary = json.loads((directory / "summary.json").read_text())
@@ -115,7 +115,10 @@ def test_curves_are_live_and_a_killed_run_goes_on_in_them(stranger, tmp_path):
 def test_each_run_of_a_sweep_is_a_wandb_run_of_its_own(run, stranger, tmp_path):
     pytest.importorskip("wandb")
     for seed in (0, 1):
-        run("stage=evaluate", "baseline=[round_robin]", "logger=[wandb]", f"seed={seed}")
+        wandb = ("logger=[wandb]", f"seed={seed}")
+        _, said = run("stage=evaluate", "baseline=[round_robin]", *wandb)
+        (line,) = (one for one in said.splitlines() if one.startswith("W&B (offline):"))
+        assert list(Path(line.rpartition("wandb sync ")[2]).glob("run-*.wandb")), line
     files = list(tmp_path.rglob("run-*.wandb"))
     assert len({path.name for path in files}) == len(files) == 2
     give_up, seeds = time.monotonic() + ENDLESS_S, set()
@@ -145,14 +148,18 @@ def test_a_finished_run_is_published_once_to_loggers_that_come_later(run, tmp_pa
     assert "doppler greedy" in log and "Traceback" not in log
 
 
-def test_stage_one_of_a_run_keeps_its_metrics_and_tells_nobody(run, tmp_path):
+def test_curves_of_all_stages_stand_side_by_side_in_dashboards(run, tmp_path):
     pytest.importorskip("tensorboard")
-    run("baseline=[]", "logger=[csv,tensorboard]")
+    _, said = run("baseline=[]", "logger=[csv,tensorboard]")
     (whole,) = tmp_path.glob("train/*/*/*/*")
     step = whole / "imitation"
     assert len(curve_of(step, "log_likelihood")) == 2, "8 episodes, four an update"
     assert not (step / "tensorboard").exists()
-    assert board_curve(whole)
+    assert board_curve(whole) == pytest.approx(curve_of(whole))
+    for key in ("loss", "learning_rate", "gradient_norm", "log_likelihood"):
+        assert board_curve(whole, f"stage_1/{key}") == pytest.approx(curve_of(step, key))
+    assert set(curve_of(whole, "lower_bound_s").values()) != set()
+    assert f"tensorboard --logdir {whole}" in said
 
 
 def test_mlflow_keeps_one_run_with_curve_and_files(run, tmp_path):
@@ -165,7 +172,7 @@ def test_mlflow_keeps_one_run_with_curve_and_files(run, tmp_path):
     assert kept.info.status == "FINISHED"
     assert kept.data.params["workload/name"] == "chainmm"
     assert kept.data.metrics["makespan_s"] == pytest.approx(summary["makespan_s"])
-    history = client.get_metric_history(kept.info.run_id, "best_s")
+    history = client.get_metric_history(kept.info.run_id, "stage_2/best_s")
     assert {one.step: one.value for one in history} == pytest.approx(curve_of(directory))
     names = {one.path for one in client.list_artifacts(kept.info.run_id)}
     assert names == {"results.csv", "placement.json", "schedule.png"}

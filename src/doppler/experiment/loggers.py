@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import singledispatch
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from matplotlib.image import imread
 from pytorch_lightning.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
@@ -15,14 +15,19 @@ from doppler.support.errors import InputError
 from doppler.support.files import read_text
 
 SCHEDULE_FILE = "schedule.png"
+# Of the curves of trainings; each has its episodes as its axis.
+NAMESPACES = ("stage_1", "stage_2", "stage_3", "settling")
 
 
 class WandbRun(WandbLogger):
     """A W&B run of the run directory: another process that goes on there goes on in it.
 
     save_dir: the run directory. offline: whether it is kept on disk, for ``wandb sync``, or sent to
-    the server while it runs. settings: of ``wandb.init``.
+    the server while it runs. settings: of ``wandb.init``. steps_rise: it takes no row of an
+    earlier step.
     """
+
+    steps_rise: ClassVar[bool] = True
 
     def __init__(self, *, save_dir: str, offline: bool, **settings: Any) -> None:
         super().__init__(save_dir=save_dir)
@@ -60,7 +65,8 @@ class WandbRun(WandbLogger):
                 self._run = wandb.init(**self._settings)
             except (Error, TypeError, ValueError) as error:
                 raise InputError(f"logger=wandb: {str(error).splitlines()[0]}") from None
-            self._run.define_metric("*", step_metric="episodes")
+            for namespace in NAMESPACES:
+                self._run.define_metric(f"{namespace}/*", step_metric=f"{namespace}/episodes")
         return self._run
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -155,6 +161,30 @@ def _(logger: WandbLogger, settings: dict[str, Any], run: FinishedRun) -> None:
     artifact = wandb.Artifact(f"placement-{experiment.id}", type="placement")
     artifact.add_file(str(run.directory / PLACEMENT_FILE))
     experiment.log_artifact(artifact)
+
+
+@singledispatch
+def how_to_look(logger: Logger) -> str:
+    """One line: how to open what a logger has; empty of kinds that have no line here."""
+    return ""
+
+
+@how_to_look.register
+def _(logger: TensorBoardLogger) -> str:
+    return f"TensorBoard: tensorboard --logdir {logger.log_dir}"
+
+
+@how_to_look.register
+def _(logger: MLFlowLogger) -> str:
+    return f"MLflow: mlflow ui --backend-store-uri {logger._tracking_uri}"
+
+
+@how_to_look.register
+def _(logger: WandbLogger) -> str:
+    experiment = logger.experiment
+    if experiment.offline:
+        return f"W&B (offline): wandb login, then wandb sync {Path(experiment.dir).parent}"
+    return f"W&B: {experiment.url}"
 
 
 def _numbers(run: FinishedRun) -> dict[str, float]:

@@ -32,6 +32,8 @@ from doppler.support.stopping import ending_children, going_on, stoppable
 _USAGE = 2
 # Flags and options by which a command line names classes of the user's own.
 _OWN = ("--config-dir", "-cd")
+# Stages that train: they take long to compile.
+_TRAINING = ("Train", "SimulatedReinforcement", "RealReinforcement", "Inference")
 # Groups that name no class: the file that has all of their options, and the key in it.
 _PLAIN = {"budget": ("budget/default.yaml", ""), "measure": ("config.yaml", "measure")}
 
@@ -120,7 +122,7 @@ def main(cfg: DictConfig) -> float | None:
         from doppler.report.rows import make_console
 
         with stoppable():  # in a process that a launcher has started, too
-            summary = execute(cfg, overrides, make_console())
+            summary = execute(cfg, overrides, make_console(), before=_compile)
         return metric(summary, str(cfg.optimized_metric), required=searches)
     except (Exception, SystemExit) as error:  # told here: Hydra would add lines of its own
         if isinstance(error, SystemExit):
@@ -131,6 +133,18 @@ def main(cfg: DictConfig) -> float | None:
         if failures.keep(line, job.job.num) and not searches:
             return math.nan
         raise failures.RunError(line) from None
+
+
+def _compile(run: Any) -> None:
+    """Compile on all cores what a run that trains needs; others compile as they go."""
+    from doppler.first_run import POLICIES, SEARCHES, compile_ahead
+
+    stage = type(run.stage).__name__
+    if stage not in _TRAINING:
+        return
+    policy = str(run.spec.cfg.policy.build["_target_"]).rpartition(".")[2]
+    parts = [*SEARCHES, *([POLICIES[policy]] if policy in POLICIES else [])]
+    compile_ahead(parts, run.console)
 
 
 def metric(summary: Mapping[str, Any], name: str, *, required: bool) -> float | None:

@@ -10,7 +10,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
 from hydra.errors import HydraException
 
+from doppler.experiment.resolvers import choice_of_file
 from doppler.support.errors import InputError
+from doppler.support.files.described import build_described
 from doppler.support.resources import resource
 
 # Flags of Hydra that are followed by a value, which is no override even if it contains "=".
@@ -19,6 +21,7 @@ _WITH_VALUE = (
     *("--package", "-p", "--cfg", "-c", "--info", "-i"),
 )
 _GRAPHS = "workload.path"  # may name a folder
+_CLUSTER, _YAML = "cluster", (".yaml", ".yml")
 # KEY=VALUE with the dotted name of an option, unlike the groups in baseline@stage.teacher=heft.
 # A function such as choice(1,2) is for sweepers, whose results show the key as it is given.
 _OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=(?!\w+\()")
@@ -59,6 +62,7 @@ def quoted(word: str) -> str:
     * An option gets ``++``, because files of conf/ list only the options that they set. Unknown
       options are refused later, by the signatures of what the configuration names. For the same
       reason an option may belong to only some choices of a group that is swept.
+    * ``cluster=FILE.yaml`` becomes a choice of the group.
     * Values that are not in Hydra's grammar, such as many paths, are put in quotes. Commas
       still separate the values of a sweep.
 
@@ -73,6 +77,8 @@ def quoted(word: str) -> str:
     elif _OPTION.match(word):
         word = f"++{word}"
     key, _, value = word.partition("=")
+    if key == _CLUSTER and any(path.endswith(_YAML) for path in value.split(",")):
+        return f"{key}={','.join(map(_cluster, value.split(',')))}"
     if names_folder(word):
         return f"{key}={','.join(_graphs(value))}"
     override = _parsed(word)
@@ -80,6 +86,29 @@ def quoted(word: str) -> str:
         return f"{key}={','.join(map(_literal, value.split(',')))}"
     _check_group(key.lstrip("+~").partition("@")[0], override)
     return word
+
+
+def _cluster(path: str) -> str:
+    """A machine of a file as a choice of its group; other names as they are.
+
+    Raises:
+        InputError: the file describes no machine, or names code of somebody's.
+    """
+    if not path.endswith(_YAML):
+        return path
+    from doppler.cluster import custom, host, preset
+
+    makers = {f"doppler.cluster.{make.__name__}": make for make in (custom, host, preset)}
+    try:
+        build_described(path, "cluster", makers)
+    except InputError as error:
+        if "--trust" not in str(error):
+            raise
+        raise InputError(
+            f"{path}: names code that is not of doppler.cluster, or values to be filled in; in a "
+            "folder DIR/cluster of your own it is a choice with --config-dir=DIR"
+        ) from None
+    return choice_of_file(_CLUSTER, Path(path))
 
 
 def names_folder(word: str) -> bool:

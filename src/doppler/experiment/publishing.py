@@ -16,6 +16,7 @@ from hydra.utils import instantiate
 
 from doppler.experiment.checking import check_names, target_of
 from doppler.graph.formats import write_atomically
+from doppler.report.rows import METRICS_FILE
 from doppler.support.errors import InputError
 from doppler.support.files import read_text
 from doppler.support.options import Parameters, parameters
@@ -30,6 +31,13 @@ _PACKAGES = {
     "tensorboard": ("tensorboard", "tensorboardX"),
     "mlflow": ("mlflow",),
     "wandb": ("wandb",),
+}
+# Folders of a run in which trainings left their curves, and what dashboards call these.
+_PARTS = {
+    "imitation": "stage_1",
+    "rl_sim": "stage_2",
+    "rl_sim/settling": "settling",
+    "settling": "settling",
 }
 # Needs no publishing: its file is in the run directory, like the results.
 _CSV = "csv"
@@ -62,17 +70,25 @@ class Loggers:
     chosen: their part of the configuration, by name.
     settings: what is run, as plain values.
     directory: of the run.
+    namespace: of the curves of the run's own training.
     is_step: the run serves another one, which is what is told of: this one keeps its metrics.csv.
     """
 
     def __init__(
-        self, chosen: Mapping[Any, Any], settings: dict[str, Any], directory: Path, *, is_step: bool
+        self,
+        chosen: Mapping[Any, Any],
+        settings: dict[str, Any],
+        directory: Path,
+        namespace: str,
+        *,
+        is_step: bool,
     ) -> None:
         self._chosen = {str(name): conf for name, conf in chosen.items()}
         if is_step:
             self._chosen = {name: conf for name, conf in self._chosen.items() if name == _CSV}
         self._settings = settings
         self._directory = directory
+        self._namespace = namespace
         self._made: dict[str, Logger] = {}
 
     def begin(self, num_updates: int) -> "list[Logger]":
@@ -91,13 +107,28 @@ class Loggers:
     def _retell(self, name: str, num_updates: float = math.inf) -> None:
         if name == _CSV:
             return
-        from doppler.report.finished import read_metrics
-
-        for step, row in read_metrics(self._directory).iterrows():
-            number = int(str(step))
+        for number, values in self._rows_of(self._directory, self._namespace):
             if number < num_updates:
-                values = {str(key): float(value) for key, value in row.dropna().items()}
                 self._made[name].log_metrics(values, step=number)
+
+    def _rows_of(self, directory: Path, namespace: str) -> Iterator[tuple[int, dict[str, float]]]:
+        """The rows of a metrics.csv: the update, and its numbers as dashboards name them."""
+        from doppler.report.finished import read_metrics
+        from doppler.training.metrics import spaced
+
+        for step, row in read_metrics(directory).iterrows():
+            values = {str(key): float(value) for key, value in row.dropna().items()}
+            yield int(str(step)), spaced(namespace, values)
+
+    def _tell_parts(self, logger: "Logger") -> None:
+        """The curves of the trainings that belong to the run."""
+        for part, namespace in _PARTS.items():
+            if not (self._directory / part / METRICS_FILE).exists():
+                continue
+            for number, values in self._rows_of(self._directory / part, namespace):
+                # Steps of W&B only rise; there the episodes of each stage are the axis.
+                step = None if getattr(logger, "steps_rise", False) else number
+                logger.log_metrics(values, step=step)
 
     def _make(self, name: str) -> "Logger":
         if name not in self._made:
@@ -109,30 +140,38 @@ class Loggers:
             self._made[name] = made
         return self._made[name]
 
-    def publish(self, *, retell: bool) -> None:
+    def publish(self, *, retell: bool) -> list[str]:
         """Tell what the finished run has found; each logger once, in whichever process.
 
         Args:
             retell: the learning curve too: the run was finished before this process began.
+
+        Returns:
+            A line for each logger that was told: how to look at it.
         """
         marker = self._directory / PUBLISHED_FILE
         told = read_text(marker).split() if marker.exists() else []
         names = [name for name in self._chosen if name not in (_CSV, *told)]
         if not names:
-            return
-        from doppler.experiment.loggers import show
+            return []
+        from doppler.experiment.loggers import how_to_look, show
         from doppler.report.finished import read_run
 
         run = read_run(self._directory)
         if not run.rows:
-            return
+            return []
+        lines = []
         for name in names:
             logger = self._make(name)
             if retell:
                 self._retell(name)
+            self._tell_parts(logger)
             show(logger, self._settings, run)
             told.append(name)
             write_atomically(marker, "".join(f"{name}\n" for name in told))
+            if line := how_to_look(logger):
+                lines.append(line)
+        return lines
 
     @contextmanager
     def closed(self) -> Iterator[None]:

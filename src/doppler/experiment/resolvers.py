@@ -3,6 +3,10 @@
 Nothing heavy is imported before a configuration asks for it.
 """
 
+import atexit
+import re
+import shutil
+import tempfile
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -59,9 +63,8 @@ def _share(share: float, number: int) -> int:
 
 def _choices(*, _root_: Any) -> str:
     """All choices of all groups, with the first line of their files; the defaults are marked."""
-    groups = {path.name for folder in _folders() for path in folder.iterdir() if path.is_dir()}
     lines = []
-    for group in sorted(groups):
+    for group in groups():
         lines += ["", group]
         chosen = _root_.hydra.runtime.choices.get(group) or []
         chosen = [chosen] if isinstance(chosen, str) else list(chosen)
@@ -69,6 +72,13 @@ def _choices(*, _root_: Any) -> str:
             mark = "*" if name in chosen else " "
             lines.append(f" {mark} {name:<22} {description_of(file)}")
     return "\n".join(lines[1:])
+
+
+def groups() -> list[str]:
+    """All groups, by name."""
+    return sorted(
+        {path.name for folder in _folders() for path in folder.iterdir() if path.is_dir()}
+    )
 
 
 def choices_of(group: str) -> list[str]:
@@ -97,12 +107,35 @@ def description_of(file: Path) -> str:
     return ""
 
 
+# The folder of the choices that are files of the command line, once there is one.
+_given: list[Path] = []
+
+
+def choice_of_file(group: str, path: Path) -> str:
+    """Make a file a choice of a group for this process; returns what the choice is called.
+
+    Args:
+        group: of conf/.
+        path: of a file as those of the group are.
+    """
+    if not _given:
+        folder = Path(tempfile.mkdtemp(prefix="doppler-conf-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        _given.append(folder)
+    name = re.sub(r"\W", "_", path.stem) or "file"
+    while name in choices_of(group):
+        name += "_of_file"
+    (_given[0] / group).mkdir(exist_ok=True)
+    shutil.copyfile(path, _given[0] / group / f"{name}.yaml")
+    return name
+
+
 class _PluginFolders(SearchPathPlugin):
-    """Adds the choices that plugins have to the groups of conf/."""
+    """Adds the choices that plugins have, and those of given files, to the groups of conf/."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Append the folders, behind conf/."""
-        for folder in chain(*contributed("config_folders")):
+        for folder in chain(*contributed("config_folders"), _given):
             search_path.append(provider="doppler", path=f"file://{folder}")
 
 

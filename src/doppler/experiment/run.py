@@ -1,7 +1,7 @@
 """A run: what it is, where it lives, and the stages that it goes through."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +23,9 @@ from doppler.support.errors import InputError, printable_lines
 from doppler.support.stopping import going_on
 from doppler.support.waiting import waiting
 from doppler.system import Session, listening_to_agents
+
+# What dashboards call the curves of a stage's own training; of all others it is stage II.
+_NAMESPACES = {"imitation": "stage_1", "rl_real": "stage_3"}
 
 
 class Stage(ABC):
@@ -108,7 +111,8 @@ class Run:
     def loggers(self) -> Loggers:
         """The configured ones, which write into the run's directory."""
         chosen, settings = self.spec.cfg.get("logger") or {}, self.spec.settings()
-        return Loggers(chosen, settings, self.directory.path, is_step=self.is_step)
+        namespace = _NAMESPACES.get(self.stage.name, "stage_2")
+        return Loggers(chosen, settings, self.directory.path, namespace, is_step=self.is_step)
 
     @property
     def is_finished(self) -> bool:
@@ -214,6 +218,7 @@ def execute(
     overrides: Sequence[str],
     console: Console,
     compute: Compute | None = None,
+    before: Callable[["Run"], None] | None = None,
 ) -> Summary:
     """Run a configuration, and first what it needs; or show the run that has done so already.
 
@@ -222,6 +227,7 @@ def execute(
         overrides: of the command line, as they are kept with the run.
         console: where things are told.
         compute: where the jobs are done of what is configured to be spread, in its place.
+        before: is called with each run that has not finished, before it begins.
 
     Returns:
         The summary that the run left.
@@ -251,10 +257,13 @@ def execute(
                         listening_to_agents(directory.write_agents),
                         computing(each.spec.compute and (compute or each.spec.compute)),
                     ):
+                        if before is not None:
+                            before(each)
                         each.stage.introduce(each)
                         each.stage.run(each)
                 if not each.is_step:
-                    each.loggers.publish(retell=already)
+                    for line in each.loggers.publish(retell=already):
+                        each.say(line)
         if already and not each.is_step:
             _tell_again(each)
     return run.directory.summary()

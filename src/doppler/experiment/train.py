@@ -186,6 +186,7 @@ class Learner:
             on_best=lambda: save_checkpoint(module.trainer, directory / BEST),
             inherited=inherited,
         )
+        module.namespace = "stage_3" if spec.is_measured else "stage_2"
         fit_in_run(run, module)
         if module.trained is None:  # else an interrupted run had come further than this
             begin = time.perf_counter()
@@ -220,6 +221,7 @@ class Learner:
             exploration=None,
         )
         imitation.title = "imitating the best placement"
+        imitation.namespace = "settling"
         fit_in_run(run.part(SETTLING), imitation)
         module.elapsed_s += imitation.elapsed_s
 

@@ -131,6 +131,7 @@ class Imitation(EpisodeTraining):
         self.entropy = entropy
         self.inherited, self.found = inherited
         self.elapsed_s = self.inherited.seconds
+        self.namespace = "stage_1"
         self.rng = seeded_generator(seed, "imitation")
 
     @property
@@ -145,7 +146,7 @@ class Imitation(EpisodeTraining):
         log_prob_B, entropy_B = self.policy.log_prob(self.view, episodes)
         log_likelihood = log_prob_B.mean() / problem.num_ops
         entropy = entropy_B.mean() / problem.num_ops
-        self.log_update(
+        self.note_update(
             {
                 "episodes": self.episodes_done + self.batch_episodes,
                 "log_likelihood": log_likelihood.item(),

@@ -3,6 +3,7 @@
 import csv
 import io
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ from pytorch_lightning.loggers import Logger
 from doppler.graph.formats import naming, write_atomically
 from doppler.report.rows import METRICS_FILE
 from doppler.support.files import open_to_append, read_damaged_text
+
+
+def spaced(namespace: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """The same numbers, their names behind a namespace: ``stage_2/loss``."""
+    return {f"{namespace}/{key}": value for key, value in metrics.items()}
 
 
 class CsvMetrics(Logger):

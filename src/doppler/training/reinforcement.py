@@ -165,6 +165,7 @@ class Reinforcement(EpisodeTraining):
         self.elapsed_s = inherited.seconds
         self.on_best = on_best
         self.spread = spread
+        self.namespace = "stage_2"
         self.rng = seeded_generator(seed, "reinforcement")
         self.score: Score | None = None
         self.trained: tuple[ScoredPlacement, Effort] | None = None
@@ -274,7 +275,7 @@ class Reinforcement(EpisodeTraining):
 
     def _log(self, problem: TrainingProblem, cost_B: NDArray[np.float64], entropy: float) -> None:
         feasible_B = cost_B[np.isfinite(cost_B)]
-        self.log_update(
+        self.note_update(
             {
                 "episodes": self.episodes_done + self.batch_episodes,
                 "mean_s": float(feasible_B.mean()) if len(feasible_B) else float("inf"),
@@ -282,6 +283,7 @@ class Reinforcement(EpisodeTraining):
                 "best_s": problem.evaluator.seconds,
                 "greedy_s": problem.greedy.seconds,
                 "entropy": entropy,
+                "lower_bound_s": problem.bound_s,
             }
         )
 

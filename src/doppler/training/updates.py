@@ -1,6 +1,7 @@
 """What trainings share: the optimiser, the clock, the endless dataset."""
 
 import itertools
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from doppler.policies import DivergedError, Policy
+from doppler.training.metrics import CsvMetrics, spaced
 
 
 class EpisodeTraining(pl.LightningModule):
@@ -26,6 +28,7 @@ class EpisodeTraining(pl.LightningModule):
         network_rate: share of the rate at which the policy's network learns, where it has one. A
             logit of a pair is a product of sums over all ops, so that a small step changes much.
         elapsed_s: seconds of all updates, those before an interruption included.
+        namespace: what dashboards put before the names of its curves: ``stage_2/loss``.
     """
 
     title: str
@@ -35,10 +38,13 @@ class EpisodeTraining(pl.LightningModule):
     learning_rate: tuple[float, float]
     network_rate: float
     policy: Policy
+    namespace: str
 
     def __init__(self) -> None:
         super().__init__()
         self.elapsed_s = 0.0
+        self._noted: dict[str, float] = {}
+        self._loss = math.nan
 
     @property
     def episodes_done(self) -> int:
@@ -89,14 +95,39 @@ class EpisodeTraining(pl.LightningModule):
         self.elapsed_s += now_s - self._clock_s
         self._clock_s = now_s
 
+    def note_update(self, metrics: dict[str, float]) -> None:
+        """Keep what the present update has to tell until its gradient is known."""
+        self._noted = metrics
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        """Keep the loss for the row of the update."""
+        self._loss = loss.item()
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Log the row of the update, before a checkpoint may count it as done."""
+        if not self._noted:
+            return
+        gradients = [one.grad for one in self.parameters() if one.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients).item() if gradients else 0.0
+        row = {
+            **self._noted,
+            "loss": self._loss,
+            "learning_rate": optimizer.param_groups[0]["lr"],
+            "gradient_norm": norm,
+        }
+        self._noted = {}
+        self.log_update(row)
+
     def log_update(self, metrics: dict[str, float]) -> None:
         """One row for the present step.
 
         Straight to the loggers: Lightning's own ``log`` rounds to 32 bits, and an update is already
-        the average of a batch.
+        the average of a batch. Dashboards have the curves of all stages side by side, so that
+        names begin with the stage; metrics.csv is of one training.
         """
         for logger in self.loggers:
-            logger.log_metrics(metrics, step=self.global_step)
+            told = metrics if isinstance(logger, CsvMetrics) else spaced(self.namespace, metrics)
+            logger.log_metrics(told, step=self.global_step)
 
 
 def finite(loss: Tensor) -> Tensor:
