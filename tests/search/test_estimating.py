@@ -310,7 +310,7 @@ def test_a_greedy_episode_is_drafted_in_place_of_others_until_something_was_exec
 
 def test_a_step_without_drafts_goes_on_from_the_best():
     for steps in (0, 500):
-        with pytest.raises(InputError, match=r"^drafts: there is none, and no placement to begin"):
+        with pytest.raises(InputError, match=r"^drafts: none are given, and there is no placement"):
             found_by(AnnealOnEstimates(drafts=[], steps=steps))
     with WorkConserving().open(PROBLEM) as session:
         best = Evaluator(session=session, confirmations=0, seed=0)
