@@ -40,14 +40,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing, name what differs")
     check = parser.parse_args().check
-    old = [path for path in PAGES if filled(path.read_text()) != path.read_text()]
-    for path in old:
+    texts = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    new = {path: filled(text) for path, text in texts.items() if filled(text) != text}
+    for path, text in new.items():
         print(f"{'differs from its rows' if check else 'written'}: {path.relative_to(PROJECT)}")
         if not check:
-            path.write_text(filled(path.read_text()))
+            path.write_text(text, encoding="utf-8")
     if not check:
         draw(DRAWN)
-    return int(check and bool(old))
+    return int(check and bool(new))
 
 
 def filled(page: str) -> str:
