@@ -25,6 +25,8 @@ from doppler.search import seeded_generator
 from doppler.simulator import WorkConserving
 from doppler.training import effort_of, found_of, save_checkpoint
 
+SOURCES = {"episode", "greedy episode", "merged episode", "clustering"}
+
 
 def test_the_optimum_of_the_two_chains_is_known_by_enumeration():
     problem = two_chains()
@@ -101,6 +103,35 @@ def test_at_a_rate_of_0_all_is_played_and_nothing_learned(tmp_path):
     assert not torch.equal(weights_of(module), before)
 
 
+def test_episodes_that_return_become_more_and_are_counted(tmp_path):
+    problem = random_problem(6, num_ops=12, num_devices=3, costs="distinct")
+    rollouts = NotedRollouts(make_policy(0))
+    with WorkConserving().open(problem) as session:
+        module = reinforcement(
+            session, policy=rollouts.policy, evaluations=101, batch_episodes=8, returning_share=0.75
+        )
+        fit(module, tmp_path)
+        assert session.evaluations == module.effort.evaluations
+    assert module.num_updates == 12
+    whole = [num for num in rollouts.numbers if num > 1]  # one episode: the greedy one
+    assert len(whole) == 12 and whole[0] == 8 and whole[-1] == 3
+    assert whole == sorted(whole, reverse=True)
+
+
+def test_what_returning_episodes_improve_keeps_its_source(tmp_path):
+    sources = set()
+    for seed in range(6):
+        problem = random_problem(seed, num_ops=30, num_devices=4, costs="distinct")
+        with WorkConserving().open(problem) as session:
+            module = reinforcement(
+                session, evaluations=400, batch_episodes=8, returning_share=0.75, seed=seed
+            )
+            fit(module, tmp_path)
+        sources.add(module.problem.evaluator.found.source)
+    assert sources <= {f"{one}{more}" for one in SOURCES for more in ("", ", returns")}
+    assert any(source.endswith(", returns") for source in sources), sources
+
+
 def test_the_best_so_far_says_whether_the_policy_placed_it_or_what_else(tmp_path):
     sources = set()
     for seed in range(8):
@@ -109,7 +140,7 @@ def test_the_best_so_far_says_whether_the_policy_placed_it_or_what_else(tmp_path
             fit(module, tmp_path)
         sources.add(module.problem.evaluator.found.source)
         assert module.problem.greedy.source == "greedy episode"
-    assert sources <= {"episode", "greedy episode", "merged episode", "clustering"}
+    assert sources <= SOURCES
     assert len(sources) > 1, sources
 
 

@@ -17,6 +17,7 @@ from doppler.search.greedy import GREEDY, GreedyEpisode, host_uses
 from doppler.search.steps import (
     EPISODE,
     MERGED_EPISODE,
+    RETURNED,
     AnnealFromBest,
     DealBlocks,
     InParts,
@@ -31,6 +32,7 @@ __all__ = [
     "MERGED_EPISODE",
     "NO_EFFORT",
     "NO_PLACEMENT",
+    "RETURNED",
     "AnnealFromBest",
     "AnnealOnEstimates",
     "Budget",

@@ -19,6 +19,7 @@ from doppler.support.options import Positive, Share, checked
 
 # Sources of placements of a policy (evaluator.ScoredPlacement), and the suffix for annealing.
 EPISODE, MERGED_EPISODE = "episode", "merged episode"
+RETURNED = ", returns"  # behind the source of a placement that episodes returned to and improved
 _ANNEALED = ", annealing"
 
 

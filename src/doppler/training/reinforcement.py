@@ -24,6 +24,7 @@ from doppler.search import (
     MERGED_EPISODE,
     NO_EFFORT,
     NO_PLACEMENT,
+    RETURNED,
     Effort,
     Evaluator,
     ScoredPlacement,
@@ -216,11 +217,10 @@ class Reinforcement(EpisodeTraining):
         returning = self._return_to_best(problem, view)
         num = options.batch_episodes - sum(len(each.op) for each in returning)
         played = self.policy.rollout(view, num, explore, self.rng)
-        cost_B, shortfall_B = self._execute(problem, view, [played, *returning], explore)
-        own = slice(num)
+        cost_B, shortfall_B = self._execute(problem, view, played, returning, explore)
         log_prob_B, entropy_B = self.policy.log_prob(view, played)
-        advantage_B = ADVANTAGES[options.advantage](cost_B[own], shortfall_B[own], problem.history)
-        problem.history = problem.history.with_batch(cost_B[own])
+        advantage_B = ADVANTAGES[options.advantage](cost_B, shortfall_B, problem.history)
+        problem.history = problem.history.with_batch(cost_B)
 
         num_ops = view.problem.num_ops
         weight_B = torch.from_numpy(advantage_B).to(log_prob_B.dtype)
@@ -232,10 +232,8 @@ class Reinforcement(EpisodeTraining):
 
     def _return_to_best(self, problem: TrainingProblem, view: ProblemView) -> list[Decisions]:
         """Episodes that return to the best placement so far, if there are to be any."""
-        num, placement = (
-            self.options.num_returning(1.0 - self.remaining),
-            problem.evaluator.placement,
-        )
+        num = self.options.num_returning(1.0 - self.remaining)
+        placement = problem.evaluator.placement
         if num == 0 or placement is None or view.is_merged or not isinstance(self.policy, Returns):
             return []
         taught = TaughtPlacement.of(view.problem, placement)
@@ -256,13 +254,16 @@ class Reinforcement(EpisodeTraining):
         self,
         problem: TrainingProblem,
         view: ProblemView,
-        played: list[Decisions],
+        played: Decisions,
+        returning: list[Decisions],
         explore: float | None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Seconds and shortfall of memory [B] of episodes; extra candidates run beside them."""
-        num, extra = self.options.batch_episodes, self.options.extra_candidates
-        placements = [episodes.placements() for episodes in played]
+        """Seconds and shortfall of memory [B] of episodes; the others count as placements only."""
+        num, extra = len(played.op), self.options.extra_candidates
+        placements = [episodes.placements() for episodes in (played, *returning)]
         sources = [MERGED_EPISODE if view.is_merged else EPISODE] * num
+        first = problem.evaluator.found.source.removesuffix(RETURNED)
+        sources += [first + RETURNED] * (self.options.batch_episodes - num)
         if extra and self.global_step < self.options.num_tuned(self.num_updates):
             merged = merged_at_random(problem.view, self.rng)
             placements.append(self.policy.rollout(merged, extra, explore, self.rng).placements())
