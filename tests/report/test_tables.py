@@ -19,7 +19,7 @@ from doppler.report.aggregate import (
     verdicts,
 )
 from doppler.report.finished import read_run
-from doppler.report.published_figures import PAPER_MS, paper_ratio
+from doppler.report.published_figures import paper_ms, paper_ratio
 from doppler.report.rendering import to_html, to_latex, to_markdown
 from doppler.report.rows import ResultRow
 from doppler.report.tables import method_labels, result_tables, training_tables
@@ -156,7 +156,15 @@ def test_ratios_stand_beside_the_papers():
 )
 def test_the_paper_is_silent_about_other_machines(changes, ratio):
     assert paper_ratio(replace(ROW, **{"method": "critical_path", **changes})) == ratio
-    assert all(len(milliseconds) == 5 for milliseconds in PAPER_MS.values())
+
+
+def test_the_papers_table_has_a_figure_of_every_method():
+    methods = ["critical_path", "placeto", "gdp", "enumerative", "doppler", "doppler_real"]
+    for workload in ("chainmm", "ffnn", "llama_block", "llama_layer"):
+        figures = paper_ms(workload)
+        assert list(figures) == methods
+        assert all(milliseconds > 0 for milliseconds in figures.values())
+    assert paper_ms("cholesky") == {}
 
 
 def test_synchronous_over_work_conserving():

@@ -1,13 +1,13 @@
-"""Completion of ``doppler`` in bash and zsh: commands, groups, choices, options of place."""
+"""Shell completion of ``doppler`` in bash and zsh: commands, config groups and options."""
 
 from collections.abc import Iterable
 
 from doppler.experiment.resolvers import choices_of, groups
 
 SHELLS = ("bash", "zsh")
-# Options of doppler run that are no group, and are set most often.
+# Options of doppler run that are often set and do not name a config group.
 _VALUES = ("seed=", "output_dir=", "overwrite=true", "measure.force=true", "--help", "--cfg job")
-# In bash "=" ends a word: what is offered must leave out what stands before it.
+# Bash splits words at "=", so the offered words must omit everything before it.
 _SCRIPT = """\
 _doppler() {{
   local line="${{COMP_LINE:0:COMP_POINT}}" words
@@ -29,12 +29,12 @@ complete -o nospace -o default -F _doppler doppler
 
 
 def completion(shell: str, commands: Iterable[str], place_options: Iterable[str]) -> str:
-    """The script that a shell reads.
+    """Return the completion script for a shell.
 
     Args:
         shell: one of SHELLS.
-        commands: of ``doppler``.
-        place_options: of ``doppler place``, without ``=``.
+        commands: the subcommands of ``doppler``.
+        place_options: options of ``doppler place``, without ``=``.
     """
     run = [f"{group}={choice}" for group in groups() for choice in choices_of(group)]
     script = _SCRIPT.format(

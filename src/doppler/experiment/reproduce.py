@@ -1,0 +1,192 @@
+"""The command ``doppler reproduce``: run every table of the paper, and compare it with the paper.
+
+    doppler reproduce                       # everything: days on two cores
+    doppler reproduce budget=quick seed=0   # a smaller budget and one seed, for a first look
+
+Every step is a sweep of conf/experiment, run by its own ``doppler run -m``. After each, the page is
+written anew from all that is finished. The same command continues where it was interrupted.
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.markdown import Markdown
+
+from doppler.graph.formats import write_atomically
+from doppler.report.aggregate import frame_of, summarise
+from doppler.report.claims import RULES, Claim, claims_of, claims_table
+from doppler.report.finished import find_runs
+from doppler.report.rows import SUMMARY_FILE
+from doppler.support.errors import InputError
+from doppler.support.stopping import unhurried
+
+FOLDER = Path("outputs/reproduce")
+# Words of `doppler run` that this command sets itself.
+_OWN = ("experiment=", "output_dir=")
+# What the first step compares, without waiting for other seeds, slow methods and the other system.
+_FIRST = (
+    "system=work_conserving",
+    "method=paper_controls,doppler_unaided,doppler,gdp_unaided",
+    "seed=0",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One sweep.
+
+    Attributes:
+        experiment: its choice in conf/experiment.
+        claims: numbers of the claims that it tests, or what else it shows.
+        budget: unless the command line names another.
+        words: further words, which the command line does not change.
+    """
+
+    experiment: str
+    claims: str
+    budget: str = "paper"
+    words: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> str:
+        """Name of its folder in outputs/."""
+        return self.experiment.replace("/", "_")
+
+
+# The first verdicts come first; the slowest models, which encode at every step, come last.
+PLAN = (
+    Step(experiment="paper", claims="2", words=_FIRST),
+    Step(experiment="wc_vs_sync", claims="4"),
+    Step(experiment="ablation/policies", claims="5"),
+    Step(experiment="ablation/stages", claims="6"),
+    Step(experiment="paper", claims="1, 2, 3, 8"),
+    Step(experiment="main_8dev", claims="9"),
+    Step(experiment="fewer_devices", claims="9"),
+    Step(experiment="memory_limits", claims="9"),
+    Step(experiment="transfer", claims="10"),
+    Step(experiment="transfer_machines", claims="10"),
+    Step(experiment="main_host", budget="default", claims="1, 6, measured"),
+    Step(experiment="fidelity", budget="default", claims="the simulator's fidelity"),
+    Step(experiment="scaling", budget="default", claims="time and memory by size"),
+    Step(experiment="ablation/message_passing", claims="7"),
+)
+
+
+def reproduce(arguments: Sequence[str]) -> int:
+    """Run the plan; write claims.md and claims.csv after each step.
+
+    Args:
+        arguments: options of ``doppler run`` for every step, such as ``seed=0``.
+
+    Returns:
+        The exit code: 0; 1 if a run failed; that of an interrupted run.
+
+    Raises:
+        InputError: an option is one that the plan sets, or not an option.
+    """
+    for word in arguments:
+        if word.startswith(_OWN) or "=" not in word or word.startswith("-"):
+            raise InputError(
+                f"reproduce: takes options of doppler run such as seed=0, got {word!r}; the plan "
+                "sets experiment and output_dir"
+            )
+    console = Console(markup=False, emoji=False, highlight=False)
+    failed = []
+    for number, step in enumerate(PLAN, 1):
+        console.print(
+            f"step {number} of {len(PLAN)}: experiment={step.experiment} (claim {step.claims})"
+        )
+        code = subprocess.run(_command(step, arguments)).returncode
+        if code > 1 or code < 0:  # ended by a signal; what is finished stays
+            return code if code > 0 else 128 - code
+        if code:
+            failed.append(step.experiment)
+        claims = claims_of(finished_tables(Path("outputs")))
+        with unhurried():
+            write_page(claims, FOLDER)
+        console.print(Markdown(verdicts(claims)))
+    console.print(f"written: {FOLDER}/claims.md, claims.csv")
+    if failed:
+        names = ", ".join(dict.fromkeys(failed))
+        print(f"error: runs failed in {names}; the same command repeats them", file=sys.stderr)
+    return int(bool(failed))
+
+
+def _command(step: Step, arguments: Sequence[str]) -> list[str]:
+    """The command line of a step; a later word replaces an earlier one of the same option."""
+    words = {"budget": f"budget={step.budget}"}
+    for word in (*arguments, *step.words):
+        words[word.partition("=")[0]] = word
+    program = (sys.executable, "-m", "doppler", "run", "-m", f"experiment={step.experiment}")
+    return [*program, *words.values()]
+
+
+def finished_tables(outputs: Path) -> dict[str, pd.DataFrame]:
+    """Return summaries of what is finished, by the name of the folder.
+
+    Args:
+        outputs: folder with a folder for each experiment.
+
+    Raises:
+        InputError: two simulated runs of the same seed and settings disagree.
+    """
+    found = {}
+    for name in dict.fromkeys(step.table for step in PLAN):
+        if next((outputs / name).rglob(SUMMARY_FILE), None):
+            runs = [run for run in find_runs([outputs / name])[0] if run.rows]
+            if runs:
+                found[name] = summarise(frame_of(runs))
+    return found
+
+
+def write_page(claims: Sequence[Claim], folder: Path) -> None:
+    """Write claims.md, the verdicts, and claims.csv, every comparison.
+
+    Args:
+        claims: with results.
+        folder: where to write.
+    """
+    text = f"# The paper's claims\n\n{verdicts(claims)}\n{_RULE}"
+    write_atomically(folder / "claims.md", text)
+    write_atomically(folder / "claims.csv", claims_table(claims).to_csv(index=False))
+
+
+def verdicts(claims: Sequence[Claim]) -> str:
+    """Return the table of verdicts in Markdown.
+
+    Args:
+        claims: with results.
+    """
+    heads: Mapping[str, str] = {
+        "paper's": "paper's rules",
+        "equal": "equal executions",
+        "search": "with search",
+        "measured": "measured here",
+    }
+    lines = [
+        f"| | claim | the number is | paper | {' | '.join(heads[rules] for rules in RULES)} |",
+        "|--:|---|---|---|---|---|---|---|",
+    ]
+    for number, claim in enumerate(claims, 1):
+        cells = (claim.text, claim.quantity, claim.paper, *map(claim.verdict, RULES))
+        lines.append(f"| {number} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+_RULE = """
+**Rule.** A *setting* is a workload on one machine and system. Its outcome is *same* if our ratio is
+on the same side of 1 as the paper's, *opposite* if it is on the other side, and *level* if one of
+the two is on neither. A ratio is on one side if its 95% interval is; with one seed, and for the
+paper's numbers, if it is at least 1% away. *Yes*: all settings are the same. *No*: none is. The
+last number is the mean of our ratios. *-*: not run.
+
+*Paper's rules*: the critical path heuristic is the best of 50 runs, and learned methods have no
+search. *Equal executions*: all methods have the same number. *With search*: learned methods spend
+half of theirs on our search. *Measured here*: on this machine's own devices, not on the paper's
+GPUs. All other numbers are simulated. Every comparison is a row of claims.csv.
+"""

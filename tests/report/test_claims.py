@@ -1,0 +1,143 @@
+"""The paper's claims against made-up results: each outcome, and every table that a claim reads."""
+
+import math
+
+import pandas as pd
+import pytest
+from tests.results import seeds, summary
+
+from doppler.experiment.reproduce import PLAN, verdicts, write_page
+from doppler.report.claims import RULES, claims_of, claims_table
+
+# Kendall's tau needs the methods of the paper's main table; here in its order on ffnn.
+IN_ORDER = {"critical_path": 5.0, "placeto_unaided": 4.0, "gdp_unaided": 3.0, "enumerative": 2.0}
+
+
+def main_table(doppler: list[float], others=IN_ORDER, wall_s=1.0) -> pd.DataFrame:
+    """A main table on ffnn: our makespans without a search, and one for each other method."""
+    rows = seeds(doppler, method="doppler_unaided", workload="ffnn", wall_s=wall_s)
+    for method, makespan_s in others.items():
+        rows += seeds([makespan_s] * 3, method=method, workload="ffnn", wall_s=2.0)
+    return summary(rows)
+
+
+def cells(number: int, tables: dict[str, pd.DataFrame], rules: str = "equal"):
+    """The comparisons of a claim."""
+    return [cell for cell in claims_of(tables)[number - 1].cells if cell.rules == rules]
+
+
+@pytest.mark.parametrize(
+    ("doppler", "outcome"),
+    [
+        ([1.0, 1.01, 0.99], "same"),
+        ([3.0, 2.5, 3.6], "level"),
+        ([4.0, 4.01, 3.99], "opposite"),
+        ([2.99], "level"),  # one seed: less than 1% away
+        ([2.9], "same"),
+    ],
+)
+def test_outcomes_follow_the_interval_or_one_percent(doppler, outcome):
+    (cell,) = cells(1, {"paper": main_table(doppler)})
+    assert cell.outcome == outcome
+    assert cell.paper == pytest.approx(49.9 / 100.3)
+    assert cell.ours.value == pytest.approx(math.prod(doppler) ** (1 / len(doppler)) / 3.0)
+
+
+def test_an_opposite_number_of_the_paper_is_not_agreed_with_by_being_faster():
+    rows = seeds([1.0], method="doppler_unaided", workload="llama_block")
+    rows += seeds([2.0], method="enumerative", workload="llama_block")
+    (cell,) = cells(2, {"paper": summary(rows)})  # the paper: 191.5 ms against 172.7 ms
+    assert cell.outcome == "opposite"
+
+
+def test_a_missing_method_leaves_a_claim_open():
+    without = {name: one for name, one in IN_ORDER.items() if name != "gdp_unaided"}
+    claims = claims_of({"paper": main_table([1.0], without)})
+    assert claims[0].verdict("equal") == "-"
+    assert claims[1].verdict("equal") != "-"  # EnumOpt is there
+    assert claims[0].verdict("paper's") == "-"  # and the best of 50 is not
+
+
+def test_the_order_of_methods_is_kendalls_tau():
+    (same,) = cells(3, {"paper": main_table([1.0])})
+    assert (same.ours.value, same.outcome) == (pytest.approx(1.0), "same")
+    backwards = {name: 6.0 - makespan_s for name, makespan_s in IN_ORDER.items()}
+    (reverse,) = cells(3, {"paper": main_table([9.0], backwards)})
+    assert (reverse.ours.value, reverse.outcome) == (pytest.approx(-1.0), "opposite")
+
+
+def test_time_per_execution_is_compared_with_placeto_and_gdp():
+    found = cells(8, {"paper": main_table([1.0], wall_s=1.0)})
+    assert [cell.ours.value for cell in found] == pytest.approx([0.5, 0.5])
+    assert found[0].paper == pytest.approx(4.252 / 9.237)
+
+
+def test_barriers_are_compared_on_one_workload_across_systems():
+    rows = seeds([1.0, 1.0], method="enumerative", workload="ffnn")
+    rows += seeds([1.5, 1.5], method="enumerative", workload="ffnn", system="bulk_synchronous")
+    (cell,) = cells(4, {"wc_vs_sync": summary(rows)})
+    assert (cell.ours.value, cell.outcome) == (pytest.approx(1 / 1.5), "same")
+    assert cell.paper == pytest.approx(50.2 / 76.9)
+
+
+def test_of_several_budgets_the_largest_counts():
+    rows = seeds([9.0], method="doppler_unaided", workload="ffnn", evaluations=10)
+    rows += seeds([1.0], method="doppler_unaided", workload="ffnn", evaluations=1000)
+    rows += seeds([2.0], method="enumerative", workload="ffnn", evaluations=1)
+    (cell,) = cells(2, {"paper": summary(rows)})
+    assert cell.ours.value == pytest.approx(0.5)
+
+
+def made_up(methods: list[str], **changes) -> pd.DataFrame:
+    """A table with these methods, each slower than the one before."""
+    rows = []
+    for place, method in enumerate(methods):
+        rows += seeds([1.0 + place], method=method, **changes)
+    return summary(rows)
+
+
+POLICIES = ["doppler", "doppler_sel_only", "doppler_plc_only"]
+TABLES = {
+    "ablation_policies": (5, [f"{name} greedy" for name in POLICIES], 2),
+    "ablation_stages": (6, ["doppler greedy", "doppler_stage_two greedy", "doppler imitation"], 2),
+    "ablation_message_passing": (7, ["doppler greedy", "doppler_per_step greedy"], 1),
+    "main_8dev": (9, ["doppler greedy", "gdp greedy", "critical_path"], 1),
+    "transfer": (10, ["doppler_few_shot greedy", "etf"], 1),
+    "transfer_machines": (10, ["doppler_few_shot_machine greedy", "etf"], 1),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_each_table_answers_its_claim_with_what_the_policy_decides(name):
+    number, methods, count = TABLES[name]
+    found = cells(number, {name: made_up(methods)})
+    assert len(found) == count
+    assert {cell.outcome for cell in found if not cell.paper > 1.01} == {"same"}
+    assert cells(number, {name: made_up(methods)}, "search") == []
+    searched = [method.removesuffix(" greedy") for method in methods]
+    assert cells(number, {name: made_up(searched)}, "search")
+
+
+def test_nothing_is_placed_on_one_device():
+    table = made_up(["doppler greedy", "critical_path"], num_devices=1)
+    assert cells(9, {"fewer_devices": table}) == []
+
+
+def test_measured_rows_answer_two_claims():
+    methods = ["doppler", "doppler stage II", "critical_path"]
+    table = made_up(methods, system_kind="measured", workload="llama_block")
+    assert [cell.outcome for cell in cells(1, {"main_host": table}, "measured")] == ["same"]
+    assert [cell.outcome for cell in cells(6, {"main_host": table}, "measured")] == ["same"]
+
+
+def test_every_claim_has_a_step_that_tests_it(tmp_path):
+    told = {int(word) for step in PLAN for word in step.claims.split(", ") if word.isdigit()}
+    claims = claims_of({"paper": main_table([1.0])})
+    assert told == set(range(1, len(claims) + 1))
+    write_page(claims, tmp_path)
+    rows = pd.read_csv(tmp_path / "claims.csv")
+    assert len(rows) == len(claims_table(claims)) > 0
+    assert set(rows["rules"]) <= set(RULES)
+    page = (tmp_path / "claims.md").read_text()
+    assert verdicts(claims) in page
+    assert "yes: 1 same; 0.33" in page
