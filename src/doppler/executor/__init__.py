@@ -1,4 +1,4 @@
-"""The same graph on real devices: kernels that compute, and their execution."""
+"""Runs a graph on real devices: kernels that compute ops, and the code that executes placements."""
 
 from doppler.executor.kernels import Kernel, compile_kernel
 from doppler.executor.operands import assemble, cut

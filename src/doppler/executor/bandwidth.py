@@ -1,4 +1,4 @@
-"""How fast devices copy to each other, all else at rest: what links could do at best."""
+"""How fast devices copy to each other when nothing else runs: the best that links can do."""
 
 import time
 from collections.abc import Iterator
@@ -11,17 +11,21 @@ from numpy.typing import NDArray
 from doppler.executor.devices import Devices
 from doppler.executor.recording import Action
 
-# Too large for caches, and for what starting a copy takes to count.
+# Too large for caches, and large enough that the start of a copy does not matter.
 COPY_BYTES = 1 << 26
 _COPIES = 5
 
 
 def bandwidths(devices: Devices, num_bytes: int = COPY_BYTES) -> NDArray[np.float64]:
-    """Bytes per second from each device to each other [D, D], NaN from a device to itself.
+    """Measure bytes per second from each device to each other [D, D]; NaN on the diagonal.
 
-    The fastest of a few copies of one block, by the way that the executor's transfers go, pair
-    after pair, on one core. What a link does among the work of all others is for calibration to
-    say.
+    It is the fastest of a few copies of one block, made the way the executor makes transfers, one
+    pair after another, on one core. How fast a link is while all others work is measured by
+    calibration.
+
+    Args:
+        devices: to copy between.
+        num_bytes: size of the block.
     """
     num = devices.num_devices
     rate_DD = np.full((num, num), np.nan)
@@ -40,7 +44,7 @@ def bandwidths(devices: Devices, num_bytes: int = COPY_BYTES) -> NDArray[np.floa
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    """As the executor's workers are: torch would copy a large block with all of them."""
+    """Limit torch to one core, as executor workers do; it would copy a large block with all."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,9 +1,9 @@
-"""What ops and transfers cost on a system, as its own executions show it.
+"""What ops and transfers cost on a system, measured in its own executions.
 
-Kernels are timed where they will run: in executions of the workload itself, under placements that
-keep all devices busy, so that they share memory bandwidth and caches as they will then. Where the
-machine says what devices share, the simulator knows how they slow each other down: there kernels
-are timed on one device at a time, and links one by one.
+Kernels are timed in the conditions in which they will run: in executions of the workload itself,
+under placements that keep all devices busy, so that devices compete for memory bandwidth and
+caches. If the machine says what devices share, the simulator itself computes how they slow each
+other down. Then kernels are timed on one device at a time, and links one by one.
 
 Shape suffixes: V ops, T transfers, D devices, N samples.
 """
@@ -33,16 +33,19 @@ FloatArray = NDArray[np.float64]
 # Sizes in bytes of the transfers that probe a link, from a few numbers to a large block.
 _PROBED_BYTES = (256, 4096, 16384, 65536, 262144, 1048576, 2097152)
 
-# Their pairs are measured within a minute or two.
+# Measuring all pairs of so many devices takes a minute or two.
 _MAX_DEVICES = 64
 
 
 def occupied_s(trace: Trace) -> tuple[FloatArray, FloatArray]:
-    """What each op [V] and transfer [T] occupied its device or link, in seconds.
+    """Return for how many seconds each op [V] and transfer [T] occupied its device or link.
 
-    From when it could have started (what it reads is there, and what ran before it on the same
-    stream or link is done) to its finish. In a simulation that is its duration; a real system also
-    hands over, and that counts.
+    The time runs from when the task could have started (its operands are there, and the task before
+    it on the same stream or link is done) to its finish. In a simulation that is its duration; on a
+    real system it includes handing the task over.
+
+    Args:
+        trace: of one execution.
     """
     device_V = trace.placement.device
     op_V = _from_possible_start(
@@ -72,15 +75,19 @@ def _from_possible_start(
 
 
 def covering_placements(problem: Problem, num: int, rng: np.random.Generator) -> list[Placement]:
-    """Placements among which each op runs on every device that it can run on.
+    """Make placements that together run each op on every device that can run it.
 
-    At least ``num``, and one for every device. They are random in turns with such as good ones
-    are, that keep blocks of a number together: there all devices compute most of the time, and take
-    memory bandwidth, and cores where others use them, from each other.
+    Half of them are random. The others keep blocks of consecutive ops together, as good placements
+    do: then all devices compute most of the time and compete for memory bandwidth and shared cores.
+
+    Args:
+        problem: to place.
+        num: least number of placements; at least one is made per device.
+        rng: draws them.
     """
     able_VD = np.isfinite(problem.arrays.op_seconds)
     num_able_V = able_VD.sum(axis=1)
-    ranked_VD = np.argsort(~able_VD, axis=1, kind="stable")  # devices that can run it come first
+    ranked_VD = np.argsort(~able_VD, axis=1, kind="stable")  # first those that can run it
     placements = []
     while len(placements) < max(num, problem.num_devices):
         begin_V = rng.integers(0, 2**31, problem.num_ops)
@@ -94,7 +101,12 @@ def covering_placements(problem: Problem, num: int, rng: np.random.Generator) ->
 
 
 def serial_placements(problem: Problem, num: int) -> list[Placement]:
-    """At least ``num`` placements, each with all ops on one device, or where else they can run."""
+    """Make placements that each put all ops on one device, except those that it cannot run.
+
+    Args:
+        problem: to place.
+        num: least number of placements.
+    """
     able_VD = np.isfinite(problem.arrays.op_seconds)
     placements = []
     while len(placements) < num:
@@ -105,7 +117,7 @@ def serial_placements(problem: Problem, num: int) -> list[Placement]:
 
 
 def _neighbours(problem: Problem) -> NDArray[np.int64]:
-    """Per op [V] a device, the same for blocks of a number, in equal parts of each node's."""
+    """A device for each op [V]: each node's ops are divided into equal consecutive blocks."""
     ops, num = problem.graph.ops, problem.num_devices
     _, node_V = np.unique(ops.node, return_inverse=True)
     blocks_V = np.bincount(node_V)[node_V]
@@ -114,10 +126,10 @@ def _neighbours(problem: Problem) -> NDArray[np.int64]:
 
 @runtime_checkable
 class TellsDemands(Protocol):
-    """A session of a system on which kernels can be run at the same time, as executors' are."""
+    """A session that can run kernels at the same time and measure what they share."""
 
     def demands(self) -> dict[str, FloatArray]:
-        """Shares [D, 2] of processors and memory that kernels use, by their key."""
+        """Shares [D, 2] of processors and memory that each kernel uses, by kernel key."""
         ...
 
 
@@ -130,14 +142,24 @@ def calibrate(
     rng: np.random.Generator,
     links: bool,
 ) -> CostTable:
-    """Measure every kernel of a problem on every device, and, if wanted, every link.
+    """Measure every kernel of a problem on every device and, if wanted, every link.
 
-    runs: placements of the problem, and as many of the probe of the links. seconds: for how long at
-    least each of the two is executed, over and over. What kernels use of what the machine says is
-    shared is measured too, where the system can tell.
+    If the machine says what devices share, and the system can measure it, each kernel's use of the
+    shared resources is measured too.
+
+    Args:
+        system: to measure on.
+        problem: whose kernels are measured.
+        runs: number of placements of the problem, and of the graph that probes links.
+        seconds: minimum time for which each of the two is executed.
+        rng: draws placements and orders.
+        links: whether to measure links.
+
+    Returns:
+        The measured costs.
 
     Raises:
-        InputError: so many devices that measuring them would not end.
+        InputError: there are so many devices that measuring all pairs would take too long.
     """
     num = problem.num_devices
     if num > _MAX_DEVICES:
@@ -163,7 +185,14 @@ def calibrate(
 
 
 def kernel_costs(traces: Sequence[Trace]) -> CostTable:
-    """Seconds of every kernel on every device that executions of one problem show; no links."""
+    """Return the seconds of every kernel on every device, from executions of one problem.
+
+    Args:
+        traces: of the executions.
+
+    Returns:
+        A table of costs without links.
+    """
     problem, samples = traces[0].problem, kernel_samples(traces)
     nothing = CostTable.empty(tuple(device.name for device in problem.cluster.devices))
     kernels = {key: np.full(problem.num_devices, np.nan) for key, _ in samples}
@@ -173,7 +202,11 @@ def kernel_costs(traces: Sequence[Trace]) -> CostTable:
 
 
 def kernel_samples(traces: Sequence[Trace]) -> dict[tuple[str, int], FloatArray]:
-    """Per kernel and device all seconds [N] that ops of it occupied the device."""
+    """Return all seconds [N] that ops of a kernel occupied a device, by kernel and device.
+
+    Args:
+        traces: of executions of one problem.
+    """
     samples: dict[tuple[str, int], list[float]] = defaultdict(list)
     keys = [kernel_key(kernel) for kernel in traces[0].problem.graph.ops.kernels if kernel]
     for trace in traces:
@@ -184,9 +217,12 @@ def kernel_samples(traces: Sequence[Trace]) -> dict[tuple[str, int], FloatArray]
 
 
 def typical_s(seconds_N: FloatArray) -> float:
-    """The mean, no value counting for more than three medians.
+    """Return the mean after limiting every value to three medians.
 
-    A makespan is a sum, so means predict it; what is far off was disturbed from outside.
+    A makespan is a sum, so means predict it best. Very large values come from outside disturbances.
+
+    Args:
+        seconds_N: samples [N], seconds.
     """
     return float(np.minimum(seconds_N, 3.0 * np.median(seconds_N)).mean())
 
@@ -194,9 +230,15 @@ def typical_s(seconds_N: FloatArray) -> float:
 def run_all(
     system: System, problem: Problem, placements: Sequence[Placement], seconds: float
 ) -> list[Trace]:
-    """Traces of placements, again and again for so many seconds at least.
+    """Execute placements repeatedly and return their traces.
 
-    The first few run once more before, to warm up.
+    The first few are executed once more beforehand, to warm up.
+
+    Args:
+        system: to execute on.
+        problem: to open a session for.
+        placements: to execute.
+        seconds: minimum time to go on for.
     """
     with system.open(problem) as session:
         for placement in placements[: problem.num_devices]:
@@ -208,7 +250,7 @@ def run_all(
 
 
 def link_probe() -> DataflowGraph:
-    """A graph that moves blocks of several sizes wherever its placement separates two ops."""
+    """Make a graph that moves blocks of several sizes wherever its placement separates two ops."""
     lines = ["program links", ""]
     for i, size in enumerate(_PROBED_BYTES):
         lines += [
@@ -221,12 +263,12 @@ def link_probe() -> DataflowGraph:
 
 
 def probing_placements(probe: Problem, num: int, *, alone: bool = False) -> list[Placement]:
-    """At least ``num`` placements of `link_probe`, in which every link moves every size.
+    """Make placements of `link_probe` in which every link moves blocks of every size.
 
     Args:
         probe: `link_probe` on the machine.
-        num: of placements.
-        alone: one link a placement is used; else several, which are busy at one time.
+        num: least number of placements.
+        alone: use one link per placement; else several links are busy at the same time.
     """
     edges, num_devices = probe.graph.edges, probe.num_devices
     placements = []
@@ -240,7 +282,11 @@ def probing_placements(probe: Problem, num: int, *, alone: bool = False) -> list
 
 
 def link_costs(traces: Sequence[Trace]) -> tuple[FloatArray, FloatArray]:
-    """Latency and seconds per byte [D, D] of the links that the traces use; NaN for others."""
+    """Return latency and seconds per byte [D, D] of links that the traces use; NaN for others.
+
+    Args:
+        traces: of `link_probe`.
+    """
     problem = traces[0].problem
     samples: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for trace in traces:
@@ -258,7 +304,12 @@ def link_costs(traces: Sequence[Trace]) -> tuple[FloatArray, FloatArray]:
 
 
 def fit_link(bytes_N: FloatArray, seconds_N: FloatArray) -> tuple[float, float]:
-    """Latency and seconds per byte, none negative, of least relative error at the typical times."""
+    """Fit latency and seconds per byte, both at least 0, with the least relative error.
+
+    Args:
+        bytes_N: sizes [N] of transfers.
+        seconds_N: their seconds [N].
+    """
     sizes = np.unique(bytes_N)
     typical = np.array([typical_s(seconds_N[bytes_N == size]) for size in sizes])
     weights = 1.0 / np.maximum(typical, 1e-12)

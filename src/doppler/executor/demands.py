@@ -1,9 +1,9 @@
-"""How much of what devices share a kernel uses: measured alone, with itself, and with others.
+"""How much of a shared resource a kernel uses, measured alone, against itself and against others.
 
-Devices that share processors or memory, such as the streams of one GPU, run a kernel at the same
-time: first one of them alone, then all together, then one beside others that copy a large block
-(which takes all the memory can move) or multiply large matrices (which takes all processors). Its
-shares are those with which the simulator makes it as much slower.
+Devices that share processors or memory, such as streams of one GPU, run a kernel at the same time.
+First one device runs it alone, then all run it together, then one runs it while the others copy a
+large block (which saturates memory) or multiply large matrices (which saturates processors). The
+result is the pair of shares with which the simulator predicts the same slowdowns.
 
 Shape suffix: D devices.
 """
@@ -32,16 +32,16 @@ from doppler.support.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
-# Calls per action, of which a GPU is given all before it is waited for: as many as take so long.
+# Most calls of an action, and its target seconds. A GPU gets all calls before it is waited for.
 _MOST_CALLS, _ACTION_S = 10, 2e-3
-# Windows of a measurement, of which the middle one counts, and how long each is.
+# Number of windows per measurement (the median counts), and seconds of each.
 _WINDOWS, WINDOW_S = 3, 0.02
-# Calls that are shorter than this tell how fast they are issued, not how fast they run.
+# The time of shorter calls is that of issuing them, not of running them.
 _SHORTEST_S = 50e-6
-# Shares are told to so many parts; how much a share away from the modelled one counts, beside the
+# Grid of shares; and the weight of a share's distance from the modelled one, relative to the
 # squared logarithm of a slowdown's error.
 _STEPS, _PREFERRED = 20, 1e-3
-# Of the two reference kernels: elements of a block that no cache holds, rows of a matrix.
+# The two reference kernels: elements of a block too large for caches, rows of a matrix.
 _BLOCK, _ROWS = 1 << 24, 1536
 
 
@@ -50,9 +50,9 @@ class Slowdowns:
     """How many times longer a kernel takes than alone, on one of several devices that share.
 
     Attributes:
-        itself: all run this kernel.
-        memory: the others copy.
-        processors: the others multiply; None: processors are not shared.
+        itself: while all devices run this kernel.
+        memory: while the others copy.
+        processors: while the others multiply; None: processors are not shared.
     """
 
     itself: float
@@ -61,13 +61,13 @@ class Slowdowns:
 
 
 def shares_of(measured: Slowdowns, num: int, modelled: tuple[float, float]) -> tuple[float, float]:
-    """Shares of processors and memory with which the simulator slows a kernel down as measured.
+    """Find the shares of processors and memory with which the simulator predicts these slowdowns.
 
     Args:
         measured: how many times longer the kernel takes.
         num: devices that share.
-        modelled: the shares to prefer where several explain what was measured, as all do that are
-            less than one of ``num`` parts.
+        modelled: the shares from flops and bytes. They are preferred if several shares explain the
+            measurement, as all shares below 1 / ``num`` do.
     """
     steps = [i / _STEPS for i in range(_STEPS + 1)]
     processors = steps if measured.processors is not None else [modelled[0]]
@@ -84,11 +84,11 @@ def shares_of(measured: Slowdowns, num: int, modelled: tuple[float, float]) -> t
 
 
 def slowdowns_of(processors: float, memory: float, num: int) -> Slowdowns:
-    """How much slower the simulator makes a kernel beside others that share.
+    """Predict how much slower the simulator makes a kernel beside others that share.
 
     Args:
-        processors: the share of all that it uses alone.
-        memory: the same.
+        processors: share of the processors that the kernel uses when alone.
+        memory: share of the memory bandwidth, likewise.
         num: devices that share.
     """
     own, found = {0: processors, 1: memory}, []
@@ -104,14 +104,14 @@ def slowdowns_of(processors: float, memory: float, num: int) -> Slowdowns:
 def measure_demands(
     devices: Devices, problem: Problem, *, window_s: float = WINDOW_S
 ) -> dict[str, FloatArray]:
-    """Shares [D, 2] of processors and memory by `kernel_key`, NaN where they are not told.
+    """Measure shares [D, 2] of processors and memory by `kernel_key`, NaN where unknown.
 
-    Kernels that are too short to be timed are left out, and those that fail on random operands.
+    Kernels that are too short to be timed, or that fail on random operands, are left out.
 
     Args:
         devices: where kernels run.
         problem: whose kernels they are; its machine says which devices share.
-        window_s: how long each measurement takes, three times.
+        window_s: seconds of each measurement, which is made three times.
     """
     ops, found = problem.graph.ops, {}
     groups = sharing_devices(problem)
@@ -132,14 +132,18 @@ def measure_demands(
 
 @dataclass(frozen=True)
 class Group:
-    """Devices that share: which, and whether it is processors too."""
+    """Devices that share a memory, and possibly processors."""
 
     members: tuple[int, ...]
     processors: bool
 
 
 def sharing_devices(problem: Problem) -> list[Group]:
-    """The groups of two and more devices that share a memory or processors."""
+    """Return the groups of two or more devices that share a memory or processors.
+
+    Args:
+        problem: gives the machine.
+    """
     shared = problem.cluster.shared
     groups = dict.fromkeys(one.devices for one in shared if len(one.devices) > 1)
     return [
@@ -152,7 +156,7 @@ def sharing_devices(problem: Problem) -> list[Group]:
 
 
 def _distinct(kernels: Sequence[KernelSpec | None]) -> Iterable[tuple[KernelSpec, int]]:
-    """Each kernel once, and an op of it."""
+    """Each kernel once, with the number of an op that uses it."""
     first: dict[str, tuple[KernelSpec, int]] = {}
     for v, kernel in enumerate(kernels):
         if kernel is not None:
@@ -161,7 +165,7 @@ def _distinct(kernels: Sequence[KernelSpec | None]) -> Iterable[tuple[KernelSpec
 
 
 def _modelled(problem: Problem, v: int, d: int) -> tuple[float, float]:
-    """Shares of an op on a device as its flops and bytes say."""
+    """Shares of processors and memory that an op uses on a device, from its flops and bytes."""
     sharing = problem.sharing
     assert sharing is not None, "there are groups"
     uses = sharing.uses[sharing.use_ptr[d] : sharing.use_ptr[d + 1]]
@@ -172,7 +176,7 @@ def _modelled(problem: Problem, v: int, d: int) -> tuple[float, float]:
 
 @dataclass
 class _Runner:
-    """Runs kernels on the devices of a group, one alone or several at the same time."""
+    """Runs kernels on the devices of a group, alone or several at the same time."""
 
     devices: Devices
     group: Group
@@ -180,7 +184,7 @@ class _Runner:
     _references: dict[tuple[str, int], Action] = field(default_factory=dict)
 
     def slowdowns(self, kernel: KernelSpec) -> Slowdowns | None:
-        """None where the kernel is too short, or fails."""
+        """Measure a kernel; None if it is too short or fails."""
         try:
             calls = [self._call_of(kernel, d) for d in self.group.members]
             alone_s = self._seconds(self._action(self.group.members[0], calls[0], 1))
@@ -205,7 +209,7 @@ class _Runner:
         )
 
     def _call_of(self, kernel: KernelSpec, d: int) -> Callable[[], object]:
-        """A call of a kernel on random operands."""
+        """A function that runs a kernel on random operands."""
         place = self.devices.place(d)
         operands = [
             _random(shape, dtype, place)
@@ -235,7 +239,7 @@ class _Runner:
         return self.devices.computing(d, calls)
 
     def _seconds(self, action: Action) -> float:
-        """How long an action takes alone, the second time."""
+        """How long an action takes alone, measured in its second execution."""
         with torch.inference_mode():
             action()
             begin_s = time.perf_counter()
@@ -243,7 +247,7 @@ class _Runner:
             return time.perf_counter() - begin_s
 
     def _rate(self, action: Action, others: Sequence[Action]) -> float:
-        """How often per second an action is done while others are done over and over."""
+        """How often per second an action is done while others are repeated on other devices."""
         stop = threading.Event()
         threads = [
             threading.Thread(target=_until, args=(stop, other), daemon=True) for other in others
@@ -278,7 +282,7 @@ def _until(stop: threading.Event, action: Action) -> None:
 
 
 def _random(shape: Sequence[int], dtype: str, place: str) -> torch.Tensor:
-    """A tensor that any kernel can work on: whole numbers are 0, diagonals of matrices large."""
+    """A tensor that every kernel accepts: whole numbers are 0, diagonals of matrices are large."""
     kind = TORCH_DTYPES[dtype]
     if not (kind.is_floating_point or kind.is_complex):
         return torch.zeros(tuple(shape), dtype=kind, device=place)

@@ -1,4 +1,4 @@
-"""What the devices of an executor are: where their tensors lie, and how they are made to work."""
+"""The interface to devices of an executor: where tensors are, and how to compute and copy."""
 
 import os
 from collections.abc import Sequence
@@ -11,11 +11,13 @@ from doppler.executor.recording import Action
 
 
 class Use(NamedTuple):
-    """What a GPU was busy with lately, as its driver says.
+    """How busy a GPU was recently, as its driver reports.
 
-    busy: the share of the last sample period, of a sixth of a second to a second, in which any
-    kernel ran. memory_bytes: in use, by whomever. energy_j: that the GPU has taken so far, or for
-    one execution; None where it does not tell.
+    Attributes:
+        gpu: its name.
+        busy: share of the last sample period (1/6 s to 1 s) in which any kernel ran.
+        memory_bytes: memory in use, by all processes.
+        energy_j: joules since the driver was loaded, or of one execution; None if not reported.
     """
 
     gpu: str
@@ -27,54 +29,54 @@ class Use(NamedTuple):
 class Devices(Protocol):
     """The devices of a session, numbered as in its problem.
 
-    An action made for devices returns when they have done it, and waits without the GIL. A device
-    computes one thing at a time, and a pair copies one at a time; whatever an action reads has been
-    made by actions that have returned.
+    An action returns when the devices have done it, and waits without holding the GIL. A device
+    computes one thing at a time, and a pair of devices copies one at a time. Whatever an action
+    reads was made by actions that have returned.
     """
 
     num_devices: int
-    sender_copies: bool  # whether the thread that has made a region also copies it
+    sender_copies: bool  # whether the thread that computed a region also copies it
 
     @property
     def locks(self) -> Sequence[str]:
-        """What no other process may use meanwhile."""
+        """Names of locks that keep other processes off the devices."""
         ...
 
     def place(self, device: int) -> str:
-        """Where the tensors of a device lie, as torch says it."""
+        """Where the tensors of a device are, in torch's notation."""
         ...
 
     def room_bytes(self, device: int) -> float:
-        """How much memory it has."""
+        """How much memory a device has."""
         ...
 
     def computing(self, device: int, action: Action) -> Action:
-        """Make calls of torch that work on tensors of one device."""
+        """Make an action that calls torch on tensors of one device."""
         ...
 
     def copying(self, src: int, dst: int, here: torch.Tensor, there: torch.Tensor) -> Action:
-        """Copy a tensor of one device into a tensor of another."""
+        """Make an action that copies a tensor of one device into a tensor of another."""
         ...
 
     def staging(self, num_bytes: int) -> torch.Tensor | None:
-        """Bytes of the host by way of which tensors go to other processes; None: they lie there."""
+        """Allocate host memory through which tensors go to other processes; None if not needed."""
         ...
 
     def leaving(self, device: int, here: torch.Tensor, there: torch.Tensor) -> Action:
-        """Copy a tensor of a device into memory that `staging` gave."""
+        """Make an action that copies a device's tensor into memory that `staging` gave."""
         ...
 
     def entering(self, device: int, here: torch.Tensor, there: torch.Tensor) -> Action:
-        """Copy from memory that `staging` gave into a tensor of a device."""
+        """Make an action that copies from memory that `staging` gave into a device's tensor."""
         ...
 
     def use(self) -> list[Use]:
-        """What the driver says of each GPU now; of cores it says nothing."""
+        """What the driver reports of each GPU now; empty for cores."""
         ...
 
 
 class Cores:
-    """Cores of this machine; each device has a part of the memory to itself."""
+    """Cores of this machine as devices; each has its own part of the memory."""
 
     sender_copies = True
 
@@ -91,7 +93,7 @@ class Cores:
         return "cpu"
 
     def room_bytes(self, device: int) -> float:
-        """An equal share."""
+        """An equal share of the memory."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / self.num_devices
 
     def computing(self, device: int, action: Action) -> Action:
@@ -103,7 +105,7 @@ class Cores:
         return partial(there.copy_, here)
 
     def staging(self, num_bytes: int) -> None:
-        """Tensors lie in memory of the host."""
+        """None: tensors are in host memory already."""
 
     def leaving(self, device: int, here: torch.Tensor, there: torch.Tensor) -> Action:
         """The calling thread copies."""
@@ -112,5 +114,5 @@ class Cores:
     entering = leaving
 
     def use(self) -> list[Use]:
-        """Nothing."""
+        """Nothing is reported for cores."""
         return []

@@ -1,7 +1,7 @@
-"""Which task starts next: the scheduling of a run, whatever executes the tasks.
+"""Decides which task starts next, for any backend that executes the tasks.
 
-A backend reports what has finished and is told what to start; it says what time it is. The rules
-are those of simulator/work_conserving_kernels.py, and a test holds the schedules equal.
+A backend reports what has finished and the current time, and is told what to start. The rules are
+those of simulator/work_conserving_kernels.py; a test checks that the schedules are equal.
 """
 
 from heapq import heappop, heappush
@@ -10,12 +10,13 @@ from doppler.executor.tasks import NOWHERE, Tasks
 
 
 class Dispatcher:
-    """One run of some tasks, which begins with the first call of `start`.
+    """The schedule of one execution of some tasks; it begins with the first call of `start`.
 
-    Not thread-safe: a backend calls it under a lock of its own.
+    Not thread-safe: a backend calls it under its own lock.
 
-    start_s, finish_s: when each task was given to its resource, and when the resource was free
-    again, on the backend's clock; NaN before.
+    Attributes:
+        start_s: when each task was given to its resource, on the backend's clock; NaN before.
+        finish_s: when the resource was free again, on the backend's clock; NaN before.
     """
 
     def __init__(self, tasks: Tasks, *, fifo: bool) -> None:
@@ -29,11 +30,16 @@ class Dispatcher:
         self.start_s = [float("nan")] * num
         self.finish_s = [float("nan")] * num
         for task, num_waits in enumerate(tasks.num_waits):
-            if num_waits == 0:  # ready from the start; no clock says less than 0
+            if num_waits == 0:  # ready from the start, before any time of a clock
                 self._enqueue(task, 0.0)
 
     def retire(self, task: int, now: float) -> None:
-        """A task has finished: its resource is free, and what waited for it may be ready."""
+        """Record that a task has finished: its resource is free, and waiting tasks may be ready.
+
+        Args:
+            task: that has finished.
+            now: time on the backend's clock, seconds.
+        """
         self.finish_s[task] = now
         resource, waits = self._tasks.resource[task], self._num_waits
         if resource != NOWHERE:
@@ -57,7 +63,11 @@ class Dispatcher:
         self._touched.append(resource)
 
     def start(self, now: float) -> list[int]:
-        """Let every free resource that has a ready task start its first one; returns these."""
+        """Start the first ready task of every free resource, and return these tasks.
+
+        Args:
+            now: time on the backend's clock, seconds.
+        """
         started = []
         for resource in self._touched:
             if self._is_free[resource] and self._queues[resource]:

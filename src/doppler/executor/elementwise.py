@@ -19,12 +19,12 @@ TORCH_DTYPES = {
     "f64": torch.float64,
     "c64": torch.complex64,
 }
-# Slow on CPUs and rounded often, so computed in f32.
+# Slow on CPUs and rounded after every step, so computed in f32.
 HALF = (torch.float16, torch.bfloat16)
 
 
 def _as_number(compare: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """1 where a comparison holds, else 0, in the dtype of what is compared."""
+    """Make a comparison return 1 or 0 in the dtype of its operands."""
     return lambda one, other: compare(one, other).to(torch.result_type(one, other))
 
 
@@ -44,17 +44,17 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
 def compile_scalar(
     scalar: Scalar, *, num_operands: int, widen: bool, device: torch.device
 ) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
-    """The function from aligned operands to the tensor of values.
+    """Compile a scalar function to a function of aligned tensors.
 
     Args:
-        scalar: of elements of the operands.
-        num_operands: how many there are.
-        widen: f16 and bf16 operands are handed in as f32; a cast to them rounds, and goes on in
-            f32.
-        device: where the operands lie, and constants will.
+        scalar: function of elements of the operands.
+        num_operands: number of operands.
+        widen: f16 and bf16 operands are passed as f32. A cast to f16 or bf16 inside the function
+            rounds, and the computation continues in f32.
+        device: of the operands; constants are put there too.
 
     Raises:
-        ValueError: the scalar names an operand that is not there.
+        ValueError: the scalar names an operand that does not exist.
     """
     if isinstance(scalar, Number):
         constant = torch.tensor(scalar.value, dtype=torch.float64, device=device)

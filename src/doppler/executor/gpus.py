@@ -1,15 +1,15 @@
-"""GPUs as devices; where there are fewer GPUs than devices, several devices are streams of one.
+"""GPUs as devices; if there are fewer GPUs than devices, several devices are streams of one GPU.
 
-Each device computes on a stream of its own, and each channel copies on streams of its own, on both
-sides: torch orders a copy behind whatever else its two streams do.
+Each device computes on its own stream, and each channel copies on its own streams on both sides:
+torch orders a copy after everything else in its two streams.
 
-An action that is called is issued and waited for, by a thread that sleeps meanwhile. A task is then
-issued when the host knows that all it waits for is done: no stream ever waits for another. The
-price is one round trip from GPU to host per task, some 60 microseconds on an H100: kernels should
-take longer. What is issued ahead instead, without waiting, is issuing.py.
+A called action is issued and waited for by a thread that sleeps meanwhile. A task is issued only
+when the host knows that everything it waits for is done, so no stream waits for another. The price
+is one round trip from GPU to host per task, about 60 microseconds on an H100: kernels should take
+longer. issuing.py instead issues tasks ahead without waiting.
 
-Run on one GPU, never on several: `make gpu` is what to run there. Tests without one make torch.cuda
-up.
+This was run on one GPU, never on several; a machine with several should run `make gpu`. Tests for
+machines without a GPU fake torch.cuda.
 """
 
 import logging
@@ -26,23 +26,23 @@ from doppler.executor.devices import Use
 from doppler.executor.recording import Action
 from doppler.support.errors import InputError
 
-# A damaged copy is not damaged in every byte.
+# Large, because a damaged copy is not damaged in every byte.
 TEST_BYTES = 1 << 24
-HOST = -1  # where a channel to other processes ends
+HOST = -1  # the end of a channel to another process
 
-# Streams share the queues of a GPU, 8 unless told otherwise before CUDA is first used, and what
-# shares a queue waits for each other.
+# Streams share the hardware queues of a GPU (8 unless set before CUDA is first used), and streams
+# in one queue wait for each other.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
 class Part(NamedTuple):
-    """Calls of torch on streams that are current meanwhile; the last one does what is called."""
+    """Calls of torch on some streams, which are made current; the last one issues the action."""
 
     streams: tuple[Any, ...]
     action: Action
 
     def issue(self) -> None:
-        """Give it to the streams."""
+        """Give the calls to the streams."""
         with ExitStack() as stack:
             for stream in self.streams:
                 stack.enter_context(torch.cuda.stream(stream))
@@ -50,12 +50,12 @@ class Part(NamedTuple):
 
 
 class StreamAction(NamedTuple):
-    """Parts, each of which follows the one before it; called, they are done one after another."""
+    """Parts that are executed one after another."""
 
     parts: tuple[Part, ...]
 
     def __call__(self) -> None:
-        """Issue the parts, and wait for each."""
+        """Issue each part and wait for it."""
         for part in self.parts:
             part.issue()
             for stream in part.streams:
@@ -63,12 +63,13 @@ class StreamAction(NamedTuple):
 
 
 class Gpus:
-    """See devices.Devices.
+    """GPUs as devices, see `devices.Devices`.
 
-    gpus: [D] the GPU of each device; by default device d is on GPU d modulo their number.
+    Args:
+        gpus: [D] the GPU of each device; by default device d is on GPU d modulo their number.
 
     Raises:
-        InputError: copies between two GPUs arrive damaged, whichever way they take.
+        InputError: copies between two GPUs arrive damaged, directly and through the host.
     """
 
     sender_copies = False
@@ -94,7 +95,7 @@ class Gpus:
         return f"cuda:{self._gpu_of[device]}"
 
     def room_bytes(self, device: int) -> float:
-        """An equal share of its GPU's memory."""
+        """An equal share of the memory of its GPU."""
         sharing = self._gpu_of.count(self._gpu_of[device])
         return torch.cuda.get_device_properties(self.place(device)).total_memory / sharing
 
@@ -103,9 +104,9 @@ class Gpus:
         return StreamAction((Part((self._streams[device],), action),))
 
     def copying(self, src: int, dst: int, here: torch.Tensor, there: torch.Tensor) -> StreamAction:
-        """From GPU to GPU; through memory of the host where direct copies fail their test.
+        """Copy from GPU to GPU, through host memory if direct copies fail their test.
 
-        Within a GPU a channel has one stream, of the few that there are.
+        Within a GPU a channel has one stream, because streams are few.
         """
         gpus = self._gpu_of[src], self._gpu_of[dst]
         streams = self._of_channel((src, dst), (src,) if gpus[0] == gpus[1] else (dst, src))
@@ -119,7 +120,7 @@ class Gpus:
         return StreamAction((Part((out,), away), Part((into,), back)))
 
     def staging(self, num_bytes: int) -> torch.Tensor:
-        """Memory of the host that GPUs reach directly."""
+        """Pinned host memory, which GPUs reach directly."""
         return _on_host(torch.empty(num_bytes, dtype=torch.uint8))
 
     def leaving(self, device: int, here: torch.Tensor, there: torch.Tensor) -> StreamAction:
@@ -128,12 +129,12 @@ class Gpus:
         return StreamAction((Part(self._of_channel((device, HOST), (device,)), copy),))
 
     def entering(self, device: int, here: torch.Tensor, there: torch.Tensor) -> StreamAction:
-        """On another one."""
+        """On another stream of the device."""
         copy = partial(there.copy_, here, non_blocking=True)
         return StreamAction((Part(self._of_channel((HOST, device), (device,)), copy),))
 
     def use(self) -> list[Use]:
-        """From NVML, where its Python package is installed; energy so far."""
+        """What NVML reports, if its Python package is installed; energy is the total so far."""
         found = []
         for gpu in self._gpus:
             try:
@@ -150,19 +151,19 @@ class Gpus:
         return [use._replace(energy_j=one) for use, one in zip(found, energies, strict=True)]
 
     def _of_channel(self, channel: tuple[int, int], ends: Sequence[int]) -> tuple[Any, ...]:
-        """The streams of a channel, one on the GPU of each of some devices."""
+        """The streams of a channel, one on each GPU at its ends."""
         if channel not in self._channels:
             self._channels[channel] = tuple(self._new_stream(d) for d in ends)
         return self._channels[channel]
 
     def _new_stream(self, device: int) -> Any:
-        """One more on the GPU of a device."""
+        """One more stream on the GPU of a device."""
         gpu = self._gpu_of[device]
         self._num_streams[gpu] += 1
         return _stream(gpu, self._num_streams[gpu])
 
     def _test_copies(self) -> None:
-        """Peer copies can be damaged although the driver says that peers can reach each other."""
+        """Test copies: peer copies can be damaged although the driver calls peers reachable."""
         firsts = [self._gpu_of.index(gpu) for gpu in self._gpus]
         for src in firsts:
             for dst in firsts:
@@ -181,7 +182,7 @@ class Gpus:
                 )
 
     def _arrives(self, src: int, dst: int) -> bool:
-        """Whether a copy is the same bit by bit."""
+        """Whether a copy equals the original bit by bit."""
         sent = torch.randint(256, (TEST_BYTES,), dtype=torch.uint8)
         here = sent.to(self.place(src))
         there = torch.zeros_like(sent, device=self.place(dst))
@@ -192,7 +193,7 @@ class Gpus:
 
 
 def names() -> list[str]:
-    """Of the GPUs that this process sees, in their order; no two of a machine have one name."""
+    """Return the names of the visible GPUs in their order; names are unique on a machine."""
     if not torch.cuda.is_available():
         return []
     of = torch.cuda.get_device_properties
@@ -203,18 +204,18 @@ def names() -> list[str]:
 def _stream(gpu: int, number: int) -> Any:
     """The streams of a GPU by number, the same in all sessions of a process.
 
-    torch has 32 of them, memory that was freed on one serves no other, and cuBLAS keeps memory for
-    each on which it has worked.
+    Streams are reused because torch has only 32, memory freed on one stream serves no other, and
+    cuBLAS keeps memory for each stream that it has worked on.
     """
     return torch.cuda.Stream(device=f"cuda:{gpu}")
 
 
 def _unknown_use(reason: str) -> list[Use]:
-    message = "%s: nothing is known of the use of GPUs"
+    message = "%s: the use of the GPUs is unknown"
     logging.getLogger(__name__).warning(message, reason.splitlines()[0])
     return []
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory of the host that GPUs reach directly, for a tensor like this."""
+    """Pinned host memory of the same shape and dtype as a tensor."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

@@ -1,13 +1,13 @@
-"""CUDA graphs of runs that are issued ahead: a placement is captured once, then replayed whole.
+"""CUDA graphs of whole executions: a placement is captured once and replayed with one call.
 
-A replay costs the host one call instead of some for each task, and no GPU waits until all is
-issued. Every placement is captured before it is first executed, so that what is measured of one
-compares with what is measured of another, however often either is executed; only the first run of a
-session is issued, as it loads what may not be loaded during a capture. When tasks start and finish
-is told by events that are nodes of the graph (`external`).
+A replay costs the host one call instead of several per task, and no GPU waits for the host. Every
+placement is captured before its first execution, so that measurements of different placements are
+comparable however often each is executed. Only the first run of a session is issued task by task,
+because it loads code that may not be loaded during a capture. Events that are nodes of the graph
+(`external`) tell when tasks start and finish.
 
-Of one GPU alone: torch captures the streams of one. Runs of several, and of kernels that cannot be
-captured, are issued as in issuing.py.
+This works on one GPU only, because torch captures the streams of one. Runs on several GPUs, and of
+kernels that cannot be captured, are issued as in issuing.py.
 """
 
 import logging
@@ -25,21 +25,25 @@ from doppler.executor.issuing import POLL_S, Mark, Times, issue, issue_all, issu
 from doppler.executor.tasks import Tasks
 from doppler.executor.workers import TaskError, TaskTimeoutError
 
-# A round of what stage III compares is of fewer placements.
+# More than the placements that stage III compares in a round.
 MOST_GRAPHS = 16
 
 
 class CaptureError(Exception):
-    """A run that cannot be captured, or not be timed, as a graph; why, in one line."""
+    """An execution cannot be captured or timed as a graph; the message says why in one line."""
 
 
 class Captured:
-    """A run as a graph, which can be replayed.
+    """An execution as a CUDA graph that can be replayed.
 
-    shares: another one, whose memory it uses: one at a time is replayed, and leaves nothing there.
+    Args:
+        tasks: to execute.
+        actions: for each op and transfer.
+        shares: another graph whose memory is reused. Graphs are replayed one at a time and leave no
+            data in it.
 
     Raises:
-        CaptureError: a kernel cannot be captured, or torch captures nothing here.
+        CaptureError: a kernel cannot be captured, or torch cannot capture on this machine.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class Captured:
             try:
                 self._graph = torch.cuda.CUDAGraph()
                 pool = None if shares is None else shares._graph.pool()
-                # Other threads do what they like meanwhile.
+                # Other threads may use CUDA meanwhile.
                 self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             except RuntimeError as error:
                 raise CaptureError(_line(error)) from None
@@ -61,7 +65,7 @@ class Captured:
                 for stream in others:
                     stream.wait_event(self._begin.done)
                 self._issued = issue(tasks, actions, self._order, _marked)
-                for stream in others:  # all streams end where they began
+                for stream in others:  # all streams join the first one again
                     ended = torch.cuda.Event(enable_timing=False)
                     ended.record(stream)
                     self._stream.wait_event(ended)
@@ -72,13 +76,14 @@ class Captured:
                 raise CaptureError(_line(error.__cause__ or error)) from None
 
     def replay(self, timeout_s: float) -> Times:
-        """Execute it once more, and wait for its end.
+        """Execute the graph and wait for its end.
 
-        timeout_s: for one task, after those before it.
+        Args:
+            timeout_s: limit for one task, from the end of the tasks before it.
 
         Raises:
-            CaptureError: its events tell no time.
-            TaskError: the GPU reports an error; the task that it has come to.
+            CaptureError: the events of the graph give no times.
+            TaskError: the GPU reports an error; names the task that was reached.
             TaskTimeoutError: a task runs for longer than ``timeout_s``.
         """
         with torch.inference_mode(), torch.cuda.stream(self._stream):
@@ -98,7 +103,7 @@ class Captured:
         return self._times()
 
     def _come_to(self) -> int:
-        """The first task, in the order of issue, of whose end this replay has not told."""
+        """The first task, in the order of issue, whose end this replay has not reported."""
         for task in self._order:
             try:
                 if self._begin.time.elapsed_time(self._issued[task][1].time) < 0:
@@ -121,10 +126,10 @@ class Captured:
 
 
 def _marked(stream: Any) -> Mark:
-    """Events in a graph: one of them another stream can wait for, the other tells the time.
+    """Two events in a graph: one for other streams to wait for, one that records the time.
 
-    The mark must outlive the capture: the other event is a node of the graph, and to capture one
-    that is gone ends the process with a segmentation fault.
+    The mark must outlive the capture: the second event is a node of the graph, and capturing an
+    event that was deleted crashes the process.
     """
     told = torch.cuda.Event(enable_timing=True, external=True)
     told.record(stream)
@@ -134,7 +139,7 @@ def _marked(stream: Any) -> Mark:
 
 
 class Graphs:
-    """Runs of a session that are issued ahead: as graphs if it captures, and where that can be."""
+    """Executions of a session that are issued ahead, as CUDA graphs where that is possible."""
 
     def __init__(self, *, captures: bool) -> None:
         self._kept: OrderedDict[bytes, Captured] = OrderedDict()
@@ -143,9 +148,13 @@ class Graphs:
     def run(
         self, known_as: bytes, tasks: Tasks, actions: Sequence[StreamAction], timeout_s: float
     ) -> Times:
-        """See issuing.issue_all.
+        """Execute tasks as `issuing.issue_all` does, by replaying a graph if possible.
 
-        known_as: of a placement; equal ones have equal tasks.
+        Args:
+            known_as: key of the placement; equal keys have equal tasks.
+            tasks: to execute.
+            actions: for each op and transfer.
+            timeout_s: limit for one task.
         """
         if self._is_loaded and not self._is_off and _can_be_captured(tasks, actions):
             try:
@@ -172,7 +181,7 @@ class Graphs:
 
 
 def _can_be_captured(tasks: Tasks, actions: Sequence[StreamAction]) -> bool:
-    """All on one GPU, and no tasks that wait for each other in a circle."""
+    """Whether all tasks are on one GPU and none wait for each other in a circle."""
     return len({stream.device for stream in streams_of(actions)}) == 1 and not (
         tasks.wait_for_themselves()
     )

@@ -1,9 +1,9 @@
-"""Static issue: a whole run is given to the streams of GPUs at once, and they wait for each other.
+"""Issues a whole execution to the streams of GPUs at once; the streams wait for each other.
 
-Each device computes on one stream and each channel copies on one, in the order of issue; where a
-task waits for a task of another stream, its stream waits for an event. So no Python runs while the
-GPUs do, and a task costs no round trip to the host: for kernels that take less than that. Tasks
-that start when they are ready, in whichever order that is, are those of workers.py.
+Each device computes on one stream and each channel copies on one, in the order of issue. If a task
+waits for a task of another stream, its stream waits for an event. So no Python runs while the GPUs
+work, and a task costs no round trip to the host, which suits kernels that are shorter than that.
+Tasks that start as soon as they are ready, in whichever order, are executed by workers.py.
 """
 
 import time
@@ -19,32 +19,45 @@ from doppler.executor.gpus import StreamAction
 from doppler.executor.tasks import Tasks
 from doppler.executor.workers import TaskError, TaskTimeoutError
 
-# The GPUs are held until all is issued: some 30 microseconds a task, at two cycles a nanosecond.
-# Where that is too short, a run is slower than it need be, and as correct.
+# GPUs wait until all is issued, about 30 microseconds a task at two cycles a nanosecond. If that is
+# too short, the execution is slower than necessary but correct.
 HELD_CYCLES = 60_000
 POLL_S = 2e-4
 
 
 class Mark(NamedTuple):
-    """What a stream has come to. done: an event to wait for; time: one that tells when it was."""
+    """A point in a stream.
+
+    Attributes:
+        done: an event that other streams can wait for.
+        time: an event that records when the point was reached.
+    """
 
     done: Any
     time: Any
 
 
 class Times(NamedTuple):
-    """When the tasks of a run started and finished [K], in seconds from its start; NaN if never."""
+    """When the tasks of an execution started and finished [K]; NaN if never.
+
+    Attributes:
+        start_s: seconds from the start of the execution.
+        finish_s: likewise.
+    """
 
     start_s: list[float]
     finish_s: list[float]
 
 
 def issue_order(tasks: Tasks) -> list[int]:
-    """Ops by their keys, each transfer right behind the op that makes what it moves.
+    """Order ops by their keys, each transfer right after the op that makes its data.
 
     So a device runs its ops in their strict order, and a channel moves regions in the order in
-    which they are made. Tasks that wait for each other in a circle are left out, and what waits for
-    them.
+    which they are made. Tasks that wait for each other in a circle, and tasks that depend on them,
+    are left out.
+
+    Args:
+        tasks: to order.
     """
     waits = tasks.num_waits.copy()
 
@@ -65,13 +78,17 @@ def issue_order(tasks: Tasks) -> list[int]:
 
 
 def issue_all(tasks: Tasks, actions: Sequence[Any], timeout_s: float) -> Times:
-    """Issue all tasks in their order, and wait for them.
+    """Issue all tasks in their order and wait for them.
 
-    actions: StreamActions, for each op and transfer. timeout_s: for one task, after those that were
-    issued before it. Where tasks wait for each other in a circle, nothing is issued.
+    If tasks wait for each other in a circle, nothing is issued.
+
+    Args:
+        tasks: to execute.
+        actions: a StreamAction for each op and transfer.
+        timeout_s: limit for one task, from the end of the tasks issued before it.
 
     Raises:
-        TaskError: a task cannot be issued, or its GPU reports an error; no other runs any more.
+        TaskError: a task cannot be issued, or its GPU reports an error; nothing else runs then.
         TaskTimeoutError: a task runs for longer than ``timeout_s``.
     """
     times = Times(*([float("nan")] * len(tasks.resource) for _ in range(2)))
@@ -96,10 +113,10 @@ def issue_all(tasks: Tasks, actions: Sequence[Any], timeout_s: float) -> Times:
 
 
 def _hold(actions: Sequence[StreamAction], cycles: int) -> dict[Any, Any]:
-    """Let all streams wait until so many cycles have passed; returns when that was, by GPU.
+    """Make all streams wait for some cycles; return when the wait ended, by GPU.
 
-    There is no time between events of two GPUs: each has one of its own for when it was let go. So
-    times of two GPUs disagree by what an event takes from one to the other.
+    Times of events on two GPUs are not comparable, so each GPU has its own event for the end of the
+    wait. Times of two GPUs may therefore disagree by the time an event takes between them.
     """
     on_gpu = defaultdict(list)
     for stream in streams_of(actions):
@@ -119,7 +136,11 @@ def _hold(actions: Sequence[StreamAction], cycles: int) -> dict[Any, Any]:
 
 
 def streams_of(actions: Sequence[StreamAction]) -> list[Any]:
-    """All streams that actions have something to do on."""
+    """Return all streams that actions use.
+
+    Args:
+        actions: to look at.
+    """
     parts = [part for action in actions for part in action.parts]
     return list(dict.fromkeys(stream for part in parts for stream in part.streams))
 
@@ -141,17 +162,23 @@ def issue(
     order: list[int],
     mark: Callable[[Any], Mark],
 ) -> dict[int, tuple[Mark, Mark]]:
-    """Give the tasks to their streams; returns the marks of their beginnings and ends.
+    """Give the tasks to their streams; return the marks of their starts and ends.
+
+    Args:
+        tasks: to execute.
+        actions: for each op and transfer.
+        order: in which to issue the tasks.
+        mark: marks the present point of a stream.
 
     Raises:
-        TaskError: one cannot be issued.
+        TaskError: a task cannot be issued.
     """
     issued: dict[int, tuple[Mark, Mark]] = {}
     before: list[list[int]] = [[] for _ in order]
     for task, successors in enumerate(tasks.successors):
         for other in successors:
             before[other].append(task)
-    last: dict[int, int] = {}  # of each resource; copies through the host leave it on two streams
+    last: dict[int, int] = {}  # per resource; a copy through the host uses two streams
     for task in order:
         parts, resource = actions[task].parts, tasks.resource[task]
         if resource in last:
@@ -173,7 +200,7 @@ def issue(
 
 
 def _wait(order: list[int], issued: dict[int, tuple[Mark, Mark]], timeout_s: float) -> None:
-    """Until all are done, in the order of issue; asleep in between, for the sake of other work."""
+    """Wait for all tasks in the order of issue, sleeping in between to leave the core to others."""
     for task in order:
         since_s = time.monotonic()
         try:

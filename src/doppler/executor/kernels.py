@@ -1,7 +1,7 @@
-"""Kernels: what an op computes, as a function of torch tensors.
+"""Kernels: the computation of an op as a function of torch tensors.
 
 A kernel's result has the shape and dtype of its `KernelSpec`, is contiguous, and shares no memory
-with an operand: who holds an operand may free or overwrite it as soon as the kernel is done.
+with an operand: operands may be freed or overwritten as soon as the kernel is done.
 """
 
 import math
@@ -24,13 +24,17 @@ _PAIRWISE = {"add": torch.add, "mul": torch.mul, "max": torch.maximum, "min": to
 
 @cache
 def compile_kernel(spec: KernelSpec, *, device: str = "cpu") -> Kernel:
-    """The function that computes a kernel from its operands, which lie on the device.
+    """Compile a kernel to a function of its operands, which must be on the device.
 
-    Where torch would round an intermediate of f16 or bf16, or be slow on it, the kernel computes in
-    f32 and rounds its result once.
+    If torch would round an f16 or bf16 intermediate, or be slow on it, the kernel computes in f32
+    and rounds its result once.
+
+    Args:
+        spec: the kernel.
+        device: in torch's notation.
 
     Raises:
-        InputError: names an expression that is none, or that does not fit its shapes or dtypes.
+        InputError: names an expression that is invalid, or that does not fit its shapes or dtypes.
     """
     for dtype in (*spec.operand_dtypes, spec.dtype):
         if dtype not in TORCH_DTYPES:
@@ -94,7 +98,7 @@ def _compile_einsum(spec: KernelSpec, notation: str, scalar: str, device: torch.
     text, aggregation = (text, aggregation) if text else (aggregation, "")
     summed = [letter for letter in extents if letter not in written]
     if bool(summed) != bool(aggregation):
-        raise _misfit(spec, "an aggregation, where no index is left out, or the reverse")
+        raise _misfit(spec, "needs an aggregation exactly if the result lacks an index")
     try:
         join = parse_scalar(text)
     except ValueError as error:
@@ -115,7 +119,7 @@ def _compile_contraction(spec: KernelSpec, notation: str, device: torch.device) 
     if missing := set(written) - set(read):
         raise _misfit(spec, f"no operand has the index {min(missing)!r}")
     common = reduce(torch.promote_types, (TORCH_DTYPES[dtype] for dtype in spec.operand_dtypes))
-    # On CPUs torch multiplies f16 matrices ten times slower than f32 ones.
+    # On CPUs torch multiplies f16 matrices ten times more slowly than f32 ones.
     common = _widened(common) if device.type == "cpu" else common
 
     def contract(operands: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -125,9 +129,9 @@ def _compile_contraction(spec: KernelSpec, notation: str, device: torch.device) 
 
 
 def _layout(letters: str, join_order: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A view of an operand whose dimensions line up with the join space; never one without any.
+    """A function that aligns an operand with the join space, as a view with at least one dimension.
 
-    Constants are f64 scalars: as long as operands have dimensions, theirs is the dtype that counts.
+    Constants are f64 scalars. As long as operands have dimensions, torch uses the operands' dtype.
     """
     present = [letter for letter in join_order if letter in letters]
     where = tuple(slice(None) if letter in letters else None for letter in join_order) or (None,)
@@ -147,7 +151,7 @@ def _compile_join(
     join_shape: tuple[int, ...],
     device: torch.device,
 ) -> Kernel:
-    # A single function is rounded once anyhow.
+    # A single function rounds only once in any case.
     is_short = not (isinstance(join, Apply) and any(isinstance(x, Apply) for x in join.arguments))
     widen = bool(aggregation) or not is_short
     try:
@@ -174,7 +178,7 @@ def _compile_join(
 def _aggregate(
     spec: KernelSpec, aggregation: str, num: int
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Aggregation over the last dimensions, ``num`` of them."""
+    """Aggregation over the last ``num`` dimensions."""
     dims = tuple(range(-num, 0))
     functions = {
         "add": lambda value: value.sum(dims),
@@ -209,7 +213,7 @@ def _compile_complex(spec: KernelSpec, _: str, device: torch.device) -> Kernel:
     _require_operands(spec, 1)
     *rest, last = spec.output_shape
     if spec.operand_shapes[0] != (*rest, 2 * last):
-        raise _misfit(spec, f"{spec.operand_shapes[0]} are no pairs for {spec.output_shape}")
+        raise _misfit(spec, f"{spec.operand_shapes[0]} does not hold pairs for {spec.output_shape}")
     pairs = (*rest, last, 2)
     return lambda operands: torch.view_as_complex(operands[0].float().reshape(pairs).contiguous())
 
@@ -218,7 +222,7 @@ def _compile_real(spec: KernelSpec, _: str, device: torch.device) -> Kernel:
     _require_operands(spec, 1)
     *rest, last = spec.operand_shapes[0]
     if spec.output_shape != (*rest, 2 * last):
-        raise _misfit(spec, f"{spec.output_shape} are no pairs of {spec.operand_shapes[0]}")
+        raise _misfit(spec, f"{spec.output_shape} does not hold pairs of {spec.operand_shapes[0]}")
     return lambda operands: torch.view_as_real(operands[0]).reshape(spec.output_shape)
 
 

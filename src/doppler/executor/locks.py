@@ -1,6 +1,6 @@
-"""One lock per device of this machine: runs of other processes never disturb a measurement.
+"""One lock per device of this machine, so that processes do not disturb each other's measurements.
 
-A process that ends, however it ends, gives its locks back.
+A process releases its locks when it ends, however it ends.
 """
 
 import logging
@@ -13,21 +13,24 @@ from pathlib import Path
 
 from doppler.support.files import lock_file
 
-# Runs in a queue wait for those before them, which may measure for hours.
+# Queued runs wait for those before them, which may measure for hours.
 _LIMIT_S = 24 * 3600.0
 _guard = threading.Lock()
-# Per device that this process holds: the open file and how many sessions share it.
+# For each device that this process holds: the open file and the number of sessions that share it.
 _held: dict[str, tuple[int, int]] = {}
 
 
 def acquire(devices: Sequence[str]) -> None:
-    """Wait until the devices are this process's own, and keep them.
+    """Wait until the devices belong to this process, and keep them.
 
-    All processes take them in the order in which they are named: nobody waits in a circle.
-    Sessions of one process share devices: they do not measure at one time.
+    All processes take them in the order of their names, so nobody waits in a circle. Sessions of
+    one process share devices, because they do not measure at the same time.
+
+    Args:
+        devices: names of locks.
 
     Raises:
-        InputError: a lock is no file, or another process keeps it for a day.
+        InputError: a lock is not a file, or another process keeps it for a day.
     """
     taken = []
     try:
@@ -42,7 +45,11 @@ def acquire(devices: Sequence[str]) -> None:
 
 
 def release(devices: Sequence[str]) -> None:
-    """Give back what `acquire` took."""
+    """Release what `acquire` took.
+
+    Args:
+        devices: names of locks.
+    """
     with _guard:
         for device in devices:
             file, count = _held.pop(device)
@@ -53,7 +60,11 @@ def release(devices: Sequence[str]) -> None:
 
 
 def lock_path(device: str) -> Path:
-    """The file whose lock stands for a device of this machine."""
+    """Return the file whose lock stands for a device of this machine.
+
+    Args:
+        device: name of the lock.
+    """
     return Path(tempfile.gettempdir()) / f"doppler-{platform.node()}-{device}.lock"
 
 

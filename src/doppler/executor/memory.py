@@ -1,7 +1,7 @@
-"""The memory of each device of a session, planned once for all placements, and what tasks do to it.
+"""The memory of a session's devices, planned once for all placements, and actions on it.
 
-Every device has a place for each input, and for the result of each op, whether the op runs there
-or its result is moved there. So a task does the same to the same memory in every placement.
+Every device has a place for each input and for the result of each op, whether the op runs there or
+its result is moved there. So a task uses the same memory in every placement.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,10 +24,11 @@ T = TypeVar("T")
 
 
 class Memory:
-    """The memory of the devices of one executable graph, whose inputs are given.
+    """The memory of the devices of one executable graph with given inputs.
 
     Raises:
-        InputError: the graph does not fit into the memory of a device, or as `input_blocks` does.
+        InputError: the graph does not fit into the memory of a device, or an input does not fit
+            (`input_blocks`).
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Memory:
         self._producer = graph.regions.src.tolist()
 
     def _on(self, device: int, function: Callable[[], T]) -> T:
-        """What a function returns that works on tensors of a device; the device has done it."""
+        """Call a function on tensors of a device, wait for the device, and return the result."""
         returned: list[T] = []
         self._devices.computing(device, lambda: returned.append(function()))()
         return returned[0]
@@ -65,7 +66,7 @@ class Memory:
             ) from None
 
     def plan(self, op: int, device: int) -> None:
-        """Run an op on a device that has all that it reads, and remember what is done."""
+        """Run an op on a device that has all its operands, and record its torch calls."""
         action, self._results[device][op] = self._on(device, partial(self._record, op, device))
         self._computations[device][op] = self._devices.computing(device, action)
 
@@ -82,7 +83,7 @@ class Memory:
         )
 
     def actions(self, tasks: Tasks) -> list[Action]:
-        """What the ops and transfers of a placement stand for; all ops are planned."""
+        """Return the actions of the ops and transfers of a placement; all ops must be planned."""
         return [
             *(self.computation(v, d) for v, d in enumerate(tasks.resource[: tasks.num_ops])),
             *(
@@ -92,31 +93,31 @@ class Memory:
         ]
 
     def computation(self, op: int, device: int) -> Action:
-        """Run an op on a device; it is planned."""
+        """Return the action that runs an op on a device; the op must be planned."""
         return self._computations[device][op]
 
     def move(self, region: int, src: int, dst: int) -> Action:
-        """Copy a region from one device to another."""
+        """Return the action that copies a region from one device to another."""
         if (region, src, dst) not in self._moves:
             there, here = (self.region(region, d) for d in (dst, src))
             self._moves[region, src, dst] = self._devices.copying(src, dst, here, there)
         return self._moves[region, src, dst]
 
     def region(self, region: int, device: int) -> torch.Tensor:
-        """Where a region lies on a device."""
+        """Where a region is on a device."""
         return cut(self._results[device][self._producer[region]], self._boxes[region])
 
     def result(self, op: int, device: int) -> torch.Tensor:
-        """What an op has made on a device."""
+        """The result of an op on a device."""
         return self._results[device][op]
 
     def wipe(self) -> None:
-        """Overwrite all results, so that a run finds nothing that it has not made itself."""
+        """Overwrite all results, so that an execution cannot use those of an earlier one."""
         for d, results in enumerate(self._results):
             self._on(d, partial(_wipe, results.values()))
 
     def outputs(self, device_V: Sequence[int]) -> dict[str, torch.Tensor]:
-        """The results of the program after a run of a placement, by name."""
+        """Return the results of the program after an execution of a placement, by name."""
         outputs = Outputs(self._graph)
         for v, d in enumerate(device_V):
             outputs.take(v, self._results[d][v])
@@ -130,7 +131,7 @@ def _wipe(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def _check_room(graph: DataflowGraph, devices: Devices) -> None:
-    """Refuse what cannot fit: a process that takes more memory than there is would be killed."""
+    """Refuse a graph that cannot fit, because the system would kill the process."""
     needed = float(graph.inputs.bytes.sum() + graph.ops.output_bytes.sum())
     for d in range(devices.num_devices):
         if needed > (room := devices.room_bytes(d)):
@@ -141,7 +142,7 @@ def _check_room(graph: DataflowGraph, devices: Devices) -> None:
 
 
 def region_boxes(graph: DataflowGraph) -> list[Box]:
-    """Per region, which part of its producer's result it is."""
+    """For each region, which part of its producer's result it is."""
     boxes: dict[int, Box] = {}
     for reads, regions in zip(graph.ops.reads, regions_of_reads(graph), strict=True):
         for read, region in zip(reads, regions, strict=True):

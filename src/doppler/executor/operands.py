@@ -1,4 +1,4 @@
-"""Operands: how a kernel's operands are put together from the pieces that its op reads."""
+"""Assembles the operands of a kernel from the pieces that its op reads."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,12 @@ from doppler.graph import Box, KernelSpec, Read
 
 
 def cut(tensor: torch.Tensor, box: Box) -> torch.Tensor:
-    """A box of a tensor, as a view; the tensor itself where the box is all of it."""
+    """Return a box of a tensor as a view, or the tensor itself if the box is all of it.
+
+    Args:
+        tensor: to cut.
+        box: a range for each dimension.
+    """
     if all(span == (0, extent) for span, extent in zip(box, tensor.shape, strict=True)):
         return tensor
     return tensor[_slices(box)]
@@ -23,16 +28,16 @@ def assemble(
     *,
     device: str = "cpu",
 ) -> list[torch.Tensor]:
-    """The operands of a kernel.
+    """Assemble the operands of a kernel.
 
     Args:
-        kernel: says what shapes and dtypes its operands have.
-        reads: of its op, which do not overlap within an operand.
-        pieces: per read what it takes from its source.
-        device: where the pieces lie.
+        kernel: gives shapes and dtypes of its operands.
+        reads: of its op; they do not overlap within an operand.
+        pieces: the part of its source that each read takes.
+        device: of the pieces.
 
     Returns:
-        Per operand: the piece itself if it is the whole operand, else a new tensor.
+        The operands. One that consists of a single piece is that piece, others are new tensors.
     """
     pieces_of: list[list[tuple[Read, torch.Tensor]]] = [[] for _ in kernel.operand_shapes]
     for read, piece in zip(reads, pieces, strict=True):

@@ -1,7 +1,8 @@
-"""How fast devices are, by the executions so far: what a simulation of the next ones begins with.
+"""How fast devices are, learned from executions so far, for the next simulations.
 
-Costs may be of another day, or of devices that were thought alike. Shape suffixes: V ops, D
-devices.
+Costs may be from another day, or from devices that were assumed equal.
+
+Shape suffixes: V ops, D devices.
 """
 
 from dataclasses import replace
@@ -15,18 +16,23 @@ FloatArray = NDArray[np.float64]
 
 
 class Pace:
-    """Seconds that ops took on each device, over those that were expected of them.
+    """The ratio of measured to expected op seconds on each device.
 
-    Of each execution counts the ratio of the sums, of all executions the median: so neither short
-    ops nor a run that something else disturbed decide.
+    The ratio of one execution is that of the sums over all ops; the median over executions counts.
+    So neither short ops nor a disturbed execution distort it.
     """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._ratios: list[FloatArray] = []  # of each execution [D], NaN where a device had no op
+        self._ratios: list[FloatArray] = []  # [D] per execution, NaN if a device had no op
 
     def note(self, device_V: NDArray[np.int64], taken_V: FloatArray) -> None:
-        """An execution: where its ops were, and the seconds that they took."""
+        """Record an execution.
+
+        Args:
+            device_V: device [V] of each op.
+            taken_V: measured seconds [V] of each op.
+        """
         num_devices = self._problem.num_devices
         expected_V = self._problem.arrays.op_seconds[np.arange(len(device_V)), device_V]
         taken_D = np.bincount(device_V, taken_V, num_devices)
@@ -35,9 +41,10 @@ class Pace:
             self._ratios.append(np.where(expected_D > 0, taken_D / expected_D, np.nan))
 
     def applied(self) -> Problem:
-        """The problem with ops as slow as that; on devices never used, not slower than expected.
+        """Return the problem with op times scaled by the measured pace.
 
-        So a search tries these where the others disappoint, and knows them then.
+        Devices that were never used count as no slower than expected. So a search tries them if the
+        others disappoint, and then their pace is known.
         """
         used_ND = np.array(self._ratios).reshape(len(self._ratios), self._problem.num_devices)
         seen_D = np.asarray(~np.isnan(used_ND).all(axis=0))

@@ -1,8 +1,8 @@
-"""Peak memory of a run, from the times of its tasks, by the accounting of the simulator.
+"""Peak memory of an execution, computed from the times of its tasks by the simulator's rules.
 
-Every device holds its inputs throughout. The regions of an op take room from its start; a region
-that was moved takes room on the other device from the start of the transfer. A copy is freed when
-the last task that reads it has finished. At one instant, what ends is freed first.
+Every device holds its inputs throughout. The regions of an op take memory from its start. A region
+that is moved takes memory on the other device from the start of the transfer. A copy is freed when
+the last task that reads it has finished. At the same instant, memory is freed before it is taken.
 """
 
 import numpy as np
@@ -18,7 +18,14 @@ def peak_bytes(
     start: NDArray[np.float64],
     finish: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """The largest memory in use on each device [D] in a run with these times [K]."""
+    """Return the largest memory in use on each device [D].
+
+    Args:
+        problem: gives sizes.
+        tasks: of the execution.
+        start: start times [K] of tasks, seconds.
+        finish: finish times [K] of tasks, seconds.
+    """
     arrays, num_ops, num_devices = problem.arrays, tasks.num_ops, problem.num_devices
     regions = problem.graph.regions
     device_V = np.array(tasks.resource[:num_ops])

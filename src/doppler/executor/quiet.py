@@ -1,4 +1,4 @@
-"""What disturbs measurements on this machine: other programs, and devices that share a core."""
+"""Detects what disturbs measurements on this machine: other programs, and shared cores."""
 
 import os
 import time
@@ -6,26 +6,28 @@ import time
 import numpy as np
 import psutil
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from doppler.cluster import Cluster
 from doppler.einsum import Given, lower
 from doppler.einsum.language.resolver import parse_program
 from doppler.graph import DataflowGraph
-from doppler.problem import build
+from doppler.problem import Problem, build
 from doppler.system import System
 
-# Equal work for each device: products of this size, a millisecond or so of a core each.
-_PRODUCTS, _SIZE = 4, 256
+# The work of each device consists of products of this size, about a millisecond of a core each.
+_PRODUCTS, _SIZE = 4, 512
 _ROUNDS = 7
-# Kinds of time in which a core waits; that of guests is counted in user and nice already.
+# Kinds of time in which a core is idle; guest time is already part of user and nice.
 _NOT_BUSY = ("idle", "iowait", "guest", "guest_nice")
 
 
 class OtherLoad:
-    """Time of this process's cores that others have taken since this object was made.
+    """Core time that other programs have used since this object was created.
 
-    Other programs, other virtual machines on the same processors and the kernel all count; child
-    processes of this one do not.
+    It includes other programs, other virtual machines on the same processors and the kernel, but
+    not child processes of this one.
     """
 
     def __init__(self) -> None:
@@ -39,7 +41,7 @@ class OtherLoad:
 
 
 def _times() -> tuple[float, float, float]:
-    """Seconds: of the clock, of the cores that were busy, of this process and its children."""
+    """Seconds of the clock, of all busy cores, and of this process and its children."""
     allowed = os.sched_getaffinity(0)
     busy_s = 0.0
     for core, one in enumerate(psutil.cpu_times(percpu=True)):
@@ -57,18 +59,17 @@ def _times() -> tuple[float, float, float]:
 
 
 def speed_up(system: System, cluster: Cluster, rng: np.random.Generator) -> float:
-    """How many times faster all devices finish independent ops than one device does.
+    """Measure how many times faster all devices finish independent ops than one device.
 
-    Nothing moves between the devices, so that on as many cores as devices it is nearly their
-    number. It is less where devices share a core, or where another program uses one.
+    Nothing moves between the devices, so on enough cores the result is nearly the number of
+    devices. It is smaller if devices share a core or another program uses one.
 
     Args:
-        system: that executes, with a device for each of the cluster's.
+        system: that executes, with one device for each of the cluster's.
         cluster: the devices.
         rng: draws the order of the executions.
     """
-    problem = build(_independent_ops(cluster.num_devices), cluster)
-    spread_V = np.arange(problem.num_ops) % problem.num_devices
+    problem, spread_V = independent_work(cluster)
     device_BV: NDArray[np.int64] = np.stack([np.zeros_like(spread_V), spread_V])
     seconds_BR = np.empty((2, _ROUNDS))
     with system.open(problem) as session:
@@ -79,7 +80,24 @@ def speed_up(system: System, cluster: Cluster, rng: np.random.Generator) -> floa
     return float(one_s / all_s)
 
 
-def _independent_ops(num_devices: int) -> DataflowGraph:
+def independent_work(cluster: Cluster) -> tuple[Problem, NDArray[np.int64]]:
+    """Make a problem with an equal amount of independent work for each device.
+
+    Args:
+        cluster: the devices.
+
+    Returns:
+        The problem, and the device [V] of each op.
+    """
+    problem = build(_products(cluster.num_devices), cluster)
+    edges, num_ops = problem.graph.edges, problem.num_ops
+    joined = coo_array((np.ones(len(edges.src)), (edges.src, edges.dst)), shape=(num_ops, num_ops))
+    # A product may be lowered to several ops: they stay together.
+    product_V = connected_components(joined, directed=False)[1]
+    return problem, (product_V % problem.num_devices).astype(np.int64)
+
+
+def _products(num_devices: int) -> DataflowGraph:
     lines = ["program independent", ""]
     for i in range(_PRODUCTS * num_devices):
         lines += [

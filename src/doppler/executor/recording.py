@@ -1,9 +1,9 @@
-"""What a function of tensors asks torch to do, recorded once, then repeated without Python's share.
+"""Records the torch calls of a function once, then repeats them without Python overhead.
 
-A kernel is a Python function of several torch calls, each of which makes a new tensor. For small
-tensors that costs more than the arithmetic, and threads that run Python wait for each other. As a
-kernel does the same for every operand of its shapes, one run of it is enough to know its calls;
-repeating them into the tensors of that run needs no memory, no shapes and no decisions.
+A kernel is a Python function of several torch calls, and each call makes a new tensor. For small
+tensors that costs more than the arithmetic, and threads that run Python wait for each other. Since
+a kernel makes the same calls for all operands of its shapes, one run tells them. Repeating them
+into the tensors of that run needs no allocation, no shape inference and no decisions.
 """
 
 from collections import defaultdict
@@ -17,29 +17,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 Action = Callable[[], Any]
 
 _aten: Any = torch.ops.aten
-# Their results are copies, for which torch has no variant that writes into a given tensor.
+# Their results are copies, and torch has no variant that writes into a given tensor.
 _COPIES = (_aten.clone, _aten._to_copy)
 _EMPTY = (_aten.empty, _aten.empty_strided)
-# A view that its signature does not call one.
+# A view although its signature does not say so.
 _VIEWS = (_aten._unsafe_view,)
 
 
 class Scratch:
-    """Tensors for what functions need in between; functions that never run at one time share them.
+    """Temporary tensors, shared by functions that never run at the same time.
 
-    The one that was put back last is taken first: it is the likeliest to be in a cache.
+    The tensor returned last is taken first, because it is most likely in a cache.
     """
 
     def __init__(self) -> None:
         self._free: dict[tuple, list[torch.Tensor]] = defaultdict(list)
 
     def in_place_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the same kind and values; the given one if there is none."""
+        """Return a tensor of the same shape, dtype and values; the given one if there is none."""
         free = self._free[_kind(tensor)]
         return free.pop().copy_(tensor) if free else tensor
 
     def put_back(self, tensor: torch.Tensor) -> None:
-        """Nobody needs its values any more."""
+        """Return a tensor whose values are no longer needed."""
         self._free[_kind(tensor)].append(tensor)
 
 
@@ -48,18 +48,25 @@ def _kind(tensor: torch.Tensor) -> tuple:
 
 
 def record(function: Callable[[], torch.Tensor], scratch: Scratch) -> tuple[Action, torch.Tensor]:
-    """Run a function; returns what repeats it, and its result, which every repetition writes anew.
+    """Run a function and record its torch calls.
 
-    What the function reads must stay where it is, and what it does must not depend on values.
+    What the function reads must stay at its address, and its calls must not depend on values.
+
+    Args:
+        function: to record.
+        scratch: memory for temporary tensors.
+
+    Returns:
+        An action that repeats the calls, and the result tensor, which each repetition overwrites.
     """
-    # Inference mode hides what composite functions consist of.
+    # Inference mode would hide the calls inside composite functions.
     with torch.inference_mode(False), torch.no_grad():
         with _Recorder(None) as recorder:
             memory = function().untyped_storage().data_ptr()
         made_at = [made.untyped_storage().data_ptr() for made in recorder.made]
-        if memory not in made_at:  # it returns what was there before
+        if memory not in made_at:  # it returns a tensor that existed before
             return record(lambda: function().clone(), scratch)
-        # The result is the function's own; which of all the tensors it is, a first run tells.
+        # The result must not be scratch; a first run tells which tensor it is.
         with _Recorder(scratch, own=made_at.index(memory)) as recorder:
             result = function()
     for i, made in enumerate(recorder.made):
@@ -83,7 +90,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.actions: list[Action] = []
         self.made: list[torch.Tensor] = []
-        self.own = own  # which of them is no scratch
+        self.own = own  # the tensor that must not be scratch
         self._scratch = scratch
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -91,7 +98,7 @@ class _Recorder(TorchDispatchMode):
         results = func(*args, **kwargs)
         returned = [each.alias_info for each in func._schema.returns]
         if func.overloadpacket in _VIEWS or (returned and all(map(_is_view, returned))):
-            return results  # where it lies is known now
+            return results  # now its address is known
         if returned and not any(returned):
             results = self._keep(results)
         if func.overloadpacket not in _EMPTY:
@@ -114,7 +121,7 @@ def _is_view(alias: Any) -> bool:
 
 
 def _repetition(func: Any, args: tuple, kwargs: dict, results: Any) -> Action:
-    """The same call once more, with its results in the same tensors."""
+    """The same call again, with its results in the same tensors."""
     schema = func._schema
     writes = any(argument.alias_info is not None for argument in schema.arguments)
     if writes or not schema.returns:
@@ -144,9 +151,9 @@ def _copy(results: Any, into: Any) -> None:
 
 
 def _out_variant(func: Any) -> Any:
-    """The overload that writes the results of ``func`` into tensors it is given, if it has one.
+    """The overload of ``func`` that writes its results into given tensors, if there is one.
 
-    Generated ones do not count: they make the results first and copy them.
+    Generated overloads do not count: they make new results first and copy them.
     """
     wanted = _signature(func, without=_OF_NEW_TENSORS)
     for name in func.overloadpacket.overloads():

@@ -17,18 +17,18 @@ def run_graph(
     *,
     order: Sequence[int] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Compute the results of a program by the kernels of its graph.
+    """Compute the results of a program with the kernels of its graph, one op at a time.
 
     Args:
         graph: with kernels, as lowering makes it.
-        inputs: by the name of the program's input; all on one device, where the kernels run.
+        inputs: by the name of the program's input, all on one device, where the kernels run.
         order: all ops, producers before consumers; any such order by default.
 
     Returns:
-        By name, the tensors that are results of the program.
+        The results of the program, by name.
 
     Raises:
-        InputError: the graph has no kernels; or an input is missing, or has another shape or dtype.
+        InputError: the graph has no kernels, or an input is missing or has another shape or dtype.
     """
     check_executable(graph)
     blocks = input_blocks(graph, inputs)

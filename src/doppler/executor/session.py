@@ -1,6 +1,6 @@
-"""A problem on real devices: placements are executed, timed, and checked if asked for.
+"""Executes and times placements of a problem on real devices, and checks results if asked.
 
-Shape suffixes: B placements, R repeats, V ops, D devices, K tasks.
+Shape suffixes: B placements, R repeats, V ops, D devices, K tasks, T transfers.
 """
 
 import gc
@@ -32,23 +32,28 @@ from doppler.support.errors import InputError
 from doppler.system import Measurement, honours_order
 from doppler.trace import ExecutionRules, Trace
 
-# Of the largest element of a result; integers are exact.
+# Relative to the largest element of a result; integers must be equal.
 TOLERANCE = {torch.bfloat16: 4e-2, torch.float16: 5e-3, torch.float32: 1e-5, torch.complex64: 1e-5}
 
-# Time that torch may need, once, to load the code of an op.
+# Extra time that torch may need once to load the code of an op.
 LOADING_S = 60.0
 
 
 class ExecutionError(InputError):
-    """An op or a transfer that failed on its device; one line that names it and says why."""
+    """An op or a transfer failed on its device; one line names it and says why."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Execution:
-    """When the tasks of a run started and finished [K], in seconds from its start.
+    """When the tasks of an execution started and finished.
 
-    tolerance_s: how far clocks may disagree. outlet: [T] the network interface that each transfer
-    left its host by, -1 for none; None: of all.
+    Attributes:
+        tasks: that were executed.
+        start_s: start [K] of each task, in seconds from the start of the execution.
+        finish_s: finish [K] of each task, likewise.
+        tolerance_s: how far clocks may disagree, seconds.
+        outlet: [T] the network interface through which each transfer left its host, -1 for none;
+            None: no transfer used one.
     """
 
     tasks: Tasks
@@ -59,13 +64,16 @@ class Execution:
 
     @property
     def makespan_s(self) -> float:
-        """When the last op finished; inf if the run waited for itself."""
+        """When the last op finished, in seconds; inf if tasks waited for each other in a circle."""
         last = float(self.finish_s[: self.tasks.num_ops].max())
         return last if np.isfinite(last) else np.inf
 
 
 class ExecutorSession:
-    """See system.Session. Peak memory is that of the measured runs, by the simulator's rules."""
+    """A session (`system.Session`) on real devices.
+
+    Peak memory is that of the measured executions, by the simulator's rules.
+    """
 
     def __init__(
         self,
@@ -84,7 +92,7 @@ class ExecutorSession:
         self._ahead = ahead
         self._workers, self._devices = Workers(), devices
         acquire(devices.locks)
-        # A finaliser, so that threads and locks end with a session that is never closed, too.
+        # A finaliser, so that threads and locks also end with a session that is never closed.
         self.close = weakref.finalize(self, _close, self._workers, devices.locks)
         try:
             self._prepare(devices, inputs, verify, warm_up)
@@ -134,7 +142,7 @@ class ExecutorSession:
         repeats: int = 1,
         rng: np.random.Generator | None = None,
     ) -> Measurement:
-        """Execute, all placements once before any is repeated; see system.Session.
+        """Execute placements, all once before any is repeated (see `system.Session`).
 
         Raises:
             ExecutionError: an op or a transfer failed, or hangs.
@@ -168,17 +176,17 @@ class ExecutorSession:
         )
 
     def as_executed(self) -> Problem:
-        """The problem with ops as fast as they were in what was measured so far; see Pace."""
+        """The problem with ops as fast as in the executions so far (see `Pace`)."""
         return self._pace.applied()
 
     def trace(self, placement: Placement) -> Trace:
-        """Execute one placement; see system.Session. Times are those of the decisions.
+        """Execute one placement (see `system.Session`); times are those of the dispatcher.
 
-        A task starts when it is given to its resource and finishes when the resource has taken
-        note of its end: handing over counts as part of the task.
+        A task starts when it is given to its resource and finishes when the resource has reported
+        its end. Handing the task over counts as part of it.
 
         Raises:
-            InputError: the placement is for another problem, or its strict order waits for itself.
+            InputError: the placement is for another problem, or its strict order has a circle.
             ExecutionError: an op or a transfer failed, or hangs.
         """
         execution = self._execute_to_end(placement)
@@ -210,19 +218,27 @@ class ExecutorSession:
         """Execute one placement and return the results of the program, by name.
 
         Raises:
-            InputError, ExecutionError: as `trace`.
+            InputError: as in `trace`.
+            ExecutionError: as in `trace`.
         """
         self._execute_to_end(placement)
         return self._memory.outputs(placement.device.tolist())
 
     def use(self, placement: Placement, seconds: float) -> list[Use]:
-        """Execute one placement over and over for so long; what the GPUs are busy with then.
+        """Execute one placement repeatedly, and return how busy the GPUs are; empty for cores.
 
-        Energy is that of one execution. Empty where devices are cores. These executions count as no
-        evaluations.
+        These executions do not count as evaluations.
+
+        Args:
+            placement: to execute.
+            seconds: how long to go on.
+
+        Returns:
+            The use of each GPU; energy is that of one execution.
 
         Raises:
-            InputError, ExecutionError: as `trace`.
+            InputError: as in `trace`.
+            ExecutionError: as in `trace`.
         """
         until_s = time.monotonic() + seconds
         before, num = self._devices.use(), 0
@@ -237,11 +253,11 @@ class ExecutorSession:
         ]
 
     def bandwidths(self) -> NDArray[np.float64] | None:
-        """Bytes per second between devices [D, D], if they can be told; bandwidth.bandwidths."""
+        """Bytes per second between devices [D, D] if known (see `bandwidth.bandwidths`)."""
         return bandwidths(self._devices)
 
     def demands(self) -> dict[str, NDArray[np.float64]]:
-        """What kernels use of what devices share; demands.measure_demands."""
+        """Use of shared resources by kernels (see `demands.measure_demands`)."""
         return measure_demands(self._devices, self.problem)
 
     def _execute_to_end(self, placement: Placement) -> Execution:
@@ -282,7 +298,7 @@ class ExecutorSession:
         timeout_s: float,
         known_as: bytes | None = None,
     ) -> Execution:
-        """Execute tasks; known_as: of a placement, which may be issued ahead."""
+        """Execute tasks; ``known_as`` is the key of a placement that may be issued ahead."""
         if self._workers.is_lost:
             raise ExecutionError("a task of this session hangs: no other can be executed in it")
         collects = gc.isenabled()
@@ -296,7 +312,7 @@ class ExecutorSession:
                     tasks,
                     actions,
                     fifo=self.execution.queue == "fifo",
-                    sender_copies=False,  # on cores a device's transfers are tasks of its own
+                    sender_copies=False,  # on cores, transfers are tasks of the sending device
                     timeout_s=timeout_s,
                 )
                 start_s = np.array(dispatcher.start_s) - begin
@@ -331,16 +347,20 @@ class ExecutorSession:
 def check_results(
     results: Mapping[str, torch.Tensor], reference: Mapping[str, torch.Tensor]
 ) -> None:
-    """Refuse results that are not those of plain torch.
+    """Refuse results that differ from those of plain torch.
+
+    Args:
+        results: by name.
+        reference: results of plain torch, by name.
 
     Raises:
-        ExecutionError: names one that differs by more than `TOLERANCE`.
+        ExecutionError: names a result that differs by more than `TOLERANCE`.
     """
     for name, expected in reference.items():
         tolerance = TOLERANCE.get(expected.dtype, 1e-12)
         wide = torch.complex128 if expected.is_complex() else torch.float64
         result, expected = results[name].to(wide), expected.to(wide)
-        # Also where both are infinite or no numbers.
+        # Infinite or NaN in both is equal.
         same = (result == expected) | (result.isnan() & expected.isnan())
         difference = (result - expected).abs().masked_fill(same, 0.0).max()
         scale = expected.abs().nan_to_num(0.0, 0.0, 0.0).max()
@@ -357,7 +377,11 @@ def _close(workers: Workers, locks: Sequence[str]) -> None:
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Why a task failed, in one line."""
+    """Say in one line why a task failed.
+
+    Args:
+        error: that it raised.
+    """
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     no_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
         sign in text for sign in ("allocate memory", "_STATUS_ALLOC_FAILED")
@@ -366,5 +390,5 @@ def reason_of(error: BaseException | None) -> str:
 
 
 def _each(total: float | None, before: float | None, num: int) -> float | None:
-    """What each of some executions took of a total."""
+    """A total divided by executions; None if unknown."""
     return None if total is None or before is None else (total - before) / num

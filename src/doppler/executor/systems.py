@@ -1,4 +1,4 @@
-"""The executors by name, as configurations choose them, and what they make of this machine."""
+"""The executors that configurations choose by name, and how many devices this machine offers."""
 
 import os
 from collections.abc import Mapping
@@ -19,17 +19,19 @@ from doppler.trace import Contention, ExecutionRules, Queue
 
 _Queue = Literal["priority", "fifo", "strict"]
 SYNCHRONOUS = ExecutionRules(contention="engines", queue="fifo", barriers=True)
-MIN_CORES = 2  # one device would leave nothing to place
+MIN_CORES = 2  # with one device there is nothing to place
 
 Inputs = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Executor:
-    """What every executor can be told.
+    """Options of every executor.
 
-    verify: compare the results of every run with plain torch, outside what is measured. timeout_s:
-    how long one op or transfer may take. warm_up: runs of a session before the first that counts.
+    Attributes:
+        verify: compare the results of every execution with plain torch, outside the measured time.
+        timeout_s: limit for one op or transfer, seconds.
+        warm_up: executions of a session that do not count.
     """
 
     verify: bool = False
@@ -40,7 +42,7 @@ class _Executor:
     one_host: ClassVar[str] = "executors run on this one"
 
     def with_noise(self, noise: float) -> Self:
-        """See system.System: what is measured has noise of its own."""
+        """Return the executor unchanged (see `system.System`): measurements have real noise."""
         return self
 
     def synchronous(self) -> "SynchronousThreads | SynchronousCuda":
@@ -57,7 +59,7 @@ class _Executor:
         *,
         ahead: Graphs | None = None,
     ) -> ExecutorSession:
-        if inputs is None:  # what is computed does not depend on hosts, what is measured does
+        if inputs is None:  # the number of hosts affects measurements, not results
             check_hosts(self, problem)
         return ExecutorSession(
             problem=problem,
@@ -74,11 +76,14 @@ class _Executor:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Threads(_Executor):
-    """The work-conserving system of simulator/work_conserving_kernels.py, on cores of this machine.
+    """The system of simulator/work_conserving_kernels.py on cores of this machine.
 
-    A device is a memory of its own and at most one op at a time, which runs on one core, as does a
-    copy of what it made for another device. Devices may be more than cores: then they share them.
-    queue: which ready task goes first.
+    A device has its own memory and runs at most one op at a time, on one core. Copies of its
+    results for other devices take its core, too. If there are more devices than cores, they share
+    cores.
+
+    Attributes:
+        queue: which ready task goes first.
     """
 
     queue: _Queue = "priority"
@@ -86,13 +91,15 @@ class Threads(_Executor):
     contention: ClassVar[Contention] = "sender"
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
-        """A session for one problem; waits while another process uses the devices.
+        """Open a session for one problem; wait while another process uses the devices.
 
-        inputs: of the program, by name; random ones by default.
+        Args:
+            problem: to execute.
+            inputs: of the program, by name; random by default.
 
         Raises:
-            InputError: the graph does not say what its ops compute, an input is missing or does
-                not fit, there is too little memory, or an op fails.
+            InputError: the graph does not say what its ops compute, an input is missing or does not
+                fit, there is too little memory, or an op fails.
         """
         rules = ExecutionRules(queue=self.queue, contention=self.contention)
         return self._open(problem, rules, Cores(problem.num_devices), inputs)
@@ -101,9 +108,9 @@ class Threads(_Executor):
 @checked
 @dataclass(frozen=True, kw_only=True)
 class SynchronousThreads(_Executor):
-    """The bulk-synchronous system of simulator/bulk_synchronous_kernels.py, on the same devices.
+    """The system of simulator/bulk_synchronous_kernels.py on cores of this machine.
 
-    Levels, an exchange and a barrier before each; priorities are not used.
+    Ops run in levels, with an exchange and a barrier before each. Priorities are not used.
     """
 
     name: ClassVar[str] = "synchronous_threads"
@@ -116,12 +123,15 @@ class SynchronousThreads(_Executor):
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Cuda(_Executor):
-    """As Threads, on GPUs; where there are fewer than devices, on several streams of each.
+    """Like `Threads`, on GPUs; if there are fewer GPUs than devices, devices are streams of a GPU.
 
-    queue: strict orders are captured as CUDA graphs and replayed (graphs.py), for kernels too short
-    to be dispatched one by one; where that cannot be, as on several GPUs, they are issued ahead
-    (issuing.py). graphs: False: they are always issued ahead. All was run on one GPU, not yet on
-    several.
+    All of this was tested on one GPU, not yet on several.
+
+    Attributes:
+        queue: which ready task goes first. With a strict order, executions are captured as CUDA
+            graphs and replayed (graphs.py), for kernels too short to be dispatched one by one.
+            Where that is impossible, as on several GPUs, tasks are issued ahead (issuing.py).
+        graphs: whether to use CUDA graphs; False: strict orders are always issued ahead.
     """
 
     queue: _Queue = "priority"
@@ -129,10 +139,10 @@ class Cuda(_Executor):
     name: ClassVar[str] = "cuda"
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> ExecutorSession:
-        """See Threads.
+        """Open a session for one problem (see `Threads.open`).
 
         Raises:
-            InputError: as there; or there is no GPU, or copies between two of them are damaged.
+            InputError: as in `Threads.open`; or there is no GPU, or copies between two are damaged.
         """
         return self._open(
             problem,
@@ -146,7 +156,7 @@ class Cuda(_Executor):
 @checked
 @dataclass(frozen=True, kw_only=True)
 class SynchronousCuda(_Executor):
-    """As SynchronousThreads, on the devices of Cuda."""
+    """Like `SynchronousThreads`, on the devices of `Cuda`."""
 
     name: ClassVar[str] = "synchronous_cuda"
     queue: ClassVar[Queue] = "fifo"
@@ -169,13 +179,20 @@ def automatic(
     timeout_s: PositiveSeconds = 60.0,
     warm_up: Natural = 3,
 ) -> Threads | Cuda:
-    """The executor for this machine: GPUs if there are any. Its name says what was picked."""
+    """Return the executor for this machine: GPUs if there are any. Its name says which it is.
+
+    Args:
+        queue: as in `Threads`.
+        verify: as in every executor.
+        timeout_s: as in every executor.
+        warm_up: as in every executor.
+    """
     executor = Cuda if torch.cuda.is_available() else Threads
     return executor(queue=queue, verify=verify, timeout_s=timeout_s, warm_up=warm_up)
 
 
 def host_device_type(system: str, devices: str = "cores") -> Literal["cpu", "cuda"]:
-    """What the devices of the cluster ``host`` are: GPUs if there are any, unless the system says.
+    """Return the device type of ``host``: GPUs if there are any, unless the system decides it.
 
     Args:
         system: the ``_target_`` of what executes or simulates placements.
@@ -189,9 +206,13 @@ def host_device_type(system: str, devices: str = "cores") -> Literal["cpu", "cud
 
 
 def num_host_devices(system: str, devices: str = "cores") -> int:
-    """How many there are unless the configuration says: all GPUs; all cores, at least two.
+    """Return the default number of devices of ``host``: all GPUs; or all cores, at least two.
 
-    Without any GPU there is one too, which is then refused by name.
+    Without a GPU the number of GPUs is one, and that GPU is later refused by name.
+
+    Args:
+        system: as in `host_device_type`.
+        devices: as in `host_device_type`.
     """
     if host_device_type(system, devices) == "cuda":
         return max(1, torch.cuda.device_count())

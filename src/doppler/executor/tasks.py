@@ -1,8 +1,10 @@
-"""A placement unrolled into tasks: what runs on which resource, and what waits for what.
+"""A placement unrolled into tasks: which resource each runs on, and what it waits for.
 
-Task v < V is op v; then come the transfers, then barriers, which take no time and no resource.
-Resource d < D is device d, resource D + s * D + d is the channel from device s to device d: the
-numbers of the simulator's state.py. Shape suffixes: V ops, T transfers, K tasks, D devices.
+Task v < V is op v. Then come the transfers, then barriers, which take no time and no resource.
+Resource d < D is device d, and resource D + s * D + d is the channel from device s to device d,
+numbered as in the simulator's state.py.
+
+Shape suffixes: V ops, T transfers, K tasks, D devices.
 """
 
 from collections import defaultdict
@@ -15,17 +17,24 @@ from doppler.graph.levels import depth
 from doppler.trace import Queue
 
 NOWHERE = -1  # the resource of barriers
-BEFORE_OPS = 2.0**32  # as in state.py; keys that are negative go first, whatever the queue
+BEFORE_OPS = 2.0**32  # as in state.py; negative keys go first in any queue
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Tasks:
     """The tasks of one placement.
 
-    resource: [K]. key: [K] place in the queue of its resource, small first. number: [K] breaks
-    ties: of an op itself, of a transfer its region. num_waits: [K] tasks that must have finished
-    before; a task counts as often as it is among the successors of another. successors: [K].
-    region: [T] of each transfer. ends: [T] the devices that it goes from and to.
+    Attributes:
+        num_ops: V.
+        num_devices: D.
+        resource: [K] where each task runs.
+        key: [K] place in the queue of the resource, small first.
+        number: [K] breaks ties: of an op itself, of a transfer its region.
+        num_waits: [K] tasks that must have finished before. A task counts as often as it is among
+            the successors of another.
+        successors: [K] tasks that wait for each task.
+        region: [T] the region that each transfer moves.
+        ends: [T] sending and receiving device of each transfer.
     """
 
     num_ops: int
@@ -44,7 +53,7 @@ class Tasks:
         return len(self.region)
 
     def add(self, resource: int, key: float, number: int) -> int:
-        """One task more, which waits for none yet; returns its number."""
+        """Add a task that waits for none yet; return its number."""
         self.resource.append(resource)
         self.key.append(key)
         self.number.append(number)
@@ -53,13 +62,13 @@ class Tasks:
         return len(self.resource) - 1
 
     def add_transfer(self, region: int, src: int, dst: int, key: float) -> int:
-        """A transfer more, on a channel; returns its task."""
+        """Add a transfer on a channel; return its task."""
         self.region.append(region)
         self.ends.append((src, dst))
         return self.add(self.num_devices + src * self.num_devices + dst, key, region)
 
     def wait(self, task: int, other: int) -> None:
-        """``task`` starts after ``other`` has finished."""
+        """Make ``task`` start after ``other`` has finished."""
         self.successors[other].append(task)
         self.num_waits[task] += 1
 
@@ -67,7 +76,7 @@ class Tasks:
         """Whether some tasks wait for each other in a circle."""
         waits = self.num_waits.copy()
         ready = [task for task, num in enumerate(waits) if num == 0]
-        for task in ready:  # which grows meanwhile
+        for task in ready:  # the list grows during the loop
             for other in self.successors[task]:
                 waits[other] -= 1
                 if waits[other] == 0:
@@ -80,7 +89,7 @@ class Tasks:
 
 
 class Unroller:
-    """Makes tasks of the placements of one graph."""
+    """Makes tasks from placements of one graph."""
 
     def __init__(self, graph: DataflowGraph, num_devices: int) -> None:
         self._num_devices = num_devices
@@ -98,12 +107,17 @@ class Unroller:
         queue: Queue = "priority",
         sender: bool = False,
     ) -> Tasks:
-        """The tasks of the work-conserving system.
+        """Make the tasks of the work-conserving system.
 
-        A region moves once to every other device that reads it; the transfer has the priority of
-        the first of its readers. queue: with strict each device runs its ops in exactly the given
-        order: an op also waits for the one before it. sender: the device that has made a region
-        moves it, before its next op.
+        A region moves once to every other device that reads it. The transfer has the priority of
+        the first of its readers.
+
+        Args:
+            device_V: device of each op.
+            priority_V: rank of each op, small first.
+            queue: which ready task goes first. With ``strict`` each device runs its ops in exactly
+                the given order: an op also waits for the one before it.
+            sender: the device that made a region moves it, before its next op.
         """
         num_devices = self._num_devices
         tasks = Tasks(num_ops=len(device_V), num_devices=num_devices)
@@ -128,9 +142,12 @@ class Unroller:
         return tasks
 
     def synchronous(self, device_V: Sequence[int]) -> Tasks:
-        """The tasks of the bulk-synchronous system, see simulator/bulk_synchronous_kernels.py.
+        """Make the tasks of the bulk-synchronous system, see simulator/bulk_synchronous_kernels.py.
 
-        Level by level: D - 1 rounds of pairwise exchange, then the ops; after each a barrier.
+        For each level: D - 1 rounds of pairwise exchange, then the ops, with a barrier after each.
+
+        Args:
+            device_V: device of each op.
         """
         num_devices = self._num_devices
         tasks = Tasks(num_ops=len(device_V), num_devices=num_devices)
@@ -153,9 +170,11 @@ class Unroller:
 
 
 def _send_first(tasks: Tasks, *, by_rank: bool) -> None:
-    """Transfers run on the devices that they come from, before all ops.
+    """Let transfers run on the devices that send them, before all ops.
 
-    by_rank: in the order of their first readers; else as they are listed.
+    Args:
+        tasks: that are changed.
+        by_rank: order transfers by their first readers; else as they are listed.
     """
     for t, (src, _) in enumerate(tasks.ends):
         k = tasks.num_ops + t

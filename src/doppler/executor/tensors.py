@@ -1,4 +1,4 @@
-"""The tensors of a program, whole, and the blocks of them that its graph works on."""
+"""The whole tensors of a program, and the blocks of them that its graph uses."""
 
 import math
 from collections.abc import Mapping
@@ -15,6 +15,9 @@ from doppler.support.errors import InputError
 def check_executable(graph: DataflowGraph) -> None:
     """Refuse a graph that says what its ops cost, but not what they compute.
 
+    Args:
+        graph: to check.
+
     Raises:
         InputError: names the graph.
     """
@@ -27,7 +30,11 @@ def check_executable(graph: DataflowGraph) -> None:
 
 
 def input_blocks(graph: DataflowGraph, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Per input of an executable graph its block of the tensor that is given, as a view.
+    """Return for each input of a graph its block of the given tensor, as a view.
+
+    Args:
+        graph: an executable one.
+        inputs: tensors by name.
 
     Raises:
         InputError: a tensor is missing, or has another shape or dtype than the graph says.
@@ -50,10 +57,10 @@ def input_blocks(graph: DataflowGraph, inputs: Mapping[str, torch.Tensor]) -> li
 
 
 class Outputs:
-    """The results of the program of an executable graph, filled block by block.
+    """The results of a program, assembled block by block.
 
     Raises:
-        InputError: names a result that the graph never puts together.
+        InputError: names a result that the graph leaves in partial sums.
     """
 
     def __init__(self, graph: DataflowGraph, *, device: str = "cpu") -> None:
@@ -80,22 +87,26 @@ class Outputs:
 
     @property
     def ops(self) -> list[int]:
-        """The ops whose results they are put together from."""
+        """The ops whose results are blocks of them."""
         return list(self._blocks)
 
     def take(self, op: int, result: torch.Tensor) -> None:
-        """Copy the result of an op into the output that it is a block of, if it is of one."""
+        """Copy the result of an op into the output that it is a block of, if any."""
         if op in self._blocks:
             name, box = self._blocks[op]
             cut(self.tensors[name], box).copy_(result)
 
 
 def random_inputs(graph: DataflowGraph, rng: np.random.Generator) -> dict[str, torch.Tensor]:
-    """Normal random values for the inputs of an executable graph, by name, on the CPU.
+    """Draw normal random values for the inputs of a graph, by name, on the CPU.
 
-    Variance 1, but the right operand of a matrix product is scaled so that the product has the
-    scale of its left operand: activations keep theirs through layers of weights, also in f16.
-    Integers, which may be indices, are 0 or 1.
+    The variance is 1, but the right operand of a matrix product is scaled so that the product has
+    the scale of its left operand: activations keep their scale through layers of weights, also in
+    f16. Integers, which may be indices, are 0 or 1.
+
+    Args:
+        graph: an executable one.
+        rng: draws the values.
     """
     result = {}
     for number in sorted(set(graph.inputs.node.tolist())):
@@ -112,7 +123,7 @@ def random_inputs(graph: DataflowGraph, rng: np.random.Generator) -> dict[str, t
 
 
 def _fan_in(graph: DataflowGraph, number: int) -> int:
-    """Over how many elements the first op that reads an input tensor as right operand sums."""
+    """Over how many elements the first op sums that reads an input tensor as its right operand."""
     block = int(np.flatnonzero(graph.inputs.node == number)[0])
     if not graph.inputs.consumers[block]:
         return 1

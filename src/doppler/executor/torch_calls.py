@@ -1,4 +1,4 @@
-"""Kernels that are calls of torch's own operators."""
+"""Kernels that call one of torch's own operators."""
 
 import json
 import math
@@ -12,13 +12,17 @@ from doppler.graph.torch_operators import find_operator
 
 
 def compile_call(spec: KernelSpec, text: str) -> Callable[[Sequence[torch.Tensor]], torch.Tensor]:
-    """The call of ``aten.mul.Tensor:{"args": [...], "kwargs": {...}}``.
+    """Compile ``aten.mul.Tensor:{"args": [...], "kwargs": {...}}`` to a function of operands.
 
-    Operands, ``{"x": number, "factors": [...]}``, have dimensions of their own for the factors of
-    each dimension, and are handed over without.
+    An operand ``{"x": number, "factors": [...]}`` has a dimension for each factor of its
+    dimensions; the operator gets it with these factors merged.
+
+    Args:
+        spec: the kernel.
+        text: its expression.
 
     Raises:
-        ValueError: it is no call of an operator that torch has, or of one that is no function.
+        ValueError: not a call of an operator that torch has, or the operator is not a function.
     """
     name, _, arguments = text.partition(":")
     operator = find_operator(name)

@@ -1,16 +1,16 @@
-"""Host threads that execute tasks: devices and channels are roles, threads are whoever is free.
+"""Host threads that execute tasks; any free thread may serve any device or channel.
 
-Who finishes a task decides, under one lock, what starts next, goes on with one of these tasks
-itself, and wakes a sleeping thread for each of the others. So a chain of tasks, over however many
-devices, is run by one thread without handing over; nobody polls. As each device and each channel
-has at most one task at a time, there are at most as many threads at work as resources, each on one
+A thread that finishes a task decides under one lock what starts next, continues with one of these
+tasks itself, and wakes a sleeping thread for each of the others. So one thread runs a chain of
+tasks over several devices without handing over, and nobody polls. Each device and each channel has
+at most one task at a time, so at most as many threads work as there are resources, each on one
 core.
 
-Where copies are made by cores, who has made a region also copies it, before its own next op: a
-thread for the copy would take a core from another op all the same, and had to be woken first. On 2
-cores and 2 devices that is 2 to 7% faster where ops take 100 microseconds and more, and a quarter
-where they are short (median over random placements), and what is measured varies less. Within one
-process devices make their transfers as tasks of their own anyway (`tasks.Unroller`).
+Where cores make the copies, the thread that computed a region also copies it before its next op: a
+thread for the copy would take a core from another op anyway, and would have to be woken first. On 2
+cores and 2 devices that is 2 to 7% faster if ops take 100 microseconds or more, 25% faster if they
+are short (median over random placements), and measurements vary less. Within one process devices
+make their transfers as tasks of their own in any case (`tasks.Unroller`).
 """
 
 import threading
@@ -24,12 +24,12 @@ from doppler.executor.dispatcher import Dispatcher
 from doppler.executor.recording import Action
 from doppler.executor.tasks import NOWHERE, Tasks
 
-# For threads that hang, when the session that they belong to is closed.
+# How long to wait for a thread that hangs when its session is closed.
 PATIENCE_S = 1.0
 
 
 class TaskError(Exception):
-    """A task that raised; the cause is its error."""
+    """A task raised an error, which is the cause of this one."""
 
     def __init__(self, task: int) -> None:
         super().__init__(task)
@@ -37,7 +37,7 @@ class TaskError(Exception):
 
 
 class TaskTimeoutError(Exception):
-    """A task that runs longer than it may; its thread is lost."""
+    """A task runs longer than allowed; its thread is lost."""
 
     def __init__(self, task: int) -> None:
         super().__init__(task)
@@ -45,11 +45,11 @@ class TaskTimeoutError(Exception):
 
 
 class Workers:
-    """The threads of a session; they last from one run to the next."""
+    """The threads of a session; they are reused from one execution to the next."""
 
     def __init__(self) -> None:
         self._workers: list[_Worker] = []
-        self.is_lost = False  # a task did not end: no thread can be waited for any more
+        self.is_lost = False  # a task did not end, so its thread cannot be reused
 
     def run(
         self,
@@ -60,11 +60,19 @@ class Workers:
         sender_copies: bool,
         timeout_s: float,
     ) -> tuple[Dispatcher, float]:
-        """Execute all tasks; returns their times, on time.perf_counter, and when they began.
+        """Execute all tasks.
 
-        actions: what to do for each op and transfer. A run whose tasks wait for each other in a
-        circle ends early, some of its times NaN. sender_copies: the thread that has made a region
-        also copies it, before anything else.
+        If tasks wait for each other in a circle, the execution ends early and some times are NaN.
+
+        Args:
+            tasks: to execute.
+            actions: for each op and transfer.
+            fifo: ready tasks run in order of arrival instead of priority.
+            sender_copies: the thread that computed a region also copies it, before anything else.
+            timeout_s: limit for one task.
+
+        Returns:
+            The dispatcher with the times of tasks, and the time of the start, on time.perf_counter.
 
         Raises:
             TaskError: a task raised; all others that ran have ended.
@@ -82,9 +90,14 @@ class Workers:
         sender_copies: bool,
         num_arrivals: int = 0,
     ) -> "TaskRun":
-        """A run that has not begun; see `run`.
+        """Make an execution that has not begun.
 
-        num_arrivals: how many of the tasks end when `TaskRun.arrive` is told of them.
+        Args:
+            tasks: as in `run`.
+            actions: as in `run`.
+            fifo: as in `run`.
+            sender_copies: as in `run`.
+            num_arrivals: number of tasks whose end is reported by `TaskRun.arrive`.
         """
         assert not self.is_lost, "a thread hangs"
         for _ in range(len(self._workers), len(set(tasks.resource) - {NOWHERE})):
@@ -93,9 +106,15 @@ class Workers:
         return TaskRun(tasks, actions, dispatcher, idle, sender_copies, num_arrivals)
 
     def carry_out(self, run: "TaskRun", timeout_s: float, at_s: float | None = None) -> float:
-        """Let a run begin, and wait for its end; returns when it began. Raises as `run`.
+        """Begin an execution and wait for its end; raises as `run`.
 
-        at_s: when it begins, on time.perf_counter; now unless given.
+        Args:
+            run: the execution.
+            timeout_s: limit for one task.
+            at_s: when it begins, on time.perf_counter; None: now.
+
+        Returns:
+            When it began.
         """
         begin_s = run.begin(at_s)
         try:
@@ -110,9 +129,9 @@ class Workers:
         return begin_s
 
     def close(self) -> None:
-        """End the threads; one that hangs is left behind and does not outlive the process.
+        """End the threads; a thread that hangs is left behind and ends with the process.
 
-        Python aborts when such a thread comes back while it is shutting down: that gets a moment.
+        Python aborts if such a thread returns during shutdown, so it gets a moment to end.
         """
         for worker in self._workers:
             worker.give(None)
@@ -124,17 +143,17 @@ class Workers:
 
 
 class _Worker:
-    """A thread that sleeps until it is given something to do."""
+    """A thread that sleeps until it gets a task."""
 
     def __init__(self) -> None:
         self._todo: tuple[TaskRun, int] | None = None
-        self._wake = threading.Lock()  # free only from a gift to its acceptance
+        self._wake = threading.Lock()  # free only while a given task has not been taken
         self._wake.acquire()
         self.thread = threading.Thread(target=self._serve, name="executor", daemon=True)
         self.thread.start()
 
     def give(self, todo: "tuple[TaskRun, int] | None") -> None:
-        """A run and its task to begin with; None ends the thread."""
+        """Give the thread an execution and its first task; None ends the thread."""
         self._todo = todo
         self._wake.release()
 
@@ -152,9 +171,11 @@ class _Worker:
 
 
 class TaskRun:
-    """One run of some tasks by some threads.
+    """One execution of some tasks by some threads.
 
-    failed: a task that raised, and what; NOWHERE if all was given up.
+    Attributes:
+        failed: the task that raised, and its error; the task is NOWHERE if the execution was
+            abandoned.
     """
 
     def __init__(
@@ -169,19 +190,19 @@ class TaskRun:
         self.dispatcher = dispatcher
         self.failed: tuple[int, BaseException] | None = None
         self._actions, self._idle = actions, idle
-        # From which task on a thread keeps all that it has started.
+        # From this task on, a thread keeps all tasks that it has started.
         self._first_kept = tasks.num_ops if sender_copies else len(tasks.resource)
         self._lock = threading.Lock()
         self._done = threading.Lock()
         self._done.acquire()
         self._num_running = 0  # has been given to a thread
         self._num_arrivals = num_arrivals  # still to come
-        self._early: list[int] | None = []  # those that came before the beginning
+        self._early: list[int] | None = []  # arrivals before the execution began
         self._is_over = False
-        self._running: dict[_Worker, int] = {}  # what each of them is at
+        self._running: dict[_Worker, int] = {}  # the task that each thread runs
 
     def begin(self, at_s: float | None = None) -> float:
-        """Start what can start, when it is time; returns the time."""
+        """Start all ready tasks, at ``at_s`` if given; return the time."""
         while at_s is not None and (left_s := at_s - time.perf_counter()) > 0:
             time.sleep(left_s)
         with self._lock:
@@ -196,7 +217,7 @@ class TaskRun:
         return now
 
     def arrive(self, task: int) -> None:
-        """A task has ended that runs elsewhere; what waits for it may start."""
+        """Record that a task which runs elsewhere has ended; tasks that wait for it may start."""
         with self._lock:
             if self.failed is not None:
                 return
@@ -212,7 +233,7 @@ class TaskRun:
         self._hand_over(started)
 
     def _end_if_over(self) -> None:
-        """Wake who waits for the end, once; the caller holds the lock."""
+        """Wake the thread that waits for the end, once; the caller holds the lock."""
         nothing_comes = self._num_arrivals == 0 or self.failed is not None
         if self._num_running == 0 and nothing_comes and not self._is_over:
             self._is_over = True
@@ -223,7 +244,7 @@ class TaskRun:
             self._idle.pop().give((self, task))
 
     def work(self, worker: _Worker, task: int) -> None:
-        """Run a task, and what it leads to, on the calling thread, until nothing is left for it."""
+        """Run a task and then its followers on the calling thread, until none is left for it."""
         actions, running, first_kept = self._actions, self._running, self._first_kept
         copies: deque[int] = deque()
         own: int | None = task
@@ -256,9 +277,13 @@ class TaskRun:
     def _finish(
         self, worker: _Worker, task: int, error: BaseException | None, num_waiting: int
     ) -> list[int] | None:
-        """Note that a task has ended; returns what starts now, None if the thread is to stop.
+        """Record the end of a task; return the tasks to start now, None if the thread is to stop.
 
-        num_waiting: tasks that the thread still has.
+        Args:
+            worker: that ran the task.
+            task: that has ended.
+            error: that it raised, if any.
+            num_waiting: tasks that the thread still has.
         """
         with self._lock:
             now = time.perf_counter()
@@ -278,16 +303,19 @@ class TaskRun:
         return started
 
     def abandon(self) -> None:
-        """Start nothing any more."""
+        """Start no more tasks."""
         with self._lock:
             self.failed = self.failed or (NOWHERE, RuntimeError("abandoned"))
             self._end_if_over()
 
     def wait(self, timeout_s: float) -> None:
-        """Until no task runs any more.
+        """Wait until no task runs any more.
+
+        Args:
+            timeout_s: limit for one task.
 
         Raises:
-            TaskTimeoutError: one has run for ``timeout_s``.
+            TaskTimeoutError: a task has run for ``timeout_s``.
         """
         patience_s = timeout_s
         while not self._done.acquire(timeout=patience_s):

@@ -1,8 +1,8 @@
-"""Whether seconds measured on this machine now say anything, looked at before much time is spent.
+"""Checks, before much time is spent, whether measurements on this machine are reliable now.
 
-A program beside takes a core, two devices may share one, and ops may be so short that noise decides
-their order. What is measured then is worthless: a run ends with one paragraph that says what is
-wrong and what to do. ``measure.force=true`` goes on, and marks every row.
+Another program may use a core, two devices may share one, and ops may be so short that noise
+decides their ranking. Such measurements are worthless, so the run ends with one paragraph that says
+what is wrong and what to do. ``measure.force=true`` continues anyway and marks every row.
 """
 
 import math
@@ -22,24 +22,24 @@ from doppler.support.errors import InputError
 from doppler.support.waiting import waiting
 from doppler.system import Session
 
-# Cores that others may keep busy beyond those that no device uses.
+# Cores that other programs may use, besides those that no device uses.
 _MOST_OTHERS = 0.3
-# Of what each further device could bring, the share that it has to bring.
+# The least share of its ideal speed-up that each further device must bring.
 _LEAST_SHARE = 0.3
-# Rank correlation of two halves of the rounds: 1 where they agree, about 0 where noise decides.
+# Least rank correlation of two halves of the rounds. 1: they agree; about 0: noise decides.
 LEAST_RELIABILITY = 0.5
-# Placements of different quality, rounds, and seconds for which others are watched.
+# Placements of different quality, rounds, and seconds for which other programs are watched.
 _PLACEMENTS, _ROUNDS, _WATCH_S = 12, 8, 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
-    """A reason not to believe what is measured, and what helps.
+    """A reason not to trust measurements, and the remedy.
 
     Attributes:
-        mark: what rows say, in a few words.
+        mark: a few words for the rows.
         reason: one sentence.
-        remedy: what to do, as an order.
+        remedy: what the user can do, as an imperative.
     """
 
     mark: str
@@ -49,11 +49,11 @@ class Doubt:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineState:
-    """What was found when a machine was looked at.
+    """The result of checking a machine.
 
     Attributes:
-        doubt: what rows are marked with; empty where nothing is wrong.
-        execution_s: a typical execution of the run's problem; nan of a simulator.
+        doubt: marks the rows; empty if nothing is wrong.
+        execution_s: seconds of a typical execution of the run's problem; nan for a simulator.
     """
 
     doubt: str = ""
@@ -61,13 +61,13 @@ class MachineState:
 
 
 def check_machine(run: Run) -> MachineState:
-    """Look whether the run's system can be measured now.
+    """Check whether the run's system can be measured reliably now.
 
     Args:
-        run: of a measured system; nothing is looked at on a simulator.
+        run: nothing is checked if its system is a simulator.
 
     Raises:
-        InputError: a measurement would be worthless, and ``measure.force`` is not set.
+        InputError: measurements would be worthless, and ``measure.force`` is not set.
     """
     if not run.spec.is_measured:
         return MachineState()
@@ -77,10 +77,14 @@ def check_machine(run: Run) -> MachineState:
 
 
 def settle_doubts(run: Run, doubts: list[Doubt]) -> str:
-    """End the run for its doubts, or say them and go on where it is told to.
+    """End the run if there are doubts, or print them and continue with ``measure.force``.
+
+    Args:
+        run: to end or to continue.
+        doubts: about its measurements.
 
     Returns:
-        What rows are marked with.
+        The mark for the rows; empty without doubts.
 
     Raises:
         InputError: there are doubts, and ``measure.force`` is not set.
@@ -90,25 +94,30 @@ def settle_doubts(run: Run, doubts: list[Doubt]) -> str:
     what = "; ".join(one.reason for one in doubts)
     if not run.spec.cfg.measure.force:
         raise InputError(
-            f"what is measured on this machine now would say nothing: {what}. What helps: "
-            f"{doubts[0].remedy}, then run the same command again. measure.force=true goes on in "
-            "spite of this, and marks every row"
+            f"measurements on this machine would be unreliable now: {what}. What helps: "
+            f"{doubts[0].remedy}, then run the same command again. measure.force=true goes on "
+            "anyway, and marks every row"
         )
     run.say(f"measure.force=true: the run goes on, and its rows are marked, although {what}")
     return ", ".join(one.mark for one in doubts)
 
 
 def others_at_work(run: Run, load: OtherLoad) -> list[Doubt]:
-    """Doubts because of what other programs took of the cores while a run measured."""
+    """Return a doubt if other programs used cores that the devices need during a measurement.
+
+    Args:
+        run: gives system and number of devices.
+        load: has watched the cores since before the measurement.
+    """
     if not isinstance(run.spec.system, Threads):
-        return []  # what GPUs and agents do does not need all cores of this machine
+        return []  # GPUs and agents do not need all cores of this machine
     cores, taken = len(os.sched_getaffinity(0)), load.cores()
     spare = max(0, cores - run.spec.problem.num_devices)
     if taken <= spare + _MOST_OTHERS:
         return []
     return [
         Doubt(
-            mark=f"{taken:.1f} cores busy otherwise",
+            mark=f"{taken:.1f} cores used by others",
             reason=f"other programs keep {taken:.1f} of this machine's {cores} cores busy",
             remedy="close other programs (top shows them)",
         )
@@ -116,9 +125,13 @@ def others_at_work(run: Run, load: OtherLoad) -> list[Doubt]:
 
 
 def disturbed(run: Run, load: OtherLoad) -> str:
-    """What rows are marked with where other programs worked while they were measured.
+    """Return the mark for rows that were measured while other programs used the cores.
 
-    Nothing ends then: what took long has been done. A line says so.
+    The run does not end, because the expensive work has been done. It prints a line.
+
+    Args:
+        run: gives system and number of devices.
+        load: has watched the cores since before the measurement.
     """
     doubts = others_at_work(run, load)
     for one in doubts:
@@ -127,22 +140,22 @@ def disturbed(run: Run, load: OtherLoad) -> str:
 
 
 def _look(run: Run, rng: np.random.Generator) -> tuple[list[Doubt], float]:
-    """Reasons to doubt, and seconds of a typical execution."""
-    with run.open() as session:  # waits first for other runs that measure
+    """Return reasons to doubt, and the seconds of a typical execution."""
+    with run.open() as session:  # waits for other runs that measure
         load = OtherLoad()
         time.sleep(_WATCH_S)
         found = others_at_work(run, load)
         reliability, execution_s = _reliability(run, session, rng)
-    # The first is the likeliest cause of those behind it.
+    # Sorted by cause: the first doubt probably explains those after it.
     return found + _together(run, rng) + unreliable(reliability, _PLACEMENTS), execution_s
 
 
 def unreliable(reliability: float | None, placements: int) -> list[Doubt]:
-    """Doubts because measuring the same placements twice ranks them differently.
+    """Return a doubt if measuring the same placements twice ranks them differently.
 
     Args:
-        reliability: rank correlation of two halves of the rounds; None of a single round.
-        placements: how many.
+        reliability: rank correlation of two halves of the rounds; None if there was one round.
+        placements: their number.
     """
     if reliability is None or reliability >= LEAST_RELIABILITY:
         return []
@@ -162,7 +175,7 @@ def unreliable(reliability: float | None, placements: int) -> list[Doubt]:
 def _reliability(
     run: Run, session: Session, rng: np.random.Generator
 ) -> tuple[float | None, float]:
-    """Rank correlation of two halves of the rounds, and seconds of a typical execution."""
+    """Rank correlation of two halves of the rounds, and the seconds of a typical execution."""
     spec = run.spec
     placements, _ = varied_placements(spec.simulator, spec.problem, _PLACEMENTS, rng)
     fits_B = [
@@ -178,7 +191,7 @@ def _reliability(
 
 
 def _together(run: Run, rng: np.random.Generator) -> list[Doubt]:
-    """Doubts because several devices together do hardly more than one."""
+    """Return a doubt if several devices together are hardly faster than one."""
     spec = run.spec
     if not isinstance(spec.system, Threads | Cuda):
         return []
@@ -190,7 +203,7 @@ def _together(run: Run, rng: np.random.Generator) -> list[Doubt]:
         return []
     return [
         Doubt(
-            mark=f"{num} devices {faster:.2f} times one",
+            mark=f"{num} devices only {faster:.2f} times as fast as one",
             reason=(
                 f"{spec.problem.num_devices} devices finish independent work only "
                 f"{faster:.2f} times as fast as one does (nearly {num} times when each is free)"
@@ -205,7 +218,7 @@ def _together(run: Run, rng: np.random.Generator) -> list[Doubt]:
 
 
 def _num_units(system: Threads | Cuda) -> int:
-    """How many devices of a system can work at the same time without sharing anything."""
+    """How many devices of a system can work at the same time without sharing a core or a GPU."""
     if isinstance(system, Threads):
         return len(os.sched_getaffinity(0))
     import torch
