@@ -577,7 +577,7 @@ def test_streams_of_one_gpu_share_its_processors_and_twice_its_memory():
         ([{"name": "a", "links": [[0, 1]]}], "shared 'a': transfers use no processors"),
         ([{"name": "a", "bytes_per_s": 0, "links": [[0, 1]]}], "bytes_per_s must be positive"),
         ([{"name": "a", "bytes_per_s": 1, "links": [[0, 9]]}], "device 9, there are 0 to 3"),
-        ([{"name": "a", "bytes_per_s": 1, "links": [[1, 1]]}], "link 1 -> 1 is none"),
+        ([{"name": "a", "bytes_per_s": 1, "links": [[1, 1]]}], "link 1 -> 1 does not exist"),
         ([{"name": "a", "bytes_per_s": 1, "links": [0, 1]}], "list of pairs"),
         ([{"name": "a", "devices": [0, 0]}], "a device is listed twice"),
         ([{"name": "a", "devices": [0]}, {"name": "a", "devices": [1]}], "two shared resources"),

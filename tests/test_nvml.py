@@ -100,7 +100,7 @@ def test_other_processes_and_throttled_clocks_are_warned_of():
 def test_without_a_driver_nothing_is_known_and_a_line_says_why(caplog):
     with caplog.at_level(logging.WARNING):
         assert read_machine(made_up_nvml.one_gpu(starts=False)) is None
-    assert "NVML says Driver Not Loaded: nothing is known of the state of GPUs" in caplog.text
+    assert "NVML says Driver Not Loaded: the state of the GPUs is unknown" in caplog.text
 
 
 @pytest.fixture

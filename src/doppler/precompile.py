@@ -161,7 +161,7 @@ def _warm_up_paper(system: System) -> None:
 
 @cache
 def _tiny_problem(*, shares: bool) -> Problem:
-    """A problem of 30 ops; shares: its machine says that something is shared."""
+    """A problem of 30 ops, on a machine with shared resources if ``shares`` is true."""
     graph = synthetic(family="layered", num_ops=30, transfer_ratio=1.0, seed=0)
     shared = [{"name": "processors", "devices": "all"}] if shares else None
     return build(graph, preset(name="p100x4", shared=shared))

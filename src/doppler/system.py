@@ -131,19 +131,19 @@ class System(Protocol):
 
 
 class MemoryMode(Protocol):
-    """What is done with placements that do not fit into the memory of their devices."""
+    """How placements are treated that do not fit into the memory of their devices."""
 
     def applied(self, system: Any) -> Any:
-        """The system with it."""
+        """Return the system with this memory mode."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refuse:
-    """A placement that does not fit is infeasible."""
+    """The memory mode in which a placement that does not fit is infeasible."""
 
     def applied(self, system: Any) -> Any:
-        """The system as it is."""
+        """Return the system unchanged."""
         return system
 
 
@@ -166,20 +166,34 @@ def listening_to_agents(listener: AgentsListener) -> Iterator[None]:
 
 
 def announce_agents(agents: list[dict[str, Any]]) -> None:
-    """Tell all listeners which agents have started."""
+    """Tell all listeners which agents have started.
+
+    Args:
+        agents: rank, host and pid of each.
+    """
     for listener in _listeners:
         listener(agents)
 
 
 def honours_order(queue: str) -> bool:
-    """Whether ready ops run by their priority where ``queue`` says which goes first."""
+    """Whether a queue runs ready ops by their priority.
+
+    Args:
+        queue: of a system.
+    """
     return queue in ("priority", "strict")
 
 
 def measure_placements(
     session: Session, placements: Sequence[Placement], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Cost in seconds of each placement, executed once each, in one batch."""
+    """Execute placements once each, in one batch, and return their cost in seconds.
+
+    Args:
+        session: of the system.
+        placements: to execute.
+        rng: draws jitter.
+    """
     device_BV = np.stack([placement.device for placement in placements])
     priority_BV = np.stack([placement.priority for placement in placements])
     return session.measure(device_BV, priority_BV, rng=rng).cost_s()
@@ -188,8 +202,12 @@ def measure_placements(
 def check_hosts(system: object, problem: Problem) -> None:
     """Refuse a machine that a system cannot run a problem on, before anything has begun.
 
-    system: its ``one_host`` says why it knows of one host only, its ``check`` raises what else is
-    wrong; those that have none know hosts, and all machines.
+    A system may have ``one_host``, the reason why it knows only one host, and ``check``, which
+    raises for other problems. A system with neither accepts all machines.
+
+    Args:
+        system: that shall execute.
+        problem: to execute.
 
     Raises:
         InputError: names the cluster.

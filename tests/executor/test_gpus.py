@@ -266,7 +266,7 @@ def test_without_nvml_nothing_is_known_of_the_use_of_gpus(
     monkeypatch.setattr(torch.cuda, "utilization", fail)
     with caplog.at_level(logging.WARNING):
         assert Gpus(2).use() == []
-    assert caplog.messages == [f"{reason}: nothing is known of the use of GPUs"]
+    assert caplog.messages == [f"{reason}: the use of the GPUs is unknown"]
 
 
 # --- On real GPUs ---------------------------------------------------------------------------------

@@ -84,10 +84,10 @@ REFUSED = {
     "+trainer.max_steps=5": "trainer.max_steps: no such option",
     # What a _target_ is not.
     "cluster._target_=no.such": "cluster._target_: 'no.such' cannot be imported: No module named",
-    "cluster._target_=os.sep": "cluster._target_: 'os.sep' is no class or function",
-    "cluster._target_=os.getcwd": "cluster._target_: 'os.getcwd' is no Cluster",
+    "cluster._target_=os.sep": "cluster._target_: 'os.sep' is not a class or function",
+    "cluster._target_=os.getcwd": "cluster._target_: 'os.getcwd' is not a Cluster",
     "system._target_=doppler.baselines.HEFT": "system._target_: 'doppler.baselines.HEFT' is",
-    "stage._target_=5": "stage._target_: 5 is no class or function",
+    "stage._target_=5": "stage._target_: 5 is not a class or function",
     # What refers to nothing.
     "workload.name=${no.such}": "workload.name: Interpolation key 'no.such' not found",
 }

@@ -94,7 +94,7 @@ BAD_OVERRIDES = {
     "half a reference": (["run_dir=a${b"], r"that refers to nothing is written \${"),
     "too few evaluations": (
         ["budget.evaluations=5", "algorithm.search_share=0"],
-        "5, is less than one batch of 8 takes",
+        "5 evaluations are left to train with, fewer than one batch of 8 needs",
     ),
     "heads that do not divide": (
         ["policy=gdp", "policy.build.hidden=7"],

@@ -220,7 +220,7 @@ def test_a_batch_larger_than_the_budget_trains_nothing_and_without_a_search_is_r
     summary, text = run(*large, "stage.init_from=pretrained")
     assert "nothing is trained" in text and summary["episodes"] == 0
     assert summary["measured_evaluations"] <= 80 + 2
-    line = r"^budget\.measured_evaluations: .* batch of 1000 takes, .* leaves no search$"
+    line = r"^budget\.measured_evaluations: .* one batch of 1000 needs .* leaves no search$"
     with pytest.raises(InputError, match=line):
         run(*large, "+stage.algorithm.search_share=0")
 

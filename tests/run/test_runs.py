@@ -114,7 +114,7 @@ def test_an_explicit_directory_with_another_run_is_refused(run, tmp_path):
     assert (tmp_path / "mine/summary.json").read_bytes() == before
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/text").write_text("mine")
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match="does not hold a run"):
         run("stage=evaluate", "baseline=random", f"run_dir={tmp_path}/notes", "overwrite=true")
     assert (tmp_path / "notes/text").read_text() == "mine"
 
@@ -199,7 +199,7 @@ def test_what_a_kill_leaves_of_a_claim_does_not_block_the_directory(run, tmp_pat
 
 def test_a_refused_configuration_does_not_block_its_directory(run, tmp_path):
     bad = ("stage=rl_sim", "stage.init_from=null", f"run_dir={tmp_path}/mine")
-    with pytest.raises(InputError, match="less than one batch"):
+    with pytest.raises(InputError, match="fewer than one batch"):
         run(*bad, "algorithm.reinforcement.batch_episodes=1000", "algorithm.search_share=0")
     summary, _ = run(*bad)
     assert summary["episodes"] > 0

@@ -114,7 +114,7 @@ def test_it_is_said_when_stage_one_has_not_learned_its_teacher(run):
     taught = ("stage=imitation", "baseline@stage.teacher=annealing", "budget.evaluations=300")
     few, many = (f"budget.imitation_episodes={num}" for num in (4, 1600))
     hasty, text = run(*taught, few)
-    assert "warning: stage I: what the policy decides takes" in text
+    assert "warning: stage I: the policy's placement takes" in text
     summary, text = run(*taught, many)
     assert "warning" not in text
     assert summary["makespan_s"] < hasty["makespan_s"]

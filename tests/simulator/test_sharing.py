@@ -104,7 +104,7 @@ def test_checks_find_a_task_at_another_rate():
 
 def test_a_machine_that_shares_nothing_is_refused():
     problem = build(graph_of([1]), cluster_of([1, 1]))
-    with pytest.raises(InputError, match=r"cluster 'test': says of nothing that it is shared"):
+    with pytest.raises(InputError, match=r"cluster 'test': declares no shared resources"):
         WorkConserving(contention="shared").open(problem)
 
 

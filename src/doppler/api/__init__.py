@@ -1,4 +1,4 @@
-"""What a Python user imports: place a model or a graph on a machine, look at it, execute it."""
+"""The Python interface: place a model or graph on a machine, inspect and execute the placement."""
 
 from doppler.api.executing import execute
 from doppler.api.placed import Placed

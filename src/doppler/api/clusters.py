@@ -1,4 +1,4 @@
-"""Machines by name, or by a file that describes one, and what simulates them."""
+"""Finds machines by name or file, and the simulator for a machine."""
 
 import os
 from pathlib import Path
@@ -18,17 +18,17 @@ _MAKERS = {f"doppler.cluster.{make.__name__}": make for make in (custom, preset,
 def resolve_cluster(
     cluster: str | Path | Cluster, *, for_module: bool = False, trust: bool = False
 ) -> Cluster:
-    """A machine by name or file.
+    """Return a machine by name or file.
 
     Args:
         cluster: a preset, ``host``, or a file as in conf/cluster.
-        for_module: what a preset's name stands for: as torch itself would use it, with the
-            efficiencies that were measured, and TF32 where torch may use it for matrices; else
-            the peaks of the data sheets, TF32's included, which published workloads are priced by.
+        for_module: which rates a preset has. True: measured efficiencies, and TF32 only if torch
+            may use it for matrices. False: the peaks of the data sheets including TF32, which
+            published workloads are priced by.
         trust: the file may name classes of your own, whose code is executed.
 
     Raises:
-        InputError: no such preset or file, or a file that describes none.
+        InputError: no such preset or file, or the file does not describe a machine.
     """
     if isinstance(cluster, Cluster):
         return cluster
@@ -42,7 +42,7 @@ def resolve_cluster(
             raise InputError(f"cluster {cluster!r}: unknown, choose from {choices} or a .yaml file")
         if not for_module:
             return preset(name=cluster)
-        import torch  # which takes seconds to load
+        import torch  # imported late: it takes seconds
 
         allow_tf32 = torch.get_float32_matmul_precision() != "highest"
         return preset(name=cluster, allow_tf32=allow_tf32, efficiency="measured")
@@ -53,10 +53,15 @@ def resolve_cluster(
 
 
 def simulator_of(cluster: Cluster, memory: MemoryMode) -> Any:
-    """What simulates a machine unless a system is told; memory: what is done within its limits.
+    """Return the default simulator of a machine.
 
-    Cores make transfers as their executor does, but where no system can: in memory plans and
-    between hosts transfers are on links. What a machine shares counts, except in memory plans.
+    If devices are cores, they make transfers themselves as in the executor. Memory plans and
+    transfers between hosts do not support this; there, transfers are on links. Shared resources of
+    a machine are simulated, except in memory plans.
+
+    Args:
+        cluster: the machine.
+        memory: what to do with placements that do not fit in memory.
     """
     if cluster.shared and isinstance(memory, Refuse):
         return WorkConserving(contention="shared")

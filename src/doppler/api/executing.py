@@ -1,4 +1,4 @@
-"""execute(): what a placed model computes."""
+"""execute(): computes the result of a placed model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -48,7 +48,7 @@ def _execute(
 ) -> dict[str, torch.Tensor]:
     chosen: Any = executor or Threads(warm_up=0)
     mode = getattr(placed.system, "memory_mode", None)
-    if mode is not None:  # placed within memory limits: executed within them
+    if mode is not None:  # a placement within memory limits is executed within them
         chosen = mode.applied(chosen)
     with chosen.open(placed.problem, inputs=inputs) as session:
         return session.results(placed.placement)

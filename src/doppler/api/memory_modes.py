@@ -1,4 +1,4 @@
-"""What is done about memory, by name; the modes that plan come from the memory extension."""
+"""Memory modes by name; the modes that plan memory come from the memory extension."""
 
 from doppler.hooks import extension
 from doppler.support.errors import InputError
@@ -8,7 +8,10 @@ REFUSE = "refuse"
 
 
 def memory_mode(name: str) -> MemoryMode:
-    """The mode of a name: ``refuse``, ``offload`` or ``offload_or_recompute``.
+    """Return the mode with a name: ``refuse``, ``offload`` or ``offload_or_recompute``.
+
+    Args:
+        name: of the mode.
 
     Raises:
         InputError: there is no such mode.

@@ -1,4 +1,4 @@
-"""Placed: a placement, what is known of it, and how to look at it."""
+"""Placed: a placement with everything known about it, and ways to inspect it."""
 
 import base64
 import html
@@ -119,7 +119,7 @@ class Placed:
 
     @property
     def offloaded_bytes(self) -> float:
-        """Bytes that are held in the memory of the host for lack of device memory."""
+        """Bytes that are held in host memory because device memory is too small."""
         memory = self.trace.memory
         return 0.0 if memory is None else memory.offloaded_bytes
 
@@ -131,11 +131,11 @@ class Placed:
             return session.plan(self.placement) if _memory_of(self.system) != REFUSE else None
 
     def explain(self) -> str:
-        """Say why it takes as long as it does.
+        """Say why an execution takes as long as it does.
 
         Returns:
-            Lines about the chain of ops that decides, busy devices and links. For a torch module
-            also seconds, bytes and parameters by submodule, and how its tensors are split.
+            Lines about the critical chain of ops, and about busy devices and links. For a torch
+            module also seconds, bytes and parameters by submodule, and how its tensors are split.
         """
         lines = explain(self.trace).lines()
         lines += [f"not split: {line}" for line in self.whole]
@@ -151,15 +151,15 @@ class Placed:
         return "\n".join(map(printable, lines))
 
     def device_map(self, *, nearest: bool = False) -> dict[str, int]:
-        """Return the device of each submodule, in the form that accelerate takes.
+        """Return the device of each submodule in the format of accelerate.
 
         Args:
-            nearest: put a module that the placement divides, but a map cannot, on the device with
-                most of it. That is another placement, with another makespan.
+            nearest: put a module whose ops are on several devices on the one with most of it, if a
+                map cannot divide it. The result is another placement, with another makespan.
 
         Raises:
-            InputError: the placement divides a module that a map cannot divide, or no module was
-                placed.
+            InputError: the placement divides a module that a map cannot divide, or it is not one of
+                a torch module.
         """
         if self.binding is None:
             raise InputError("device_map: no torch module was placed")
@@ -312,12 +312,12 @@ class Placed:
 
 
 def _memory_of(system: System) -> str:
-    """The name of what a system does with placements that do not fit."""
+    """The name of a system's memory mode."""
     return getattr(system, "memory", REFUSE)
 
 
 def _check_found(found: dict[str, Any]) -> None:
-    """Raise an InputError where found.json says what cannot be."""
+    """Raise an InputError for impossible values in found.json."""
     read_text(found["method"], "method")
     if read_integer(found["evaluations"], "evaluations") < 0:
         raise fault("evaluations", "a number that is not negative", found["evaluations"])
@@ -325,7 +325,7 @@ def _check_found(found: dict[str, Any]) -> None:
         raise fault("phases", "an object", found["phases"])
     times = {f"phases.{name}": seconds for name, seconds in found["phases"].items()}
     times |= {key: found[key] for key in ("makespan_s", "seconds")}
-    if found["single_device_s"] is not None:  # too little memory there
+    if found["single_device_s"] is not None:  # None: one device has too little memory
         times["single_device_s"] = found["single_device_s"]
     for where, seconds in times.items():
         if read_number(seconds, where) < 0:

@@ -1,4 +1,4 @@
-"""place(): from a torch module, or a graph, and the name of a machine to a placement."""
+"""place(): places a torch module or a graph on a machine."""
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -64,11 +64,11 @@ if TYPE_CHECKING:
 
 # Default limit of a call, and the least share of it that the search gets.
 _SECONDS, _LEAST_SEARCH = 60.0, 0.2
-# On graphs with more ops than _LARGE, a few seconds of search are worse than what the policy places
-# at once. With evaluations the policy comes first on any graph; on graphs with more ops than
-# _LARGE_COUNTED its search on estimates would take executions from windows and layers for nothing.
+# On graphs with more ops than _LARGE, the policy's first placement beats a few seconds of search.
+# With evaluations the policy comes first on any graph. On graphs with more ops than _LARGE_COUNTED
+# its search on estimates would only take executions away from windows and layers.
 _LARGE, _LARGE_COUNTED = 8_000, 2_000
-_EXACT = 1e-9  # sums of the same seconds in another order differ in their last digits
+_EXACT = 1e-9  # rounding errors of sums are smaller
 # Steps that need compiled code.
 _COMPILED = (PlaceAgain, InParts, AnnealFromBest)
 _Method = str | Baseline | Sequence[SearchStep]
@@ -199,7 +199,7 @@ def _imported(
     *,
     trust: bool,
 ) -> "TorchProgram":
-    """The module's program, and how its tensors are those of its user."""
+    """Import the module as a program, and match its tensors with those of the module."""
     modules = extension("modules", "a torch module")
     if isinstance(model, str | Path):
         model = modules.load_exported(model, trust=trust)
@@ -214,7 +214,7 @@ def _imported(
 def _priced(
     graph: DataflowGraph, source: Any, machine: Cluster, system: System, phases: Phases
 ) -> tuple[Problem, LowerBound, float]:
-    """The problem, what no placement undercuts, and what one device takes with nothing split."""
+    """Return the problem, a lower bound, and the makespan on one device without splits."""
     with phases.timed("price"):
         problem = build(graph, machine)
         whole: Problem | None = problem
@@ -227,18 +227,18 @@ def _priced(
 
 
 def _single_device_s(problem: Problem, system: System) -> float:
-    """Makespan on one device; inf where that has too little memory."""
+    """Makespan on one device; inf if it has too little memory."""
     with system.open(problem) as session:
         return SingleDevice().place(session, np.random.default_rng(0)).makespan_s
 
 
 class _Found(NamedTuple):
-    """What a search ends with.
+    """The result of a search.
 
     Attributes:
         best: its placement and seconds.
         evaluations: executions.
-        is_interrupted: whether a person ended it.
+        is_interrupted: whether Ctrl-C ended it.
     """
 
     best: ScoredPlacement
@@ -255,10 +255,10 @@ def _search(
     seed: int,
     enough_s: float,
 ) -> _Found:
-    """Search until the budget is used, the lower bound is reached, or a person interrupts.
+    """Search until the budget is used, the lower bound is reached, or the user interrupts.
 
-    What reaches the lower bound ends the search: of a simulator without jitter, whose seconds are
-    those that the bound is of. Ctrl-C ends it with the best so far, if there is one.
+    Reaching the lower bound ends the search only on simulators without jitter, for whose seconds
+    the bound holds. Ctrl-C ends it with the best placement so far, if there is one.
     """
     is_interrupted = False
     with phases.timed("compile", counts=False):
@@ -292,7 +292,7 @@ def _search(
 def _chosen(
     method: _Method, policy: Policy | str | Path | None, budget: Budget
 ) -> Callable[[Problem], Sequence[SearchStep]]:
-    """The steps of a method, once the problem is known."""
+    """A function that returns the steps of a method for a problem."""
     if policy is not None and method != "policy":
         raise InputError('policy: is for method="policy" alone')
     if method == "policy":
@@ -314,11 +314,12 @@ def _chosen(
 def _automatic(
     steps: Sequence[SearchStep], problem: Problem, budget: Budget
 ) -> Sequence[SearchStep]:
-    """Within seconds the steps, with evaluations the policy's before them: they make more of each.
+    """Choose the steps of ``method="auto"``.
 
-    On a large graph blocks that are dealt, what the policy places at once, and the steps. Within
-    seconds what takes least time comes first: blocks, then list schedulers, on the largest graphs
-    ETF before the others, then a few layers for all, then the policy.
+    With a budget of seconds these are the given steps. With a budget of evaluations the policy's
+    steps come first, because they make more of each. On a large graph dealt blocks and the policy's
+    placement are added. Within seconds the fastest steps come first there: blocks, then list
+    schedulers (on the largest graphs ETF first), then a few layers for all, then the policy.
     """
     is_timed = budget.seconds is not None
     if not is_timed and problem.num_ops <= _LARGE_COUNTED:
@@ -339,7 +340,7 @@ def _name(method: _Method) -> str:
 
 
 def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
-    """Compile what the steps run, so that no second of the search goes there."""
+    """Compile what the steps need, so that compilation takes no time of the search."""
     policies = [found for step in steps if (found := getattr(step, "policy", None)) is not None]
     baselines: list[Any] = [step.baseline for step in steps if isinstance(step, PlaceOnce)]
     kinds = (*_COMPILED, *map(type, chain(*contributed("steps_to_compile"))))
@@ -355,6 +356,6 @@ def _warm_up(system: System, steps: Sequence[SearchStep]) -> None:
 
 
 def _without_policy(step: AnnealOnEstimates) -> AnnealOnEstimates:
-    """The same step, what a policy drafts left out: that is of one problem."""
+    """The step without drafts of a policy, which belongs to one problem."""
     drafts = [kind for kind in step.drafts if not isinstance(kind, Episodes)]
     return replace(step, drafts=drafts or [Clustering(evaluations=1)], greedy=None)

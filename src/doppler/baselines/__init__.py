@@ -1,4 +1,4 @@
-"""Placement methods to compare with, and lower bounds."""
+"""Placement methods to compare with, and lower bounds on the makespan."""
 
 from doppler.baselines.annealing import Annealing
 from doppler.baselines.best_of_runs import placements_of_steps

@@ -1,4 +1,4 @@
-"""Simulated annealing over placements, and over placements with priorities."""
+"""Simulated annealing over placements, with or without priorities."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -18,39 +18,41 @@ from doppler.support.errors import InputError
 from doppler.support.options import Batch, Count, Positive, checked
 from doppler.system import Session
 
-# Jitter of the draws on a system without jitter, as in the evaluation protocol.
+# Jitter of ``draws`` on a system without jitter, as in the evaluation protocol.
 JITTER = 0.05
-# From a given placement, which is good already, the first temperature is this share of ``hot``.
+# A given placement is already good, so the first temperature is this share of ``hot``.
 POLISHING = 0.1
-# Ops that are executed between two checks whether to stop.
+# Number of ops executed between two checks for a stop.
 _STRETCH = 2_000_000
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Annealing:
-    """Simulated annealing: move a group of ops, or one op's priority; accept some worse placements.
+    """Simulated annealing: change devices or the order, and accept some worse placements.
 
-    Half of the moves start on the critical chain of the current execution, if a simulator knows it;
-    after a measured execution only its seconds are known, and ops are drawn by their work. In a
-    simulator whose devices run one op at a time, moves are judged before they are executed
-    (longest_paths_kernels.py); the more steps are accepted, the more moves are made at once.
+    A move puts a group of ops on another device or changes one op's priority. Half of the moves
+    start on the critical chain of the current execution if a simulator reports it. After a measured
+    execution only its seconds are known, and ops are drawn in proportion to their work. If a
+    simulator's devices run one op at a time, moves are judged before they are executed
+    (longest_paths_kernels.py). The more steps are accepted, the more moves are made at once.
 
     Attributes:
-        evaluations: executions in all.
-        order: whether priorities are searched too; otherwise ops keep the order of their b_level.
-        starts: independent walks that share the evaluations, in parallel if the system allows.
-        draws: executions whose mean is the cost of a placement. From 2 on they are under jitter,
-            the same for all placements, so that the result is robust. A simulator without jitter is
-            given some, and the result is executed once more without.
+        evaluations: total number of executions.
+        order: whether to search priorities; otherwise ops keep the order of their b_level.
+        starts: number of independent walks that share the evaluations. They run in parallel if the
+            system allows it.
+        draws: number of executions whose mean is the cost of a placement. With 2 or more they have
+            jitter, the same for all placements, so that the result is robust. A simulator without
+            jitter gets some for this, and the result is executed once more without it.
         hot: first temperature, as a share of the current makespan. It falls geometrically.
         cold: last temperature.
-        devices: whether devices are searched; they are not if no op has a choice.
+        devices: whether to search devices; they are not searched if no op has a choice.
 
-    Source: Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 1983; the
-    moves are ours, groups in the spirit of Wolff, "Collective Monte Carlo updating for spin
-    systems", Physical Review Letters 1989, the chain in that of van Laarhoven, Aarts, Lenstra, "Job
-    shop scheduling by simulated annealing", Operations Research 1992.
+    Source: Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing", Science 1983. The
+    moves are ours: groups as in Wolff, "Collective Monte Carlo updating for spin systems", Physical
+    Review Letters 1989, and the critical chain as in van Laarhoven, Aarts, Lenstra, "Job shop
+    scheduling by simulated annealing", Operations Research 1992.
     """
 
     evaluations: Count
@@ -80,13 +82,19 @@ class Annealing:
 
     @property
     def needs_order(self) -> bool:
-        """See contract.Baseline: the moves of priorities would be wasted."""
+        """Whether priorities are searched; a system that ignores them would waste the moves."""
         return self.order
 
     def place(
         self, session: Session, rng: np.random.Generator, initial: Placement | None = None
     ) -> SearchResult:
-        """See contract.Baseline; every walk begins at ``initial`` if it is given."""
+        """Search for a placement (see `contract.Baseline.place`).
+
+        Args:
+            session: executes placements.
+            rng: the only source of randomness.
+            initial: where every walk begins; None: a placement of its own.
+        """
         problem, lends_jitter = session.problem, self._lends_jitter(session)
         num_steps = (self.evaluations - lends_jitter) // self.draws
         jitter_seed = int(rng.integers(2**62))
@@ -117,10 +125,10 @@ class Annealing:
         )
 
     def _plan(self, session: Session, *, is_given: bool) -> WalkPlan:
-        """What all walks are to do, without seed and steps; is_given: where they begin."""
+        """The plan of all walks, without seed and steps; ``is_given``: whether a start is given."""
         problem = session.problem
         has_choice = (np.isfinite(problem.arrays.op_seconds).sum(axis=1) > 1).any()
-        # Paths are of a schedule in which devices run one op at a time, and of seconds alone.
+        # Longest paths hold for devices that run one op at a time, and ignore memory.
         is_judged = not isinstance(session, SimulatorSession) or (
             session.execution.streams == 1 and session.tells_makespan
         )
@@ -136,14 +144,14 @@ class Annealing:
         )
 
     def _lends_jitter(self, session: Session) -> bool:
-        """Whether costs are of jitter that the system does not have."""
+        """Whether costs include jitter that the system does not have."""
         simulates = isinstance(session, SimulatorSession)
         return simulates and self.draws > 1 and not session.is_random
 
     def _search_simulator(
         self, session: SimulatorSession, plans: list[WalkPlan], walks: list[Walk], jitter_seed: int
     ) -> list[Walk]:
-        """All walks, at once, here or elsewhere."""
+        """Run all walks at once, here or on other workers."""
         compute = chosen()
         if compute is not None and len(walks) > 1:
             with compute.pool(_Walker, self, session, jitter_seed) as pool:
@@ -154,7 +162,7 @@ class Annealing:
     def search_simulator(
         self, session: SimulatorSession, plans: list[WalkPlan], walks: list[Walk], jitter_seed: int
     ) -> None:
-        """All walks at once, without Python but between long stretches."""
+        """Run all walks at once in compiled code; Python runs only between long stretches."""
         arrays, rules = session.problem.arrays, session.rules
         if self._lends_jitter(session):
             rules = rules._replace(op_noise=JITTER, transfer_noise=JITTER)
@@ -191,7 +199,7 @@ class Annealing:
         jitter_seed: int,
         rng: np.random.Generator,
     ) -> None:
-        """One walk, step by step."""
+        """Run one walk step by step."""
         arrays = session.problem.arrays
         for step in range(plan.num_steps):
             if step > 0:
@@ -210,13 +218,13 @@ class Annealing:
 
 @dataclass(frozen=True, eq=False)
 class _Walker:
-    """What a worker of spread walks is."""
+    """What a worker needs to run walks."""
 
     annealing: Annealing
     session: SimulatorSession
     jitter_seed: int
 
     def walk(self, shared: None, plan: WalkPlan, walk: Walk) -> Walk:
-        """One of them, to its end."""
+        """Run one walk to its end."""
         self.annealing.search_simulator(self.session, [plan], [walk], self.jitter_seed)
         return walk

@@ -1,6 +1,6 @@
-"""Compiled: one step of annealing. Change something, then keep the change or take it back.
+"""Compiled: one step of annealing. Change something, then keep the change or undo it.
 
-The compiled search and the loop around a session of any other kind call the same functions.
+The compiled search and the Python loop for other kinds of sessions call the same functions.
 
 Dimensions: V ops, N (op, neighbour) pairs, D devices, R draws of jitter. Indices: v op, r draw, d
 device, n pair, i position in a list.
@@ -17,15 +17,15 @@ from doppler.support.compiled.draws import uniform
 
 # Share of the moves of devices that move a group of ops; by measurement.
 GROUP_SHARE = 0.9
-# Of the ops that moves of both kinds begin at, those drawn from the critical chain: a move that
-# changes nothing of it leads to nothing better.
+# Share of moves, of both kinds, whose first op is drawn from the critical chain: a move that does
+# not change the chain cannot improve the makespan.
 CRITICAL_SHARE = 0.5
-# Moves of one step, at most, where moves are judged; and by how much their mean number rises after
-# a step that is kept, and falls after another: so about four steps of ten are kept.
+# If moves are judged: maximum number of moves in a step, and by how much their mean number rises
+# after a kept step and falls after a rejected one, so that about 40% of the steps are kept.
 MAX_TOGETHER, MORE_WHEN_KEPT, FEWER_WHEN_TAKEN_BACK = 8, 0.2, 0.15
-# What does not fit is worse than any makespan, and the worse the more memory it lacks.
+# A placement that does not fit costs more than any makespan, and more the more memory it lacks.
 LACKING_S = 1e30
-# Of what is compared: sums of the same seconds differ by their order.
+# Relative tolerance of comparisons, for rounding errors of sums.
 ROUNDING = 1e-9
 
 
@@ -61,7 +61,7 @@ def _draw_int(plan, status, num):
 
 @compiled
 def _draw_among(plan, share_X, low, high, status):
-    """One of the indices low to high, in proportion to what each adds to ``share_X``."""
+    """Draw an index from low to high, with probabilities from the cumulated shares ``share_X``."""
     share = _draw(plan, status)
     while low < high:
         middle = (low + high) // 2
@@ -74,7 +74,7 @@ def _draw_among(plan, share_X, low, high, status):
 
 @compiled
 def _draw_op(plan, walk):
-    """Any op, or one of the critical chain, in proportion to what it takes there."""
+    """Draw any op, or one of the critical chain in proportion to its time there."""
     chain = walk.chain
     if _draw(plan, walk.status) < CRITICAL_SHARE:
         return chain.op[_draw_among(plan, chain.share, 0, chain.num[0] - 1, walk.status)]
@@ -83,14 +83,14 @@ def _draw_op(plan, walk):
 
 @compiled
 def _draw_neighbour(plan, v, status):
-    """A neighbour of op v, in proportion to the seconds of transfers between both."""
+    """Draw a neighbour of op v in proportion to the seconds of transfers between both."""
     near = plan.near
     return near.op[_draw_among(plan, near.share, near.ptr[v], near.ptr[v + 1] - 1, status)]
 
 
 @compiled
 def change(problem, plan, walk):
-    """Make a step of the walk: changes of devices or one of the order, to be executed next.
+    """Make a step of the walk, which is executed next: change devices or the order.
 
     Args:
         problem: ProblemArrays.
@@ -109,10 +109,11 @@ def change(problem, plan, walk):
 
 @compiled
 def _move_judged(problem, plan, walk):
-    """The first move drawn that makes no path too long, or the last that may be drawn.
+    """Make the first drawn move that makes no path too long, or the last allowed draw.
 
-    Others that make none too long go along: many change nothing, and only several at a time lead
-    anywhere, as in "dynasearch" (Congram, Potts, van de Velde, INFORMS Journal on Computing 2002).
+    Further moves that make no path too long join it: many moves change nothing, and only several at
+    once make progress, as in "dynasearch" (Congram, Potts, van de Velde, INFORMS Journal on
+    Computing 2002).
     """
     status, limit_s = walk.status, walk.status[0].cost * (1.0 + ROUNDING)
     for num in range(1, plan.most_drawn + 1):
@@ -133,7 +134,7 @@ def _move_judged(problem, plan, walk):
 
 @compiled
 def _reorder(problem, plan, walk):
-    """One op goes to another rank; near ones are as likely as far ones, by orders of magnitude."""
+    """Move one op to another rank; distances are drawn log-uniformly."""
     status, num_ops = walk.status, len(walk.ranked)
     rank = walk.priority[_draw_op(plan, walk)]
     distance = int(num_ops ** _draw(plan, status))
@@ -145,9 +146,9 @@ def _reorder(problem, plan, walk):
 
 @compiled
 def _bring_forward(problem, walk, low, high):
-    """The op of rank ``high`` goes to ``low``, right behind all that it needs of those between.
+    """Move the op of rank ``high`` to ``low``, behind all ops between that it depends on.
 
-    It could not run earlier without them.
+    Those ops come first because it could not run before them.
     """
     _begin_reordering(walk, low, high)
     walk.goes_along[walk.ranked[high]] = True
@@ -161,9 +162,9 @@ def _bring_forward(problem, walk, low, high):
 
 @compiled
 def _put_back(problem, walk, low, high):
-    """The op of rank ``low`` goes to ``high``, right before all that need it of those between.
+    """Move the op of rank ``low`` to ``high``, before all ops between that depend on it.
 
-    They could not run before it.
+    Those ops come last because they could not run before it.
     """
     _begin_reordering(walk, low, high)
     walk.goes_along[walk.ranked[low]] = True
@@ -187,7 +188,7 @@ def _begin_reordering(walk, low, high):
 
 @compiled
 def _regroup(walk, low, high, first):
-    """Of the ops of these ranks, those that go along come first, or last; else as they were."""
+    """Put the ops of these ranks that go along first or last; all keep their relative order."""
     end = low
     for goes_along in (first, not first):
         for rank in range(low, high + 1):
@@ -200,11 +201,11 @@ def _regroup(walk, low, high, first):
 
 @compiled
 def _move(problem, plan, walk):
-    """Move a group of ops to another device; ops that cannot run there stay. Returns its stamp.
+    """Move a group of ops to another device, except ops that cannot run there; return its stamp.
 
-    The group is what a random walk over neighbours visits until it meets one on another device:
-    there they all go. So what exchanges much data moves together, and to where its data are.
-    Moves of single ops go anywhere.
+    The group is what a random walk over neighbours visits until it meets an op on another device;
+    all ops go to that device. So ops that exchange much data move together, and to where their data
+    are. Moves of single ops go to any device.
     """
     status, device_V = walk.status, walk.device
     num_ops, num_devices = problem.op_seconds.shape
@@ -228,7 +229,7 @@ def _move(problem, plan, walk):
 
 @compiled
 def _join(problem, stamp, v, walk):
-    """Op v is to move, with all of its group in the problem."""
+    """Let op v move, together with its group in the problem."""
     if len(problem.members) == 0:
         _join_alone(stamp, v, walk)
     elif walk.group[v] != stamp:
@@ -250,17 +251,17 @@ def _join_alone(stamp, v, walk):
 
 @compiled
 def settle(problem, plan, step, seconds, walk):
-    """Keep the change of the last step, or take it back.
+    """Keep the change of the last step or undo it.
 
     Args:
         problem: ProblemArrays.
         plan: WalkPlan.
-        step: its number, from 0 on.
+        step: number of the step, from 0.
         seconds: makespan after the change; its memory is in walk.peak_bytes.
         walk: Walk, changed.
 
     Returns:
-        Whether it is kept.
+        Whether the change is kept.
     """
     status = walk.status
     lack = 0.0
@@ -271,7 +272,7 @@ def settle(problem, plan, step, seconds, walk):
     cost, current = seconds, status[0].cost
     if lack > 0.0 and seconds < np.inf:
         cost = LACKING_S * lack
-    # A walk at inf goes wherever it can: it must get out of there.
+    # From a cost of inf any change is accepted, to get away from it.
     if cost > current and cost - current > _tolerated(plan, step, current, _draw(plan, status)):
         _take_back(walk)
         if status[0].num_moved > 0:
@@ -290,21 +291,21 @@ def settle(problem, plan, step, seconds, walk):
 
 @compiled
 def _tolerated(plan, step, current, draw):
-    """By how much the cost after step ``step`` may be above the current one."""
+    """How much the cost after a step may exceed the present one."""
     temperature = plan.hot * (plan.cold / plan.hot) ** (step / plan.num_steps)
     return -temperature * current * np.log(draw)
 
 
 @compiled
 def _take_back_last(walk):
-    """The last move of the step, while it is being made."""
+    """Undo the last move of a step while the step is being made."""
     _move_back(walk, walk.status[0].num_before)
     walk.status[0].num_moved = walk.status[0].num_before
 
 
 @compiled
 def _move_back(walk, first):
-    """All that has moved since ``first`` had: the last of them first, as an op may move twice."""
+    """Undo all moves since ``first``, in reverse, because an op may have moved twice."""
     for i in range(walk.status[0].num_moved - 1, first - 1, -1):
         walk.device[walk.moved[i]] = walk.came_from[i]
 
@@ -323,9 +324,10 @@ def _take_back(walk):
 
 @compiled
 def look_around(problem, plan, seconds, tasks, walk):
-    """Note what moves go by, of the schedule of the present place, which a simulator left behind.
+    """Read from the simulated schedule what further moves need: its critical chain and its paths.
 
-    It took ``seconds``; where the walk counts something else, it lacks memory, and any move is one.
+    ``seconds`` is the makespan of the schedule. If the cost of the walk is another one, because
+    memory is short, the paths are unknown and moves are not judged.
     """
     trace_back(problem, tasks, walk.chain)
     walk.paths.known[0] = plan.most_drawn > 1 and walk.status[0].cost == seconds

@@ -1,4 +1,4 @@
-"""The state of a walk of annealing: where it is, where it was best, and what its last step changed.
+"""The state of an annealing walk: its placement, its best placement, and its last step.
 
 Shape suffixes: V ops, N (op, neighbour) pairs, D devices.
 """
@@ -13,10 +13,10 @@ from doppler.baselines.critical_chain_kernels import Chain
 from doppler.baselines.longest_paths_kernels import LongestPaths
 from doppler.problem import Placement, Problem
 
-# Share of moves that change the order, if it is searched; measured to be best.
+# Share of moves that change the order, if it is searched; the best of the measured values.
 ORDER_SHARE = 0.25
-# Moves that are drawn, at most, for one that is executed: the first whose longest paths do not rule
-# it out. Twice or four times as many find nothing better in the same time.
+# Maximum number of moves that are drawn for one executed move, the first that longest paths do not
+# rule out. Two or four times as many find nothing better in the same time.
 MAX_DRAWN = 8
 STATUS = np.dtype(
     [
@@ -36,8 +36,10 @@ class Neighbours(NamedTuple):
     """Producers and consumers of op v: ``op[ptr[v]:ptr[v + 1]]``.
 
     Attributes:
-        share: [N] of the seconds that all transfers between v and its neighbours take, cumulated
-            over the neighbours of v: the last one's is 1.
+        ptr: [V + 1] where the neighbours of each op begin.
+        op: [N] the neighbours.
+        share: [N] cumulated share of the transfer seconds between v and its neighbours that each
+            one takes; that of the last neighbour is 1.
     """
 
     ptr: NDArray[np.int64]  # [V + 1]
@@ -46,7 +48,7 @@ class Neighbours(NamedTuple):
 
 
 class WalkPlan(NamedTuple):
-    """What a walk is to do; temperatures are shares of the present makespan."""
+    """The parameters of a walk; temperatures are shares of the present makespan."""
 
     seed: int
     num_steps: int
@@ -59,7 +61,7 @@ class WalkPlan(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Where a walk is, where it was best, and what its last step changed."""
+    """The present placement of a walk, its best one, and the changes of its last step."""
 
     device: NDArray[np.int64]  # [V]
     priority: NDArray[np.int64]  # [V]
@@ -79,7 +81,7 @@ class Walk(NamedTuple):
 
     @classmethod
     def begin(cls, problem: Problem, start: Placement) -> Self:
-        """A walk that has not executed its start yet."""
+        """Make a walk that has not executed its start yet."""
         num_ops = problem.num_ops
         status = np.zeros(1, STATUS)
         status["cost"] = status["best_s"] = np.inf
@@ -103,7 +105,7 @@ class Walk(NamedTuple):
 
 
 def make_neighbours(problem: Problem) -> Neighbours:
-    """Both directions of every edge; parallel edges are one."""
+    """Return the neighbours of each op, in both directions; parallel edges count once."""
     edges, num_ops = problem.graph.edges, problem.num_ops
     transfer_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
     ends_E = edges.src * num_ops + edges.dst, edges.dst * num_ops + edges.src
@@ -111,7 +113,7 @@ def make_neighbours(problem: Problem) -> Neighbours:
     seconds_N = np.bincount(pair_of, np.concatenate([transfer_E, transfer_E]), len(ends_N))
     op_N, neighbour_N = ends_N // num_ops, ends_N % num_ops
     total_V = np.bincount(op_N, seconds_N, num_ops)
-    seconds_N[total_V[op_N] == 0.0] = 1.0  # where all are free, all are alike
+    seconds_N[total_V[op_N] == 0.0] = 1.0  # if all transfers are free, all neighbours are equal
     ptr = np.searchsorted(op_N, np.arange(num_ops + 1))
     cumulate_shares(ptr, seconds_N)
     return Neighbours(ptr=ptr, op=neighbour_N, share=np.asarray(seconds_N, dtype=np.float64))

@@ -1,4 +1,4 @@
-"""Methods that draw placements, each executed once, of which the best counts: list schedulers.
+"""Methods that draw placements and execute each once; list schedulers belong to them.
 
 Shape suffixes: B runs, V ops.
 """
@@ -16,15 +16,22 @@ from doppler.problem import Placement, Problem
 from doppler.support.options import Count
 from doppler.system import Session
 
-# Placements in a batch, so that a batch of large graphs fits in memory. Even: see list_scheduling.
+# Placements in a batch: few enough for large graphs to fit in memory, and even because runs
+# alternate in how they treat memory (list_scheduling).
 _BATCH = 64
-# Largest graphs on which searches use list schedulers that look at all gaps of a device or at all
-# ready ops. On some larger graphs one run takes minutes.
+# Largest number of ops for list schedulers that look at all gaps of a device or at all ready ops.
+# On some larger graphs one run takes minutes.
 MOST_OPS = 100_000
 
 
 class ListDecisions(NamedTuple):
-    """Runs of a list scheduler, step by step: op, its device, and its start in seconds, [B, V]."""
+    """Runs of a list scheduler step by step.
+
+    Attributes:
+        op: [B, V] the op of each step.
+        device: [B, V] its device.
+        start: [B, V] its start, seconds.
+    """
 
     op: NDArray[np.int64]
     device: NDArray[np.int64]
@@ -37,11 +44,11 @@ class ListDecisions(NamedTuple):
 def placements_of_steps(
     op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Device and priority per op, [B, V] each; the priority is the order of steps.
+    """Return device and priority of each op, [B, V] each; the priority is the number of its step.
 
     Args:
-        op_BV: of each step.
-        device_BV: to which it goes.
+        op_BV: the op of each step.
+        device_BV: its device.
     """
     step_BV = np.broadcast_to(np.arange(op_BV.shape[1]), op_BV.shape)
     device_of_BV, priority_BV = np.empty_like(device_BV), np.empty_like(op_BV)
@@ -51,15 +58,15 @@ def placements_of_steps(
 
 
 def make_decisions(num: int, problem: Problem) -> ListDecisions:
-    """Room for ``num`` runs."""
+    """Allocate decisions for ``num`` runs."""
     shape = (num, problem.num_ops)
     return ListDecisions(np.empty(shape, np.int64), np.empty(shape, np.int64), np.empty(shape))
 
 
 def in_order_of_start(decisions: ListDecisions) -> ListDecisions:
-    """The same runs, each by rising start; ops that start together keep their order.
+    """Sort each run by start; ops that start together keep their order.
 
-    No op comes before its producers: it was decided later, and does not start earlier.
+    No op comes before its producers, because it was decided later and does not start earlier.
     """
     order_BV = np.argsort(decisions.start, axis=1, kind="stable")
     return ListDecisions(
@@ -75,7 +82,7 @@ def execute_best(
     priority_BV: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> SearchResult:
-    """Execute every placement once; the best one counts."""
+    """Execute every placement once and return the best."""
     cost_B = session.measure(device_BV, priority_BV, rng=rng).cost_s()
     best = int(cost_B.argmin())
     return SearchResult(
@@ -87,7 +94,11 @@ def execute_best(
 
 @dataclass(frozen=True, kw_only=True)
 class BestOfRuns(ABC):
-    """Draw placements and keep the best. evaluations: how many, each executed once."""
+    """Draw placements, execute each once, and keep the best.
+
+    Attributes:
+        evaluations: number of placements.
+    """
 
     evaluations: Count
     name: ClassVar[str]
@@ -96,14 +107,14 @@ class BestOfRuns(ABC):
 
     @classmethod
     def once(cls) -> Self:
-        """The method with one evaluation."""
+        """Make the method with one evaluation."""
         return cls(evaluations=1)
 
     @abstractmethod
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Devices and priorities of ``num`` placements, [B, V] each."""
+        """Draw devices and priorities of ``num`` placements, [B, V] each."""
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
         best = None
@@ -117,15 +128,15 @@ class BestOfRuns(ABC):
 
 
 class ListScheduler(BestOfRuns):
-    """Runs that differ by how ties are broken; the order of a run's decisions is its priority.
+    """Runs of a list scheduler with ties broken at random; the order of decisions is the priority.
 
-    On several hosts they also differ by the hosts that ops are confined to (hosts.py), the first
-    by none.
+    On several hosts runs also differ in the hosts that ops are confined to (hosts.py); the first
+    run has no such limit.
     """
 
     @abstractmethod
     def schedule(self, problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-        """``num`` of the method's own schedules, ops in the order of priority."""
+        """Make ``num`` schedules of the method, with ops in the order of priority."""
 
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator

@@ -21,7 +21,7 @@ from doppler.support.compiled.heap import ENTRY
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-# Number of steps towards the best prices, and the size of the first and of the last step.
+# Number of steps towards the best prices, and size of the first and the last step.
 _PRICE_STEPS, _FIRST_STEP, _LAST_STEP = 300, 3.0, 1e-4
 # Sums of the same seconds in another order differ in their last digits.
 _TIE = 1e-12
@@ -29,7 +29,12 @@ _TIE = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class LowerBound:
-    """Seconds that no execution undercuts, and which argument proves them."""
+    """A time that no execution can undercut.
+
+    Attributes:
+        seconds: the bound.
+        name: of the argument that proves it.
+    """
 
     seconds: float
     name: str
@@ -39,9 +44,9 @@ def lower_bound(problem: Problem, *, streams: int = 1, shares: bool = False) -> 
     """Return the largest of all `lower_bounds`; of equal ones the first.
 
     Args:
-        problem: that is placed.
+        problem: to place.
         streams: number of ops that a device runs at a time.
-        shares: whether tasks slow each other down on what the machine shares.
+        shares: whether tasks on shared resources of the machine slow each other down.
     """
     bounds = lower_bounds(problem, streams=streams)
     if shares and problem.sharing is not None:
@@ -52,14 +57,21 @@ def lower_bound(problem: Problem, *, streams: int = 1, shares: bool = False) -> 
 
 
 def lower_bounds(problem: Problem, *, streams: int = 1) -> dict[str, float]:
-    """Four bounds in seconds by name, the simplest first; five where ops are in groups.
+    """Return four bounds in seconds by name, the simplest first; five if ops are in groups.
 
-    load: all work, as if ops could be divided among all streams (`load_shares`). path: the longest
-    path, every op at its fastest, no transfer. join: the longest path on which an op that joins
-    several others, or feeds several, has them on its own device one after another or waits for a
-    transfer (`heads_and_tails`). window: some ops as divisible work, after the smallest head among
-    them and before the smallest tail (`window_bound`). group: the same of the ops of a group, on
-    the device that is best for it, and of all that only one device may run.
+    * load: all work, as if ops could be divided among all streams (`load_shares`).
+    * path: the longest path, every op on its fastest device, without transfers.
+    * join: the longest path that takes into account that an op with several producers, or several
+      consumers, either has them on its own device one after another or waits for a transfer
+      (`heads_and_tails`).
+    * window: a set of ops as divisible work, after the smallest head among them and before the
+      smallest tail (`window_bound`).
+    * group: the same for the ops of a group on its best device, and for all ops that only one
+      device may run.
+
+    Args:
+        problem: to place.
+        streams: number of ops that a device runs at a time.
     """
     edges, seconds_VD = problem.graph.edges, problem.arrays.op_seconds
     no_transfers = np.zeros(len(edges))
@@ -80,10 +92,13 @@ def lower_bounds(problem: Problem, *, streams: int = 1) -> dict[str, float]:
 
 
 def shared_bound(problem: Problem) -> float:
-    """Seconds in which what a machine shares can do all that ops ask of it, the busiest of it.
+    """Return the seconds that the busiest shared resource of the machine needs for all ops.
 
-    An op that may run where it does not use a resource asks nothing of that. Transfers do not
-    count, as a placement may have none.
+    An op that can run without a resource does not count for it. Transfers do not count, because a
+    placement may have none.
+
+    Args:
+        problem: its machine has shared resources.
     """
     sharing, num = problem.sharing, problem.num_devices
     assert sharing is not None, "the machine shares something"
@@ -103,10 +118,10 @@ def shared_bound(problem: Problem) -> float:
 def _group_bound(
     arrays: ProblemArrays, streams: int, head_VD: FloatArray, tail_VD: FloatArray
 ) -> float:
-    """The largest `window_bound` of a group, on the device where it is smallest.
+    """The largest `window_bound` of a group, each on the device where it is smallest.
 
-    There the streams share its ops, which take nothing of any other device. Groups that may be on
-    one device alone, the same, are one.
+    The streams of that device share the group's ops, which use no other device. Groups that only
+    one device may run are one group per device.
     """
     largest, able_VD = 0.0, np.isfinite(arrays.op_seconds)
     is_given_V = able_VD.sum(axis=1) == 1
@@ -140,7 +155,7 @@ def load_shares(seconds_VD: FloatArray) -> FloatArray:
     multiplicative weights update method", Theory of Computing 2012 (the steps).
     """
     num_ops, num_devices = seconds_VD.shape
-    if (seconds_VD == seconds_VD[:, :1]).all():  # no other prices are better
+    if (seconds_VD == seconds_VD[:, :1]).all():  # equal prices are the best
         return seconds_VD[:, 0] * (1.0 / num_devices)
     able_VD = np.isfinite(seconds_VD)
     finite_VD = np.where(able_VD, seconds_VD, 0.0)
@@ -222,9 +237,9 @@ def _heads(
     op_P: IntArray,
     before_P: IntArray,
 ) -> FloatArray:
-    """Heads [V, D] where op_P waits for before_P, pair by pair, and order_V agrees with that.
+    """Heads [V, D] if op_P waits for before_P, pair by pair; order_V agrees with that.
 
-    arrays: of the transfers of pairs, see `pairs`.
+    ``arrays`` has the transfers of pairs in place of regions (see `pairs`).
     """
     ptr, pair_P = successors(len(order_V), op_P, before_P)
     most = int(np.diff(ptr).max())

@@ -51,7 +51,7 @@ class Clustering(BestOfRuns):
 
 
 def draw_clusterings(problem: Problem, num: int, rng: np.random.Generator) -> ListDecisions:
-    """``num`` random candidates, scheduled."""
+    """Draw and schedule ``num`` random candidates."""
     weight_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
     low, high = np.log(_LOAD_CAPS)
     share_B = np.exp(rng.uniform(low, high, num))
@@ -74,10 +74,14 @@ def schedule_clusterings(
     level_BV: NDArray[np.float64],
     rng: np.random.Generator,
 ) -> ListDecisions:
-    """Merge groups and list-schedule ops; ties of edges and of devices are drawn.
+    """Merge groups and list-schedule ops; ties of edges and devices are broken at random.
 
-    least_weight_B: seconds; lighter edges merge nothing. cap_B: seconds; the most that a merged
-    group may take on the device that runs it fastest. level_BV: candidates of large level first.
+    Args:
+        problem: to place.
+        least_weight_B: transfer seconds below which an edge merges nothing.
+        cap_B: seconds that a merged group may take at most on its fastest device.
+        level_BV: ops with a large level are taken first.
+        rng: breaks ties.
     """
     num = len(cap_B)
     weight_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
@@ -98,7 +102,7 @@ def schedule_clusterings(
 
 
 class _Homes(NamedTuple):
-    """Where groups are, and how much."""
+    """The devices of groups, and the work that devices have booked."""
 
     device: NDArray[np.int64]  # [V] of roots: device, -1 until one is chosen
     booked: NDArray[np.float64]  # [D] seconds of the groups that live there

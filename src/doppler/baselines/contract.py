@@ -1,4 +1,4 @@
-"""What every placement method that is not learned looks like."""
+"""The interface of placement methods that do not learn."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -29,7 +29,7 @@ class SearchResult:
 
 
 class TooFewError(InputError):
-    """A method cannot do anything with so few evaluations."""
+    """A method needs more evaluations than it has."""
 
 
 class Baseline(Protocol):
@@ -37,12 +37,12 @@ class Baseline(Protocol):
 
     @property
     def uses_order(self) -> bool:
-        """Whether it chooses the priorities of its placements, instead of a default order."""
+        """Whether it chooses priorities instead of using a default order."""
         ...
 
     @property
     def needs_order(self) -> bool:
-        """Whether it is useless on a system that ignores the order of a placement."""
+        """Whether it is useless on a system that ignores priorities."""
         ...
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
@@ -57,14 +57,14 @@ class Baseline(Protocol):
 
 @runtime_checkable
 class Teacher(Protocol):
-    """What can teach imitation: ordered decisions.
+    """What imitation learns from: ordered decisions.
 
-    A baseline that decides without executing anything is one itself; any other teaches the
-    placement that it finds (teaching.TaughtPlacement).
+    A baseline that decides without executing anything is a teacher itself. Any other baseline
+    teaches the placement that it finds (teaching.TaughtPlacement).
     """
 
     def decide(
         self, problem: Problem, num_episodes: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Op and device of each step of ``num_episodes`` episodes, [B, V] each."""
+        """Return op and device of each step of ``num_episodes`` episodes, [B, V] each."""
         ...

@@ -1,4 +1,4 @@
-"""CP-SAT: placement and order as one constraint program, and a bound that it proves.
+"""CP-SAT: placement and order as one constraint program, with a proven bound.
 
 Shape suffixes: V ops.
 """
@@ -67,7 +67,7 @@ class CPSAT:
         )
 
     def solve(self, program: ConstraintProgram, seed: int) -> tuple[float, list[Solution]]:
-        """The proven bound in seconds, and every solution that was better than all before it."""
+        """Return the proven bound in seconds, and every solution that improved on all before it."""
         from ortools.sat.python import cp_model
 
         solutions: list[Solution] = []
@@ -83,8 +83,8 @@ class CPSAT:
         solver.parameters.max_time_in_seconds = self.seconds
         # Otherwise Ctrl-C would only end the search, and the run would continue with its result.
         solver.parameters.catch_sigint_signal = False
-        # Searches take turns in a fixed order: the result does not depend on the workers' pace.
-        # One complete search beside the local ones: more of them share its time and find less.
+        # Searches take turns in a fixed order, so the result does not depend on the workers' speed.
+        # One complete search besides the local ones; several would share its time and find less.
         solver.parameters.interleave_search = True
         solver.parameters.subsolvers.append("pseudo_costs")
         status = solver.solve(program.model, Collect())
@@ -93,7 +93,7 @@ class CPSAT:
 
 
 def placement_of(problem: Problem, solution: Solution) -> Placement:
-    """Priorities by start; ops that start together in topological order."""
+    """Return a placement with priorities by start, ties in topological order."""
     priority_V = np.empty(problem.num_ops, dtype=np.int64)
     order_V = np.lexsort((topological_priority(problem), solution.start))
     priority_V[order_V] = np.arange(problem.num_ops)

@@ -1,9 +1,9 @@
 """Placement and order of a problem as a constraint program for CP-SAT.
 
-Times are whole ticks and every duration is rounded down. That turns each schedule into one of the
-program, since floor(a + b) >= floor(a) + floor(b): what no solution undercuts, no execution does.
-Where all durations are whole numbers of some tick, as often in made-up problems, that is the tick:
-nothing is rounded, and the search counts in whole steps.
+Times are whole ticks, and every duration is rounded down. So every schedule is also a solution of
+the program, since floor(a + b) >= floor(a) + floor(b), and the program's bound holds for every
+execution. If all durations are whole multiples of some time, as in many made-up problems, that time
+is the tick: nothing is rounded, and the search counts in whole steps.
 
 Shape suffixes: V ops, D devices.
 """
@@ -29,33 +29,37 @@ IntArray = NDArray[np.int64]
 _TICK_BITS = 24
 # Bytes are counted in 2 ** -_BYTE_BITS of a device's memory.
 _BYTE_BITS = 30
-# Heads, tails and bounds are sums whose last digit may be wrong, and may then round up by a tick.
-# Starts may be a tick later and the makespan two, so that every schedule satisfies them.
+# Heads, tails and bounds are sums with rounding errors, which may push them up by a tick. Starts
+# may be a tick later and the makespan two, so that every schedule still satisfies them.
 _SLACK_TICKS = 2
 
 
 class Solution(NamedTuple):
-    """Device and start of every op, [V]; starts in ticks."""
+    """A solution of the program.
+
+    Attributes:
+        device: [V] device of every op.
+        start: [V] start of every op, in ticks.
+    """
 
     device: IntArray
     start: IntArray
 
 
 class ConstraintProgram:
-    """A problem as a constraint program, under the rules of a traced execution, which is its hint.
+    """A problem as a constraint program, with a traced execution as its hint.
 
-    model: minimises the makespan. An op's start is a variable; that it runs on a device is one
-    literal per device that can run it, of which exactly one holds, and an optional interval; a
-    group has the literals of its first op. A device's intervals do not overlap, or not more than
-    ``streams`` of them. An op starts after its producers, and later by the transfer where one is on
-    another device. Redundant, but they decide: heads and tails (bounds.heads_and_tails), and that
-    no device has more work than the makespan.
-    Memory that is limited counts for what is made and read on a device that has no choice.
-    Of devices that can be exchanged, the k-th heaviest op may only use the first k.
+    ``model`` minimises the makespan. An op has a variable for its start, and for each device that
+    can run it a literal and an optional interval; exactly one of its literals holds. A group uses
+    the literals of its first op. At most ``streams`` intervals of a device overlap. An op starts
+    after its producers end, plus the transfer if one is on another device. Two redundant
+    constraints are decisive: heads and tails (bounds.heads_and_tails), and that no device has more
+    work than the makespan. Limited memory counts only for ops and reads on devices without a
+    choice. Of devices that can be exchanged, the k-th heaviest op may only use the first k.
 
-    Where transfers contend, each is an optional interval too: those of a channel or of an engine do
-    not overlap, nor more of those that leave or enter a host than it has interfaces. With barriers
-    they do not contend here, which is a relaxation.
+    If transfers contend, each is an optional interval too. Those of a channel or an engine do not
+    overlap, and no more of them leave or enter a host than it has interfaces. With barriers,
+    contention is relaxed away.
 
     Source: Laborie, Rogerie, Shaw, Vilim, "IBM ILOG CP Optimizer for scheduling", Constraints 2018
     (optional intervals).
@@ -69,7 +73,7 @@ class ConstraintProgram:
         whole_s = whole_tick_s(self._problem.arrays, finest_s)
         self._tick_s = finest_s if whole_s is None else whole_s
         self._slack = _SLACK_TICKS if whole_s is None else 0
-        # Systems that round times by themselves may be a little faster than ours.
+        # Systems with their own rounding of times may be a little faster than ours.
         self._horizon = self._ticks(1.01 * hint.makespan_s) + self._slack
         self.model = CpModel()
         self._start: list[Any] = []
@@ -85,11 +89,11 @@ class ConstraintProgram:
             self._add_transfers(hint, renamed_D)
 
     def bound_s(self, objective_bound: float) -> float:
-        """What a bound on the program's objective proves of any execution, in seconds."""
+        """Convert a bound on the program's objective to seconds that hold for any execution."""
         return max(0.0, objective_bound - self._slack) * self._tick_s
 
     def read(self, values: Any) -> Solution:
-        """The solution that a callback is called for."""
+        """Read the solution for which a callback is called."""
         device = [
             next(d for d, literal in on.items() if values.boolean_value(literal)) for on in self._on
         ]
@@ -100,7 +104,7 @@ class ConstraintProgram:
         return math.floor(seconds / self._tick_s)
 
     def _choose(self, on: dict[int, Any], seconds_D: NDArray[np.float64]) -> Any:
-        """Ticks of the device whose literal holds: a number if all are equal, else a sum."""
+        """Ticks on the device whose literal holds: a number if all are equal, else a sum."""
         ticks = {d: self._ticks(seconds_D[d]) for d in on}
         if len(set(ticks.values())) == 1:
             return next(iter(ticks.values()))
@@ -143,10 +147,10 @@ class ConstraintProgram:
             model.add(sum(work[d]) <= streams * makespan)
 
     def _add_memory(self) -> None:
-        """A region is held from the start of its op to the end of the last one that reads it.
+        """Constrain memory: a region is held from the start of its op until its last reader ends.
 
-        Only where all of these have one device alone, the same. Bytes are rounded down, so that
-        what fits in memory fits here.
+        This counts only regions whose op and readers can all run on a single device, the same one.
+        Bytes are rounded down, so that whatever fits in memory also fits here.
         """
         p = self._problem.arrays
         able_VD = np.isfinite(p.op_seconds)
@@ -173,15 +177,15 @@ class ConstraintProgram:
             self.model.add_cumulative(intervals, demands, math.floor(memory / quantum))
 
     def in_order(self, ops: list[int]) -> None:
-        """Only schedules in which these ops begin one after another.
+        """Allow only schedules in which these ops begin one after another.
 
-        Of ops that could swap their names this loses nothing.
+        This loses nothing if the ops are interchangeable.
         """
         for before, after in itertools.pairwise(ops):
             self.model.add(self._start[after] >= self._start[before])
 
     def _break_symmetry(self, device_V: IntArray) -> IntArray:
-        """Forbid placements that differ by names of devices; returns names [D] for a given one."""
+        """Forbid placements that differ by device names; return names [D] for a given placement."""
         heaviest_V = np.argsort(-self._problem.arrays.op_seconds.min(axis=1), kind="stable")
         renamed_D = np.arange(self._problem.num_devices)
         for twins in exchangeable(self._problem.arrays):
@@ -200,7 +204,7 @@ class ConstraintProgram:
                 self.model.add_hint(literal, bool(device_V[v] == d))
 
     def _add_delays(self) -> None:
-        """Without contention: an op starts a transfer later than a producer elsewhere ends."""
+        """Without contention, an op starts at least a transfer after a producer elsewhere ends."""
         src_P, dst_P, moves = pairs(self._problem)
         seconds_PDD = link_seconds(moves, slice(None))
         for u, v, seconds_DD in zip(src_P.tolist(), dst_P.tolist(), seconds_PDD, strict=True):
@@ -212,9 +216,10 @@ class ConstraintProgram:
                 self.model.add(self._start[v] >= self._end[u] + delay).only_enforce_if(here)
 
     def _add_transfers(self, hint: Trace, renamed_D: IntArray) -> None:
-        """With contention: a region moves to a device once, alone on its channel or engines.
+        """With contention, a region moves once to a device, alone on its channel or engines.
 
-        Or on the device that has made it, beside no op; it may go later there than it does.
+        If the sending device makes transfers, it runs no op meanwhile. A transfer may go later here
+        than in the system.
         """
         model, p = self.model, self._problem.arrays
         device_V = renamed_D[hint.placement.device]
@@ -257,7 +262,7 @@ class ConstraintProgram:
                 model.add_no_overlap(intervals)
 
     def _held(self, src: int, dst: int) -> list[tuple[str, int, int]]:
-        """What a transfer has for itself: channel, two engines or device; interfaces of hosts."""
+        """What a transfer occupies: its channel, two engines or a device; interfaces of hosts."""
         held = [("sends", src, src), ("receives", dst, dst)]
         if self._rules.contention == "fifo":
             held = [("channel", src, dst)]
@@ -270,9 +275,9 @@ class ConstraintProgram:
 
 
 def whole_tick_s(p: ProblemArrays, finest_s: float) -> float | None:
-    """The largest power of two, in seconds, that divides every duration; None if below finest_s.
+    """Return the largest power of two, in seconds, that divides every duration.
 
-    Sums of such durations are exact.
+    Sums of such durations are exact. None if it would be below finest_s.
     """
     transfer_s = np.unique(p.size)[:, None] * np.unique(p.seconds_per_size)
     durations = [p.op_seconds[np.isfinite(p.op_seconds)], p.latency_s, transfer_s, p.kind_seconds]
@@ -286,7 +291,7 @@ def whole_tick_s(p: ProblemArrays, finest_s: float) -> float | None:
 
 
 def exchangeable(p: ProblemArrays) -> list[list[int]]:
-    """Groups of devices that can swap their names without changing the problem."""
+    """Return groups of devices that can swap names without changing the problem."""
     groups: list[list[int]] = []
     for d in range(p.op_seconds.shape[1]):
         group = next((group for group in groups if same_when_swapped(p, group[0], d)), None)

@@ -19,13 +19,13 @@ from doppler.support.options import checked
 @checked
 @dataclass(frozen=True, kw_only=True)
 class CPOP(ListScheduler):
-    """Keep one critical path on the device that runs it fastest; all else goes where it ends first.
+    """Keep one critical path on its fastest device; other ops go where they end first.
 
-    Candidates are taken by falling length of the longest path through them: upward rank plus
-    downward rank. Ops go into gaps. Ties, the choice among several critical paths too, are broken
-    at random; the best of ``evaluations`` runs on the system counts. Priorities follow the starts
-    in the schedule. Where no device can run the whole path, the one that can run most of it counts,
-    and the rest of the path is free.
+    Candidates are taken by the length of the longest path through them (upward plus downward rank),
+    the longest first. Ops go into gaps. Ties, also between several critical paths, are broken at
+    random, and the best of ``evaluations`` runs counts. Priorities follow the starts in the
+    schedule. If no device can run the whole path, the one that can run most of it is used, and the
+    rest of the path is free.
 
     Source: Topcuoglu, Hariri, Wu, "Performance-effective and low-complexity task scheduling for
     heterogeneous computing", IEEE TPDS 2002; mean transfers as in heft.py.
@@ -50,7 +50,7 @@ class CPOP(ListScheduler):
 def _critical_ops(
     problem: Problem, upward_V: NDArray[np.float64], downward_V: NDArray[np.float64]
 ) -> dict[int, list[int]]:
-    """The ops with which longest paths can begin (under -1), and that can follow each op there."""
+    """The first ops of longest paths (key -1), and the ops that can follow each op on them."""
     edges, length = problem.graph.edges, upward_V.max()
     transfer_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
     before_E = (downward_V + problem.mean_op_seconds)[edges.src] + transfer_E

@@ -1,4 +1,4 @@
-"""Compiled: the critical chain of an execution, the ops that decided when it ended.
+"""Compiled: the critical chain of an execution, which decides when it ends.
 
 Dimension: V ops. Indices: u and v ops, i position among the reads of an op.
 """
@@ -13,10 +13,15 @@ from doppler.support.compiled import compiled
 
 
 class Chain(NamedTuple):
-    """Ops, and how much of the makespan is due to each; only the first ``num[0]`` count.
+    """Ops of the critical chain and their shares of the makespan; only the first ``num[0]`` count.
 
-    share: [V] of the time in which the op ran or waited for a transfer, cumulated over the ops: the
-    last one's is 1, or less if it is not known what that op waited for.
+    Attributes:
+        num: [1] number of ops.
+        op: [V] the ops, the last to end first.
+        share: [V] share of the makespan in which the op ran or waited for a transfer, cumulated
+            over the ops. The last one is 1, or less if it is unknown what that op waited for.
+        ends_in: [V] scratch.
+        beside: [V] scratch.
     """
 
     num: NDArray[np.int64]  # [1]
@@ -28,7 +33,7 @@ class Chain(NamedTuple):
 
     @classmethod
     def unknown(cls, problem: Problem) -> Self:
-        """All ops, each with its work: as long as no execution is known op by op."""
+        """A chain of all ops by their work, for when no execution is known op by op."""
         num_ops, seconds_V = problem.num_ops, problem.mean_op_seconds
         sums_V = np.cumsum(seconds_V if seconds_V.any() else np.ones_like(seconds_V))
         return cls(
@@ -44,10 +49,9 @@ class Chain(NamedTuple):
 def trace_back(problem, tasks, chain):
     """Write the critical chain of the execution that a simulator left behind.
 
-    It leads from the op that ends last to what this one waited for, and so on: the op that held
-    its device till then, else the last op to send it something from another device. With
-    contention that is not always the sender of what arrived last; `trace.explain` is exact, and
-    slow.
+    It leads from the op that ends last to what that op waited for, and so on: the op that held its
+    device until then, else the last op that sent it something from another device. With contention
+    that is not always the sender of the last arrival; `trace.explain` is exact but slow.
 
     Args:
         problem: ProblemArrays.
@@ -93,7 +97,7 @@ def _part(seconds, makespan, chain):
 
 @compiled
 def _holder(tasks, v, makespan, chain):
-    """An op that ran on the device of op v until v began, -1 if none did."""
+    """An op that ran on the device of op v until v began; -1 if there is none."""
     start = tasks[v].start
     u = chain.ends_in[_part(start, makespan, chain)]
     while u >= 0:
@@ -106,7 +110,7 @@ def _holder(tasks, v, makespan, chain):
 
 @compiled
 def _sender(problem, tasks, v):
-    """Of the ops that op v reads from, the last to end: of those on other devices if there are any.
+    """The last op to end of those that op v reads from, preferably on other devices.
 
     -1 if v reads nothing.
     """

@@ -15,14 +15,14 @@ from doppler.support.options import checked
 @checked
 @dataclass(frozen=True, kw_only=True)
 class CriticalPath(ListScheduler):
-    """Take the candidate with the largest b_level, to the device on which it can start earliest.
+    """Take the candidate with the largest b_level to the device on which it can start first.
 
-    Ties are broken at random, and the best of ``evaluations`` runs on the system is returned.
-    Priorities are the order in which ops were taken.
+    Ties are broken at random, and the best of ``evaluations`` runs is returned. Priorities are the
+    order in which ops were taken.
 
     Source: Kwok and Ahmad, ACM Computing Surveys 1999, as used by DOPPLER (Yao et al., ICLR 2026).
-    The released code draws ties from the wrong list and starts ops too early; this is the heuristic
-    as described.
+    The released code breaks ties with the wrong list and starts ops too early; this is the
+    heuristic as described.
     """
 
     name: ClassVar[str] = "critical_path"

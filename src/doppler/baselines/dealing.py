@@ -1,7 +1,9 @@
-"""Dealing: as many blocks of each node to every device, each to where most of what it reads is.
+"""Dealing: every device gets equally many blocks of each node, each near the data that it reads.
 
-That is what data-parallel programs do, and what tensor parallelism is on blocks that are made for
-it, found without asking for names. Shape suffixes: B runs, V ops, N nodes, R regions, D devices.
+Data-parallel programs do this, and so does tensor parallelism on blocks that are made for it. Here
+it is found without knowing the names of nodes.
+
+Shape suffixes: B runs, V ops, N nodes, R regions, D devices.
 """
 
 from dataclasses import dataclass
@@ -36,16 +38,17 @@ class _Dealt(NamedTuple):
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Dealing(BestOfRuns):
-    """Op after op to the device with the fewest seconds of transfers, until that has its share.
+    """Put each op on the device with the fewest seconds of transfers that has not had its share.
 
-    Its share is of the blocks of each node. Ties go by the number of the block, so that equal
-    numbers of equal nodes meet, and blocks of a node that is in fewer parts than there are devices
-    to where least is booked. On several hosts ops are confined in each way to use them (hosts.py).
-    Where a device has no room for all inputs, it is to hold as large a part of those seen so far
-    all along. Nothing is drawn; priorities are topological.
+    A device's share is an equal part of the blocks of each node. Ties are broken by the number of
+    the block, so that blocks with equal numbers meet. If a node has fewer blocks than there are
+    devices, ties go to the device with the least work. On several hosts, ops are confined in each
+    way to use them (hosts.py). If a device has no room for all inputs, its memory fills with inputs
+    only in proportion to the share of all inputs seen so far. Nothing is random; priorities are
+    topological.
 
     Source: who has the data computes, with blocks distributed evenly: Hiranandani, Kennedy, Tseng,
-    "Compiling Fortran D for MIMD distributed-memory machines", Communications of the ACM 1992; on
+    "Compiling Fortran D for MIMD distributed-memory machines", Communications of the ACM 1992. On
     blocks of a transformer it is Megatron's placement, Shoeybi et al., arXiv 1909.08053.
     """
 
@@ -59,7 +62,7 @@ class Dealing(BestOfRuns):
 
 
 def has_blocks(problem: Problem) -> bool:
-    """Whether all ops are numbered blocks of nodes, and most of them of nodes that are split."""
+    """Whether all ops are numbered blocks of nodes, most of them of nodes that are split."""
     ops = problem.graph.ops
     if (ops.node < 0).any():
         return False
@@ -68,7 +71,7 @@ def has_blocks(problem: Problem) -> bool:
 
 
 def _dealt(problem: Problem, way: int) -> NDArray[np.int64]:
-    """Devices [V]."""
+    """Deal the ops; returns devices [V]."""
     _, node_V = np.unique(problem.graph.ops.node, return_inverse=True)
     size_N, num_devices = np.bincount(node_V), problem.num_devices
     arrays = using_hosts(problem, way).arrays

@@ -1,4 +1,4 @@
-"""Compiled: blocks dealt to devices one by one, see dealing.py.
+"""Compiled: blocks are dealt to devices one by one, see dealing.py.
 
 Dimensions: V ops, N nodes, R regions, I inputs, D devices. Indices: v op, r region, d device, i
 position in a list.
@@ -58,9 +58,9 @@ def deal_ops(problem, dealt, order_V, node_V, size_N, block_V, tie_s):
 
 @compiled
 def _nearest(problem, dealt, v, num_D, num_blocks, block, input_share, tie_s):
-    """The device that overflows least, has its share of blocks last, and is nearest.
+    """The device that overflows least, has not had its share of blocks, and is nearest.
 
-    Ties go to the device of the block's number, or to the one with the least booked work.
+    Ties go to the device with the block's number, or to the one with the least booked work.
 
     Args:
         problem: ProblemArrays.
@@ -69,8 +69,8 @@ def _nearest(problem, dealt, v, num_D, num_blocks, block, input_share, tie_s):
         num_D: blocks of the node on each device.
         num_blocks: of the node.
         block: number of the op's block.
-        input_share: share of all inputs that have been seen; a device is to have no more of its
-            memory filled.
+        input_share: share of all inputs seen so far; a device should not have filled more of its
+            memory with inputs.
         tie_s: seconds.
     """
     num_able, fewest = 0, num_blocks

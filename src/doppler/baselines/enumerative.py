@@ -1,4 +1,4 @@
-"""The enumerative optimizer: a node's blocks go, all at once, to where the fewest bytes move.
+"""The enumerative optimizer: all blocks of a node go at once to where the fewest bytes move.
 
 Shape suffixes: V ops, D devices, P pieces, K blocks of a group, S selections.
 """
@@ -29,7 +29,7 @@ IntArray = NDArray[np.int64]
 
 # Largest number of selections tried for one group of blocks: all permutations of 8 devices.
 _MOST_SELECTIONS = math.factorial(8)
-# Sums of the same numbers in another order differ in the last digits: such costs are tied.
+# Costs that differ only by rounding errors of sums are tied.
 _TIE = 1e-12
 
 
@@ -69,7 +69,7 @@ class Enumerative:
     needs_order: ClassVar[bool] = False
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See contract.Baseline.
+        """Assign all nodes and execute the result (see `contract.Baseline.place`).
 
         Raises:
             InputError: the graph does not say which node its ops are blocks of.
@@ -83,7 +83,7 @@ class Enumerative:
 
 
 def _attempt(session: Session, memory_bytes: FloatArray, rng: np.random.Generator) -> SearchResult:
-    """Assign all nodes and execute the outcome once."""
+    """Assign all nodes and execute the result once."""
     problem = session.problem
     assignment = _Assignment(problem, memory_bytes)
     for blocks in nodes_in_order(problem.graph):
@@ -92,10 +92,10 @@ def _attempt(session: Session, memory_bytes: FloatArray, rng: np.random.Generato
 
 
 def nodes_in_order(graph: DataflowGraph) -> list[list[int]]:
-    """The ops of each node by block, nodes in topological order, the smallest number first.
+    """Return the ops of each node by block; nodes are in topological order, ties by number.
 
     Raises:
-        InputError: an op without a node, nodes that need each other.
+        InputError: an op without a node, or nodes that depend on each other in a circle.
     """
     ops, edges = graph.ops, graph.edges
     homeless = np.flatnonzero(ops.node < 0)
@@ -127,7 +127,7 @@ def distances(problem: Problem) -> FloatArray:
     p = problem.arrays
     distance_DD = link_seconds(p) if len(p.kind_seconds) else p.seconds_per_size.copy()
     np.fill_diagonal(distance_DD, 0.0)
-    if not distance_DD.any():  # links of infinite bandwidth are all the same
+    if not distance_DD.any():  # all links of infinite bandwidth are equal
         distance_DD = 1.0 - np.eye(len(distance_DD))
     return distance_DD / distance_DD.min(where=distance_DD > 0, initial=np.inf)
 
@@ -139,12 +139,12 @@ def _selections(num: int, size: int) -> IntArray:
 
 
 def _first_least(costs: FloatArray) -> int:
-    """Index of the first of the least costs."""
+    """Index of the first of the smallest costs."""
     return int((costs <= costs.min() * (1.0 + _TIE)).argmax())
 
 
 def _group_size(num_free: int, num_left: int) -> int:
-    """How many blocks are assigned at once: as many as can be, and as can be searched."""
+    """How many blocks are assigned at once, so that all selections can be tried."""
     size = min(num_free, num_left)
     while size > 1 and math.perm(num_free, size) > _MOST_SELECTIONS:
         size -= 1
@@ -152,9 +152,12 @@ def _group_size(num_free: int, num_left: int) -> int:
 
 
 class _Assignment:
-    """The devices of the ops so far, -1 where there is none yet, and what it costs to add more.
+    """The devices of the ops so far (-1: none yet), and the cost of adding ops.
 
-    Pieces are the regions, then the inputs. memory_bytes: [D] what there is room for.
+    Pieces are the regions, followed by the inputs.
+
+    Args:
+        memory_bytes: [D] memory of each device.
     """
 
     def __init__(self, problem: Problem, memory_bytes: FloatArray) -> None:
@@ -172,7 +175,7 @@ class _Assignment:
                 reads[v].append(num_regions + i)
         self.pieces = [np.array(pieces, dtype=np.int64) for pieces in reads]
         self.bytes_P = np.append(p.region_bytes, p.input_bytes)
-        # Where a piece comes from: its producer's device, or where an input counts as lying.
+        # Where a piece comes from: its producer's device, or the device assumed to hold an input.
         self.holder_P = np.append(np.full(num_regions, -1), graph.inputs.block % num_devices)
         # Whether an op that is assigned to the device reads the piece, and whether it is there.
         self.is_read_PD = np.zeros((len(self.bytes_P), num_devices), dtype=bool)
@@ -181,7 +184,7 @@ class _Assignment:
         self.formations = self._formations()
 
     def _formations(self) -> dict[int, dict[int, IntArray]]:
-        """Per node the formation blocks behind it, and the ops that contribute to each."""
+        """For each node the formation blocks behind it, and the ops that contribute to each."""
         ops, num_regions = self.graph.ops, len(self.arrays.region_bytes)
         formations: dict[int, dict[int, IntArray]] = defaultdict(dict)
         for v in np.lexsort((ops.block, ops.node)).tolist():
@@ -216,17 +219,17 @@ class _Assignment:
                 free = everywhere
 
     def _completes(self, group: Sequence[int], contributors: IntArray) -> bool:
-        """Whether the last of the contributors are in the group."""
+        """Whether the last contributors are in the group."""
         inside = np.isin(contributors, group)
         return bool(inside.any() and (inside | (self.device_V[contributors] >= 0)).all())
 
     def _cheapest(
         self, group: Sequence[int], free: Sequence[int], formations: dict[int, IntArray]
     ) -> list[int] | None:
-        """The first of the cheapest selections of free devices, None where none is possible."""
+        """The first of the cheapest selections of free devices; None if none is possible."""
         undecided = [self.arrays.group[v] for v in group if self.able_VD[v].sum() > 1]
         if len(set(undecided)) < len(undecided):
-            return None  # they go to one device, whichever that is
+            return None  # they all go to one device
         cost_KD = np.stack([np.where(self._allowed(v), self._cost(v), np.inf) for v in group])
         selection_SK = np.array(free)[_selections(len(free), len(group))]
         total_S = cost_KD[np.arange(len(group)), selection_SK].sum(axis=1)
@@ -266,7 +269,7 @@ class _Assignment:
 
     def _formation_cost(self, f: int, sends_SD: NDArray[np.bool_]) -> FloatArray:
         """Bytes times distance [S, D] that move to each device if formation block f goes there."""
-        # Not a product of matrices: for so narrow ones threads of BLAS cost more than they save.
+        # No matrix product: for such narrow matrices, BLAS threads cost more than they save.
         distance_SD = np.einsum("sf,ft->st", sends_SD, self.distance_DD)
         cost_SD = self.bytes_P[self.pieces[f]].max() * distance_SD
         return np.where(self._allowed(f), cost_SD, np.inf)

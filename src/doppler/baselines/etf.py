@@ -54,15 +54,15 @@ class ETF(ListScheduler):
 @checked
 @dataclass(frozen=True, kw_only=True)
 class NearETF(ETF):
-    """ETF, but of pairs that can start together, those that cause the fewest transfers go first.
+    """ETF that breaks ties between pairs with equal starts by the seconds of transfers they cause.
 
-    Of transfers their seconds count; a region that is on the device already moves no more. Then
-    comes the static level, then chance.
+    A region that is already on the device causes no transfer. Then come the static level, then
+    chance.
 
-    Source: ETF's; this breaking of ties is ours.
+    Source: ETF's; this tie-breaking is ours.
     """
 
     name: ClassVar[str] = "etf_near"
     near: ClassVar[bool] = True
-    # It looks at all ready ops, minutes long on larger graphs: searches leave it out there.
+    # It looks at all ready ops, which takes minutes on larger graphs; searches skip it there.
     most_ops: ClassVar[int] = 20_000

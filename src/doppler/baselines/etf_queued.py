@@ -1,4 +1,4 @@
-"""Earliest task first behind queues: devices are chosen by where transfers of a link wait.
+"""ETF with contention: devices are chosen by when transfers get through the queues of links.
 
 Shape suffixes: B runs, V ops.
 """
@@ -21,16 +21,16 @@ from doppler.support.options import checked
 @checked
 @dataclass(frozen=True, kw_only=True)
 class QueuedETF(ListScheduler):
-    """Of all candidates, take the one that can start earliest to the device on which it ends first.
+    """Take the candidate that can start first to the device on which it ends first, in contention.
 
-    Starts and ends are those behind queues: transfers over a link follow each other, and a region
-    goes to a device once (simulator/link_kernels.py). Of candidates that can start together the one
-    with the largest b_level goes first. Further ties are broken at random; the best of
-    ``evaluations`` runs on the system counts. The order in which ops were taken is their priority.
+    Starts and ends take queues into account: transfers over a link follow each other, and a region
+    goes to a device once (simulator/link_kernels.py). Of candidates that can start together, the
+    one with the largest b_level goes first. Further ties are broken at random, and the best of
+    ``evaluations`` runs counts. Priorities are the order in which ops were taken.
 
-    Source: ETF (Hwang, Chow, Anger, Lee, 1989) takes the op; list scheduling with contention,
-    Sinnen and Sousa, "Communication Contention in Task Scheduling", IEEE TPDS 2005, its device.
-    The pair of both is ours.
+    Source: the op is chosen as in ETF (Hwang, Chow, Anger, Lee, 1989), the device as in list
+    scheduling with contention (Sinnen and Sousa, "Communication Contention in Task Scheduling",
+    IEEE TPDS 2005). Combining the two is ours.
     """
 
     name: ClassVar[str] = "etf_queued"

@@ -63,7 +63,7 @@ def schedule_queued_etf_batch(
 
 @compiled
 def _list_sent(problem, queues, ready, v, d):
-    """Note the regions that op v would be the first to bring to device d; returns how many."""
+    """List the regions that op v would be the first to bring to device d; return their number."""
     num = 0
     for i in range(problem.read_ptr[v], problem.read_ptr[v + 1]):
         r = problem.reads[i]
@@ -80,12 +80,12 @@ def _start(problem, partial, queues, v, d):
 
 @compiled
 def _first_to_start(problem, partial, queues, key_V, candidates, size):
-    """The index of the candidate that can start earliest on any device; of these the first key."""
+    """The index of the candidate that can start first on any device; ties by key."""
     best, best_time = 0, np.inf
     for i in range(size):
         v, start = candidates[i], np.inf
         for d in range(len(partial.devices)):
-            # What cannot beat the best so far need not be asked when its data would be there.
+            # Skip the costly arrival time of candidates that cannot beat the best so far.
             if (
                 may_run(problem, partial, v, d)
                 and queues.device_free[d] <= best_time + partial.tie_s

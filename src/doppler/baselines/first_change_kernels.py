@@ -1,7 +1,8 @@
-"""Compiled: from when on a move of annealing may change the schedule that it began with.
+"""Compiled: the time until which a move of annealing cannot change the schedule.
 
-Before, nothing has to be simulated again (simulator/resuming_kernels.py). Dimension: V ops.
-Indices: v op, i position in a list.
+Nothing before it has to be simulated again (simulator/resuming_kernels.py).
+
+Dimension: V ops. Indices: v op, i position in a list.
 """
 
 import numpy as np
@@ -11,11 +12,11 @@ from doppler.support.compiled import compiled
 
 @compiled
 def first_change_s(problem, walk, known):
-    """The instant before which the last step of a walk changes nothing; inf: it never does.
+    """Return the time before which the last step of a walk changes nothing; inf: it never does.
 
     Args:
         problem: ProblemArrays.
-        walk: annealing_walk.Walk; its step is made, not settled.
+        walk: annealing_walk.Walk; its step is made but not settled.
         known: the schedule before, resuming.Known.
     """
     status, first_s = walk.status, np.inf
@@ -30,7 +31,7 @@ def first_change_s(problem, walk, known):
 
 @compiled
 def _first_read_s(problem, v, known):
-    """When the first of the producers of op v ends, and sends to where v is now; 0 without."""
+    """When the first producer of op v ends and can send to its new device; 0 without producers."""
     if problem.read_ptr[v] == problem.read_ptr[v + 1]:
         return 0.0
     first_s = np.inf
@@ -41,11 +42,11 @@ def _first_read_s(problem, v, known):
 
 @compiled
 def _first_other_choice_s(problem, walk, known):
-    """When some resource may first choose another task, since ops have other ranks.
+    """When a resource may first choose another task because ranks have changed.
 
-    Only ops that go along with the op of the step count, and transfers that bring them something: a
-    task that comes earlier in the order may be chosen earlier while it waits; one that comes later
-    may no longer be chosen when it was.
+    Only ops that go along with the step's op, and transfers to them, can cause this. A task that is
+    now earlier in the order may be chosen earlier while it waits; one that is later may not be
+    chosen when it was.
     """
     tasks, num_ops, num_regions = known.tasks, len(walk.device), len(problem.size)
     low, high = walk.status[0].rank_low, walk.status[0].rank_high
@@ -69,10 +70,9 @@ def _first_other_choice_s(problem, walk, known):
 
 @compiled
 def _choice_s(known, task, ready_s, earlier):
-    """The same of one task, which was ready at ``ready_s``.
+    """When the choice of one task, which was ready at ``ready_s``, may change.
 
-    What started at once was chosen before all others; where tasks may take no time at all, not
-    even that is sure.
+    A task that started at once was chosen without competitors, unless tasks may take no time.
     """
     start_s = known.tasks[task].start
     if not earlier:

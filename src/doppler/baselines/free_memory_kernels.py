@@ -20,7 +20,7 @@ from doppler.support.compiled import compiled
 
 
 class FreeMemory(NamedTuple):
-    """What is on each device; reused by the next run."""
+    """The memory in use on each device; the buffers are reused by the next run."""
 
     used_bytes: NDArray[np.float64]  # [D] in use
     unread: NDArray[np.int64]  # [R] readers that are not placed, one more if it stays
@@ -35,7 +35,7 @@ class FreeMemory(NamedTuple):
 
 
 def make_free_memory(arrays: ProblemArrays, share: float = 1.0) -> FreeMemory:
-    """Buffers for one problem and a share of each device's memory; inf: memory does not count."""
+    """Allocate buffers for one problem and a share of each device's memory; inf: no limit."""
     num_regions, num_devices = len(arrays.region_bytes), len(arrays.memory_bytes)
     limited = share < np.inf and memory_can_lack(arrays)
     input_ptr = np.zeros(len(arrays.op_seconds) + 1, np.int64)
@@ -49,7 +49,7 @@ def make_free_memory(arrays: ProblemArrays, share: float = 1.0) -> FreeMemory:
         has_input=np.zeros((len(arrays.input_bytes), num_devices), np.bool_),
         input_ptr=input_ptr,
         inputs=inputs,
-        # A device without memory times infinity is no number.
+        # Avoids 0 * inf, which is NaN.
         capacity=share * arrays.memory_bytes if share < np.inf else np.full(num_devices, np.inf),
         limited=limited,
         overflow=np.zeros(num_devices),
@@ -57,7 +57,7 @@ def make_free_memory(arrays: ProblemArrays, share: float = 1.0) -> FreeMemory:
 
 
 def inputs_of(arrays: ProblemArrays) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Op v needs the inputs ``inputs[ptr[v]:ptr[v + 1]]``: ptr [V + 1] and inputs."""
+    """Return ptr [V + 1] and inputs: op v needs the inputs ``inputs[ptr[v]:ptr[v + 1]]``."""
     input_N = np.repeat(np.arange(len(arrays.input_bytes)), np.diff(arrays.input_ptr))
     op_N, input_N = np.unique(np.stack([arrays.input_consumers, input_N]), axis=1)
     return np.searchsorted(op_N, np.arange(len(arrays.op_seconds) + 1)), input_N.copy()
@@ -65,12 +65,12 @@ def inputs_of(arrays: ProblemArrays) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 @compiled
 def reset_free_memory(problem, memory, keep_regions):
-    """Begin anew: nothing is on any device.
+    """Start a new run: nothing is on any device.
 
     Args:
         problem: ProblemArrays.
         memory: FreeMemory, changed in place.
-        keep_regions: whether regions will stay where they are.
+        keep_regions: whether regions stay after their last reader.
     """
     memory.used_bytes[:] = 0.0
     for r in range(len(memory.unread)):
@@ -139,7 +139,7 @@ def take_memory(problem, memory, v, d):
 
 @compiled
 def release_read_regions(problem, memory, v):
-    """Op v has read: free the regions that all their readers have read, on all devices.
+    """Record that op v has read, and free regions whose readers are all placed, on all devices.
 
     Args:
         problem: ProblemArrays.

@@ -1,6 +1,6 @@
-"""Compiled: groups of ops that go to one device, ends of heavy edges joined under a cap on loads.
+"""Compiled: groups ops for one device by joining the ends of heavy edges, up to a cap on load.
 
-The groups of the problem itself are where it begins.
+It starts from the groups of the problem itself.
 
 Dimensions: V ops, E edges, D devices. Indices: v op, e edge, d device.
 """
@@ -15,7 +15,7 @@ from doppler.support.compiled import compiled
 
 
 class Groups(NamedTuple):
-    """A forest of ops, whose roots stand for their groups."""
+    """A forest of ops; the root of a tree stands for its group."""
 
     src: NDArray[np.int64]  # [E]
     dst: NDArray[np.int64]  # [E]
@@ -24,7 +24,7 @@ class Groups(NamedTuple):
 
 
 def make_groups(problem: Problem) -> Groups:
-    """Space for the groups of one problem."""
+    """Allocate the groups of one problem."""
     return Groups(
         src=problem.graph.edges.src.copy(),
         dst=problem.graph.edges.dst.copy(),
@@ -48,16 +48,16 @@ def root_of(groups, v):
 
 @compiled
 def join_groups(problem, groups, heavy, cap_s):
-    """Begin with the problem's groups, and join those at the ends of heavy edges, in order.
+    """Start with the problem's groups, and join those at the ends of heavy edges, in order.
 
     Source: edge zeroing, Sarkar, "Partitioning and Scheduling Parallel Programs for
-    Multiprocessors", 1989, with a cap on loads in place of his estimate of the makespan.
+    Multiprocessors", 1989, with a cap on loads instead of his estimate of the makespan.
 
     Args:
         problem: ProblemArrays.
         groups: Groups, filled in.
         heavy: numbers of the edges.
-        cap_s: two groups stay apart where no device could run both within so many seconds.
+        cap_s: two groups stay separate if no device can run both within this many seconds.
     """
     num_ops, num_devices = problem.op_seconds.shape
     load = groups.load
@@ -82,7 +82,7 @@ def join_groups(problem, groups, heavy, cap_s):
 
 @compiled
 def label_groups(groups, group_V):
-    """Write the root of every op.
+    """Write the root of every op's group.
 
     Args:
         groups: Groups.

@@ -1,11 +1,12 @@
-"""Machines with several hosts: problems in which every op has its host already.
+"""Problems in which ops are confined to hosts, for machines with several hosts.
 
-Between hosts data moves several times slower than within one, and list schedulers, which look one
-op ahead, spread work over hosts that is better kept together. So some of their runs are told the
-host of each op: one stage of the work after the other, each on a host, and one stage alone is all
-work on the first host. Where that would put the same inputs on more hosts, as it does with the
-weights of a model in training, which its backward pass reads again, stages have as large a part of
-the inputs each, and what reads an input goes where it was read first.
+Transfers between hosts are several times slower than within one, and list schedulers, which look
+one op ahead, spread work over hosts that should stay together. So in some of their runs each op has
+a given host. The work is cut into consecutive stages, one per host; with a single stage, all work
+is on the first host. In training, the backward pass reads the weights again, and such stages would
+put the same inputs on several hosts. In that case each stage gets an equal part of the inputs
+instead, and an op that reads an input goes to the host where the input was read first.
+
 Shape suffixes: V ops, D devices, I inputs.
 """
 
@@ -18,17 +19,17 @@ from doppler.baselines.free_memory_kernels import inputs_of
 from doppler.baselines.hosts_kernels import fill_stages_by_inputs
 from doppler.problem import Problem, ProblemArrays, topological_priority
 
-# Times as many readers as inputs have in the median of all bytes: up to that an input has a host.
+# An input has a host if it has at most this many times the median number of readers (by bytes).
 _FEW = 4
-# By inputs: what stages by work need of them, at least, over what these do; the most that a stage
-# has of the mean work.
+# Stages are cut by inputs if stages by work would need this many times the input bytes, and if no
+# stage has more than this many times the mean work.
 _WORTH, _UNEVEN = 1.25, 1.5
 
 
 def confined(problem: Problem, num_stages: int) -> Problem:
-    """The problem with its ops on the first ``num_stages`` hosts in turn, by work or by inputs.
+    """Confine ops to the first ``num_stages`` hosts in turn, by work or by inputs.
 
-    What may not run on its host may run where it could before, and groups stay together.
+    Ops that cannot run on their host may run where they could before. Groups stay together.
     """
     rank_V, arrays = topological_priority(problem), problem.arrays
     order_V = np.argsort(rank_V)
@@ -62,20 +63,20 @@ def confined(problem: Problem, num_stages: int) -> Problem:
 
 
 def num_ways(problem: Problem) -> int:
-    """Of using hosts; one where there is but one host."""
+    """Return the number of ways to use hosts; 1 if there is one host."""
     num_hosts = problem.cluster.num_hosts
     return num_hosts + 1 if num_hosts > 1 else 1
 
 
 def using_hosts(problem: Problem, way: int) -> Problem:
-    """The problem for one of these ways: freely, on one host, in turn on all, on all but one..."""
+    """Return the problem for a way to use hosts: freely, one, all in turn, all but one, ..."""
     if way == 0:
         return problem
     return confined(problem, 1 if way == 1 else problem.cluster.num_hosts + 2 - way)
 
 
 def _by_work(problem: Problem, order_V: NDArray[np.int64], num_stages: int) -> NDArray[np.int64]:
-    """The stage [V] of each op, as much work each."""
+    """The stage [V] of each op, with equal work in each stage."""
     work_V = problem.mean_op_seconds[order_V]
     before_V = work_V.cumsum() - work_V / 2
     stage_V = np.empty(problem.num_ops, np.int64)
@@ -84,9 +85,9 @@ def _by_work(problem: Problem, order_V: NDArray[np.int64], num_stages: int) -> N
 
 
 def _own_bytes(arrays: ProblemArrays) -> NDArray[np.float64]:
-    """Bytes [I] of inputs; 0 of those that far more ops read than most bytes have readers.
+    """Bytes [I] of inputs; 0 for inputs with far more readers than usual.
 
-    What all layers read, such as tables of angles, belongs to no host.
+    Inputs that all layers read, such as tables of angles, belong to no host.
     """
     num_readers_I = np.diff(arrays.input_ptr)
     by_readers = np.argsort(num_readers_I, kind="stable")

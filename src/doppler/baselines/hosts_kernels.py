@@ -1,4 +1,4 @@
-"""Compiled: stages of a problem by its inputs, see hosts.py.
+"""Compiled: cuts a problem into stages by its inputs, see hosts.py.
 
 Dimensions: V ops, I inputs. Indices: v op, i position in a list.
 """
@@ -10,10 +10,10 @@ from doppler.support.compiled import compiled
 def fill_stages_by_inputs(
     problem, order_V, rank_V, ptr, inputs, bytes_I, num_stages, stage_I, stage_V
 ):
-    """Fill in the stage of each op, as large a part of the inputs each.
+    """Fill in the stage of each op, with an equal part of the inputs in each stage.
 
-    An op that reads no new input goes where its largest input is; one that reads no input at all
-    goes where the last of its producers is.
+    An op that reads no new input goes to the stage of its largest input. One that reads no input at
+    all goes to the stage of its last producer.
 
     Args:
         problem: ProblemArrays.

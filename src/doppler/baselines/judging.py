@@ -1,4 +1,4 @@
-"""How good the placements of a problem can be, as a quick search sees it."""
+"""Estimates by a quick search how good the placements of a problem can be."""
 
 from dataclasses import dataclass
 
@@ -13,17 +13,21 @@ from doppler.system import System
 
 @dataclass(frozen=True, kw_only=True)
 class Judge:
-    """Seconds of the placement that a baseline finds on a system; always the same for a problem.
+    """The makespan that a baseline finds on a system, always the same for a problem.
 
-    It serves decisions that come before placement, such as how to split a program into ops. On
-    several hosts HEFT with each number of them is asked as well.
+    It serves decisions before placement, such as how to split a program into ops. On several hosts,
+    HEFT with each number of hosts is tried as well.
+
+    Attributes:
+        baseline: to run.
+        system: that executes.
     """
 
     baseline: Baseline
     system: System
 
     def __call__(self, problem: Problem) -> float:
-        """Makespan in seconds, inf where nothing that was found fits in memory."""
+        """Return the makespan in seconds; inf if nothing that was found fits in memory."""
         with self.system.open(problem) as session:
             found_s = self.baseline.place(session, np.random.default_rng(0)).makespan_s
             if (ways := num_ways(problem)) > 1:

@@ -1,19 +1,20 @@
-"""What list schedulers share: ready ops, earliest starts and gaps, memory, random ties.
+"""Shared by list schedulers: ready ops, earliest starts and gaps, memory, random ties.
 
-A list scheduler takes one op at a time whose producers are all scheduled, and gives it a device
-and a start. A region's transfer to another device begins when its producer ends and takes its
-seconds, whatever else the link carries: like the published methods, these know no contention.
+A list scheduler repeatedly takes an op whose producers are all scheduled, and gives it a device and
+a start. A region's transfer to another device begins when its producer ends and takes its own
+seconds, whatever else the link carries: like the published methods, these ignore contention.
 
-Memory, by the rule of free_memory_kernels.py: an op goes to the device that its method prefers
-among those where the sum of what was brought stays within the memory, and if there is none, to the
-one that overflows least. In the first and every other run regions and copies stay, so that what
-fits there fits for certain. Measured under tight memory, runs of the second kind more often fit and
-the others are a quarter faster: of several runs the best is as fast as with one kind and fits as
-often as with the other. What fits is decided by the system.
+Memory (free_memory_kernels.py): an op goes to the device that its method prefers among those whose
+memory still suffices, or else to the one that overflows least. In every other run, starting with
+the first, regions and copies are assumed to stay, so that what fits there surely fits. In the
+remaining runs they are freed after their last reader. Measured under tight memory, runs of the
+second kind fit more often, and runs of the first kind are a quarter faster. The best of several
+runs is as fast as with the first kind alone and fits as often as with the second alone. The system
+decides what fits.
 
-Groups of the problem: the first op of a group takes all of it to the device on which, by the start
-of this op and the groups that are there already, the group would end first; memory as above, with
-the inputs of the whole group. The others have no choice.
+Groups of the problem: the first op of a group takes the whole group to the device on which the
+group would end first, given the start of this op and the groups that are already there. The rule
+for memory applies with the inputs of the whole group. The other ops have no choice.
 
 Shape suffixes: B runs, V ops, R regions, I inputs, D devices.
 """
@@ -30,7 +31,7 @@ from doppler.problem import Problem
 from doppler.problem.arrays import ProblemArrays
 from doppler.support.compiled.heap import ENTRY
 
-# Sums of the same seconds in another order differ in the last digits: such times are tied.
+# Times that differ only by rounding errors of sums are tied.
 _TIE = 1e-9
 _OP = np.dtype(
     [
@@ -51,7 +52,7 @@ _DEVICE = np.dtype(
 
 
 class PartialSchedule(NamedTuple):
-    """Buffers of one run, reused by the next; after a run they hold its schedule."""
+    """Buffers of one run, which the next run reuses; after a run they hold its schedule."""
 
     ops: NDArray[np.void]  # _OP [V]
     devices: NDArray[np.void]  # _DEVICE [D]
@@ -77,7 +78,7 @@ def make_schedule(
     near: bool = False,
     after_VD: NDArray[np.float64] | None = None,
 ) -> PartialSchedule:
-    """Buffers for schedules of one problem; times that differ by at most ``tie_s`` are tied."""
+    """Allocate buffers for schedules of one problem; times closer than ``tie_s`` are tied."""
     arrays = problem.arrays
     num_ops, num_devices = arrays.op_seconds.shape
     memory = make_free_memory(arrays)
@@ -100,7 +101,7 @@ def make_schedule(
 
 
 def _other_inputs(arrays: ProblemArrays, memory: FreeMemory) -> NDArray[np.float64]:
-    """Bytes [V] of the inputs that an op's group needs and the op does not."""
+    """Bytes [V] of the inputs that an op's group needs but the op itself does not."""
     op_N = np.repeat(np.arange(len(arrays.group)), np.diff(memory.input_ptr))
     input_N = memory.inputs
     own_V = np.bincount(op_N, arrays.input_bytes[input_N], len(arrays.group))
@@ -110,14 +111,14 @@ def _other_inputs(arrays: ProblemArrays, memory: FreeMemory) -> NDArray[np.float
 
 
 def tie_seconds(level_V: NDArray[np.float64]) -> float:
-    """The difference up to which times of a problem with these levels are tied."""
+    """Return the largest difference of times that counts as a tie, for these levels."""
     return _TIE * float(level_V.max(initial=0.0))
 
 
 def queue_keys(
     level_V: NDArray[np.float64], num: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Keys [num, V] that rise where levels fall; equal levels have random order in every row."""
+    """Return keys [num, V] that rise as levels fall; each row orders equal levels at random."""
     order_V = np.argsort(-level_V)
     fallen_V = np.diff(level_V[order_V], prepend=np.inf) < -tie_seconds(level_V)
     class_V = np.empty(len(level_V))
@@ -135,13 +136,19 @@ def schedule_ops(
     home_BV: NDArray[np.int64] | None = None,
     after_VD: NDArray[np.float64] | None = None,
 ) -> ListDecisions:
-    """Take the candidate of the largest level to its best device, ties at random, ``num`` times.
+    """Schedule ``num`` times: take the candidate of the largest level to its best device.
 
-    insertion: the best device is the one on which the op ends first, gaps between scheduled ops
-    included; else the one on which it starts first, after all ops that are there already.
-    home_BV: devices preferred beforehand, -1 where the op is free. An op leaves its home only where
-    it cannot run or does not fit, or where its group is elsewhere. after_VD: seconds that count
-    beside the end of an op on a device.
+    Args:
+        problem: to schedule.
+        level_V: level of each op.
+        num: of schedules.
+        rng: breaks ties.
+        insertion: if true, the best device is the one on which the op ends first, and gaps between
+            scheduled ops are used; else the one on which it starts first, after all ops that are
+            there.
+        home_BV: preferred devices, -1 if an op is free. An op leaves its home only if it cannot run
+            or does not fit there, or if its group is elsewhere.
+        after_VD: seconds that are added to the end of an op on a device when ends are compared.
     """
     if home_BV is None:
         home_BV = np.full((num, problem.num_ops), -1)

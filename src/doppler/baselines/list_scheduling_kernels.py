@@ -74,7 +74,7 @@ def begin(problem, partial, run):
 
 @compiled
 def queue_released(partial, key_V, size, num_released):
-    """Add the released ops to a heap of ``size`` candidates; returns its new size."""
+    """Add the released ops to a heap of ``size`` candidates; return its new size."""
     for i in range(num_released):
         v = partial.released[i]
         heap_push(partial.candidates, 0, size, key_V[v], v)
@@ -101,7 +101,7 @@ def earliest(problem, partial, v, d, insertion):
     start, following = ready, -1
     if last >= 0:
         start = max(ready, partial.ops[last].finish)
-    # Gaps are tried from the last to the first; those that end before `ready` are of no use.
+    # Gaps are tried from the last to the first; those that end before `ready` cannot be used.
     while insertion and u >= 0 and partial.ops[u].start >= ready:
         before = partial.ops[u].before
         opens = ready
@@ -115,7 +115,7 @@ def earliest(problem, partial, v, d, insertion):
 
 @compiled
 def lacking_bytes(problem, partial, v, d):
-    """By how much device d would overflow with op v on it; see the rule on top."""
+    """By how much device d would overflow with op v on it; see list_scheduling."""
     if not partial.memory.limited:
         return 0.0
     others = partial.other_inputs[v] if partial.home[problem.group[v]] < 0 else 0.0
@@ -124,7 +124,7 @@ def lacking_bytes(problem, partial, v, d):
 
 @compiled
 def may_run(problem, partial, v, d):
-    """Whether op v may run on device d: where its group is, if that is anywhere."""
+    """Whether op v may run on device d: the device of its group, if the group has one."""
     home = partial.home[problem.group[v]]
     return problem.op_seconds[v, d] < np.inf and (home < 0 or home == d)
 
@@ -176,7 +176,7 @@ def best_device(problem, partial, v, home, insertion, seed, step):
 
 @compiled
 def choose_home(problem, partial, v, load_D, booked_D, seed, draw, turn):
-    """The device of a group of ops whose first op is v.
+    """Choose the device of a group of ops whose first op is v.
 
     Args:
         problem: ProblemArrays.
@@ -186,7 +186,7 @@ def choose_home(problem, partial, v, load_D, booked_D, seed, draw, turn):
         booked_D: seconds of the groups that are there.
         seed: of the ties.
         draw: number of the first random draw.
-        turn: from the draw of one device to that of the next.
+        turn: difference between the draw numbers of two devices.
     """
     best, tied, least_overflow, best_time = 0, 0, np.inf, np.inf
     for d in range(len(partial.devices)):
@@ -284,7 +284,7 @@ def _has_gap(partial, v, d):
 
 @compiled
 def _split_gap(partial, v, d, following):
-    """Op v has taken a part of the gap before the op ``following``."""
+    """Update the gaps after op v has taken part of the one before the op ``following``."""
     rest = partial.ops[following].gap
     if _has_gap(partial, v, d):
         partial.ops[v].gap = rest

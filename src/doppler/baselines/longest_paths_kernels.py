@@ -1,8 +1,8 @@
 """Compiled: whether a move of annealing makes a path through the moved ops too long.
 
-Heads and tails are of the present schedule: when each op ends, and how long it takes from its start
-to the end of all. Both follow from what reads what and from the order of the ops on devices, each
-of which runs one at a time. Transfers wait for nothing in it. See `stays_within`.
+Heads and tails describe the present schedule: when each op ends, and the time from its start to the
+end of the execution. Both follow from data dependencies and from the order of ops on devices, each
+of which runs one at a time. Transfers do not contend. See `stays_within`.
 
 Dimensions: V ops, D devices. Indices: u and v ops, r region, e edge, d device, i and j positions in
 a list.
@@ -21,14 +21,14 @@ from doppler.problem import Problem
 from doppler.problem.transfer_kernels import move_seconds
 from doppler.support.compiled import compiled
 
-# Shifts to an op at most when sorting by insertion: what differs more is sorted otherwise.
+# Maximum shifts per op when sorting by insertion; beyond that another method is used.
 _MAX_SHIFTS_PER_OP = 16
 
 
 class LongestPaths(NamedTuple):
     """Heads and tails of a schedule, in seconds.
 
-    The ops of device d by their start: ``row[row_ptr[d]:row_ptr[d + 1]]``.
+    The ops of device d, sorted by start, are ``row[row_ptr[d]:row_ptr[d + 1]]``.
     """
 
     known: NDArray[np.bool_]  # [1] else moves are not judged
@@ -44,7 +44,7 @@ class LongestPaths(NamedTuple):
 
     @classmethod
     def unknown(cls, problem: Problem) -> Self:
-        """Space for those of one problem."""
+        """Allocate the arrays for one problem."""
         num_ops, num_devices = problem.num_ops, problem.num_devices
         return cls(
             known=np.zeros(1, np.bool_),
@@ -84,7 +84,7 @@ def find_paths(problem, tasks, makespan_s, device_V, paths):
 
 @compiled
 def _sort_by_start(paths):
-    """By insertion, for most often little differs from the order before; else as Shell does."""
+    """Sort by insertion, because little usually changes; if that is too slow, by Shell's method."""
     num_ops, gap = len(paths.order), 1
     if _insert(paths, gap, _MAX_SHIFTS_PER_OP * num_ops):
         return
@@ -97,7 +97,7 @@ def _sort_by_start(paths):
 
 @compiled
 def _insert(paths, gap, num_left):
-    """Sort what is ``gap`` apart, unless it takes more shifts than are left; whether it is done."""
+    """Sort elements ``gap`` apart unless that takes too many shifts; return whether it is done."""
     order_V = paths.order
     for i in range(gap, len(order_V)):
         v, j = order_V[i], i
@@ -113,7 +113,7 @@ def _insert(paths, gap, num_left):
 
 @compiled
 def _comes_after(paths, u, v):
-    """Whether op u starts after op v; what takes no time comes before what starts with it."""
+    """Whether op u starts after op v; of equal starts, ops without duration come first."""
     return paths.start_s[u] > paths.start_s[v] or (
         paths.start_s[u] == paths.start_s[v] and paths.finish_s[u] > paths.finish_s[v]
     )
@@ -132,7 +132,7 @@ def _list_by_device(device_V, paths):
         end = device_V[v] + 1
         ptr[end] -= 1
         paths.row[ptr[end]] = v
-    for d in range(1, len(ptr) - 1):  # each end has become the begin of its row
+    for d in range(1, len(ptr) - 1):  # each end has become the start of its row
         ptr[d] = ptr[d + 1]
     ptr[len(ptr) - 1] = len(device_V)
 
@@ -140,7 +140,7 @@ def _list_by_device(device_V, paths):
 @compiled
 def _find_tails(problem, device_V, paths):
     paths.tail_s[:] = 0.0
-    for d in range(len(paths.row_ptr) - 1):  # scratch: the op behind each on its device
+    for d in range(len(paths.row_ptr) - 1):  # scratch: the next op on the same device
         for i in range(paths.row_ptr[d], paths.row_ptr[d + 1]):
             is_last = i + 1 == paths.row_ptr[d + 1]
             paths.moved[paths.row[i]] = -1 if is_last else paths.row[i + 1]
@@ -158,15 +158,15 @@ def _find_tails(problem, device_V, paths):
 
 @compiled
 def stays_within(problem, walk, stamp, limit_s):
-    """Whether no path through what the last move of a walk has moved is longer, about.
+    """Whether no path through the ops of the last move is longer than a limit, approximately.
 
-    What moves starts when it has what it reads, and what its new device ran then has ended; all
-    that started there later comes after it.
+    A moved op starts when its operands have arrived and the op that its new device runs then has
+    ended. All ops that started there later come after it.
 
     Args:
         problem: ProblemArrays.
         walk: annealing_walk.Walk, its move made.
-        stamp: of what moves, in ``walk.group``.
+        stamp: marks the moved ops in ``walk.group``.
         limit_s: seconds.
     """
     first = walk.status[0].num_before
@@ -195,7 +195,7 @@ def _list_moved(walk, first, num):
 
 @compiled
 def _first_start_s(problem, walk, stamp, v):
-    """When op v has what it reads, and what its device runs then has ended."""
+    """When the operands of op v have arrived and the op that its device runs then has ended."""
     paths, d, start_s = walk.paths, walk.device[v], 0.0
     for i in range(problem.read_ptr[v], problem.read_ptr[v + 1]):
         r = problem.reads[i]
@@ -212,7 +212,7 @@ def _first_start_s(problem, walk, stamp, v):
 
 @compiled
 def _behind_s(problem, walk, stamp, v, start_s):
-    """From the end of op v, which starts so, to the end of all that waits and does not move."""
+    """Time from the end of op v, which starts at ``start_s``, to the end of all ops that follow."""
     paths, d, behind_s = walk.paths, walk.device[v], 0.0
     i, end = _first_after(paths, d, start_s, False), paths.row_ptr[d + 1]
     while i < end and walk.group[paths.row[i]] == stamp:
@@ -229,7 +229,7 @@ def _behind_s(problem, walk, stamp, v, start_s):
 
 @compiled
 def _reader_s(problem, device_V, paths, r, d, u):
-    """From when device d has region r to the end of all that waits for its reader u."""
+    """Time from when device d has region r to the end of all that follows its reader u."""
     if device_V[u] == d:
         return paths.tail_s[u]
     return paths.tail_s[u] + move_seconds(problem, r, d, device_V[u])
@@ -237,7 +237,7 @@ def _reader_s(problem, device_V, paths, r, d, u):
 
 @compiled
 def _first_after(paths, d, start_s, strictly):
-    """Where in the row of device d the ops begin that start after an instant, or in it."""
+    """Where in the row of device d the ops begin that start after a time, or at it."""
     low, high = paths.row_ptr[d], paths.row_ptr[d + 1]
     while low < high:
         middle = (low + high) // 2

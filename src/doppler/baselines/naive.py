@@ -1,4 +1,4 @@
-"""The methods that look at nothing: random, one device, round robin."""
+"""Methods that ignore the graph: random, one device, round robin."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +16,7 @@ from doppler.system import Session
 
 
 def random_devices(problem: Problem, num: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Independent uniform devices [num, V] of each group, among those that can run it."""
+    """Draw independent uniform devices [num, V] for each group, among those that can run it."""
     able_VD = np.isfinite(problem.arrays.op_seconds)
     draw_BVD = rng.random((num, problem.num_ops, problem.num_devices))
     device_BV = np.where(able_VD, draw_BVD, -1.0).argmax(axis=2)
@@ -39,9 +39,9 @@ class Random(BestOfRuns):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleDevice:
-    """Every op on the one device on which the sum of all ops is least.
+    """Put every op on the device on which the sum of all ops is smallest.
 
-    What this device cannot run goes, with its group, to the device that runs that fastest.
+    Ops that this device cannot run go, with their group, to the device that runs them fastest.
     """
 
     uses_order: ClassVar[bool] = False
@@ -60,9 +60,9 @@ class SingleDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRobin:
-    """Groups in topological order of their first ops go to the devices in turn.
+    """Deal groups to the devices in turn, in topological order of their first ops.
 
-    Who cannot run one is passed over. An op without a group is one.
+    Devices that cannot run a group are skipped. An op without a group is its own group.
     """
 
     uses_order: ClassVar[bool] = False

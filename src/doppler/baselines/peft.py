@@ -20,17 +20,17 @@ from doppler.support.options import checked
 @checked
 @dataclass(frozen=True, kw_only=True)
 class PEFT(ListScheduler):
-    """Take ops by falling mean optimistic cost, to the device that promises the earliest end.
+    """Take ops by falling mean optimistic cost to the device with the earliest expected end.
 
-    The optimistic cost of an op on a device is the longest of the paths from there to a sink if
-    every op on it ran where that is best for it. A device promises the end of the op there, gaps
-    included, plus this cost. Ties are broken at random; the best of ``evaluations`` runs on the
-    system counts. Priorities follow the starts in the schedule.
+    The optimistic cost of an op on a device is the longest path from there to a sink if every op on
+    it runs on the best device for that path. The expected end is the end of the op on the device,
+    gaps included, plus this cost. Ties are broken at random, and the best of ``evaluations`` runs
+    counts. Priorities follow the starts in the schedule.
 
     Source: Arabnejad, Barbosa, "List scheduling algorithm for heterogeneous systems by an
     optimistic cost table", IEEE TPDS 2014. There all transfers take mean times in the table; here
-    those of the link between the two devices, and those of the region that an edge carries. Means
-    over devices are over those that can run the op; memory is as in list_scheduling.py.
+    they take those of the link between the two devices, for the region that an edge carries. Means
+    over devices are over those that can run the op. Memory is treated as in list_scheduling.py.
     """
 
     name: ClassVar[str] = "peft"
@@ -46,7 +46,7 @@ class PEFT(ListScheduler):
 
 
 def optimistic_costs(problem: Problem) -> NDArray[np.float64]:
-    """Seconds [V, D] from the end of each op on each device to the end of all, at best."""
+    """Return the least seconds [V, D] from the end of each op on each device to the end of all."""
     edges = problem.graph.edges
     cost_VD = np.zeros((problem.num_ops, problem.num_devices))
     order_V = topological_order(problem.num_ops, edges.src, edges.dst)

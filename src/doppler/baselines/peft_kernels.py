@@ -11,7 +11,7 @@ from doppler.support.compiled import compiled
 
 @compiled
 def fill_optimistic_costs(problem, order_V, cost_VD):
-    """Fill in the seconds from the end of each op on each device to the end of all, at best.
+    """Fill in the least seconds from the end of each op on each device to the end of all.
 
     Args:
         problem: ProblemArrays.

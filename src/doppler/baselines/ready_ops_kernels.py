@@ -1,13 +1,13 @@
-"""Compiled: ready ops by when they can start, for list schedulers that take the earliest op.
+"""Compiled: ready ops by earliest start, for list schedulers that take the earliest op.
 
-These ask for the earliest start of thousands of ready ops on all devices and, of the ops that can
-start then, within a tie, for the one with the smallest key. Here every ready op is in one of two
-queues of each device that may run it: it is expected, by its start there; or it waits for the
-device, by its key. Starts grow as ops are scheduled, so that the one an op is queued by is a bound,
-computed anew when its turn comes, and the first op is found without looking at all of them. Only
-what was sent for one op may bring forward the start of another: then this one is queued once more.
-Where an op could start a little later than a tie, which op is first depends on the order in which
-all are looked at: then the queues say that they cannot tell.
+These schedulers need the earliest start of thousands of ready ops on all devices and, among ops
+that can start then (within a tie), the one with the smallest key. Here every ready op is in one of
+two queues of each device that may run it: either it is expected, sorted by its start there; or it
+waits for the device, sorted by its key. Starts only grow as ops are scheduled, so a queued start is
+a lower bound. It is recomputed when its turn comes, and the first op is found without looking at
+all of them. Only a transfer for one op may bring the start of another forward; that op is then
+queued again. If an op could start only slightly later than a tie, the result would depend on the
+order in which ops are looked at. In that case the queues report that they cannot decide.
 
 Dimensions: B runs, V ops, E edges, D devices. Indices: v op, r region, e edge, d device, i position
 in a list or heap; partial: the schedule so far; queues: what start_of needs beside it.
@@ -24,13 +24,13 @@ from doppler.support.compiled import compiled
 from doppler.support.compiled.heap import ENTRY, heap_pop, heap_push
 
 UNSURE = -1
-# Fewer ops are looked at one by one sooner.
+# With fewer ops, looking at them one by one is faster.
 _MAX_OPS_WITHOUT_QUEUES = 256
 _EXPECTED, _WAITING = 0, 1
 
 
 class ReadyOps(NamedTuple):
-    """Queues of all devices; without room for any op where they do not serve."""
+    """Queues of all devices; they have no room if the ops are looked at one by one."""
 
     # ENTRY [2 * D * (V + E)] (start, rank), those of waiting ops (0, rank)
     heap: NDArray[np.void]
@@ -46,9 +46,9 @@ class ReadyOps(NamedTuple):
 def make_ready_ops(
     problem: Problem, partial: PartialSchedule, *, few: int = _MAX_OPS_WITHOUT_QUEUES
 ) -> ReadyOps:
-    """Buffers for one problem; queues serve where starts and keys decide, and there are no groups.
+    """Allocate buffers for one problem; queues are used if starts and keys decide, without groups.
 
-    Whether the op that is first has room is for the caller to look at.
+    The caller must check whether the first op fits in memory.
     """
     num_ops, num_devices = problem.num_ops, problem.num_devices
     num_edges = len(problem.arrays.reads)
@@ -69,7 +69,7 @@ def make_ready_ops(
 def orders_and_ranks(
     key_BV: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The ops of each run by key, and the place of each op there, [B, V] both."""
+    """Return the ops of each run by key, and the rank of each op there, [B, V] each."""
     order_BV = np.argsort(key_BV, axis=1)
     rank_BV = np.empty_like(order_BV)
     np.put_along_axis(rank_BV, order_BV, np.arange(key_BV.shape[1])[None], axis=1)
@@ -112,7 +112,7 @@ def list_released(start_of, problem, partial, queues, ready, rank_V, size, num_r
 
 @compiled
 def list_again(start_of, problem, partial, queues, ready, rank_V, num_sent, d):
-    """The first ``num_sent`` regions of ``ready.sent`` have been sent to device d."""
+    """Queue ops again after ``num_sent`` regions of ``ready.sent`` were sent to device d."""
     for i in range(num_sent if len(ready.heap) > 0 else 0):
         r = ready.sent[i]
         for e in range(problem.consumer_ptr[r], problem.consumer_ptr[r + 1]):
@@ -123,7 +123,7 @@ def list_again(start_of, problem, partial, queues, ready, rank_V, num_sent, d):
 
 @compiled
 def take_candidate(partial, ready, index, size):
-    """The candidate of this index, taken out of ``size``."""
+    """Remove and return the candidate at an index, of ``size`` candidates."""
     v, last = ready.candidates[index], ready.candidates[size - 1]
     ready.candidates[index] = last
     ready.position[last] = index
@@ -170,7 +170,7 @@ def first_candidate(start_of, problem, partial, queues, ready, by_rank_V):
 
 @compiled
 def _soonest_on(start_of, problem, partial, queues, ready, by_rank_V, d):
-    """When the first candidate can start on device d; the first of those that wait can then."""
+    """When the first candidate can start on device d, including those that wait for it."""
     free, heap = ready.free[d], ready.heap
     while True:
         kind = _EXPECTED
@@ -197,16 +197,16 @@ def _soonest_on(start_of, problem, partial, queues, ready, by_rank_V, d):
 
 @compiled
 def _expect(start_of, problem, partial, queues, ready, rank_V, v, d):
-    """Op v is expected on device d if it may run there."""
+    """Queue op v as expected on device d, if it may run there."""
     if problem.op_seconds[v, d] < np.inf:
         _push(ready, _EXPECTED, d, start_of(problem, partial, queues, v, d), rank_V[v])
 
 
 @compiled
 def _first_expected(start_of, problem, partial, queues, ready, by_rank_V, d, tied, late):
-    """The smallest rank of the ops that can start on device d until ``tied``, a large one if none.
+    """The smallest rank of ops that can start on device d until ``tied``; a large one if none can.
 
-    UNSURE: one could start between ``tied`` and ``late``.
+    UNSURE if an op could start between ``tied`` and ``late``.
     """
     base, best, size = _base(ready, _EXPECTED, d), len(by_rank_V), 1
     ready.stack[0] = 0

@@ -1,4 +1,4 @@
-"""What a placement teaches: its decisions, one after another.
+"""Turns a placement into decisions that imitation can learn from.
 
 Shape suffixes: B episodes, V ops and steps.
 """
@@ -18,7 +18,8 @@ class TaughtPlacement:
     """A Teacher that knows one placement: every episode takes the same decisions.
 
     Attributes:
-        op, device: [V] of each step.
+        op: [V] the op of each step.
+        device: [V] its device.
     """
 
     op: NDArray[np.int64]
@@ -26,10 +27,14 @@ class TaughtPlacement:
 
     @classmethod
     def of(cls, problem: Problem, placement: Placement) -> Self:
-        """Ops by rising priority, each to its device.
+        """Take the ops of a placement by rising priority.
 
-        No episode takes an op before its producers. Where the priorities do, the op waits: of the
-        ops whose producers are all taken, the one of the smallest priority is next.
+        No op is taken before its producers. If the priorities would do so, the op waits: the next
+        one is always that of smallest priority among the ops whose producers are all taken.
+
+        Args:
+            problem: of the placement.
+            placement: to teach.
         """
         edges = problem.graph.edges
         op_V = ranked_order(problem.num_ops, edges.src, edges.dst, placement.priority)
@@ -38,6 +43,6 @@ class TaughtPlacement:
     def decide(
         self, problem: Problem, num_episodes: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See contract.Teacher; ``problem`` is the one that the placement was made for."""
+        """Return the decisions (see `contract.Teacher`); ``problem`` must be the placement's."""
         rows = (num_episodes, 1)
         return np.tile(self.op, rows), np.tile(self.device, rows)

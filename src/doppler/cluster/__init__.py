@@ -1,4 +1,4 @@
-"""Where a graph runs: devices, the links between them, hosts, and presets of known machines."""
+"""The machine that a graph runs on: devices, links, hosts, and presets of known machines."""
 
 from doppler.cluster.device import Device, Efficiency, MemoryBytes
 from doppler.cluster.machine import MAX_NICS, Cluster, Link, connected

@@ -1,4 +1,4 @@
-"""A device: how fast it is, what it reaches of that, what it can hold."""
+"""A device: its peak rates, the share of them that kernels reach, and its memory."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,19 @@ from doppler.support.errors import InputError
 from doppler.support.options import Amount
 
 _LARGEST = int(sys.float_info.max)
-# Of every device, or of each.
+# One number for all devices, or one for each.
 MemoryBytes = Amount | Sequence[Amount]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
-    """How much of its peaks a device reaches, by the size of a kernel.
+    """The share of its peak rates that a device reaches, depending on the size of a kernel.
 
-    compute, memory: shares of the peaks that large kernels reach. half_flops, half_bytes: of a
-    kernel that reaches half of that: so long a device takes to fill and to drain.
+    Attributes:
+        compute: share of the peak floating-point rate that large kernels reach.
+        memory: share of the peak memory bandwidth that large kernels reach.
+        half_flops: floating-point operations of a kernel that reaches half of ``compute``.
+        half_bytes: bytes of a kernel that reaches half of ``memory``.
     """
 
     compute: float
@@ -59,7 +62,7 @@ class Device:
 
     @property
     def kind(self) -> str:
-        """Its name up to the last colon: ``p100`` for ``p100:3``."""
+        """The name up to the last colon: ``p100`` for ``p100:3``."""
         return self.name.rpartition(":")[0] or self.name
 
     def __post_init__(self) -> None:
@@ -83,7 +86,11 @@ class Device:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number; true and false are none, nor whole numbers beyond floats."""
+    """Whether a value is a number; booleans and whole numbers too large for a float are not.
+
+    Args:
+        value: to test.
+    """
     if not isinstance(value, Real) or isinstance(value, bool):
         return False
     return not isinstance(value, int) or -_LARGEST <= value <= _LARGEST
@@ -92,7 +99,16 @@ def is_number(value: object) -> bool:
 def with_memory(
     name: str, devices: Sequence[Device], memory_bytes: float | Sequence[float] | None
 ) -> list[Device]:
-    """The devices with other memory: one number for all, or one for each; None: their own."""
+    """Return the devices with other memory sizes.
+
+    Args:
+        name: of the cluster, for messages.
+        devices: to change.
+        memory_bytes: one number for all, or one for each; None: unchanged.
+
+    Raises:
+        InputError: not one number for each device.
+    """
     if memory_bytes is None:
         return list(devices)
     each = [memory_bytes] * len(devices) if is_number(memory_bytes) else memory_bytes

@@ -1,4 +1,4 @@
-"""A cluster as a file of a directory, ``cluster.json``."""
+"""Reads and writes a cluster as ``cluster.json`` in a directory."""
 
 import json
 from dataclasses import asdict, fields
@@ -16,16 +16,21 @@ from doppler.support.files import read_json
 from doppler.support.files.values import read_flag, read_list, read_object, read_text
 
 _FILE = "cluster.json"
-# Fields that a machine of one host does not have.
+# Fields that are left out for a machine of one host.
 _OF_HOSTS = ("hosts", "nics", "nic_bytes_per_s", "nic_latency_s")
-# Older files lack it.
+# Missing in older files.
 _OF_HOST_MEMORY = ("host_bytes_per_s", "host_latency_s")
-# Said where it is so.
+# Written only if true.
 _WHERE_SO = ("cores", "shared")
 
 
 def save_cluster(cluster: Cluster, directory: Path) -> None:
-    """Write a machine as JSON; null is no limit."""
+    """Write a cluster as JSON; null means no limit.
+
+    Args:
+        cluster: to write.
+        directory: of the file.
+    """
     data = {key: _plain(value) for key, value in asdict(cluster).items()}
     if cluster.hosts is None:
         data = {key: value for key, value in data.items() if key not in _OF_HOSTS}
@@ -38,6 +43,9 @@ def save_cluster(cluster: Cluster, directory: Path) -> None:
 def load_cluster(directory: Path) -> Cluster:
     """Read what `save_cluster` wrote.
 
+    Args:
+        directory: of the file.
+
     Raises:
         InputError: names the file.
     """
@@ -49,7 +57,7 @@ def load_cluster(directory: Path) -> Cluster:
         devices = read_list(row.pop("devices"), "devices", _device)
         read_flag(row.get("cores", False), "cores")
         read_text(row["name"], "name")
-        if row.get("hosts", 0) is None:  # one host, no limit of any
+        if row.get("hosts", 0) is None:  # one host, whose fields are left out
             del row["hosts"]
         shared = read_shared("cluster", row.pop("shared", None), len(devices))
         return Cluster(devices=devices, shared=shared, **_with_limits(row))
@@ -81,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 
 def _with_limits(value: Any) -> Any:
-    """Where nothing is said, infinity."""
+    """Replace null by infinity."""
     if isinstance(value, list):
         return [_with_limits(one) for one in value]
     if isinstance(value, dict):

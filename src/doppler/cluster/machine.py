@@ -1,4 +1,4 @@
-"""Devices, the links between them, and the hosts that they are on.
+"""Devices, the links between them, and their hosts.
 
 Shape suffix: D devices, H hosts.
 """
@@ -14,9 +14,9 @@ from doppler.cluster.device import Device, MemoryBytes, is_number, with_memory
 from doppler.cluster.sharing import SharedResource
 from doppler.support.errors import InputError
 
-# Interfaces of a host are bits of a number.
+# Kernels keep the interfaces of a host as bits of one number.
 MAX_NICS = 60
-# Between a device and its host's memory where nothing else is said: PCI Express 3.0 x16.
+# Default link between a device and its host's memory: PCI Express 3.0 x16.
 HOST_BYTES_PER_S, HOST_LATENCY_S = 12e9, 10e-6
 # From a device to itself.
 _WITHIN = {"bytes_per_s": np.inf, "latency_s": 0.0}
@@ -34,25 +34,25 @@ class Link:
 class Cluster:
     """Devices and the links between them, on one host or on several.
 
-    A transfer between two hosts occupies the link of its devices, an outgoing interface of the
-    sender's host and an incoming one of the receiver's host. It is as fast as the slower of link
-    and interface, and takes the latencies of both. All devices of a host share its interfaces.
+    A transfer between two hosts occupies the link of its devices, an outgoing network interface of
+    the sender's host and an incoming one of the receiver's host. Its bandwidth is the smaller of
+    link and interface, its latency the sum of both. All devices of a host share its interfaces.
 
     Attributes:
         name: of the cluster.
         devices: of all hosts.
-        bytes_per_s: [D, D] of links, a row for each sender. The diagonal is ignored: it becomes
+        bytes_per_s: [D, D] bandwidth of links, one row per sender. The diagonal is replaced by
             infinity, because nothing is sent from a device to itself.
-        latency_s: [D, D] of links. The diagonal is ignored and becomes 0.
+        latency_s: [D, D] latency of links. The diagonal is replaced by 0.
         hosts: [D] the host of each device, numbered from 0; None: one host.
-        nics: interfaces of a host. Each carries one transfer at a time in each direction.
-        nic_bytes_per_s: of an interface, in each direction; irrelevant on one host.
-        nic_latency_s: of an interface.
-        host_bytes_per_s: between each device and the memory of its host, in each direction.
-        host_latency_s: likewise.
-        cores: whether devices are cores, which make copies themselves; `doppler.place` simulates
-            them so.
-        shared: what devices and links use together, and slow each other down on.
+        nics: network interfaces per host. Each carries one transfer at a time in each direction.
+        nic_bytes_per_s: bandwidth of an interface in each direction; irrelevant on one host.
+        nic_latency_s: latency of an interface.
+        host_bytes_per_s: bandwidth between a device and the memory of its host, in each direction.
+        host_latency_s: latency between a device and the memory of its host.
+        cores: whether devices are CPU cores, which make copies themselves. `doppler.place`
+            simulates them so.
+        shared: resources that several devices or links share and slow each other down on.
 
     Raises:
         InputError: no device, a matrix of another shape, a link or interface without bandwidth, a
@@ -83,7 +83,7 @@ class Cluster:
             try:
                 matrix = np.array(getattr(self, column), dtype=np.float64)
             except (TypeError, ValueError, OverflowError):
-                raise InputError(f"{where}: {column} is no matrix of numbers") from None
+                raise InputError(f"{where}: {column} is not a matrix of numbers") from None
             if matrix.shape != (num, num):
                 raise InputError(f"{where}: {column} has shape {matrix.shape} for {num} devices")
             np.fill_diagonal(matrix, _WITHIN[column])
@@ -159,7 +159,7 @@ class Cluster:
 
     @property
     def first_host(self) -> "Cluster":
-        """The devices of the first host alone."""
+        """The cluster reduced to the devices of the first host."""
         (here,) = np.nonzero(np.array(self.hosts or (0,) * self.num_devices) == 0)
         links = np.ix_(here, here)
         kept = (one.among(here.tolist()) for one in self.shared)
@@ -192,7 +192,7 @@ class Cluster:
 
 
 def _host_numbers(where: str, hosts: Any, num: int) -> tuple[int, ...]:
-    """The hosts of a cluster's devices, checked."""
+    """Check the hosts of a cluster's devices."""
     given = list(hosts) if isinstance(hosts, Sequence | np.ndarray) else None
     whole = given is not None and all(
         isinstance(one, int | np.integer) and not isinstance(one, bool) for one in given
@@ -217,20 +217,20 @@ def on_hosts(
     host_bytes_per_s: float | None = None,
     host_latency_s: float | None = None,
 ) -> Cluster:
-    """The same devices and links on hosts.
+    """Put the devices of a cluster on hosts.
 
     Args:
-        cluster: the machine; what is None below stays as it is there.
-        hosts: how many, with as many devices each, in their order; or the host of each device.
-        nics: interfaces of a host.
-        nic_bytes_per_s: of an interface.
-        nic_latency_s: of an interface.
-        host_bytes_per_s: between a device and the memory of its host.
-        host_latency_s: likewise.
+        cluster: the machine. Its values are kept where an argument below is None.
+        hosts: their number (devices are divided equally, in order), or the host of each device.
+        nics: network interfaces per host.
+        nic_bytes_per_s: bandwidth of an interface.
+        nic_latency_s: latency of an interface.
+        host_bytes_per_s: bandwidth between a device and the memory of its host.
+        host_latency_s: latency between a device and the memory of its host.
 
     Raises:
-        InputError: devices that hosts cannot share equally, several hosts without bandwidth, and
-            as `Cluster`.
+        InputError: the devices cannot be divided equally, or there are several hosts without
+            bandwidth; also as in `Cluster`.
     """
     where, num = f"cluster {cluster.name!r}", cluster.num_devices
     if isinstance(hosts, int):
@@ -251,7 +251,13 @@ def on_hosts(
 
 
 def connected(*, name: str, devices: Sequence[Device], link: Callable[[int, int], Link]) -> Cluster:
-    """A cluster whose link from device s to device d is ``link(s, d)``, on one host."""
+    """Make a cluster on one host from a function that gives each link.
+
+    Args:
+        name: of the cluster.
+        devices: of the cluster.
+        link: the link from device s to device d, for s and d.
+    """
     num = len(devices)
     bytes_per_s, latency_s = np.full((num, num), np.inf), np.zeros((num, num))
     for s in range(num):

@@ -1,7 +1,7 @@
-"""What the driver says of the GPUs of this machine (NVML): links, clocks, power, who uses them.
+"""What the driver reports about the GPUs of this machine (NVML): links, clocks, power, processes.
 
-NVML tells of all GPUs; those that a process sees are found by their names. What a GPU does not
-tell, as one that is shared out (MIG) may not, is None.
+NVML lists all GPUs of the machine; those that a process sees are found by their names. A value that
+a GPU does not report, such as one that is partitioned (MIG), is None.
 
 Shape suffix: G GPUs.
 
@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 # Bytes per second of one NVLink and direction, by its version.
 _NVLINK = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
-_NVLINK_BYTES_PER_S = 25e9  # of a version that is not known
+_NVLINK_BYTES_PER_S = 25e9  # of an unknown version
 # Bytes per second of one lane of PCI Express and direction, by its generation.
 _PCIE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-# What slows clocks down against their will: bits of nvmlClocksEventReason.
+# Reasons that force clocks down: bits of nvmlClocksEventReason.
 _THROTTLES = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -39,21 +39,23 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True)
 class GpuFacts:
-    """One GPU, as its driver sees it now.
+    """The present state of one GPU, as its driver reports it.
 
     Attributes:
         number: in this process.
         name: of the product.
-        memory_bytes: that it has.
-        used_bytes: of it in use, by whomever.
-        pcie: generation and width of its PCI Express link at most.
+        memory_bytes: size of its memory.
+        used_bytes: memory in use, by all processes.
+        pcie: largest generation and width of its PCI Express link.
         nvlink_bytes_per_s: of all its NVLinks to switches together, one direction.
-        clock_hz, max_clock_hz: of its processors now and at most.
-        power_w, power_limit_w: now and at most.
-        energy_j: since its driver was loaded.
-        throttles: what slows its clocks down.
-        processes: numbers of others that compute on it.
-        shared_out: whether it is divided into instances (MIG).
+        clock_hz: present clock of its processors.
+        max_clock_hz: largest clock.
+        power_w: present power.
+        power_limit_w: largest power.
+        energy_j: joules since its driver was loaded.
+        throttles: reasons that slow its clocks down.
+        processes: pids of other processes that compute on it.
+        shared_out: whether it is partitioned into instances (MIG).
     """
 
     number: int
@@ -73,7 +75,7 @@ class GpuFacts:
 
     @property
     def pcie_bytes_per_s(self) -> float | None:
-        """What its PCI Express link moves, one direction."""
+        """Bandwidth of its PCI Express link, one direction."""
         if self.pcie is None:
             return None
         generation, width = self.pcie
@@ -82,12 +84,13 @@ class GpuFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """The GPUs that this process sees, and what is between them.
+    """The GPUs that this process sees, and the links between them.
 
     Attributes:
         gpus: in the order of the process.
-        levels: [G][G] how far apart two are on PCI Express: PIX and PXB behind a switch, PHB behind
-            one bridge of the host, NODE in one of its parts, SYS across them; empty where untold.
+        levels: [G][G] how far apart two GPUs are on PCI Express: PIX and PXB behind a switch, PHB
+            behind one bridge of the host, NODE in one NUMA node, SYS across nodes; empty if
+            unknown.
         nvlinks: [G][G] bytes per second of direct NVLinks from one to the other.
     """
 
@@ -96,7 +99,7 @@ class MachineFacts:
     nvlinks: tuple[tuple[float, ...], ...]
 
     def switch_groups(self) -> list[tuple[int, ...]]:
-        """GPUs behind one PCI Express switch, groups of two and more."""
+        """Groups of two or more GPUs behind one PCI Express switch."""
         num, left, found = len(self.gpus), set(range(len(self.gpus))), []
         while left:
             first = min(left)
@@ -107,7 +110,7 @@ class MachineFacts:
         return found
 
     def lines(self) -> list[str]:
-        """The facts as text, a line for each GPU and one for each way between two."""
+        """Describe the facts: a line for each GPU and for each pair."""
         found = []
         for gpu in self.gpus:
             told = [f"GPU {gpu.number}: {gpu.name}"]
@@ -136,14 +139,14 @@ class MachineFacts:
         return found
 
     def warnings(self) -> list[str]:
-        """Why what is measured now may not be what is measured later, a line each."""
+        """Reasons why a measurement now may differ from a later one, a line each."""
         found = []
         for gpu in self.gpus:
             if gpu.processes:
                 who = ", ".join(map(str, gpu.processes[:5]))
                 found.append(
-                    f"GPU {gpu.number}: another process computes on it ({who}): what is measured "
-                    "includes what it takes"
+                    f"GPU {gpu.number}: another process computes on it ({who}): measurements "
+                    "include its load"
                 )
             if gpu.throttles:
                 found.append(
@@ -154,10 +157,10 @@ class MachineFacts:
 
 
 def read_machine(nvml: Any = None) -> MachineFacts | None:
-    """The GPUs that this process sees, as NVML tells; None, and a log line, where it cannot.
+    """Read the state of the GPUs that this process sees; None, and a log line, if NVML fails.
 
     Args:
-        nvml: the module ``pynvml``, or what stands in for it; None: imported.
+        nvml: the module ``pynvml`` or a replacement; None: imported.
     """
     log = logging.getLogger(__name__)
     try:
@@ -165,11 +168,11 @@ def read_machine(nvml: Any = None) -> MachineFacts | None:
             import pynvml as nvml  # pyright: ignore[reportMissingImports]
         nvml.nvmlInit()
     except ModuleNotFoundError:
-        log.warning("nvidia-ml-py is not installed: nothing is known of the state of GPUs")
+        log.warning("nvidia-ml-py is not installed: the state of the GPUs is unknown")
         return None
     except Exception as error:  # NVML's own, which has no name without its package
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        log.warning("NVML says %s: nothing is known of the state of GPUs", reason)
+        log.warning("NVML says %s: the state of the GPUs is unknown", reason)
         return None
     try:
         handles = [nvml.nvmlDeviceGetHandleByUUID(name) for name in _seen(nvml)]
@@ -181,7 +184,7 @@ def read_machine(nvml: Any = None) -> MachineFacts | None:
         )
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        log.warning("NVML says %s: nothing is known of the state of GPUs", reason)
+        log.warning("NVML says %s: the state of the GPUs is unknown", reason)
         return None
     finally:
         nvml.nvmlShutdown()
@@ -204,7 +207,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _told(ask: Callable[..., Value], *arguments: Any) -> Value | None:
-    """What NVML answers; None where a GPU does not tell."""
+    """What NVML answers; None if a GPU does not report the value."""
     try:
         return ask(*arguments)
     except Exception:
@@ -247,7 +250,7 @@ def _level(nvml: Any, a: Any, b: Any) -> str:
 
 
 def _active_links(nvml: Any, handle: Any) -> list[tuple[int, float]]:
-    """The NVLinks that are in use, and bytes per second of each."""
+    """The active NVLinks, with bytes per second of each."""
     found = []
     for link in range(_MOST_NVLINKS):
         if _told(nvml.nvmlDeviceGetNvLinkState, handle, link):
@@ -263,7 +266,7 @@ def _to_switches(nvml: Any, handle: Any) -> float:
 
 
 def _nvlinks(nvml: Any, handles: Sequence[Any]) -> tuple[tuple[float, ...], ...]:
-    """Direct NVLinks, by the bus on which each one ends."""
+    """Direct NVLinks between GPUs, found by the bus at their other end."""
     buses = [_bus(_told(nvml.nvmlDeviceGetPciInfo, handle)) for handle in handles]
     rates = [[0.0] * len(handles) for _ in handles]
     for a, handle in enumerate(handles):

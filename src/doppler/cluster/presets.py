@@ -1,4 +1,4 @@
-"""Presets of known machines: the source of every figure stands beside it."""
+"""Presets of known machines; the source of each number is given beside it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,11 +45,11 @@ H100 = Device(
     memory_bytes=80e9,
 )
 
-# What f32 products do where TF32 is not allowed, as torch's own default has it (data sheets).
+# Rates of f32 products without TF32, which is torch's default (data sheets).
 _WITHOUT_TF32 = {"a100": 19.5e12, "h100": 67e12, "h200": 67e12}
 
 # Measured on an H100 (docs/results/gpu.md): square products of f32, TF32, f16 and f64, sums and
-# products of elements, 64 to 8192 rows. What other devices reach is taken to be the same.
+# products of elements, 64 to 8192 rows. Other devices are assumed to reach the same shares.
 MEASURED = Efficiency(compute=0.78, memory=0.9, half_flops=2e8, half_bytes=1.2e7)
 
 # NVIDIA H200 (SXM): an H100 with more and faster memory (data sheet).
@@ -65,7 +65,7 @@ NVSWITCH_A100 = Link(bytes_per_s=300e9, latency_s=6e-6)
 NVSWITCH_H100 = Link(bytes_per_s=450e9, latency_s=6e-6)
 INFINIBAND = Link(bytes_per_s=12.5e9, latency_s=15e-6)
 
-# Between hosts of a preset the link is the way of a device to its host's interfaces. PCI Express
+# Between hosts of a preset, the link leads from a device to its host's interfaces. PCI Express
 # 4.0 and 5.0 x16: 32 and 64 GB/s a direction (data sheets of A100 and H100: 64 and 128 GB/s for
 # both); latency as over PCI Express 3.0.
 PCIE4 = Link(bytes_per_s=32e9, latency_s=10e-6)
@@ -74,14 +74,22 @@ PCIE5 = Link(bytes_per_s=64e9, latency_s=10e-6)
 # paper, 2022). Latency: a guess, less than over PCI Express.
 NVLINK_C2C = Link(bytes_per_s=450e9, latency_s=5e-6)
 
-# Between a device and its host's memory; the way of each generation of GPUs by its data sheet.
+# Links between a device and its host's memory, for each generation of GPUs by its data sheet.
 HOST_LINKS = {"pcie3": PCIE3, "pcie4": PCIE4, "pcie5": PCIE5, "nvlink_c2c": NVLINK_C2C}
 _HOST_LINK_OF = {"p100": "pcie3", "v100": "pcie3", "a100": "pcie4", "h100": "pcie5"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """What the hosts of a preset have: devices each, interfaces and their figures, a way there."""
+    """The network of a preset's hosts.
+
+    Attributes:
+        devices_per_host: number of devices on a host.
+        nics: network interfaces per host.
+        nic_bytes_per_s: bandwidth of an interface.
+        nic_latency_s: latency of an interface.
+        way: the link between a device and the interfaces of its host.
+    """
 
     devices_per_host: int
     nics: int
@@ -131,7 +139,7 @@ PRESETS: Mapping[str, _Preset] = {
     "v100x8": _Preset(8, lambda d: V100, _cube_mesh_link),
     "a100x8": _Preset(8, lambda d: A100, lambda s, d: NVSWITCH_A100),
     "h100x8": _Preset(8, lambda d: H100, lambda s, d: NVSWITCH_H100),
-    # For graphs that come with their times; speeds and links are of use to others alone.
+    # For graphs that come with their own times; other graphs use its speeds and links.
     "identical": _Preset(4, lambda d: P100, lambda s, d: PCIE3),
     # Two generations in one machine, over PCI Express.
     "mixed": _Preset(4, lambda d: V100 if d % 2 else P100, lambda s, d: PCIE3),
@@ -160,29 +168,29 @@ def preset(
     host_latency_s: Amount | None = None,
     shared: Sequence[SharedSpec] | None = None,
 ) -> Cluster:
-    """Make a machine that is known by name.
+    """Make a known machine by its name.
 
     Args:
         name: one of PRESETS.
-        num_devices: instead of the preset's number.
-        memory_bytes: of every device, or of each, instead of the preset's.
+        num_devices: replaces the preset's number.
+        memory_bytes: replaces the preset's memory size, one number for all devices or one for each.
         allow_tf32: run f32 products in TF32 on devices with tensor cores for it (A100, H100).
-        efficiency: whether kernels reach the ``peak`` rates of the data sheets, or the ``measured``
-            shares of them (`Efficiency`).
+        efficiency: ``peak``: kernels reach the rates of the data sheets; ``measured``: they reach
+            measured shares of them (`Efficiency`).
         hosts: number of hosts that share the devices, or the host of each device; by default as
-            many as the preset's hosts hold.
-        nics: network interfaces of a host, as in `Cluster`.
-        nic_bytes_per_s: of an interface, each way.
-        nic_latency_s: of an interface.
+            many hosts as the preset needs.
+        nics: network interfaces per host, as in `Cluster`.
+        nic_bytes_per_s: bandwidth of an interface in each direction.
+        nic_latency_s: latency of an interface.
         host_link: name of the link between a device and the memory of its host; by default that of
             the device's generation.
-        host_bytes_per_s: of that link, instead of its own figure.
-        host_latency_s: of that link, instead of its own figure.
-        shared: what devices and links use together, as in `custom`.
+        host_bytes_per_s: replaces the bandwidth of that link.
+        host_latency_s: replaces the latency of that link.
+        shared: resources that devices and links share, as in `custom`.
 
     Raises:
         InputError: an unknown name (the choices are listed), fewer than one device, devices that
-            hosts cannot share equally, or several hosts without bandwidth.
+            cannot be divided equally among hosts, or several hosts without bandwidth.
     """
     known = PRESETS[name]
     num = known.num_devices if num_devices is None else num_devices
@@ -231,7 +239,11 @@ def _by_way_of(cluster: Cluster, way: Link) -> Cluster:
 
 
 def without_tf32(device: Device) -> Device:
-    """The device as it multiplies f32 where TF32 is not allowed."""
+    """Return the device with its f32 rate when TF32 is not allowed.
+
+    Args:
+        device: of a preset.
+    """
     rate = _WITHOUT_TF32.get(device.name.partition(":")[0])
     rates = device.flop_per_s if rate is None else {**device.flop_per_s, "f32": rate}
     return replace(device, flop_per_s=rates)

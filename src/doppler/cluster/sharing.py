@@ -1,4 +1,4 @@
-"""What several devices or links of a machine share: a switch, a memory, the processors of a GPU."""
+"""Resources that several devices or links share: a switch, a memory, the processors of a GPU."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -13,17 +13,16 @@ ALL = "all"
 
 @dataclass(frozen=True, kw_only=True)
 class SharedResource:
-    """Something that tasks use at the same time, each the more slowly the more there are.
+    """A resource that several tasks can use at once; each is slower the more there are.
 
-    Only ``contention=shared`` reads it: see `simulator.WorkConserving`.
+    Only ``contention=shared`` uses it, see `simulator.WorkConserving`.
 
     Attributes:
-        name: as explanations call it.
-        bytes_per_s: what it moves per second in all; None: processors, of which an op uses a share.
-        devices: those whose ops use it.
-        links: ordered pairs (sender, receiver) of devices whose transfers go through it. A pair
-            that is listed twice uses it twice, as a copy within one memory does: it reads and
-            writes there.
+        name: in explanations.
+        bytes_per_s: its total bandwidth; None: it is processors, and an op uses a share of them.
+        devices: whose ops use it.
+        links: ordered pairs (sender, receiver) of devices whose transfers use it. A pair that is
+            listed twice uses it twice: a copy within one memory reads and writes there.
     """
 
     name: str
@@ -32,7 +31,12 @@ class SharedResource:
     links: tuple[tuple[int, int], ...] = ()
 
     def check(self, where: str, num_devices: int) -> None:
-        """Raise an InputError for what is wrong with it on a machine of so many devices."""
+        """Raise an InputError if it does not fit a machine with so many devices.
+
+        Args:
+            where: start of the message.
+            num_devices: of the machine.
+        """
         where = f"{where}: shared {self.name!r}"
         if not isinstance(self.name, str) or not self.name:
             raise InputError(f"{where}: the name must be text")
@@ -50,10 +54,14 @@ class SharedResource:
             raise InputError(f"{where}: a device is listed twice")
         for src, dst in self.links:
             if src == dst:
-                raise InputError(f"{where}: link {src} -> {dst} is none")
+                raise InputError(f"{where}: link {src} -> {dst} does not exist")
 
     def among(self, devices: Sequence[int]) -> "SharedResource | None":
-        """What some devices alone use of it, renumbered in their order; None: nothing."""
+        """Restrict it to some devices, renumbered in their order; None if they do not use it.
+
+        Args:
+            devices: numbers of the devices to keep.
+        """
         number = {d: i for i, d in enumerate(devices)}
         links = [(number[s], number[d]) for s, d in self.links if s in number and d in number]
         kept = tuple(number[d] for d in self.devices if d in number)
@@ -61,7 +69,13 @@ class SharedResource:
 
 
 def shares_alike(shared: Sequence[SharedResource], a: int, b: int) -> bool:
-    """Whether resources are shared in the same way when two devices swap their names."""
+    """Whether swapping two devices leaves all shared resources the same.
+
+    Args:
+        shared: the resources.
+        a: a device.
+        b: the other device.
+    """
     swapped = {a: b, b: a}
 
     def users(one: SharedResource, names: Mapping[int, int]) -> tuple:
@@ -73,23 +87,23 @@ def shares_alike(shared: Sequence[SharedResource], a: int, b: int) -> bool:
     return sorted(before) == sorted(after)
 
 
-# What a configuration says of one: a mapping of the fields above; devices and links may be "all".
+# One resource in a configuration: a mapping of the fields above; devices and links may be "all".
 SharedSpec = Mapping[str, Any]
 
 
 def read_shared(
     where: str, specs: Sequence[SharedSpec] | None, num_devices: int
 ) -> tuple[SharedResource, ...]:
-    """Shared resources as a configuration writes them.
+    """Read shared resources from a configuration.
 
     Args:
-        where: what an error begins with.
-        specs: a mapping of the fields of `SharedResource` each; ``devices`` and ``links`` are lists
-            or ``all``.
+        where: start of messages.
+        specs: a mapping of `SharedResource` fields for each; ``devices`` and ``links`` are lists or
+            ``all``.
         num_devices: of the machine.
 
     Raises:
-        InputError: what is no such mapping.
+        InputError: not such mappings.
     """
     if specs is None:
         return ()

@@ -1,4 +1,4 @@
-"""The machine that a run is on, as a cluster."""
+"""The machine that this process runs on, as a cluster."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +13,8 @@ from doppler.cluster.sharing import SharedResource, read_shared
 from doppler.support.errors import InputError
 from doppler.support.options import Amount, Devices, Name, Positive, checked
 
-# Guesses, to begin with: stage=calibrate measures them. One core with vector units, ordinary
-# memory, and what Python takes to start an op.
+# Guesses, until stage=calibrate measures them: one core with vector units, ordinary memory, and
+# the time that Python takes to start an op.
 CORE = Device(
     name="cpu",
     flop_per_s={"f16": 2e10, "f32": 4e10, "f64": 2e10},
@@ -22,7 +22,7 @@ CORE = Device(
     launch_overhead_s=20e-6,
     memory_bytes=4e9,
 )
-# Copies reach so much of what PCI Express can: 12 of 15.75 GB/s.
+# The share of the PCI Express rate that copies reach: 12 of 15.75 GB/s.
 _REACHED = 0.76
 THREAD_TO_THREAD = Link(bytes_per_s=4e9, latency_s=30e-6)
 
@@ -38,20 +38,21 @@ def host(
     host_latency_s: Amount | None = None,
     shared: Sequence[Mapping] | None = None,
 ) -> Cluster:
-    """Describe this machine, divided equally among its devices; speeds are guesses.
+    """Describe this machine as a cluster; memory is divided equally, and speeds are guesses.
 
     Args:
         name: of the cluster.
-        device_type: ``cpu``: devices are cores. ``cuda``: they are GPUs with the speed of the
-            preset that their name fits, else of an A100; with more devices than GPUs, several share
-            one. NVML, where it answers, says how they are linked and which links share a switch.
+        device_type: ``cpu``: devices are cores. ``cuda``: devices are GPUs with the speed of the
+            preset that matches their name, else of an A100. With more devices than GPUs, several
+            share one. NVML, if available, reports how they are linked and which links share a
+            switch.
         num_devices: cores or GPUs; at least one.
-        memory_bytes: of all devices, or of each, instead of an equal share.
-        host_bytes_per_s: between a device and the memory of the host; by default as between two
-            devices.
-        host_latency_s: likewise.
-        shared: what devices and links use together, as in `custom`; streams and links of GPUs share
-            theirs in any case.
+        memory_bytes: replaces the equal share; one number for all devices or one for each.
+        host_bytes_per_s: bandwidth between a device and the memory of the host; by default as
+            between two devices.
+        host_latency_s: latency between a device and the memory of the host.
+        shared: resources that devices and links share, as in `custom`; those of GPU streams and
+            links are added in any case.
 
     Raises:
         InputError: fewer than one device, another device type, or no GPU with ``cuda``.
@@ -82,8 +83,8 @@ def host(
 
 
 def num_gpus() -> int:
-    """How many GPUs this machine has."""
-    import torch  # which nothing else in this layer needs
+    """Return how many GPUs this machine has."""
+    import torch  # imported here because nothing else in this layer needs it
 
     return torch.cuda.device_count()
 
@@ -91,10 +92,10 @@ def num_gpus() -> int:
 def shared_by_streams(
     num_devices: int, num_gpus: int, device: Device
 ) -> tuple[SharedResource, ...]:
-    """What devices that are streams of one GPU share: its processors and its memory.
+    """Return what devices that are streams of one GPU share: its processors and its memory.
 
     Args:
-        num_devices: device d is on GPU d modulo their number.
+        num_devices: device d is on GPU d modulo the number of GPUs.
         num_gpus: of the machine.
         device: any of the devices.
     """
@@ -103,7 +104,7 @@ def shared_by_streams(
         streams = tuple(range(gpu, num_devices, num_gpus))
         if len(streams) < 2:
             continue
-        # What is copied within a GPU is read from its memory and written to it.
+        # A copy within a GPU reads its memory and writes to it.
         links = tuple((s, d) for s in streams for d in streams if s != d for _ in range(2))
         found.append(SharedResource(name=f"processors of GPU {gpu}", devices=streams))
         found.append(
@@ -118,10 +119,10 @@ def shared_by_streams(
 
 
 def shared_links(num_devices: int, facts: MachineFacts) -> tuple[SharedResource, ...]:
-    """What the links between several GPUs share: ports of GPUs, and of PCI Express switches.
+    """Return what links between GPUs share: ports of GPUs and of PCI Express switches.
 
     Args:
-        num_devices: device d is on GPU d modulo their number.
+        num_devices: device d is on GPU d modulo the number of GPUs.
         facts: of the GPUs.
     """
     num = len(facts.gpus)
@@ -156,13 +157,24 @@ def shared_links(num_devices: int, facts: MachineFacts) -> tuple[SharedResource,
 
 
 def nvlink_bytes_per_s(facts: MachineFacts, src: int, dst: int) -> float:
-    """What NVLinks move from one GPU to another, directly or by way of switches; 0: they do not."""
+    """Return the NVLink bandwidth from one GPU to another, direct or by switches; 0 without NVLink.
+
+    Args:
+        facts: of the GPUs.
+        src: number of the sender.
+        dst: number of the receiver.
+    """
     switched = min(facts.gpus[g].nvlink_bytes_per_s for g in (src, dst))
     return max(facts.nvlinks[src][dst], switched)
 
 
 def pcie_bytes_per_s(facts: MachineFacts, *gpus: int) -> float | None:
-    """What copies reach on PCI Express, the slowest of some GPUs; None where untold."""
+    """Return what copies reach on PCI Express, for the slowest of some GPUs; None if unknown.
+
+    Args:
+        facts: of the GPUs.
+        gpus: their numbers.
+    """
     rates = [rate for gpu in gpus if (rate := facts.gpus[gpu].pcie_bytes_per_s)]
     return _REACHED * min(rates) if rates else None
 
@@ -170,7 +182,7 @@ def pcie_bytes_per_s(facts: MachineFacts, *gpus: int) -> float | None:
 def _gpu(
     name: str, num_devices: int, facts: MachineFacts | None
 ) -> tuple[Device, Callable[[int, int], Link]]:
-    """A device on the GPUs of this machine, with its share of the smallest one's memory; links."""
+    """A device with an equal share of the smallest GPU's memory, and the links between devices."""
     import torch
 
     num = num_gpus()

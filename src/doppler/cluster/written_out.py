@@ -1,4 +1,4 @@
-"""Clusters that a configuration file writes out."""
+"""Clusters that are written out in a configuration file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -13,7 +13,7 @@ from doppler.support.errors import InputError
 from doppler.support.files.values import fault, unknown_key
 from doppler.support.options import Amount, Count, Devices, Name, Natural, Positive, check
 
-# How many hosts, or the host of each device.
+# The number of hosts, or the host of each device.
 Hosts = Count | Sequence[Natural]
 
 
@@ -38,17 +38,21 @@ def custom(
     Args:
         name: of the cluster.
         devices: a mapping of `Device` fields for each device.
-        bytes_per_s: one number for all links, or a [D, D] matrix with a row for each sender.
-        latency_s: likewise.
-        num_devices: number of devices; if only one is described, it is repeated so often.
-        memory_bytes: one number, or one per device, instead of what the devices say.
+        bytes_per_s: bandwidth, one number for all links or a [D, D] matrix with a row per sender.
+        latency_s: latency, likewise.
+        num_devices: number of devices; a single description is repeated so often.
+        memory_bytes: one number, or one per device; replaces what the devices say.
         hosts: number of hosts, or the host of each device.
-        nics: network interfaces of a host, as in `Cluster`.
-        nic_bytes_per_s: of an interface, each way.
-        nic_latency_s: of an interface.
-        host_bytes_per_s: between a device and the memory of its host.
-        host_latency_s: likewise.
-        shared: what devices and links use together, a mapping of `SharedResource` fields for each.
+        nics: network interfaces per host, as in `Cluster`.
+        nic_bytes_per_s: bandwidth of an interface in each direction.
+        nic_latency_s: latency of an interface.
+        host_bytes_per_s: bandwidth between a device and the memory of its host.
+        host_latency_s: latency between a device and the memory of its host.
+        shared: resources that devices and links share, a mapping of `SharedResource` fields for
+            each.
+
+    Raises:
+        InputError: names the field that is wrong.
     """
     if num_devices is not None and len(devices) == 1:
         devices = [devices[0]] * num_devices
@@ -85,7 +89,7 @@ def custom(
 
 
 def _of_links(where: str, value: object, num: int) -> NDArray[np.float64]:
-    """A number for every link, [D, D]."""
+    """A [D, D] matrix from one number for all links or from a matrix."""
     try:
         matrix = np.array(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):

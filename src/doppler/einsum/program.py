@@ -139,15 +139,16 @@ class Input(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Einsum(Node):
-    """One op: aggregate, over some dimensions of the join space, a scalar function of operands.
-
-    indices, extents: of the join space.
+    """One op: aggregates a scalar function of operands over some dimensions of the join space.
 
     Attributes:
-        operand_dims: per operand and dimension of it, the join dimension that it is indexed by.
+        indices: a letter for each dimension of the join space.
+        extents: sizes of the join space.
+        operand_dims: for each operand and each of its dimensions, the join dimension that indexes
+            it.
         join: the scalar function.
-        aggregation: add, mul, max or min, or None iff no dimension is aggregated. A join dimension
-            that no operand has is a broadcast.
+        aggregation: add, mul, max or min; None if and only if no dimension is aggregated. A join
+            dimension that no operand has is a broadcast.
     """
 
     extents: tuple[int, ...]
@@ -374,7 +375,12 @@ class Program:
 
 
 def formation_of(op: Einsum, number: int) -> Formation:
-    """The formation, ``NAME.formation``, of an aggregating op; number: the op's."""
+    """Return the formation ``NAME.formation`` of an aggregating op.
+
+    Args:
+        op: that aggregates.
+        number: of the op.
+    """
     assert op.aggregation is not None, op.name
     return Formation(
         name=f"{op.name}.formation",

@@ -55,7 +55,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`PlacementEnv`, which needs Gymnasium."""
+    """Import `PlacementEnv` when it is first used, because it needs Gymnasium."""
     if name != "PlacementEnv":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

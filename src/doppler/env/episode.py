@@ -49,7 +49,7 @@ _DEVICE = np.dtype(
 
 
 class Episode(NamedTuple):
-    """Buffers of one episode, reused by the next."""
+    """Buffers of one episode, which the next episode reuses."""
 
     ops: NDArray[np.void]  # [V]
     on_device: NDArray[np.void]  # [V, D]
@@ -73,7 +73,7 @@ NUM_CANDIDATES, STEP, LAST_OP, LAST_DEVICE, NUM_RELEASED, NUM_READING = range(6)
 
 
 def make_episode(arrays: ProblemArrays, view: ViewArrays) -> Episode:
-    """Buffers for episodes of one problem."""
+    """Allocate buffers for episodes on one problem."""
     num_ops, num_devices = arrays.op_seconds.shape
     memory = make_free_memory(arrays, view.memory_share)
     return Episode(

@@ -1,9 +1,9 @@
 """Compiled: the placement process, its candidates and transitions.
 
-An episode places all V ops, one a step. Candidates are the ops whose producers are all placed.
-Placing op v on device d fixes its estimated start, the earliest at which d is free and v's inputs
-could be there, without contention; simulator/link_kernels.py has the estimate with it. What
-policies see of it is in features_kernels.py.
+An episode places all V ops, one per step. Candidates are ops whose producers are all placed.
+Placing op v on device d fixes its estimated start: the earliest time at which d is free and v's
+inputs can be there, without contention. simulator/link_kernels.py has the estimate with contention.
+features_kernels.py computes what policies see.
 
 Dimensions: V ops, D devices, L levels. Indices: v op, r region, d device, i position in a list, k
 diffusion kernel.
@@ -34,7 +34,7 @@ from doppler.support.compiled.heap import heap_pop, heap_push
 
 @compiled
 def reset(problem, episode):
-    """Begin an episode: nothing is placed, the sources are the candidates.
+    """Begin an episode: nothing is placed, and the sources are the candidates.
 
     Args:
         problem: ProblemArrays.
@@ -88,7 +88,7 @@ def reset(problem, episode):
 
 @compiled
 def _release(episode, v):
-    """Op v becomes a candidate."""
+    """Make op v a candidate."""
     episode.released[episode.status[NUM_RELEASED]] = v
     episode.status[NUM_RELEASED] += 1
     episode.candidates[episode.status[NUM_CANDIDATES]] = v
@@ -98,9 +98,9 @@ def _release(episode, v):
 
 @compiled
 def queued_start(problem, episode, v, d):
-    """When candidate v can start on device d behind queues, in seconds.
+    """Return when candidate v can start on device d with queues of transfers, in seconds.
 
-    It is remembered: from step to step only starts on one device change.
+    The result is kept, because a step changes only the starts on one device.
 
     Args:
         problem: ProblemArrays.
@@ -117,7 +117,7 @@ def queued_start(problem, episode, v, d):
 
 @compiled
 def earliest_start(episode, v, d):
-    """When device d is free and what op v reads could be there, without contention.
+    """Return when device d is free and op v's data can be there, without contention.
 
     Args:
         episode: its state, episode.Episode.
@@ -171,7 +171,7 @@ def place(problem, view, episode, index, d):
 
 @compiled
 def _occupy_memory(problem, episode, v, d, start):
-    """Op v takes room on device d, from ``start`` on; what has ended by then gives its back."""
+    """Take memory for op v on device d from ``start`` on; free that of ops ended by then."""
     take_memory(problem, episode.memory, v, d)
     num = episode.status[NUM_READING]
     while num > 0 and episode.reading[0].key <= start:
@@ -183,9 +183,9 @@ def _occupy_memory(problem, episode, v, d, start):
 
 @compiled
 def is_late(view, episode):
-    """Whether the episode is sure to take as long as ``limit_s``, behind queues.
+    """Whether the episode is sure to take at least ``limit_s``, with queues of transfers.
 
-    No op after those placed starts before its device is free, or its producers have ended.
+    No unplaced op starts before its device is free, or before its producers have ended.
     """
     bound = max(episode.bound[0], (episode.bound[1] + view.least_work_s) / len(episode.devices))
     return bound >= view.limit_s * (1.0 + 1e-9)
@@ -193,7 +193,7 @@ def is_late(view, episode):
 
 @compiled
 def _update_consumer(problem, view, episode, consumer, r, v, start):
-    """Op c, which reads region r, learns that its producer v is placed and when it starts."""
+    """Update op c, which reads region r, after its producer v was placed and has a start."""
     d, finish, weight = episode.ops[v].device, episode.ops[v].finish, view.transfer[r]
     for other in range(len(episode.devices)):
         arrival = finish

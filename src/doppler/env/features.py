@@ -1,7 +1,7 @@
 """The features that both heads see of an episode, by name.
 
-The fields of the tuples are the features in the order of their columns; an instance holds the
-column of each, which compiled code (features_kernels.py) takes as constants.
+The fields of the tuples are the features in the order of their columns. An instance holds the
+column number of each, which compiled code (features_kernels.py) uses as constants.
 
 Source: DOPPLER (Yao et al., ICLR 2026): five of the device features; the others are ours.
 """
@@ -23,7 +23,7 @@ class SelFeatures(NamedTuple):
 
 
 class SelGroupFeatures(NamedTuple):
-    """Further columns, of merged views only: of the group that goes where the candidate goes."""
+    """Further columns for merged views: the group that goes where the candidate goes."""
 
     group_rest: int
     group_placed: int
@@ -65,7 +65,7 @@ class DeviceFeatures(NamedTuple):
 
 
 class DeviceGroupFeatures(NamedTuple):
-    """Further columns, of merged views only: of the group that goes where the op goes."""
+    """Further columns for merged views: the group that goes where the op goes."""
 
     group_rest: int
     group_producers: int

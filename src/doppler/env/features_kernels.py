@@ -22,7 +22,7 @@ from doppler.env.features import (
 )
 from doppler.support.compiled import compiled
 
-# The most that a finish is late, in units of the scale: on devices that cannot run the op.
+# Largest delay of a finish, in units of the scale, which devices get that cannot run the op.
 _MAX_LATENESS = 1e3
 
 
@@ -83,9 +83,9 @@ def device_features(problem, view, episode, v, out, mask):
         view: ViewArrays.
         episode: its state, episode.Episode.
         v: op.
-        out: [D, DEVICE_FEATURES], of merged views [D, DEVICE_FEATURES + DEVICE_GROUP_FEATURES].
-        mask: [D] becomes 1 where v may go: devices that can run it, and of the empty devices that
-            nothing tells apart only the first; where its group is already, only there.
+        out: [D, DEVICE_FEATURES], for merged views [D, DEVICE_FEATURES + DEVICE_GROUP_FEATURES].
+        mask: [D] set to 1 where v may go: on devices that can run it, of equal empty devices only
+            the first. If its group is already on a device, only there.
     """
     open_devices(problem, view, episode, v, mask)
     _compared_features(problem, view, episode, v, out)
@@ -104,10 +104,11 @@ def device_features(problem, view, episode, v, out, mask):
 
 @compiled
 def possible_devices(problem, view, episode, v, mask):
-    """Mark in ``mask`` [D] where v may go: what can run it; only where its group is already.
+    """Mark in ``mask`` [D] where v may go: on devices that can run it, or only where its group is.
 
-    Where the view limits what episodes fill: only what has room for it, or lacks least. An op
-    leaves a group that only the view has where there is none.
+    If the view limits the memory that episodes fill, only devices with room count, or else those
+    that lack least. An op leaves a group that exists only in the view if the group's device has no
+    room.
     """
     home = episode.home[view.group[v]]
     for d in range(len(episode.devices)):
@@ -124,7 +125,7 @@ def possible_devices(problem, view, episode, v, mask):
 
 @compiled
 def _close_full(problem, episode, v, mask):
-    """Leave those open that lack least memory."""
+    """Leave only those devices open that lack least memory."""
     overflow_D, least = episode.memory.overflow, np.inf
     for d in range(len(mask)):
         if mask[d] != 0:
@@ -162,7 +163,7 @@ def open_devices(problem, view, episode, v, mask):
 
 @compiled
 def _compared_features(problem, view, episode, v, out):
-    """What compares the devices with the best of them."""
+    """Features that compare each device with the best one."""
     best_start, best_finish, available, load, fastest = np.inf, np.inf, np.inf, np.inf, np.inf
     for d in range(len(episode.devices)):
         seconds, start = problem.op_seconds[v, d], earliest_start(episode, v, d)
@@ -187,7 +188,7 @@ def _compared_features(problem, view, episode, v, out):
 
 @compiled
 def _own_features(problem, view, episode, v, d, out):
-    """What is said of one device by itself."""
+    """Features of one device by itself."""
     op_on_device, device, level = episode.on_device[v, d], episode.devices[d], view.depth[v]
     siblings = 0.0
     for r in range(problem.region_ptr[v], problem.region_ptr[v + 1]):
@@ -233,9 +234,10 @@ def published_features(view, episode, v, d, out):
 
 @compiled
 def _queued_features(problem, view, episode, v, out):
-    """The same comparison where transfers of a link wait for each other.
+    """The same comparison with queues of transfers.
 
-    Logarithms: where much is moved, waits are many times the scale and are still to be told apart.
+    These are logarithms: if much is moved, waits are many times the scale and must still be
+    distinguishable.
     """
     queues = episode.queues
     best_start, best_finish, first_free = np.inf, np.inf, np.inf
@@ -249,7 +251,7 @@ def _queued_features(problem, view, episode, v, out):
     for d in range(len(queues.start)):
         start, free = queues.start[d], queues.device_free[d]
         late = min((start + problem.op_seconds[v, d] - best_finish) / view.scale_s, _MAX_LATENESS)
-        # A device that cannot run v might have started it before all that can.
+        # A device that cannot run v may have the earliest start.
         over = max(start - best_start, 0.0)
         out[d, DEVICE.queued_start_over_min] = np.log1p(over / view.scale_s)
         out[d, DEVICE.queued_finish_over_min] = np.log1p(late)
@@ -260,7 +262,7 @@ def _queued_features(problem, view, episode, v, out):
 
 @compiled
 def _group_features(view, episode, v, out):
-    """What is said of v's group: 0 for ops that decide for themselves alone."""
+    """Features of v's group; 0 for ops without a group."""
     out[:, NUM_DEVICE_FEATURES:] = 0.0
     group = view.group[v]
     if episode.home[group] >= 0 or view.group_rest[v] == 0.0:

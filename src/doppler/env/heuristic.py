@@ -1,4 +1,4 @@
-"""What the critical path heuristic would choose in an episode: the op, and the device.
+"""The choices of the critical path heuristic in an episode: the op, and the device.
 
 Source: Kwok and Ahmad, ACM Computing Surveys 1999, as used by DOPPLER (Yao et al., ICLR 2026):
 the candidate with the largest b_level, the device on which it can start earliest.
@@ -18,17 +18,17 @@ def advice(
     device_BV: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What the heuristic would choose at every state of these episodes, ties at random.
+    """Return the choices of the heuristic in every state of given episodes, ties at random.
 
     Args:
         view: of the problem.
-        op_BV: the op that each step took instead.
+        op_BV: the op that each step took.
         device_BV: the device that it went to.
-        rng: of the ties.
+        rng: breaks ties.
 
     Returns:
-        The op of each step, and the device for the op that the step took, [B, V] both; of empty
-        devices that nothing tells apart the first.
+        The op for each step, and the device for the op that the step really took, [B, V] each. Of
+        equal empty devices it is the first.
     """
     draw_BV2, arrays = rng.random((*op_BV.shape, 2)), view.problem.arrays
     advised_op_BV, advised_device_BV = np.empty_like(op_BV), np.empty_like(device_BV)

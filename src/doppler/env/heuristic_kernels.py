@@ -96,15 +96,15 @@ def _comes_before(view, episode, a, b):
 
 @compiled
 def close_later_starts(view, episode, v, forced_device, mask):
-    """Of the open devices, leave open those on which op v can start earliest.
+    """Keep only those open devices on which op v can start earliest.
 
     Args:
         view: ViewArrays.
         episode: its state, episode.Episode.
         v: op.
-        forced_device: a device that is taken in any case: if it is none of these, nothing is
+        forced_device: a device that is taken in any case; if it is not one of those, nothing is
             closed; -1: none.
-        mask: [D] int64, 1 where a device is open.
+        mask: [D] int64, 1 if a device is open.
     """
     earliest = np.inf
     for d in range(len(mask)):
@@ -120,7 +120,7 @@ def close_later_starts(view, episode, v, forced_device, mask):
 
 @compiled
 def advise_batch(problem, view, episode, mask, draw_BV2, decisions, advised):
-    """What the heuristic would choose at every state of episodes, see heuristic.advice.
+    """Fill in the choices of the heuristic in every state of episodes, see heuristic.advice.
 
     Args:
         problem: ProblemArrays.
@@ -129,7 +129,7 @@ def advise_batch(problem, view, episode, mask, draw_BV2, decisions, advised):
         mask: [D] scratch.
         draw_BV2: uniform draws for ties of ops and of devices.
         decisions: op [B, V] and device [B, V] that the episodes took.
-        advised: the same of the heuristic, filled in.
+        advised: likewise for the heuristic, filled in.
     """
     op_BV, device_BV = decisions
     for b in range(len(op_BV)):

@@ -1,4 +1,4 @@
-"""Merging ops along heavy edges: a view whose episodes place whole groups."""
+"""Merged views: groups of ops along heavy edges, which episodes place as a whole."""
 
 from dataclasses import replace
 from itertools import product
@@ -13,7 +13,7 @@ from doppler.simulator.state import memory_can_lack
 
 # Range of the largest load of randomly merged groups.
 _LOADS = (0.1, 1.0)
-# Range of the share of memory that these groups fill, every other time if memory can be short.
+# Range of the share of memory that their episodes fill, in every other view if memory can be short.
 _ROOMS = (0.5, 1.0)
 # Least weights of heavy edges, as transfer over mean op; largest sizes of a group, in mean ops; and
 # largest share of a device's work in a group (of several devices if transfers cost most).
@@ -41,23 +41,31 @@ _CUT, _LOADS_OF_PIECES = 0.3, (0.05, 1.5)
 
 
 def merged(view: ProblemView, *, least_weight_s: float, cap_s: float) -> ProblemView:
-    """The same problem, but ops that heavy edges join go where the first of them goes.
+    """Join ops along heavy edges into groups; a group goes where its first op goes.
 
-    Its own groups stay together too. Edges join the groups of their ends in the order of falling
-    weight, the mean seconds of their transfer. least_weight_s: lighter edges join nothing. cap_s:
-    seconds that no group may exceed on the device that runs it fastest.
+    The problem's own groups also stay together. Edges join the groups of their ends in the order of
+    falling weight, which is the mean seconds of their transfer.
+
+    Args:
+        view: the problem.
+        least_weight_s: lighter edges join nothing.
+        cap_s: seconds that no group may exceed on the device that runs it fastest.
 
     Source: edge zeroing, Sarkar, "Partitioning and Scheduling Parallel Programs for
-    Multiprocessors", 1989, with a cap on loads in place of his estimate of the makespan.
+    Multiprocessors", 1989, with a cap on loads instead of his estimate of the makespan.
     """
     return _merged(view, _weights(view), least_weight_s, cap_s)
 
 
 def merged_at_random(view: ProblemView, rng: np.random.Generator) -> ProblemView:
-    """Merged along the edges from a random weight on, maybe none, up to a random load.
+    """Merge along edges above a random weight (possibly none), up to a random load.
 
-    Every other time where memory can be short episodes fill a random share of it: they know less
-    of it than estimates do, and to look at it parts what reads the same.
+    If memory can be short, every other view limits episodes to a random share of it. Episodes know
+    less about memory than estimates, and looking at it separates ops that read the same data.
+
+    Args:
+        view: the problem.
+        rng: for all random choices.
     """
     load = float(np.exp(rng.uniform(*np.log(_LOADS))))
     weights = np.unique(np.append(view.problem.mean_transfer_seconds, np.inf))
@@ -69,12 +77,15 @@ def merged_at_random(view: ProblemView, rng: np.random.Generator) -> ProblemView
 
 
 def mergings(view: ProblemView) -> list[ProblemView]:
-    """The view as it is, by level, and merged from several weights on, under several caps.
+    """Return the view as it is, by level, and merged with several weights and caps.
 
-    Which of them is best depends on the graph: whoever places decides by what comes of each, and
-    goes on from there (`next_to`). Weights and caps are in units of the mean op, or of the mean
-    work of a device, so that they mean the same on graphs of any size. Of many ops
-    mostly no episode waits (`without_waiting`).
+    Which of them is best depends on the graph. A search plays all, keeps the best, and continues
+    from there (`next_to`). Weights and caps are in units of the mean op, or of the mean work of a
+    device, so that they mean the same on graphs of any size. On large graphs most episodes never
+    wait (`without_waiting`).
+
+    Args:
+        view: the problem.
     """
     view = without_waiting(view)
     mean_op_s, share_s = view.arrays.mean_op_s, _fair_share_s(view)
@@ -98,30 +109,46 @@ def mergings(view: ProblemView) -> list[ProblemView]:
 
 
 def num_to_play(num_ops: int) -> int:
-    """How many views of a problem are worth their time, `mergings` among them."""
+    """Return how many views of a problem, including `mergings`, are worth their time.
+
+    Args:
+        num_ops: of the problem.
+    """
     return min(max(_MOST_PLAYED // max(1, num_ops), _FEWEST), _MOST) if num_ops <= _LARGE else 0
 
 
 def enough_s(view: ProblemView) -> float:
-    """Seconds so close to what any placement takes that further views hardly make it less."""
+    """Return seconds so close to a lower bound that further views can hardly improve on them.
+
+    Args:
+        view: the problem.
+    """
     arrays = view.arrays
     path_s = float((arrays.least_s + arrays.least_after_s).max())
     return (1.0 + _TO_WIN) * max(arrays.least_work_s / view.problem.num_devices, path_s)
 
 
 def by_level(view: ProblemView) -> ProblemView:
-    """The same groups, but ops of large b_level come first rather than those that can start."""
+    """Return a view with the same groups in which ops of large b_level come first.
+
+    Args:
+        view: the problem.
+    """
     counts = 1.0 if view.arrays.level_counts > 1.0 else _BY_LEVEL
     return replace(view, arrays=view.arrays._replace(level_counts=counts))
 
 
 def without_waiting(view: ProblemView) -> ProblemView:
-    """The same, but of many ops the one that can start first comes first, whatever its b_level.
+    """Return a view in which, on large graphs, the op that can start first comes first.
 
-    Where a device waits for a longer path a work-conserving system begins another op, and what was
-    waited for is late. Of thousands some other one is nearly always ready: episodes that wait are
-    estimated up to 10% shorter than they take. Of fewer ops, and where all transfers together take
-    about as long as all ops, it makes no difference in the mean: these views are left as they are.
+    In an episode a device may wait for an op on a longer path. A work-conserving system starts
+    another op instead, and the awaited op is late. With thousands of ops another one is nearly
+    always ready, so the estimates of episodes that wait are up to 10% too short. With fewer ops, or
+    if all transfers together take about as long as all ops, it makes no difference on average, and
+    the view is returned unchanged.
+
+    Args:
+        view: the problem.
     """
     arrays, num_ops = view.arrays, view.problem.num_ops
     if num_ops <= MANY_OPS or arrays.transfer.sum() > _CHEAP * num_ops * arrays.mean_op_s:
@@ -130,17 +157,25 @@ def without_waiting(view: ProblemView) -> ProblemView:
 
 
 def with_room(view: ProblemView, share: float) -> ProblemView:
-    """The same groups, but episodes fill this share of each device's memory, as far as they know.
+    """Return a view with the same groups whose episodes fill only a share of each device's memory.
 
-    They know what is there when an op starts, not what transfers bring before.
+    Episodes know what is in memory when an op starts, but not what transfers bring before.
+
+    Args:
+        view: the problem.
+        share: of each device's memory.
     """
     return replace(view, arrays=view.arrays._replace(memory_share=share))
 
 
 def under_limit(view: ProblemView, limit_s: float) -> ProblemView:
-    """The same groups, but greedy episodes sure to take so long behind queues are not played out.
+    """Return a view whose greedy episodes stop once they are sure to take as long as a limit.
 
-    Their last ops are anywhere: they take as long all the same.
+    The remaining ops are placed anywhere, which does not shorten the makespan.
+
+    Args:
+        view: the problem.
+        limit_s: seconds, with queues of transfers.
     """
     return replace(view, arrays=view.arrays._replace(limit_s=limit_s))
 
@@ -148,16 +183,16 @@ def under_limit(view: ProblemView, limit_s: float) -> ProblemView:
 def next_to(
     view: ProblemView, best: ProblemView, device_V: NDArray[np.int64], rng: np.random.Generator
 ) -> ProblemView:
-    """Other groups than those of the best so far, but not far from them.
+    """Return a view with groups close to those of the best view so far.
 
-    As often as not merged anew, from about the same weight on up to about the same load; else
-    pieces of where the ops are now.
+    With equal probability it is merged anew with about the same weight and load, or its groups are
+    pieces of the present placement.
 
     Args:
-        view: without groups but the problem's own.
-        best: a view of the same problem.
-        device_V: what came of it.
-        rng: all that is drawn.
+        view: the problem without merged groups.
+        best: the best view so far.
+        device_V: devices of ops in its episode.
+        rng: for all random choices.
     """
     if rng.random() < _OTHER_COUNTS:
         best = by_level(best)
@@ -178,7 +213,7 @@ def next_to(
 def _pieces(
     view: ProblemView, device_V: NDArray[np.int64], rng: np.random.Generator
 ) -> ProblemView:
-    """Groups of ops that are on one device, joined by edges in about the order of their weight."""
+    """Groups of ops on one device, joined by edges in roughly the order of their weight."""
     edges = view.problem.graph.edges
     kept_E = rng.random(len(edges)) >= rng.uniform(0.0, _CUT)
     inside = np.flatnonzero((device_V[edges.src] == device_V[edges.dst]) & kept_E)
@@ -196,7 +231,7 @@ def _merged(
 
 
 def _joined(view: ProblemView, edges: NDArray[np.int64], cap_s: float) -> ProblemView:
-    """Groups that these edges join, the first first, each of no more than ``cap_s`` seconds."""
+    """Groups that these edges join, in order, each with at most ``cap_s`` seconds."""
     problem = view.problem
     groups, group_V = make_groups(problem), np.empty(problem.num_ops, np.int64)
     join_groups(problem.arrays, groups, edges, cap_s)
@@ -213,10 +248,10 @@ def _joined(view: ProblemView, edges: NDArray[np.int64], cap_s: float) -> Proble
 
 
 def _weights(view: ProblemView) -> NDArray[np.float64]:
-    """Of each edge, the mean seconds of its transfer."""
+    """The mean seconds of each edge's transfer."""
     return view.problem.mean_transfer_seconds[view.problem.graph.regions.of_edge]
 
 
 def _fair_share_s(view: ProblemView) -> float:
-    """Seconds of each device if all have as much of the mean work."""
+    """The seconds of each device if all have an equal share of the mean work."""
     return float(view.problem.mean_op_seconds.sum() / view.problem.num_devices)

@@ -102,7 +102,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         )
 
     def _describe(self, problem: Problem) -> None:
-        """What does not change from episode to episode."""
+        """Compute what does not change from episode to episode."""
         view, arrays = make_view(problem), problem.arrays
         self._features_VF = np.clip(view.op_features, -MOST, MOST)
         self._able_VD, self._group_V = view.arrays.able, view.arrays.group
@@ -132,7 +132,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode; see gymnasium.Env."""
+        """Begin an episode (see gymnasium.Env)."""
         super().reset(seed=seed)
         num_ops, num_devices = self.problem.num_ops, self.problem.num_devices
         self._device_V = np.full(num_ops, -1)
@@ -156,7 +156,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return (allowed_VD & ~((home_V >= 0)[:, None] & elsewhere_VD)).ravel()
 
     def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Place an op; see gymnasium.Env."""
+        """Place an op (see gymnasium.Env)."""
         op, device = divmod(int(action), self.problem.num_devices)
         if not self.action_masks()[int(action)]:
             info = {**self._info(), "seconds": np.inf, "is_allowed": False}
@@ -174,15 +174,15 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return self._observe(), reward, True, False, {**self._info(), "seconds": seconds}
 
     def placement(self) -> Placement:
-        """The placement of a finished episode; ops have the order of the decisions."""
+        """The placement of a finished episode; priorities are the order of decisions."""
         return Placement.make(self.problem, self._device_V, self._step_V)
 
     def close(self) -> None:
-        """Give back what the system's session holds."""
+        """Close the system's session."""
         self._session.__exit__(None, None, None)
 
     def _candidates(self) -> NDArray[np.bool_]:
-        """Whether the producers of each op are placed, and it is not [V]."""
+        """Whether each op [V] is a candidate: not placed, and all of its producers are."""
         return (self._waits_for_V == 0) & (self._device_V < 0)
 
     def _place(self, op: int, device: int) -> None:
@@ -228,7 +228,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 def _problem(
     workload: str | Path | DataflowGraph | None, cluster: str | None, num_devices: int | None
 ) -> Problem:
-    """The problem that names stand for, as ``doppler run workload=... cluster=...`` builds it."""
+    """Build the problem that names stand for, as ``doppler run workload=... cluster=...`` does."""
     if workload is None or cluster is None:
         raise InputError("PlacementEnv: needs workload and cluster, or problem")
     machine = preset(name=cluster, num_devices=num_devices)
@@ -241,7 +241,7 @@ def _problem(
         {"cluster": {"num_devices": machine.num_devices}, "workload": OmegaConf.load(conf)}
     )
     if "program" not in cfg.workload:
-        raise InputError(f"workload {workload!r}: no program; give its graph")
+        raise InputError(f"workload {workload!r}: has no program; give its graph")
     graph = load_workload(
         program=str(resource("workloads").parent / cfg.workload.program),
         decomposition=FewestElements(),
@@ -252,7 +252,7 @@ def _problem(
 
 
 def register() -> None:
-    """Register the id with Gymnasium, which calls this by an entry point of the package."""
+    """Register the id with Gymnasium, which calls this through an entry point of the package."""
     if ENVIRONMENT not in gymnasium.registry:
         gymnasium.register(ENVIRONMENT, entry_point=f"{__name__}:{PlacementEnv.__name__}")
 

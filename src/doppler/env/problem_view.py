@@ -1,7 +1,9 @@
-"""What a policy sees of a problem before the first decision: static features and affinities.
+"""What a policy sees of a problem before its first decision: static features and affinities.
 
-Everything is in the problem's own scale, so that a policy carries over to other graphs, clusters
-and numbers of devices. Shape suffixes: V ops, E edges, R regions, D devices, L levels, F features.
+Everything is scaled by the problem itself, so that a policy carries over to other graphs, clusters
+and numbers of devices.
+
+Shape suffixes: V ops, E edges, R regions, D devices, L levels, F features.
 """
 
 from dataclasses import dataclass
@@ -49,7 +51,7 @@ _NEGLIGIBLE = 1e-8
 
 
 class ViewArrays(NamedTuple):
-    """The static part of an episode as plain arrays, the form that compiled code takes."""
+    """The static part of an episode as plain arrays for compiled code."""
 
     depth: IntArray  # [V]
     b_level: FloatArray  # [V] seconds of the longest path to a sink, transfers included
@@ -117,7 +119,7 @@ class ProblemView:
 
 
 class _Levels(NamedTuple):
-    """Longest paths, transfers included, and levels, all [V]."""
+    """Longest paths, including transfers, and levels, [V] each."""
 
     b_level: FloatArray  # seconds to a sink, the op's own included
     t_level: FloatArray  # seconds from a source, the op's own not included
@@ -128,6 +130,9 @@ class _Levels(NamedTuple):
 
 def make_view(problem: Problem) -> ProblemView:
     """Compute the static features of a problem.
+
+    Args:
+        problem: to place.
 
     Source: DOPPLER (Yao et al., ICLR 2026), static features; the scaling, further features and
     affinity kernels are ours.
@@ -158,7 +163,7 @@ def _levels(problem: Problem, transfer_E: FloatArray) -> _Levels:
 
 
 def _op_features(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> NDArray[np.float32]:
-    """Columns OP_FEATURES [V, F]."""
+    """The features [V, F] of ops, with columns OP_FEATURES."""
     edges, num_ops, work_V = problem.graph.edges, problem.num_ops, problem.mean_op_seconds
     largest_in_V, largest_out_V = np.zeros(num_ops), np.zeros(num_ops)
     np.maximum.at(largest_in_V, edges.dst, transfer_E)
@@ -235,7 +240,12 @@ def _arrays(problem: Problem, levels: _Levels, transfer_E: FloatArray) -> ViewAr
 
 
 def group_rest(problem: Problem, group_V: IntArray) -> FloatArray:
-    """Mean seconds [V] of the other ops of each op's group; exactly 0 where it is alone."""
+    """Return the mean seconds [V] of the other ops in each op's group; exactly 0 if it is alone.
+
+    Args:
+        problem: to place.
+        group_V: group of each op.
+    """
     work_V, num_ops = problem.mean_op_seconds, problem.num_ops
     size_V = np.bincount(group_V, minlength=num_ops)
     together_V = np.bincount(group_V, work_V, num_ops)[group_V]
@@ -243,7 +253,7 @@ def group_rest(problem: Problem, group_V: IntArray) -> FloatArray:
 
 
 def _step(weights: sp.csr_array, retention: float, num_ops: int) -> sp.csr_array:
-    """The symmetrically normalised weights, times the retention: a S."""
+    """The symmetrically normalised weights times the retention: a S."""
     degree = weights @ np.ones(num_ops)
     inverse = sp.diags_array(1.0 / np.sqrt(np.where(degree > 0, degree, 1.0)))
     return (retention * (inverse @ weights @ inverse)).tocsr()
@@ -251,15 +261,15 @@ def _step(weights: sp.csr_array, retention: float, num_ops: int) -> sp.csr_array
 
 @cache
 def _linear_algebra() -> ThreadpoolController:
-    """The libraries that are loaded: to look for them takes longer than to use them."""
+    """The loaded linear algebra libraries; kept because finding them takes longer than use."""
     return ThreadpoolController()
 
 
 def _whole_series(step_VV: FloatArray) -> FloatArray:
-    """sum_k (a S)^k, its columns summing to 1, without negligible entries."""
+    """sum_k (a S)^k, with columns that sum to 1 and without negligible entries."""
     # I - a S is symmetric and positive definite: half the work of a general inverse.
     factorise, invert = get_lapack_funcs(("potrf", "potri"), dtype=np.float64)
-    # Beside another busy process its threads would wait for each other ten times as long.
+    # With another busy process, its threads would wait for each other ten times as long.
     with _linear_algebra().limit(limits=1, user_api="blas"):
         factor, failed = factorise(np.identity(len(step_VV)) - step_VV, lower=1)
         assert not failed, "retentions are below 1"
@@ -274,7 +284,7 @@ def _whole_series(step_VV: FloatArray) -> FloatArray:
 def _diffusion_kernels(
     problem: Problem, transfer_E: FloatArray
 ) -> tuple[IntArray, IntArray, NDArray[np.float32]]:
-    """The kernels of DIFFUSIONS on one sparsity pattern, as compressed rows; none if large."""
+    """The kernels of DIFFUSIONS on one sparsity pattern, as sparse rows; none on large graphs."""
     edges, num_ops = problem.graph.edges, problem.num_ops
     if num_ops > LARGE:
         nothing = np.zeros((0, len(DIFFUSIONS)), np.float32)
@@ -294,7 +304,11 @@ def _diffusion_kernels(
 
 
 def device_classes(problem: Problem) -> IntArray:
-    """Class [D] per device: two devices are in one class if swapping them changes nothing."""
+    """Return the class [D] of each device; swapping two devices of a class changes nothing.
+
+    Args:
+        problem: gives the devices.
+    """
     device_class = np.arange(problem.num_devices)
     for d in range(problem.num_devices):
         for earlier in range(d):

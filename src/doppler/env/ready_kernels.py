@@ -1,9 +1,9 @@
-"""Compiled: queues of ready ops, to find those that can start earliest where thousands are ready.
+"""Compiled: queues of ready ops, to find those that can start earliest among thousands.
 
-An op that is ready is in two lists of each device that may run it, one after the other: it waits
-there for its data, by when they could arrive; then for the device, by b_level. A device is free
-ever later, so that no op goes back, and a step looks at the heads of the lists alone. Ops that have
-been placed stay in the lists of the other devices until a step comes across them.
+A ready op is in two lists of each device that may run it, one after the other. First it waits there
+for its data, sorted by their arrival; then for the device, sorted by b_level. Devices only become
+free later, so no op goes back, and a step looks only at the heads of the lists. Placed ops stay in
+the lists of other devices until a step meets them.
 
 Dimensions: V ops, D devices. Indices: u and v ops, d device, i and j positions in a list; kind: of
 the two lists of a device, waiting for data or ready.
@@ -18,13 +18,13 @@ from doppler.env.problem_view import LARGE
 from doppler.support.compiled import compiled
 from doppler.support.compiled.heap import ENTRY, heap_pop, heap_push
 
-# Ops at the head of a list that are kept sorted, the others are a heap; more than are asked for.
+# Number of sorted ops at the head of a list, more than are usually needed; the others are a heap.
 _FRONT = 128
 _READY, _WAITING = 0, 1
 
 
 class ReadyQueues(NamedTuple):
-    """Lists of entries (start, rank of the op); those of small graphs have no room."""
+    """Lists of entries (start, rank of the op); on small graphs they have no room."""
 
     front: NDArray[np.void]  # ENTRY [2, D, _FRONT] sorted; none comes behind one of the rest
     num_front: NDArray[np.int64]  # [2, D]
@@ -40,7 +40,7 @@ class ReadyQueues(NamedTuple):
 
 
 def make_ready_queues(num_ops: int, num_devices: int) -> ReadyQueues:
-    """Buffers for episodes of so many ops."""
+    """Allocate buffers for episodes with this many ops."""
     room = num_ops if num_ops > LARGE else 0
     return ReadyQueues(
         front=np.zeros((2, num_devices, _FRONT), ENTRY),
@@ -58,7 +58,7 @@ def make_ready_queues(num_ops: int, num_devices: int) -> ReadyQueues:
 
 @compiled
 def empty_ready_queues(queues):
-    """Nothing is ready."""
+    """Empty all lists."""
     queues.num_front[:, :] = 0
     queues.num_rest[:, :] = 0
     queues.num_queued[0] = 0
@@ -109,7 +109,7 @@ def bring_forward(view, episode, step, num_released, num):
 
 @compiled
 def _move_ready(view, episode, d):
-    """What waits for data that could be there once device d is free waits for the device."""
+    """Let ops whose data could be there once device d is free wait for the device."""
     queues, free = episode.ready, episode.devices[d].available
     while True:
         front, num = queues.front[_WAITING, d], 0
@@ -126,7 +126,7 @@ def _move_ready(view, episode, d):
 
 @compiled
 def _find_next(view, episode, d):
-    """Note which op comes next in the lists of device d, without what is stale."""
+    """Find which op comes next in the lists of device d, dropping placed ops."""
     queues = episode.ready
     queues.start[d] = np.inf
     for kind in range(2):
@@ -152,7 +152,7 @@ def _find_next(view, episode, d):
 
 @compiled
 def swap_candidates(episode, i, j):
-    """Swap two candidates of the list."""
+    """Swap two candidates in the list."""
     u, v = episode.candidates[i], episode.candidates[j]
     episode.candidates[i], episode.candidates[j] = v, u
     episode.position[u], episode.position[v] = j, i
@@ -160,7 +160,7 @@ def swap_candidates(episode, i, j):
 
 @compiled
 def _is_stale(view, episode, v, d):
-    """Whether op v does not wait for device d any more."""
+    """Whether op v no longer waits for device d."""
     home = episode.home[view.group[v]]
     return episode.ops[v].device >= 0 or (home >= 0 and home != d)
 

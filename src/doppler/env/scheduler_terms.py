@@ -1,8 +1,8 @@
-"""What a list scheduler would look at: terms of the logits of both heads.
+"""A list scheduler's criteria as terms of the logits of both heads.
 
 Seconds are in units of the mean op, so that they mean the same on graphs of any size, and are
-differences to the best, so that what is best is 0. The fields of the tuples are the terms in the
-order of their columns.
+differences to the best, so that the best is 0. The fields of the tuples are the terms in the order
+of their columns.
 
 Source: earliest task first (Hwang, Chow, Anger, Lee, 1989) and list scheduling with contention
 (Sinnen and Sousa, 2005), see baselines/etf_queued.py; that a policy learns what to add to them is
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 
 class SelSchedulerTerms(NamedTuple):
-    """Of a candidate.
+    """The list scheduler's terms of a candidate.
 
     Attributes:
-        start: behind queues, on its best device.
-        b_level: how far below the largest; a logarithm, for it is to break ties.
+        start: its start on its best device, with queues of transfers.
+        b_level: how far it is below the largest, as a logarithm because it only breaks ties.
     """
 
     start: float
@@ -25,7 +25,12 @@ class SelSchedulerTerms(NamedTuple):
 
 
 class PlcSchedulerTerms(NamedTuple):
-    """Of a device. finish: of the op behind queues. to_move: transfers that another spares."""
+    """The list scheduler's terms of a device.
+
+    Attributes:
+        finish: when the op would end there, with queues of transfers.
+        to_move: transfers that another device would not need.
+    """
 
     finish: float
     to_move: float

@@ -8,7 +8,7 @@ import numpy as np
 from doppler.env.episode_kernels import queued_start
 from doppler.support.compiled import compiled
 
-# Beyond so many mean ops all is alike.
+# Differences beyond this many mean ops count as equal.
 _MAX_TERM = 100.0
 
 
@@ -37,7 +37,7 @@ def sel_scheduler_terms(problem, view, episode, count, out):
 
 @compiled
 def _queued_start(problem, view, episode, v):
-    """When v can start behind queues, on the best of the devices that it may go to."""
+    """When v can start, with queues of transfers, on the best device that it may go to."""
     home, start = episode.home[view.group[v]], np.inf
     for d in range(len(episode.devices)):
         may_go = view.able[v, d] if home < 0 else d == home
@@ -50,15 +50,15 @@ def _queued_start(problem, view, episode, v):
 def plc_scheduler_terms(problem, view, episode, v, mask, out):
     """Fill in the terms of the open devices for op v; 0 for the others.
 
-    The queues hold when v would start on each device, as features_kernels.device_features leaves
-    them.
+    The queues must hold when v would start on each device, as features_kernels.device_features
+    leaves them.
 
     Args:
         problem: ProblemArrays.
         view: ViewArrays.
         episode: its state, episode.Episode.
         v: op.
-        mask: [D] int64, 1 where a device is open.
+        mask: [D] int64, 1 if a device is open.
         out: [D, X].
     """
     best, largest = np.inf, 0.0

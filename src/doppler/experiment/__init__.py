@@ -1,4 +1,4 @@
-"""Runs: what they are, where they live, how they are judged, the stages that they go through."""
+"""Runs: configuration, directories, stages, and how methods are judged."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""stage=calibrate: costs are measured, and how well they predict is reported.
+"""stage=calibrate: measures costs, and reports how well they predict measured seconds.
 
 Shape suffixes: B placements, V ops, D devices.
 """
@@ -34,18 +34,28 @@ _LEAST_PLACEMENTS = 3  # for correlations
 
 
 def costs_path(cfg: DictConfig) -> Path:
-    """The file of cost tables: what ``costs`` names, else that of this host, or of its agents."""
+    """Return the path of the file of cost tables.
+
+    Args:
+        cfg: the configuration. Its key ``costs`` names the file; if it is None, the file is named
+            after this host, and after the agents if the system has some.
+    """
     if cfg.costs is not None:
         return Path(str(cfg.costs))
     name = platform.node()
-    if "agents" in cfg.system:  # the same devices by another way
+    if "agents" in cfg.system:  # the same devices, reached in another way
         kind, num = cfg.system._target_.rpartition(".")[2].lower(), cfg.system.agents
         name += f"-{kind}" if num is None else f"-{kind}-{num}"
     return Path(str(cfg.output_dir), "costs", f"{name}.json")
 
 
 def is_calibrated(path: Path, problem: Problem) -> bool:
-    """Whether the file of cost tables has all kernels and links of a problem."""
+    """Whether the file of cost tables covers all kernels and links of a problem.
+
+    Args:
+        path: the file of cost tables.
+        problem: whose kernels and links are looked up.
+    """
     if not path.exists():
         return False
     table = load_costs(path, _devices(problem))
@@ -56,15 +66,17 @@ def is_calibrated(path: Path, problem: Problem) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrate(Stage):
-    """Measure kernels and links, keep them in the file of cost tables, and report fidelity.
+    """Measure kernels and links, save them in the file of cost tables, and report fidelity.
 
-    What the file has stays as it is, so that runs that were built on it are found again;
-    ``overwrite=true`` on the command line replaces it.
+    Entries that the file already has are kept, so that the hashes of runs that used them stay
+    valid. ``overwrite=true`` on the command line replaces them.
 
-    runs: placements of the workload, and of a probe of the links, from which costs are taken.
-    seconds: for which each of the two is executed at least.
-    placements: of different quality, simulated and measured.
-    repeats: rounds of these, each in an order of its own.
+    Attributes:
+        runs: placements of the workload, and of a graph that probes the links, from which costs are
+            taken.
+        seconds: minimum time, in seconds, for which each of the two is executed.
+        placements: placements of different quality that are both simulated and measured.
+        repeats: rounds of these measurements, each in a random order.
     """
 
     runs: Count
@@ -82,10 +94,10 @@ class Calibrate(Stage):
         super().check(spec)
 
     def costs(self, cfg: DictConfig) -> None:
-        """None: they are about to be measured."""
+        """Return None: the stage measures costs and must not read any."""
 
     def method(self, spec: Specification) -> str:
-        """No method: costs."""
+        """Return ``costs``: the stage compares no methods."""
         return "costs"
 
     def run(self, run: Run) -> Summary:
@@ -109,7 +121,7 @@ class Calibrate(Stage):
         calibrated = build(problem.graph, problem.cluster, measured.updated(known))
         with waiting(run.say, f"executing {self.placements} placements {self.repeats} times"):
             figures = self._fidelity(run, calibrated, rng)
-        # Costs that cannot be trusted are not kept: other runs would be built on them.
+        # Unreliable costs are not saved, because other runs would use them.
         reliability = figures[CALIBRATED]["split_half"]
         doubts = unreliable(reliability, self.placements) if run.spec.is_measured else []
         doubt = settle_doubts(run, doubts) or doubt
@@ -143,7 +155,7 @@ class Calibrate(Stage):
         run.say(fidelity_verdict(figures[CALIBRATED]))
 
     def _fidelity(self, run: Run, calibrated: Problem, rng: np.random.Generator) -> dict[str, Any]:
-        """Simulated against measured seconds of varied placements, by both tables of costs."""
+        """Compare simulated and measured seconds of varied placements, for both cost tables."""
         simulator = run.spec.simulator
         placements, origins = varied_placements(simulator, calibrated, self.placements, rng)
         device_BV = np.stack([placement.device for placement in placements])
@@ -176,7 +188,7 @@ class Calibrate(Stage):
 
 
 def _report_bandwidths(run: Run) -> list[list[float | None]] | None:
-    """What the links do at best, all else at rest; None where the system is none that copies."""
+    """Report how fast each link copies when it is alone; None if the system copies nothing."""
     with run.open() as session:
         if not isinstance(session, ExecutorSession) or run.spec.problem.num_devices == 1:
             return None

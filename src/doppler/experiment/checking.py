@@ -27,7 +27,7 @@ from doppler.support.options import (
     shown,
 )
 
-# It would print the error that `target_of` raises.
+# Hydra would log the error that `target_of` raises anyway.
 logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)
 
 # Keys that Hydra understands in every part with a ``_target_``.
@@ -39,14 +39,18 @@ _HYDRAS: Mapping[str, Any] = {
 }
 # Arguments that a run adds when it instantiates the part: the directory of a logger.
 _ADDED_LATER = ("save_dir",)
-# Help for people whose paths contain such characters.
+# A hint for users whose paths contain these characters.
 ESCAPED = r"a ${ that refers to nothing is written \${"
 # How many names a message lists.
 _LISTED = 12
 
 
 def resolved(cfg: DictConfig, key: str) -> Any:
-    """A key of a configuration as plain dictionaries and lists, without references.
+    """Return the value of a key as plain dictionaries and lists, with all references resolved.
+
+    Args:
+        cfg: the configuration.
+        key: a key at its top level.
 
     Raises:
         InputError: names the key whose reference leads nowhere.
@@ -62,16 +66,16 @@ def resolved(cfg: DictConfig, key: str) -> Any:
 
 
 def check_part(where: str, kind: Any, value: Any) -> None:
-    """Refuse a part that does not fit an annotation.
+    """Refuse a part of the configuration that does not fit an annotation.
 
     Args:
-        where: its full key.
-        kind: see `doppler.support.options.fault`. A part with a ``_target_`` fits a class or
-            protocol if the target makes one.
-        value: as plain dictionaries and lists.
+        where: the full key of the part.
+        kind: the annotation, as `doppler.support.options.fault` understands it. A part with a
+            ``_target_`` fits a class or protocol if the target returns an instance of it.
+        value: the part as plain dictionaries and lists.
 
     Raises:
-        InputError: names the key in this part that is unknown, missing or of another kind.
+        InputError: names the key in this part that is unknown, missing or of the wrong type.
     """
     alternatives = arms(kind)
     objects = [arm for arm in alternatives if not is_plain(arm)]
@@ -106,10 +110,15 @@ def check_part(where: str, kind: Any, value: Any) -> None:
 
 
 def check_keys(where: str, keys: Parameters, part: Mapping[Any, Any]) -> None:
-    """Refuse a part whose keys or values are not these.
+    """Refuse a part with an unknown key, a missing key or a wrong value.
+
+    Args:
+        where: the full key of the part.
+        keys: the keys that the part may and must have.
+        part: the part as plain dictionaries and lists.
 
     Raises:
-        InputError: see `check_part`.
+        InputError: names the key, as in `check_part`.
     """
     check_names(where, keys, part)
     for key, kind in keys.known.items():
@@ -119,6 +128,11 @@ def check_keys(where: str, keys: Parameters, part: Mapping[Any, Any]) -> None:
 
 def check_names(where: str, keys: Parameters, part: Mapping[Any, Any]) -> None:
     """Refuse unknown keys, and a part that lacks a required one.
+
+    Args:
+        where: the full key of the part.
+        keys: the keys that the part may and must have.
+        part: the part; only its keys are read.
 
     Raises:
         InputError: names the key, and a known one that is spelled similarly.
@@ -133,7 +147,12 @@ def check_names(where: str, keys: Parameters, part: Mapping[Any, Any]) -> None:
 
 
 def unknown(where: str, known: Iterable[Any]) -> str:
-    """One line about an unknown key, with the known key that is spelled most similarly."""
+    """Return one line about an unknown key, with the known key that is spelled most similarly.
+
+    Args:
+        where: the full key that is unknown.
+        known: the keys that exist there.
+    """
     names = sorted(map(str, known))
     close = get_close_matches(where.rpartition(".")[2], names, n=1)
     if close:
@@ -143,10 +162,14 @@ def unknown(where: str, known: Iterable[Any]) -> str:
 
 
 def target_of(part: Mapping[Any, Any], where: str) -> Callable[..., Any]:
-    """The class or function that the ``_target_`` of a part names.
+    """Return the class or function that the ``_target_`` of a part names.
+
+    Args:
+        part: the part of the configuration.
+        where: its full key, for the message.
 
     Raises:
-        InputError: it cannot be imported or called.
+        InputError: the target cannot be imported or called.
     """
     name = part["_target_"]
     target = None
@@ -158,7 +181,7 @@ def target_of(part: Mapping[Any, Any], where: str) -> Callable[..., Any]:
             reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
             raise InputError(f"{where}._target_: {name!r} cannot be imported: {reason}") from None
     if not callable(target):
-        raise InputError(f"{where}._target_: {shown(name)} is no class or function")
+        raise InputError(f"{where}._target_: {shown(name)} is not a class or function")
     return target
 
 
@@ -166,14 +189,14 @@ def _check_call(where: str, kinds: Sequence[Any], part: Mapping[Any, Any]) -> No
     target = target_of(part, where)
     if not part.get("_partial_") and not any(_makes(target, kind) for kind in kinds):
         names = " or ".join(getattr(kind, "__name__", str(kind)).strip("_") for kind in kinds)
-        raise InputError(f"{where}._target_: {part['_target_']!r} is no {names}")
+        raise InputError(f"{where}._target_: {part['_target_']!r} is not a {names}")
     for key in _HYDRAS.keys() & part.keys():
         check(_joined(where, key), _HYDRAS[key], part[key])
     check_keys(where, parameters(target), part)
 
 
 def _makes(target: Callable[..., Any], kind: Any) -> bool:
-    """Whether a class or function makes a kind of object; True if its annotations do not say."""
+    """Whether a class or function returns this kind of object; True if it has no annotation."""
     if not inspect.isclass(kind):
         return True
     returned = target if inspect.isclass(target) else get_type_hints(target).get("return", Any)

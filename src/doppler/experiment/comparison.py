@@ -1,4 +1,4 @@
-"""Searches of baselines on a specification's system: to compare with, and to teach."""
+"""Runs baselines on the system of a run, to compare with the policy or to teach it."""
 
 import time
 from collections.abc import Callable
@@ -19,9 +19,17 @@ from doppler.system import honours_order
 def search_with(
     spec: Specification, baseline: Baseline, purpose: str
 ) -> tuple[SearchResult, Effort]:
-    """Search on the specification's system; the random stream is that of the purpose.
+    """Run a baseline on the system of a specification.
 
-    What is compiled is compiled before the clock starts.
+    Code is compiled before the clock starts.
+
+    Args:
+        spec: gives the system, the problem and the seed.
+        baseline: the method to run.
+        purpose: names the random stream, so that each search of a run has its own.
+
+    Returns:
+        What the baseline found, and its evaluations and wall seconds.
     """
     warm_up(spec.system, [baseline])
     begin = time.perf_counter()
@@ -32,12 +40,24 @@ def search_with(
 
 
 def is_pointless(spec: Specification, baseline: Baseline) -> bool:
-    """Whether it searches for an order that the system does not keep."""
+    """Whether a baseline searches for an order of ops that the system ignores.
+
+    Args:
+        spec: gives the system.
+        baseline: the method.
+    """
     return baseline.needs_order and not honours_order(spec.system.queue)
 
 
 def found_by(spec: Specification, baseline: Baseline, name: str, settings: Any) -> Method:
-    """What a baseline finds, as it counts on the system that it searched."""
+    """Run a baseline and return its placement and makespan on the specification's system.
+
+    Args:
+        spec: gives the system and the problem.
+        baseline: the method to run.
+        name: of the method in tables; also names its random stream.
+        settings: of the method, as plain values.
+    """
     result, effort = search_with(spec, baseline, name)
     return Method(
         name=name,
@@ -52,11 +72,19 @@ def found_by(spec: Specification, baseline: Baseline, name: str, settings: Any) 
 
 
 def compare_baselines(spec: Specification, say: Callable[[str], None]) -> list[Method]:
-    """What each configured baseline finds, by its nominal makespan."""
+    """Run each configured baseline and report its makespan without jitter.
+
+    Args:
+        spec: gives the baselines, the system and the problem.
+        say: prints a line for the user.
+
+    Returns:
+        One method per baseline that found a placement which fits in memory.
+    """
     methods = []
     for name, baseline in spec.baselines.items():
         if is_pointless(spec, baseline):
-            say(f"{name} is left out: it searches for an order, and this system keeps none")
+            say(f"{name} is left out: it searches for an order of ops, which this system ignores")
             continue
         with waiting(say, f"{name} searches"):
             method = found_by(spec, baseline, name, as_container(spec.cfg.baseline[name]))

@@ -1,4 +1,4 @@
-"""The keys of a configuration, all of which are checked before anything runs."""
+"""The keys of a configuration and their types; all are checked before anything runs."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -39,11 +39,11 @@ class _Logger(Protocol):
 
 
 class _Training(Protocol):
-    """Either stage's; their targets have no method in common."""
+    """The training of stage I or II; the two targets share no method."""
 
 
 class Budgets(TypedDict):
-    """conf/budget."""
+    """The keys of conf/budget: episodes and executions that a method may use."""
 
     imitation_episodes: Count
     evaluations: Count
@@ -51,7 +51,7 @@ class Budgets(TypedDict):
 
 
 class SearchSettings(TypedDict):
-    """conf/search."""
+    """The keys of conf/search."""
 
     confirmations: BatchOrNone
     share: Share
@@ -62,7 +62,7 @@ class SearchSettings(TypedDict):
 
 
 class Algorithm(TypedDict):
-    """conf/algorithm."""
+    """The keys of conf/algorithm."""
 
     imitation: _Training
     reinforcement: _Training
@@ -73,7 +73,7 @@ class Algorithm(TypedDict):
 
 
 class PolicySettings(TypedDict):
-    """conf/policy."""
+    """The keys of conf/policy."""
 
     name: Name
     build: Policy
@@ -83,16 +83,17 @@ class MeasureOptions(TypedDict):
     """The key ``measure``.
 
     Attributes:
-        force: go on where a measurement would be worthless, and mark its rows.
+        force: continue although measurements are unreliable, and mark the rows.
     """
 
     force: bool
 
 
 class Configuration(TypedDict):
-    """All keys, in the order of the checks: keys that others refer to come first.
+    """All keys, in the order in which they are checked.
 
-    Otherwise a wrong budget would be reported where a reference to it is resolved.
+    Keys that others refer to come first. Otherwise a wrong budget would be reported at a key that
+    refers to it.
     """
 
     budget: Budgets
@@ -128,12 +129,11 @@ def check_configuration(cfg: DictConfig, overrides: Sequence[str] = ()) -> None:
     """Refuse a configuration that cannot be run.
 
     Args:
-        cfg: as composed.
-        overrides: of the command line. The keys in them are checked even if the stage does not use
-            them.
+        cfg: the composed configuration.
+        overrides: of the command line. Their keys are checked even if the stage does not use them.
 
     Raises:
-        InputError: names the key, and what is wrong with it.
+        InputError: names the key and says what is wrong with it.
     """
     keys = parameters(Configuration)
     check_names("", keys, cfg)

@@ -1,4 +1,4 @@
-"""stage=describe: what graph and machine consist of, in words, in pictures and as files."""
+"""stage=describe: describes graph and machine in words, pictures and files."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -24,7 +24,7 @@ DESCRIPTION_FILE = "description.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class Describe(Stage):
-    """Describe the graph, and the machine."""
+    """Describe the graph and the machine."""
 
     name: ClassVar[str] = "describe"
     unused: ClassVar[tuple[str, ...]] = (
@@ -33,7 +33,7 @@ class Describe(Stage):
     )
 
     def method(self, spec: Specification) -> str:
-        """No method: the graph."""
+        """Return ``graph``: the stage compares no methods."""
         return "graph"
 
     def run(self, run: Run) -> Summary:

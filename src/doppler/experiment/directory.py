@@ -1,4 +1,4 @@
-"""Where a run lives: its directory, who holds it, and whether it is new, interrupted or finished.
+"""The directory of a run: who may write there, and whether the run is new, interrupted or finished.
 
 ``<output_dir>/<stage>/<workload>/<cluster>/<method>/seed=<n>-<hash>/``
 """
@@ -31,7 +31,7 @@ LOCK_FILE = ".lock"
 PLACEMENT_FILE = "placement.json"
 AGENTS_FILE = "agents.json"
 CHECKPOINTS = "checkpoints"
-# Another run that does the same step first may train for hours.
+# How long to wait for another run that does the same step: it may train for hours.
 _LIMIT_S = 24 * 3600.0
 _WARN = logging.getLogger(__name__).warning
 
@@ -42,7 +42,9 @@ Summary = dict[str, Any]
 class RunDirectory:
     """The directory of one run.
 
-    path: where it is. identity: hash of what is run; whoever has another may not write here.
+    Attributes:
+        path: of the directory.
+        identity: hash of the configuration and problem. A run with another hash may not write here.
     """
 
     path: Path
@@ -50,11 +52,11 @@ class RunDirectory:
 
     @property
     def is_finished(self) -> bool:
-        """The summary is written last: its presence means that the run is complete."""
+        """Whether the run is complete: the summary is written last."""
         return (self.path / SUMMARY_FILE).exists()
 
     def summary(self) -> Summary:
-        """What a finished run left.
+        """Read the summary of a finished run.
 
         Raises:
             InputError: the file is damaged.
@@ -69,26 +71,42 @@ class RunDirectory:
         return summary
 
     def going_on(self, inner: str) -> str:
-        """See stopping.going_on; there is nothing inside of a run."""
+        """Say what the same command does after an interruption (see `stopping.going_on`).
+
+        Args:
+            inner: ignored, because a run contains no other runs.
+        """
         begun = (self.path / CHECKPOINTS).is_dir()
         how = f"goes on from {self.path}" if begun else f"runs it again ({self.path})"
         return f"the same command {how}"
 
     def write_summary(self, summary: Summary) -> None:
-        """Mark the run as finished."""
+        """Write the summary, which marks the run as finished."""
         write_atomically(self.path / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
 
     def write_agents(self, members: list[dict[str, Any]]) -> None:
-        """Which processes execute for the run, and where: rank, host, pid."""
+        """Write the processes that execute for the run: rank, host and pid of each."""
         write_atomically(self.path / AGENTS_FILE, json.dumps(members, indent=1) + "\n")
 
     def keep_best(self, placement: Placement, seconds: float, kind: SystemKind) -> None:
-        """Best so far, on disk; a better one that an interrupted run left there stays."""
+        """Save a placement, unless an interrupted run has left a better one.
+
+        Args:
+            placement: the best one so far.
+            seconds: its makespan.
+            kind: whether it was simulated or measured.
+        """
         if self._kept_s() > seconds:
             self.save_placement(placement, seconds, kind)
 
     def save_placement(self, placement: Placement, seconds: float, kind: SystemKind) -> None:
-        """Write the placement that the run is about."""
+        """Write the placement of the run's main method.
+
+        Args:
+            placement: what to save.
+            seconds: its makespan.
+            kind: whether it was simulated or measured.
+        """
         extra = {"makespan_s": seconds, "system_kind": kind}
         placement.save(self.path / PLACEMENT_FILE, extra)
 
@@ -100,18 +118,18 @@ class RunDirectory:
 
     @contextmanager
     def claimed(self, cfg: DictConfig, overrides: Sequence[str], *, wait: bool) -> Iterator[None]:
-        """Hold the directory: write the configuration, keep other processes out.
+        """Lock the directory against other processes and write the configuration into it.
 
-        With ``overwrite`` an earlier run of the same directory is removed first.
+        With ``overwrite`` the results of an earlier run in this directory are removed first.
 
         Args:
-            cfg: of the run.
+            cfg: the configuration of the run.
             overrides: of the command line.
-            wait: until another process that runs there is done.
+            wait: wait until another process that runs there is done, instead of failing.
 
         Raises:
-            InputError: the directory holds another run or something that is no run, another process
-                runs in it, or it cannot be written. Nothing is changed then.
+            InputError: the directory holds another run or unrelated files, another process runs in
+                it, or it cannot be written. Nothing is changed then.
         """
         self._check_holder()
         try:
@@ -141,19 +159,19 @@ class RunDirectory:
             os.close(lock)
 
     def _check_holder(self) -> None:
-        """A directory without results is free, whoever began there; a log is no result."""
+        """Refuse a directory that holds results of another run; a log file is not a result."""
         if not self.path.is_dir() or {path.name for path in self._results()} <= {LOG_FILE}:
             return
         file = self.path / IDENTITY_FILE
         holder = read_damaged_text(file).strip() if file.exists() else ""
         if not holder.isalnum():
             if self.path.name.endswith(f"-{self.identity}"):
-                return  # nothing else would lie in a directory of this name
+                return  # the name contains the hash, so nothing else would be here
             if file.exists():
                 raise InputError(
-                    f"{file}: damaged; if this run lies there: echo {self.identity} > {file}"
+                    f"{file}: damaged; if this run lies here: echo {self.identity} > {file}"
                 )
-            raise InputError(f"{self.path}: is not empty and holds no run")
+            raise InputError(f"{self.path}: is not empty and does not hold a run")
         if holder != self.identity:
             raise InputError(
                 f"{self.path}: holds a run of another configuration ({holder}, this one is "
@@ -161,7 +179,7 @@ class RunDirectory:
             )
 
     def _results(self) -> list[Path]:
-        """What a run has left in its directory beside its claim; the summary first."""
+        """The result files, the summary first; files of the claim are not results."""
         found = [
             path
             for path in self.path.iterdir()
@@ -170,7 +188,7 @@ class RunDirectory:
         return sorted(found, key=lambda path: path.name != SUMMARY_FILE)
 
     def _clear(self) -> None:
-        """Remove the results; the claim stays, so that a kill in between leaves a run to resume."""
+        """Remove the results but keep the claim, so that a kill in between can be resumed."""
         for path in self._results():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""How often the simulator ranks placements otherwise than executions do."""
+"""Counts how often the simulator ranks two placements differently from their executions."""
 
 from collections.abc import Sequence
 
@@ -7,25 +7,25 @@ from doppler.experiment.judging import nominal_s
 from doppler.experiment.specification import Specification
 from doppler.report.paired import PairedRatio
 
-# Simulated seconds that differ by less are the same.
+# Simulated seconds that differ by less than this share count as equal.
 _SAME = 1e-9
 
 
 def disagreements(
     spec: Specification, contenders: Sequence[Contender], ratios: Sequence[PairedRatio]
 ) -> str:
-    """Of how many placements the simulator says otherwise whether they are faster than the first.
+    """Count placements whose simulated rank against the first one contradicts the measurement.
 
-    Only placements count whose measured seconds surely differ from the first one's: the interval of
-    their ratio does not contain 1.
+    Only placements count whose measured seconds clearly differ from the first one's: the 95%
+    interval of their ratio does not contain 1.
 
     Args:
-        spec: of the real system, whose simulator is asked.
-        contenders: placements, the first one first; those of other systems are left out.
-        ratios: measured seconds of the first over those of the others.
+        spec: of the real system; its simulator predicts the seconds.
+        contenders: the placements, the reference first; those of other systems are ignored.
+        ratios: measured seconds of the first over those of each other placement.
 
     Returns:
-        Text as ``2 of 7``.
+        Text such as ``2 of 7``.
     """
     simulated = spec.on(spec.simulator)
     told = {

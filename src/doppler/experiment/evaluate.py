@@ -1,4 +1,4 @@
-"""stage=evaluate: the configured baselines alone."""
+"""stage=evaluate: runs the configured baselines without any training."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,13 +13,13 @@ from doppler.support.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(Stage):
-    """What needs no training; the run is about the best of it."""
+    """Run the configured baselines; the run is named after the best one."""
 
     name: ClassVar[str] = "evaluate"
     unused: ClassVar[tuple[str, ...]] = (*("policy", "algorithm", "search", "trainer", "budget"),)
 
     def method(self, spec: Specification) -> str:
-        """One baseline by its name, several by what they are."""
+        """Return the baseline's name if there is one, else a name for the group of baselines."""
         names = list(spec.cfg.get("baseline") or {})
         return str(names[0]) if len(names) == 1 else "baselines"
 

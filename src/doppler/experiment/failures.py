@@ -36,7 +36,7 @@ _FOLDER = "DOPPLER_FAILURES"
 
 
 class RunError(Exception):
-    """A run of a sweep failed. Its message is one line, which has been printed already."""
+    """A run of a sweep failed. Its message is one line that has already been printed."""
 
 
 @contextmanager
@@ -57,11 +57,11 @@ def collected() -> Iterator[list[str]]:
 
 
 def keep(line: str, number: int) -> bool:
-    """Write the line of a failed run for `collected`.
+    """Write the line of a failed run, for `collected` to read.
 
     Args:
-        line: what failed.
-        number: of the run in its sweep; lines are sorted by it.
+        line: says what failed.
+        number: index of the run in its sweep; lines are sorted by it.
 
     Returns:
         False if the folder is on another machine.
@@ -74,7 +74,7 @@ def keep(line: str, number: int) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error in one line, without details for the maintainers of Hydra."""
+    """The message of an error in one line, without Hydra's internal details."""
     if isinstance(error, MissingConfigException) and error.options is not None:
         missing = str(error.missing_cfg_file)
         choices = choices_of(missing.partition("/")[0]) or error.options
@@ -88,10 +88,13 @@ def one_line(error: BaseException) -> str:
 
 
 def users_cause(error: BaseException) -> str | None:
-    """The one line for an error that the user can fix; None for a defect of ours.
+    """Return the one line for an error that the user can fix; None for a bug in Doppler.
 
-    Hydra wraps whatever a part of the configuration raises when it is instantiated. Options have
+    Hydra wraps whatever is raised while it instantiates a part of the configuration. Options have
     been checked by then, so only an InputError among the causes is the user's.
+
+    Args:
+        error: as it was raised.
     """
     chain = [error]
     while (within := chain[-1].__cause__ or chain[-1].__context__) is not None:
@@ -100,7 +103,7 @@ def users_cause(error: BaseException) -> str | None:
     cause = next((each for each in chain if not isinstance(each, told_by)), None)
     if isinstance(cause, InputError):
         return one_line(cause)
-    # One of Hydra's own errors is an OSError, but not about a file of the user.
+    # One of Hydra's own errors is an OSError that is not about the user's files.
     others = (each for each in chain if not isinstance(each, HydraException))
     if line := next(filter(None, map(fault_of_machine, others)), None):
         return line
@@ -109,7 +112,7 @@ def users_cause(error: BaseException) -> str | None:
 
 
 def _of_override(error: ConfigCompositionException) -> str | None:
-    """Our own line about an override that Hydra refuses, if we have one."""
+    """Return our own line for an override that Hydra refuses, if there is one."""
     within = error.__cause__
     if isinstance(within, ConfigAttributeError | ConfigKeyError):
         key, part = str(within.full_key), within.parent_node
@@ -129,7 +132,7 @@ def _of_override(error: ConfigCompositionException) -> str | None:
 
 
 def tell(error: BaseException) -> str:
-    """Print an error in one line, a defect of ours with its traceback; return the line."""
+    """Print an error in one line, with a traceback if it is a bug in Doppler; return the line."""
     line = users_cause(error)
     if line is None:
         traceback.print_exception(error)

@@ -1,4 +1,4 @@
-"""What runs say of the GPUs that they measure on, before they do."""
+"""Reports the state of the GPUs before a run measures on them."""
 
 from doppler.cluster.nvml import read_machine
 from doppler.executor import Cuda, SynchronousCuda
@@ -7,7 +7,7 @@ from doppler.experiment.specification import Specification
 
 
 def gpu_lines(spec: Specification) -> list[str]:
-    """The GPUs of this machine as NVML sees them; empty where the machine is another one."""
+    """Describe the GPUs of this machine by NVML; empty if the run uses another machine."""
     conf = spec.cfg.cluster
     if conf.get("device_type") != "cuda":
         return []
@@ -16,7 +16,7 @@ def gpu_lines(spec: Specification) -> list[str]:
 
 
 def warn_of_gpus(run: Run) -> None:
-    """Say what may falsify measurements: other processes on a GPU, clocks that are throttled."""
+    """Warn of what may distort measurements: other processes on a GPU, throttled clocks."""
     if not isinstance(run.spec.system, Cuda | SynchronousCuda):
         return
     facts = read_machine()

@@ -1,4 +1,4 @@
-"""Stage I: imitation of a teacher. ``stage=imitation`` ends there."""
+"""Stage I: the policy imitates a teacher. ``stage=imitation`` stops after it."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,19 +25,19 @@ from doppler.search import GREEDY, seeded_generator
 from doppler.support.errors import InputError
 from doppler.training import Imitation, peak_bytes
 
-# Decisions of the teacher that tell how good it is, and how much worse the policy may be.
+# Teacher episodes to execute for the check, and the slowdown against them that is tolerated.
 _TEACHERS_EPISODES, _TOLERATED = 9, 0.05
 
 
 def imitate(run: Run, baseline: Baseline) -> Imitation:
-    """Stage I in the run's directory, which then has its last checkpoint.
+    """Run stage I in the run's directory and save its last checkpoint there.
 
     Args:
-        run: whose policy and problem it is.
+        run: gives policy, problem and directory.
         baseline: the teacher.
 
     Returns:
-        The training, which has ended.
+        The finished training.
     """
     spec = run.spec
     teacher, *inherited = make_teacher(run, baseline)
@@ -56,14 +56,24 @@ def imitate(run: Run, baseline: Baseline) -> Imitation:
 
 
 def greedy_placement(spec: Specification, module: Imitation) -> Placement:
-    """What the policy decides after stage I where it does not sample."""
+    """The placement that the policy chooses after stage I when it does not sample.
+
+    Args:
+        spec: gives the problem.
+        module: the finished training.
+    """
     rng = seeded_generator(spec.seed, "greedy")
     device_BV, priority_BV = module.policy.rollout(spec.view, 1, 0.0, rng).placements()
     return Placement.make(spec.problem, device_BV[0], priority_BV[0])
 
 
 def imitated_method(run: Run, module: Imitation) -> Method:
-    """The greedy placement after stage I, executed once."""
+    """The greedy placement after stage I, executed once, as a row of the table.
+
+    Args:
+        run: gives the system.
+        module: the finished training.
+    """
     spec, placement = run.spec, greedy_placement(run.spec, module)
     return Method(
         name=f"{spec.policy_name} imitation",
@@ -81,7 +91,7 @@ def imitated_method(run: Run, module: Imitation) -> Method:
 
 
 def _doubts(spec: Specification, module: Imitation, placement: Placement) -> list[str]:
-    """Signs that the policy has not learned its teacher; these executions are not counted."""
+    """Signs that the policy has not learned its teacher; this check counts no evaluations."""
     rng = seeded_generator(spec.seed, "doubts")
     decided = module.teacher.decide(spec.problem, _TEACHERS_EPISODES, rng)
     device_BV, priority_BV = placements_of_steps(*decided)
@@ -93,7 +103,7 @@ def _doubts(spec: Specification, module: Imitation, placement: Placement) -> lis
     makespan_s, teacher_s = nominal_s(spec, placement), float(np.median(teacher_B))
     if makespan_s > teacher_s * (1.0 + _TOLERATED):
         doubts.append(
-            f"what the policy decides takes {format_seconds(makespan_s)}, what its teacher decides "
+            f"the policy's placement takes {format_seconds(makespan_s)}, its teacher's "
             f"{format_seconds(teacher_s)}; more budget.imitation_episodes may help"
         )
     return doubts
@@ -104,7 +114,7 @@ class ImitationStage(Stage):
     """Imitate a teacher, then execute the greedy placement once.
 
     Attributes:
-        teacher: any baseline; one that searches teaches the placement that it finds.
+        teacher: any baseline. One that searches teaches the placement that it finds.
     """
 
     teacher: Baseline
@@ -116,7 +126,7 @@ class ImitationStage(Stage):
     )
 
     def __post_init__(self) -> None:
-        if isinstance(self.teacher, Teacher):  # it executes nothing, however much it might
+        if isinstance(self.teacher, Teacher):  # it executes nothing, whatever its budget
             object.__setattr__(self, "unused", (*self.unused, "stage.teacher.evaluations"))
 
     def check(self, spec: Specification) -> None:
@@ -128,7 +138,7 @@ class ImitationStage(Stage):
         check_training_left(directory)
 
     def run(self, run: Run) -> Summary:
-        """Train; leaves last.ckpt."""
+        """Train the policy and write last.ckpt."""
         module = imitate(run, self.teacher)
         method = imitated_method(run, module)
         if not np.isfinite(method.makespan_s):

@@ -1,4 +1,4 @@
-"""stage=inference: a trained policy on a problem as it is, at once and by what a search finds."""
+"""stage=inference: places a problem with a trained policy, greedily and with a search."""
 
 import time
 from dataclasses import asdict, dataclass
@@ -44,9 +44,10 @@ _TOLD: dict[type[SearchStep], str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Inference(Stage):
-    """Place with the policy of a checkpoint, whatever it was trained on.
+    """Place with the policy of a checkpoint, whatever problems it was trained on.
 
-    init_from: path of the checkpoint, or ``pretrained``.
+    Attributes:
+        init_from: path of the checkpoint, or ``pretrained``.
     """
 
     init_from: FilePath
@@ -65,14 +66,14 @@ class Inference(Stage):
 
 
 def apply_policy(run: Run, path: str | Path, others: list[Method]) -> Summary:
-    """Place with a trained policy: at once, by search on estimates, with all evaluations.
+    """Place with a trained policy: greedily, by a search on estimates, and with all evaluations.
 
-    Its training, on this problem or on others, is told apart and not counted.
+    The evaluations of its training are reported separately and do not count against the budget.
 
     Args:
-        run: whose problem and policy these are.
+        run: gives problem and policy.
         path: of the checkpoint.
-        others: what stands beside.
+        others: methods to compare with.
     """
     spec = run.spec
     evaluations = spec.evaluations

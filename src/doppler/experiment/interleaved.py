@@ -1,4 +1,4 @@
-"""Methods executed in turns on a real system, and what is left and shown of that.
+"""Executes methods in turns on a real system, writes and prints the comparison.
 
 Shape suffixes: M methods, R rounds.
 """
@@ -51,17 +51,17 @@ def measure_interleaved(
     *,
     tight: float = 0.0,
 ) -> NDArray[np.float64]:
-    """Execute each placement once in every round, in an order of its own.
+    """Execute each placement once per round, in a random order that changes with the round.
 
-    Methods that found the same placement share its executions: to measure it twice would tell a
+    Methods that found the same placement share its executions: measuring it twice would show a
     difference where there is none.
 
     Args:
         contenders: the methods.
-        rounds: how many, at most.
+        rounds: maximum number of rounds.
         rng: draws the orders.
-        tight: rounds end early where no 95% interval of a ratio to the first method is wider. Only
-            its width decides, so that no result is preferred.
+        tight: stop early once no 95% interval of a ratio to the first method is wider than this.
+            The rule looks only at the width, so that it favours no result.
 
     Returns:
         Seconds [M, R]; inf where a placement does not fit in memory.
@@ -88,18 +88,18 @@ def measure_interleaved(
 
 
 def _widest(seconds_MR: NDArray[np.float64]) -> float:
-    """Width of the widest interval of a ratio to the first method; 0 where there is no other."""
+    """Width of the widest interval of a ratio to the first method; 0 without other methods."""
     seconds_MR = seconds_MR[np.isfinite(seconds_MR).all(axis=1)]
     if len(seconds_MR) < 2:
         return 0.0
     names = [str(m) for m in range(len(seconds_MR))]
-    # A generator of its own: how often this is asked must not change what is drawn elsewhere.
+    # A separate generator, so that the number of calls does not change other random draws.
     ratios = paired_ratios(names, seconds_MR, np.random.default_rng(0))
     return max(one.high - one.low for one in ratios)
 
 
 def _identity(contender: Contender) -> tuple[Any, bytes, bytes]:
-    """Equal for the same placement on the same system."""
+    """A key that is equal for the same placement on the same system."""
     placement = contender.method.placement
     return contender.spec, placement.device.tobytes(), placement.priority.tobytes()
 
@@ -111,10 +111,17 @@ def leave_measured(
     seconds_MR: NDArray[np.float64],
     doubt: str = "",
 ) -> tuple[list[ResultRow], list[PairedRatio]]:
-    """Write paired ratios, and tables of what other systems than the specification's say.
+    """Write paired ratios, and the tables of the simulator and the synchronous system.
 
-    doubt marks the rows that are measured. Returns the rows of the specification's own system, and
-    the first method against all others.
+    Args:
+        directory: of the run.
+        spec: of the run; its system executed most contenders.
+        contenders: the methods, the main one first.
+        seconds_MR: measured seconds [M, R].
+        doubt: marks the measured rows; empty if the measurements are reliable.
+
+    Returns:
+        The rows of the run's own system, and the ratios of the first method to all others.
     """
     rows = [
         measured_row(contender.spec, contender.method, seconds_R, doubt)
@@ -147,7 +154,7 @@ def leave_measured(
 
 
 def show_beside(directory: Path, console: Console) -> None:
-    """Print what stands beside the table of measured methods, each in a table of its own."""
+    """Print the further tables of a measured run: simulator, synchronous system, paired ratios."""
     for name in (SIMULATED_FILE, SYNCHRONOUS_FILE):
         if (directory / name).exists():
             print_results(read_results(directory / name), console)
@@ -156,9 +163,13 @@ def show_beside(directory: Path, console: Console) -> None:
 
 
 def show_rows(directory: Path, console: Console) -> None:
-    """Print a run's table, and one sentence that says what it shows.
+    """Print a run's table and one sentence that sums it up.
 
-    Of methods that were measured in turns the sentence is that of their paired ratios.
+    If the methods were measured in turns, the sentence reports their paired ratios.
+
+    Args:
+        directory: of the run.
+        console: where to print.
     """
     print_results(read_results(directory / RESULTS_FILE), console)
     if (directory / PAIRED_FILE).exists():

@@ -1,4 +1,4 @@
-"""How methods are judged: nominal makespans, fresh jitter, rows of a table."""
+"""How methods are judged: makespans without jitter, with jitter, and rows of a table."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,12 +19,18 @@ UNKNOWN_BOUND = LowerBound(seconds=0.0, name="unknown")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Method:
-    """A method's outcome: the placement, its nominal makespan, and what it took to find it.
+    """A method's outcome: its placement, the makespan, and the effort to find it.
 
-    settings: of the method, as configured.
-    uses_order: it chose the order, and the system keeps it.
-    lower_bound_s: what it proved that no placement can beat, if it proves such things.
-    source: of a search that begins with several methods, what found the placement.
+    Attributes:
+        name: of the method in tables.
+        settings: of the method, as configured.
+        placement: the best one that it found.
+        makespan_s: of the placement, without jitter.
+        uses_order: whether the method chose the order of ops and the system follows it.
+        evaluations: executions that it used.
+        wall_s: its wall seconds without compilation.
+        lower_bound_s: a bound that the method proved; None if it proves none.
+        source: which step found the placement, if the search has several.
     """
 
     name: str
@@ -39,7 +45,12 @@ class Method:
 
 
 def nominal_s(spec: Specification, placement: Placement) -> float:
-    """Seconds without jitter; inf where the placement does not fit in memory."""
+    """The makespan without jitter; inf if the placement does not fit in memory.
+
+    Args:
+        spec: gives the system.
+        placement: what to execute.
+    """
     with spec.system.with_noise(0.0).open(spec.problem) as session:
         rng = seeded_generator(spec.seed, "nominal")
         rows = placement.device[None], placement.priority[None]
@@ -47,9 +58,14 @@ def nominal_s(spec: Specification, placement: Placement) -> float:
 
 
 def judged_row(spec: Specification, method: Method, bound: LowerBound) -> ResultRow:
-    """The protocol's figures of a method, jitter on fresh draws that all methods share.
+    """The row of a simulated method; all methods share the same fresh draws of jitter.
 
-    On a simulator; of measured methods see `measured_row`.
+    For measured methods see `measured_row`.
+
+    Args:
+        spec: gives the simulator.
+        method: with its placement.
+        bound: the lower bound to compare with.
     """
     placement = method.placement
     with spec.system.with_noise(JITTER).open(spec.problem) as session:
@@ -65,13 +81,13 @@ def judged_row(spec: Specification, method: Method, bound: LowerBound) -> Result
 def measured_row(
     spec: Specification, method: Method, seconds_R: NDArray[np.float64], doubt: str = ""
 ) -> ResultRow:
-    """The figures of a method that was executed R times; its makespan is their median.
+    """The row of a method that was executed R times; its makespan is the median.
 
     Args:
         spec: of the system that executed it.
         method: with its placement.
-        seconds_R: of each execution.
-        doubt: why they cannot be trusted; empty where nothing is wrong.
+        seconds_R: seconds [R] of each execution.
+        doubt: why they cannot be trusted; empty if they can.
     """
     median_s = float(np.median(seconds_R))
     row = _row(spec, replace(method, makespan_s=median_s), UNKNOWN_BOUND, seconds_R)
@@ -108,7 +124,7 @@ def _row(
 
 
 def _placement_key(spec: Specification, placement: Placement) -> str:
-    """Equal for placements that the system executes alike."""
+    """A key that is equal for placements that the system executes in the same way."""
     parts = [placement.device.tolist()]
     if honours_order(spec.system.queue):
         parts.append(placement.priority.tolist())
@@ -116,7 +132,12 @@ def _placement_key(spec: Specification, placement: Placement) -> str:
 
 
 def largest_bound(spec: Specification, methods: list[Method]) -> LowerBound:
-    """The largest of what is known before any search and what the methods proved."""
+    """The largest lower bound: known before any search, or proved by one of the methods.
+
+    Args:
+        spec: gives the bound known before any search.
+        methods: whose bounds are compared.
+    """
     proven = [
         LowerBound(seconds=method.lower_bound_s, name=method.name)
         for method in methods

@@ -1,4 +1,4 @@
-"""The rows and the summary of what a training, and the search after it, have found."""
+"""Rows and summary entries for what a training and the search after it have found."""
 
 from pathlib import Path
 
@@ -16,12 +16,12 @@ from doppler.training import Reinforcement, peak_bytes
 def learned_summary(
     module: Reinforcement, weights: str | Path | None, others: list[Method]
 ) -> Summary:
-    """Entries of the summary of a run that trained.
+    """Summary entries of a run that trained.
 
     Args:
-        module: after its training.
-        weights: the checkpoint that it began with.
-        others: the methods beside the one that the run is about.
+        module: the finished training.
+        weights: the checkpoint that it started from.
+        others: the methods other than the run's main one.
     """
     found = module.problem.greedy.placement
     greedy = [one.makespan_s for one in others if found is not None and one.placement is found]
@@ -35,7 +35,7 @@ def learned_summary(
 
 
 def training_speed(module: Reinforcement) -> Summary:
-    """Episodes of a training that has ended, and how many of them a second."""
+    """Number of episodes of a finished training, and episodes per second."""
     assert module.trained is not None, "training has ended"
     own_s = module.trained[1].seconds - module.inherited.seconds
     return {
@@ -45,7 +45,7 @@ def training_speed(module: Reinforcement) -> Summary:
 
 
 def sources_of(module: Reinforcement) -> Summary:
-    """What found the best placement of all, and the best one of training alone."""
+    """Which step found the best placement overall, and which the best one of the training."""
     assert module.trained is not None, "training has ended"
     found, best = module.trained[0], module.problem.best
     trained = (found.source or best.source) if module.num_updates else None
@@ -53,12 +53,16 @@ def sources_of(module: Reinforcement) -> Summary:
 
 
 def learned_methods(run: Run, module: Reinforcement) -> list[Method]:
-    """The best of all, the best of training alone, the greedy placement of the best weights.
+    """The best placement overall, the best of the training, and the greedy one of the best weights.
 
-    Where nothing was trained, only the first.
+    If nothing was trained, only the first of them.
+
+    Args:
+        run: gives the problem and the policy's name.
+        module: the finished training.
 
     Raises:
-        InputError: the first does not fit into memory.
+        InputError: no placement fits in memory.
     """
     spec, problem = run.spec, module.problem
     assert module.trained is not None, "training has ended"

@@ -1,4 +1,4 @@
-"""The log file of a run: its output, all warnings, and the error that ended it."""
+"""The log file of a run: console output, all warnings, and the error that ended it."""
 
 import logging
 import traceback
@@ -21,7 +21,7 @@ _WIDTH = 140  # of tables, the same as in a pipe
 
 
 class _Copies(RenderHook):
-    """Copies what is printed on the console to a file, without the moves of a progress bar."""
+    """Copies console output to a file, without the control codes of progress bars."""
 
     def __init__(self, file: TextIO) -> None:
         self.console = Console(file=file, width=_WIDTH, no_color=True, highlight=False)
@@ -54,11 +54,11 @@ def _last_words(error: BaseException) -> str:
 
 @contextmanager
 def logged(directory: Path, console: Console) -> Iterator[None]:
-    """Append what the console prints, all warnings, and a final error to ``run.log``.
+    """Append console output, all warnings and a final error to ``run.log``.
 
     Args:
         directory: of the run; it must exist.
-        console: the run's.
+        console: of the run.
     """
     with _log(directory / LOG_FILE) as file:
         handler = logging.StreamHandler(file)

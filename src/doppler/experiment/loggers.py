@@ -1,4 +1,4 @@
-"""W&B and MLflow with one run per run directory, and what each kind of logger shows of results."""
+"""W&B and MLflow loggers, one run per run directory, and what each logger shows of results."""
 
 from collections.abc import Callable
 from functools import singledispatch
@@ -15,16 +15,21 @@ from doppler.support.errors import InputError
 from doppler.support.files import read_text
 
 SCHEDULE_FILE = "schedule.png"
-# Of the curves of trainings; each has its episodes as its axis.
+# Namespaces of training curves; the x axis of each is its own episode count.
 NAMESPACES = ("stage_1", "stage_2", "stage_3", "settling")
 
 
 class WandbRun(WandbLogger):
-    """A W&B run of the run directory: another process that goes on there goes on in it.
+    """A W&B run tied to a run directory: a process that resumes there resumes the same W&B run.
 
-    save_dir: the run directory. offline: whether it is kept on disk, for ``wandb sync``, or sent to
-    the server while it runs. settings: of ``wandb.init``. steps_rise: it takes no row of an
-    earlier step.
+    Args:
+        save_dir: the run directory.
+        offline: keep the data on disk for ``wandb sync`` instead of sending it while the run goes
+            on.
+        settings: of ``wandb.init``.
+
+    Attributes:
+        steps_rise: whether rows of an earlier step are rejected.
     """
 
     steps_rise: ClassVar[bool] = True
@@ -42,20 +47,20 @@ class WandbRun(WandbLogger):
 
     @staticmethod
     def passes_on_to() -> Callable[..., Any]:
-        """What takes the settings."""
+        """The function that receives the settings."""
         import wandb
 
         return wandb.init
 
     @property
     def experiment(self) -> Any:
-        """The ``wandb.Run``, begun when it is first asked for.
+        """The ``wandb.Run``, started on first use.
 
-        Lightning would begin it with a setting that W&B warns of, and decide by an environment
-        variable, which stays, that all runs to come are offline too.
+        Lightning would start it with a setting that W&B warns about, and would set an environment
+        variable that also makes all later runs offline.
 
         Raises:
-            InputError: a setting that W&B does not take, nobody is logged in, no server is reached.
+            InputError: W&B rejects a setting, nobody is logged in, or no server answers.
         """
         import wandb
         from wandb.errors import Error
@@ -70,20 +75,24 @@ class WandbRun(WandbLogger):
         return self._run
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Rows count by their update; what the server has already it would not take again."""
+        """Log a row, numbered by its update; rows that the server already has are skipped."""
         if step is None or step >= self.experiment.step:
             self.experiment.log(metrics, step=step)
 
     def end_run(self, *, failed: bool) -> None:
-        """Or the next run of a sweep would go on in this one."""
+        """End the W&B run. Otherwise the next run of a sweep would continue it."""
         if self._run is not None:
             self._run.finish(exit_code=int(failed))
 
 
 class MlflowRun(MLFlowLogger):
-    """An MLflow run of the run directory: another process that goes on there goes on in it.
+    """An MLflow run tied to a run directory: a process that resumes there resumes it.
 
-    save_dir: the run directory. experiment_name, tracking_uri, settings: of `MLFlowLogger`.
+    Args:
+        save_dir: the run directory.
+        experiment_name: of `MLFlowLogger`.
+        tracking_uri: of `MLFlowLogger`.
+        settings: other settings of `MLFlowLogger`.
     """
 
     def __init__(
@@ -106,7 +115,7 @@ class MlflowRun(MLFlowLogger):
 
     @staticmethod
     def passes_on_to() -> Callable[..., Any]:
-        """What takes the settings."""
+        """The function that receives the settings."""
         return MLFlowLogger
 
 
@@ -116,12 +125,12 @@ def _identity(directory: str) -> str:
 
 @singledispatch
 def show(logger: Logger, settings: dict[str, Any], run: FinishedRun) -> None:
-    """Tell a logger what a finished run has found.
+    """Send the results of a finished run to a logger.
 
     Args:
-        logger: of a kind that has no function of its own here: it is told the numbers.
-        settings: what was run.
-        run: what came of it.
+        logger: any logger. A kind without a function here gets only the numbers.
+        settings: the configuration of the run.
+        run: its results.
     """
     logger.log_hyperparams(settings)
     logger.log_metrics(_numbers(run))
@@ -165,7 +174,7 @@ def _(logger: WandbLogger, settings: dict[str, Any], run: FinishedRun) -> None:
 
 @singledispatch
 def how_to_look(logger: Logger) -> str:
-    """One line: how to open what a logger has; empty of kinds that have no line here."""
+    """One line that says how to open a logger's data; empty for kinds that have no line here."""
     return ""
 
 

@@ -1,11 +1,11 @@
-"""The command ``doppler run``: compose the configuration, run it, say what went wrong.
+"""The command ``doppler run``: compose the configuration, run it, report what went wrong.
 
     doppler run stage=train workload=chainmm -m seed=1,2,3
     doppler run -m experiment=main_4dev budget=quick
 
-Overrides may stand on both sides of ``-m``. Bad input ends in one line and exit code 1. A run of a
-sweep that fails does not end the sweep: what failed is named at the end, whichever launcher runs
-it. Started again, a sweep runs what is not finished.
+Overrides may stand on both sides of ``-m``. Bad input ends in one line and exit code 1. A failing
+run does not end a sweep: failed runs are listed at the end, with any launcher. Starting a sweep
+again runs only what is not finished.
 """
 
 import math
@@ -30,20 +30,24 @@ from doppler.support.resources import resource
 from doppler.support.stopping import ending_children, going_on, stoppable
 
 _USAGE = 2
-# Flags and options by which a command line names classes of the user's own.
+# Flags and options by which a command line can name the user's own classes.
 _OWN = ("--config-dir", "-cd")
-# Stages that train: they take long to compile.
+# Stages that train need much code compiled.
 _TRAINING = ("Train", "SimulatedReinforcement", "RealReinforcement", "Inference")
-# Groups that name no class: the file that has all of their options, and the key in it.
+# Groups without a class: the file that lists all of their options, and the key in it.
 _PLAIN = {"budget": ("budget/default.yaml", ""), "measure": ("config.yaml", "measure")}
 
 
 def run(arguments: list[str]) -> int:
-    """Run what a command line says, one configuration or a sweep; return the exit code."""
+    """Run a command line, either one configuration or a sweep; return the exit code.
+
+    Args:
+        arguments: the words of the command line, without the program.
+    """
     if (code := plugins().hook.run_process(arguments=arguments)) is not None:
         return code
     _find_own_modules(arguments)
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors of composition through, to be told here
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # composition errors are reported here, not by Hydra
     conf = str(resource("conf"))
     entry = hydra.main(version_base="1.3", config_path=conf, config_name="config")(main)
     failed, elsewhere = False, []
@@ -53,7 +57,7 @@ def run(arguments: list[str]) -> int:
             if taken[:1] in (["-m"], ["--multirun"]):
                 stack.enter_context(_sweep())
             entry()
-        except failures.RunError as error:  # kept in `lines`, but where no folder is shared
+        except failures.RunError as error:  # in `lines` already if a folder is shared
             failed, elsewhere = True, [str(error)]
         except SystemExit as end:  # Hydra's parser of flags ends with 2
             if end.code != _USAGE:
@@ -70,11 +74,11 @@ def run(arguments: list[str]) -> int:
 
 
 def _find_own_modules(arguments: list[str]) -> None:
-    """Let classes that the user names be in modules of the working directory.
+    """Let the configuration name classes in modules of the working directory.
 
-    Only where the command line names some, by a folder of configuration or a ``_target_``: nothing
-    of a folder is imported because a command was started there. The directory comes last, so that
-    its files hide no installed module.
+    This happens only if the command line names such classes, by a config folder or a ``_target_``:
+    starting a command somewhere must not import files from there. The directory goes last on the
+    path, so that its files hide no installed module.
     """
     names_own = any(word.startswith(_OWN) or "_target_=" in word for word in arguments)
     if names_own and (here := os.getcwd()) not in sys.path:
@@ -82,10 +86,10 @@ def _find_own_modules(arguments: list[str]) -> None:
 
 
 def _check_plain_options(overrides: list[str]) -> None:
-    """Refuse unknown options of groups that name no class, before anything heavy is imported.
+    """Refuse unknown options of groups without a class, before slow imports.
 
     Raises:
-        InputError: names the option, and a known one that is spelled alike.
+        InputError: names the option, and a known one that is spelled similarly.
     """
     for word in overrides:
         group, dot, name = word.partition("=")[0].partition(".")
@@ -100,17 +104,20 @@ def _check_plain_options(overrides: list[str]) -> None:
 
 @contextmanager
 def _sweep() -> Iterator[None]:
-    """A signal ends all runs of a sweep, wherever on this machine its launcher runs them."""
+    """End all runs of a sweep on a signal, in whichever processes its launcher runs them."""
     rest = "the same command runs what is not finished"
     with going_on(lambda inner: f"the sweep ends; {inner or rest}"), ending_children():
         yield
 
 
 def main(cfg: DictConfig) -> float | None:
-    """Run one configuration; return what ``optimized_metric`` names of its summary.
+    """Run one configuration; return the summary entry that ``optimized_metric`` names.
 
-    A run of a sweep that fails returns NaN to Hydra's own sweeper, which would begin no other
-    batch of runs after an error; others get the error, which they count as a failed trial.
+    A failed run of a sweep returns NaN to Hydra's own sweeper, which would start no further batch
+    of runs after an error. Other sweepers get the error, which they count as a failed trial.
+
+    Args:
+        cfg: the composed configuration.
     """
     job = HydraConfig.get()
     words = OmegaConf.to_container(job.overrides.task) or ()
@@ -121,10 +128,10 @@ def main(cfg: DictConfig) -> float | None:
         from doppler.experiment import execute
         from doppler.report.rows import make_console
 
-        with stoppable():  # in a process that a launcher has started, too
+        with stoppable():  # also in processes that a launcher has started
             summary = execute(cfg, overrides, make_console(), before=_compile)
         return metric(summary, str(cfg.optimized_metric), required=searches)
-    except (Exception, SystemExit) as error:  # told here: Hydra would add lines of its own
+    except (Exception, SystemExit) as error:  # reported here: Hydra would add its own lines
         if isinstance(error, SystemExit):
             error = InputError(f"code that the run calls called sys.exit({error.code!r})")
         line = f"{' '.join(overrides)}: {failures.tell(error)}"
@@ -136,7 +143,7 @@ def main(cfg: DictConfig) -> float | None:
 
 
 def _compile(run: Any) -> None:
-    """Compile on all cores what a run that trains needs; others compile as they go."""
+    """Compile what a training run needs on all cores; other runs compile on first use."""
     from doppler.first_run import POLICIES, SEARCHES, compile_ahead
 
     stage = type(run.stage).__name__
@@ -148,10 +155,18 @@ def _compile(run: Any) -> None:
 
 
 def metric(summary: Mapping[str, Any], name: str, *, required: bool) -> float | None:
-    """A number of a run's summary, by its name; None where it has none and none is required.
+    """Return a number of a run's summary by its name.
+
+    Args:
+        summary: of the run.
+        name: of the entry.
+        required: whether a sweeper needs the number.
+
+    Returns:
+        The number; None if there is none and it is not required.
 
     Raises:
-        InputError: a sweeper needs it, and there is none.
+        InputError: the number is required and missing.
     """
     value = summary.get(name)
     if isinstance(value, int | float):

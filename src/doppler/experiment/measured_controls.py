@@ -1,4 +1,4 @@
-"""Searches without learning on the real system, kept so that an interrupted run repeats none."""
+"""Searches without learning on the real system; finished ones are saved and not repeated."""
 
 import json
 from pathlib import Path
@@ -21,20 +21,23 @@ FOLDER = "controls"  # in the run's directory
 
 
 def search_measured(run: Run, evaluations: int) -> list[Method]:
-    """What each baseline of ``stage.measured`` finds on the run's system.
+    """Run each baseline of ``stage.measured`` on the run's system.
 
-    What an interrupted run has searched with the same settings is read and not searched again.
+    Results that an interrupted run has saved with the same settings are read instead of searched
+    again.
 
     Args:
-        run: whose system, problem and configuration it is.
-        evaluations: executions that each search may make.
+        run: gives system, problem and configuration.
+        evaluations: executions that each search may use.
     """
     found = []
     for key, settings in as_container(run.spec.cfg.stage.measured).items():
         conf, name = {**settings, "evaluations": evaluations}, f"{key} measured"
         baseline = instantiate(conf, _convert_="all")
         if is_pointless(run.spec, baseline):
-            run.say(f"{name} is left out: it searches for an order, and this system keeps none")
+            run.say(
+                f"{name} is left out: it searches for an order of ops, which this system ignores"
+            )
             continue
         path = run.directory.path / FOLDER / f"{key}.json"
         method = _kept(path, run.spec, name, conf)
@@ -67,7 +70,7 @@ def _keep(path: Path, method: Method) -> None:
 
 
 def _kept(path: Path, spec: Specification, name: str, settings: Any) -> Method | None:
-    """What `_keep` wrote; None if it is not there, damaged, or of another search."""
+    """Read what `_keep` wrote; None if it is missing, damaged, or of another search."""
     try:
         kept = read_json(path)
         if kept["settings"] != short_hash(settings) or kept["problem"] != spec.problem.hash:

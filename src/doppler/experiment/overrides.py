@@ -1,4 +1,4 @@
-"""Rewrites the words of a command line into a form that Hydra 1.3 takes."""
+"""Rewrites the words of a command line into a form that Hydra 1.3 accepts."""
 
 import re
 import sys
@@ -28,7 +28,7 @@ _OPTION = re.compile(r"(?!hydra\.)\w+(\.\w+)+=(?!\w+\()")
 
 
 def hydra_arguments(arguments: Sequence[str]) -> list[str]:
-    """The command line in a form that Hydra takes.
+    """Rewrite a command line into a form that Hydra accepts.
 
     * ``-m`` goes first. Hydra rejects overrides that stand behind it (its issue 3053).
     * A folder as ``workload.path`` becomes a sweep over the graphs in it.
@@ -39,7 +39,7 @@ def hydra_arguments(arguments: Sequence[str]) -> list[str]:
 
     Raises:
         InputError: the choice of a group is not a name, a folder contains no graphs, or a run is to
-            be loaded from a pickle file, which would execute what is in it.
+            be loaded from a pickle file, which could execute arbitrary code.
     """
     if any(word.startswith("--e") for word in arguments):
         raise InputError("--experimental-rerun: no such option; the same command goes on")
@@ -56,21 +56,22 @@ def hydra_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def quoted(word: str) -> str:
-    """An override in a form that Hydra takes.
+    """Rewrite one override into a form that Hydra accepts.
 
-    * ``stage.teacher=NAME`` chooses from a group: Hydra says ``baseline@stage.teacher=NAME``.
-    * An option gets ``++``, because files of conf/ list only the options that they set. Unknown
-      options are refused later, by the signatures of what the configuration names. For the same
-      reason an option may belong to only some choices of a group that is swept.
+    * ``stage.teacher=NAME`` chooses from a group, which Hydra writes
+      ``baseline@stage.teacher=NAME``.
+    * An option gets ``++``, because the files of conf/ list only the options that they set. Unknown
+      options are refused later, by the signatures of the configured classes. For the same reason an
+      option may belong to only some choices of a group that is swept.
     * ``cluster=FILE.yaml`` becomes a choice of the group.
-    * Values that are not in Hydra's grammar, such as many paths, are put in quotes. Commas
-      still separate the values of a sweep.
+    * Values outside Hydra's grammar, such as many paths, are quoted. Commas still separate the
+      values of a sweep.
 
     Args:
         word: ``KEY=VALUE``.
 
     Raises:
-        InputError: see `hydra_arguments`.
+        InputError: as in `hydra_arguments`.
     """
     if word.startswith("stage.teacher="):
         word = f"baseline@{word}"
@@ -89,10 +90,10 @@ def quoted(word: str) -> str:
 
 
 def _cluster(path: str) -> str:
-    """A machine of a file as a choice of its group; other names as they are.
+    """Make a cluster file a choice of its group; other names are returned unchanged.
 
     Raises:
-        InputError: the file describes no machine, or names code of somebody's.
+        InputError: the file describes no cluster, or names code outside doppler.cluster.
     """
     if not path.endswith(_YAML):
         return path
@@ -112,7 +113,7 @@ def _cluster(path: str) -> str:
 
 
 def names_folder(word: str) -> bool:
-    """Whether a word of the command line is an override for all graphs of a folder."""
+    """Whether a word of the command line selects all graphs of a folder."""
     key, _, value = word.partition("=")
     return key.lstrip("+") == _GRAPHS and any(map(_is_folder, value.split(",")))
 
@@ -141,7 +142,7 @@ def _parsed(word: str) -> Override | None:
     except Exception:
         if not sys.flags.optimize:
             raise
-        # Its assertions read parts of the word, and -O leaves them out.
+        # Hydra's parser relies on assertions, which -O removes.
         raise InputError(
             f"{word}: Hydra cannot read this where Python runs with -O (PYTHONOPTIMIZE): unset it"
         ) from None
@@ -155,7 +156,7 @@ def _literal(text: str) -> str:
 
 
 def _check_group(group: str, override: Override) -> None:
-    """Refuse a choice that is not a name; Hydra's own error says neither which nor of what group.
+    """Refuse a choice that is not a name; Hydra's own error names neither the choice nor the group.
 
     Raises:
         InputError: lists the choices.

@@ -1,4 +1,4 @@
-"""What stages that train share: a policy, a teacher, a training in a directory, a search."""
+"""Shared by the stages that train: policy, teacher, training in a directory, search, budget."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -45,7 +45,11 @@ TEACHER_FILE = "teacher.json"
 
 
 def check_policy(spec: Specification, weights: str | Path | None) -> None:
-    """Refuse a policy that cannot be made, or that cannot have these weights.
+    """Refuse a policy that cannot be built, or that cannot load the given weights.
+
+    Args:
+        spec: gives policy and problem.
+        weights: a checkpoint; None: initial weights.
 
     Raises:
         InputError: says why.
@@ -58,12 +62,12 @@ def check_policy(spec: Specification, weights: str | Path | None) -> None:
 def make_policy(
     run: Run, weights: str | Path | None = None, *, serves_many: bool = False
 ) -> Policy:
-    """The configured policy, with the weights of a checkpoint or the initial ones of the seed.
+    """Build the configured policy with the weights of a checkpoint or with initial weights.
 
     Args:
-        run: whose policy it is.
-        weights: a checkpoint.
-        serves_many: whether it learns nothing that holds for the run's own problem alone.
+        run: gives policy, problem and seed.
+        weights: a checkpoint; None: initial weights of the seed.
+        serves_many: whether to leave out parts that learn something about this problem alone.
     """
     torch.manual_seed(run.spec.seed)
     policy: Any = instantiate(run.spec.cfg.policy.build)
@@ -75,19 +79,26 @@ def make_policy(
 
 
 def bind(policy: Policy, view: ProblemView) -> None:
-    """Let a policy learn what holds for this problem alone, if it can."""
+    """Let a policy add the parameters that belong to this problem alone, if it has such."""
     if isinstance(policy, Bindable):
         policy.bind(view)
 
 
 def make_teacher(run: Run, baseline: Baseline) -> tuple[Teacher, Effort, ScoredPlacement]:
-    """The teacher of stage I, what it took to know what it teaches, and its placement.
+    """Build the teacher of stage I.
 
     A list scheduler decides anew for every batch. Any other baseline searches once, on the run's
-    system, and teaches the placement that it finds, which is kept in the run's directory.
+    system, and teaches the placement that it finds. That placement is saved in the run's directory.
+
+    Args:
+        run: gives system, problem and directory.
+        baseline: the teacher.
+
+    Returns:
+        The teacher, the effort of its search, and the placement that it found.
 
     Raises:
-        InputError: the search is of no use on this system, or finds nothing that fits into memory.
+        InputError: the search makes no sense on this system, or no placement fits in memory.
     """
     if isinstance(baseline, Teacher):
         return baseline, NO_EFFORT, NO_PLACEMENT
@@ -124,14 +135,14 @@ def _read_teacher(path: Path) -> dict[str, Any]:
 
 
 def fit_in_run(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] = ()) -> None:
-    """Train a module in the run's directory, from where an interrupted training left it.
+    """Train a module in the run's directory; an interrupted training is resumed.
 
-    Everything that is compiled is compiled before the training's clock starts.
+    Everything is compiled before the training's clock starts.
 
     Args:
-        run: whose directory, loggers and console it is.
+        run: gives directory, loggers and console.
         module: what is trained.
-        teachers: baselines that it asks for decisions.
+        teachers: baselines whose decisions it uses.
     """
     directory = run.directory.path
     compiled = [*searches_of(run), Clustering(evaluations=1), *teachers]
@@ -148,7 +159,7 @@ def fit_in_run(run: Run, module: EpisodeTraining, teachers: Sequence[Baseline] =
 
 
 def searches_of(run: Run) -> list[Baseline]:
-    """The searches that follow a policy's episodes, to be compiled before a clock starts."""
+    """The searches that follow a training, which must be compiled before a clock starts."""
     order, options = honours_order(run.spec.system.queue), run.spec.cfg.search.anneal
     anneal = Annealing(evaluations=1, order=order, hot=options.hot, cold=options.cold)
     drafts = instantiate(run.spec.cfg.search.drafts, _convert_="all")
@@ -157,7 +168,7 @@ def searches_of(run: Run) -> list[Baseline]:
 
 
 def check_training_left(directory: RunDirectory, parts: Sequence[str] = ()) -> None:
-    """Refuse checkpoints of an interrupted run from which its trainings could not go on.
+    """Refuse damaged checkpoints of an interrupted run, from which training could not resume.
 
     Args:
         directory: of the run.
@@ -177,13 +188,13 @@ def check_training_left(directory: RunDirectory, parts: Sequence[str] = ()) -> N
 
 
 def open_evaluator(run: Run, session: Session, evaluations: int, confirmations: int) -> Evaluator:
-    """What executes placements on the run's system; the best one is kept on disk, too.
+    """Open an evaluator on the run's system that also saves the best placement to disk.
 
     Args:
-        run: whose directory it is.
+        run: gives the directory.
         session: of its system.
         evaluations: executions in all.
-        confirmations: of them at most, to decide what a placement counts.
+        confirmations: how many of them may be spent on repeating promising placements.
     """
     kind = run.spec.system.kind
 
@@ -203,8 +214,8 @@ class LearningBudget:
     """Executions that a training and the search after it share.
 
     Attributes:
-        evaluations: of both.
-        option: the key of the configuration that says so, for messages.
+        evaluations: total number.
+        option: key of the configuration that sets it, for messages.
         includes_teacher: whether executions that the teacher of stage I used count.
     """
 
@@ -213,16 +224,20 @@ class LearningBudget:
     includes_teacher: bool
 
     def left(self, used: int, inherited: int) -> int:
-        """Executions that are left.
+        """Return the number of executions that are left.
 
         Args:
             used: by this training so far.
-            inherited: by the training that made its first weights.
+            inherited: by the training of its first weights.
         """
         return self.evaluations - used - (inherited if self.includes_teacher else 0)
 
     def left_to_train(self, used: int, inherited: int) -> int:
-        """The same before the training begins.
+        """Return the number of executions that are left before the training begins.
+
+        Args:
+            used: by this training so far.
+            inherited: by the training of its first weights.
 
         Raises:
             InputError: the teacher has used all of them.
@@ -236,29 +251,32 @@ class LearningBudget:
         return left
 
     def num_updates(self, algorithm: DictConfig, evaluations: int, confirmations: int = 0) -> int:
-        """Updates of the training; 0 where less than one batch is left beside the search.
+        """Return the number of updates; 0 if less than one batch is left beside the search.
 
         Args:
-            algorithm: its part of the configuration.
-            evaluations: that are left.
-            confirmations: executions that decide what a placement counts.
+            algorithm: the key ``algorithm`` of the configuration.
+            evaluations: executions that are left.
+            confirmations: how many of them repeat promising placements.
 
         Raises:
-            InputError: nothing can be trained, and there is no search either.
+            InputError: not even one batch fits, and there is no search either.
         """
         options = instantiate(algorithm.reinforcement)
         for_training = evaluations - int(algorithm.search_share * evaluations)
         num_updates = options.updates_within(for_training, confirmations)
         if num_updates == 0 and algorithm.search_share == 0:
             raise InputError(
-                f"{self.option}: what is left to train with, {evaluations}, is less than one batch "
-                f"of {options.batch_episodes} takes, confirmations included, and "
+                f"{self.option}: {evaluations} evaluations are left to train with, fewer than one "
+                f"batch of {options.batch_episodes} needs with its confirmations, and "
                 "algorithm.search_share=0 leaves no search"
             )
         return num_updates
 
     def check(self, algorithm: DictConfig) -> None:
-        """Refuse a budget that is of no use, and options that do not go together.
+        """Refuse a budget that is too small, and options that contradict each other.
+
+        Args:
+            algorithm: the key ``algorithm`` of the configuration.
 
         Raises:
             InputError: names the option.

@@ -1,9 +1,9 @@
-"""Many problems from a few lines of configuration, and training on them.
+"""Builds many problems from a few lines of configuration, and trains on them.
 
-``stage.problems`` lists what to train on, each line as on the command line; values may be swept:
-``workload=synthetic workload.family=layered,tree workload.seed=range(0,9) cluster=p100x4``.
-``stage.held_out`` lists what is placed now and then, to see what was learned. The run's own problem
-is not trained on: it is placed with the last weights.
+``stage.problems`` lists the problems to train on. Each line is written as on the command line and
+may sweep values: ``workload=synthetic workload.family=layered,tree workload.seed=range(0,9)
+cluster=p100x4``. ``stage.held_out`` lists problems that are placed from time to time to see what
+was learned. The run's own problem is not trained on; it is placed with the last weights.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ from doppler.support.errors import InputError
 from doppler.support.resources import resource
 from doppler.training import BEST, LAST, Reinforcement, TrainingProblem, effort_of, save_checkpoint
 
-# Groups that a line may choose; the system is that of the run.
+# Groups that a line may choose. The system is always that of the run.
 _GROUPS = ("workload", "decomposition", "cluster")
 
 
@@ -47,18 +47,18 @@ def train_on_set(
     """Train on many problems.
 
     Args:
-        run: whose policy, system and directory it is.
-        problems: lines of what to train on.
-        held_out: lines of what is placed now and then, to see what was learned.
+        run: gives policy, system and directory.
+        problems: lines that describe the problems to train on.
+        held_out: lines that describe the problems to test on from time to time.
         num_updates: of the training.
-        weights: to begin with; None: random ones.
+        weights: a checkpoint to start from; None: random weights.
 
     Returns:
-        The checkpoint of the last weights. Those whose trial was the best were behind them: in what
-        a trial says, chance counts more than what 50 updates teach.
+        The checkpoint of the last weights. The weights with the best trial result are no better:
+        the noise of a trial is larger than what 50 updates teach.
 
     Raises:
-        InputError: a line that is no problem.
+        InputError: a line does not describe a problem.
     """
     compute, spec = chosen(), run.spec
     options = instantiate(spec.cfg.algorithm.reinforcement)
@@ -80,7 +80,6 @@ def train_on_set(
         module: Reinforcement = Reinforcement(
             policy=policy,
             problems=learned,
-            # As they are placed.
             trials=trials,
             options=options,
             num_updates=num_updates,
@@ -96,10 +95,14 @@ def train_on_set(
 
 
 def problems_of(lines: Iterable[str], key: str) -> Iterator[Problem]:
-    """The problems that lines of configuration describe.
+    """Yield the problems that lines of configuration describe.
+
+    Args:
+        lines: as ``stage.problems``.
+        key: of the configuration, for messages.
 
     Raises:
-        InputError: names the line and what is wrong with it.
+        InputError: names the line and says what is wrong with it.
     """
     composed: dict[tuple[str, ...], DictConfig] = {}
     for number, line in enumerate(lines):
@@ -118,7 +121,7 @@ def problems_of(lines: Iterable[str], key: str) -> Iterator[Problem]:
 def _configuration(
     overrides: Sequence[str], composed: dict[tuple[str, ...], DictConfig]
 ) -> DictConfig:
-    """What Hydra composes; of choices that are ``composed`` only the values are set anew.
+    """Compose a configuration; if its choices are in ``composed``, only the values are set anew.
 
     Composing takes a fifth of a second, and a set has hundreds of problems.
     """
@@ -134,20 +137,20 @@ def _configuration(
         try:
             for one in values:
                 OmegaConf.update(cfg, one.key_or_group, one.value())
-        except OmegaConfBaseException:  # Hydra says better what is wrong
+        except OmegaConfBaseException:  # Hydra has the better message
             return compose("config", overrides=list(overrides))
     return cfg
 
 
 def _hydra() -> AbstractContextManager[object]:
-    """Hydra as the command line has set it up, or set up here where there is none."""
+    """Hydra as the command line has initialised it, or initialised here."""
     if GlobalHydra.instance().is_initialized():
         return nullcontext()
     return initialize_config_dir(str(resource("conf")), version_base="1.3")
 
 
 def _swept(line: str) -> Iterator[list[str]]:
-    """All combinations of the values of a line."""
+    """All combinations of the swept values of a line."""
     choices = []
     words = [quoted(word) if names_folder(word) else word for word in line.split()]
     for override in OverridesParser.create().parse_overrides(words):

@@ -1,7 +1,7 @@
-"""Loggers of a run: made, told what it is and what it has found, closed.
+"""Loggers of a run: creates them, sends them configuration and results, closes them.
 
-They are Lightning's, named by ``_target_`` in conf/logger/. What they import is imported when a run
-has something to tell them: a baseline whose results stay on disk needs no Lightning.
+They are Lightning loggers, named by ``_target_`` in conf/logger/. Their packages are imported only
+when there is something to log: a baseline whose results stay on disk does not need Lightning.
 """
 
 import math
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger
 
 PUBLISHED_FILE = "published"
-# Packages of which a logger needs one. Its name is also that of the extra that installs them.
+# A logger needs one of these packages. The extra that installs them has the logger's name.
 _PACKAGES = {
     "tensorboard": ("tensorboard", "tensorboardX"),
     "mlflow": ("mlflow",),
     "wandb": ("wandb",),
 }
-# Folders of a run in which trainings left their curves, and what dashboards call these.
+# Subfolders of a run with curves of a training, and their names in dashboards.
 _PARTS = {
     "imitation": "stage_1",
     "rl_sim": "stage_2",
     "rl_sim/settling": "settling",
     "settling": "settling",
 }
-# Needs no publishing: its file is in the run directory, like the results.
+# Needs no publishing: its file is already in the run directory.
 _CSV = "csv"
 
 
 def check_loggers(chosen: Mapping[Any, Any]) -> None:
-    """Refuse loggers that cannot be made.
+    """Refuse loggers that cannot be created.
 
     Args:
-        chosen: their part of the configuration, by name.
+        chosen: the key ``logger`` of the configuration, by name.
 
     Raises:
-        InputError: a package is not installed, or does not know a setting that is passed on to it.
+        InputError: a package is not installed, or rejects a setting that is passed on to it.
     """
     for name, conf in chosen.items():
         packages = _PACKAGES.get(name, ())
@@ -67,11 +67,13 @@ def check_loggers(chosen: Mapping[Any, Any]) -> None:
 class Loggers:
     """The loggers of one run.
 
-    chosen: their part of the configuration, by name.
-    settings: what is run, as plain values.
-    directory: of the run.
-    namespace: of the curves of the run's own training.
-    is_step: the run serves another one, which is what is told of: this one keeps its metrics.csv.
+    Args:
+        chosen: the key ``logger`` of the configuration, by name.
+        settings: the configuration of the run as plain values.
+        directory: of the run.
+        namespace: prefix of the curves of the run's own training.
+        is_step: whether the run is a step of another run. Only the other run is logged then; a step
+            writes just its metrics.csv.
     """
 
     def __init__(
@@ -92,11 +94,11 @@ class Loggers:
         self._made: dict[str, Logger] = {}
 
     def begin(self, num_updates: int) -> "list[Logger]":
-        """All of them, told what is run.
+        """Create all loggers and send them the configuration.
 
         Args:
-            num_updates: after which training goes on. Whoever keeps rows in memory for a while has
-                lost some if the run was killed: they are told again what metrics.csv has of them.
+            num_updates: the update from which training continues. Loggers that buffer rows lose
+                some when a run is killed, so they get earlier rows again from metrics.csv.
         """
         for name in self._chosen:
             self._make(name).log_hyperparams(self._settings)
@@ -112,7 +114,7 @@ class Loggers:
                 self._made[name].log_metrics(values, step=number)
 
     def _rows_of(self, directory: Path, namespace: str) -> Iterator[tuple[int, dict[str, float]]]:
-        """The rows of a metrics.csv: the update, and its numbers as dashboards name them."""
+        """Yield the rows of a metrics.csv: the update, and its values by dashboard name."""
         from doppler.report.finished import read_metrics
         from doppler.training.metrics import spaced
 
@@ -121,12 +123,12 @@ class Loggers:
             yield int(str(step)), spaced(namespace, values)
 
     def _tell_parts(self, logger: "Logger") -> None:
-        """The curves of the trainings that belong to the run."""
+        """Send the curves of the trainings in the run's subfolders."""
         for part, namespace in _PARTS.items():
             if not (self._directory / part / METRICS_FILE).exists():
                 continue
             for number, values in self._rows_of(self._directory / part, namespace):
-                # Steps of W&B only rise; there the episodes of each stage are the axis.
+                # W&B rejects decreasing steps, so there the episodes of each stage are the x axis.
                 step = None if getattr(logger, "steps_rise", False) else number
                 logger.log_metrics(values, step=step)
 
@@ -134,20 +136,21 @@ class Loggers:
         if name not in self._made:
             try:
                 made = instantiate(self._chosen[name], save_dir=str(self._directory))
-            except InstantiationException as error:  # settings of packages that are not ours
+            except InstantiationException as error:  # a setting that another package rejects
                 line = str(error.__cause__ or error).strip().splitlines()[0]
                 raise InputError(f"logger.{name}: {line}") from error
             self._made[name] = made
         return self._made[name]
 
     def publish(self, *, retell: bool) -> list[str]:
-        """Tell what the finished run has found; each logger once, in whichever process.
+        """Send the results of the finished run to each logger, once, even over several processes.
 
         Args:
-            retell: the learning curve too: the run was finished before this process began.
+            retell: send the learning curve too, because the run was finished before this process
+                began.
 
         Returns:
-            A line for each logger that was told: how to look at it.
+            A line for each logger that got results: how to look at them.
         """
         marker = self._directory / PUBLISHED_FILE
         told = read_text(marker).split() if marker.exists() else []
@@ -175,7 +178,7 @@ class Loggers:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Close them when the context ends, however it does."""
+        """Close the loggers when the context ends, also after an error."""
         failed = True
         try:
             yield
@@ -184,6 +187,7 @@ class Loggers:
             with unhurried():
                 for logger in self._made.values():
                     logger.finalize("failed" if failed else "success")
-                    end_run = getattr(logger, "end_run", None)  # finalize ends every training too
+                    # Not in finalize, which is also called after every training.
+                    end_run = getattr(logger, "end_run", None)
                     if end_run is not None:
                         end_run(failed=failed)

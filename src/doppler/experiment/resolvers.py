@@ -1,6 +1,6 @@
-"""What Hydra is told of Doppler: functions for ``${...}``, and folders of plugins.
+"""Registers Doppler's ``${...}`` functions and its plugins' config folders with Hydra.
 
-Nothing heavy is imported before a configuration asks for it.
+Heavy modules are imported only when a configuration needs them.
 """
 
 import atexit
@@ -33,21 +33,30 @@ def _num_host_devices(system: str, *, _root_: Any) -> int:
 
 
 def _devices(root: Any) -> str:
-    """The devices that the system's options name."""
+    """The option ``devices`` of the system."""
     return str((root.get("system") or {}).get("devices") or "cores")
 
 
 def _default_preset(cluster: str, system: str, *, _root_: Any) -> str:
-    """Sizes of a workload: ``small`` where CPUs compute it, else ``paper``.
+    """Default size of a workload: ``small`` if CPUs compute it, else ``paper``.
 
     Args:
-        cluster: its name; ``host`` stands for this machine.
+        cluster: its name; ``host`` is this machine.
         system: target of the system. Simulators and emulations compute nothing.
     """
     computes = not system.startswith("doppler.simulator.") and not system.endswith(".Emulated")
     if not computes and cluster != "host":
         return "paper"
     return "small" if _host_device_type(system, _root_=_root_) == "cpu" else "paper"
+
+
+def _costs_of(system: str) -> str:
+    """Costs with which a system is compared with the paper: the released ones, or those of ops.
+
+    Args:
+        system: target of the system.
+    """
+    return "published" if system == "doppler.simulator.Published" else "roofline"
 
 
 def _num_processors(path: str | None) -> int | None:
@@ -75,14 +84,18 @@ def _choices(*, _root_: Any) -> str:
 
 
 def groups() -> list[str]:
-    """All groups, by name."""
+    """Return the names of all config groups, sorted."""
     return sorted(
         {path.name for folder in _folders() for path in folder.iterdir() if path.is_dir()}
     )
 
 
 def choices_of(group: str) -> list[str]:
-    """What a group can be set to; nothing if there is no such group."""
+    """Return the choices of a config group; empty if there is no such group.
+
+    Args:
+        group: its name.
+    """
     return list(_files(group))
 
 
@@ -100,23 +113,27 @@ def _files(group: str) -> dict[str, Path]:
 
 
 def description_of(file: Path) -> str:
-    """The first line of a choice's file that describes it, without the comment sign."""
+    """Return the first comment line of a choice's file, without the comment sign.
+
+    Args:
+        file: of the choice.
+    """
     for line in file.read_text(encoding="utf-8").splitlines():
         if not line.startswith("# @package"):
             return line.lstrip("# ") if line.startswith("#") else ""
     return ""
 
 
-# The folder of the choices that are files of the command line, once there is one.
+# The folder for choices given as files on the command line, once there is one.
 _given: list[Path] = []
 
 
 def choice_of_file(group: str, path: Path) -> str:
-    """Make a file a choice of a group for this process; returns what the choice is called.
+    """Make a file a choice of a config group for this process; return the name of the choice.
 
     Args:
-        group: of conf/.
-        path: of a file as those of the group are.
+        group: in conf/.
+        path: a file like those of the group.
     """
     if not _given:
         folder = Path(tempfile.mkdtemp(prefix="doppler-conf-"))
@@ -131,16 +148,20 @@ def choice_of_file(group: str, path: Path) -> str:
 
 
 class _PluginFolders(SearchPathPlugin):
-    """Adds the choices that plugins have, and those of given files, to the groups of conf/."""
+    """Adds the choices of plugins and of given files to the groups of conf/."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the folders, behind conf/."""
+        """Append the folders after conf/.
+
+        Args:
+            search_path: of Hydra.
+        """
         for folder in chain(*contributed("config_folders"), _given):
             search_path.append(provider="doppler", path=f"file://{folder}")
 
 
 def register_resolvers() -> None:
-    """Make all of it known to Hydra; once more does no harm."""
+    """Register everything with Hydra; calling it again does no harm."""
     Plugins.instance().register(_PluginFolders)
     # conf/workload/, conf/cluster/host.yaml
     OmegaConf.register_new_resolver("stem", lambda path: Path(path).stem, replace=True)
@@ -148,6 +169,7 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("host_device_type", _host_device_type, replace=True)
     OmegaConf.register_new_resolver("num_host_devices", _num_host_devices, replace=True)
     OmegaConf.register_new_resolver("default_preset", _default_preset, replace=True)
+    OmegaConf.register_new_resolver("costs_of", _costs_of, replace=True)
     OmegaConf.register_new_resolver("choices", _choices, replace=True)
     OmegaConf.register_new_resolver("share", _share, replace=True)
     for added in contributed("resolvers"):

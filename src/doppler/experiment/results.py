@@ -1,4 +1,4 @@
-"""What a finished run leaves in its directory, and says."""
+"""Judges the methods of a finished run, and writes and prints its results."""
 
 import os
 import platform
@@ -34,21 +34,21 @@ from doppler.support.waiting import waiting
 from doppler.trace import Trace, explain, save_gantt, save_perfetto
 from doppler.version import __version__
 
-# Rounds of measurement. Each round executes all placements, in another order.
+# Rounds of measurement. Each round executes all placements in a new random order.
 ROUNDS = 11
 
 
 def finish(
     run: Run, method: Method, others: list[Method], extra: Summary, *, ranks: bool = False
 ) -> Summary:
-    """Judge the methods and write everything that a finished run leaves behind.
+    """Judge the methods and write all results of a run.
 
     Args:
-        run: what is finished.
-        method: the one that the run is about.
-        others: compared with it.
+        run: the run that ends.
+        method: the main method, which the run is named after.
+        others: methods to compare with.
         extra: further entries of the summary.
-        ranks: where they are executed, the run is about the fastest.
+        ranks: if methods are measured, the fastest becomes the main method.
     """
     methods = [method, *others]
     if run.spec.system.kind == "measured":
@@ -60,7 +60,7 @@ def finish(
 
 
 def _finish_measured(run: Run, methods: list[Method], extra: Summary, ranks: bool) -> Summary:
-    """As `finish`, for what is executed: in turns, and medians count."""
+    """Finish a run on a real system: execute the placements in turns and compare medians."""
     spec, rng = run.spec, seeded_generator(run.spec.seed, "turns")
     load = OtherLoad()
     with waiting(run.say, f"executing {len(methods)} placements {ROUNDS} times"):
@@ -88,9 +88,18 @@ def _finish_measured(run: Run, methods: list[Method], extra: Summary, ranks: boo
 
 
 def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary) -> Summary:
-    """As `finish`, with the rows of the table at hand; the run is about the first method.
+    """Write all results of a run whose table rows are known.
 
-    The summary is written last: it marks the run as finished.
+    The summary is written last, because it marks the run as finished.
+
+    Args:
+        run: the run that ends.
+        methods: the main method first.
+        rows: of the table, one per method.
+        extra: further entries of the summary.
+
+    Returns:
+        The summary.
     """
     method, directory, spec = methods[0], run.directory.path, run.spec
     write_results(directory / RESULTS_FILE, rows)
@@ -128,13 +137,17 @@ def leave(run: Run, methods: list[Method], rows: list[ResultRow], extra: Summary
 
 
 def _strongest_other(methods: list[Method], rows: list[ResultRow]) -> Method | None:
-    """The best of the methods that are not the first one's own; its schedule is shown beside."""
+    """The best method that is not a variant of the main one; its trace is written too."""
     others = [(row.makespan_s, i) for i, row in enumerate(rows) if not is_own(row, rows[0])]
     return methods[min(others)[1]] if others else None
 
 
 def identity(run: Run) -> Summary:
-    """What was run, and by what: the head of every summary."""
+    """Return the head of every summary: problem, stage, seed, versions and host.
+
+    Args:
+        run: to describe.
+    """
     spec, graph = run.spec, run.spec.problem.graph
     packages = ("torch", "numba", "numpy", "pytorch-lightning")
     known = spec.optimum
@@ -178,7 +191,7 @@ def _outcome(row: ResultRow) -> dict[str, Any]:
 
 
 def _memory(trace: Trace) -> dict[str, Any]:
-    """Peaks, one per device, null where the system knows none, and what was not there."""
+    """Peak bytes per device, null where the system reports none, and bytes that were offloaded."""
     peaks = [peak if np.isfinite(peak) else None for peak in trace.peak_bytes.tolist()]
     offloaded = 0.0 if trace.memory is None else trace.memory.offloaded_bytes
     return {"peak_bytes": peaks, "offloaded_bytes": offloaded}

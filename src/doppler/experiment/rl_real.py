@@ -1,4 +1,4 @@
-"""stage=rl_real: stage III learns from measured seconds; at its end all methods run in turns."""
+"""stage=rl_real: trains on measured seconds (stage III), then compares all methods in turns."""
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -46,21 +46,23 @@ from doppler.support.waiting import duration, waiting
 from doppler.system import Refuse
 from doppler.training import LAST, Reinforcement, found_of
 
-# Executing until it is known what GPUs are busy with: drivers say so of up to the last second.
+# How long to execute before reading GPU use: drivers average over up to the last second.
 USE_S = 2.0
 SIMULATED = "rl_sim"  # the folder of stage II in the run's directory
-# For the estimate of how long a run takes: rows beside those of baselines and searches (stage III's
-# three, two synchronous ones), candidates to choose from, ops that a policy places and learns from
-# in a second, and what a search takes over its executions.
+# For the estimate of how long a run takes: rows besides baselines and searches (three of stage III,
+# two synchronous), candidates to choose from, ops that a policy places and learns from per second,
+# and the factor by which a search is longer than its executions.
 _COMPARED, _CANDIDATES, _OPS_PER_S, _OVERHEAD = 5, 3, 50_000, 1.25
 
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What stage III ends with, before it is known which of its placements is the fastest.
+    """The outcome of stage III before its fastest placement is known.
 
-    candidates: by name.
-    evaluations: on the real system, those included that choose of them.
+    Attributes:
+        module: the finished training.
+        candidates: placements to choose from, by name.
+        evaluations: executions on the real system, including those that choose between candidates.
     """
 
     module: Reinforcement
@@ -72,19 +74,22 @@ class Learned:
 class RealReinforcement(Stage):
     """Stages I and II in the calibrated simulator, stage III on the real system, and controls.
 
-    Baselines search in the calibrated simulator, some on the real system, with as many evaluations
-    each as stage III. Its own and another placement are executed in levels with barriers, too.
+    Baselines search in the calibrated simulator, and some on the real system with as many
+    evaluations as stage III. The placement of stage III and one other are also executed
+    synchronously, in levels with barriers.
 
     Attributes:
         teacher: of stage I.
-        calibration: the stage that measures costs where they are not known.
-        algorithm: what differs from the key ``algorithm``, which is that of stages I and II.
+        calibration: the stage that measures missing costs.
+        algorithm: settings of stage III that differ from the key ``algorithm``, which holds those
+            of stages I and II.
         measured: the baselines that search on the real system, by name.
-        synchronous: searches for a placement that suits levels and barriers, in their simulator.
-        choosing: executions of stage III's best and greedy placements and of stage II's that choose
-            between them, and count for nothing else; at most, as ``repeats``.
-        repeats: executions of every method's placement at the end, in turns, at most: fewer where
-            all ratios are known to half a percent.
+        synchronous: baseline that searches, in the synchronous simulator, for a placement that
+            suits levels and barriers.
+        choosing: maximum executions of each candidate (stage III's best and greedy placement, stage
+            II's best) to choose between them. They are not used for anything else.
+        repeats: maximum executions of each method's placement at the end, in turns. Fewer are made
+            once all ratios are known to half a percent.
         init_from: auto: stages I and II make the first weights; imitation: stage I makes them;
             None: the initial weights of the seed; else the path of a checkpoint, or ``pretrained``.
     """
@@ -104,16 +109,24 @@ class RealReinforcement(Stage):
             raise InputError("memory: stage=rl_real supports only memory=refuse")
         check_policy(spec, None if self._is_made_here else self.init_from)
         _real_budget(spec).check(_algorithm(spec.cfg))
-        modelled = replace(spec, costs=None)  # the measured ones need not be there yet
+        modelled = replace(spec, costs=None)  # measured costs may not exist yet
         modelled.check()
         self.calibration.check(modelled)
 
     def costs(self, cfg: DictConfig) -> Path:
-        """See Stage: a real system is simulated by what was measured on it."""
+        """The file of measured costs: a real system is simulated with costs measured on it.
+
+        Args:
+            cfg: the configuration.
+        """
         return costs_path(cfg)
 
     def needed(self, run: Run) -> Iterator[Run]:
-        """Calibration, which seeds share."""
+        """Yield the calibration run, which all seeds share.
+
+        Args:
+            run: that needs it.
+        """
         cfg, path = run.spec.cfg, costs_path(run.spec.cfg)
         if is_calibrated(path, replace(run.spec, costs=None).problem):
             run.say(f"measured costs: {path}")
@@ -128,7 +141,7 @@ class RealReinforcement(Stage):
         check_training_left(directory, parts)
 
     def run(self, run: Run) -> Summary:
-        """Stages I to III, the controls, and all placements executed in turns."""
+        """Run stages I to III and the controls, then execute all placements in turns."""
         warn_of_gpus(run)
         spec, machine = run.spec, check_machine(run)
         self._tell_duration(run, machine.execution_s)
@@ -155,7 +168,9 @@ class RealReinforcement(Stage):
             run.directory.path, spec, contenders, seconds_MR[fits_M], doubt
         )
         otherwise = disagreements(spec, contenders, ratios)
-        run.say(f"the simulator ranks {otherwise} placements otherwise than stage III's executions")
+        run.say(
+            f"the simulator ranks {otherwise} placements differently than stage III's executions"
+        )
         rows[0] = replace(rows[0], disagreements=otherwise)
         rows, used = _with_use(run, [one for one in contenders if one.spec is spec], rows)
         summary = leave(
@@ -183,7 +198,7 @@ class RealReinforcement(Stage):
     def _choose(
         self, run: Run, learned: Learned, rng: np.random.Generator
     ) -> tuple[str, list[Method]]:
-        """The candidate that is fastest in turns, by name; all of them, the final one first."""
+        """Execute the candidates in turns; return the fastest one's name, and all with it first."""
         candidates = _methods(run, learned, next(iter(learned.candidates)))
         chances_MR = measure_interleaved(
             [Contender(run.spec, one) for one in candidates], self.choosing, rng, tight=TIGHT
@@ -192,7 +207,7 @@ class RealReinforcement(Stage):
         return final, _methods(run, learned, final)
 
     def _tell_duration(self, run: Run, execution_s: float) -> None:
-        """Say about how long the run takes, from what executions took a moment ago."""
+        """Estimate how long the run takes, from executions measured a moment ago."""
         if not np.isfinite(execution_s):
             return
         spec, searches = run.spec, len(as_container(run.spec.cfg.stage.measured))
@@ -214,11 +229,11 @@ class RealReinforcement(Stage):
 
     @property
     def _is_made_here(self) -> bool:
-        """Whether the run itself makes the weights that stage III begins with."""
+        """Whether this run trains the weights that stage III starts from."""
         return self.init_from in (AUTO, IMITATION)
 
     def _learn_in_simulator(self, run: Run) -> str | Path | None:
-        """Stages I and II as far as ``init_from`` asks for them; the weights for stage III."""
+        """Run stages I and II as far as ``init_from`` asks; return the weights for stage III."""
         if not self._is_made_here:
             return self.init_from
         spec = run.spec.on(run.spec.simulator)
@@ -243,9 +258,10 @@ class RealReinforcement(Stage):
         return stage_two.directory.path / LAST
 
     def _learn(self, run: Run, init_from: str | Path | None) -> Learned:
-        """Train on the real system; candidates: its best and greedy placements, and stage II's.
+        """Train on the real system; candidates are its best and greedy placements, and stage II's.
 
-        Where nothing is trained there is no greedy one: stage II's is no better than its best.
+        If nothing is trained there is no greedy candidate, because stage II's best is at least as
+        good.
         """
         spec = run.spec
         learner = Learner(
@@ -270,9 +286,10 @@ class RealReinforcement(Stage):
         return Learned(module, candidates, evaluations)
 
     def _synchronous(self, spec: Specification, final: Method) -> list[Contender]:
-        """The synchronous alternative on the same devices, where the executor has one.
+        """The synchronous alternatives on the same devices, if the executor has them.
 
-        With the final placement, and with one that is searched for it in its own simulator.
+        One uses the final placement, the other a placement found by searching the synchronous
+        simulator.
         """
         system = spec.system
         if not isinstance(system, Threads | Cuda):
@@ -287,10 +304,10 @@ class RealReinforcement(Stage):
 
 
 def _algorithm(cfg: DictConfig) -> DictConfig:
-    """The settings of stages I and II, and where stage III's are others.
+    """The settings of stages I and II, overridden by those of stage III.
 
     Raises:
-        InputError: one that is none, in one line.
+        InputError: a setting does not exist or has a wrong value.
     """
     known = deepcopy(cfg.algorithm)
     OmegaConf.set_struct(known, False)
@@ -308,7 +325,7 @@ def _real_budget(spec: Specification) -> LearningBudget:
 
 
 def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
-    """The candidates; the final one of them bears the policy's name."""
+    """The candidates as methods; the final one gets the policy's name."""
     spec, module = run.spec, learned.module
     name, inherited = spec.policy_name, learned.module.inherited
     settings = [as_container(spec.cfg[key]) for key in ("policy", "algorithm", "stage")]
@@ -335,7 +352,7 @@ def _methods(run: Run, learned: Learned, final: str) -> list[Method]:
 def _with_use(
     run: Run, contenders: list[Contender], rows: list[ResultRow]
 ) -> tuple[list[ResultRow], dict[str, Any]]:
-    """The rows with what GPUs do while they execute each placement; of the first one, by GPU."""
+    """Add the GPU use during executions to the rows; also return that of the first row, by GPU."""
     if not isinstance(run.spec.system, Cuda):
         return rows, {}
     with run.open() as session:

@@ -1,4 +1,4 @@
-"""``stage=rl_sim``: stage II by itself, on one problem or on a training set."""
+"""``stage=rl_sim``: stage II alone, on one problem or on a training set."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from doppler.support.options import Count, Natural, check
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedReinforcement(Train):
-    """REINFORCE in the simulator, without baselines beside; its weights are for other runs.
+    """REINFORCE in the simulator without baselines; its weights are meant for other runs.
 
     Attributes:
-        problems: lines of configuration (training_set). If there are any, the training is on them,
-            and the run's own problem is placed with the last weights.
-        held_out: lines of problems on which the weights are tried.
+        problems: lines that describe the problems to train on (`problem_set`). If there are any,
+            the run's own problem is only placed with the last weights.
+        held_out: lines that describe problems to test the weights on.
         updates: of a training on several problems.
     """
 
@@ -34,7 +34,7 @@ class SimulatedReinforcement(Train):
     unused: ClassVar[tuple[str, ...]] = (*Train.unused, "baseline")
 
     def __post_init__(self) -> None:
-        if self.problems:  # baselines stand beside what is placed in the end
+        if self.problems:  # the placement at the end is compared with baselines
             object.__setattr__(self, "unused", Train.unused)
 
     def check(self, spec: Specification) -> None:
@@ -47,7 +47,7 @@ class SimulatedReinforcement(Train):
         super().check(spec)
 
     def check_budget(self, spec: Specification) -> None:
-        """A training set says itself how many updates it has."""
+        """Check the budget, except of a training set, which sets its own number of updates."""
         if not self.problems:
             super().check_budget(spec)
 
@@ -60,5 +60,5 @@ class SimulatedReinforcement(Train):
         return apply_policy(run, path, compare_baselines(run.spec, run.say))
 
     def compared(self, run: Run) -> list[Method]:
-        """Nothing: stage II is for other runs to go on from."""
+        """Return no methods: stage II serves other runs, which compare."""
         return []

@@ -1,4 +1,4 @@
-"""A run: what it is, where it lives, and the stages that it goes through."""
+"""A run: a stage on a specification, in a directory."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -24,16 +24,16 @@ from doppler.support.stopping import going_on
 from doppler.support.waiting import waiting
 from doppler.system import Session, listening_to_agents
 
-# What dashboards call the curves of a stage's own training; of all others it is stage II.
+# Dashboard names for the curves of a stage's own training; other stages train stage II.
 _NAMESPACES = {"imitation": "stage_1", "rl_real": "stage_3"}
 
 
 class Stage(ABC):
-    """What a run does. Its file in conf/stage/ names the class and gives it its options.
+    """What a run does. Its file in conf/stage/ names the class and sets its options.
 
     Attributes:
-        name: of the folder in which its runs lie.
-        unused: keys of the configuration on which its results do not depend.
+        name: of the folder that holds its runs.
+        unused: keys of the configuration that do not affect its results.
     """
 
     name: ClassVar[str]
@@ -41,35 +41,35 @@ class Stage(ABC):
 
     @abstractmethod
     def run(self, run: "Run") -> Summary:
-        """From the first line that is said to the summary that is left."""
+        """Do the work of the stage and return the summary that it has written."""
 
     def check(self, spec: Specification) -> None:
-        """Raise an InputError if the configuration makes no sense; nothing has begun yet."""
+        """Raise an InputError if the configuration makes no sense, before anything begins."""
         spec.check()
 
     def needed(self, run: "Run") -> Iterator["Run"]:
-        """Runs of other stages that must be finished first, in this order."""
+        """Yield the runs of other stages that must be finished first, in order."""
         yield from ()
 
     def costs(self, cfg: DictConfig) -> Path | None:
-        """The file of measured costs that the problem is built with."""
+        """The file of measured costs for the problem; None: costs are modelled."""
         return None if cfg.costs is None else Path(str(cfg.costs))
 
     def method(self, spec: Specification) -> str:
-        """The method that the run is about, as its directory is called."""
+        """The name of the run's main method, as in the path of its directory."""
         return spec.policy_name
 
     def introduce(self, run: "Run") -> None:
-        """Say what is run on what."""
+        """Print what is run on what."""
         run.introduce()
 
     def check_left(self, directory: RunDirectory) -> None:
-        """Raise an InputError if what this run goes on from, or another begins with, is damaged."""
+        """Raise an InputError if files are damaged from which this run or a later one starts."""
         if directory.is_finished:
             directory.summary()
 
     def show(self, run: "Run") -> None:
-        """Print what a finished run has to tell."""
+        """Print the results of a finished run."""
         show_rows(run.directory.path, run.console)
 
 
@@ -78,11 +78,11 @@ class Run:
     """A stage on a specification.
 
     Attributes:
-        spec: what is run.
-        stage: what is done with it.
-        console: where things are told.
-        is_step: it serves another run, which will show the results.
-        home: the directory, where it is not the one that the configuration determines.
+        spec: the configuration and the problem.
+        stage: what to do with them.
+        console: where to print.
+        is_step: whether it is a step of another run, which shows the results.
+        home: its directory; None: the one that the configuration determines.
     """
 
     spec: Specification
@@ -93,7 +93,7 @@ class Run:
 
     @cached_property
     def directory(self) -> RunDirectory:
-        """Where it leaves its results: at ``run_dir``, or where the configuration determines."""
+        """Where its results are: ``run_dir``, or the path that the options determine."""
         if self.home is not None:
             return self.home
         spec, cfg = self.spec, self.spec.cfg
@@ -109,32 +109,36 @@ class Run:
 
     @cached_property
     def loggers(self) -> Loggers:
-        """The configured ones, which write into the run's directory."""
+        """The configured loggers, which write into the run's directory."""
         chosen, settings = self.spec.cfg.get("logger") or {}, self.spec.settings()
         namespace = _NAMESPACES.get(self.stage.name, "stage_2")
         return Loggers(chosen, settings, self.directory.path, namespace, is_step=self.is_step)
 
     @property
     def is_finished(self) -> bool:
-        """Its results are there, and shall stay."""
+        """Whether its results exist and are to be kept."""
         return self.directory.is_finished and not self.spec.cfg.overwrite
 
     def say(self, text: str) -> None:
-        """One line for the person who watches; numbers are not coloured in."""
+        """Print one line for the user, without highlighting numbers.
+
+        Args:
+            text: the line.
+        """
         self.console.print(printable_lines(text), highlight=False, markup=False, soft_wrap=True)
 
     def open(self) -> Session:
-        """A session of the system on the problem."""
+        """Open a session of the system on the problem."""
         return self.spec.system.open(self.spec.problem)
 
     def step(self, stage: dict[str, Any], **changes: Any) -> "Run":
-        """A run of another stage that this one needs, in a directory of its own.
+        """A run of another stage that this one needs, in its own directory.
 
         Args:
-            stage: its part of the configuration.
-            changes: of other keys at the top of the configuration.
+            stage: the key ``stage`` of its configuration.
+            changes: of other top-level keys of the configuration.
         """
-        # Resolved: what depends on the stage, as the size of a workload does, is of this run.
+        # Resolved first, because values such as the size of a workload depend on this run's stage.
         settings = {**as_container(self.spec.cfg), "run_dir": None, "overwrite": False, **changes}
         cfg = DictConfig(escaped({**settings, "stage": stage}))
         return make_run(cfg, self.console, is_step=True)
@@ -144,18 +148,18 @@ class Run:
 
         Args:
             name: of the folder.
-            spec: what is run there; the run's own specification by default.
+            spec: what is run there; None: the run's own specification.
         """
         home = RunDirectory(self.directory.path / name, self.directory.identity)
         return Run(spec or self.spec, self.stage, self.console, is_step=True, home=home)
 
     def anew(self) -> "Run":
-        """The same, whatever its directory has."""
+        """The same run, which ignores results in its directory."""
         cfg = DictConfig(escaped({**as_container(self.spec.cfg), "overwrite": True}))
         return make_run(cfg, self.console, is_step=self.is_step)
 
     def introduce(self) -> None:
-        """Say what is run on what."""
+        """Print what is run on what."""
         problem, cfg = self.spec.problem, self.spec.cfg
         graph = problem.graph
         self.say(
@@ -187,7 +191,7 @@ class Run:
 
 @contextmanager
 def mendable() -> Iterator[None]:
-    """An InputError of files that a run has left says how they are made anew."""
+    """Add to an InputError about damaged files of a run how to make them again."""
     try:
         yield
     except InputError as error:
@@ -197,16 +201,16 @@ def mendable() -> Iterator[None]:
 def make_run(
     cfg: DictConfig, console: Console, overrides: Sequence[str] = (), *, is_step: bool = False
 ) -> Run:
-    """The run that a configuration describes; nothing has begun yet.
+    """Make the run that a configuration describes, without starting it.
 
     Args:
-        cfg: as composed.
-        console: where things are told.
-        overrides: of the command line, all of which are checked.
-        is_step: it serves another run.
+        cfg: the composed configuration.
+        console: where to print.
+        overrides: of the command line; all are checked.
+        is_step: whether it is a step of another run.
 
     Raises:
-        InputError: or Hydra's own error, in one line.
+        InputError: the configuration is wrong. Hydra's own errors may be raised too.
     """
     check_configuration(cfg, overrides)
     stage = instantiated(cfg.stage)
@@ -220,20 +224,21 @@ def execute(
     compute: Compute | None = None,
     before: Callable[["Run"], None] | None = None,
 ) -> Summary:
-    """Run a configuration, and first what it needs; or show the run that has done so already.
+    """Run a configuration after the runs that it needs; a finished run is only shown again.
 
     Args:
-        cfg: as composed.
-        overrides: of the command line, as they are kept with the run.
-        console: where things are told.
-        compute: where the jobs are done of what is configured to be spread, in its place.
-        before: is called with each run that has not finished, before it begins.
+        cfg: the composed configuration.
+        overrides: of the command line, as they are saved with the run.
+        console: where to print.
+        compute: replaces the configured `Compute`, which spreads jobs; used only if one is
+            configured.
+        before: called with each unfinished run before it begins.
 
     Returns:
-        The summary that the run left.
+        The summary of the run.
 
     Raises:
-        InputError: one line about what is wrong with the configuration or its files.
+        InputError: one line that says what is wrong with the configuration or its files.
     """
     run = make_run(cfg, console, overrides)
     check_loggers(cfg.get("logger") or {})
@@ -270,7 +275,7 @@ def execute(
 
 
 def _tell_again(run: Run) -> None:
-    """Show what a finished run has left."""
+    """Print the results of a run that was finished before."""
     path = run.directory.path
     run.say(f"{path} is finished already (overwrite=true runs it again)")
     with mendable():
@@ -282,9 +287,11 @@ def _tell_again(run: Run) -> None:
 
 
 def _in_order(run: Run, *, mends: bool) -> Iterator[Run]:
-    """The runs that it needs, what these need before them, and last the run itself.
+    """Yield the runs that a run needs, recursively, and then the run itself.
 
-    mends: a run that it needs is made anew where its files are damaged.
+    Args:
+        run: the last one.
+        mends: whether a needed run with damaged files is run again.
     """
     with waiting(run.say, "building the problem"):
         run.stage.check(run.spec)

@@ -1,4 +1,4 @@
-"""What a run is: the problem, systems, methods and seed that its configuration names."""
+"""What a configuration determines: problem, systems, methods and seed."""
 
 import hashlib
 import json
@@ -31,12 +31,12 @@ _NOT_HASHED = (
 
 @dataclass(frozen=True, eq=False)
 class Specification:
-    """A configuration, and what it determines.
+    """A configuration, and the objects that it determines.
 
     Attributes:
-        cfg: as composed; nothing changes it.
+        cfg: the composed configuration; it is never changed.
         costs: the file of measured costs; None: costs are modelled.
-        given: a system in place of the configured one.
+        given: a system to use instead of the configured one.
     """
 
     cfg: DictConfig
@@ -54,18 +54,18 @@ class Specification:
 
     @cached_property
     def compute(self) -> Compute | None:
-        """Where jobs are done; None: what is computed is not cut into jobs."""
+        """Where jobs run in parallel; None: work is not split into jobs."""
         conf = self.cfg.get("compute")
         return instantiate(conf) if conf else None
 
     @cached_property
     def memory(self) -> MemoryMode:
-        """What is done with placements that do not fit."""
+        """How to treat placements that do not fit in memory."""
         return instantiate(self.cfg.memory)
 
     @cached_property
     def system(self) -> System:
-        """What executes placements."""
+        """The system that executes placements."""
         if self.given is not None:
             return self.given
         return self.memory.applied(instantiate(self.cfg.system))
@@ -77,11 +77,11 @@ class Specification:
 
     @cached_property
     def simulator(self) -> System:
-        """What predicts the seconds of the system: the system itself if it is a simulator.
+        """The simulator that predicts the system's seconds; a simulator predicts itself.
 
-        Of a real system it is the work-conserving simulator with the system's own queue, and with
-        transfers that wait for what they wait for there. Tasks slow each other down on what the
-        machine says is shared, as streams of one GPU do.
+        A real system is predicted by the work-conserving simulator with the same queue and the same
+        rule for what transfers wait for. Tasks on a shared resource of the machine, such as streams
+        of one GPU, slow each other down.
         """
         if not self.is_measured:
             return self.system
@@ -94,33 +94,37 @@ class Specification:
 
     @property
     def evaluations_option(self) -> str:
-        """The option that says how often a method may execute placements of its own."""
+        """The option that limits how many placements a method may execute."""
         return "budget.measured_evaluations" if self.is_measured else "budget.evaluations"
 
     @property
     def evaluations_simulated(self) -> int:
-        """How often a method may execute placements in a simulator."""
+        """How many placements a method may execute in a simulator."""
         return int(self.cfg.budget.evaluations)
 
     @property
     def evaluations(self) -> int:
-        """How often a method may execute placements."""
+        """How many placements a method may execute on this system."""
         return int(OmegaConf.select(self.cfg, self.evaluations_option))
 
     def on(self, system: System) -> Self:
-        """The same on another system; the problem is not built again."""
+        """The same specification on another system; the problem is not built again.
+
+        Args:
+            system: the other one.
+        """
         other = replace(self, given=system)
         vars(other)["problem"] = self.problem
         return other
 
     @cached_property
     def view(self) -> ProblemView:
-        """What policies see of the problem."""
+        """The problem as policies see it."""
         return make_view(self.problem)
 
     @cached_property
     def baselines(self) -> dict[str, Baseline]:
-        """Methods to compare with, by name; those with the common budget have the system's."""
+        """Methods to compare with, by name. The common budget is that of the system."""
         chosen, common = self.cfg.get("baseline") or {}, self.cfg.budget.evaluations
         own = {"evaluations": self.evaluations}
         return {
@@ -130,16 +134,16 @@ class Specification:
 
     @cached_property
     def bound(self) -> LowerBound:
-        """What no placement can beat on this system, known before any search."""
+        """A lower bound on the makespan on this system, known before any search."""
         shares = getattr(self.system, "shares", False)
         return lower_bound(self.problem, streams=self.system.streams, shares=shares)
 
     @cached_property
     def optimum(self) -> Optimum | None:
-        """What is known of a stored graph's optimum, if this system is not faster than its own.
+        """The known optimum of a stored graph; None if this system may be faster than its own.
 
-        Such optima are of one op a time on each of some processors without differences; contention
-        only makes an execution longer.
+        Such optima are for identical processors that run one op at a time. Contention only makes an
+        execution longer.
         """
         path, problem = self.cfg.workload.get("path"), self.problem
         is_other = self.system.kind != "simulated" or self.system.streams != 1
@@ -150,33 +154,38 @@ class Specification:
 
     @property
     def seed(self) -> int:
-        """Of everything random."""
+        """The seed of all random numbers."""
         return int(self.cfg.seed)
 
     @property
     def policy_name(self) -> str:
-        """What the learned method is called."""
+        """The name of the learned method."""
         return str(self.cfg.policy.name)
 
     @property
     def origin(self) -> str | None:
-        """Where the first weights come from, for any seed: seeds of one method are averaged."""
+        """Where the first weights come from, without the seed: seeds of one method are averaged."""
         init_from = self.cfg.stage.get("init_from")
         return init_from and str(init_from).replace(f"seed={self.seed}", "seed=*")
 
     def hash(self, unused: Sequence[str]) -> str:
-        """Eight hex digits of the resolved configuration and of the problem that it led to.
+        """Return eight hex digits of the resolved configuration and of the problem.
 
-        The problem counts too: the same configuration may name a file whose content has changed.
+        The problem counts too, because the same configuration may name a file whose content has
+        changed.
 
         Args:
-            unused: keys, dotted ones too, on which the results do not depend.
+            unused: keys, also dotted ones, that do not affect the results.
         """
         beside = getattr(self.problem.graph, "digest", None)  # of what comes with the graph
         return short_hash([self.settings(unused), self.problem.hash, *([beside] if beside else [])])
 
     def settings(self, unused: Sequence[str] = ()) -> dict[str, Any]:
-        """The configuration without what says where and how to run, and without these keys."""
+        """Return the configuration without keys that say where and how to run.
+
+        Args:
+            unused: further keys to leave out.
+        """
         resolved = as_container(self.cfg)
         # memory=refuse is not hashed, so that runs from before memory plans keep their names.
         refused = ("memory",) if isinstance(self.memory, Refuse) else ()
@@ -191,22 +200,30 @@ class Specification:
         return resolved
 
     def check(self) -> None:
-        """Build what the configuration describes: what is wrong with it ends before any claim.
+        """Build everything that is configured, so that errors end a run before it starts.
 
         Raises:
-            InputError: or Hydra's own error, in one line.
+            InputError: something cannot be built. Hydra's own errors may be raised too.
         """
         check_hosts(self.system, self.problem)
         _ = self.baselines, self.bound, self.optimum
 
 
 def as_container(cfg: DictConfig) -> Any:
-    """A part of the configuration as dictionaries and lists."""
+    """Return a part of the configuration as plain dictionaries and lists.
+
+    Args:
+        cfg: the part.
+    """
     return OmegaConf.to_container(cfg, resolve=True)
 
 
 def escaped(settings: Any) -> Any:
-    """Plain settings from which a configuration can be made: no text refers to anything."""
+    """Escape plain settings so that a configuration made of them resolves no references.
+
+    Args:
+        settings: nested dictionaries and lists.
+    """
     if isinstance(settings, dict):
         return {key: escaped(value) for key, value in settings.items()}
     if isinstance(settings, list):
@@ -217,14 +234,22 @@ def escaped(settings: Any) -> Any:
 
 
 def instantiated(part: DictConfig) -> Any:
-    """What a part of the configuration names, made.
+    """Instantiate a part of the configuration.
 
-    Hydra reads a text twice, so that one that had a ``${`` in it would refer to something.
+    Hydra resolves texts twice. Without this function, a text with an escaped ``${`` would become a
+    reference.
+
+    Args:
+        part: with a ``_target_``.
     """
     return instantiate(escaped(escaped(as_container(part))))
 
 
 def short_hash(settings: Any) -> str:
-    """Eight hex digits that equal settings share."""
+    """Return eight hex digits; equal settings have equal digits.
+
+    Args:
+        settings: anything that JSON can hold.
+    """
     text = json.dumps(settings, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]

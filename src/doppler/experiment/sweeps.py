@@ -1,4 +1,4 @@
-"""How far a sweep is: ``run 7 of 20 (seed=3), about 6 min left``."""
+"""Progress of a sweep: ``run 7 of 20 (seed=3), about 6 min left``."""
 
 import time
 from typing import Any
@@ -16,14 +16,14 @@ from doppler.support.waiting import duration
 
 BASIC_SWEEPER = f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
 _BASIC_LAUNCHER = "BasicLauncher"
-# Runs that were finished before are shown in less, and say nothing of how long others take.
+# Finished runs are only shown, which is faster than this; they tell nothing about the others.
 _SHOWN_S = 2.0
 
 
 class SweepProgress(Callback):
-    """Says before each run of a sweep which one it is, and about how long the rest takes.
+    """Prints before each run of a sweep which one it is, and how long the rest takes.
 
-    The rest is told where runs follow each other in this process, from what those so far took.
+    The remaining time is estimated from the runs so far, if runs follow each other in this process.
     """
 
     def __init__(self) -> None:
@@ -52,20 +52,20 @@ class SweepProgress(Callback):
         print(printable(line), flush=True)
 
     def on_job_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Note how long the run took."""
+        """Record how long the run took."""
         taken_s = time.monotonic() - self._begin_s
         if taken_s > _SHOWN_S:
             self._taken_s.append(taken_s)
 
 
 def runs_of(config: DictConfig) -> tuple[int | None, set[str]]:
-    """How many runs a sweep has, and the options in which they differ.
+    """Return how many runs a sweep has, and the options in which they differ.
 
     Args:
-        config: as composed, Hydra's part included.
+        config: the composed configuration, including Hydra's part.
 
     Returns:
-        None for the number where the sweeper decides it on the way.
+        The number, None if the sweeper decides it on the way; and the names of the options.
     """
     sweeper = config.hydra.sweeper
     params = OmegaConf.to_container(sweeper.get("params") or OmegaConf.create({}))
@@ -78,5 +78,5 @@ def runs_of(config: DictConfig) -> tuple[int | None, set[str]]:
         if sweeper["_target_"] != BASIC_SWEEPER:
             return sweeper.get("n_trials"), varied
         return sum(map(len, BasicSweeper.split_arguments(overrides, None))), varied
-    except (HydraException, AttributeError):  # a glob needs more than the words
+    except (HydraException, AttributeError):  # a glob cannot be counted from the words alone
         return None, set()

@@ -1,4 +1,4 @@
-"""``stage=train``: the paper's method in the simulator, and what it is compared with."""
+"""``stage=train``: the paper's method in the simulator, compared with the configured baselines."""
 
 import time
 from dataclasses import dataclass
@@ -50,15 +50,15 @@ from doppler.training import (
     save_checkpoint,
 )
 
-# In place of a path: the weights of stage I, which is part of the run.
+# Instead of a path: use the weights of stage I, which is part of the run.
 AUTO = "auto"
-# Folders in the run's directory: stage I, and what ends stage II.
+# Folders in the run's directory: stage I, and the imitation that ends stage II.
 IMITATION, SETTLING = "imitation", "settling"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Stage):
-    """Stage I, stage II and a search from there; the configured baselines stand beside.
+    """Stage I, stage II and a search, compared with the configured baselines.
 
     Attributes:
         teacher: of stage I, any baseline.
@@ -69,7 +69,7 @@ class Train(Stage):
     teacher: Baseline
     init_from: FilePath | None = AUTO
     name: ClassVar[str] = "train"
-    # No weight and no placement depends on these.
+    # These keys affect neither weights nor placements.
     unused: ClassVar[tuple[str, ...]] = (
         "budget.measured_evaluations",
         "trainer.checkpoint_every_s",
@@ -81,7 +81,7 @@ class Train(Stage):
         self.check_budget(spec)
 
     def check_budget(self, spec: Specification) -> None:
-        """Raise an InputError if the budget is of no use."""
+        """Raise an InputError if the budget is too small."""
         self._budget(spec).check(spec.cfg.algorithm)
 
     def check_left(self, directory: RunDirectory) -> None:
@@ -111,7 +111,7 @@ class Train(Stage):
         return finish(run, best, others, learned_summary(stage_two, weights, others))
 
     def compared(self, run: Run) -> list[Method]:
-        """The configured baselines."""
+        """Run the configured baselines."""
         return compare_baselines(run.spec, run.say)
 
     def _budget(self, spec: Specification) -> LearningBudget:
@@ -131,12 +131,12 @@ def _fits(run: Run, method: Method) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Learner:
-    """Stage II or III on one problem: a training, and after it a search.
+    """Trains stage II or III on one problem, then searches with the trained policy.
 
     Attributes:
-        title: what progress calls the training.
-        algorithm: its part of the configuration.
-        budget: of training and search.
+        title: of the training in progress lines.
+        algorithm: the key ``algorithm`` of the configuration.
+        budget: executions that training and search share.
         init_from: a checkpoint; None: the initial weights of the seed.
     """
 
@@ -146,16 +146,19 @@ class Learner:
     init_from: str | Path | None
 
     def train(self, run: Run, session: Session) -> Reinforcement:
-        """REINFORCE on the run's problem; leaves best.ckpt and last.ckpt.
+        """Train with REINFORCE on the run's problem; write best.ckpt and last.ckpt.
 
         At the end the policy imitates the best placement of the training (`_settle`). The best
-        placement of the checkpoint that it begins with is executed once more, since it may come
-        from another system. Where too little is left for an update, the weights stay as they
-        are, and the search has all evaluations.
+        placement of the initial checkpoint is executed again, because it may come from another
+        system. If the budget does not suffice for one update, the weights stay as they are and the
+        search gets all evaluations.
 
         Args:
-            run: whose policy, problem and directory it is.
+            run: gives policy, problem and directory.
             session: of the run's system.
+
+        Returns:
+            The finished training.
         """
         spec, directory = run.spec, run.directory.path
         policy, inherited = make_policy(run, self.init_from), NO_EFFORT
@@ -188,24 +191,24 @@ class Learner:
         )
         module.namespace = "stage_3" if spec.is_measured else "stage_2"
         fit_in_run(run, module)
-        if module.trained is None:  # else an interrupted run had come further than this
+        if module.trained is None:  # else an interrupted run had already done this
             begin = time.perf_counter()
             if num_updates > 0:
                 self._settle(run, module)
                 module.try_greedy()
                 module.trained = evaluator.found, module.effort
             else:
-                module.on_best()  # the weights that it begins with are the best that there are
+                module.on_best()  # without training, the initial weights are the best
                 module.trained = NO_PLACEMENT, module.effort
             module.elapsed_s += time.perf_counter() - begin
             save_checkpoint(module.trainer, directory / LAST)
         return module
 
     def _settle(self, run: Run, module: Reinforcement) -> None:
-        """Imitate the best placement of the training until the policy decides it by itself.
+        """Imitate the best placement of the training until it is the policy's greedy choice.
 
-        Nothing is executed. Where the algorithm does not end so (algorithm=paper), or the policy's
-        greedy placement is the best already, nothing is done.
+        Nothing is executed. Does nothing if the algorithm leaves this step out (algorithm=paper),
+        or if the greedy placement is already the best.
         """
         best = module.problem.evaluator.found
         is_learned = module.problem.greedy.seconds <= best.seconds
@@ -226,14 +229,14 @@ class Learner:
         module.elapsed_s += imitation.elapsed_s
 
     def search(self, run: Run, module: Reinforcement) -> None:
-        """Search from what was learned, with the evaluations that training has left.
+        """Search from the trained policy, with the evaluations that training has left.
 
         Args:
-            run: whose problem and directory it is.
-            module: after its training.
+            run: gives problem and directory.
+            module: the finished training.
 
         Raises:
-            InputError: neither training nor search found a placement that fits into memory.
+            InputError: neither training nor search found a placement that fits in memory.
         """
         evaluator, spec = module.problem.evaluator, run.spec
         if self.algorithm.search_share > 0 and not module.is_searched:
@@ -241,7 +244,7 @@ class Learner:
             num = self.budget.left(evaluator.evaluations, module.inherited.evaluations)
             steps = policy_steps(spec.cfg.search, module.policy, spec.view)
             if module.num_updates == 0 and evaluator.placement is not None:
-                # The greedy placement of these weights is known where the best one comes from.
+                # These weights were not changed, so their greedy placement is already known.
                 steps = [step for step in steps if not isinstance(step, GreedyEpisode)]
             with waiting(run.say, f"searching from there, {num:,} evaluations"):
                 rng = seeded_generator(spec.seed, "inference")

@@ -1,4 +1,4 @@
-"""Placements of different quality, and their seconds in rounds: how well can one measure?
+"""Placements of different quality and their measured seconds, to test how well one can measure.
 
 Shape suffixes: B placements, R rounds, V ops.
 """
@@ -18,16 +18,16 @@ from doppler.system import Session, System
 def measure_rounds(
     session: Session, placements: Sequence[Placement], rounds: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Execute all placements once in every round, each round in an order of its own.
+    """Execute all placements once per round, in a new random order each round.
 
     Args:
         session: of the system that executes them.
-        placements: that fit in memory.
+        placements: must fit in memory.
         rounds: how many.
         rng: draws the orders.
 
     Returns:
-        Seconds [B, R], and the placements of each round as they were executed, in numbers [R, B].
+        Seconds [B, R], and the order of execution as indices of placements [R, B].
     """
     device_BV = np.stack([placement.device for placement in placements])
     priority_BV = np.stack([placement.priority for placement in placements])
@@ -42,11 +42,19 @@ def measure_rounds(
 def varied_placements(
     simulator: System, problem: Problem, num: int, rng: np.random.Generator
 ) -> tuple[list[Placement], list[str]]:
-    """Placements of different quality, and where each comes from.
+    """Make placements of different quality.
 
-    A third are random, from balanced to all ops on one device; a third are what annealing
-    finds in 1 to 2,000 evaluations; a third are heuristics' with a share of their ops moved at
-    random.
+    A third are random, from balanced to all ops on one device. A third are found by annealing with
+    1 to 2,000 evaluations. A third come from heuristics, with a share of their ops moved at random.
+
+    Args:
+        simulator: evaluates placements during the searches.
+        problem: to place.
+        num: of placements.
+        rng: for all random choices.
+
+    Returns:
+        The placements, and for each the name of its group: random, annealing or heuristic.
     """
     placements, groups = [], []
     with simulator.open(problem) as session:
@@ -75,7 +83,7 @@ def varied_placements(
 
 
 def _lopsided(problem: Problem, degree: float, rng: np.random.Generator) -> Placement:
-    """Random devices; a share of the ops, ``degree``, keeps to one of them where it can."""
+    """Random devices, but a share ``degree`` of the ops goes to one device where it can."""
     able_VD = np.isfinite(problem.arrays.op_seconds)
     favourite = int(rng.integers(problem.num_devices))
     keeps_V = able_VD[:, favourite] & (rng.random(problem.num_ops) < degree)
@@ -87,7 +95,7 @@ def _lopsided(problem: Problem, degree: float, rng: np.random.Generator) -> Plac
 def _moved(
     problem: Problem, placement: Placement, share: float, rng: np.random.Generator
 ) -> Placement:
-    """The placement with a share of its ops on random devices."""
+    """The placement with a share of its ops moved to random devices."""
     elsewhere_V = _lopsided(problem, 0.0, rng).device
     moves_V = (rng.random(problem.num_ops) < share)[problem.arrays.group]
     device_V = np.where(moves_V, elsewhere_V, placement.device)

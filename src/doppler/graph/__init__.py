@@ -1,4 +1,4 @@
-"""What is to run: the dataflow graph, its levels, its file formats."""
+"""The dataflow graph to run, its levels and its file formats."""
 
 from doppler.graph.alternatives import Alternative
 from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops, Regions

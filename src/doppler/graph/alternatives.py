@@ -21,10 +21,10 @@ class Alternative:
 
     Attributes:
         backend: its name.
-        seconds: on every device, or one number per device, inf where it cannot run.
-        loss: what is expected to be lost by it, as the chance of a wrong answer.
-        memory_bytes: what the backend holds, once, on every device that runs it, as a model its
-            weights; the same in all ops.
+        seconds: one number for all devices, or one per device, inf where it cannot run.
+        loss: expected loss of quality, as the probability of a wrong answer.
+        memory_bytes: memory that the backend takes once on every device that runs it, such as the
+            weights of a model; the same in all ops.
     """
 
     backend: str
@@ -46,7 +46,12 @@ class Alternative:
 
 
 def read_alternatives(value: object, where: str) -> tuple[Alternative, ...]:
-    """A list of objects with the fields of `Alternative`; null: none."""
+    """Read a list of objects with the fields of `Alternative`; null means none.
+
+    Args:
+        value: from a file.
+        where: start of messages.
+    """
     return () if value is None else read_list(value, where, _read_one)
 
 
@@ -67,7 +72,11 @@ def _seconds(value: object, where: str) -> float:
 
 
 def alternative_rows(alternatives: Sequence[Alternative]) -> list[dict[str, object]]:
-    """As a file writes them."""
+    """Return alternatives as a file writes them.
+
+    Args:
+        alternatives: of one op.
+    """
     return [
         {
             "backend": one.backend,
@@ -85,7 +94,7 @@ def check_alternatives(alternatives: Sequence[Sequence[Alternative]], where: str
     Raises:
         InputError: names the op by its number.
     """
-    first: dict[str, tuple[int, float]] = {}  # who named a backend first, and its bytes
+    first: dict[str, tuple[int, float]] = {}  # the first op with a backend, and its bytes
     for v, each in enumerate(alternatives):
         names = [one.backend for one in each]
         if len(set(names)) < len(names):
@@ -107,7 +116,13 @@ def check_alternatives(alternatives: Sequence[Sequence[Alternative]], where: str
 def fastest(
     alternatives: Sequence[Sequence[Alternative]], op_seconds: FloatArray, where: str
 ) -> FloatArray:
-    """Seconds [V, D] of the fastest alternative on each device; of ops without any as they are."""
+    """Return the seconds [V, D] of the fastest alternative on each device.
+
+    Args:
+        alternatives: of each op; ops without any keep their seconds.
+        op_seconds: [V, D].
+        where: start of messages.
+    """
     best_VD = op_seconds.copy()
     for v, each in enumerate(alternatives):
         if each:

@@ -69,7 +69,10 @@ def load_graph(path: FilePath | Path, *, name: str | None = None) -> DataflowGra
 
 
 def graph_files(folder: Path) -> list[Path]:
-    """The graphs in a folder, by name; those in its folders are not.
+    """Return the graphs in a folder, by name; subfolders are not searched.
+
+    Args:
+        folder: to search.
 
     Raises:
         InputError: there is none.
@@ -93,12 +96,15 @@ def write_atomically(path: str | Path, text: str) -> None:
 
 @contextmanager
 def replaced(path: str | Path) -> Iterator[Path]:
-    """Where to write what replaces a file when the context ends well, atomically.
+    """Yield a path to write to, which replaces a file atomically if the context ends without error.
 
-    Folders that are missing are made, but those that are `held` must be there.
+    Missing folders are made, except those that are `held`, which must exist.
+
+    Args:
+        path: of the file to replace.
 
     Raises:
-        OSError: names the file, whatever could not be done.
+        OSError: names the file.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
@@ -118,7 +124,11 @@ def replaced(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """An OSError of what is done here names the file: a full disk names none."""
+    """Make every OSError in the context name the file; that of a full disk names none.
+
+    Args:
+        path: of the file.
+    """
     try:
         yield
     except OSError as error:
@@ -130,7 +140,11 @@ _held: set[Path] = set()
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """A folder that others may delete meanwhile: then nothing makes it again, writing fails."""
+    """Make writes into a folder fail, instead of making it again, if someone deletes it meanwhile.
+
+    Args:
+        folder: of a run.
+    """
     _held.add(folder.absolute())
     try:
         yield
@@ -146,8 +160,12 @@ def save_json(graph: DataflowGraph, path: str | Path) -> None:
 def save_text(graph: DataflowGraph, path: str | Path) -> None:
     """Write the published text format, which keeps edges, kinds and one cost per op and transfer.
 
+    Args:
+        graph: to write.
+        path: of the file.
+
     Raises:
-        InputError: what the format cannot say: two regions between one pair of ops, a kind with a
-            comma or line break.
+        InputError: the format cannot express the graph: two regions between one pair of ops, or a
+            kind with a comma or line break.
     """
     write_atomically(path, render_text(graph))

@@ -47,10 +47,15 @@ def read_edge_entry(value: object, where: str) -> EdgeEntry:
 def given_costs(
     ops: Sequence[OpEntry] | None, edges: Sequence[EdgeEntry] | None, *, counts_memory: bool
 ) -> GivenCosts | None:
-    """What the entries of all ops and of all edges say together; None where there are none.
+    """Combine the entries of all ops and edges; None if there are none.
+
+    Args:
+        ops: entries of ops.
+        edges: entries of edges.
+        counts_memory: whether bytes of ops and devices count.
 
     Raises:
-        InputError: ops with entries for different numbers of devices.
+        InputError: ops have entries for different numbers of devices.
     """
     if ops is None and edges is None:
         return None
@@ -98,7 +103,12 @@ def _edge_seconds(entries: Sequence[EdgeEntry], kinds: Sequence[str]) -> FloatAr
 
 
 def op_entry(given: GivenCosts, v: int) -> dict[str, Any]:
-    """The seconds of op v as a file writes them: nothing, or under their key."""
+    """Return the given seconds of op v as a file writes them; empty if there are none.
+
+    Args:
+        given: costs of the graph.
+        v: op.
+    """
     if given.op_seconds is None:
         return {}
     seconds = given.op_seconds[v].tolist()
@@ -108,7 +118,12 @@ def op_entry(given: GivenCosts, v: int) -> dict[str, Any]:
 
 
 def edge_entry(given: GivenCosts, e: int) -> dict[str, Any]:
-    """The same of edge e."""
+    """Return the given seconds of edge e as a file writes them; empty if there are none.
+
+    Args:
+        given: costs of the graph.
+        e: edge.
+    """
     if given.transfer_seconds is None:
         return {}
     seconds = given.transfer_seconds[e].tolist()

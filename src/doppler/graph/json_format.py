@@ -1,6 +1,6 @@
-"""The JSON format, versions 1 and 2: everything that a DataflowGraph holds (docs/formats.md).
+"""The JSON format, versions 1 and 2, with everything that a DataflowGraph holds (docs/formats.md).
 
-One row a line: a person can read it, and a diff of two graphs says something.
+Each row is on its own line, so that people can read it and a diff of two graphs is meaningful.
 """
 
 import json
@@ -47,7 +47,11 @@ _KERNEL_KEYS = ("expression", "operand_shapes", "operand_dtypes", "output_shape"
 
 
 def render_json(graph: DataflowGraph) -> str:
-    """The content of a file."""
+    """Return the content of a file.
+
+    Args:
+        graph: to write.
+    """
     head = {"format": FORMAT, "version": VERSION, "name": graph.name}
     if graph.given_costs is not None:
         head["counts_memory"] = graph.given_costs.counts_memory
@@ -146,7 +150,11 @@ def _tensor_row(tensor: Tensor) -> dict[str, Any]:
 
 
 def parse_graph(data: Any, path: Path) -> DataflowGraph:
-    """A graph of what a JSON file says.
+    """Make a graph from the content of a JSON file.
+
+    Args:
+        data: its content.
+        path: of the file, for messages.
 
     Raises:
         InputError: names the file, and the row at fault.

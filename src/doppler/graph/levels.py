@@ -14,7 +14,13 @@ IntArray = NDArray[np.int64]
 
 
 def successors(num_ops: int, src_E: IntArray, dst_E: IntArray) -> tuple[IntArray, IntArray]:
-    """Adjacency as (ptr [V + 1], edge ids [E] grouped by src, in the order of dst)."""
+    """Return the adjacency as (ptr [V + 1], edge ids [E] grouped by src, in the order of dst).
+
+    Args:
+        num_ops: V.
+        src_E: producer of each edge.
+        dst_E: consumer of each edge.
+    """
     edge_E = np.lexsort((dst_E, src_E))
     return np.searchsorted(src_E[edge_E], np.arange(num_ops + 1)), edge_E
 
@@ -31,9 +37,15 @@ def topological_order(num_ops: int, src_E: IntArray, dst_E: IntArray) -> IntArra
 
 
 def ranked_order(num_ops: int, src_E: IntArray, dst_E: IntArray, rank_V: IntArray) -> IntArray:
-    """Ops [V], producers first; of those whose producers all came, the smallest rank is next.
+    """Return ops [V] with producers first; of the ops possible next, the smallest rank is next.
 
-    Where the ranks themselves put producers first, that is the order of the ranks.
+    If the ranks themselves put producers first, that is the order of the ranks.
+
+    Args:
+        num_ops: V.
+        src_E: producer of each edge.
+        dst_E: consumer of each edge.
+        rank_V: rank of each op.
     """
     ptr, edge_E = successors(num_ops, src_E, dst_E)
     first, consumers = ptr.tolist(), dst_E[edge_E].tolist()

@@ -1,7 +1,8 @@
-"""What is known of the best makespan of a stored graph: ``optimal.csv`` in its folder.
+"""Known best makespans of stored graphs: ``optimal.csv`` in their folder.
 
-Columns: name (of a graph's file, without suffix), processors, optimal (seconds), and where not all
-is proven lower_bound and proven (True or False). A graph has a line per number of processors.
+Columns: name (of a graph's file, without suffix), processors, optimal (seconds) and, if some optima
+are not proven, lower_bound and proven (True or False). A graph has one line per number of
+processors.
 """
 
 import csv
@@ -20,7 +21,13 @@ _TRUTH = {"True": True, "False": False}
 
 
 class Optimum(NamedTuple):
-    """The least seconds that a graph can take on so many processors, or a bound of them."""
+    """The least makespan of a graph on some processors, or a bound on it.
+
+    Attributes:
+        processors: their number.
+        seconds: the optimum, or the bound.
+        is_proven: whether it is the optimum.
+    """
 
     processors: int
     seconds: float
@@ -28,7 +35,10 @@ class Optimum(NamedTuple):
 
 
 def known_optima(path: str | Path) -> list[Optimum]:
-    """Of a graph's file, for each number of processors; none where nothing is known.
+    """Read what is known about a graph, for each number of processors; empty if nothing is known.
+
+    Args:
+        path: of the graph's file.
 
     Raises:
         InputError: names the table, and the line at fault.
@@ -65,7 +75,10 @@ def _optimum(line: dict[str, str], where: str) -> Optimum:
 
 
 def num_processors(path: str | Path | None) -> int | None:
-    """On how many processors a stored graph belongs: by its table, or a name like ``16p_``.
+    """Return the number of processors that a stored graph is for, by its table or name (``16p_``).
+
+    Args:
+        path: of the graph's file.
 
     Raises:
         InputError: the table has several numbers.

@@ -1,6 +1,6 @@
-"""Scalar functions of the elements of tensors: what joins the operands of an op.
+"""Scalar functions of elements of tensors, which join the operands of an op.
 
-As text: ``mul(x0,exp(x1))``. ``x0`` is an element of the first operand, numbers are constants.
+As text: ``mul(x0,exp(x1))``. ``x0`` is an element of the first operand; numbers are constants.
 """
 
 import ast
@@ -76,8 +76,11 @@ def render(scalar: Scalar) -> str:
 def parse_scalar(text: str) -> Scalar:
     """Read what `render` wrote.
 
+    Args:
+        text: of the function.
+
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a scalar function.
     """
     try:
         return _from_tree(ast.parse(text, mode="eval").body)

@@ -21,9 +21,11 @@ def list_elements(scalar: Scalar) -> list[int]:
 
 
 def dtype_of(scalar: Scalar, dtypes: Sequence[str]) -> str | None:
-    """The dtype of the value: of several dtypes the widest counts; None for a constant.
+    """Return the dtype of a scalar's value: the widest of its operands; None for a constant.
 
-    dtypes: of the operands. DTYPES is in the order of width.
+    Args:
+        scalar: the function.
+        dtypes: of its operands. DTYPES is in the order of width.
     """
     if isinstance(scalar, Element):
         return dtypes[scalar.operand]

@@ -1,8 +1,8 @@
 """Which of torch's operators a kernel may call, and which of these a file may name.
 
-A kernel is repeated, on other threads and on what earlier executions left in memory: its operator
-has to be a function. And a graph is data, whoever wrote it: of the operators of a file nothing but
-tensors may depend. torch is imported for kernels that name it alone.
+A kernel is repeated, on other threads and on memory that earlier executions used, so its operator
+must be a pure function. And a graph file is data that anybody may have written, so its operators
+may affect nothing but tensors. torch is imported only for kernels that name an operator.
 """
 
 import re
@@ -31,11 +31,14 @@ _INSIDE = re.compile(
 
 
 def find_operator(name: str) -> Any:
-    """Torch's operator of the name ``namespace.packet.overload``, which has to be a function.
+    """Return torch's operator ``namespace.packet.overload``, which must be a pure function.
+
+    Args:
+        name: of the operator.
 
     Raises:
-        ValueError: torch has none of this name, or it changes what it is given, draws random
-            numbers, or returns something else than tensors.
+        ValueError: torch has no such operator, or it changes its arguments, draws random numbers,
+            or returns anything but tensors.
     """
     import torch
 
@@ -58,6 +61,10 @@ def find_operator(name: str) -> Any:
 def check_file_kernel(expression: str, where: str) -> None:
     """Refuse a kernel of a file that calls an operator which is not known to be harmless.
 
+    Args:
+        expression: of the kernel.
+        where: start of messages.
+
     Raises:
         InputError: names the operator.
     """
@@ -79,6 +86,6 @@ def check_file_kernel(expression: str, where: str) -> None:
 
 
 def _takes_objects(operator: Any) -> bool:
-    """Whether it takes anything but tensors, numbers and texts."""
+    """Whether an operator takes anything but tensors, numbers and texts."""
     types = [str(argument.type) for argument in operator._schema.arguments]
     return any("__torch__" in one or "Storage" in one or "Generator" in one for one in types)

@@ -1,4 +1,4 @@
-"""Policies behind one contract, and a base class for others."""
+"""Policies with a common interface, and a base class for your own."""
 
 from doppler.policies.contract import Bindable, Decisions, DivergedError, Policy, Returns
 from doppler.policies.dual import DualPolicy

@@ -1,4 +1,4 @@
-"""Compiled: one choice among several, how it is drawn, and how likely it was.
+"""Compiled: draws one choice among several, and computes how likely it was.
 
 Index: i position among the choices.
 """
@@ -8,23 +8,23 @@ import numpy as np
 from doppler.support.compiled import compiled
 from doppler.support.compiled.draws import uniform
 
-SAMPLE = -1.0  # in place of the probability of a uniform choice: sample from the softmax
+SAMPLE = -1.0  # instead of a probability of uniform choices: sample from the softmax
 
 
 @compiled
 def choose(logits, allowed, count, explore, seed, draw):
-    """Draw an allowed choice from the softmax of the logits; see contract.Policy.explore.
+    """Draw an allowed choice from the softmax of the logits; for ``explore`` see contract.Policy.
 
     Args:
         logits: float64, at least ``count``.
-        allowed: int64, at least ``count``, 1 where a choice is allowed.
+        allowed: int64, at least ``count``, 1 if a choice is allowed.
         count: number of choices.
         explore: SAMPLE, or the probability of a uniform choice.
         seed: of the episode.
         draw: number of the choice in its episode.
 
     Returns:
-        Its index.
+        The index of the choice.
     """
     best, num_allowed, largest = -1, 0, -np.inf
     for i in range(count):

@@ -1,4 +1,4 @@
-"""What stages, ablations and inference know of a policy.
+"""The interface of policies for training stages, ablations and inference.
 
 Shape suffixes: B episodes, V ops (an episode has V steps), D devices.
 """
@@ -17,7 +17,7 @@ from doppler.support.errors import InputError
 
 
 class DivergedError(InputError):
-    """A policy that decides nothing any more: its training has diverged."""
+    """A training has diverged, so that the policy's probabilities are not finite."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -28,12 +28,13 @@ class Decisions:
         op: [B, V] the op placed at each step.
         device: [B, V] the device it went to.
         log_prob: [B] log-probability of the whole episode as the rollout computed it.
-        record: what the policy needs to recompute it with gradients; its own business.
-        advised: op and device [B, V] that would have been chosen instead at the states which these
-            decisions lead to: of them `Policy.log_prob` then tells.
+        record: what the policy needs to recompute the log-probability with gradients; private to
+            it.
+        advised: op and device [B, V] that should have been chosen in the states which these
+            decisions lead to. If given, `Policy.log_prob` is that of the advice.
 
     Raises:
-        DivergedError: the policy's probabilities are no numbers.
+        DivergedError: the policy's probabilities are not finite.
     """
 
     op: NDArray[np.int64]
@@ -44,7 +45,7 @@ class Decisions:
 
     @property
     def judged(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Op and device [B, V] whose log-probability is asked for."""
+        """Op and device [B, V] whose log-probability counts: the advice, or else the decisions."""
         return (self.op, self.device) if self.advised is None else self.advised
 
     def __post_init__(self) -> None:
@@ -52,65 +53,79 @@ class Decisions:
             raise DivergedError("the policy's probabilities are not finite")
 
     def placements(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Device and priority per op, [B, V] each; the priority is the order of decisions."""
+        """Device and priority of each op, [B, V] each; the priority is the order of decisions."""
         return placements_of_steps(self.op, self.device)
 
 
 class Policy(Protocol):
-    """Chooses an op and a device, step by step; one set of weights for any problem.
+    """Chooses an op and a device step by step; one set of weights serves any problem.
 
-    ``explore`` is None to sample from the policy's own distribution, else the probability of a
-    uniformly random choice instead of the most likely one (0 is greedy).
+    ``explore`` is None to sample from the policy's own distribution. Otherwise it is the
+    probability of a uniformly random choice instead of the most likely one (0 is greedy).
 
-    The episodes of a merged view (env/merging.py) keep groups of ops together.
+    Episodes on a merged view (env/merging.py) keep groups of ops together.
 
-    A policy may have ``network_prefix``: parameters whose names begin so are those of its network,
-    which learns at a rate of its own.
+    A policy may have ``network_prefix``. Parameters whose names start with it belong to its
+    network, which has its own learning rate.
     """
 
     def rollout(
         self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
-        """Play episodes, without gradients."""
+        """Play episodes without gradients.
+
+        Args:
+            view: the problem.
+            num_episodes: B.
+            explore: see above.
+            rng: the only source of randomness.
+        """
         ...
 
     def follow(
         self, view: ProblemView, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
     ) -> Decisions:
-        """Episodes that take the given decisions, recorded as the policy's own.
+        """Play episodes that take the given decisions, recorded as if they were the policy's own.
+
+        Args:
+            view: the problem.
+            op_BV: the op of each step.
+            device_BV: its device.
 
         Raises:
-            InputError: a decision that is none: an op before its producers, a forbidden device.
+            InputError: an op comes before its producers, or its device is forbidden.
         """
         ...
 
     def log_prob(
         self, view: ProblemView, *decisions: Decisions
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probability and entropy of whole episodes, [B] each, with gradients.
+        """Return log-probability and entropy of whole episodes, [B] each, with gradients.
 
-        Of several decisions: of all their episodes in a row, from one pass over the graph where
-        the policy has one.
+        Args:
+            view: the problem.
+            decisions: of one or more calls; the results of their episodes are concatenated. A
+                policy with one pass over the graph makes it only once.
         """
         ...
 
 
 @runtime_checkable
 class Bindable(Protocol):
-    """A policy that can learn more of one problem than what carries over to others."""
+    """A policy that can learn more about one problem than what carries over to others."""
 
     def bind(self, view: ProblemView) -> None:
-        """From now on it serves this problem alone."""
+        """Bind the policy to one problem; from now on it serves no other."""
         ...
 
     def completed(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Weights of another such policy as this one loads them, bound or not."""
+        """Convert weights of another such policy, bound or not, so that this one can load them."""
         ...
 
 
 @runtime_checkable
 class Returns(Protocol):
-    """A policy whose episodes can return to a good one and play only some of its steps anew."""
+    """A policy that can repeat a given episode and decide only a window of its steps anew."""
 
     def return_to(
         self,
@@ -120,15 +135,22 @@ class Returns(Protocol):
         window_B2: NDArray[np.int64],
         rng: np.random.Generator,
     ) -> Decisions:
-        """Play episodes, without gradients; `Policy.log_prob` counts the steps played anew.
+        """Play episodes that repeat a given one outside a window of steps.
+
+        The policy decides the steps in the window anew, given everything before them.
+        `Policy.log_prob` of such an episode covers only the steps in the window. No gradients are
+        recorded.
 
         Args:
             view: the problem.
-            op_V: the op of each step of the episode to return to.
-            device_V: the device of each step.
-            window_B2: of each new episode the first step that it plays anew, and the first one
-                after these.
-            rng: draws what the policy chooses.
+            op_V: the op of each step of the given episode.
+            device_V: the device of each step of the given episode.
+            window_B2: for each new episode, the first step of its window and the first step after
+                it.
+            rng: samples the decisions.
+
+        Returns:
+            One episode per window.
 
         Source: Go-Explore (Ecoffet, Huizinga, Lehman, Stanley, Clune, Nature 2021).
         """
@@ -138,6 +160,10 @@ class Returns(Protocol):
 def in_a_row(
     results: Iterable[tuple[torch.Tensor, torch.Tensor]],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies [B] of several decisions, in a row."""
+    """Concatenate log-probabilities and entropies [B] of several decisions.
+
+    Args:
+        results: a pair per decisions.
+    """
     log_prob_B, entropy_B = map(torch.cat, zip(*results, strict=True))
     return log_prob_B, entropy_B

@@ -55,15 +55,20 @@ from doppler.support.options import DepthOrNone, Positive, Width, WidthOrNone, c
 
 
 def _no_pairs(view: ProblemView) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and parts of devices where there is no network."""
+    """Empty queries, keys and device parts, for a policy without a network."""
     num_ops, num_devices = view.problem.num_ops, view.problem.num_devices
     return torch.zeros(num_ops, 0), torch.zeros(num_ops, 0), torch.zeros(num_ops, num_devices)
 
 
 class StaticParts(NamedTuple):
-    """What does not depend on the placement, per op: first-layer sums of both heads, and pairs.
+    """The parts of the heads that do not depend on the placement (see `dual_network.Encoded`).
 
-    See dual_network.Encoded.
+    Attributes:
+        sel_op_VS: first layer of SEL, per op.
+        plc_op_VP: first layer of PLC, per op.
+        query_VR: queries of ops.
+        key_VR: keys of ops.
+        plc_device_VD: added to PLC's logits.
     """
 
     sel_op_VS: Tensor
@@ -74,16 +79,16 @@ class StaticParts(NamedTuple):
 
 
 def _zeros(num_features: int, width: int) -> nn.Linear:
-    """A layer that does nothing yet; made without a random draw."""
+    """A linear layer whose weights are zero; makes no random draw."""
     layer = nn.Linear(num_features, width, bias=False, device="meta").to_empty(device="cpu")
     nn.init.zeros_(layer.weight)
     return layer
 
 
 def _with_groups(dynamic: nn.Linear, groups: nn.Linear, num_features: int) -> Tensor:
-    """Weights of the features of every episode, and after them those of groups, if they are seen.
+    """Weights of the features of every episode, followed by those of groups if these are present.
 
-    Episodes without groups neither see nor compute what is said of groups.
+    Episodes without groups neither compute nor see group features.
     """
     if num_features == dynamic.in_features:
         return dynamic.weight
@@ -92,7 +97,7 @@ def _with_groups(dynamic: nn.Linear, groups: nn.Linear, num_features: int) -> Te
 
 @checked
 class DualPolicy(nn.Module):
-    """DOPPLER's two policies over one shared graph network, which is encoded once per update.
+    """DOPPLER's two policies over a shared graph network that is encoded once per update.
 
     SEL(v) = MLP[x_v, H_v, means of H along the longest paths of v, features of v among the
     candidates] + the list scheduler's terms of v; softmax over the candidates, or over the
@@ -103,23 +108,25 @@ class DualPolicy(nn.Module):
     belongs to the class of d (`bind`).
 
     The list scheduler's terms (env/scheduler_terms.py) have learned weights. Everything else is 0
-    at first, so a policy with new weights is that list scheduler, and training adds to it. Rollouts
-    run compiled on all cores; `log_prob` replays the recorded decisions in one batched pass.
+    at first, so a policy with new weights equals that list scheduler, and training adds to it.
+    Rollouts run in compiled code on all cores; `log_prob` replays the recorded decisions in one
+    batched pass.
 
     Args:
         sel_hidden: width of SEL's head.
         plc_hidden: width of PLC's head.
         hidden: width of the graph network; 0: no network.
-        rounds: of messages; 0: no messages.
+        rounds: of message passing; 0: no messages.
         pairs: length of q and k; 0: without them.
-        own: learned numbers of each op of a problem that the policy is bound to; 0: none.
-        sel: ``learned``, or ``b_level``: what the critical path heuristic would choose, ties at
+        own: length of the learned vector of each op of a problem that the policy is bound to; 0:
+            none.
+        sel: ``learned``, or ``b_level``: choose as the critical path heuristic does, ties at
             random. Given decisions are followed in any case.
-        plc: ``learned``, or ``earliest_start``, likewise.
-        look_ahead: whether more than the published features is seen.
-        scheduler: whether logits contain a list scheduler's terms.
-        scheduler_scale: factor on these terms in new weights; the larger, the less do episodes
-            differ.
+        plc: ``learned``, or ``earliest_start``: choose as the critical path heuristic does.
+        look_ahead: whether to see more than the published features.
+        scheduler: whether logits contain the list scheduler's terms.
+        scheduler_scale: factor on these terms in new weights; larger values make episodes more
+            alike.
 
     Source: DOPPLER (Yao et al., ICLR 2026), section on the dual policy. The features that depend on
     the placement, the list scheduler's terms and the sizes are ours, and PLC sees the paper's sum
@@ -128,7 +135,7 @@ class DualPolicy(nn.Module):
 
     # See contract.Policy.
     network_prefix: ClassVar[str] = "network."
-    # Recorded of an episode; gradients are those of so many steps (dual_replay.over_steps).
+    # Largest number of recorded steps of an episode, which estimate its gradient (dual_replay).
     most_steps: ClassVar[int] = 1024
 
     def __init__(
@@ -189,7 +196,7 @@ class DualPolicy(nn.Module):
         self.plc_out = nn.Linear(plc_hidden, 1, bias=False)
         for out in (self.sel_out, self.plc_out):
             nn.init.zeros_(out.weight)
-        # Groups mean nothing until a training places some.
+        # Group features have no effect until a training places groups.
         self.sel_group = _zeros(len(SEL_GROUP_FEATURES), sel_hidden)
         self.plc_group = _zeros(len(DEVICE_GROUP_FEATURES), plc_hidden)
 
@@ -203,13 +210,13 @@ class DualPolicy(nn.Module):
         return torch.from_numpy(view.op_features[:, self._seen_F])
 
     def bind(self, view: ProblemView) -> None:
-        """See contract.Bindable: ops and classes of devices get numbers of their own."""
+        """Bind the policy to one problem, whose ops and device classes get learned vectors."""
         if self.network is not None:
             self.network.bind(view)
         self._watched = []
 
     def completed(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """See contract.Bindable; weights of a policy without a network, too."""
+        """Convert weights for this policy, also those of a policy without a network."""
         if self.network is None:
             return dict(weights)
         prefix = "network."
@@ -235,12 +242,13 @@ class DualPolicy(nn.Module):
         )
 
     def _weights_to_play(self, view: ProblemView) -> HeadWeights:
-        """What compiled episodes of a problem compute with, made anew when weights have changed.
+        """The weights in the form that compiled episodes use; renewed when weights have changed.
 
-        An update plays episodes, merged ones, and follows the best, all of one problem. torch
-        counts the changes of a tensor in place, but for those through ``.data``.
+        An update plays episodes and merged ones and follows the best placement, all on one problem,
+        so the form is reused. torch counts in-place changes of a tensor, except those through
+        ``.data``.
         """
-        if not self._watched:  # to look for them takes longer than to play an episode
+        if not self._watched:  # finding them takes longer than playing an episode
             self._watched = list(self.parameters())
         changes = tuple(parameter._version for parameter in self._watched)
         if self._played_with is None or self._played_with[:2] != (view.problem.hash, changes):
@@ -249,11 +257,11 @@ class DualPolicy(nn.Module):
         return self._played_with[2]
 
     def _sel_in(self, num_features: int) -> Tensor:
-        """SEL's first layer [S, F] for rows of so many features."""
+        """SEL's first layer [S, F] for this number of features."""
         return _with_groups(self.sel_dynamic, self.sel_group, num_features)
 
     def _plc_in(self, num_features: int) -> Tensor:
-        """PLC's first layer [P, F] for rows of so many features."""
+        """PLC's first layer [P, F] for this number of features."""
         return _with_groups(self.plc_dynamic, self.plc_group, num_features)
 
     def _head_weights(self, parts: StaticParts) -> HeadWeights:
@@ -287,7 +295,7 @@ class DualPolicy(nn.Module):
     def follow(
         self, view: ProblemView, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
     ) -> Decisions:
-        """See contract.Policy; ``device_BV[b, t]`` is the device of the op of step t."""
+        """Play given decisions (see `contract.Policy`); those of step t are at index ``[b, t]``."""
         seeds_B = np.zeros(len(op_BV), dtype=np.int64)
         return self._play(view, seeds_B, 0.0, (op_BV, device_BV))
 
@@ -313,11 +321,11 @@ class DualPolicy(nn.Module):
         returning: Returning | None = None,
     ) -> Decisions:
         problem, num = view.problem, len(seeds_B)
-        # Decisions to follow, and ties of a SEL that is not learned, may need more. Room that no
+        # Given decisions, and ties of a SEL that is not learned, may need more. Room that no
         # candidate takes takes no memory either.
         room, num_steps = MAX_CANDIDATES, min(problem.num_ops, self.most_steps)
         if explore == 0.0 and forced is None:
-            num_steps = 0  # hardly anyone asks for gradients of greedy episodes
+            num_steps = 0  # greedy episodes rarely need gradients
         assert num_steps == 0 or view.arrays.limit_s == np.inf, "such episodes are not recorded"
         if returning is None:
             returning = free_everywhere(num, problem.num_ops)
@@ -344,7 +352,7 @@ class DualPolicy(nn.Module):
         )
 
     def _seeds_of(self, op_BV: NDArray[np.int64]) -> list[int]:
-        """Seeds of what is recorded of decisions to follow: with other weights other steps."""
+        """Seeds that choose the recorded steps of given decisions; they change with the weights."""
         heads = self.sel_out.weight, self.plc_out.weight, self.plc_scheduler_weights
         arrays = [op_BV, *(weight.detach().numpy() for weight in heads)]
         return [zlib.crc32(array.tobytes()) for array in arrays]
@@ -358,7 +366,7 @@ class DualPolicy(nn.Module):
         returning: Returning,
         record: Record,
     ) -> NDArray[np.int64]:
-        """Fill the record, on all cores; returns what `play` does for each episode."""
+        """Play episodes on all cores and fill the record; return the result of `play` for each."""
         arrays, num = view.problem.arrays, len(seeds_B)
         weights = self._weights_to_play(view)
         rows_B = np.zeros(num, dtype=np.int64)
@@ -392,7 +400,7 @@ class DualPolicy(nn.Module):
         return in_a_row(self._replay(parts, self._recorded(view, each)) for each in decisions)
 
     def _recorded(self, view: ProblemView, decisions: Decisions) -> Decisions:
-        """The same decisions, recorded."""
+        """Play decisions again so that they are recorded."""
         if decisions.record.step.size > 0:
             return decisions
         followed = self.follow(view, decisions.op, decisions.device)
@@ -418,7 +426,7 @@ class DualPolicy(nn.Module):
         record: Record = decisions.record
         num = record.step.shape[1]
         mask_TD = torch.from_numpy(record.device_mask[:, :num]).flatten(0, 1)
-        # Where one device is open, nothing is decided: log-probability and entropy are 0.
+        # With a single open device nothing is decided: log-probability and entropy are 0.
         deciding_C = (mask_TD.count_nonzero(dim=1) > 1).nonzero()[:, 0]
 
         def at(of_steps: NDArray) -> Tensor:

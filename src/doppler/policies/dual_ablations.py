@@ -1,4 +1,4 @@
-"""What the dual policy is measured without: features that look ahead, and either of its heads.
+"""Ablations of the dual policy: without looking ahead, and without either learned head.
 
 Shape suffixes: F features.
 """
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-# What the published policies see. The rest looks ahead: where producers, siblings and, through
+# What the published policies see. All other features look ahead: where producers, siblings and, by
 # diffusion, all near ops are; how devices compare with each other.
 PUBLISHED_OP_FEATURES = ("compute", "b_level", "t_level", "incoming", "outgoing")
 PUBLISHED_DEVICE_FEATURES = (
@@ -16,7 +16,7 @@ PUBLISHED_DEVICE_FEATURES = (
 
 
 class _Seen(nn.Module):
-    """Weights [out, F] of a linear layer, 0 for features that are not seen."""
+    """Weights [out, F] of a linear layer that are 0 for hidden features."""
 
     def __init__(self, seen_F: list[bool]) -> None:
         super().__init__()
@@ -28,10 +28,20 @@ class _Seen(nn.Module):
 
 
 def blind(layer: nn.Linear, features: tuple[str, ...], seen: tuple[str, ...]) -> None:
-    """Let a layer see only some of its features."""
+    """Let a layer see only some of its features.
+
+    Args:
+        layer: to change.
+        features: names of all of its inputs.
+        seen: names of those that it may see.
+    """
     parametrize.register_parametrization(layer, "weight", _Seen([f in seen for f in features]))
 
 
 def make_even(weight: torch.Tensor) -> None:
-    """No logit is changed by these weights, for good: what is left to choose from is as likely."""
+    """Fix weights at zero, so that the remaining choices are equally likely.
+
+    Args:
+        weight: to fix.
+    """
     nn.init.zeros_(weight).requires_grad_(False)

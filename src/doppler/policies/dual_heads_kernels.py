@@ -1,4 +1,4 @@
-"""Compiled: the heads of the dual policy, their logits, one choice at a time.
+"""Compiled: the heads of the dual policy, which compute the logits of one choice.
 
 Dimensions: V ops, D devices, S hidden of SEL, P hidden of PLC, H hidden of either, F features, X
 terms of the list scheduler, R numbers of a query or a key. Indices: v op, d device, i feature, j
@@ -17,7 +17,7 @@ LEAKINESS = np.float32(0.1)
 
 
 class HeadWeights(NamedTuple):
-    """Both heads as arrays. What does not depend on the placement is summed up per op."""
+    """Both heads as arrays; what does not depend on the placement is precomputed per op."""
 
     sel_op: Float32  # [V, S] first layer, static part, bias included
     sel_in: Float32  # [F, S] first layer, dynamic features, those of groups last
@@ -32,7 +32,7 @@ class HeadWeights(NamedTuple):
     pair_query: Float32  # [V, R] of the op to place; R = 0 without a network
     pair_key: Float32  # [V, R] of the ops that are placed
     plc_device: Float32  # [V, D] added to the logit of a device
-    sel_learned: bool  # else SEL takes what the critical path heuristic would take, ties by sel_out
+    sel_learned: bool  # else SEL chooses as the critical path heuristic does, ties by sel_out
     plc_learned: bool  # the same of PLC
 
 
@@ -66,7 +66,7 @@ def make_head_buffers(weights: HeadWeights, num_devices: int) -> HeadBuffers:
 
 @compiled
 def scheduler_logit(coefficients, x):
-    """What the list scheduler's terms add to a logit.
+    """Return the contribution of the list scheduler's terms to a logit.
 
     Args:
         coefficients: [X] weights.
@@ -82,7 +82,7 @@ def scheduler_logit(coefficients, x):
 def _add_layer(x, weights_in, hidden):
     """Add x [F] times weights [F, H] to ``hidden`` [H], in the order of F.
 
-    Four rows at a time: sums stay in registers.
+    It handles four rows at a time, so that sums stay in registers.
     """
     width, num, i = len(hidden), len(x), 0
     while i + 4 <= num:
@@ -99,7 +99,7 @@ def _add_layer(x, weights_in, hidden):
 
 @compiled
 def _output(hidden, out):
-    """The product of two vectors; four sums, for an addition waits for the one before it."""
+    """The product of two vectors, in four partial sums so that additions need not wait."""
     s0, s1, s2, s3 = np.float32(0.0), np.float32(0.0), np.float32(0.0), np.float32(0.0)
     width, j = len(out), 0
     while j + 4 <= width:
@@ -116,14 +116,14 @@ def _output(hidden, out):
 
 @compiled
 def _leak(hidden):
-    """The leaky rectifier, in place."""
+    """Apply the leaky rectifier in place."""
     for j in range(len(hidden)):
         hidden[j] = max(hidden[j], LEAKINESS * hidden[j])
 
 
 @compiled
 def sel_logit(weights, v, x, buffers):
-    """SEL's logit of candidate v, without the list scheduler's terms.
+    """Return SEL's logit of candidate v, without the list scheduler's terms.
 
     Args:
         weights: HeadWeights.
@@ -141,7 +141,7 @@ def sel_logit(weights, v, x, buffers):
 
 @compiled
 def plc_logit(weights, v, d, x, buffers):
-    """PLC's logit of device d for op v, without the list scheduler's terms.
+    """Return PLC's logit of device d for op v, without the list scheduler's terms.
 
     Args:
         weights: HeadWeights.
@@ -166,7 +166,7 @@ def plc_logit(weights, v, d, x, buffers):
 
 @compiled
 def add_key(weights, v, d, buffers):
-    """Op v is on device d from now on.
+    """Record that op v is on device d from now on.
 
     Args:
         weights: HeadWeights.

@@ -15,20 +15,21 @@ from torch import Tensor, nn
 from doppler.env import ProblemView
 from doppler.policies.encoder import GraphEncoder, Paths
 
-# Ops of which the sum of keys over a device is taken as it is; where there are more ops, sums are
-# larger only because devices hold more of them.
+# Up to this number of ops, sums of keys over a device are used unchanged. In larger graphs they are
+# scaled down, because devices hold more ops.
 _USUAL_OPS = 256
-# Of an op's own numbers at first.
+# Standard deviation of an op's vector at first.
 _OWN_SPREAD = 0.5
 
 
 class Encoded(NamedTuple):
-    """What both heads read of the network, for one problem.
+    """What both heads read from the network, for one problem.
 
     Attributes:
         sel: [V, S] added to SEL's first layer.
         plc: [V, P] added to PLC's first layer.
-        query, key: [V, R] PLC's logit of device d for op v has query_v . the sum of key_u over the
+        query: [V, R] see ``key``.
+        key: [V, R] PLC's logit of device d for op v contains query_v . the sum of key_u over the
             ops u on d.
         device: [V, D] added to PLC's logits: query_v . the vector of d's class.
     """
@@ -41,14 +42,16 @@ class Encoded(NamedTuple):
 
 
 class OwnVectors(nn.Module):
-    """Learned numbers of the ops and the devices of one problem.
+    """Learned vectors of the ops and devices of one problem.
 
-    Without them a network cannot tell equal ops apart, and so cannot learn that they go to
-    different devices. Weights that serve many problems have none.
+    Without them a network cannot tell equal ops apart, and so cannot learn to put them on different
+    devices. Weights that serve many problems have none.
 
-    vectors: [V, W] of the ops. into: their layer in the network. devices: [D, R]; of devices that
-    nothing tells apart the first one's stand for all. made_for: digest of the graph, to know it
-    again.
+    Attributes:
+        vectors: [V, W] of the ops.
+        into: layer that feeds them into the network.
+        devices: [D, R] of the devices. All devices of a class use the vector of its first device.
+        made_for: digest of the graph that they belong to.
     """
 
     def __init__(self, view: ProblemView, *, width: int, hidden: int, num_pairs: int) -> None:
@@ -61,7 +64,7 @@ class OwnVectors(nn.Module):
 
 
 def _digest(view: ProblemView) -> Tensor:
-    """32 numbers that tell one graph from others; costs and machines may differ."""
+    """A digest of the graph as 32 numbers; costs and machines do not enter."""
     edges = view.problem.graph.edges
     digest = hashlib.sha256(f"{view.problem.num_ops}".encode())
     for end in (edges.src, edges.dst):
@@ -70,21 +73,23 @@ def _digest(view: ProblemView) -> Tensor:
 
 
 class SharedNetwork(nn.Module):
-    """H_v by messages in both directions, and what SEL and PLC read of it.
+    """Computes H_v by messages in both directions, and what SEL and PLC read from it.
 
-    All that reads H_v is zero at first: new weights change no decision.
+    All layers that read H_v are zero at first, so new weights change no decision.
 
     Args:
         num_features: of an op.
-        hidden, rounds: of the network; without rounds H_v is a function of the op alone.
+        hidden: width of the network.
+        rounds: of messages; with 0, H_v is a function of the op alone.
         num_pairs: R, 0: without keys and queries.
-        own_width: W, 0: ops have no numbers of their own.
-        sel_hidden, plc_hidden: of the heads.
+        own_width: W, 0: ops have no learned vectors.
+        sel_hidden: width of SEL's head.
+        plc_hidden: width of PLC's head.
 
     Source: DOPPLER (Yao et al., ICLR 2026): PLC sees the sum of H over the ops on a device. Here
-    that sum is multiplied by a query of the op to place, so that compiled episodes need only keep a
-    sum of keys for each device. Keys have mean 0 over the ops: the number of ops on a device, which
-    other features tell, says nothing.
+    that sum is multiplied by a query of the op to place, so that compiled episodes only keep a sum
+    of keys per device. Keys have mean 0 over the ops, because the number of ops on a device is
+    already in other features.
     """
 
     def __init__(
@@ -110,21 +115,21 @@ class SharedNetwork(nn.Module):
             nn.init.zeros_(reads.weight)
 
     def bind(self, view: ProblemView) -> None:
-        """Give the ops and devices of one problem numbers of their own."""
+        """Add learned vectors for the ops and devices of one problem."""
         if self._own_width == 0:
             return
         num_pairs, hidden = self.key_RH.shape
         self.own = OwnVectors(view, width=self._own_width, hidden=hidden, num_pairs=num_pairs)
 
     def completed(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights that this network can load, from those of a network of the same sizes.
+        """Convert weights of a network of the same sizes so that this network can load them.
 
-        What a problem's own ops and devices have is taken over where it is of this problem's graph,
-        and left out where this network serves many problems. New numbers of ops change nothing
-        until they are trained.
+        Learned vectors of ops and devices are kept if they belong to the graph that this network is
+        bound to, and dropped if this network serves many problems. New vectors of ops change
+        nothing until they are trained.
 
         Args:
-            weights: by name; none: of a policy that had no network.
+            weights: by name; empty for a policy without a network.
         """
         mine = self.state_dict()
         if not weights:
@@ -173,7 +178,7 @@ class SharedNetwork(nn.Module):
 
 
 def _edge_features(view: ProblemView) -> Tensor:
-    """Transfer seconds in mean ops [E, 1]; their logarithm, for they differ by powers of ten."""
+    """Transfer seconds in mean ops [E, 1], as logarithms: they differ by powers of ten."""
     problem = view.problem
     transfer_E = problem.mean_transfer_seconds[problem.graph.regions.of_edge]
     return torch.from_numpy(np.log1p(transfer_E / view.arrays.mean_op_s)[:, None]).float()

@@ -1,4 +1,4 @@
-"""The part of PLC's logits that queries and keys make, for recorded episodes, with gradients.
+"""The part of PLC's logits that comes from queries and keys, for recorded episodes, with gradients.
 
 Shape suffixes: B episodes, V ops and steps, S recorded steps, D devices, R numbers of a query or a
 key.
@@ -17,8 +17,8 @@ from doppler.policies.dual_rollout import Record
 class _Pairs(torch.autograd.Function):
     """query_v . the sum of key_u over the ops u that are on d when v is placed.
 
-    As a product of matrices it would take V x V numbers an episode; sums that follow the episode
-    take V x D x R operations, forward and backward.
+    A product of matrices would need V x V numbers per episode. Running sums need V x D x R
+    operations, forward and backward.
     """
 
     @staticmethod
@@ -56,11 +56,11 @@ def _arrays(query_VR: Tensor, key_VR: Tensor, record: Record) -> tuple[np.ndarra
 
 
 def pairs_of(query_VR: Tensor, key_VR: Tensor, record: Record) -> Tensor:
-    """What queries and keys add to PLC's logits at the recorded steps [B, S, D].
+    """Return what queries and keys add to PLC's logits at the recorded steps [B, S, D].
 
     Args:
         query_VR: of the op to place.
-        key_VR: of the ops that are placed.
+        key_VR: of the placed ops.
         record: of the episodes.
     """
     logit_BSD: Any = _Pairs.apply(query_VR, key_VR, record)

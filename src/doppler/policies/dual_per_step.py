@@ -1,4 +1,4 @@
-"""The dual policy with a graph network that runs at every step, to measure what that brings.
+"""The dual policy with a graph network that runs at every step, to measure its benefit.
 
 Shape suffixes: B episodes, V ops and steps, E edges, D devices, C states (an episode before one of
 its steps), N candidates in these states, F features, H hidden of the encoder, P hidden of PLC.
@@ -23,12 +23,12 @@ from doppler.policies.dual_rollout_kernels import begin, step
 from doppler.policies.encoder import GraphEncoder, Paths
 from doppler.support.options import DepthOrNone, Positive, Width, checked
 
-# Ops of all states that are encoded in one pass; more only take more memory.
+# Number of ops, over all states, that one pass encodes; more only need more memory.
 _OPS_AT_ONCE = 1 << 14
 
 
 class _ViewTensors(NamedTuple):
-    """A view as the encoder takes it."""
+    """A view in the form that the encoder needs."""
 
     x_VF: Tensor
     edge_index_2E: Tensor
@@ -38,7 +38,7 @@ class _ViewTensors(NamedTuple):
 
 
 class _Options(TypedDict):
-    """Those of DualPolicy."""
+    """The options of DualPolicy."""
 
     sel_hidden: NotRequired[Width]
     plc_hidden: NotRequired[Width]
@@ -51,16 +51,18 @@ class _Options(TypedDict):
 
 @checked
 class StepwiseDualPolicy(DualPolicy):
-    """DualPolicy with a graph network that sees the placement so far, and runs before every step.
+    """DualPolicy with a graph network that sees the placement so far and runs before every step.
 
-    SEL(v) sees H_v too, and the means of H along v's longest paths to a sink and to a source. PLC
-    of v and d sees H_v, and the sum of H over the ops on d, over V. Beside their features, ops
-    enter with whether they are placed and the load of their device, and edges with whether their
-    ends are placed on one device, or on two: the same for any number of devices and any of their
-    names.
+    SEL(v) also sees H_v and the means of H along v's longest paths to a sink and to a source.
+    PLC(v, d) also sees H_v and the sum of H over the ops on d, divided by V. Besides its features,
+    an op enters with whether it is placed and the load of its device, and an edge with whether its
+    ends are placed, and on one device or on two. So the encoding does not depend on the number or
+    the names of devices.
 
     Args:
-        hidden, rounds: of the network. Other arguments are those of DualPolicy.
+        hidden: width of the network.
+        rounds: of messages.
+        options: those of DualPolicy.
 
     Source: DOPPLER (Yao et al., ICLR 2026), ablation of message passing per episode against per
     step; Placeto (Addanki et al. 2019) encodes at every step.
@@ -92,9 +94,12 @@ class StepwiseDualPolicy(DualPolicy):
     def _encode(
         self, view: ProblemView, tensors: _ViewTensors, device_CV: Tensor
     ) -> tuple[StaticParts, Tensor]:
-        """First layers of both heads, and the sums of PLC's over the ops on each device [C, D, P].
+        """First layers of both heads, and PLC's sums over the ops on each device [C, D, P].
 
-        device_CV: where the ops are, -1 for those that are not placed.
+        Args:
+            view: the problem.
+            tensors: the view for the encoder.
+            device_CV: device of each op, -1 if it is not placed.
         """
         x_VF, edge_index_2E, edge_E1, to_sink, to_source = tensors
         num, num_ops = device_CV.shape
@@ -121,7 +126,7 @@ class StepwiseDualPolicy(DualPolicy):
             ],
             dim=-1,
         )
-        # The states are one graph of C parts.
+        # The states form one graph of C parts.
         shift_C = torch.arange(num) * num_ops
         index_2CE = edge_index_2E[:, None, :] + shift_C[:, None]
         h_CVH = self.encoder(x_CVF.flatten(0, 1), index_2CE.flatten(1), edge_CEF.flatten(0, 1))
@@ -181,9 +186,9 @@ class StepwiseDualPolicy(DualPolicy):
         return rows_B
 
     def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
-        """See contract.Policy: states are replayed many at a time, and again for their gradients.
+        """Replay many states at a time, and once more for the gradients (see `contract.Policy`).
 
-        Without the second replay, embeddings of V graphs of V ops would be kept for each episode.
+        Without the second replay, embeddings of V graphs with V ops would be kept for each episode.
         """
         return in_a_row(self._replay_all(view, self._recorded(view, each)) for each in decisions)
 
@@ -216,7 +221,7 @@ class StepwiseDualPolicy(DualPolicy):
         rows: SelRows,
         state_C: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy [C] of the steps from these successive states."""
+        """Log-probability and entropy [C] of the steps from some consecutive states."""
         record: Record = decisions.record
         num_ops = record.op.shape[1]
         device_BV, step_BV = map(torch.from_numpy, decisions.placements())

@@ -15,11 +15,15 @@ from doppler.policies.encoder import LEAKINESS
 
 
 class SelRows:
-    """The recorded candidates of some episodes, one row each, as tensors.
+    """The recorded candidates of some episodes as tensors, one row each.
 
-    op: [N]. x: [N, F]. scheduler_terms: [N, X].
-    step: [N] recorded step s of episode b is step b * S + s.
-    chosen: [T] the row of the choice, or of what was advised in its place. num_steps: T.
+    Attributes:
+        op: [N] the candidate.
+        x: [N, F] its features.
+        scheduler_terms: [N, X] the list scheduler's terms.
+        step: [N] its step; recorded step s of episode b is step b * S + s.
+        chosen: [T] the row of the choice, or of the advice instead.
+        num_steps: T.
     """
 
     def __init__(self, record: Record, advised_op_BV: NDArray[np.int64] | None = None) -> None:
@@ -48,16 +52,21 @@ def _joined(rows: NDArray, num_B: NDArray[np.int64]) -> NDArray:
 def sel_choices(
     hidden_NS: Tensor, out: nn.Linear, known_N: Tensor, step_N: Tensor, chosen_T: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy [T] of SEL's choices, from the sums of its first layer.
+    """Return log-probability and entropy [T] of SEL's choices.
 
-    known_N: what the list scheduler adds to the logits.
+    Args:
+        hidden_NS: sums of SEL's first layer.
+        out: SEL's last layer.
+        known_N: what the list scheduler adds to the logits.
+        step_N: the step of each candidate.
+        chosen_T: the row of the candidate that each step chose.
     """
     logit_N = out(nn.functional.leaky_relu(hidden_NS, LEAKINESS))[:, 0] + known_N
     return among_candidates(logit_N, step_N, chosen_T)
 
 
 def among_candidates(logit_N: Tensor, step_N: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
-    """SEL's softmax: log-probability and entropy [T] of the candidate that each step chose.
+    """Return log-probability and entropy [T] of the candidate that each step chose, by softmax.
 
     Args:
         logit_N: of the candidates of all steps in a row.
@@ -74,9 +83,14 @@ def among_candidates(logit_N: Tensor, step_N: Tensor, chosen_T: Tensor) -> tuple
 
 
 def over_steps(x_T: Tensor, record: Record) -> Tensor:
-    """The sum over all steps of each episode [B], of what the recorded ones have.
+    """Sum a quantity of the recorded steps over all steps of each episode [B].
 
-    Where some are recorded, each stands for its part of the episode: the sum is right in the mean.
+    If only some steps are recorded, each stands for its part of the episode, so the sum is
+    unbiased.
+
+    Args:
+        x_T: of the recorded steps.
+        record: says which steps were recorded.
     """
     (num, num_steps), num_ops = record.step.shape, record.op.shape[1]
     x_BS = x_T.view(num, num_steps)
@@ -93,9 +107,15 @@ def plc_choices(
     closed_TD: Tensor,
     device_T: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy [T] of PLC's choices, from the sums of its first layer.
+    """Return log-probability and entropy [T] of PLC's choices.
 
-    known_TD: what the list scheduler adds to the logits.
+    Args:
+        hidden_TDP: sums of PLC's first layer.
+        mid: PLC's second layer.
+        out: PLC's last layer.
+        known_TD: what the list scheduler adds to the logits.
+        closed_TD: True if a device cannot be chosen.
+        device_T: the device that each step chose.
     """
     hidden_TDP = mid(nn.functional.leaky_relu(hidden_TDP, LEAKINESS))
     logit_TD = out(nn.functional.leaky_relu(hidden_TDP, LEAKINESS))[..., 0] + known_TD
@@ -103,11 +123,11 @@ def plc_choices(
 
 
 def among_devices(logit_TD: Tensor, closed_TD: Tensor, device_T: Tensor) -> tuple[Tensor, Tensor]:
-    """PLC's softmax: log-probability and entropy [T] of the device that each step chose.
+    """Return log-probability and entropy [T] of the device that each step chose, by softmax.
 
     Args:
         logit_TD: of all devices.
-        closed_TD: True where a device cannot be chosen.
+        closed_TD: True if a device cannot be chosen.
         device_T: the device that each step chose.
     """
     log_prob_TD = logit_TD.masked_fill(closed_TD, -torch.inf).log_softmax(dim=-1)

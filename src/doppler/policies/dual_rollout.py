@@ -1,4 +1,4 @@
-"""The record of episodes of the dual policy: what was seen and chosen, for the replay.
+"""The record of episodes of the dual policy: what it saw and chose, for the replay.
 
 Shape suffixes: B episodes, V ops and steps, D devices, N recorded candidates of all steps of one
 episode, S recorded steps, F features, X terms of the list scheduler.
@@ -19,29 +19,29 @@ from doppler.env.problem_view import ProblemView
 from doppler.env.scheduler_terms import NUM_PLC_TERMS, NUM_SEL_TERMS
 from doppler.policies.dual_heads_kernels import Float32
 
-# Results of an episode that was not played to its end.
+# Return codes of an episode that was not played to its end.
 NO_ROOM, NO_SUCH_CHOICE = -1, -2
-# SEL looks at no more candidates than these, those that can start earliest: where thousands of ops
-# are ready, recording them all would take gigabytes. In large graphs at fewer: makespans of 3,000
-# and 10,000 ops were the same with 16 and with 64, to 0.3%.
+# SEL looks at no more candidates than this, those that can start earliest: if thousands of ops are
+# ready, recording them all would take gigabytes. In large graphs it looks at fewer: with 3,000 and
+# 10,000 ops, makespans with 16 and with 64 candidates were equal to 0.3%.
 MAX_CANDIDATES, MAX_CANDIDATES_IN_LARGE = 64, 32
 
 
 class Returning(NamedTuple):
-    """Decisions that episodes repeat, but for a window of their steps, where they play freely.
+    """Decisions that episodes repeat, except for a window of steps in which the policy decides.
 
     Ops are taken in the order of the decisions, each to its device. When an op of the window is
-    next, the policy chooses one of the window's ops and its device. It also decides where an op's
+    next, the policy chooses one of the window's ops and its device. It also decides if an op's
     device has no room left.
     """
 
     rank: NDArray[np.int64]  # [V] the step at which each op was placed
     device: NDArray[np.int64]  # [V] of each op
-    window: NDArray[np.int64]  # [B, 2] the first step that is free, and the first one that is not
+    window: NDArray[np.int64]  # [B, 2] the first free step, and the first one after the window
 
 
 def free_everywhere(num_episodes: int, num_ops: int) -> Returning:
-    """Nothing is repeated."""
+    """Repeat nothing: all steps are free."""
     nothing = np.zeros(num_ops, np.int64)
     return Returning(nothing, nothing, np.tile(np.array([-1, num_ops]), (num_episodes, 1)))
 
@@ -49,7 +49,7 @@ def free_everywhere(num_episodes: int, num_ops: int) -> Returning:
 class Record(NamedTuple):
     """What the policy saw and chose in each episode, for the replay with gradients.
 
-    Of large graphs it is what S of the steps saw; so much for one step more is scratch.
+    On large graphs only S of the steps are recorded. Space for one more step is scratch.
     """
 
     op: NDArray[np.int64]  # [B, V]
@@ -68,16 +68,27 @@ class Record(NamedTuple):
 
 
 def parts_of_episode(num_ops: int, num_steps: int) -> NDArray[np.int64]:
-    """Where each of so many equal parts of an episode begins, and where the last ends."""
+    """Return where equal parts of an episode begin, and where the last one ends.
+
+    Args:
+        num_ops: steps of the episode.
+        num_steps: number of parts.
+    """
     return np.arange(num_steps + 1) * num_ops // max(1, num_steps)
 
 
 def make_record(
     num_episodes: int, view: ProblemView, num_steps: int, capacity: int, rng: np.random.Generator
 ) -> Record:
-    """Space for so many steps of each episode, with ``capacity`` candidates for each step.
+    """Allocate a record.
 
-    rng: draws the steps, one of each part of an episode, so that all are as likely.
+    Args:
+        num_episodes: B.
+        view: the problem.
+        num_steps: S, recorded steps per episode.
+        capacity: candidates per step.
+        rng: draws the recorded steps, one from each part of an episode, so that all are equally
+            likely.
     """
     num_ops, num_devices = view.problem.num_ops, view.problem.num_devices
     num_seen, num_seen_of_devices = NUM_SEL_FEATURES, NUM_DEVICE_FEATURES
@@ -111,5 +122,10 @@ def make_record(
 
 
 def record_of(record: Record, episodes: slice) -> Record:
-    """The part of a record that belongs to some of its episodes, sharing memory with it."""
+    """Return the part of a record that belongs to some episodes, sharing memory with it.
+
+    Args:
+        record: of all episodes.
+        episodes: to select.
+    """
     return Record._make(array[episodes] for array in record)

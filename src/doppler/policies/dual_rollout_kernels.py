@@ -39,9 +39,10 @@ _NOISE = 1 << 40
 
 @compiled
 def _score_candidates(problem, view, weights, episode, buffers, forced, b, t, slot, record):
-    """Record the open candidates of a step as ``slot``, their logits in the buffers.
+    """Record the open candidates of a step as ``slot``, and write their logits to the buffers.
 
-    Returns their number, and the place of the forced one in the list of candidates, or -1.
+    Returns:
+        Their number, and the position of the forced one in the list of candidates, or -1.
     """
     index, count, rows = -1, episode.status[NUM_CANDIDATES], record.candidate_ptr[b, slot]
     if not weights.sel_learned:
@@ -56,9 +57,9 @@ def _score_candidates(problem, view, weights, episode, buffers, forced, b, t, sl
             if episode.candidates[i] == record.op[b, t]:
                 index = i
         if index >= count and weights.sel_learned and len(episode.ops) > LARGE:
-            swap_candidates(episode, index, count - 1)  # it takes the place of the last of those
+            swap_candidates(episode, index, count - 1)  # it replaces the last of those
             index = count - 1
-        elif index >= count:  # none of those: then all are open
+        elif index >= count:  # not among those: then all are open
             count = episode.status[NUM_CANDIDATES]
     record.candidate_ptr[b, slot + 1] = rows + count
     if rows + count > record.candidate_op.shape[1]:
@@ -77,11 +78,11 @@ def _score_candidates(problem, view, weights, episode, buffers, forced, b, t, sl
 
 @compiled
 def _score_devices(problem, view, weights, episode, buffers, v, forced_device, b, slot, record):
-    """Record the devices for op v, their logits in the buffers; forced_device: -1 if none is."""
+    """Record the devices for op v and write their logits; forced_device is -1 if none is forced."""
     num_devices = len(episode.devices)
     mask = record.device_mask[b, slot]
     device_features(problem, view, episode, v, record.device_x[b, slot], mask)
-    # A teacher may take another of several equal empty devices: it is the same choice.
+    # A teacher may take another of several equal empty devices, which is the same choice.
     if forced_device >= 0 and mask[forced_device] == 0:
         for other in range(forced_device):
             is_equal = view.device_class[other] == view.device_class[forced_device]
@@ -99,7 +100,7 @@ def _score_devices(problem, view, weights, episode, buffers, v, forced_device, b
 
 @compiled
 def _only_device(problem, view, episode, v, mask):
-    """The device to which op v must go, -1 if there are several."""
+    """The only device to which op v may go, -1 if there are several."""
     open_devices(problem, view, episode, v, mask)
     only = -1
     for d in range(len(mask)):
@@ -112,9 +113,9 @@ def _only_device(problem, view, episode, v, mask):
 
 @compiled
 def _next_of(returning, episode, b):
-    """The place of the candidate that came first in what episode b returns to.
+    """The position of the candidate that came first in the episode to which episode b returns.
 
-    -1: that one is in the window, where the episode is free.
+    -1 if that candidate is in the window, where the episode is free.
     """
     first = 0
     for i in range(1, episode.status[NUM_CANDIDATES]):
@@ -126,9 +127,9 @@ def _next_of(returning, episode, b):
 
 @compiled
 def _explores(returning, explore, seed, draw, b):
-    """How to choose where episode b is free: about one choice of each window is uniform.
+    """How to choose where episode b is free: about one choice per window is uniform.
 
-    Else most short windows would be played as before, and what is executed be known already.
+    Otherwise most short windows would be played as before, and their makespan is known already.
     """
     length = returning.window[b, 1] - returning.window[b, 0]
     if returning.window[b, 0] >= 0 and uniform(seed, _NOISE + draw) * length < 1.0:
@@ -138,7 +139,7 @@ def _explores(returning, explore, seed, draw, b):
 
 @compiled
 def _free_candidates(returning, episode, buffers, count, b):
-    """Of the first ``count`` candidates those in the window; all, if none is."""
+    """Select the candidates in the window from the first ``count``; all if none is in it."""
     some = False
     for i in range(count):
         rank = returning.rank[episode.candidates[i]]
@@ -170,7 +171,7 @@ def begin(problem, episode, b, record):
 
 @compiled
 def _can_repeat(problem, view, episode, index, d, b, slot, record):
-    """Whether the candidate at this place may go to device d; makes the step's mask say d alone."""
+    """Whether the candidate at this position may go to device d; masks all other devices."""
     if record.candidate_ptr[b, slot] == record.candidate_op.shape[1]:
         return False
     mask = record.device_mask[b, slot]
@@ -183,10 +184,10 @@ def _can_repeat(problem, view, episode, index, d, b, slot, record):
 
 @compiled
 def _repeat(problem, view, weights, episode, buffers, index, d, b, t, slot, record):
-    """Put the candidate at this place on device d; returns the number of recorded candidates.
+    """Put the candidate at this position on device d; return the number of recorded candidates.
 
-    It is recorded as the only candidate, with one device: so nothing was decided, and its
-    log-probability and entropy are 0.
+    It is recorded as the only candidate with one device: nothing was decided, so log-probability
+    and entropy are 0.
     """
     v, row = episode.candidates[index], record.candidate_ptr[b, slot]
     record.op[b, t], record.device[b, t] = v, d
@@ -204,7 +205,7 @@ def _repeat(problem, view, weights, episode, buffers, index, d, b, t, slot, reco
 
 @compiled
 def step(problem, view, weights, episode, buffers, explore, seed, forced, b, t, returning, record):
-    """Take and record step t of episode b; returns what `play` does."""
+    """Take and record step t of episode b; return a code as `play` does."""
     num_devices = len(episode.devices)
     logits, slot = buffers.logits, record.num_before[b, t]
     if not forced and returning.window[b, 0] >= 0:
@@ -303,7 +304,7 @@ def play(problem, view, weights, episode, buffers, explore, seed, forced, b, ret
 
 @compiled
 def _place_rest(problem, view, episode, b, first, record):
-    """Place what is left from step ``first`` on anywhere: the episode is of no use."""
+    """Place all ops from step ``first`` on anywhere, because the episode is not used."""
     mask = record.device_mask[b, 0]
     for t in range(first, len(episode.ops)):
         index = episode.status[NUM_CANDIDATES] - 1

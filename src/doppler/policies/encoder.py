@@ -48,13 +48,13 @@ class GraphEncoder(nn.Module):
         edge_EF: Tensor,
         added_VH: Tensor | None = None,
     ) -> Tensor:
-        """Embeddings H_v [V, H].
+        """Return embeddings H_v [V, H].
 
         Args:
             x_VF: features of the ops.
             edge_index_2E: source and destination of the edges.
             edge_EF: features of the edges.
-            added_VH: to the first layer, before its rectifier.
+            added_VH: added to the first layer before its rectifier.
         """
         first_VH = self.embed(x_VF)
         if added_VH is not None:
@@ -72,10 +72,11 @@ class GraphEncoder(nn.Module):
 class Paths:
     """Sums and averages over the ops of a path that begins at each op.
 
+    Sums are computed by doubling: a path of 2 n ops is one of n ops and the n after them. So time
+    and memory grow only with the logarithm of the length.
+
     Args:
-        next_V: the op after each op, -1 at the end; the path includes the op itself. Sums are
-            doubled: that of 2 n ops is that of n and that of the n behind them, so that neither
-            time nor memory grow with the lengths of the paths but by their logarithm.
+        next_V: the op after each op, -1 at the end; the path includes the op itself.
 
     Source: DOPPLER sums the embeddings along the path (PaperPolicy); StepwiseDualPolicy averages
     them, to keep deep graphs in range.
@@ -83,7 +84,7 @@ class Paths:
 
     def __init__(self, next_V: Tensor) -> None:
         num_ops = len(next_V)
-        end = torch.tensor([num_ops])  # a place behind the ops, where nothing is
+        end = torch.tensor([num_ops])  # an empty row after the ops
         ahead_V = torch.cat([torch.where(next_V < 0, num_ops, next_V), end])
         self._ahead: list[Tensor] = []
         while bool((ahead_V < num_ops).any()):
@@ -92,12 +93,12 @@ class Paths:
         self._length_V1 = self.sum(torch.ones(num_ops, 1))
 
     def sum(self, h_VH: Tensor) -> Tensor:
-        """The sum [V, H] of h over each path."""
+        """Return the sum [V, H] of h over each path."""
         sum_VH = torch.cat([h_VH, h_VH.new_zeros(1, h_VH.shape[1])])
         for ahead_V in self._ahead:
             sum_VH = sum_VH + sum_VH[ahead_V]
         return sum_VH[:-1]
 
     def mean(self, h_VH: Tensor) -> Tensor:
-        """The mean [V, H] of h over each path."""
+        """Return the mean [V, H] of h over each path."""
         return self.sum(h_VH) / self._length_V1

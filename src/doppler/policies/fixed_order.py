@@ -1,4 +1,4 @@
-"""What policies share that only choose devices: the ops come in an order known beforehand.
+"""Base of policies that choose only devices, for ops in a fixed order.
 
 Shape suffixes: B episodes, V ops and steps (step t places the t-th op of the order), D devices.
 """
@@ -23,9 +23,9 @@ class Choices(NamedTuple):
     """What there is to choose in the episodes of a view.
 
     Attributes:
-        leader_V: the step that decides where the op of each step goes, the first of its group.
-        decides_V: the steps that choose for themselves.
-        closed_VD: where a device cannot run the op of a step, or not all of its group.
+        leader_V: the step that decides for each step: the first one of its group.
+        decides_V: whether a step decides for itself.
+        closed_VD: True if a device cannot run the op of a step, or not all of its group.
     """
 
     leader_V: IntArray
@@ -34,9 +34,9 @@ class Choices(NamedTuple):
 
 
 class FixedOrderPolicy(nn.Module):
-    """Places the ops by falling b_level, ties in topological order: the placement's priority too.
+    """Places ops by falling b_level, ties in topological order, which is also their priority.
 
-    What follows another's decisions takes their devices; the order is not this policy's choice.
+    Following given decisions takes only their devices, because the order is fixed.
     """
 
     def __init__(self) -> None:
@@ -44,14 +44,14 @@ class FixedOrderPolicy(nn.Module):
         self._orders: dict[str, IntArray] = {}
 
     def order(self, view: ProblemView) -> IntArray:
-        """The op [V] of each step."""
+        """Return the op [V] of each step."""
         key = view.problem.hash
         if key not in self._orders:
             self._orders[key] = np.argsort(b_level_priority(view.problem))
         return self._orders[key]
 
     def choices(self, view: ProblemView) -> Choices:
-        """See Choices; where nothing is merged every step decides."""
+        """Return what there is to choose; without merged groups every step decides."""
         order_V = self.order(view)
         _, first, group_V = np.unique(
             view.arrays.group[order_V], return_index=True, return_inverse=True
@@ -63,12 +63,12 @@ class FixedOrderPolicy(nn.Module):
     def decisions(
         self, view: ProblemView, device_BV: IntArray, log_prob_B: NDArray[np.float64]
     ) -> Decisions:
-        """Decisions for the given device [B, V] of each step."""
+        """Make decisions from the device [B, V] of each step."""
         op_BV = np.tile(self.order(view), (len(device_BV), 1))
         return Decisions(op=op_BV, device=device_BV, log_prob=log_prob_B, record=None)
 
     def follow(self, view: ProblemView, op_BV: IntArray, device_BV: IntArray) -> Decisions:
-        """See contract.Policy; ``device_BV[b, t]`` is the device of op ``op_BV[b, t]``."""
+        """Play given decisions; ``device_BV[b, t]`` is the device of op ``op_BV[b, t]``."""
         check_decisions(view, op_BV, device_BV)
         device_of_BV = np.empty_like(device_BV)
         np.put_along_axis(device_of_BV, op_BV, device_BV, axis=1)
@@ -79,7 +79,7 @@ class FixedOrderPolicy(nn.Module):
         return replace(decisions, log_prob=log_prob_B.numpy().astype(np.float64))
 
     def named(self, view: ProblemView, device_BV: IntArray) -> IntArray:
-        """The same decisions under the names that the policy gives to identical devices."""
+        """Rename identical devices in decisions as this policy names them."""
         return device_BV
 
     def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
@@ -89,8 +89,14 @@ class FixedOrderPolicy(nn.Module):
 def check_decisions(view: ProblemView, op_BV: IntArray, device_BV: IntArray) -> None:
     """Refuse decisions that are not an episode.
 
+    Args:
+        view: the problem.
+        op_BV: the op of each step.
+        device_BV: its device.
+
     Raises:
-        InputError: an op before its producers, twice or unknown; a device that cannot run its op.
+        InputError: an op comes before its producers, twice or is unknown, or a device cannot run
+            its op.
     """
     problem = view.problem
     edges, num_ops = problem.graph.edges, problem.num_ops
@@ -112,7 +118,12 @@ def check_decisions(view: ProblemView, op_BV: IntArray, device_BV: IntArray) -> 
 
 
 def slowness(view: ProblemView, order_V: IntArray) -> NDArray[np.float32]:
-    """How much slower [V, D] the op of a step runs on a device than on its best: 0 to 2."""
+    """Return how much slower [V, D] a step's op runs on a device than on its best one: 0 to 2.
+
+    Args:
+        view: the problem.
+        order_V: the op of each step.
+    """
     seconds_VD = view.problem.arrays.op_seconds[order_V]
     fastest_V1 = seconds_VD.min(axis=1, keepdims=True)
     ratio_VD = np.divide(
@@ -122,17 +133,25 @@ def slowness(view: ProblemView, order_V: IntArray) -> NDArray[np.float32]:
 
 
 def distribution(logit: Tensor, closed: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [..., D] (-inf where closed) and the entropy [...]."""
+    """Return log-probabilities [..., D] (-inf if closed) and the entropy [...].
+
+    Args:
+        logit: [..., D].
+        closed: [..., D] True if a device cannot be chosen.
+    """
     log_prob = logit.masked_fill(closed, -torch.inf).log_softmax(dim=-1)
-    # Not -inf * 0: its gradient would be none.
+    # Not -inf * 0, whose gradient is NaN.
     entropy = -(log_prob.exp() * log_prob.masked_fill(closed, 0.0)).sum(-1)
     return log_prob, entropy
 
 
 def choose(log_prob: Tensor, explore: float | None, draw: NDArray[np.float64]) -> IntArray:
-    """Index of the device [...] chosen from log-probabilities [..., D].
+    """Choose devices [...] from log-probabilities.
 
-    draw: [..., 2] uniform random numbers. explore: see contract.Policy.
+    Args:
+        log_prob: [..., D].
+        explore: see contract.Policy.
+        draw: [..., 2] uniform random numbers.
     """
     probability = np.exp(log_prob.numpy().astype(np.float64))
     if explore is None:

@@ -20,7 +20,7 @@ from doppler.support.options import Count, Depth, Devices, Width, checked
 
 
 class _Inputs(NamedTuple):
-    """A problem as the networks take it, ops named by their step; step_V: the step of each op."""
+    """A problem in the form that the networks need; ops are numbered by their step."""
 
     step_V: Tensor
     x_VF: Tensor
@@ -29,10 +29,10 @@ class _Inputs(NamedTuple):
 
 
 class _Sage(nn.Module):
-    """Rounds of GraphSAGE: the largest transformed neighbour beside the op's own embedding.
+    """Rounds of GraphSAGE: the maximum over transformed neighbours beside the op's own embedding.
 
     Source: GDP, graph embedding network (Hamilton et al. 2017, pooling aggregator). Deviation:
-    consumers and producers are aggregated apart, with weights of their own.
+    consumers and producers are aggregated separately, each with their own weights.
     """
 
     def __init__(self, *, hidden: int, rounds: int) -> None:
@@ -56,10 +56,10 @@ class _Attention(nn.Module):
     """A layer of segment-recurrent attention.
 
     Ops attend to the ops of their segment and to those of the segment before, whose states are
-    constants here. No positions: the graph embedding says where an op is.
+    constants here. There are no positions, because the graph embedding says where an op is.
 
     Source: GDP, placement network (Dai et al. 2019 without positional encoding), with the
-    superposition that adapts shared weights to a graph: what enters a dense layer is multiplied by
+    superposition that adapts shared weights to a graph: the input of a dense layer is multiplied by
     a function of the graph embedding.
     """
 
@@ -140,7 +140,7 @@ class GDP(OnePassPolicy):
         )
         self.score = nn.Linear(2 * hidden if positions else hidden, max_devices)
         self.score_slowness = nn.Linear(self.score.in_features, 1)
-        with torch.no_grad():  # begin close to uniform: early episodes should explore
+        with torch.no_grad():  # start close to uniform, so that early episodes explore
             self.score.weight.mul_(0.1)
             self.score_slowness.weight.mul_(0.1)
         self._inputs: dict[str, _Inputs] = {}
@@ -159,7 +159,7 @@ class GDP(OnePassPolicy):
         return self._inputs[key]
 
     def scores(self, view: ProblemView) -> Tensor:
-        """See OnePassPolicy; the networks run over the ops in the order of the steps."""
+        """Score devices (see `OnePassPolicy`); the networks see ops in the order of steps."""
         inputs = self._inputs_of(view)
         most, num_devices = self.score.out_features, view.problem.num_devices
         if num_devices > most:

@@ -1,4 +1,4 @@
-"""A base for policies of your own: one network that scores every device for every op at once.
+"""A base for your own policies: one network scores all devices for all ops at once.
 
 Shape suffixes: B episodes, V ops (or the steps that place them), D devices.
 """
@@ -44,7 +44,7 @@ class OnePassPolicy(FixedOrderPolicy):
     def rollout(
         self, view: ProblemView, num_episodes: int, explore: float | None, rng: np.random.Generator
     ) -> Decisions:
-        """See contract.Policy."""
+        """Play episodes without gradients (see `contract.Policy`)."""
         choices = self.choices(view)
         with torch.no_grad():
             log_prob_VD, _ = self._distributions(view, choices)
@@ -57,10 +57,10 @@ class OnePassPolicy(FixedOrderPolicy):
         return self.decisions(view, device_BV, chosen_BV.sum(axis=1, dtype=np.float64))
 
     def named(self, view: ProblemView, device_BV: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Identical devices in the order of their first use.
+        """Rename identical devices by the order of their first use.
 
-        Which of them a teacher takes first is chance, but to this policy each index is another
-        device: episodes that only differ by that should teach the same.
+        It is arbitrary which of them a teacher takes first, but this policy has separate outputs
+        for them. Episodes that differ only in this should teach the same.
         """
         renamed_BV = device_BV.copy()
         num_devices = view.problem.num_devices
@@ -74,7 +74,7 @@ class OnePassPolicy(FixedOrderPolicy):
         return renamed_BV
 
     def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
-        """See contract.Policy."""
+        """Return log-probability and entropy with gradients (see `contract.Policy`)."""
         choices = self.choices(view)
         log_prob_VD, entropy_V = self._distributions(view, choices)
         judged_BV = np.concatenate([each.judged[1] for each in decisions])

@@ -1,8 +1,10 @@
-"""The paper's own model: its features and nothing else, its networks, its sums over paths.
+"""The paper's own model: only its features, its networks and its sums over paths.
 
-Line by line against the paper: docs/paper.md. Shape suffixes: B episodes, V ops and steps, E edges
-and A messages (each edge in both directions), U distinct transfer costs, D devices, T steps of all
-episodes in a row, N candidates of all these steps, F features, H hidden, P hidden of a head.
+docs/paper.md compares it with the paper line by line.
+
+Shape suffixes: B episodes, V ops and steps, E edges and A messages (each edge in both directions),
+U distinct transfer costs, D devices, T steps of all episodes in a row, N candidates of all these
+steps, F features, H hidden, P hidden of a head.
 """
 
 from typing import NamedTuple
@@ -26,12 +28,16 @@ from doppler.support.options import Depth, Width, checked
 
 
 class _Inputs(NamedTuple):
-    """A problem as the networks take it.
+    """A problem in the form that the networks need.
 
     Attributes:
+        x_VF: features of ops.
         cost_U1: the distinct transfer costs.
-        src_A, dst_A: messages, those of one cost together.
-        count_U: how many of each.
+        count_U: number of messages of each cost.
+        src_A: senders of messages, sorted by cost.
+        dst_A: receivers of messages, sorted by cost.
+        to_sink: longest paths to sinks.
+        to_source: longest paths to sources.
     """
 
     x_VF: Tensor
@@ -44,7 +50,7 @@ class _Inputs(NamedTuple):
 
 
 class _Heads(NamedTuple):
-    """Both heads as far as no placement is needed."""
+    """The parts of both heads that do not depend on the placement."""
 
     sel_logit_V: Tensor
     plc_op_VP: Tensor
@@ -57,7 +63,7 @@ def _inputs(view: ProblemView) -> _Inputs:
     columns: dict[str, NDArray] = {
         name: view.op_features[:, OP_FEATURES.index(name)] for name in PUBLISHED_OP_FEATURES
     }
-    # Of all edges, and as large as they are: those of the view count what several ops read once.
+    # Bytes of each edge in full; the view's edges count data that several ops read only once.
     columns["incoming"] = np.bincount(edges.dst, cost_E, num_ops)
     columns["outgoing"] = np.bincount(edges.src, cost_E, num_ops)
     cost_U, which_E = np.unique(cost_E, return_inverse=True)
@@ -76,11 +82,13 @@ def _inputs(view: ProblemView) -> _Inputs:
 
 
 class EdgeNetworkEncoder(nn.Module):
-    """Rounds of messages, each multiplied by a matrix that a network makes of its edge's cost.
+    """Rounds of messages, each multiplied by a matrix that a network makes from its edge's cost.
 
     m_v = relu(sum over neighbours u of A(cost of the edge)^T h_u + bias), h_v = GRU(m_v, h_v);
-    A = Linear(1, H), relu, Linear(H, H x H). All rounds have the same weights, and both directions
-    of an edge. Edges of equal costs have equal matrices, which are computed once.
+    A = Linear(1, H), relu, Linear(H, H x H).
+
+    All rounds, and both directions of an edge, have the same weights. Edges of equal costs have
+    equal matrices, which are computed once.
 
     Source: Gilmer et al., "Neural Message Passing for Quantum Chemistry", ICML 2017, as used by
     DOPPLER (Yao et al., ICLR 2026).
@@ -113,7 +121,7 @@ class EdgeNetworkEncoder(nn.Module):
 
 @checked
 class PaperPolicy(nn.Module):
-    """The paper's two policies, each with an encoder of its own.
+    """The paper's two policies, each with its own encoder.
 
     SEL(v) = MLP[f(x_v), H_v, sum of H along v's longest path to a sink, the same to a source];
     softmax over all candidates. PLC(v, d) = MLP[f(features of d), f(x_v), H_v, sum of H over the
@@ -123,10 +131,10 @@ class PaperPolicy(nn.Module):
     Args:
         hidden: width of the encoders.
         rounds: of messages in the encoders.
-        head_hidden: of the MLPs.
+        head_hidden: width of the MLPs.
 
-    Source: DOPPLER (Yao et al., ICLR 2026); sizes and what the paper leaves open from the released
-    code. Deviations: docs/paper.md.
+    Source: DOPPLER (Yao et al., ICLR 2026). Sizes, and what the paper leaves open, are from the
+    released code. Deviations: docs/paper.md.
     """
 
     def __init__(self, *, hidden: Width, rounds: Depth, head_hidden: Width) -> None:
@@ -170,7 +178,7 @@ class PaperPolicy(nn.Module):
         )
 
     def _plc_parts(self) -> tuple[Tensor, ...]:
-        """First layer of PLC's head [P, H]: of the device, the op, its H, the H on the device."""
+        """First layer of PLC's head [P, H] in four parts: device, op, its H, H on the device."""
         return self.plc_in.weight.chunk(4, dim=1)
 
     def rollout(
@@ -182,7 +190,7 @@ class PaperPolicy(nn.Module):
     def follow(
         self, view: ProblemView, op_BV: NDArray[np.int64], device_BV: NDArray[np.int64]
     ) -> Decisions:
-        """See contract.Policy; ``device_BV[b, t]`` is the device of the op of step t."""
+        """Play given decisions (see `contract.Policy`); those of step t are at index ``[b, t]``."""
         return self._play(view, np.zeros(len(op_BV), np.int64), 0.0, (op_BV, device_BV))
 
     @torch.no_grad()
@@ -256,7 +264,7 @@ class PaperPolicy(nn.Module):
 
 
 def _layer(num_in: int, num_out: int, *, bias: bool = True) -> nn.Linear:
-    """A layer whose weights are orthogonal at first, as in the released code."""
+    """A linear layer with orthogonal initial weights, as in the released code."""
     layer = nn.Linear(num_in, num_out, bias=bias)
     nn.init.orthogonal_(layer.weight)
     if bias:

@@ -19,23 +19,28 @@ from doppler.policies.paper_rollout import PaperRecord
 def candidates_of(
     view: ProblemView, op_BV: NDArray[np.int64], judged_BV: NDArray[np.int64]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The candidates of every step of episodes that take the ops ``op_BV`` in this order, as rows.
+    """Return the candidates of every step of given episodes as rows.
+
+    Args:
+        view: the problem.
+        op_BV: the op that each step takes.
+        judged_BV: the op of each step whose row is wanted.
 
     Returns:
-        op [N] and step [N] (step t of episode b is b * V + t) of each row, and the row [T] of the
+        op [N] and step [N] of each row (step t of episode b is b * V + t), and the row [T] of the
         candidate ``judged_BV`` of each step.
     """
     edges, (num, num_ops) = view.problem.graph.edges, op_BV.shape
     taken_BV = np.argsort(op_BV, axis=1)
     ready_BV = np.zeros_like(taken_BV)
-    for b in range(num):  # an op is a candidate from the step after its last producer's on
+    for b in range(num):  # an op is a candidate from the step after its last producer
         np.maximum.at(ready_BV[b], edges.dst, taken_BV[b, edges.src] + 1)
     count_Z = (taken_BV - ready_BV + 1).ravel()
     last_Z = count_Z.cumsum() - 1
     first_step_Z = (ready_BV + num_ops * np.arange(num)[:, None]).ravel()
     first_Z = last_Z - count_Z + 1
     row_N = np.arange(last_Z[-1] + 1) - np.repeat(first_Z, count_Z)
-    row_at_0_BV = (first_Z - ready_BV.ravel()).reshape(num, num_ops)  # of step 0, if it had one
+    row_at_0_BV = (first_Z - ready_BV.ravel()).reshape(num, num_ops)  # its row at step 0
     chosen_BV = np.take_along_axis(row_at_0_BV, judged_BV, axis=1) + np.arange(num_ops)
     return (
         torch.from_numpy(np.repeat(np.tile(np.arange(num_ops), num), count_Z)),
@@ -45,16 +50,19 @@ def candidates_of(
 
 
 def placed_before(own_VP: Tensor, added_VP: Tensor, record: PaperRecord) -> Tensor:
-    """For each step and device [T * D, P]: of the step's op, plus the sum of what is there before.
+    """Return for each step and device [T * D, P] the step's op plus the sum over ops placed there.
 
-    own_VP: of an op itself. added_VP: what it adds to its device for all later steps.
+    Args:
+        own_VP: of an op itself.
+        added_VP: what an op adds to its device for all later steps.
+        record: of the episodes.
     """
     apply = _PlacedBefore.apply
     return apply(own_VP, added_VP, record)  # pyright: ignore[reportReturnType]
 
 
 class _PlacedBefore(torch.autograd.Function):
-    """Sums along episodes, compiled: torch would need a dozen passes over the result."""
+    """Compiled sums along episodes; in torch they would need a dozen passes over the result."""
 
     @staticmethod
     def forward(ctx: Any, own_VP: Tensor, added_VP: Tensor, record: PaperRecord) -> Tensor:

@@ -1,6 +1,7 @@
-"""The weights and the record of episodes of the paper's policy.
+"""Weights and record of episodes of the paper's policy.
 
-SEL sees nothing that depends on the placement: a logit for each op is all that there is of it.
+Nothing in SEL depends on the placement, so it is reduced to one logit per op.
+
 Shape suffixes: B episodes, V ops and steps, D devices, F features, H hidden, P hidden of a head.
 """
 
@@ -14,7 +15,7 @@ NUM_FEATURES = 5
 
 
 class PaperWeights(NamedTuple):
-    """Both heads as arrays. What does not depend on the placement is summed up per op."""
+    """Both heads as arrays; what does not depend on the placement is precomputed per op."""
 
     sel_logit: Float32  # [V]
     plc_op: Float32  # [V, P] first layer of PLC's head, of the op to place, bias included
@@ -26,14 +27,14 @@ class PaperWeights(NamedTuple):
 
 
 class PaperRecord(NamedTuple):
-    """What was chosen in each episode, and what PLC saw; SEL's candidates follow from the order."""
+    """The choices of each episode, and what PLC saw; SEL's candidates follow from the order."""
 
     op: NDArray[np.int64]  # [B, V]
     device: NDArray[np.int64]  # [B, V]
     log_prob: NDArray[np.float64]  # [B]
     device_x: Float32  # [B, V, D, F]
     device_mask: NDArray[np.int64]  # [B, V, D]
-    is_possible: NDArray[np.bool_]  # [B] whether decisions that were to be followed are some
+    is_possible: NDArray[np.bool_]  # [B] whether given decisions could be followed
 
 
 class Workspace(NamedTuple):
@@ -46,7 +47,7 @@ class Workspace(NamedTuple):
 
 
 def make_record(num_episodes: int, num_ops: int, num_devices: int) -> PaperRecord:
-    """Space for so many episodes."""
+    """Allocate a record for this many episodes."""
     shape = (num_episodes, num_ops)
     return PaperRecord(
         op=np.zeros(shape, np.int64),
@@ -59,7 +60,7 @@ def make_record(num_episodes: int, num_ops: int, num_devices: int) -> PaperRecor
 
 
 def make_workspace(num_ops: int, num_devices: int, width: int) -> Workspace:
-    """Buffers for heads of this width."""
+    """Allocate buffers for heads of this width."""
     longest = max(num_ops, num_devices)
     return Workspace(
         logits=np.zeros(longest),

@@ -36,7 +36,7 @@ def _plc_logit(weights, v, d, x, workspace):
 
 @compiled
 def _select(weights, episode, workspace, explore, seed, forced, b, t, record):
-    """The place of the op of step t among the candidates; -1 if the forced one is none."""
+    """The position of step t's op among the candidates; -1 if a forced op is not a candidate."""
     count, index = episode.status[NUM_CANDIDATES], -1
     for i in range(count):
         workspace.logits[i] = weights.sel_logit[episode.candidates[i]]
@@ -51,7 +51,7 @@ def _select(weights, episode, workspace, explore, seed, forced, b, t, record):
 
 @compiled
 def _assign(problem, view, weights, episode, workspace, explore, seed, forced, v, b, t, record):
-    """The device of op v; -1 if it may not go to the forced one."""
+    """The device of op v; -1 if it may not go to the forced device."""
     num_devices, mask = len(episode.devices), record.device_mask[b, t]
     possible_devices(problem, view, episode, v, mask)
     for d in range(num_devices):

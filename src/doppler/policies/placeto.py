@@ -1,4 +1,4 @@
-"""Placeto: ops in a fixed order, one placement policy, the graph embedded anew at every step.
+"""Placeto: ops in a fixed order; the graph is embedded anew at every step.
 
 Shape suffixes: B episodes, V ops and steps, D devices, C = B x D, N rows of a plan, F features,
 H hidden.
@@ -21,14 +21,14 @@ from doppler.policies.placeto_plan import Round, Rows, make_plan
 from doppler.problem.arrays import link_seconds
 from doppler.support.options import Depth, Width, checked
 
-# Of an op, as seen from a device: it is to be placed now; it lies here; the cost of its link here.
+# Features of an op as seen from a device: to be placed now; placed here; cost of the link to here.
 NUM_STATE_FEATURES = 3
-# Numbers [row, episode, device, hidden] that one pass may hold of each kind: 64 MB.
+# Largest size [row, episode, device, hidden] of each tensor of a pass: 64 MB.
 _ROOM = 1 << 24
 
 
 class _Problem:
-    """What a problem gives to every episode, ops named by their step."""
+    """The data of a problem that all episodes use; ops are numbered by their step."""
 
     def __init__(self, view: ProblemView, order_V: NDArray[np.int64], rounds: int) -> None:
         self.plan = make_plan(view.problem, order_V, rounds)
@@ -41,7 +41,7 @@ class _Problem:
 
 
 def _link_costs(view: ProblemView) -> NDArray[np.float32]:
-    """Seconds [D, D] of a mean transfer from one device to another, over their mean; 0 within."""
+    """Seconds [D, D] of a mean transfer between two devices, over their mean; 0 on the diagonal."""
     arrays = view.problem.arrays
     seconds_DD = np.where(np.eye(len(arrays.kind), dtype=bool), 0.0, link_seconds(arrays))
     links = seconds_DD[seconds_DD > 0.0]
@@ -49,13 +49,13 @@ def _link_costs(view: ProblemView) -> NDArray[np.float32]:
 
 
 class _Tape:
-    """Tables of rows, filled at once or, where no gradients are wanted, step by step."""
+    """Tables of rows, filled at once or, if no gradients are needed, step by step."""
 
     def __init__(self) -> None:
         self._tables: dict[object, Tensor] = {}
 
     def put(self, key: object, rows: Rows, steps: slice, value: Tensor) -> Tensor:
-        """The whole table, with the rows of these steps set."""
+        """Set the rows of these steps; return the whole table."""
         here, num = rows.at(steps), len(rows.op)
         if here == slice(0, num):
             self._tables[key] = value
@@ -77,7 +77,7 @@ class _Sweep(nn.Module):
     def forward(
         self, own_NCH: Tensor, states: Rows, rounds: tuple[Round, ...], steps: slice, tape: _Tape
     ) -> Tensor:
-        """Embeddings after the last round, the whole table."""
+        """Return embeddings after the last round, as a whole table."""
         h_NCH, before = own_NCH[states.at(steps)], states
         for number, now in enumerate(rounds):
             message_NCH = nn.functional.leaky_relu(self.message(h_NCH), LEAKINESS)
@@ -91,24 +91,25 @@ class _Sweep(nn.Module):
 
 @checked
 class Placeto(FixedOrderPolicy):
-    """Placeto's placement policy, in the order of b_level.
+    """Placeto's placement policy, with ops in the order of b_level.
 
-    At each step every op is embedded from its features, the present placement and the mark of the
-    op to place, by messages along the edges and, apart from them, against the edges; the op's own
-    embedding and the pooled ones of its ancestors, its descendants and the ops parallel to it give
-    a score for each device. An embedding is computed once for as long as it stays the same
-    (placeto_plan), all episodes at once, in `log_prob` all steps too.
+    At each step every op is embedded from its features, the present placement and a mark on the op
+    to place, by messages along the edges and, separately, against them. The score of a device comes
+    from the embedding of the op itself and from the pooled embeddings of its ancestors, its
+    descendants and the ops parallel to it. An embedding is computed once for as long as it does not
+    change (placeto_plan), for all episodes at once, and in `log_prob` for all steps at once.
 
     Args:
         hidden: width.
         rounds: of messages in each direction, all with the same weights.
 
     Source: Placeto (Addanki et al., NeurIPS 2019), section on graph embedding. Deviations: its
-    softmax has one output per device of a fixed number; here the graph is embedded as seen from
-    each device, with the same weights, "placed on device i" becoming "placed here", or else the
-    cost of the link from there, and how much slower the op runs here: one policy for any cluster.
-    Messages are averaged instead of summed and pooled sums divided by the number of ops, to keep
-    large graphs in range; ops not placed yet are on no device instead of an initial one.
+    softmax has one output for each of a fixed number of devices. Here the graph is embedded as seen
+    from each device, with the same weights: "placed on device i" becomes "placed here", or the cost
+    of the link from there, plus how much slower the op runs here. So one policy serves any cluster.
+    Messages are averaged instead of summed, and pooled sums are divided by the number of ops, to
+    keep large graphs in range. Ops that are not placed yet are on no device instead of an initial
+    one.
     """
 
     def __init__(self, *, hidden: Width, rounds: Depth) -> None:
@@ -120,7 +121,7 @@ class Placeto(FixedOrderPolicy):
         self.pools = nn.ModuleList(nn.Linear(2 * hidden, hidden) for _ in range(3))
         self.mid = nn.Linear(5 * hidden, hidden)
         self.out = nn.Linear(hidden, 1, bias=False)
-        with torch.no_grad():  # begin close to uniform: early episodes should explore
+        with torch.no_grad():  # start close to uniform, so that early episodes explore
             self.out.weight.mul_(0.1)
         self._problems: dict[str, _Problem] = {}
 
@@ -139,7 +140,7 @@ class Placeto(FixedOrderPolicy):
     def _logits(
         self, problem: _Problem, here_VBD: Tensor, away_VBD: Tensor, steps: slice, tape: _Tape
     ) -> Tensor:
-        """Scores [steps, B, D]; what is placed later than a step does not enter."""
+        """Scores [steps, B, D]; ops that are placed after a step do not affect it."""
         plan, (_, num, num_devices) = problem.plan, here_VBD.shape
         own_NCH = self._states(problem, here_VBD, away_VBD, steps, tape)
         tables = [
@@ -160,7 +161,7 @@ class Placeto(FixedOrderPolicy):
     def _states(
         self, problem: _Problem, here_VBD: Tensor, away_VBD: Tensor, steps: slice, tape: _Tape
     ) -> Tensor:
-        """Round 0: every op by its features, its place, and whether it is the one to place."""
+        """Round 0: every op with its features, its device, and whether it is the one to place."""
         rows = problem.plan.states
         now = rows.at(steps)
         op_N, step_N = torch.from_numpy(rows.op[now]), torch.from_numpy(rows.step[now])
@@ -232,7 +233,7 @@ class Placeto(FixedOrderPolicy):
             replay = partial(self._replay, problem, choices, device_VB, judged_VB)
             if len(chunks) == 1 or not torch.is_grad_enabled():
                 results.append(replay())
-            else:  # what a chunk needs for its gradients is computed again when they are wanted
+            else:  # activations of a chunk are recomputed for its gradients
                 results.append(checkpoint(replay, use_reentrant=False))
         return in_a_row(results)
 

@@ -1,11 +1,11 @@
-"""When an op's embedding changes, where ops are placed in an order known beforehand.
+"""Plans when each op's embedding changes, for ops that are placed in a fixed order.
 
-Placeto embeds the whole graph anew at every step. But a step changes the features of two ops, the
-one just placed and the next one, and K rounds of messages carry that no further than K edges. So an
-op has few distinct embeddings in an episode, and which ones is known before it begins: each is a
-row here, computed once. The result is that of V full passes, at a twentieth of the work.
+Placeto embeds the whole graph anew at every step. But a step changes the features of only two ops,
+the one just placed and the next one, and K rounds of messages carry this no further than K edges.
+So an op has few distinct embeddings in an episode, and which ones is known before it begins. Each
+is a row here and computed once. The result equals V full passes, at a twentieth of the work.
 
-Ops are named by their step. Shape suffixes: V ops and steps, E edges, N rows.
+Ops are numbered by their step. Shape suffixes: V ops and steps, E edges, N rows.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,12 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
-    """Versions of ops, sorted by the step from which they hold.
+    """Versions of ops, sorted by the step from which they are valid.
 
     Attributes:
-        op, step: [N] whose version, from which step on.
-        ptr: [V + 1] those of step t are rows ptr[t]:ptr[t + 1].
+        op: [N] the op of each version.
+        step: [N] the first step at which it is valid.
+        ptr: [V + 1] versions that begin at step t are rows ptr[t]:ptr[t + 1].
     """
 
     op: IntArray
@@ -35,11 +36,11 @@ class Rows:
     ptr: IntArray
 
     def at(self, steps: slice) -> slice:
-        """The rows that begin at one of the steps."""
+        """Return the rows that begin at one of the steps."""
         return slice(int(self.ptr[steps.start]), int(self.ptr[steps.stop]))
 
     def find(self, op: IntArray, step: IntArray) -> IntArray:
-        """The row of each op that holds at the step beside it."""
+        """Return the row of each op that is valid at the corresponding step."""
         num_steps = len(self.ptr) - 1
         by_op = np.lexsort((self.step, self.op))
         key = (self.op * num_steps + self.step)[by_op]
@@ -48,13 +49,13 @@ class Rows:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Bags:
-    """Rows to sum or average over for each row of another table: column[ptr[i]:ptr[i + 1]]."""
+    """Rows to sum or average for each row of another table: column[ptr[i]:ptr[i + 1]]."""
 
     column: Tensor
     ptr: IntArray
 
     def reduce(self, x_NCH: Tensor, rows: slice, mode: str) -> Tensor:
-        """Sum or mean over the bags of ``rows``; an empty one gives 0."""
+        """Return sum or mean over the bags of ``rows``; an empty bag gives 0."""
         ptr = self.ptr[rows.start : rows.stop + 1]
         reduced = torch.nn.functional.embedding_bag(
             self.column[int(ptr[0]) : int(ptr[-1])],
@@ -68,10 +69,12 @@ class Bags:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Round:
-    """One round of messages: from which rows of the round before each of its rows is made.
+    """One round of messages: how its rows follow from those of the round before.
 
     Attributes:
+        rows: of this round.
         own: [N] the row of round 0 with the op's own features at that time.
+        sources: the rows of the round before that send messages.
     """
 
     rows: Rows
@@ -84,12 +87,14 @@ class Plan:
     """All rows of an episode of one problem.
 
     Attributes:
-        states: an op waits, is current, is placed.
+        states: of round 0: an op waits, is to be placed, is placed.
         sweeps: the rounds along the edges and those against them.
-        embedded: rows of whole embeddings, made of row ``parts[i]`` of each sweep's last round.
+        embedded: rows of complete embeddings, made from row ``parts[i]`` of each sweep's last
+            round.
+        parts: see ``embedded``.
         current: [V] the row of each step's op, which begins at that step.
-        related: for each step the rows of the ops from which its op can be reached, of those that
-            it can reach, and of the others.
+        related: for each step the rows of the op's ancestors, of its descendants, and of the
+            others.
     """
 
     states: Rows
@@ -101,18 +106,24 @@ class Plan:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all tables."""
+        """Number of rows in all tables."""
         rounds = [round_.rows for sweep in self.sweeps for round_ in sweep]
         return sum(len(rows.op) for rows in (self.states, self.embedded, *rounds))
 
 
 def make_plan(problem: Problem, order_V: IntArray, num_rounds: int) -> Plan:
-    """Plan the episodes that place the ops in the given order, producers first."""
+    """Plan the episodes that place the ops in a given order.
+
+    Args:
+        problem: to place.
+        order_V: the ops, producers first.
+        num_rounds: of messages.
+    """
     num = problem.num_ops
     name_V = np.empty(num, dtype=np.int64)
     name_V[order_V] = np.arange(num)
     src_E, dst_E = np.unique(name_V[[problem.graph.edges.src, problem.graph.edges.dst]], axis=1)
-    # An op's own features change when it becomes current and when it is placed.
+    # An op's own features change when it is to be placed and when it has been placed.
     op, step = np.tile(np.arange(num), 3), np.arange(3 * num) // num
     step = np.where(step == 0, 0, op + step - 1)
     own = _pattern(op[step < num], step[step < num], num)
@@ -153,7 +164,7 @@ def _pattern(row: IntArray, column: IntArray, num: int) -> sp.csr_array:
 
 
 def _rows(changes_VV: sp.csr_array) -> Rows:
-    """One row per entry (op, step) of a pattern."""
+    """One row for each entry (op, step) of a pattern."""
     by_step = changes_VV.tocsc()
     by_step.sort_indices()
     ptr = np.asarray(by_step.indptr, dtype=np.int64)
@@ -165,7 +176,7 @@ def _rows(changes_VV: sp.csr_array) -> Rows:
 
 
 def _messages(neighbours: sp.csr_array, rows: Rows, before: Rows) -> Bags:
-    """For each row the rows of its op's neighbours that hold at that time."""
+    """For each row, the rows of its op's neighbours that are valid at that time."""
     first = np.asarray(neighbours.indptr, dtype=np.int64)
     neighbour = np.asarray(neighbours.indices, dtype=np.int64)
     count = np.diff(first)[rows.op]

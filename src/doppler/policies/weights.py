@@ -1,4 +1,4 @@
-"""Weights of policies: read from a checkpoint of any stage, which never executes code."""
+"""Reads weights of policies from a checkpoint of any stage, without executing code in it."""
 
 import io
 import pickle
@@ -13,9 +13,9 @@ from doppler.support.errors import InputError
 from doppler.support.files import read_bytes
 from doppler.support.files.values import check_version, fault
 
-# Of what we keep in a checkpoint beside the weights.
+# Version of our own entries in a checkpoint.
 VERSION = 1
-# In place of a path: the weights that come with the package, trained on many problems.
+# Instead of a path: the weights that come with the package, trained on many problems.
 PRETRAINED = "pretrained"
 _PRETRAINED_PATH = Path(__file__).resolve().parents[1] / "pretrained" / "doppler.ckpt"
 
@@ -23,9 +23,12 @@ _PRETRAINED_PATH = Path(__file__).resolve().parents[1] / "pretrained" / "doppler
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint, or the one that comes with the package.
 
+    Args:
+        path: of the checkpoint, or ``pretrained``.
+
     Returns:
-        ``state_dict``: tensors by name; ``doppler``: what we keep beside them, where it is there;
-        and what Lightning keeps.
+        ``state_dict``: tensors by name; ``doppler``: our own entries, if any; and Lightning's
+        entries.
 
     Raises:
         InputError: no such file, or not a checkpoint of this program.
@@ -37,7 +40,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     content = io.BytesIO(read_bytes(path))
     try:
         checkpoint = torch.load(content, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:  # torch's own message tells how to execute what is in it
+    except pickle.UnpicklingError:  # torch's own message recommends to execute what is in the file
         raise InputError(f"{path}: unreadable checkpoint (damaged, or not plain data)") from None
     except Exception as error:  # a file of any content can raise anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -61,8 +64,13 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 def load_policy_weights(policy: torch.nn.Module, path: str | Path) -> None:
     """Set a policy's weights to those of a checkpoint of any stage.
 
+    Args:
+        policy: to change.
+        path: of the checkpoint, or ``pretrained``.
+
     Raises:
-        InputError: unreadable, made for a policy of another kind or size, or not finite.
+        InputError: the file is unreadable, made for a policy of another kind or size, or has
+            weights that are not finite.
     """
     state = load_checkpoint(path)["state_dict"]
     prefix = "policy."

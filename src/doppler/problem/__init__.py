@@ -1,4 +1,4 @@
-"""What a placement problem is: seconds, bytes and limits as arrays, and placements of its ops."""
+"""A placement problem as arrays of seconds, bytes and limits, and placements of its ops."""
 
 from doppler.problem.arrays import ProblemArrays
 from doppler.problem.problem import Placement, Problem, build, topological_priority

@@ -1,4 +1,4 @@
-"""A problem as plain arrays, the form that compiled code takes.
+"""A problem as plain arrays for compiled code.
 
 Shape suffixes: V ops, E edges, R regions, I inputs, D devices, K kinds of devices, H hosts.
 """
@@ -19,9 +19,9 @@ IntArray = NDArray[np.int64]
 class ProblemArrays(NamedTuple):
     """A problem as plain arrays.
 
-    A region's transfer takes `move_seconds`; where seconds of transfers are given, the size is
-    their number. The other arrays are those of graph.Regions, and the same edges seen from the
-    consumer: op v reads the regions ``reads[read_ptr[v]:read_ptr[v + 1]]``.
+    The transfer of a region takes `move_seconds`. If seconds of transfers are given, ``size`` holds
+    them. The other arrays are those of graph.Regions, and the same edges from the consumer's side:
+    op v reads the regions ``reads[read_ptr[v]:read_ptr[v + 1]]``.
     """
 
     op_seconds: FloatArray  # [V, D], inf where the device may not run the op
@@ -51,7 +51,13 @@ class ProblemArrays(NamedTuple):
 
 
 def make_arrays(graph: DataflowGraph, prices: Prices, groups: OpGroups) -> ProblemArrays:
-    """Writable and contiguous copies of all that compiled code reads."""
+    """Make writable and contiguous copies of everything that compiled code reads.
+
+    Args:
+        graph: to execute.
+        prices: seconds and limits on the cluster.
+        groups: of ops that go to one device.
+    """
     edges, regions, inputs = graph.edges, graph.regions, graph.inputs
     read_edge_E = np.lexsort((regions.of_edge, edges.dst))
     return ProblemArrays(
@@ -84,7 +90,12 @@ def make_arrays(graph: DataflowGraph, prices: Prices, groups: OpGroups) -> Probl
 
 
 def link_seconds(arrays: ProblemArrays, regions: slice | None = None) -> FloatArray:
-    """Seconds [D, D] of a transfer of mean size; of ``regions`` the seconds [R, D, D] of each."""
+    """Return the seconds [D, D] of a transfer of mean size, or those [R, D, D] of some regions.
+
+    Args:
+        arrays: the problem.
+        regions: None: the mean over all.
+    """
     if regions is None:
         size = float(arrays.size.mean()) if len(arrays.size) else 0.0
         if len(arrays.kind_seconds):
@@ -96,7 +107,11 @@ def link_seconds(arrays: ProblemArrays, regions: slice | None = None) -> FloatAr
 
 
 def transposed(arrays: ProblemArrays) -> ProblemArrays:
-    """The same transfers in the other direction."""
+    """Return the arrays with all transfers in the other direction.
+
+    Args:
+        arrays: the problem.
+    """
     return arrays._replace(
         latency_s=np.ascontiguousarray(arrays.latency_s.T),
         seconds_per_size=np.ascontiguousarray(arrays.seconds_per_size.T),
@@ -105,7 +120,13 @@ def transposed(arrays: ProblemArrays) -> ProblemArrays:
 
 
 def same_when_swapped(arrays: ProblemArrays, a: int, b: int) -> bool:
-    """Whether two devices can swap their names without changing the problem."""
+    """Whether two devices can swap names without changing the problem.
+
+    Args:
+        arrays: the problem.
+        a: a device.
+        b: the other device.
+    """
     swapped, between = np.arange(len(arrays.kind)), ~np.eye(len(arrays.kind), dtype=bool)
     swapped[[a, b]] = b, a
     names = np.ix_(swapped, swapped)
@@ -125,7 +146,7 @@ def same_when_swapped(arrays: ProblemArrays, a: int, b: int) -> bool:
 
 
 def _hosts_alike(arrays: ProblemArrays, a: int, b: int) -> bool:
-    """One host, or two of a device each."""
+    """Whether both devices are on one host, or each is the only one on its host."""
     if len(arrays.host) == 0 or arrays.host[a] == arrays.host[b]:
         return True
     num_H = np.bincount(arrays.host)

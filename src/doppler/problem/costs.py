@@ -1,7 +1,7 @@
-"""Measured costs: a table of seconds per kernel, device and link that replaces modelled ones.
+"""Measured costs: a table of seconds per kernel, device and link that replaces modelled costs.
 
-A file holds the tables of one host, one for every set of devices that was calibrated on it:
-kernels by what they compute, so that workloads share them.
+A file holds the tables of one host, one for every set of devices that was calibrated on it. Kernels
+are identified by what they compute, so that workloads share them.
 
 Shape suffix: D devices.
 """
@@ -38,13 +38,17 @@ _FORMAT, _VERSION = "doppler-costs", 1
 # A writer holds the lock for a moment only.
 _LOCK_S = 60.0
 
-# Thirty years, for all ops and transfers of a problem together, so that 64 bits can count the
+# Limit for all ops and transfers of a problem together: thirty years, so that 64 bits can count the
 # nanoseconds of a schedule.
 MAX_SECONDS = 1e9
 
 
 def kernel_key(kernel: KernelSpec) -> str:
-    """What a kernel computes, as text: equal for equal work, however its indices are called."""
+    """Return what a kernel computes as text; equal work has equal texts, whatever its index names.
+
+    Args:
+        kernel: to describe.
+    """
     notation, colon, rest = kernel.expression.partition(":")
     if "->" in notation:
         letters = dict.fromkeys(letter for letter in notation if letter.isalpha())
@@ -63,14 +67,15 @@ def kernel_key(kernel: KernelSpec) -> str:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CostTable:
-    """What was measured on one set of devices; NaN where nothing was.
+    """The measurements on one set of devices; NaN where nothing was measured.
 
     Attributes:
         devices: their names.
-        kernels: seconds [D] by `kernel_key`, what a device is occupied with an op of that kernel,
-            hand-over included.
-        latency_s, seconds_per_byte: [D, D], of the links, row the sender; the diagonal is unused.
-        demands: by `kernel_key`, where devices share processors or memory: [D, 2] the shares of the
+        kernels: by `kernel_key`, seconds [D] for which an op with that kernel occupies each device,
+            including the hand-over.
+        latency_s: [D, D] latency of links, one row per sender; the diagonal is unused.
+        seconds_per_byte: [D, D] of links, likewise.
+        demands: by `kernel_key`, if devices share processors or memory: the shares [D, 2] of the
             two that a kernel uses when it runs alone.
     """
 
@@ -82,28 +87,28 @@ class CostTable:
 
     @classmethod
     def empty(cls, devices: tuple[str, ...]) -> "CostTable":
-        """Nothing measured yet."""
+        """Make a table without measurements."""
         nothing = np.full((len(devices), len(devices)), np.nan)
         return cls(devices=devices, kernels={}, latency_s=nothing, seconds_per_byte=nothing.copy())
 
     @property
     def has_links(self) -> bool:
-        """Whether every link is measured."""
+        """Whether all links are measured."""
         between = ~np.eye(len(self.devices), dtype=bool)
         return bool(np.isfinite((self.latency_s + self.seconds_per_byte)[between]).all())
 
     def seconds(self, kernel: KernelSpec | None) -> FloatArray:
-        """Seconds of a kernel [D]."""
+        """Return the seconds [D] of a kernel, NaN if unknown."""
         nothing = np.full(len(self.devices), np.nan)
         return nothing if kernel is None else self.kernels.get(kernel_key(kernel), nothing)
 
     def demand(self, kernel: KernelSpec | None) -> FloatArray:
-        """Shares of processors and memory that a kernel uses [D, 2], NaN where unknown."""
+        """Return the shares [D, 2] of processors and memory that a kernel uses, NaN if unknown."""
         nothing = np.full((len(self.devices), 2), np.nan)
         return nothing if kernel is None else self.demands.get(kernel_key(kernel), nothing)
 
     def updated(self, other: "CostTable") -> "CostTable":
-        """This table with what ``other`` measured, which wins."""
+        """Return this table with the measurements of ``other``, which take precedence."""
         assert self.devices == other.devices
         return CostTable(
             devices=self.devices,
@@ -115,7 +120,7 @@ class CostTable:
 
 
 def _merged(old: Mapping[str, FloatArray], new: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """What is known of kernels, where the new has nothing the old."""
+    """The costs of kernels; new ones take precedence, except where they are NaN."""
     found = dict(old)
     for key, numbers in new.items():
         found[key] = _first(numbers, found.get(key, np.full_like(numbers, np.nan)))
@@ -123,21 +128,25 @@ def _merged(old: Mapping[str, FloatArray], new: Mapping[str, FloatArray]) -> dic
 
 
 def _first(one: FloatArray, other: FloatArray) -> FloatArray:
-    """One, and where it has nothing the other."""
+    """One, or the other where it is NaN."""
     return np.where(np.isfinite(one), one, other)
 
 
 def load_costs(path: str | Path, devices: tuple[str, ...]) -> CostTable:
-    """The table of these devices in a file of cost tables; an empty one if it has none.
+    """Read the table of some devices from a file of cost tables; an empty one if it has none.
+
+    Args:
+        path: of the file.
+        devices: their names.
 
     Raises:
-        InputError: no such file, or not one of cost tables.
+        InputError: no such file, or it does not hold cost tables.
     """
     return load_all(path).get(devices, CostTable.empty(devices))
 
 
 def load_all(path: str | Path) -> dict[tuple[str, ...], CostTable]:
-    """The tables of a file by their devices; see `load_costs`."""
+    """Read the tables of a file by their devices (see `load_costs`)."""
     data = read_json(path)
     try:
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
@@ -154,13 +163,19 @@ def load_all(path: str | Path) -> dict[tuple[str, ...], CostTable]:
 
 
 def save_costs(path: str | Path, table: CostTable, *, replace: bool) -> CostTable:
-    """Add a table to a file, atomically; returns what the file then has of these devices.
+    """Add a table to a file atomically.
 
-    replace: whether the new table wins over what the file has. Else costs that runs were built on
-    stay as they are, and what was found or learned on them is found again.
+    Args:
+        path: of the file.
+        table: to add.
+        replace: whether the new table replaces entries of the file. Otherwise these stay, so that
+            the hashes of runs that used them stay valid.
+
+    Returns:
+        What the file then has about these devices.
 
     Raises:
-        InputError: it is there and not one of cost tables, or nothing can be written there.
+        InputError: the file exists but does not hold cost tables, or it cannot be written.
     """
     path = Path(path)
     with _locked(path):
@@ -179,7 +194,7 @@ def save_costs(path: str | Path, table: CostTable, *, replace: bool) -> CostTabl
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep others from replacing the file between reading and writing it."""
+    """Keep other processes from replacing the file between reading and writing it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -233,7 +248,7 @@ def _table(value: object, where: str) -> CostTable:
 
 
 def _seconds(value: object, where: str) -> float:
-    """NaN where nothing was measured."""
+    """A number of seconds; NaN if nothing was measured."""
     seconds = math.nan if value is None else read_number(value, where)
     if seconds < 0 or seconds > MAX_SECONDS:
         raise InputError(f"{where}: must be from 0 to {MAX_SECONDS:g} s, got {seconds:g}")
@@ -252,7 +267,7 @@ def _render(table: CostTable) -> dict[str, Any]:
 
 
 def _numbers(array: FloatArray) -> list:
-    """Nested lists, null for NaN: JSON has no other word for it."""
+    """Nested lists, with null for NaN because JSON has no NaN."""
     if array.ndim > 1:
         return [_numbers(row) for row in array]
     return [float(value) if np.isfinite(value) else None for value in array]

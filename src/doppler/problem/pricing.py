@@ -1,4 +1,4 @@
-"""What ops and transfers cost on a cluster: rooflines, measured seconds, or given ones.
+"""Costs of ops and transfers on a cluster: modelled by rooflines, measured, or given.
 
 Shape suffixes: V ops, D devices.
 """
@@ -21,7 +21,11 @@ _RATE_LIKE = {"c64": "f32", "bf16": "f16", **dict.fromkeys(("bool", *WHOLE), "f3
 
 
 def rates_of(dtypes: tuple[str, ...], device: Device) -> FloatArray:
-    """Floating-point operations per second [V] at which a device runs ops of some dtypes, at best.
+    """Return the peak floating-point operations per second [V] of a device for some dtypes.
+
+    Args:
+        dtypes: of the ops.
+        device: that runs them.
 
     Raises:
         InputError: the device has no rate for a dtype that occurs.
@@ -42,10 +46,16 @@ def rates_of(dtypes: tuple[str, ...], device: Device) -> FloatArray:
 def op_cost_s(
     *, flops: FloatArray, moved_bytes: FloatArray, dtypes: tuple[str, ...], device: Device
 ) -> FloatArray:
-    """Roofline seconds [V]: launch + max(flops / peak of the dtype, bytes / memory bandwidth).
+    """Return roofline seconds [V]: launch + max(flops / peak of the dtype, bytes / bandwidth).
 
-    Where the device has an efficiency, kernels reach a share of the peaks, and less the smaller
-    they are.
+    If the device has an efficiency, kernels reach a share of the peaks, which is smaller for small
+    kernels.
+
+    Args:
+        flops: [V] floating-point operations.
+        moved_bytes: [V] bytes read and written.
+        dtypes: [V] of the ops.
+        device: that runs them.
 
     Source: Williams, Waterman, Patterson, "Roofline", CACM 2009; the launch overhead is added.
 
@@ -63,7 +73,7 @@ def op_cost_s(
 
 
 class Prices(NamedTuple):
-    """The part of ProblemArrays that depends on the cluster or on given costs; fields as there."""
+    """The fields of ProblemArrays that depend on the cluster or on given costs."""
 
     op_seconds: FloatArray
     size: FloatArray
@@ -79,11 +89,17 @@ class Prices(NamedTuple):
 def given_prices(
     graph: DataflowGraph, given: GivenCosts, cluster: Cluster, costs: CostTable | None
 ) -> Prices:
-    """Given costs where there are any; what they leave open is modelled.
+    """Use the costs that come with a graph; missing ones are modelled.
+
+    Args:
+        graph: to execute.
+        given: its costs.
+        cluster: that executes it.
+        costs: measured on the cluster; None: all are modelled.
 
     Raises:
-        InputError: see modelled_prices; seconds for another number of devices, or for other kinds
-            of devices than the cluster has.
+        InputError: as in `modelled_prices`; or the costs are for another number of devices, or for
+            other kinds of devices than the cluster has.
     """
     if given.op_seconds is None or given.transfer_seconds is None:
         prices = modelled_prices(graph, cluster, costs)
@@ -111,7 +127,7 @@ def given_prices(
 
 
 def _no_prices(graph: DataflowGraph, cluster: Cluster) -> Prices:
-    """Nothing takes time; memory and kinds are the cluster's."""
+    """Prices of 0 for all ops and transfers; memory and kinds are the cluster's."""
     num, kinds = cluster.num_devices, [device.kind for device in cluster.devices]
     return Prices(
         op_seconds=np.zeros((graph.num_ops, num)),
@@ -127,7 +143,7 @@ def _no_prices(graph: DataflowGraph, cluster: Cluster) -> Prices:
 
 
 def _given_ops(graph: DataflowGraph, seconds: FloatArray, cluster: Cluster) -> FloatArray:
-    """Given seconds [V, D]."""
+    """The given seconds [V, D] of ops."""
     num = cluster.num_devices
     if seconds.ndim == 1:
         return np.repeat(seconds[:, None], num, axis=1)
@@ -140,7 +156,7 @@ def _given_ops(graph: DataflowGraph, seconds: FloatArray, cluster: Cluster) -> F
 
 
 def _by_kinds(graph: DataflowGraph, given: GivenCosts, cluster: Cluster) -> FloatArray:
-    """Given seconds [E, K, K] between the cluster's kinds of devices, in its order of them.
+    """The given seconds [E, K, K] between the cluster's kinds of devices, in its order.
 
     0 between kinds of which it has no two devices.
     """
@@ -171,10 +187,15 @@ def _by_kinds(graph: DataflowGraph, given: GivenCosts, cluster: Cluster) -> Floa
 
 
 def modelled_prices(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None) -> Prices:
-    """By the rooflines of the devices and by the links, or as measured on them.
+    """Price a graph by the rooflines of devices and by links, or by measurements of them.
+
+    Args:
+        graph: to execute.
+        cluster: that executes it.
+        costs: measured on the cluster; None: all are modelled.
 
     Raises:
-        InputError: see op_cost_s.
+        InputError: as in `op_cost_s`.
     """
     ops = graph.ops
     moved = ops.read_bytes + ops.output_bytes
@@ -190,7 +211,7 @@ def modelled_prices(graph: DataflowGraph, cluster: Cluster, costs: CostTable | N
         op_seconds = _replaced(op_seconds, measured_seconds(graph, costs))
         latency_s = _replaced(latency_s, costs.latency_s)
         seconds_per_size = _replaced(seconds_per_size, costs.seconds_per_byte)
-        for link in (latency_s, seconds_per_size):  # what a table says there is of no link
+        for link in (latency_s, seconds_per_size):  # the diagonal of a table is not a link
             np.fill_diagonal(link, 0.0)
     return _no_prices(graph, cluster)._replace(
         op_seconds=op_seconds,
@@ -201,7 +222,12 @@ def modelled_prices(graph: DataflowGraph, cluster: Cluster, costs: CostTable | N
 
 
 def measured_seconds(graph: DataflowGraph, costs: CostTable) -> FloatArray:
-    """Seconds of each op's kernel [V, D], NaN where none are measured."""
+    """Return the measured seconds [V, D] of each op's kernel, NaN if unknown.
+
+    Args:
+        graph: to execute.
+        costs: measured.
+    """
     kernels = graph.ops.kernels or (None,) * graph.num_ops
     return np.stack([costs.seconds(kernel) for kernel in kernels])
 

@@ -1,4 +1,4 @@
-"""Problem: the numbers that everything else computes on, made from a graph and a cluster.
+"""Problem: a graph priced on a cluster, with all numbers that the rest of the package needs.
 
 Shape suffixes: V ops, E edges, R regions, I inputs, D devices.
 """
@@ -36,7 +36,7 @@ from doppler.support.files.values import read_integers, read_object, read_text
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# Further entries that writers of placements add for people.
+# Further entries that a placement file may have for human readers.
 _EXTRA = ("makespan_s", "system_kind", "evaluations", "seconds")
 
 
@@ -77,7 +77,7 @@ class Problem:
 
     @property
     def has_groups(self) -> bool:
-        """Whether some ops have to be on one device."""
+        """Whether some ops must be on the same device."""
         return len(self.arrays.members) > 0
 
     def allows(self, device_BV: IntArray) -> NDArray[np.bool_]:
@@ -90,7 +90,7 @@ class Problem:
 
     @cached_property
     def group_seconds(self) -> FloatArray:
-        """Seconds [V, D] of all ops of the group of each op, one after another on a device."""
+        """Seconds [V, D] of all ops in each op's group, one after another on a device."""
         p = self.arrays
         if not self.has_groups:
             return p.op_seconds
@@ -99,7 +99,7 @@ class Problem:
         return total_VD[p.group]
 
     def is_measured(self) -> NDArray[np.bool_]:
-        """Which seconds of ops [V, D] are measured, on the devices that can run the op."""
+        """Whether the seconds of ops [V, D] are measured, for devices that can run the op."""
         able_VD = np.isfinite(self.arrays.op_seconds)
         if self.costs is None or self.has_given_costs:
             return np.zeros_like(able_VD)
@@ -135,7 +135,7 @@ class Problem:
 
     @cached_property
     def sharing(self) -> SharingArrays | None:
-        """What ops and transfers use of what the machine shares; None where it shares nothing."""
+        """How ops and transfers use shared resources; None if the machine has none."""
         return make_sharing(self.graph, self.cluster, self.arrays, self.costs)
 
     @cached_property
@@ -205,7 +205,7 @@ def build(graph: DataflowGraph, cluster: Cluster, costs: CostTable | None = None
 
 
 def _check_seconds(graph: DataflowGraph, arrays: ProblemArrays) -> None:
-    """Refuse what no schedule could be written down of, every op and transfer at its slowest."""
+    """Refuse problems with schedules too long to represent, with every task at its slowest."""
     seconds_V = np.where(np.isfinite(arrays.op_seconds), arrays.op_seconds, 0.0).max(axis=1)
     slowest = arrays.latency_s.max() + arrays.size * arrays.seconds_per_size.max()
     if len(arrays.kind_seconds):
@@ -225,7 +225,7 @@ def _check_seconds(graph: DataflowGraph, arrays: ProblemArrays) -> None:
 
 
 def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
-    """An op needs its inputs, what it reads and what it writes on one device at one time."""
+    """Refuse ops whose inputs, reads and output do not fit on one device at the same time."""
     need_V = arrays.sink_bytes.copy()
     np.add.at(need_V, arrays.region_src, arrays.region_bytes)
     np.add.at(need_V, graph.edges.dst, graph.edges.bytes)
@@ -255,12 +255,12 @@ def _check_memory(graph: DataflowGraph, arrays: ProblemArrays) -> None:
 
 
 def _whole(num_bytes: float) -> str:
-    """A number of bytes, not rounded: what is told to suffice has to."""
+    """A number of bytes without rounding: it must really suffice."""
     return str(int(num_bytes)) if num_bytes == int(num_bytes) else repr(float(num_bytes))
 
 
 def _integers(values: ArrayLike, name: str) -> IntArray:
-    """A copy; numbers with a fraction are not cut off."""
+    """Copy as integers; refuse fractions."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -271,7 +271,11 @@ def _integers(values: ArrayLike, name: str) -> IntArray:
 
 
 def topological_priority(problem: Problem) -> IntArray:
-    """Priorities [V] in topological order, sources first, ties by id: the default order."""
+    """Return the default order: priorities [V] in topological order, sources first, ties by id.
+
+    Args:
+        problem: to place.
+    """
     edges = problem.graph.edges
     priority_V = np.empty(problem.num_ops, dtype=np.int64)
     order_V = topological_order(problem.num_ops, edges.src, edges.dst)
@@ -280,7 +284,7 @@ def topological_priority(problem: Problem) -> IntArray:
 
 
 def _misplaced(problem: Problem, device_V: IntArray) -> InputError:
-    """Name an op that may not be where it is."""
+    """An error that names an op on a device that it may not use."""
     graph, p = problem.graph, problem.arrays
     bad = np.flatnonzero(~np.isfinite(p.op_seconds[np.arange(problem.num_ops), device_V]))
     if len(bad):

@@ -1,8 +1,10 @@
 """Where ops may run: on devices that support their kind, where they are pinned, with their group.
 
-One mechanism for all: seconds are inf on a device that is not allowed, and an op's group allows
-what all of its ops allow. Who chooses a device among those of finite seconds, and for a whole group
-at once, cannot break a rule. Shape suffixes: V ops, D devices.
+One mechanism serves all: seconds are inf on a device that is not allowed, and a group allows what
+all of its ops allow. So a method that chooses a device with finite seconds for a whole group at
+once cannot break a rule.
+
+Shape suffixes: V ops, D devices.
 """
 
 from typing import NamedTuple
@@ -19,11 +21,15 @@ IntArray = NDArray[np.int64]
 
 
 class OpGroups(NamedTuple):
-    """Ops that go to one device.
+    """Groups of ops that go to one device.
+
+    The ops of group g are ``members[ptr[g]:ptr[g + 1]]``; ptr and members are empty if there are no
+    groups.
 
     Attributes:
-        of_op: [V] the first op of each op's group, itself where it is alone. The ops of group g are
-            ``members[ptr[g]:ptr[g + 1]]``; both are empty where there are no groups at all.
+        of_op: [V] the first op of each op's group; the op itself if it is alone.
+        ptr: [V + 1] where the members of each group begin.
+        members: [V] ops by group.
     """
 
     of_op: IntArray
@@ -32,13 +38,13 @@ class OpGroups(NamedTuple):
 
 
 def listed(group_V: IntArray) -> OpGroups:
-    """Groups of which op v is in that of op ``group_V[v]``."""
+    """Make groups from the first op ``group_V[v]`` of each op's group."""
     size_V = np.bincount(group_V, minlength=len(group_V))
     return OpGroups(group_V, np.append(0, size_V.cumsum()), np.argsort(group_V, kind="stable"))
 
 
 def groups_of(graph: DataflowGraph) -> OpGroups:
-    """The groups that the graph names."""
+    """Return the groups that the graph names."""
     label_V, every_V = graph.ops.group, np.arange(graph.num_ops)
     grouped_V = label_V >= 0
     _, first, which = np.unique(label_V[grouped_V], return_index=True, return_inverse=True)
@@ -52,11 +58,17 @@ def groups_of(graph: DataflowGraph) -> OpGroups:
 def restrict(
     graph: DataflowGraph, cluster: Cluster, groups: OpGroups, op_seconds: FloatArray
 ) -> None:
-    """Set the seconds [V, D] of ops on devices where they may not run to inf.
+    """Set the seconds [V, D] of ops to inf on devices where they may not run.
+
+    Args:
+        graph: to execute.
+        cluster: that executes it.
+        groups: of ops.
+        op_seconds: [V, D], changed.
 
     Raises:
-        InputError: an op that no device runs, a pin to a device that is none, a group whose ops may
-            run on no device together.
+        InputError: no device runs an op, a pinned device does not exist, or no device runs all ops
+            of a group.
     """
     _forbid_unsupported(graph, cluster, op_seconds)
     _forbid_but_pins(graph, cluster, op_seconds)
@@ -104,7 +116,7 @@ def _forbid_but_pins(graph: DataflowGraph, cluster: Cluster, op_seconds: FloatAr
 def _no_device(
     graph: DataflowGraph, cluster: Cluster, members: IntArray, op_seconds: FloatArray
 ) -> InputError:
-    """Name two ops of a group that share no device, or that no device runs all of them."""
+    """An error that names two ops of a group without a common device, or the whole group."""
     where = f"graph {graph.name!r}: group {graph.ops.group[members[0]]}"
     able_GD = np.isfinite(op_seconds[members])
     for i in range(len(members)):

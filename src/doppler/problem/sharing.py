@@ -1,9 +1,9 @@
-"""What tasks use of what a machine shares, and at which rates they then run.
+"""How tasks use shared resources of a machine, and at which rates they then run.
 
-A task that uses something shared runs at a rate between 0 and 1, 1 being the speed that it has
-alone. Rates are max-min fair: they rise together, each in proportion to how fast the task is alone
-(a transfer in bytes per second, an op in its largest demand), until a task has its full speed or
-something that it uses is full.
+A task that uses a shared resource runs at a rate between 0 and 1, where 1 is its speed when alone.
+Speeds are max-min fair: the speeds of all tasks (bytes per second of a transfer, the largest demand
+of an op) rise together until a task has its full speed or one of its resources is full. The rate of
+a task is its speed over its speed alone.
 
 Shape suffixes: V ops, R regions, D devices, S shared resources, C = D + D * D users (device d is
 user d, the link from s to d is user D + s * D + d), U uses.
@@ -28,15 +28,15 @@ from doppler.problem.pricing import rates_of
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-# Sums of shares that are equal on paper differ by this much at most.
+# Tolerance for rounding errors in sums of shares.
 ROUNDING = 1e-9
 
 
 class SharingArrays(NamedTuple):
-    """Demands of tasks at full speed, and what there is.
+    """The demands of tasks at full speed, and the capacities of resources.
 
-    Processors count in shares of all, bytes in shares of the largest number of bytes per second
-    that any resource moves.
+    Processors are counted as shares of all processors, bytes per second as shares of the largest
+    bandwidth of any resource.
     """
 
     capacity: FloatArray  # [S]
@@ -51,14 +51,14 @@ class SharingArrays(NamedTuple):
 def make_sharing(
     graph: DataflowGraph, cluster: Cluster, arrays: ProblemArrays, costs: CostTable | None
 ) -> SharingArrays | None:
-    """Demands of a problem's ops and transfers; None where its machine shares nothing.
+    """Return the demands of a problem's ops and transfers; None if its machine shares nothing.
 
     Args:
         graph: what is executed.
-        cluster: the machine, whose ``shared`` says what is shared.
+        cluster: the machine with its ``shared`` resources.
         arrays: seconds of ops and transfers without sharing.
-        costs: measured on the machine; demands that they lack are modelled, by floating-point
-            operations and bytes. An op whose seconds come with the graph may use all processors.
+        costs: measured on the machine. Missing demands are modelled by floating-point operations
+            and bytes. An op whose seconds come with the graph may use all processors.
     """
     if not cluster.shared:
         return None
@@ -68,7 +68,7 @@ def make_sharing(
     most = float(capacity_S[moves_bytes_S].max(initial=0.0)) or 1.0
     capacity_S[moves_bytes_S] /= most
     used: list[list[int]] = [[] for _ in range(num + num * num)]
-    memory_D = np.full(num, np.inf)  # bytes per second that a device can have at most
+    memory_D = np.full(num, np.inf)  # largest bytes per second of a device
     for k, one in enumerate(cluster.shared):
         for d in one.devices:
             used[d].append(k)
@@ -97,7 +97,7 @@ def make_sharing(
 def _modelled(
     graph: DataflowGraph, cluster: Cluster, arrays: ProblemArrays
 ) -> tuple[FloatArray, FloatArray]:
-    """Shares of the processors and bytes per second [V, D] by the rooflines of the devices."""
+    """Shares of processors, and bytes per second, [V, D] each, by rooflines."""
     seconds_VD = np.where(np.isfinite(arrays.op_seconds), arrays.op_seconds, 0.0)
     takes_VD = seconds_VD > 0
     seconds_VD = np.where(takes_VD, seconds_VD, 1.0)
@@ -113,7 +113,7 @@ def _modelled(
 
 
 def _measured(graph: DataflowGraph, costs: CostTable) -> FloatArray:
-    """Shares [V, D, 2] of the processors and of the memory of a device, NaN where unknown."""
+    """Shares [V, D, 2] of a device's processors and memory, NaN if unknown."""
     kernels = graph.ops.kernels or (None,) * graph.num_ops
     return np.stack([costs.demand(kernel) for kernel in kernels])
 
@@ -121,13 +121,13 @@ def _measured(graph: DataflowGraph, costs: CostTable) -> FloatArray:
 def max_min_rates(
     demands: Sequence[Mapping[int, float]], weights: Sequence[float], capacity: Sequence[float]
 ) -> list[float]:
-    """Rates of tasks that run at the same time, each from above 0 to 1.
+    """Compute the rates of tasks that run at the same time, each above 0 and at most 1.
 
-    What `simulator/sharing_kernels.py` computes, in plain Python.
+    This is `simulator/sharing_kernels.py` in plain Python.
 
     Args:
-        demands: of each task, the shared resources that it uses and how much, at full speed.
-        weights: of each task, its speed alone: a weight of 2 gets twice the rate of use of 1.
+        demands: for each task, how much of each shared resource it uses at full speed.
+        weights: the speed of each task alone. Its rate is the common speed over this, at most 1.
         capacity: of each shared resource.
     """
     rates, left, level = [0.0] * len(demands), list(capacity), 0.0

@@ -1,1 +1,1 @@
-"""Reports: what finished runs leave (rows) -> aggregate -> figures -> page."""
+"""Reports on finished runs: rows -> averages over seeds -> tables and figures -> one page."""

@@ -1,7 +1,7 @@
-"""Rows of finished runs -> means over seeds, and what they say.
+"""Averages the rows of finished runs over seeds, and sums up what they show.
 
-Only rows that agree in all of COMPARABLE may be held against each other: simulated and measured
-seconds, queues and problems never meet. Means are over rows that agree in all of SETTINGS.
+Only rows that agree in all columns of COMPARABLE may be compared: simulated and measured seconds,
+queues and problems are never mixed. Means are over rows that agree in all columns of SETTINGS.
 """
 
 import math
@@ -24,23 +24,34 @@ from doppler.support.errors import InputError
 COMPARABLE = ["system_kind", "system", "rules", "queue"]
 COMPARABLE += ["workload", "cluster", "num_devices", "problem"]
 SETTINGS = [*COMPARABLE, "method", "variant", "uses_order", "evaluations"]
-_NAMED = 4  # problems that a verdict on many names
+_NAMED = 4  # problems that a sentence on many problems names
 
 
 def collect(folders: Iterable[Path]) -> pd.DataFrame:
-    """All result rows of the readable runs below some folders, as `frame_of` makes them.
+    """Return all result rows of the readable runs in some folders.
+
+    Args:
+        folders: searched recursively.
+
+    Returns:
+        A table as `frame_of` makes it.
 
     Raises:
-        InputError: a folder that does not exist, or no readable run in any of them.
+        InputError: a folder does not exist, or no run can be read.
     """
     return frame_of(find_runs(folders)[0])
 
 
 def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
-    """All result rows of some runs, a column per field of `ResultRow`, and what their runs know.
+    """Return all result rows of some runs.
 
-    ``is_control``: the method is a configured baseline, which learns nothing. ``optimum_s`` is NaN
-    where nothing is known, and a bound where ``optimum_is_proven`` is false.
+    Args:
+        runs: whose rows are collected.
+
+    Returns:
+        A column per field of `ResultRow`, and more from the runs. ``is_control``: the method is a
+        configured baseline, which learns nothing. ``optimum_s``: the known optimum, a bound if
+        ``optimum_is_proven`` is false, NaN if unknown.
     """
     return pd.DataFrame(
         [
@@ -57,24 +68,25 @@ def frame_of(runs: Iterable[FinishedRun]) -> pd.DataFrame:
 
 
 def _over(makespan_s: pd.Series, optimum_s: pd.Series) -> pd.Series:
-    """Ratios, NaN of what is not known; sums in another order differ in their last digits."""
+    """Ratios, NaN if unknown; differences by rounding are ignored."""
     ratio = (makespan_s + 1e-300) / (optimum_s + 1e-300)
     return ratio.mask((ratio - 1.0).abs() <= 1e-9, 1.0)
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds; a seed that occurs in several runs counts once.
+    """Average over seeds; a seed that occurs in several runs counts once.
 
     Args:
         rows: as `frame_of` makes them.
 
     Returns:
-        A row per combination of SETTINGS, sorted by COMPARABLE and makespan, with ``seeds`` (how
-        many), means, ``spread_s`` (the standard deviation over seeds, 0 of one), mean and standard
-        deviation of the logarithm, the largest lower bound that any run of the same problem and
-        system knew, the gap to it, the known optimum, ``over_optimum``, the makespan over it, NaN
-        where none is known, ``found_by``: what found the placements, in words, ``placements``: what
-        tells them apart, a text per seed, and ``doubt``: why what was measured cannot be trusted.
+        A row per combination of SETTINGS, sorted by COMPARABLE and makespan. Besides means it has
+        ``seeds`` (their number), ``spread_s`` (standard deviation over seeds, 0 for one), mean and
+        standard deviation of the logarithm, the largest lower bound known to any run of the same
+        problem and system, the gap to it, the known optimum, ``over_optimum`` (makespan over it,
+        NaN if unknown), ``found_by`` (the steps that found the placements, in words),
+        ``placements`` (a text per seed that identifies its placement) and ``doubt`` (why
+        measurements cannot be trusted).
 
     Raises:
         InputError: two simulated runs of one seed disagree; measured ones may.
@@ -123,10 +135,16 @@ def summarise(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_controls(rows: pd.DataFrame) -> list[Ratio | None]:
-    """Each row of one problem and system, as `summarise` makes them, over its strongest control.
+    """Compare each row of one problem and system with its strongest control.
 
-    Of a control with several budgets the one counts that is largest without being larger than the
-    row's, else the smallest. The strongest is picked by its mean, which flatters it a little.
+    If a control has several budgets, the largest one that does not exceed the row's counts, else
+    the smallest. The strongest control is chosen by its mean, which flatters it a little.
+
+    Args:
+        rows: as `summarise` makes them.
+
+    Returns:
+        The ratio to the control for each row; None for controls.
     """
     controls = rows[rows["is_control"]].sort_values("evaluations")
 
@@ -145,10 +163,15 @@ def over_controls(rows: pd.DataFrame) -> list[Ratio | None]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Lead:
-    """The best row of a problem and system, and the best of the other methods.
+    """The best row of a problem and system, and the best row of another method.
 
-    Rows of one training, as ``doppler`` and ``doppler greedy``, are one method here. ratio: of the
-    rival over the best. is_level: to the last digits they take as long.
+    Rows of one training, such as ``doppler`` and ``doppler greedy``, count as one method here.
+
+    Attributes:
+        best: the best row.
+        rival: the best row of another method; None if there is none.
+        ratio: of the rival's makespan over the best.
+        is_level: whether both makespans are equal, except for rounding.
     """
 
     best: pd.Series
@@ -158,7 +181,7 @@ class Lead:
 
     @property
     def is_beyond(self) -> bool:
-        """Whether the 95% interval of the ratio leaves no doubt; of one seed none is known."""
+        """Whether the 95% interval of the ratio excludes 1; with one seed there is no interval."""
         return self.ratio is not None and self.ratio.is_above_one
 
     def won_by(self, method: str) -> bool:
@@ -167,7 +190,7 @@ class Lead:
 
     @property
     def rival_name(self) -> str:
-        """Of the best other method."""
+        """Name of the rival."""
         return "nothing" if self.rival is None else str(self.rival.method)
 
     @property
@@ -180,7 +203,11 @@ class Lead:
 
 
 def leader(rows: pd.DataFrame) -> Lead:
-    """What is best of the rows of one problem and system, as `summarise` makes them."""
+    """Find the best row and its rival.
+
+    Args:
+        rows: of one problem and system, as `summarise` makes them.
+    """
     rows = rows.sort_values("makespan_s", kind="stable")
     best = rows.iloc[0]
     others = rows[rows["method"].map(family) != family(best.method)]
@@ -193,17 +220,25 @@ def leader(rows: pd.DataFrame) -> Lead:
 
 
 def family(method: str) -> str:
-    """The method that a row belongs to: ``doppler`` of ``doppler greedy``."""
+    """Return the method that a row belongs to: ``doppler`` for ``doppler greedy``.
+
+    Args:
+        method: name in the row.
+    """
     return method.split(" ")[0]
 
 
 def verdict(rows: pd.DataFrame) -> str:
-    """One sentence on the rows of one problem and system: what is best, by how much, how surely."""
+    """Say in one sentence which method is best, by how much and how surely.
+
+    Args:
+        rows: of one problem and system, as `summarise` makes them.
+    """
     lead = leader(rows)
     best, rival = lead.best, lead.rival
     ours = _told(best)
     if rival is None:
-        return f"{best.method} takes {ours}; there is no other method to hold it against"
+        return f"{best.method} takes {ours}; there is no other method to compare it with"
     against = _told(rival)
     if lead.is_level:
         return f"{best.method} ({ours}) and {rival.method} ({against}) are level"
@@ -219,9 +254,11 @@ def verdict(rows: pd.DataFrame) -> str:
 
 
 def verdicts(table: pd.DataFrame, labels: dict[str, str]) -> str:
-    """One sentence on all problems and systems of a summary: who is best where, and how surely.
+    """Say in one sentence which methods are best on which problems, and how surely.
 
-    labels: words for every problem hash.
+    Args:
+        table: as `summarise` makes it.
+        labels: words for every problem hash.
     """
     groups = list(table.groupby(COMPARABLE, sort=False))
     if len(groups) == 1:
@@ -245,7 +282,7 @@ def verdicts(table: pd.DataFrame, labels: dict[str, str]) -> str:
 
 
 def _sureness(leads: Sequence[Lead]) -> str:
-    """What is known of the leads of one method."""
+    """Words for how sure the leads of one method are."""
     sure = [lead for lead in leads if lead.is_beyond]
     if not sure:
         seeds = any(lead.best.seeds > 1 for lead in leads)
@@ -260,7 +297,11 @@ def _told(row: pd.Series) -> str:
 
 
 def makespan_text(row: Any) -> str:
-    """``41.20 ± 0.31 ms`` of a row of a summary: mean and spread in one unit."""
+    """Write the makespan of a row: ``41.20 ± 0.31 ms``, mean and spread in one unit.
+
+    Args:
+        row: of a summary.
+    """
     if row.seeds < 2:
         return format_seconds(row.makespan_s)
     unit = unit_of([row.makespan_s])
@@ -268,7 +309,11 @@ def makespan_text(row: Any) -> str:
 
 
 def problem_labels(runs: Sequence[FinishedRun]) -> dict[str, str]:
-    """Words for every problem hash; problems of one name are told apart by their settings."""
+    """Return words for every problem hash; problems with one name are told apart by settings.
+
+    Args:
+        runs: on the problems.
+    """
     named: dict[str, dict[str, dict[str, Any]]] = {}
     for run in runs:
         row = run.rows[0]
@@ -285,7 +330,14 @@ def problem_labels(runs: Sequence[FinishedRun]) -> dict[str, str]:
 
 
 def differences(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """What sets each of some configurations apart: ``memory_bytes=1e9``, by the shortest keys."""
+    """Return the settings in which configurations differ: ``memory_bytes=1e9``, with short keys.
+
+    Args:
+        configs: to compare.
+
+    Returns:
+        A text per configuration.
+    """
     flat = [_flatten(config) for config in configs]
     keys = dict.fromkeys(key for one in flat for key in one)
     differing = [key for key in keys if len({repr(one.get(key)) for one in flat}) > 1]

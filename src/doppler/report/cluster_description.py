@@ -1,4 +1,4 @@
-"""A machine in words: devices, hosts, links and network interfaces.
+"""Describes a cluster in words: devices, hosts, links and network interfaces.
 
 Shape suffix: D devices; N links of a class.
 """
@@ -18,7 +18,11 @@ _MAX_ROWS = 12
 
 
 def describe_cluster(cluster: Cluster) -> list[str]:
-    """Lines for a person: what the machine consists of."""
+    """Describe a cluster in lines of text.
+
+    Args:
+        cluster: to describe.
+    """
     num_hosts = cluster.num_hosts
     on = f"on {num_hosts} hosts" if num_hosts > 1 else "on one host"
     devices = f"{cluster.num_devices} device" + ("s" if cluster.num_devices > 1 else "")
@@ -56,7 +60,11 @@ def describe_cluster(cluster: Cluster) -> list[str]:
 
 
 def cluster_counts(cluster: Cluster) -> dict[str, Any]:
-    """The same for a program: what a summary holds of the machine."""
+    """Return what a summary holds about a cluster, for programs.
+
+    Args:
+        cluster: to describe.
+    """
     return {
         "num_devices": cluster.num_devices,
         "num_hosts": cluster.num_hosts,
@@ -66,7 +74,11 @@ def cluster_counts(cluster: Cluster) -> dict[str, Any]:
 
 
 def device_figures(device: Device) -> tuple[str, str, str]:
-    """Its peak (f32 where it has one), its memory and its launch overhead, as words."""
+    """Return a device's peak rate (f32 if it has one), memory and launch overhead as texts.
+
+    Args:
+        device: to describe.
+    """
     dtype = "f32" if "f32" in device.flop_per_s else next(iter(device.flop_per_s))
     memory = f"{_bounded(device.memory_bytes, 'B')}, {_bounded(device.memory_bytes_per_s, 'B/s')}"
     speed = f"{_bounded(device.flop_per_s[dtype], 'FLOP/s')} {dtype}"
@@ -74,20 +86,33 @@ def device_figures(device: Device) -> tuple[str, str, str]:
 
 
 def link_figures(bytes_per_s: float, latency_s: float) -> str:
-    """A link's, or an interface's, as words."""
+    """Return the figures of a link or an interface as text.
+
+    Args:
+        bytes_per_s: bandwidth.
+        latency_s: latency.
+    """
     return f"{_bounded(bytes_per_s, 'B/s')}, {time_text(float(latency_s))}"
 
 
 def interface_figures(cluster: Cluster) -> str:
-    """Those of one network interface, as words."""
+    """Return the figures of a cluster's network interface as text.
+
+    Args:
+        cluster: to describe.
+    """
     return link_figures(cluster.nic_bytes_per_s, cluster.nic_latency_s)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinkClass:
-    """Links that have the same figures, those of interfaces not included.
+    """Links with the same figures, without those of interfaces.
 
-    apart: whether they lead to another host. pairs: [N, 2] sender and receiver of each.
+    Attributes:
+        apart: whether they lead to another host.
+        bytes_per_s: bandwidth.
+        latency_s: latency.
+        pairs: [N, 2] sender and receiver of each link.
     """
 
     apart: bool
@@ -97,7 +122,11 @@ class LinkClass:
 
 
 def link_classes(cluster: Cluster) -> list[LinkClass]:
-    """All links of a machine by their figures, the fastest first, those between hosts last."""
+    """Group all links by their figures, the fastest first and those between hosts last.
+
+    Args:
+        cluster: to describe.
+    """
     pairs = np.argwhere(~np.eye(cluster.num_devices, dtype=bool))
     columns = (cluster.between_hosts, -cluster.bytes_per_s, cluster.latency_s)
     figures = np.stack([each[tuple(pairs.T)] for each in columns], axis=1)

@@ -1,4 +1,4 @@
-"""A machine as a picture: hosts as boxes, in them devices, links and network interfaces.
+"""Draws a cluster: hosts as boxes with their devices, links and network interfaces.
 
 Shape suffix: D devices.
 """
@@ -35,7 +35,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Machine:
-    """What is drawn, and how: links as a ring of lines, else as a bar."""
+    """What is drawn, and whether links are drawn as a ring of lines or as a bar."""
 
     cluster: Cluster
     links: list[LinkClass]
@@ -45,7 +45,7 @@ class _Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class _HostBox:
-    """One host: those of its devices that are drawn; corner and size in inches, y downward."""
+    """A host and those of its devices that are drawn; corner and size in inches, y downward."""
 
     host: int
     num_devices: int
@@ -55,11 +55,15 @@ class _HostBox:
 
 
 def save_cluster_picture(cluster: Cluster, path: str | Path) -> None:
-    """Draw the machine into a PNG file.
+    """Draw a cluster into a PNG file.
 
-    Links of a host that are all alike are one bar; others are lines between devices that stand in a
-    ring, as wide as they are fast, a colour for each speed. Under a host stand its interfaces,
-    joined by the network. Of very many hosts or devices the first are drawn.
+    If all links of a host are equal, they are one bar. Otherwise they are lines between devices in
+    a ring, wider for faster links, with one colour per speed. Interfaces are below each host,
+    joined by the network. If there are very many hosts or devices, only the first are drawn.
+
+    Args:
+        cluster: to draw.
+        path: of the file.
     """
     machine = _look_at(cluster)
     boxes, size_in = _places(machine)
@@ -99,7 +103,7 @@ def _look_at(cluster: Cluster) -> _Machine:
 
 
 def _legend(machine: _Machine) -> list[tuple[str, str]]:
-    """What stands below the hosts, line by line, and in which colour."""
+    """The lines below the hosts, and their colours."""
     cluster, lines = machine.cluster, []
     kinds = {device.kind: device for device in reversed(cluster.devices)}
     for kind, colour in machine.colours.items():
@@ -123,7 +127,7 @@ def _link_colour(number: int) -> str:
 
 
 def _places(machine: _Machine) -> tuple[list[_HostBox], Point]:
-    """The boxes of the hosts in rows, and the size of all in inches."""
+    """The boxes of the hosts in rows, and the size of the picture in inches."""
     cluster = machine.cluster
     members: list[list[int]] = [[] for _ in range(cluster.num_hosts)]
     for d, host in enumerate(cluster.hosts or (0,) * cluster.num_devices):
@@ -149,7 +153,7 @@ def _host_size(machine: _Machine, num: int) -> Point:
 
 
 def _inside_size(machine: _Machine, num: int) -> Point:
-    """What the devices of a host and their links take."""
+    """The size of a host's devices and links."""
     if machine.is_ring:
         across = 2 * _radius(num)
         return across + _DEVICE_IN, across + _TALL_IN
@@ -190,7 +194,7 @@ def _draw_host(axes: Axes, machine: _Machine, box: _HostBox) -> None:
 
 
 def _device_spots(machine: _Machine, box: _HostBox) -> dict[int, Point]:
-    """The middle of each device of a host."""
+    """The centre of each device of a host."""
     left, top, num = box.corner[0] + _PAD_IN, box.corner[1] + _TITLE_IN, len(box.devices)
     if not machine.is_ring:
         pitch_x, pitch_y = _DEVICE_IN + _GAP_IN, _TALL_IN + _GAP_IN
@@ -210,7 +214,7 @@ def _device_spots(machine: _Machine, box: _HostBox) -> dict[int, Point]:
 
 
 def _draw_links(axes: Axes, links: Sequence[LinkClass], spots: dict[int, Point]) -> None:
-    """Lines between the devices of a host; the slowest below."""
+    """Draw lines between the devices of a host, the slowest at the bottom."""
     for i, one in reversed(list(enumerate(links))):
         for s, d in one.pairs.tolist() if not one.apart else ():
             if s in spots and d in spots:
@@ -220,7 +224,7 @@ def _draw_links(axes: Axes, links: Sequence[LinkClass], spots: dict[int, Point])
 
 
 def _draw_network(axes: Axes, cluster: Cluster, boxes: Sequence[_HostBox]) -> None:
-    """Interfaces at the foot of every host, and the network that joins them."""
+    """Draw the interfaces below every host, and the network that joins them."""
     shown = min(cluster.nics, _MAX_NICS)
     bars: dict[float, list[float]] = {}
     for box in boxes:

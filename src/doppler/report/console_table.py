@@ -1,4 +1,4 @@
-"""Tables on the terminal that fit its width: columns are left out, words are not broken."""
+"""Tables for a terminal: columns that do not fit its width are left out; words are not broken."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Column:
     Attributes:
         name: its heading.
         cells: a text for each row.
-        is_number: whether it is set to the right.
-        rank: of two columns the one of the higher rank is left out first; 0 is never left out.
+        is_number: whether it is right-aligned.
+        rank: columns with a higher rank are left out first; 0 is never left out.
         is_bold: rows whose cell is bold.
     """
 
@@ -38,14 +38,14 @@ def print_table(
     note: str = "",
     elsewhere: str = "",
 ) -> None:
-    """Print a table, without the columns for which the terminal is too narrow.
+    """Print a table without the columns that the terminal is too narrow for.
 
     Args:
-        console: where to.
+        console: where to print.
         title: above the table.
-        columns: from left to right, all with as many cells.
+        columns: from left to right, all with the same number of cells.
         note: below the table.
-        elsewhere: the file that has the columns which are left out.
+        elsewhere: the file that contains the columns which are left out.
     """
     shown = list(columns)
     while _width(console, shown) > console.width and any(one.rank for one in shown):

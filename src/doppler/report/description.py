@@ -1,4 +1,4 @@
-"""A dataflow graph in words: counts, levels, histograms, and how each tensor is split."""
+"""Describes a dataflow graph in words: counts, levels, histograms, and how tensors are split."""
 
 import math
 from collections import Counter
@@ -10,11 +10,15 @@ from numpy.typing import NDArray
 
 from doppler.graph import DataflowGraph, depth
 
-_MAX_WIDTHS = 60  # level widths that fit in a line or two
+_MAX_WIDTHS = 60  # level widths that fit into two lines
 
 
 def describe(graph: DataflowGraph) -> list[str]:
-    """Lines for a person: what the graph consists of."""
+    """Describe a graph in lines of text.
+
+    Args:
+        graph: to describe.
+    """
     ops, edges = graph.ops, graph.edges
     in_V = np.bincount(edges.dst, minlength=graph.num_ops)
     out_V = np.bincount(edges.src, minlength=graph.num_ops)
@@ -56,7 +60,11 @@ def describe(graph: DataflowGraph) -> list[str]:
 
 
 def counts(graph: DataflowGraph) -> dict[str, Any]:
-    """The same for a program: what a summary holds."""
+    """Return what a summary holds about a graph, for programs.
+
+    Args:
+        graph: to describe.
+    """
     widths = np.bincount(_levels(graph)).tolist()
     edges, ops = graph.edges, graph.ops
     fan_in = np.bincount(edges.dst, minlength=graph.num_ops).tolist()
@@ -76,10 +84,13 @@ def counts(graph: DataflowGraph) -> dict[str, Any]:
 
 
 def split_rows(graph: DataflowGraph) -> list[tuple[str, str, str, str, str]]:
-    """Per tensor that ops compute: name, kind, dtype, shape, and its blocks.
+    """Return name, kind, dtype, shape and blocks of each tensor that ops compute.
 
-    ``4x2`` blocks, or ``4x2 of 3 partials`` where each is the sum of three ops' results; none for a
-    graph that does not tell.
+    Blocks are written ``4x2``, or ``4x2 of 3 partials`` if each block is the sum of the results of
+    three ops. A graph that does not name its tensors has no rows.
+
+    Args:
+        graph: to describe.
     """
     if not graph.ops.boxes or not graph.tensors:
         return []
@@ -112,7 +123,12 @@ def split_rows(graph: DataflowGraph) -> list[tuple[str, str, str, str, str]]:
 
 
 def quantity(value: float, unit: str) -> str:
-    """A number with three digits and a prefix: ``1.23 GB``."""
+    """Write a number with three digits and a prefix: ``1.23 GB``.
+
+    Args:
+        value: the number.
+        unit: its unit, without a prefix.
+    """
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
@@ -128,7 +144,7 @@ def _histogram(values: Iterable[int]) -> str:
 
 
 def _runs(widths: list[int]) -> str:
-    """``4x3 2`` for 4, 4, 4, 2."""
+    """Write widths with repetitions: ``4x3 2`` for 4, 4, 4, 2."""
     runs: list[list[int]] = []
     for width in widths:
         if runs and runs[-1][0] == width:
@@ -141,7 +157,11 @@ def _runs(widths: list[int]) -> str:
 
 
 def aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    """The rows as lines, the cells of a column one below the other."""
+    """Return rows as lines whose columns are aligned.
+
+    Args:
+        rows: of cells.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,4 +1,4 @@
-"""How well a simulation tells what is measured: correlations, errors, a picture.
+"""How well a simulation predicts measurements: correlations, errors, a figure.
 
 Shape suffixes: B placements, R repeats.
 """
@@ -20,21 +20,24 @@ from doppler.report.console_table import Column, print_table
 from doppler.trace.pictures import legend_label, new_figure, save_figure
 
 FIDELITY_FILE = "fidelity.csv"
-# By their name in `Fidelity.figures`, the heading in tables.
+# Headings in tables, by names in `Fidelity.figures`.
 CORRELATIONS = {"pearson": "Pearson", "spearman": "Spearman", "split_half": "split-half"}
-# Runs before and after one that tell how fast the machine is then.
+# Executions before and after one from which the machine's speed is estimated.
 _NEIGHBOURS = 5
-# Spearman from which a simulator is said to rank placements well, and roughly.
+# Spearman correlations from which a simulator ranks placements well, and roughly.
 _GOOD, _POOR = 0.8, 0.5
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fidelity:
-    """The same placements simulated, in seconds [B], and measured in rounds, in seconds [B, R].
+    """The same placements, simulated and measured.
 
-    label: which simulation it is. order: the placements of each round as they were executed, in
-    numbers [R, B].
+    Attributes:
+        label: of the simulation.
+        simulated_s: seconds [B].
+        rounds_s: measured seconds [B, R] in each round.
+        order: order of execution in each round, as indices of placements [R, B].
     """
 
     label: str
@@ -44,7 +47,7 @@ class Fidelity:
 
     @property
     def measured_s(self) -> NDArray[np.float64]:
-        """The median over rounds, the machine's changes of speed taken out, in seconds [B]."""
+        """Seconds [B]: the median over rounds, corrected for changes of the machine's speed."""
         return _typical(self.rounds_s, self.order)
 
     @property
@@ -54,21 +57,21 @@ class Fidelity:
 
     @property
     def spearman(self) -> float:
-        """Correlation of the ranks."""
+        """Rank correlation."""
         return _rank_correlation(self.simulated_s, self.measured_s)
 
     @property
     def split_half(self) -> float | None:
-        """How well measurement ranks the placements: by the even rounds alone and by the odd ones.
+        """Rank correlation of the even rounds with the odd ones; None if there is one round.
 
-        Of r here, even a perfect simulation can be expected to reach no `spearman` above
-        sqrt(2 r / (1 + r)) (Spearman-Brown, attenuation). None of a single round.
+        With this value r, even a perfect simulation is expected to reach a `spearman` of at most
+        sqrt(2 r / (1 + r)) (Spearman-Brown formula and attenuation).
         """
         return split_half(self.rounds_s, self.order)
 
     @property
     def mean_error(self) -> float:
-        """Mean over placements of |simulated - measured| / measured."""
+        """Mean over placements of abs(simulated - measured) / measured."""
         return float(np.mean(np.abs(self.simulated_s / self.measured_s - 1.0)))
 
     @property
@@ -77,7 +80,7 @@ class Fidelity:
         return float(np.median(self.simulated_s / self.measured_s))
 
     def figures(self) -> dict[str, Any]:
-        """What a summary says of it."""
+        """Return the figures for a summary."""
         return {
             "placements": len(self.measured_s),
             "pearson": self.pearson,
@@ -89,14 +92,15 @@ class Fidelity:
 
 
 def split_half(rounds_BR: NDArray[np.float64], order_RB: NDArray[np.int64]) -> float | None:
-    """How alike two halves of a measurement rank the placements: a rank correlation.
+    """Return the rank correlation of two halves of a measurement.
 
     Args:
         rounds_BR: seconds of each placement in each round.
-        order_RB: the placements of each round as they were executed, in numbers.
+        order_RB: order of execution in each round, as indices of placements.
 
     Returns:
-        1 where the even and the odd rounds agree, about 0 where noise decides; None of one round.
+        1 if the even and the odd rounds agree, about 0 if noise decides; None if there is one
+        round.
     """
     if rounds_BR.shape[1] < 2:
         return None
@@ -105,7 +109,7 @@ def split_half(rounds_BR: NDArray[np.float64], order_RB: NDArray[np.int64]) -> f
 
 
 def fidelity_verdict(figures: Mapping[str, Any]) -> str:
-    """One sentence: whether the simulator ranks placements as the machine does.
+    """Say in one sentence whether the simulator ranks placements as the machine does.
 
     Args:
         figures: `Fidelity.figures` of the simulation with measured costs.
@@ -113,7 +117,7 @@ def fidelity_verdict(figures: Mapping[str, Any]) -> str:
     spearman, halves = figures["spearman"], figures["split_half"]
     told = f"rank correlation {spearman:.2f}"
     if halves is not None and halves > 0.0:
-        # Spearman-Brown: noise in what is measured lets no simulation do better than this.
+        # Spearman-Brown: because measurements are noisy, no simulation can do better than this.
         told += f", at most {(2.0 * halves / (1.0 + halves)) ** 0.5:.2f} with this noise"
     if spearman >= _GOOD:
         return f"The simulator ranks placements as this machine does ({told})."
@@ -126,11 +130,11 @@ def fidelity_verdict(figures: Mapping[str, Any]) -> str:
 
 
 def _typical(rounds_BR: NDArray[np.float64], order_RB: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Medians over rounds [B] of seconds at the machine's usual speed.
+    """Medians over rounds [B] of seconds, corrected to the machine's usual speed.
 
-    How slow it is at a run, the runs around it tell: the median of their seconds, each over the
-    median of its own placement. On machines that are shared speed wanders by a tenth and more
-    within seconds, which would swap the ranks of placements that differ by less.
+    The speed at one execution is estimated from those around it: the median of their seconds, each
+    divided by the median of its own placement. On shared machines the speed varies by 10% and more
+    within seconds, which would swap the ranks of similar placements.
     """
     slowness_BR = rounds_BR / np.median(rounds_BR, axis=1, keepdims=True)
     slowness_N = np.take_along_axis(slowness_BR.T, order_RB, axis=1).ravel()
@@ -148,12 +152,22 @@ def _rank_correlation(one_B: NDArray[np.float64], other_B: NDArray[np.float64]) 
 
 
 def format_correlation(correlation: float | None) -> str:
-    """Three digits; a dash where there is none."""
+    """Write a correlation with three digits, or a dash for None.
+
+    Args:
+        correlation: to write.
+    """
     return "-" if correlation is None else f"{correlation:.3f}"
 
 
 def print_fidelity(title: str, figures: Mapping[str, Mapping[str, Any]], console: Console) -> None:
-    """Print a table of `Fidelity.figures` by label."""
+    """Print a table of `Fidelity.figures`.
+
+    Args:
+        title: above the table.
+        figures: by label.
+        console: where to print.
+    """
     rows = list(figures.values())
     ranks = {"pearson": 4, "spearman": 0, "split_half": 0}
     columns = [
@@ -174,12 +188,14 @@ def print_fidelity(title: str, figures: Mapping[str, Mapping[str, Any]], console
 
 
 def write_fidelity(directory: Path, compared: Sequence[Fidelity], group_B: Sequence[str]) -> None:
-    """Write fidelity.csv, a row per placement, and fidelity.png, simulated over measured.
+    """Write fidelity.csv, a row per placement, and fidelity.png, simulated over measured seconds.
 
-    measured_median_s and measured_std_s are of the rounds as they were measured.
+    The columns measured_median_s and measured_std_s are not corrected for the machine's speed.
 
-    compared: simulations of the same placements against the same measurements. group_B: where each
-    placement comes from.
+    Args:
+        directory: of the files.
+        compared: simulations of the same placements, with the same measurements.
+        group_B: the source of each placement.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""Pictures of many runs: learning curves, and makespans over evaluations."""
+"""Figures of many runs: learning curves, and makespans over evaluations."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -29,10 +29,10 @@ def save_curves(
         runs: of the problem and system.
         table: their summary, for the levels of baselines.
         path: of the file.
-        title: above the picture.
+        title: above the figure.
 
     Returns:
-        False, and no file, where none was trained.
+        False, and no file, if no run was trained.
     """
     curves = _curves(runs, table)
     if not curves:
@@ -61,7 +61,7 @@ def save_curves(
 
 
 def _curves(runs: Sequence[FinishedRun], table: pd.DataFrame) -> dict[str, list[pd.DataFrame]]:
-    """Learning curves over episodes, by what the methods are called in tables."""
+    """Learning curves over episodes, by the names of methods in tables."""
     keys = zip(table["method"], table["variant"], table["evaluations"], strict=True)
     labels = dict(zip(keys, method_labels(table), strict=True))
     curves: dict[str, list[pd.DataFrame]] = defaultdict(list)
@@ -73,7 +73,12 @@ def _curves(runs: Sequence[FinishedRun], table: pd.DataFrame) -> dict[str, list[
 
 
 def band(curves: Sequence[pd.DataFrame], column: str) -> pd.DataFrame:
-    """Lowest, mean and highest value over seeds, by episodes, where all seeds have one."""
+    """Return lowest, mean and highest value over seeds, at episodes where all seeds have one.
+
+    Args:
+        curves: one per seed.
+        column: of the curves.
+    """
     series = [one.groupby("episodes")[column].last() for one in curves]
     by_seed = pd.concat(series, axis=1).sort_index()
     inside = by_seed.interpolate("index", limit_area="inside").dropna()
@@ -83,11 +88,18 @@ def band(curves: Sequence[pd.DataFrame], column: str) -> pd.DataFrame:
 
 
 def save_effort(table: pd.DataFrame, path: Path, *, title: str) -> bool:
-    """Draw what more evaluations bring: a line per method of one problem and system.
+    """Draw the makespan over evaluations, a line per method of one problem and system.
 
-    Bars are the standard deviation over seeds. Rows of one training (``doppler trained``) and
-    methods of one budget, or of several settings with one, are left out. False, and no file, where
-    no method has had two budgets.
+    Error bars are the standard deviation over seeds. Rows of one training (``doppler trained``) are
+    left out, and so are methods with a single budget or with several settings for one budget.
+
+    Args:
+        table: a summary.
+        path: of the file.
+        title: above the figure.
+
+    Returns:
+        False, and no file, if no method has two budgets.
     """
     drawn = {
         str(method): rows.sort_values("evaluations")
@@ -117,7 +129,7 @@ def save_effort(table: pd.DataFrame, path: Path, *, title: str) -> bool:
 
 
 def _tick_budgets(axes: Axes, ends: set[int]) -> None:
-    """Ticks where budgets end; between them only where there is one."""
+    """Put ticks at the ends of budgets, and further ones between them if there is only one."""
     ticks = sorted(ends)
     if len(ticks) == 1 and axes.get_xscale() == "linear":
         steps = MaxNLocator(5, integer=True).tick_values(0, ticks[0])
@@ -127,7 +139,7 @@ def _tick_budgets(axes: Axes, ends: set[int]) -> None:
 
 
 def _draw_levels(axes: Axes, table: pd.DataFrame, unit_s: float) -> None:
-    """Lines for baselines, and for the lower bound where one is known."""
+    """Draw lines for baselines, and for the lower bound if it is known."""
     levels_s = table.drop_duplicates("method").set_index("method")["makespan_s"].to_dict()
     for method, style in _LEVELS.items():
         if method in levels_s:
@@ -152,7 +164,7 @@ def _dress(axes: Axes, x: str, y: str) -> None:
 
 
 def _finish(figure: Figure, legend_of: Axes, title: str, path: Path) -> None:
-    """Title above, legend below: they never meet."""
+    """Put the title above and the legend below, so that they do not overlap."""
     handles, names = legend_of.get_legend_handles_labels()
     names = [legend_label(name) for name in names]
     figure.legend(handles, names, loc="outside lower center", ncols=5, fontsize=9, frameon=False)

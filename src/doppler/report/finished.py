@@ -1,4 +1,4 @@
-"""Finished runs as they lie on disk: summary, rows, configuration, metrics."""
+"""Reads finished runs from disk: summary, rows, configuration, metrics."""
 
 import io
 from collections.abc import Iterable
@@ -18,11 +18,14 @@ from doppler.support.files import read_text, read_yaml
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FinishedRun:
-    """One run directory.
+    """The content of one run directory.
 
-    summary: what summary.json says. rows: the methods of its table, the one that the run is about
-    first; none of a calibration. paired: methods measured in turns. config: the resolved
-    configuration.
+    Attributes:
+        directory: of the run.
+        summary: content of summary.json.
+        rows: methods of its table, the main one first; empty for a calibration.
+        paired: ratios of methods that were measured in turns.
+        config: the resolved configuration.
     """
 
     directory: Path
@@ -33,20 +36,23 @@ class FinishedRun:
 
     @property
     def is_learned(self) -> bool:
-        """Whether it is about a policy."""
+        """Whether its main method is a policy."""
         return self.summary["stage"] != "evaluate"
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """See `read_metrics`."""
+        """The learning curve (see `read_metrics`)."""
         return read_metrics(self.directory)
 
 
 def read_metrics(directory: Path) -> pd.DataFrame:
-    """The learning curve of a run, a row per update by `step`; empty where nothing was trained.
+    """Read the learning curve of a run, a row per update with index `step`; empty without training.
 
-    Rows that a kill cut short are left out; what is logged of one step in several rows, blanks
-    between, becomes one.
+    Rows that a kill truncated are left out. Several rows of one step, with complementary gaps,
+    become one.
+
+    Args:
+        directory: of the run.
     """
     paths = sorted(directory.rglob(METRICS_FILE))
     try:
@@ -62,11 +68,14 @@ def read_metrics(directory: Path) -> pd.DataFrame:
 def read_run(directory: Path) -> FinishedRun:
     """Read a finished run.
 
+    Args:
+        directory: of the run.
+
     Raises:
-        InputError: names the file that no run left so.
+        InputError: names the file that is damaged.
     """
     summary = read_summary(directory)
-    # Calibrations, descriptions and steps whose placement does not fit compare nothing.
+    # Calibrations, descriptions and steps whose placement does not fit have no rows.
     results = directory / RESULTS_FILE
     rows = read_results(results) if results.exists() or "makespan_s" in summary else []
     if len({(row.problem, row.system_kind, row.rules) for row in rows}) > 1:
@@ -82,20 +91,23 @@ def read_run(directory: Path) -> FinishedRun:
 
 
 def find_runs(folders: Iterable[Path]) -> tuple[list[FinishedRun], list[str]]:
-    """All finished runs below the given folders that have something to report, each once.
+    """Find all finished runs with results in some folders, each once.
+
+    Args:
+        folders: searched recursively.
 
     Returns:
         The runs, and a line for each that cannot be read.
 
     Raises:
-        InputError: a folder that does not exist, or no readable run in any of them.
+        InputError: a folder does not exist, or no run can be read.
     """
     found: dict[Path, FinishedRun] = {}
     damaged: dict[Path, str] = {}
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such directory")
-        for path in sorted(folder.rglob(SUMMARY_FILE)):  # there only when the run is finished
+        for path in sorted(folder.rglob(SUMMARY_FILE)):  # exists only if the run is finished
             try:
                 run = read_run(path.parent)
             except (InputError, OSError) as error:

@@ -1,4 +1,4 @@
-"""A dataflow graph as a picture for a page: groups of ops as boxes, levels from left to right.
+"""Draws a dataflow graph: groups of ops as boxes, levels from left to right.
 
 Shape suffixes: V ops, E edges, G groups, P pairs of groups with an edge.
 """
@@ -28,15 +28,21 @@ _BOX_IN, _PITCH_IN, _TALL_IN, _ROW_IN, _BAND_IN = 1.22, 1.52, 0.42, 0.62, 0.3
 _TOP_IN, _BOTTOM_IN, _SIDE_IN = 0.5, 0.5, 0.2
 _LIFT_IN, _STRIP_IN = 0.41, 0.055
 _SOFT = "#5d6675"
-_SWEEPS = 8  # of ordering levels by their neighbours
+_SWEEPS = 8  # passes that order levels by their neighbours
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Groups:
-    """Ops that are drawn as one box each, and the edges between boxes.
+    """Groups of ops that are drawn as one box each, and the edges between them.
 
-    names: what the boxes are called. of_V: the box of each op. src, dst, bytes: [P]. level_G: the
-    column of each box. place_G: its row there, around 0.
+    Attributes:
+        names: texts of the boxes.
+        of_V: the box of each op.
+        src: [P] box at the start of each edge.
+        dst: [P] box at the end of each edge.
+        bytes: [P] that each edge carries.
+        level_G: the column of each box.
+        place_G: the row of each box in its column, around 0.
     """
 
     names: list[str]
@@ -53,9 +59,9 @@ def save_graph_picture(
 ) -> None:
     """Draw the graph into a PNG file.
 
-    A box is an op of the program with all its blocks; its colour is what the blocks compute, or
-    shows which devices run them. Lines are wider where more bytes go. Long graphs go on in the next
-    band; what comes from another band is named below the box.
+    A box is an op of the program with all its blocks. Its colour shows what the blocks compute, or
+    which devices run them. Lines are wider if they carry more bytes. Long graphs continue in the
+    next band; producers in another band are named below the box.
 
     Args:
         graph: what to draw.
@@ -95,7 +101,7 @@ def save_graph_picture(
 def _places(
     groups: _Groups,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], tuple[float, float]]:
-    """Left and middle of each box [G], [G] in inches, NaN where it is left out; the whole size."""
+    """Left edge and centre of each box [G] in inches, NaN if it is left out; and the total size."""
     band_G, column_G = np.divmod(groups.level_G, _PER_BAND)
     y_G = np.full(len(groups.names), np.nan)
     top_in = _TOP_IN
@@ -109,9 +115,13 @@ def _places(
 
 
 def group_ops(graph: DataflowGraph) -> _Groups:
-    """Ops as boxes: blocks of one op of the program are one, the sums of its partials included.
+    """Group ops into boxes: all blocks of one op of the program, with the sums of its partials.
 
-    Where the program is unknown it is each op; where that is too much, all ops of a kind and level.
+    If the program is unknown, each op is a box; if that is too many, all ops of a kind and level
+    are.
+
+    Args:
+        graph: to draw.
     """
     ops, edges = graph.ops, graph.edges
     level_V = depth(graph.num_ops, edges.src, edges.dst)
@@ -124,12 +134,12 @@ def group_ops(graph: DataflowGraph) -> _Groups:
     ]
     if len(set(keys)) > _MAX_BOXES:
         keys = by_level
-    # Where boxes would wait for each other, levels cannot.
+    # If boxes depend on each other in a circle, group by levels, which cannot.
     return _lay_out(graph, keys) or _lay_out(graph, by_level)  # pyright: ignore[reportReturnType]
 
 
 def _lay_out(graph: DataflowGraph, keys: Sequence[str]) -> _Groups | None:
-    """Boxes by their names, in columns and rows; None where they wait for each other."""
+    """Boxes by name, in columns and rows; None if they depend on each other in a circle."""
     index = {key: g for g, key in enumerate(dict.fromkeys(keys))}
     of_V = np.array([index[key] for key in keys], dtype=np.int64)
     bytes_of: dict[tuple[int, int], float] = defaultdict(float)
@@ -142,7 +152,7 @@ def _lay_out(graph: DataflowGraph, keys: Sequence[str]) -> _Groups | None:
     if find_cycle(num, src, dst):
         return None
     level_G = depth(num, src, dst)
-    # A box without producers is drawn next to its first reader, not at the far left.
+    # A box without producers goes next to its first reader, not to the far left.
     earliest_G = np.full(num, num)
     np.minimum.at(earliest_G, src, level_G[dst])
     is_source_G = (level_G == 0) & (earliest_G < num)
@@ -161,10 +171,10 @@ def _lay_out(graph: DataflowGraph, keys: Sequence[str]) -> _Groups | None:
 def _order(
     src: NDArray[np.int64], dst: NDArray[np.int64], level_G: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Rows of boxes within their levels [G], around 0, such that neighbours are close.
+    """Rows of boxes within their levels [G], around 0, so that neighbours are close.
 
-    Source: the barycentre heuristic of Sugiyama, Tagawa and Toda, IEEE Transactions on Systems,
-    Man and Cybernetics 1981.
+    Source: the barycentre heuristic of Sugiyama, Tagawa and Toda, IEEE Transactions on Systems, Man
+    and Cybernetics 1981.
     """
     num = len(level_G)
     members = [np.flatnonzero(level_G == level) for level in range(level_G.max() + 1)]
@@ -189,7 +199,7 @@ def _centred(count: int) -> NDArray[np.float64]:
 def _draw_edges(
     axes: Axes, groups: _Groups, x_G: NDArray[np.float64], y_G: NDArray[np.float64]
 ) -> None:
-    """Curves within a band; below a box the names of what comes from other bands."""
+    """Draw curves within a band, and names of producers in other bands below a box."""
     far: dict[int, list[str]] = defaultdict(list)
     largest, level_G = groups.bytes.max(initial=0.0) or 1.0, groups.level_G
     for src, dst, size in zip(groups.src, groups.dst, groups.bytes, strict=True):
@@ -200,7 +210,7 @@ def _draw_edges(
             continue
         begin, end = (x_G[src] + _BOX_IN, y_G[src]), (x_G[dst], y_G[dst])
         bend = 0.5 * (end[0] - begin[0])
-        # Past other boxes a line goes between two rows.
+        # A line that passes other boxes runs between two rows.
         lift = _LIFT_IN if level_G[dst] - level_G[src] > 1 else 0.0
         inner = (begin[0] + bend, begin[1] - lift), (end[0] - bend, end[1] - lift)
         codes = [Outline.MOVETO, Outline.CURVE4, Outline.CURVE4, Outline.CURVE4]
@@ -220,7 +230,7 @@ def _draw_box(
     num_ops: int,
     fill: tuple[float, ...] | None,
 ) -> None:
-    """One box with its texts, white without a colour."""
+    """Draw one box with its texts, white if it has no colour."""
     box = FancyBboxPatch(corner, _BOX_IN, _TALL_IN, boxstyle="round,pad=0,rounding_size=0.05")
     box.set(facecolor=fill or "white", edgecolor=GREY, linewidth=1.0, zorder=2)
     axes.add_patch(box)
@@ -235,7 +245,7 @@ def _draw_box(
 def _draw_shares(
     axes: Axes, corner: tuple[float, float], num_ops: Counter[str], colour: dict[str, str]
 ) -> None:
-    """A strip at the foot of a box: which share of its ops runs on which device."""
+    """Draw a strip at the bottom of a box: the share of its ops on each device."""
     x, y = corner[0], corner[1] + _TALL_IN - _STRIP_IN
     for name in sorted(num_ops):
         width = _BOX_IN * num_ops[name] / num_ops.total()
@@ -244,7 +254,7 @@ def _draw_shares(
 
 
 def _main_kinds(graph: DataflowGraph, groups: _Groups) -> list[str]:
-    """What most of the work of each box is: the sums of its partials are less."""
+    """The kind of most of the work in each box; sums of partials are little work."""
     work: list[Counter[str]] = [Counter() for _ in groups.names]
     for g, kind, flops in zip(groups.of_V, graph.ops.kinds, graph.ops.flops, strict=True):
         work[g][kind] += float(flops) + 1e-30
@@ -252,5 +262,5 @@ def _main_kinds(graph: DataflowGraph, groups: _Groups) -> list[str]:
 
 
 def _pale(colour: str) -> tuple[float, ...]:
-    """A tint that hides what lies below it."""
+    """A light tint that hides what is below it."""
     return tuple(0.8 + 0.2 * part for part in to_rgb(colour))

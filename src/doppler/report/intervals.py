@@ -1,4 +1,4 @@
-"""Ratios of mean makespans over seeds, and how sure they are."""
+"""Ratios of mean makespans over seeds, and their confidence intervals."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,14 +6,17 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-_ROUNDING = 1e-9  # sums of seconds in another order differ by less
+_ROUNDING = 1e-9  # rounding errors of sums are smaller
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """Geometric mean of one method's makespans over that of another, and its 95% interval.
+    """Geometric mean of one method's makespans over that of another, with its 95% interval.
 
-    low, high: nan where either has one seed only.
+    Attributes:
+        value: the ratio.
+        low: lower end of the interval; nan if either method has one seed.
+        high: upper end of the interval; nan if either method has one seed.
     """
 
     value: float
@@ -22,7 +25,7 @@ class Ratio:
 
     @property
     def is_above_one(self) -> bool:
-        """Whether the whole interval is: the other method is faster."""
+        """Whether the whole interval is above 1, so that the other method is faster."""
         return self.low > 1.0 + _ROUNDING
 
     def __str__(self) -> str:
@@ -34,11 +37,15 @@ class Ratio:
 
 
 def ratio_of(one: Any, other: Any) -> Ratio:
-    """One row of a summary over another, both with ``log_mean``, ``log_spread`` and ``seeds``.
+    """Return the ratio of one row of a summary to another; nan if a makespan is 0.
+
+    Args:
+        one: a row with ``log_mean``, ``log_spread`` and ``seeds``.
+        other: likewise.
 
     Source: Welch, "The generalization of 'Student's' problem when several different population
-    variances are involved", Biometrika 1947, on logarithms: the seeds of two methods share nothing
-    but the problem. Nan where a makespan is 0.
+    variances are involved", Biometrika 1947, on logarithms: the seeds of two methods are
+    independent given the problem.
     """
     difference = one.log_mean - other.log_mean
     if one.seeds < 2 or other.seeds < 2 or not np.isfinite(difference):

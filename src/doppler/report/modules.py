@@ -1,4 +1,4 @@
-"""Where time, bytes and memory of a torch module go, by its submodules.
+"""Time, bytes and memory of a torch module by submodule.
 
 Shape suffix: V ops.
 """
@@ -19,11 +19,17 @@ _MAX_ROWS = 30
 
 @dataclass(frozen=True, kw_only=True)
 class ModulePart:
-    """What the ops of one submodule amount to.
+    """The ops of one submodule.
 
-    path: of the submodule. op_s: seconds of its ops, one after the other. flops, moved_bytes: what
-    they compute, and read and write. arriving_bytes: what moves to its ops from other devices.
-    held_bytes: parameters and buffers that it alone reads. devices: where its ops run.
+    Attributes:
+        path: of the submodule.
+        num_ops: number of its ops.
+        op_s: seconds of its ops, one after the other.
+        flops: floating-point operations of its ops.
+        moved_bytes: that its ops read and write.
+        arriving_bytes: that move to its ops from other devices.
+        held_bytes: of parameters and buffers that no other submodule reads.
+        devices: on which its ops run.
     """
 
     path: str
@@ -37,11 +43,14 @@ class ModulePart:
 
 
 def module_paths(graph: DataflowGraph) -> list[str]:
-    """Per op [V] the submodule that it belongs to; empty for the module itself.
+    """Return the submodule of each op [V]; empty for the module itself.
 
-    Submodules are known by their parameters, the inputs of the graph: one without any is counted
-    with the module that it is part of. Cut behind the first name that follows a number:
-    ``layers.3.mlp``.
+    Submodules are recognised by their parameters, which are inputs of the graph. One without
+    parameters counts as part of the module around it. Paths end after the first name that follows a
+    number: ``layers.3.mlp``.
+
+    Args:
+        graph: of a torch module.
     """
     if not graph.tensors:
         return [""] * graph.num_ops
@@ -70,9 +79,12 @@ def module_parts(
     op_s_V: NDArray[np.float64],
     device_V: NDArray[np.int64] | None = None,
 ) -> list[ModulePart]:
-    """The submodules of a graph that was made from a torch module, in the order of their ops.
+    """Return the submodules of a torch module in the order of their ops.
 
-    op_s_V: seconds of each op. device_V: where it runs, if anywhere.
+    Args:
+        graph: of the module.
+        op_s_V: seconds of each op.
+        device_V: device of each op; None: not placed.
     """
     ops, edges, paths = graph.ops, graph.edges, np.array(module_paths(graph))
     if set(paths.tolist()) == {""}:
@@ -107,7 +119,11 @@ def module_parts(
 
 
 def module_lines(parts: Sequence[ModulePart]) -> list[str]:
-    """The parts as a table, those that take longest where they are many."""
+    """Return the parts as lines of a table; of many parts only those that take longest.
+
+    Args:
+        parts: to list.
+    """
     if not parts:
         return []
     total_s = sum(part.op_s for part in parts) or 1.0

@@ -1,4 +1,4 @@
-"""Summaries of problems of which the optimum, or a bound of it, is known: ratios to it."""
+"""Compares makespans with known optima, or with bounds on them."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,11 @@ from doppler.report.text_table import TextTable
 
 
 def ratio_text(row) -> str:
-    """The ratio of a row of a summary to what is known of its optimum."""
+    """Write the ratio of a row's makespan to the known optimum or bound.
+
+    Args:
+        row: of a summary.
+    """
     if pd.isna(row.over_optimum):
         return "-"
     return (
@@ -19,8 +23,13 @@ def ratio_text(row) -> str:
 
 
 def optima_table(where: str, rows: pd.DataFrame) -> list[TextTable]:
-    """Mean and worst ratio of every method, on what is proven and on the rest."""
-    rows = rows[rows["over_optimum"].notna()]  # some problems have none
+    """Tabulate mean and worst ratio of every method, for proven optima and for bounds.
+
+    Args:
+        where: words for the machine and system.
+        rows: of a summary.
+    """
+    rows = rows[rows["over_optimum"].notna()]  # the optimum of some problems is unknown
     cells = []
     for label, group in rows.groupby("label", sort=False):
         proven, rest = (group[group["optimum_is_proven"] == one]["over_optimum"] for one in (1, 0))
@@ -42,9 +51,13 @@ of others over the bound"
 
 
 def file_table(where: str, note: str, rows: pd.DataFrame, names: Mapping[str, str]) -> TextTable:
-    """A row per problem, the makespan of every method in it, over the optimum where it is known.
+    """Tabulate the makespan of every method by problem, as a ratio if the optimum is known.
 
-    rows: with ``label`` of the method and ``is_best``. names: of problems.
+    Args:
+        where: words for the machine and system.
+        note: below the table.
+        rows: of a summary, with ``label`` of the method and ``is_best``.
+        names: of problems.
     """
     columns = list(dict.fromkeys(rows["label"]))
     cells, bold = [], set()

@@ -1,4 +1,4 @@
-"""Finished runs -> one folder: table.md, table.csv, table.tex, figures and report.html."""
+"""Writes finished runs into one folder: table.md, table.csv, table.tex, figures and report.html."""
 
 import argparse
 import base64
@@ -32,13 +32,20 @@ from doppler.support.errors import InputError, printable, printable_lines
 from doppler.support.waiting import on_terminal, waiting
 
 FIGURES = "figures"
-# First characters of formulas in spreadsheets.
+# Spreadsheets read cells with these first characters as formulas.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A heading, and what stands below; pictures are files and captions."""
+    """A heading with tables, pictures and schedules below it.
+
+    Attributes:
+        title: the heading.
+        tables: in order.
+        pictures: files and captions.
+        schedules: that one can zoom into.
+    """
 
     title: str
     tables: Sequence[TextTable] = ()
@@ -52,10 +59,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Rows are averaged over seeds, with spread and n. Simulated and measured rows, queues, systems
     and clusters are kept apart.
 
-    argv: arguments; those of the command line by default. Returns the exit code.
+    Args:
+        argv: arguments; None: those of the command line.
+
+    Returns:
+        The exit code.
 
     Raises:
-        InputError, OSError: as `write_report`; a file that cannot be written.
+        InputError: as in `write_report`.
+        OSError: a file cannot be written.
     """
     parser = _Parser(prog="report", description=str(main.__doc__).splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run directories, or folders of them")
@@ -73,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses as everything else does."""
+    """Raises an InputError like all other code, instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"report: {message}")
@@ -82,12 +94,16 @@ class _Parser(argparse.ArgumentParser):
 def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
     """Write table.md, table.csv, table.tex, figures and report.html.
 
+    Args:
+        folders: with finished runs.
+        out: folder of the report.
+
     Returns:
-        The markdown, and a line for each file that could not be read; they are on the page too.
+        The Markdown text, and a line for each file that could not be read; the page lists them too.
 
     Raises:
-        InputError: a folder that does not exist, no readable run in any of them, or simulated runs
-            of one seed that disagree.
+        InputError: a folder does not exist, no run can be read, or simulated runs of one seed
+            disagree.
     """
     found, damaged = find_runs(folders)
     runs = [run for run in found if run.rows]
@@ -123,7 +139,7 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[str, list[str]]:
 
 
 def _as_cell(value: Any) -> Any:
-    """A name that a spreadsheet would take for a formula, with a sign before it that says text."""
+    """Prefix a name that a spreadsheet would read as a formula with an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
@@ -138,7 +154,7 @@ def _fidelity(runs: Sequence[FinishedRun]) -> list[tuple[Path, str]]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Compared:
-    """The runs and averaged rows of one problem and system, and what they are called."""
+    """The runs and averaged rows of one problem and system, with its label and title."""
 
     runs: list[FinishedRun]
     table: pd.DataFrame
@@ -162,7 +178,7 @@ def _problems(
 
 
 def _pictures(problem: _Compared, folder: Path, number: int, damaged: list[str]) -> Section:
-    """Curves, effort, schedules and the best placement; damaged takes what cannot be read."""
+    """Curves, effort, schedules and the best placement; adds unreadable files to ``damaged``."""
     name = f"{number}-{re.sub(r'[^a-z0-9]+', '-', problem.label.lower())}"[:80]
     folder.mkdir(parents=True, exist_ok=True)
     pictures = []
@@ -194,7 +210,15 @@ def to_page(
     sections: Sequence[Section],
     damaged: Sequence[str],
 ) -> str:
-    """One HTML file with everything inside: no reference leads out of it."""
+    """Return one self-contained HTML file.
+
+    Args:
+        title: of the page.
+        first: sentence at its top.
+        runs: whose facts are listed.
+        sections: of the page.
+        damaged: a line for each file that could not be read.
+    """
     links = "".join(f'<a href="#s{i}">{escape(one.title)}</a>' for i, one in enumerate(sections))
     unread = "".join(f"<p class='damaged'>not read: {escape(line)}</p>\n" for line in damaged)
     body = "".join(_section(f"s{i}", section) for i, section in enumerate(sections))
@@ -221,7 +245,11 @@ def _asset(name: str) -> str:
 
 
 def facts(runs: Sequence[FinishedRun]) -> dict[str, str]:
-    """What was run, by which code, on what."""
+    """Return what was run, with which versions and on which machines.
+
+    Args:
+        runs: to describe.
+    """
     summaries = [run.summary for run in runs]
 
     def listed(values: Sequence[object]) -> str:

@@ -1,4 +1,4 @@
-"""Methods measured in turns: how long one takes against each other one, and how sure that is.
+"""Methods measured in turns: ratios of their times, with confidence intervals.
 
 Shape suffixes: M methods, R rounds, N resamples.
 """
@@ -21,9 +21,18 @@ _RESAMPLES = 5000
 
 @dataclass(frozen=True, kw_only=True)
 class PairedRatio:
-    """Seconds of one method over those of another, medians over rounds in which both ran.
+    """Seconds of one method over those of another: medians over rounds in which both ran.
 
-    low, high: 95% interval of the ratio. same: both are one placement.
+    Attributes:
+        method: the first method.
+        other: the other method.
+        method_s: median seconds of the first method.
+        other_s: median seconds of the other method.
+        ratio: of the two.
+        low: lower end of its 95% interval.
+        high: upper end of its 95% interval.
+        rounds: in which both ran.
+        same: whether both have the same placement.
     """
 
     method: str
@@ -43,11 +52,11 @@ def paired_ratios(
     rng: np.random.Generator,
     same_M: Sequence[bool] = (),
 ) -> list[PairedRatio]:
-    """The first method against each other one.
+    """Compare the first method with each other one.
 
     Args:
         methods: their names.
-        seconds_MR: of each method in each round.
+        seconds_MR: seconds of each method in each round.
         rng: draws the rounds.
         same_M: which methods have the placement of the first.
 
@@ -78,17 +87,31 @@ def paired_ratios(
 
 
 def write_paired(path: Path, ratios: Sequence[PairedRatio]) -> None:
-    """Write paired.csv, atomically."""
+    """Write paired.csv atomically.
+
+    Args:
+        path: of the file.
+        ratios: its rows.
+    """
     write_atomically(path, to_csv(PairedRatio, ratios))
 
 
 def read_paired(path: Path) -> list[PairedRatio]:
-    """Read what `write_paired` wrote."""
+    """Read what `write_paired` wrote.
+
+    Args:
+        path: of the file.
+    """
     return read_csv(path, PairedRatio)
 
 
 def print_paired(ratios: Sequence[PairedRatio], console: Console) -> None:
-    """Print a table; a ratio below 1 means that the method is faster than the other."""
+    """Print a table of ratios; below 1 the method is faster than the other.
+
+    Args:
+        ratios: its rows.
+        console: where to print.
+    """
     first = ratios[0]
     columns = [
         Column(name="method", cells=[one.other for one in ratios], is_number=False),
@@ -112,7 +135,11 @@ def print_paired(ratios: Sequence[PairedRatio], console: Console) -> None:
 
 
 def paired_verdict(ratios: Sequence[PairedRatio]) -> str:
-    """One sentence: which methods the first one is surely faster or slower than."""
+    """Say in one sentence which methods the first one is surely faster or slower than.
+
+    Args:
+        ratios: of the first method to the others.
+    """
     kinds: dict[str, list[str]] = {
         "is faster than": [one.other for one in ratios if not one.same and one.high < 1.0],
         "is slower than": [one.other for one in ratios if not one.same and one.low > 1.0],

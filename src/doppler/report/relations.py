@@ -1,8 +1,8 @@
-"""How the ops of each tensor come about, in the terms of tensor relations.
+"""Describes how the ops compute each tensor, in terms of tensor relations.
 
-A tensor that is cut into blocks is a relation of them. An op joins blocks of its operands by the
-indices that they share, and aggregates over those that its result lacks; where a tensor is read in
-other blocks than it was made in, it is repartitioned.
+A tensor that is cut into blocks is a relation of blocks. An op joins blocks of its operands by the
+indices that they share, and aggregates over indices that its result lacks. A tensor that is read in
+other blocks than it was made in is repartitioned.
 
 Source: tensor-relational algebra, arXiv 2009.00524.
 """
@@ -18,7 +18,11 @@ _MAX_ROWS = 60
 
 
 def relation_lines(graph: DataflowGraph) -> list[str]:
-    """A line for each tensor that is split or repartitioned; layers that are alike share theirs."""
+    """Return a line for each tensor that is split or repartitioned; equal layers share a line.
+
+    Args:
+        graph: to describe.
+    """
     if not (graph.tensors and graph.ops.reads and graph.ops.boxes and graph.ops.kernels):
         return []
     times: dict[tuple[str, ...], int] = defaultdict(int)
@@ -35,7 +39,7 @@ def relation_lines(graph: DataflowGraph) -> list[str]:
 
 
 class _Relations:
-    """What is read of each tensor for each, and how both are cut."""
+    """Which tensors each op of the program reads, and how tensors and reads are cut."""
 
     def __init__(self, graph: DataflowGraph) -> None:
         self.graph = graph
@@ -54,7 +58,7 @@ class _Relations:
         return found
 
     def _join(self, ops: list[int]) -> str:
-        """``ab[2,1] x bc[1,4]: 8 ops``: the blocks of each operand that are joined."""
+        """The blocks of each operand that are joined: ``ab[2,1] x bc[1,4]: 8 ops``."""
         kernel = self.graph.ops.kernels[ops[0]]
         assert kernel is not None
         notation = kernel.expression.partition(":")[0]
@@ -66,7 +70,7 @@ class _Relations:
         return f"{' x '.join(dict.fromkeys(operands)) or notation}: {len(ops)} ops"
 
     def _aggregation(self, number: int, ops: list[int]) -> str:
-        """Over which indices, in the kernels, and how many partial results are added up."""
+        """The indices over which kernels aggregate, and the number of partial results added."""
         kernel, graph = self.graph.ops.kernels[ops[0]], self.graph
         assert kernel is not None
         if kernel.expression.startswith("formation:"):
@@ -89,7 +93,7 @@ class _Relations:
         )
 
     def _read_grid(self, ops: list[int], operand: int) -> list[int]:
-        """Into how many blocks an operand is cut as it is read, per dimension."""
+        """Into how many blocks an operand is cut when it is read, per dimension."""
         starts: list[set[int]] = []
         for v in ops:
             reads = [one for one in self.graph.ops.reads[v] if one.operand == operand]
@@ -102,7 +106,7 @@ class _Relations:
         return [len(own) for own in starts]
 
     def _repartition(self, ops: list[int]) -> str:
-        """Tensors that are read in other blocks than their ops made, and the bytes on the way."""
+        """Tensors that are read in other blocks than they were made in, and the bytes between."""
         made: dict[int, set[tuple]] = defaultdict(set)
         read: dict[int, set[tuple]] = defaultdict(set)
         num_bytes: dict[int, float] = defaultdict(float)
@@ -126,11 +130,11 @@ class _Relations:
         return "; ".join(
             f"{graph.tensors[number].name} [{own}] -> [{use}], {bytes_text(num_bytes[number])}"
             for number, own, use in changes
-            if own != use  # else it is a part of each block that is read
+            if own != use  # else a read is a part of one block
         )
 
     def _is_gathered(self, ops: list[int], number: int) -> bool:
-        """Whether some op puts an operand together from several blocks of a tensor."""
+        """Whether some op assembles an operand from several blocks of a tensor."""
         graph = self.graph
         for v in ops:
             if graph.ops.kinds[v] == "formation":

@@ -1,4 +1,4 @@
-"""Tables as markdown, LaTeX and HTML; names of users are text in all three."""
+"""Renders tables as Markdown, LaTeX and HTML; special characters in names are escaped."""
 
 import re
 from collections.abc import Sequence
@@ -11,22 +11,36 @@ _LATEX = {
     **{character: f"\\{character}" for character in "${}_%&#"},
     **{"±": r"$\pm$", "→": r"$\to$", "<": r"$<$", ">": r"$>$"},
 }
-_WORDS = ("method", "found by", "order", "problem", "simulated with")  # numbers stand at the right
+_WORDS = ("method", "found by", "order", "problem", "simulated with")  # other columns are numbers
 
 
 def markdown_text(text: str) -> str:
-    """A text in which no character means anything to markdown or HTML; `a_b` may stay."""
+    """Escape all special characters of Markdown and HTML; `a_b` may stay.
+
+    Args:
+        text: to escape.
+    """
     plain = escape(" ".join(text.split()), quote=False)
     return re.sub(r"[\\`*|\[\]~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", plain)
 
 
 def latex_text(text: str) -> str:
-    """A text in which no character means anything to LaTeX."""
+    """Escape all special characters of LaTeX.
+
+    Args:
+        text: to escape.
+    """
     return "".join(_LATEX.get(character, character) for character in text)
 
 
 def to_markdown(first: str, tables: Sequence[TextTable], damaged: Sequence[str]) -> str:
-    """The first line, what could not be read, and one heading, table and note each."""
+    """Return a first line, the files that could not be read, and each table with heading and note.
+
+    Args:
+        first: the first line.
+        tables: in order.
+        damaged: a line for each file that could not be read.
+    """
     parts = [f"{markdown_text(first)}\n"]
     if damaged:
         parts.append("".join(f"- not read: {markdown_text(line)}\n" for line in damaged))
@@ -72,9 +86,12 @@ def _latex(table: TextTable) -> str:
 
 
 def to_html(table: TextTable) -> str:
-    """A heading, the table in a box that scrolls, and its note.
+    """Return a heading, the table in a box that scrolls, and its note.
 
-    Each cell has the heading of its column as ``data-head``; a narrow page shows it beside it.
+    Each cell has the heading of its column as ``data-head``, which narrow pages show beside it.
+
+    Args:
+        table: to render.
     """
 
     def line(tag: str, cells: Sequence[str]) -> str:
@@ -99,7 +116,7 @@ def to_html(table: TextTable) -> str:
 
 
 def _marked(table: TextTable, escaped, bold: str) -> list[list[str]]:
-    """The cells, escaped, those in bold within their mark."""
+    """The cells, escaped; bold ones inside their markup."""
     return [
         [
             bold.format(escaped(cell)) if (i, j) in table.bold else escaped(cell)

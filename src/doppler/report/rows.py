@@ -1,4 +1,4 @@
-"""What a finished run leaves: one row per method, as a file."""
+"""The result rows of a run, one per method, and their files."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ RESULTS_FILE = "results.csv"
 METRICS_FILE = "metrics.csv"  # of training
 SUMMARY_FILE = "summary.json"  # written last: the run is finished
 PLACEMENTS = "placements"  # a folder: <method>.json of every row
-TRACES = "traces"  # a folder: <method>.json of methods to show beside the run's own trace.json
+TRACES = "traces"  # a folder: <method>.json of methods to compare with the run's own trace.json
 
 OF_GPUS = {"gpu_busy": "GPUs busy", "energy_j": "energy"}
 
@@ -33,21 +33,39 @@ _READ: dict[Any, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
-    """What is reported of a method (evaluation protocol).
+    """The results of one method on one problem, system and seed.
 
-    variant: hash of the method's own settings. problem: hash of the problem. rules: how the system
-    executes. Rows that differ in problem, rules or system_kind must not be held against each other.
-    queue: how the system orders ready tasks. uses_order: whether the method chose the order itself.
-    evaluations: executions used, those of inherited training included. wall_s: seconds of the
-    search. makespan_s: nominal. jitter_mean_s, jitter_p95_s: over fresh draws of cost jitter.
-    lower_bound_s: no placement can be faster; bound names which bound it is. gap: makespan over
-    lower bound, less 1. source: what found the placement of a search that begins with several
-    methods, as ``episode, annealing``; empty of others. placement: equal of rows that place alike;
-    empty where nobody knows. doubt: why what was measured cannot be
-    trusted (``measure.force``); empty where nothing is wrong. gpu_busy, energy_j: where GPUs
-    execute, the mean share of the time in which they are busy, and what all take for one execution,
-    in joules; NaN elsewhere. disagreements: of stage III, of how many placements that are surely
-    slower or faster the simulator says the opposite, as ``2 of 7``; empty of others.
+    Rows that differ in problem, rules or system_kind must not be compared.
+
+    Attributes:
+        method: its name.
+        variant: hash of the method's own settings.
+        workload: name of the graph.
+        problem: hash of the problem.
+        cluster: name of the machine.
+        num_devices: of the machine.
+        system: name of the system.
+        system_kind: simulated or measured.
+        rules: how the system executes.
+        queue: how the system orders ready tasks.
+        uses_order: whether the method chose the order itself.
+        seed: of the run.
+        evaluations: executions used, including those of inherited training.
+        wall_s: seconds of the search.
+        makespan_s: without jitter; median if measured.
+        jitter_mean_s: mean over fresh draws of cost jitter.
+        jitter_p95_s: 95th percentile over these draws.
+        lower_bound_s: no placement can be faster.
+        bound: which lower bound it is.
+        gap: makespan over lower bound, minus 1.
+        source: if a search begins with several methods, the steps that found its placement, such as
+            ``episode, annealing``; else empty.
+        placement: identifies the placement: equal in rows with equal placements, empty if unknown.
+        doubt: why measurements cannot be trusted (``measure.force``); empty if they can.
+        gpu_busy: mean share of the time in which GPUs are busy; NaN without GPUs.
+        energy_j: joules of all GPUs for one execution; NaN without GPUs.
+        disagreements: of stage III, how many placements that are surely slower or faster the
+            simulator ranks the other way, as ``2 of 7``; else empty.
     """
 
     method: str
@@ -79,7 +97,12 @@ class ResultRow:
 
 
 def gap_over(bound_s: float, makespan_s: float) -> float:
-    """Makespan over lower bound, less 1; sums of seconds agree to their last digits only."""
+    """Return makespan over lower bound, minus 1; differences by rounding count as 0.
+
+    Args:
+        bound_s: lower bound.
+        makespan_s: makespan.
+    """
     if bound_s == 0.0:
         return 0.0 if makespan_s == 0.0 else float("inf")
     gap = makespan_s / bound_s - 1.0
@@ -87,15 +110,23 @@ def gap_over(bound_s: float, makespan_s: float) -> float:
 
 
 def write_results(path: str | Path, rows: Sequence[ResultRow]) -> None:
-    """Write results.csv, atomically; columns of GPUs only where there are any."""
+    """Write results.csv atomically; columns of GPUs only if there are values.
+
+    Args:
+        path: of the file.
+        rows: to write.
+    """
     write_atomically(path, to_csv(ResultRow, rows, without=untold(rows)))
 
 
 def read_results(path: str | Path) -> list[ResultRow]:
     """Read what `write_results` wrote.
 
+    Args:
+        path: of the file.
+
     Raises:
-        InputError: no table of results, or a makespan that is none.
+        InputError: not a table of results, or a makespan is not valid.
     """
     rows = read_csv(path, ResultRow)
     for row in rows:
@@ -105,17 +136,21 @@ def read_results(path: str | Path) -> list[ResultRow]:
 
 
 def untold(rows: Sequence[ResultRow]) -> tuple[str, ...]:
-    """The columns of GPUs of which no row knows anything."""
+    """Return the columns of GPUs that have no value in any row.
+
+    Args:
+        rows: to look at.
+    """
     return tuple(name for name in OF_GPUS if all(math.isnan(getattr(row, name)) for row in rows))
 
 
 def to_csv(kind: type, records: Sequence[Any], *, without: Sequence[str] = ()) -> str:
-    """Records of one dataclass as a line each, a column per field, full precision.
+    """Write records of one dataclass as CSV, a column per field, with full precision.
 
     Args:
         kind: the dataclass.
-        records: of it.
-        without: fields that are left out, which have defaults.
+        records: its instances.
+        without: fields that are left out; they must have defaults.
     """
     text = io.StringIO()
     names = [field.name for field in fields(kind) if field.name not in without]
@@ -128,9 +163,13 @@ def to_csv(kind: type, records: Sequence[Any], *, without: Sequence[str] = ()) -
 def read_csv(path: str | Path, kind: type[Record]) -> list[Record]:
     """Read what `to_csv` wrote.
 
+    Args:
+        path: of the file.
+        kind: the dataclass.
+
     Raises:
-        InputError: no text, no line, a value is not of its field's type, or a column is missing of
-            a field that has no default.
+        InputError: the file is not text or is empty, a value does not have its field's type, or a
+            column is missing whose field has no default.
     """
     try:
         lines = list(csv.DictReader(io.StringIO(read_text(path))))
@@ -157,7 +196,11 @@ def read_csv(path: str | Path, kind: type[Record]) -> list[Record]:
 
 
 def format_seconds(seconds: float) -> str:
-    """Four digits in the unit that suits: 1.234 ms, 56.70 s."""
+    """Write seconds with four digits in a suitable unit: 1.234 ms, 56.70 s.
+
+    Args:
+        seconds: to write.
+    """
     scale, unit = next(
         (each for each in ((1.0, "s"), (1e-3, "ms")) if abs(seconds) >= each[0]), (1e-6, "us")
     )
@@ -165,7 +208,12 @@ def format_seconds(seconds: float) -> str:
 
 
 def order_of(queue: str, uses_order: bool) -> str:
-    """Whose order ready ops run in: the method's, the default one, or the system's."""
+    """Say which order ready ops run in: the method's, the default one, or the system's.
+
+    Args:
+        queue: of the system.
+        uses_order: whether the method chose the order.
+    """
     if queue not in ("priority", "strict"):
         return queue
     return "own" if uses_order else "b_level"
@@ -174,7 +222,14 @@ def order_of(queue: str, uses_order: bool) -> str:
 def plain_table(
     title: str, words: Sequence[str], numbers: Sequence[str], *, note: str | None = None
 ) -> Table:
-    """An empty rich table: columns of words at the left, of numbers at the right."""
+    """Return an empty rich table: words are left-aligned, numbers right-aligned.
+
+    Args:
+        title: above the table.
+        words: headings of columns with words.
+        numbers: headings of columns with numbers.
+        note: below the table.
+    """
     table = Table(
         title=Text(printable(title)),
         caption=None if note is None else Text(note),
@@ -189,9 +244,9 @@ def plain_table(
 
 
 def make_console() -> Console:
-    """The terminal; where output goes to a file or a pipe, wide enough for the table.
+    """Return a console for the terminal; for a file or a pipe it is wide enough for all tables.
 
-    It takes texts as they are: an op may be called ``[/b]`` or ``:smile:``.
+    It prints texts literally, because an op may be called ``[/b]`` or ``:smile:``.
     """
     console = Console(markup=False, emoji=False)
     return console if console.is_terminal else Console(markup=False, emoji=False, width=140)

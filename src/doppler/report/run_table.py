@@ -1,4 +1,4 @@
-"""The table of one run on the terminal: its methods, what found them, and a sentence on it all."""
+"""Prints the table of one run: its methods, what found their placements, and a summary sentence."""
 
 import math
 from collections.abc import Sequence
@@ -18,12 +18,17 @@ from doppler.report.sources import SOURCES_NOTE, found_by
 
 # Sums in another order differ in their last digits.
 _LEVEL = 1e-9
-# Behind the names of rows that cannot be trusted.
+# Appended to the names of rows that cannot be trusted.
 DOUBT = " (!)"
 
 
 def print_results(rows: Sequence[ResultRow], console: Console) -> None:
-    """Print the table of a run; of simulated rows also one sentence that says what it shows."""
+    """Print the table of a run; if it was simulated, also one sentence that sums it up.
+
+    Args:
+        rows: of the run, the main method first.
+        console: where to print.
+    """
     first = rows[0]
     measured = first.system_kind == "measured"
     title = (
@@ -67,7 +72,7 @@ def _columns(rows: Sequence[ResultRow], *, measured: bool) -> list[Column]:
             is_bold=[row.makespan_s <= best_s * (1.0 + _LEVEL) for row in rows],
         ),
     ]
-    if not measured:  # no bound is known of a real system
+    if not measured:  # real systems have no known bound
         gaps = [f"{100 * row.gap:.1f}%" if math.isfinite(row.gap) else "-" for row in rows]
         columns.append(Column(name="gap", cells=gaps))
     return [
@@ -91,7 +96,11 @@ def _of_gpu(name: str, value: float) -> str:
 
 
 def sources_or_twins(rows: Sequence[ResultRow]) -> list[str]:
-    """What found each placement, or that an earlier row has the same one."""
+    """Say what found each placement, or which earlier row has the same one.
+
+    Args:
+        rows: of the run.
+    """
     first_of: dict[str, str] = {}
     texts = []
     for row in rows:
@@ -107,10 +116,10 @@ def _doubts(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def run_verdict(rows: Sequence[ResultRow]) -> str:
-    """One sentence on a run: what is best, by how much, and what the search after training gave.
+    """Say in one sentence what is best, by how much, and what the search after training added.
 
     Args:
-        rows: of one run, the method that it is about first.
+        rows: of one run, the main method first.
     """
     own = [row for row in rows if is_own(row, rows[0])]
     others = [row for row in rows if not is_own(row, rows[0])]
@@ -129,7 +138,12 @@ def run_verdict(rows: Sequence[ResultRow]) -> str:
 
 
 def is_own(row: ResultRow, first: ResultRow) -> bool:
-    """Whether a row is of the method that its run is about: ``doppler greedy`` of ``doppler``."""
+    """Whether a row belongs to the run's main method, as ``doppler greedy`` to ``doppler``.
+
+    Args:
+        row: to test.
+        first: row of the main method.
+    """
     return row.method == first.method or row.method.startswith(f"{first.method} ")
 
 

@@ -1,6 +1,6 @@
-"""Schedules that one can zoom into: traces of finished runs -> Plotly figures.
+"""Schedules that one can zoom into: Plotly figures from the traces of finished runs.
 
-What is drawn is what runs left in their traces: nothing is executed again.
+Traces are read from run directories; nothing is executed again.
 """
 
 import html
@@ -31,7 +31,13 @@ _DEVICE_PX, _LINK_PX = 34, 16
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """A schedule to show: a Plotly figure, what it shows, and a picture for who has no scripts."""
+    """A schedule to show.
+
+    Attributes:
+        figure: of Plotly.
+        caption: what it shows.
+        still: a picture for pages without scripts.
+    """
 
     figure: dict[str, Any]
     caption: str
@@ -39,9 +45,13 @@ class Schedule:
 
 
 def best_schedules(runs: Sequence[FinishedRun]) -> tuple[list[Schedule], list[str]]:
-    """The schedule of the best run, after that of a method that it left beside, if it left one.
+    """Return the schedule of the best run, preceded by that of a method that it was compared with.
 
-    runs: of one problem and system. The second list has a line for each trace that cannot be read.
+    Args:
+        runs: of one problem and system.
+
+    Returns:
+        The schedules, and a line for each trace that cannot be read.
     """
     best = best_run(runs)
     paths = {f"{best.rows[0].method}, seed {best.rows[0].seed}": best.directory / "trace.json"}
@@ -68,16 +78,24 @@ def best_schedules(runs: Sequence[FinishedRun]) -> tuple[list[Schedule], list[st
 
 
 def best_run(runs: Sequence[FinishedRun]) -> FinishedRun:
-    """The run with the shortest makespan, of learned ones where there are any."""
+    """Return the run with the shortest makespan, preferably of a learned method.
+
+    Args:
+        runs: of one problem and system.
+    """
     learned = [run for run in runs if run.is_learned] or list(runs)
     return min(learned, key=lambda run: run.rows[0].makespan_s)
 
 
 def save_placement(run: FinishedRun, path: Path) -> None:
-    """Draw who runs what, on the graph, into a PNG file.
+    """Draw into a PNG file which device runs which part of the graph.
+
+    Args:
+        run: whose placement is drawn.
+        path: of the file.
 
     Raises:
-        InputError: a damaged trace or graph.
+        InputError: the trace or the graph is damaged.
     """
     timeline, graph = (
         read_timeline(run.directory / "trace.json"),
@@ -90,7 +108,10 @@ def save_placement(run: FinishedRun, path: Path) -> None:
 
 
 def read_timeline(path: Path) -> pd.DataFrame:
-    """The tasks of an execution, from the trace.json that `save_perfetto` wrote.
+    """Read the tasks of an execution from the trace.json that `save_perfetto` wrote.
+
+    Args:
+        path: of the file.
 
     Returns:
         A row per op and transfer: ``track`` (of a device or link), ``is_op``, ``id``, ``name``,
@@ -98,7 +119,7 @@ def read_timeline(path: Path) -> pd.DataFrame:
         ``critical``; tracks in the file's order.
 
     Raises:
-        InputError: no such trace.
+        InputError: not such a trace.
     """
     data = read_json(path)
     try:
@@ -138,11 +159,11 @@ def _task(event: dict[str, Any], tracks: dict[Any, str]) -> dict[str, Any]:
 
 
 def gantt_figure(timeline: pd.DataFrame, end_s: float) -> dict[str, Any]:
-    """A schedule as a Plotly figure, JSON: a row per device, thinner ones per link below.
+    """Return a schedule as a Plotly figure in JSON: a row per device, thinner ones per link below.
 
     Args:
         timeline: as `read_timeline` makes it.
-        end_s: where the axis ends, so that two schedules can be held against each other.
+        end_s: end of the time axis, so that two schedules can be compared.
     """
     busy_s = timeline.groupby("track", sort=False)["seconds"].sum()
     is_device = timeline.groupby("track", sort=False)["is_op"].first()
@@ -161,7 +182,7 @@ def gantt_figure(timeline: pd.DataFrame, end_s: float) -> dict[str, Any]:
         "data": [*boxes, _outlines(chain, middle, unit_s, end_s)],
         "layout": {
             "barmode": "overlay",
-            "height": height + 74,  # the page adds what the legend needs
+            "height": height + 74,  # the page adds the height of the legend
             "margin": {"l": 8, "r": 12, "t": 30, "b": 44},
             "font": {"size": 12, "color": INK},
             "plot_bgcolor": "#f5f6f8",
@@ -180,7 +201,7 @@ def gantt_figure(timeline: pd.DataFrame, end_s: float) -> dict[str, Any]:
 
 
 def _layers(timeline: pd.DataFrame) -> Iterable[tuple[str, str, pd.DataFrame]]:
-    """Legend entry, colour and tasks: the groups that take most time, other ops, transfers."""
+    """Legend entry, colour and tasks: the groups that take longest, other ops, transfers."""
     ops, transfers = timeline[timeline["is_op"]], timeline[~timeline["is_op"]]
     busy_s = ops.groupby("group")["seconds"].sum().sort_values(ascending=False, kind="stable")
     for name, colour in zip(busy_s.index, PALETTE, strict=False):
@@ -194,7 +215,7 @@ def _layers(timeline: pd.DataFrame) -> Iterable[tuple[str, str, pd.DataFrame]]:
 def _bars(
     tasks: pd.DataFrame, name: str, colour: str, middle: dict[str, float], unit_s: float
 ) -> dict[str, Any]:
-    """Boxes of one colour."""
+    """The boxes of one colour."""
     rows = tasks[["name", "track", "seconds", "start_s"]].itertuples(index=False, name=None)
     texts = [
         f"<b>{html.escape(shorten(task, 60))}</b> on {html.escape(shorten(track, 30))}"
@@ -212,7 +233,7 @@ def _bars(
 def _outlines(
     chain: pd.DataFrame, middle: dict[str, float], unit_s: float, end_s: float
 ) -> dict[str, Any]:
-    """What the critical chain goes through; a short task would vanish below a thick line."""
+    """Outlines of the critical chain, drawn so that short tasks stay visible."""
     is_short = chain["seconds"] < 0.006 * end_s
     line = {"color": CHAIN, "width": np.where(is_short, 0.5, 1.6).tolist()}
     return {

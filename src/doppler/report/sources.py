@@ -1,9 +1,9 @@
-"""What found a placement, in the words of tables."""
+"""Describes in the words of tables which steps found a placement."""
 
 from collections import Counter
 from collections.abc import Iterable
 
-# A search notes what it began with, and behind commas what made it better (`doppler.search`).
+# A source is the first step, then after commas the steps that improved it (`doppler.search`).
 _WORDS = {
     "": "itself",
     "given": "the start",
@@ -17,17 +17,21 @@ SOURCES_NOTE = (
 
 
 def found_by(source: str) -> str:
-    """What found a row's placement: ``policy + estimates``.
+    """Describe what found a row's placement: ``policy + estimates``.
 
     Args:
-        source: as a row has it, ``episode, estimates``; empty of a method that finds alone.
+        source: of the row, such as ``episode, estimates``; empty if the method found it alone.
     """
     first, *later = source.split(", ")
     return " + ".join([_WORDS.get(first, first), *later])
 
 
 def found_by_seeds(sources: Iterable[str]) -> str:
-    """The same over several seeds: ``policy + estimates (3), clustering (2)``."""
+    """Describe what found the placements of seeds: ``policy + estimates (3), clustering (2)``.
+
+    Args:
+        sources: one per seed.
+    """
     counts = Counter(map(found_by, sources)).most_common()
     if len(counts) == 1:
         return counts[0][0]

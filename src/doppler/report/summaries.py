@@ -1,4 +1,4 @@
-"""What summary.json has to say, of all that a report reads of it."""
+"""Reads and checks those entries of summary.json that a report uses."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +11,13 @@ from doppler.support.files.values import fault, read_integer, read_number, read_
 
 
 def read_summary(directory: Path) -> dict[str, Any]:
-    """The summary of a finished run: it is written last.
+    """Read the summary of a finished run.
+
+    Args:
+        directory: of the run.
 
     Raises:
-        InputError: names the file and the entry that no run left so.
+        InputError: names the file and the entry that is damaged.
     """
     path = directory / SUMMARY_FILE
     summary = read_json(path)
@@ -65,7 +68,7 @@ def _fidelity(value: object, where: str) -> None:
         for key in ("placements", "mean_error", "median_ratio"):
             if key not in figures:
                 raise InputError(f"{where}.{label}: {key!r} is missing")
-        for key, figure in figures.items():  # a correlation may be NaN, or none
+        for key, figure in figures.items():  # a correlation may be NaN or None
             is_number = isinstance(figure, int | float) and not isinstance(figure, bool)
             if not is_number and (figure is not None or key in ("mean_error", "median_ratio")):
                 raise fault(f"{where}.{label}.{key}", "a number", figure)

@@ -1,4 +1,4 @@
-"""A summary of runs -> tables of text: what is comparable stands together, what is not apart."""
+"""Makes tables of text from a summary of runs; only comparable rows share a table."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,10 +37,10 @@ _MEASURED = (
 
 
 def result_tables(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
-    """Per section: an overview where it has several problems, then one table a problem.
+    """Return, per section, an overview if it has several problems, then one table per problem.
 
-    A *section* is one kind of system under one set of rules. Where optima are known, or problems
-    are many, these have a row each in one table; many have none of their own.
+    A *section* is one kind of system under one set of rules. If optima are known or problems are
+    many, one table has a row per problem. Many problems have no tables of their own.
 
     Args:
         table: as `summarise` makes it.
@@ -64,7 +64,11 @@ def result_tables(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTa
 
 
 def method_labels(rows: pd.DataFrame) -> list[str]:
-    """Names; what differs under one name is told apart by evaluations, or a hash of settings."""
+    """Return names of methods; equal names are told apart by evaluations or a hash of settings.
+
+    Args:
+        rows: of a summary.
+    """
     settings = rows.groupby("method", sort=False)
     variants, budgets = settings["variant"].nunique(), settings["evaluations"].nunique()
     pairs = rows.drop_duplicates(["method", "variant", "evaluations"])["method"].value_counts()
@@ -82,7 +86,7 @@ def _details(title: str, rows: pd.DataFrame) -> TextTable:
     """All methods of one problem on one system, the best first."""
     rows = rows.sort_values("makespan_s", kind="stable")
     lead, first = leader(rows), rows.iloc[0]
-    is_measured = first.system_kind == "measured"  # and no bound is known
+    is_measured = first.system_kind == "measured"  # then no bound is known
     unit = unit_of(rows["makespan_s"])
     columns: dict[str, Iterable[str]] = {
         "method": _with_doubts(method_labels(rows), rows),
@@ -119,14 +123,14 @@ def _details(title: str, rows: pd.DataFrame) -> TextTable:
 
 
 def _in(unit: Unit, row: Any) -> str:
-    """The makespan of a row of a summary in the unit of its column."""
+    """The makespan of a row in the unit of its column."""
     if row.seeds < 2:
         return unit.text(row.makespan_s)
     return unit.text_with_spread(row.makespan_s, row.spread_s)
 
 
 def _found_by(rows: pd.DataFrame) -> list[str]:
-    """What found the placements of each row, or which row above has the same ones."""
+    """What found the placements of each row, or which earlier row has the same ones."""
     labels, texts = method_labels(rows), []
     for i, (placements, words) in enumerate(zip(rows["placements"], rows["found_by"], strict=True)):
         earlier = (labels[j] for j in range(i) if rows["placements"].iloc[j] == placements)
@@ -147,7 +151,7 @@ def _doubted(rows: pd.DataFrame) -> str:
 
 
 def _learned(rows: pd.DataFrame) -> list[int]:
-    """Rows of methods that learn, where others stand beside."""
+    """Rows of methods that learn, if there are others to compare with."""
     if rows["is_control"].all() or not rows["is_control"].any():
         return []
     return [i for i, is_control in enumerate(rows["is_control"]) if not is_control]
@@ -182,7 +186,7 @@ def _overview(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> Text
 
 
 def _ratios(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
-    """All methods on all problems of one machine, over the best control of each."""
+    """All methods on all problems of one machine, relative to the best control of each."""
     parts = [
         group.assign(label=method_labels(group), text=list(map(str, over_controls(group))))
         for _, group in rows.groupby("problem", sort=False)
@@ -200,7 +204,7 @@ def _ratios(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> list[T
 
 
 def _labelled(rows: pd.DataFrame) -> pd.DataFrame:
-    """With the label of each row's method, and whether it is the best of its problem."""
+    """The rows with a label of the method, and whether it is the best of its problem."""
     parts = []
     for _, group in rows.groupby("problem", sort=False):
         lead = leader(group)
@@ -214,7 +218,7 @@ def _has_optima(rows: pd.DataFrame) -> bool:
 
 
 def _by_problem(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
-    """What many problems, or such with known optima, have instead of an overview."""
+    """The tables that replace the overview if problems are many or have known optima."""
     rows = _labelled(rows)
     names = _by_gap(rows)
     rows["label"] = pd.Categorical(rows["label"], names, ordered=True)
@@ -226,7 +230,7 @@ def _by_problem(where: str, rows: pd.DataFrame, labels: Mapping[str, str]) -> li
 
 
 def _synchronous(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTable]:
-    """Bulk-synchronous over work-conserving, for methods that ran on both."""
+    """Bulk-synchronous over work-conserving makespans, for methods that ran on both."""
     same = ["problem", "method", "variant"]
     simulated = table[table["system_kind"] == "simulated"].drop_duplicates([*same, "system"])
     rows = []
@@ -251,7 +255,12 @@ def _synchronous(table: pd.DataFrame, labels: Mapping[str, str]) -> list[TextTab
 
 
 def training_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> list[TextTable]:
-    """What an episode of training takes, by graph and method, for each kind of system."""
+    """Return time and memory of an episode of training, by graph and method, per kind of system.
+
+    Args:
+        runs: that trained.
+        labels: words for every problem hash.
+    """
     rows = [
         {
             "kind": run.rows[0].system_kind,
@@ -285,7 +294,12 @@ included"
 
 
 def turns_tables(runs: Sequence[FinishedRun], labels: Mapping[str, str]) -> list[TextTable]:
-    """Per problem, what one method takes over each other one, in rounds of one run each."""
+    """Return, per problem, the ratios of methods that one run measured in turns.
+
+    Args:
+        runs: with paired ratios.
+        labels: words for every problem hash.
+    """
     pairs: dict[str, dict[tuple[str, str], list[PairedRatio]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -316,7 +330,11 @@ ran; the interval holds the 95% bootstrap intervals of all seeds"
 
 
 def fidelity_tables(runs: Sequence[FinishedRun]) -> list[TextTable]:
-    """How simulated seconds compare to measured ones, by problem and cost model."""
+    """Return how simulated seconds compare with measured ones, by problem and cost model.
+
+    Args:
+        runs: calibrations.
+    """
     cells = [
         {
             "problem": f"{run.summary['workload']} on {run.summary['cluster']}, "
@@ -344,7 +362,7 @@ def _table_of(title: str, note: str, cells: list[dict[str, str]]) -> list[TextTa
 def _by_gap(rows: pd.DataFrame) -> list[str]:
     """Labels of methods, the smallest mean gap first; those that lack problems come last.
 
-    Over the best method where no bound is known.
+    If no bound is known, the gap is that to the best method.
     """
     best_s = rows.groupby("problem")["makespan_s"].transform("min")
     over_best = rows["makespan_s"] / best_s.where(best_s > 0, 1.0) - 1.0
@@ -354,7 +372,7 @@ def _by_gap(rows: pd.DataFrame) -> list[str]:
 
 
 def _short(problems: Iterable[str], labels: Mapping[str, str]) -> list[str]:
-    """Labels for problems of one machine, which the title names."""
+    """Short labels for problems of one machine, which the title names."""
     words = [labels[problem].split(", ") for problem in problems]
     return [", ".join([first.split(" on ")[0], *more[1:]]) for first, *more in words]
 

@@ -1,10 +1,10 @@
-"""A table as text, to be written as markdown, LaTeX or HTML."""
+"""A table as text, to be rendered as Markdown, LaTeX or HTML."""
 
 from dataclasses import dataclass
 
 import pandas as pd
 
-# More problems than these have a row each in one table, and no table or picture of their own.
+# If there are more problems, each is a row of one table and has no table or picture of its own.
 MANY = 16
 
 
@@ -14,10 +14,10 @@ class TextTable:
 
     Attributes:
         title: above it.
-        note: below it, without its last full stop.
+        note: below it, without the final full stop.
         cells: a column per heading.
-        bold: (row, column) of cells.
-        marked: rows of the method that the runs are about.
+        bold: (row, column) of bold cells.
+        marked: rows of the runs' main method.
     """
 
     title: str

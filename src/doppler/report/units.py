@@ -1,4 +1,4 @@
-"""Seconds in the unit of a column, with as many digits as their spread allows."""
+"""Writes seconds in the unit of a column, with as many digits as their spread allows."""
 
 import math
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Where nothing is known of a spread.
+# Digits if the spread is unknown.
 _DIGITS = 4
 # Sums in another order differ in their last digits.
 _ROUNDING = 1e-9
@@ -17,19 +17,23 @@ class Unit:
     """A unit of time.
 
     Attributes:
-        name: as a heading says it.
-        seconds: how long it is.
+        name: in headings.
+        seconds: its length.
     """
 
     name: str
     seconds: float
 
     def text(self, seconds: float) -> str:
-        """Four digits, without the unit."""
+        """Write seconds with four digits, without the unit.
+
+        Args:
+            seconds: to write.
+        """
         return f"{seconds / self.seconds:.{_DIGITS}g}"
 
     def text_with_spread(self, seconds: float, spread_s: float) -> str:
-        """``48.91 ± 0.32``: the spread in two digits, the mean down to the same decimal.
+        """Write mean and spread: ``48.91 ± 0.32``, the spread with two digits, the mean to match.
 
         Args:
             seconds: the mean.
@@ -46,7 +50,11 @@ SECONDS, MILLISECONDS, MICROSECONDS = Unit("s", 1.0), Unit("ms", 1e-3), Unit("us
 
 
 def unit_of(seconds: Iterable[float]) -> Unit:
-    """The unit in which most of some times are numbers of at least 1."""
+    """Return the unit in which most of some times are at least 1.
+
+    Args:
+        seconds: the times.
+    """
     known = [abs(one) for one in seconds if math.isfinite(one)]
     typical = float(np.median(known)) if known else 1.0
     units = (SECONDS, MILLISECONDS)

@@ -1,4 +1,4 @@
-"""One search engine under one budget: steps from the best placement so far on."""
+"""One search engine: steps share a budget, and each starts from the best placement so far."""
 
 from doppler.search.combined import Combined, suited
 from doppler.search.configured import (

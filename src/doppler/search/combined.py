@@ -1,4 +1,4 @@
-"""Steps of a search as one baseline: what learning has to be compared with."""
+"""Search steps combined into one baseline, which is what learning must be compared with."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,12 @@ from doppler.system import Session
 
 
 def suited(steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
-    """The steps of any method, and those that several hosts or a plugin add for this problem."""
+    """Return the steps, plus those that several hosts or a plugin add for this problem.
+
+    Args:
+        steps: of any method.
+        problem: to search on.
+    """
     found = KeepToHosts.before(steps, problem)
     adapted = plugins().hook.adapt_search(steps=found, problem=problem)
     return found if adapted is None else list(adapted)
@@ -27,12 +32,12 @@ def suited(steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Combined:
-    """Steps that share the evaluations of one baseline.
+    """A baseline that runs several search steps within one budget.
 
     Attributes:
-        evaluations: in all.
-        confirmations: at most, see Evaluator.
-        steps: one after another.
+        evaluations: total number.
+        confirmations: maximum number that repeat promising placements, see `Evaluator`.
+        steps: in order.
     """
 
     evaluations: Count
@@ -52,7 +57,7 @@ class Combined:
         best = Evaluator(session=session, confirmations=confirmations, seed=seed)
         problem = session.problem
         search(suited(self.steps, problem), best, Budget(evaluations=self.evaluations), rng)
-        anywhere = problem.group_seconds.argmin(axis=1)  # where nothing was found that fits
+        anywhere = problem.group_seconds.argmin(axis=1)  # used if nothing was found that fits
         return SearchResult(
             placement=best.placement or Placement.make(problem, anywhere),
             makespan_s=best.seconds,

@@ -1,6 +1,6 @@
-"""Searches as conf/ describes them, without composing a configuration.
+"""Builds the searches described in conf/ without composing a configuration.
 
-Whoever composes one (`doppler run`) instantiates the same files through Hydra.
+`doppler run` composes one, and instantiates the same files through Hydra.
 """
 
 from collections.abc import Sequence
@@ -23,33 +23,37 @@ from doppler.search.steps import PlaceAgain, PlaceOnce
 from doppler.support.errors import InputError
 from doppler.support.resources import resource
 
-# The baseline that method="auto" stands for.
+# The baseline that method="auto" selects.
 _AUTO = "portfolio"
 
 
 def search_settings() -> DictConfig:
-    """conf/search/default.yaml."""
+    """Read conf/search/default.yaml."""
     settings = OmegaConf.load(resource("conf") / "search" / "default.yaml")
     assert isinstance(settings, DictConfig)
     return settings
 
 
 def methods() -> list[str]:
-    """What `steps_of` knows: auto, and the baselines of conf/ and of plugins."""
+    """Return the names that `steps_of` accepts: auto, and the baselines of conf/ and of plugins."""
     return ["auto", *sorted(_files())]
 
 
 def _files() -> dict[str, Path]:
-    """The files of conf/baseline and of the same folder of plugins, by name."""
+    """The files of conf/baseline, and of plugins' conf/baseline, by name."""
     folders = [resource("conf"), *chain(*contributed("config_folders"))]
     files = chain(*((folder / "baseline").glob("*.yaml") for folder in folders))
     return {file.stem: file for file in files}
 
 
 def steps_of(name: str, budget: Budget) -> list[SearchStep]:
-    """The steps of a method by its name.
+    """Return the steps of a method by its name.
 
-    Whatever takes ``evaluations`` has the budget; the others take what they take.
+    A baseline with an option ``evaluations`` gets the budget; others use as many as they need.
+
+    Args:
+        name: of the method.
+        budget: of the search.
 
     Raises:
         InputError: no such method.
@@ -82,18 +86,18 @@ def _baseline(name: str) -> DictConfig:
 def policy_steps(
     settings: DictConfig, policy: Policy, view: ProblemView, then: Sequence[SearchStep] = ()
 ) -> Sequence[SearchStep]:
-    """What a policy places, whether it has trained on the problem or not.
+    """Return the steps that place with a policy, whether or not it was trained on the problem.
 
-    Its greedy placement of the merging that is best by estimates, unless there is one execution
-    alone; then the best of what it and list schedulers draw, made better on estimates before it is
-    executed (docs/pretrained.md), which is the better one; then annealing from the best of it, on a
-    large graph of windows first.
+    First comes the greedy placement, on the way of merging ops that estimates rank best; it is
+    skipped if only one execution is allowed. Then the best of several drafts by the policy and by
+    list schedulers, annealed on estimates before it is executed (docs/pretrained.md). Then
+    annealing from the best placement; a large graph is first searched in windows.
 
     Args:
         settings: conf/search.
-        policy: whose placements these are.
+        policy: makes the placements.
         view: of the problem.
-        then: what searches after the estimates instead of annealing alone.
+        then: replaces the annealing at the end.
     """
     greedy = GreedyEpisode.of(policy, view, least=2)
     then = then or [instantiate(settings.anneal)]
@@ -104,10 +108,16 @@ def policy_steps(
 def estimates_step(
     settings: DictConfig, policy: Policy, view: ProblemView, greedy: GreedyEpisode | None = None
 ) -> SearchStep:
-    """The second of `policy_steps`, which one execution is enough for.
+    """Return the second of `policy_steps`, which needs only one execution.
 
-    Of many ops a greedy episode of the best groups is worth more than several that are drawn, and
-    takes less time; it is made here where it is not given.
+    On large graphs a greedy episode on the best groups is better than several sampled ones, and
+    faster.
+
+    Args:
+        settings: conf/search.
+        policy: makes the drafts.
+        view: of the problem.
+        greedy: the greedy episode for large graphs; None: it is made here.
     """
     episodes = [Episodes(policy=policy, view=view, merged=merged) for merged in (False, True)]
     drafts = [*episodes, *instantiate(settings.drafts, _convert_="all")]
@@ -118,14 +128,15 @@ def estimates_step(
 
 
 def load_policy(weights: str | Path | None = PRETRAINED) -> Policy:
-    """DOPPLER's policy as conf/ describes it.
+    """Load DOPPLER's policy as conf/ describes it.
 
     Args:
         weights: path of a checkpoint, or ``pretrained``. None: new weights, with which the policy
-            decides as its list scheduler does; the control that says what training is worth.
+            decides as its list scheduler does. That is the control which shows what training is
+            worth.
 
     Raises:
-        InputError: see load_policy_weights.
+        InputError: the weights cannot be loaded.
     """
     cfg = OmegaConf.load(resource("conf") / "policy" / "doppler.yaml")
     policy = instantiate(cfg.build)

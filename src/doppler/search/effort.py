@@ -1,4 +1,4 @@
-"""What a search or a training took, and the random streams of a run."""
+"""The effort of a search or a training, and the random streams of a run."""
 
 import zlib
 from dataclasses import dataclass
@@ -7,13 +7,18 @@ import numpy as np
 
 
 def seeded_generator(seed: int, purpose: str) -> np.random.Generator:
-    """A random stream of its own for each purpose of a run."""
+    """Return a separate random stream for each purpose of a run.
+
+    Args:
+        seed: of the run.
+        purpose: name of the stream.
+    """
     return np.random.default_rng([seed, zlib.crc32(purpose.encode())])
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What it took to get somewhere: executions of a system, and seconds."""
+    """Executions of a system, and wall seconds, that were needed for a result."""
 
     evaluations: int
     seconds: float

@@ -1,4 +1,4 @@
-"""One search for all: steps that share a budget, each from the best placement so far on."""
+"""The search engine: steps share a budget, and each starts from the best placement so far."""
 
 import math
 import os
@@ -14,18 +14,23 @@ from doppler.search.evaluator import Evaluator
 from doppler.support.errors import InputError
 from doppler.support.options import Natural, PositiveSeconds, Share, check
 
-# With a budget of seconds: placements of a step's first turn, which is timed; largest growth of the
-# next turn; share of the step's remaining time that a turn gets; and share below which another turn
-# is not worth it.
+# With a budget of seconds: placements of a step's first turn, which is timed; largest growth from
+# one turn to the next; share of the step's remaining time that a turn gets; and share below which
+# another turn is not worth it.
 _FIRST, _GROWTH, _PART, _REST = 4, 8, 0.7, 0.03
-# A step is assumed to take at least as long as this many executions so far; a search that has found
-# nothing that fits may last this many times its seconds.
+# A step is assumed to take at least as long as this many executions took so far. A search that has
+# found nothing that fits may take this many times its seconds.
 _LEAST, _HOPE = 2, 1.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a search may use: evaluations, or seconds, and not both."""
+    """What a search may use: either evaluations or seconds.
+
+    Attributes:
+        evaluations: number of executions.
+        seconds: wall seconds.
+    """
 
     evaluations: int | None = None
     seconds: float | None = None
@@ -46,7 +51,8 @@ class SearchStep(Protocol):
     """A part of a search.
 
     Attributes:
-        repeats: whether, within seconds, another turn of it may find something better.
+        share: of the whole budget; None: everything that earlier steps leave.
+        repeats: whether running it again within a budget of seconds may find something better.
     """
 
     repeats: ClassVar[bool]
@@ -57,22 +63,26 @@ class SearchStep(Protocol):
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """Search from the best placement so far, with at most so many evaluations, or not at all.
+        """Search from the best placement so far.
 
         Args:
-            best: counts executions and keeps the best placement.
-            evaluations: that may be executed, confirmations included.
+            best: executes placements, counts them and keeps the best one.
+            evaluations: maximum number of executions, including confirmations. With too few, the
+                step may do nothing.
             rng: the only source of randomness.
-            walks: searches that may run in parallel.
+            walks: number of searches that may run in parallel.
         """
         ...
 
 
 def check_shares(steps: Sequence[SearchStep]) -> None:
-    """Refuse shares of a budget that are none, or more than there is.
+    """Refuse shares of a budget that are not positive, or that add up to more than 1.
+
+    Args:
+        steps: of a search.
 
     Raises:
-        InputError: says which.
+        InputError: lists the shares.
     """
     shares = [step.share for step in steps if step.share is not None]
     for share in shares:
@@ -90,26 +100,28 @@ def search(
     after: Callable[[SearchStep], None] | None = None,
     enough_s: float = 0.0,
 ) -> Effort:
-    """Take one step after another within a budget.
+    """Run the steps one after another within a budget.
 
-    With a budget of evaluations each step is taken once, and equal generators find equal
-    placements. With a budget of seconds, how much a step can do in a second depends on graph and
-    machine: it starts small, is timed, and is repeated with most of its time. A step that would
-    take longer than the rest is not started, but something is always executed.
+    With a budget of evaluations each step runs once, and equal generators find equal placements.
+    With a budget of seconds, how much a step can do in a second depends on graph and machine. So a
+    step starts small, is timed, and is repeated with most of its remaining time. A step that would
+    take longer than the rest of the budget is not started, but at least one placement is always
+    executed.
 
     Args:
-        steps: a step without a share takes what the steps before it leave.
-        best: executes placements, counts them, and keeps the best one.
-        budget: of all steps.
-        rng: the only source of randomness beside the clock.
+        steps: a step without a share gets what the steps before it leave.
+        best: executes placements, counts them and keeps the best one.
+        budget: of all steps together.
+        rng: the only source of randomness besides the clock.
         after: called with every step when it has ended.
-        enough_s: with a budget of seconds, a placement that takes no longer ends the search.
+        enough_s: with a budget of seconds, the search ends once a placement takes no longer than
+            this.
 
     Returns:
-        What was used.
+        The effort of the search.
 
     Raises:
-        InputError: shares that are more than the budget.
+        InputError: the shares add up to more than the budget.
     """
     check_shares(steps)
     begin_s, before, each_s = time.perf_counter(), best.evaluations, 0.0
@@ -140,10 +152,11 @@ def _repeat(
     rng: np.random.Generator,
     enough_s: float,
 ) -> float:
-    """Search again and again, each time for most of the time that is left.
+    """Run a step again and again, each time for most of the remaining time.
 
-    Returns seconds of an execution in the last of these turns; 0 of a step that executes once,
-    which says nothing of what others take.
+    Returns:
+        Seconds per execution in the last turn; 0 if the step executes only once, which does not
+        tell how long other steps need.
     """
     until_s = time.perf_counter() + seconds
     num, walks = _FIRST * best.num_confirming, len(os.sched_getaffinity(0))

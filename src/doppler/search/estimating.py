@@ -1,8 +1,10 @@
-"""Search on estimates: what is executed has been chosen, and made better, without executing.
+"""Search on estimates: placements are chosen and improved without executing them.
 
-An estimate is of the next cheaper fidelity: where the simulator executes, of the placement process
-(simulator/estimates.py), a few microseconds and wrong by some per cent; on a real system, of the
-simulator, with the costs that were measured. It replaces no execution, and saves most of them.
+An estimate comes from the next cheaper model. If the simulator executes, it is the placement
+process (simulator/estimates.py), which takes a few microseconds and is wrong by a few per cent. On
+a real system it is the simulator with measured costs. An estimate never replaces an execution, but
+it saves most of them.
+
 Shape suffixes: B placements, V ops.
 """
 
@@ -29,64 +31,82 @@ from doppler.support.options import Count, Natural, Positive, Share, checked
 from doppler.system import Session
 from doppler.trace import ExecutionRules
 
-_ESTIMATED = ", estimates"  # behind the source of what they made better
-# Annealing before one execution: largest number of ops placed in all its steps, and of steps if an
-# execution takes real time; how many estimates take as long as a simulation.
+_ESTIMATED = ", estimates"  # appended to the source of improved placements
+# Limits of annealing before one execution: number of ops placed in all steps together; number of
+# steps on a real system. The third is the number of estimates that take as long as a simulation.
 _MOST_PLACED, _MOST_STEPS, _SIMULATING = 1_250_000, 100_000, 4
-# Drafts of each kind before the first turn, when nothing is known, and the ops that they may place.
-# Measured on problems of no table, where eight were no better than four. On larger graphs drafts
-# are not annealed enough to tell.
+# Drafts of each kind before the first turn, when nothing is known, and a limit on the ops that they
+# place. On problems outside our tables, eight were no better than four. On larger graphs drafts are
+# annealed too little to tell.
 _AT_FIRST, _MOST_DRAFTED = 4, 20_000
-# Parts of the annealing of a draft, each accepted or not. Two parts are 0.1% to 0.7% better than
-# one of twice the length with one execution, level from 16 executions on.
+# Parts of the annealing of a draft; each is accepted or rejected. With one execution, two parts are
+# 0.1% to 0.7% better than one of twice the length; from 16 executions on there is no difference.
 _PARTS = 2
-# Share of a device's memory that an estimate may fill, because an execution, in which ops overtake,
-# may need more. Beyond it an estimate counts a fifth longer for each hundredth.
+# Share of a device's memory that an estimate may fill, because an execution, in which ops overtake
+# each other, may need more. Each hundredth beyond it adds a fifth to the cost.
 _SAFE, _RISK = 0.95, 20.0
-_MOST_RISK = 500.0  # a logarithm; what needs 26 times what there is may be told apart no more
+_MOST_RISK = 500.0  # of a logarithm: placements beyond 26 times the memory cost the same
 
 
 class Drafts(Protocol):
-    """What draws placements without executing any: a list scheduler, clusterings, a policy."""
+    """A source of placements that executes none: a list scheduler, clusterings, a policy."""
 
     name: ClassVar[str]
 
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Devices and priorities of ``num`` placements, [B, V] each."""
+        """Draw placements.
+
+        Args:
+            problem: to place.
+            num: of placements.
+            rng: draws them.
+
+        Returns:
+            Devices and priorities, [B, V] each.
+        """
         ...
 
 
 class PlacementChooser(Protocol):
-    """What plays many placements and keeps one: a policy's greedy episodes of several views."""
+    """Makes many placements and keeps one, such as a policy's greedy episodes on several views."""
 
     name: ClassVar[str]
 
     def chosen(
         self, search: Evaluator, estimates: SimulatorSession, rng: np.random.Generator
     ) -> Placement:
-        """The one that is estimated to take least, of what the search has time for."""
+        """Return the placement with the best estimate, of those that the search has time to make.
+
+        Args:
+            search: knows how much time is left.
+            estimates: estimates placements.
+            rng: draws placements.
+        """
         ...
 
 
 @runtime_checkable
 class NotesTimes(Protocol):
-    """A session of a real system that knows what ops took in its executions, as executors' do.
+    """A session of a real system that records how long ops took, as executors do.
 
-    One that plans memory, or is a user's own, need not.
+    Sessions that plan memory, and sessions of users, need not implement it.
     """
 
     def as_executed(self) -> Problem:
-        """The problem with ops as fast as they were in what was measured so far."""
+        """The problem with ops as fast as in the executions so far."""
         ...
 
 
 def open_estimates_of(session: Session) -> SimulatorSession:
-    """The next cheaper fidelity: estimates of a simulator, a simulator of a real system.
+    """Open the next cheaper model: estimates for a simulator, a simulator for a real system.
 
-    Where what does not fit is planned, estimates know no memory. On a real system ops are as fast
-    as its executions so far tell.
+    If the session plans memory for placements that do not fit, estimates ignore memory. For a real
+    system, ops are as fast as in its executions so far.
+
+    Args:
+        session: that executes placements.
     """
     if isinstance(session, SimulatorSession):
         problem = _with_less_memory(session.problem)
@@ -101,7 +121,7 @@ def open_estimates_of(session: Session) -> SimulatorSession:
 
 
 def _with_less_memory(problem: Problem) -> Problem:
-    """The problem with the memory that estimates may fill, where it can be short."""
+    """The problem with only the memory that estimates may fill, if memory can be short."""
     p = problem.arrays
     if not memory_can_lack(p):
         return problem
@@ -111,9 +131,11 @@ def _with_less_memory(problem: Problem) -> Problem:
 def best_by_estimates(
     estimates: SimulatorSession, placements: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
 ) -> tuple[Placement, int]:
-    """The placement that is estimated to take least, and which it is.
+    """Return the placement with the best estimate, and its index.
 
-    placements: devices and priorities, [B, V] both.
+    Args:
+        estimates: estimates placements.
+        placements: devices and priorities, [B, V] each.
     """
     device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
     costs = estimated_costs(estimates, device_BV, priority_BV)
@@ -122,12 +144,12 @@ def best_by_estimates(
 
 
 class Estimated(NamedTuple):
-    """What placements are compared by, the least is best.
+    """The estimate of a placement; smaller is better.
 
     Attributes:
-        cost: seconds, more for what may not fit.
-        seconds: estimated.
-        used: of the memory that estimates may fill, where it is fullest.
+        cost: seconds, increased if the placement may not fit.
+        seconds: estimated makespan.
+        used: share of the memory that estimates may fill, on the fullest device.
     """
 
     cost: float
@@ -143,7 +165,13 @@ class Estimated(NamedTuple):
 def estimated_costs(
     estimates: SimulatorSession, device_BV: NDArray[np.int64], priority_BV: NDArray[np.int64]
 ) -> list[Estimated]:
-    """For each placement what to compare it by."""
+    """Estimate placements.
+
+    Args:
+        estimates: estimates placements.
+        device_BV: device of each op.
+        priority_BV: rank of each op.
+    """
     found = estimates.measure(device_BV, priority_BV)
     used_B = np.nan_to_num(found.peak_bytes / estimates.problem.arrays.memory_bytes).max(axis=1)
     risk_B = np.exp(np.minimum(_RISK * np.maximum(0.0, used_B - 1.0), _MOST_RISK))
@@ -153,19 +181,27 @@ def estimated_costs(
 
 
 def limit_of(estimates: SimulatorSession, best: Estimated) -> float:
-    """Seconds from which on no estimate of an episode is better than this one; inf if any may be.
+    """Return the seconds from which on no episode's estimate can beat this one; inf if unknown.
 
-    Estimates of the placement process are those by which episodes place, where transfers wait.
+    Only estimates by the placement process, which episodes follow step by step, give a limit.
+
+    Args:
+        estimates: estimates placements.
+        best: the estimate to beat.
     """
     exact = estimates.engine is estimate and estimates.execution.contention in ("fifo", "engines")
     return best.cost if exact else np.inf
 
 
 def check_view(view: ProblemView, problem: Problem) -> None:
-    """Refuse what was made for a problem of another size.
+    """Refuse a view that was made for a problem of another size.
+
+    Args:
+        view: to check.
+        problem: the right one.
 
     Raises:
-        InputError: says both sizes.
+        InputError: gives both sizes.
     """
     seen, asked = (f"{p.num_ops} ops on {p.num_devices} devices" for p in (view.problem, problem))
     if seen != asked:
@@ -178,8 +214,9 @@ class Episodes:
     """A policy's episodes as drafts.
 
     Attributes:
+        policy: that plays.
         view: of the problem.
-        merged: place groups of ops, each time other ones; else ops.
+        merged: place random groups of ops instead of single ops.
     """
 
     policy: Policy
@@ -190,7 +227,7 @@ class Episodes:
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """See Drafts; ``problem`` is the view's."""
+        """Draw placements (see `Drafts.draw`); ``problem`` must be the view's."""
         check_view(self.view, problem)
         view = without_waiting(self.view)
         if not self.merged:
@@ -206,24 +243,28 @@ class Episodes:
 @checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AnnealOnEstimates:
-    """Before each execution, annealing on estimates; what it finds is executed.
+    """Anneal on estimates and execute only the result, repeatedly.
 
-    Every other time it begins with the best placement so far, its ops in the order in which they
-    started, else with new drafts: of one of each kind, at first of several, the best by estimates.
-    Of a simulator that keeps no order estimates tell too little to anneal: drafts are executed as
-    they are. Where executing takes real time, so does annealing, and what was learned of the
-    devices may have two of them, or two hosts, exchanged before.
+    Every other turn starts from the best placement so far, with its ops ranked by their start
+    times. The other turns start from new drafts, one of each kind (several in the first turn), of
+    which the best by estimates is taken. If a simulator ignores the order of ops, estimates are too
+    coarse for annealing, and drafts are executed unchanged. On a real system annealing may take as
+    long as an execution. Before it, two devices or two hosts may be exchanged, because executions
+    have shown how fast they are.
 
     Attributes:
-        drafts: kinds of them; none: it always begins with the best placement so far.
-        greedy: drafted in place of episodes as long as nothing was executed.
+        drafts: kinds of drafts; empty: always start from the best placement so far.
+        greedy: replaces the policy's episodes as a draft until something was executed.
         steps: of annealing before each execution; fewer on large graphs.
         at_most: executions of one turn.
-        hot, cold, devices: see baselines.Annealing.
+        hot: first temperature, as in `baselines.Annealing`.
+        cold: last temperature, as in `baselines.Annealing`.
+        devices: whether to move ops to other devices, as in `baselines.Annealing`.
+        share: of the whole budget; None: everything that is left.
 
-    Source: searching a cheap model of an expensive objective before each evaluation of it, as
-    Jones, Schonlau, Welch, "Efficient global optimization of expensive black-box functions",
-    Journal of Global Optimization 1998; our model is given, not fitted.
+    Source: searching a cheap model of an expensive objective before each evaluation, as in Jones,
+    Schonlau, Welch, "Efficient global optimization of expensive black-box functions", Journal of
+    Global Optimization 1998. Our model is given, not fitted.
     """
 
     drafts: Sequence[Drafts]
@@ -280,7 +321,7 @@ class AnnealOnEstimates:
     def _draft(
         self, best: Evaluator, estimates: SimulatorSession, first: bool, rng: np.random.Generator
     ) -> ScoredPlacement:
-        """Of new drafts of each kind, for each way to use hosts, the best by estimates."""
+        """Draw new drafts of each kind, for each way to use hosts; return the best by estimates."""
         problem, kinds = estimates.problem, self.drafts
         num = num_ways(problem)
         if first:
@@ -306,7 +347,7 @@ class AnnealOnEstimates:
         rng: np.random.Generator,
         walks: int,
     ) -> ScoredPlacement:
-        """Anneal on estimates; a simulator's draft in parts, which may not only add waiting."""
+        """Anneal on estimates; a draft for a simulator in parts that are kept only if they help."""
         is_draft = not np.isfinite(start.seconds) and session.problem.num_ops <= _MOST_DRAFTED
         if not is_draft or not isinstance(session, SimulatorSession):
             return self._annealed(estimates, start, steps, rng, walks)
@@ -325,7 +366,7 @@ class AnnealOnEstimates:
         rng: np.random.Generator,
         walks: int,
     ) -> ScoredPlacement:
-        """What annealing on estimates makes of it; itself where nothing is estimated to fit."""
+        """Anneal on estimates; return the start if no placement is estimated to fit."""
         assert start.placement is not None
         annealing = Annealing(
             evaluations=steps * walks,
@@ -348,12 +389,19 @@ def waits_longer(
     annealed: ScoredPlacement,
     start: ScoredPlacement,
 ) -> bool:
-    """Whether annealing on estimates has but found a plan that waits, and runs no sooner.
+    """Whether the annealed plan is worse once devices need not wait for ops in rank order.
 
-    Estimates believe that a device waits for an op of a better rank; a work-conserving one starts
-    another. What that takes is known without executing where transfers do not contend: so long it
-    takes at least, about. Where they do not in the system either it would be its execution. No op
-    of either is to come before its producers.
+    Estimates assume that a device waits for the next op in rank order, while a work-conserving
+    device starts another. A second estimate without that assumption, and without contention of
+    transfers, is about a lower bound of the execution (and equals it if the system has no
+    contention). The larger of both estimates must be smaller than before. Neither placement may
+    rank an op before its producers.
+
+    Args:
+        session: the simulator that executes.
+        estimates: estimates placements.
+        annealed: after annealing.
+        start: before annealing.
     """
     rules = session.execution
     if rules.contention == "none":
@@ -372,17 +420,21 @@ def waits_longer(
 def _exchanged(
     estimates: SimulatorSession, placement: Placement, most: int, rng: np.random.Generator
 ) -> Placement:
-    """The same on the devices, with two exchanged or none, where it is estimated best."""
+    """The placement, unchanged or with two devices or hosts exchanged, by the best estimate."""
     device_BV = exchanges(estimates.problem.cluster, most, rng)[:, placement.device]
     priority_BV = np.broadcast_to(placement.priority, device_BV.shape)
     return best_by_estimates(estimates, [(device_BV, priority_BV)])[0]
 
 
 def as_executed(session: SimulatorSession, found: ScoredPlacement) -> ScoredPlacement:
-    """The same with its ops ranked by when they start, where there is a placement.
+    """Rank the ops of a placement by their start times; no placement is returned unchanged.
 
-    Estimates let no op overtake. Of these ranks they tell what the execution took, or nearly; of
-    others, such as searches end with, up to twice as much.
+    Estimates do not let ops overtake. With these ranks they are close to the execution; with other
+    ranks, such as those at the end of a search, up to twice as long.
+
+    Args:
+        session: the simulator that executes.
+        found: a placement or none.
     """
     if found.placement is None:
         return found
@@ -394,14 +446,24 @@ def as_executed(session: SimulatorSession, found: ScoredPlacement) -> ScoredPlac
 def ranked_by_start(
     start_V: NDArray[np.float64], priority_V: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Priorities [V] by when ops start, ties as they were."""
+    """Return priorities [V] by start times; ties keep their order.
+
+    Args:
+        start_V: start of each op, seconds.
+        priority_V: present rank of each op.
+    """
     ranked_V = np.empty_like(priority_V)
     ranked_V[np.lexsort((priority_V, start_V))] = np.arange(len(priority_V))
     return ranked_V
 
 
 def in_order(problem: Problem, found: ScoredPlacement) -> Placement:
-    """The same placement, but no op of it comes before its producers: estimates need that."""
+    """Return the placement with ranks in which no op comes before its producers, for estimates.
+
+    Args:
+        problem: of the placement.
+        found: the placement.
+    """
     assert found.placement is not None
     taught = TaughtPlacement.of(problem, found.placement)
     device_BV, priority_BV = placements_of_steps(taught.op[None], taught.device[None])

@@ -1,4 +1,4 @@
-"""The best placement so far: which it is, what tells so, and what was executed to know it.
+"""Executes placements within a search, counts the executions and keeps the best placement.
 
 Shape suffixes: B placements, V ops.
 """
@@ -18,10 +18,13 @@ from doppler.system import Measurement, Session
 
 
 class ScoredPlacement(NamedTuple):
-    """A placement and its seconds, or that there is none.
+    """A placement and its makespan, or none.
 
     Attributes:
-        source: what found it, as "episode" or "clustering"; behind a comma what made it better.
+        placement: None if there is none.
+        seconds: its makespan; inf if there is none.
+        source: the step that found it, such as "episode" or "clustering", followed after commas by
+            the steps that improved it.
     """
 
     placement: Placement | None
@@ -29,7 +32,7 @@ class ScoredPlacement(NamedTuple):
     source: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """As text, lists and numbers."""
+        """Return it as texts, lists and numbers."""
         placement = self.placement
         return {
             "problem_hash": None if placement is None else placement.problem_hash,
@@ -41,7 +44,12 @@ class ScoredPlacement(NamedTuple):
 
     @classmethod
     def restored(cls, plain: dict[str, Any], problem: Problem) -> "ScoredPlacement":
-        """What `plain` made; nothing if that was for another problem."""
+        """Restore what `plain` returned; no placement if it was for another problem.
+
+        Args:
+            plain: from `plain`.
+            problem: of the placement.
+        """
         if plain["problem_hash"] != problem.hash:
             return NO_PLACEMENT
         placement = Placement.make(problem, plain["device"], plain["priority"])
@@ -49,15 +57,19 @@ class ScoredPlacement(NamedTuple):
 
 
 NO_PLACEMENT = ScoredPlacement(None, float("inf"))
-GIVEN = "given"  # the source of what came from outside
+GIVEN = "given"  # the source of placements from outside the search
 
 
 def confirmations_within(evaluations: int, confirmations: int) -> int:
-    """Executions that confirm a placement: of so many in all, few where these are few.
+    """Limit the executions that confirm a placement if there are few evaluations.
 
-    At most half as many as placements can be compared then: of 8 and of 16 two each, where four
-    each found placements that take 0.7% to 1.2% longer before the last choice, on 32 problems of
-    no table. The only execution of all counts as it is.
+    At least two placements per confirmation can then be compared. On 32 problems outside our
+    tables, budgets of 8 and 16 found placements that take 0.7% to 1.2% longer with four
+    confirmations than with two. A single execution is not confirmed.
+
+    Args:
+        evaluations: total number of executions.
+        confirmations: the configured number.
     """
     return min(confirmations, isqrt(evaluations // 2))
 
@@ -103,13 +115,13 @@ class Evaluator:
         rng: np.random.Generator,
         sources: Sequence[str] | None = None,
     ) -> Measurement:
-        """Execute placements, all under one draw; the best of them may become the best placement.
+        """Execute placements, all with the same draw of jitter; one may become the best so far.
 
         Args:
             device_BV: device of each op.
             priority_BV: rank of each op.
-            rng: of the draw.
-            sources: [B] what found each placement.
+            rng: draws the jitter.
+            sources: [B] the step that found each placement.
         """
         measurement = self.session.measure(device_BV, priority_BV, rng=rng)
         self.evaluations += len(device_BV)
@@ -130,7 +142,7 @@ class Evaluator:
         return self.found.seconds
 
     def has_time(self, seconds: float = 0.0) -> bool:
-        """Return whether there is time for something that takes so many seconds."""
+        """Whether there is time for something that takes so many seconds."""
         until_s = self.at_last_s if self.placement is None else self.until_s
         return time.perf_counter() + seconds < until_s
 
@@ -140,7 +152,15 @@ class Evaluator:
         return max(1, self.confirmations)
 
     def confirm(self, placement: Placement, source: str = GIVEN) -> float:
-        """Execute one placement as often as its seconds need; it may become the best."""
+        """Execute a placement as often as its makespan requires; it may become the best so far.
+
+        Args:
+            placement: to execute.
+            source: the step that found it.
+
+        Returns:
+            Its makespan: the mean if it was executed several times.
+        """
         measurement = self.session.measure(
             placement.device[None],
             placement.priority[None],
@@ -153,14 +173,25 @@ class Evaluator:
         return seconds
 
     def offer(self, placement: Placement, seconds: float, source: str = GIVEN) -> None:
-        """Offer a placement that took ``seconds``; they are trusted if executions never differ."""
+        """Offer a placement with its seconds, which are trusted if executions never differ.
+
+        Args:
+            placement: to offer.
+            seconds: of one execution.
+            source: the step that found it.
+        """
         if self.confirmations:
             self.confirm(placement, source)
         else:
             self._keep(placement, seconds, source)
 
     def add(self, result: SearchResult, source: str = GIVEN) -> None:
-        """Count what a search executed by itself, and offer its placement."""
+        """Count the executions of a search that ran by itself, and offer its placement.
+
+        Args:
+            result: of the search.
+            source: its name.
+        """
         self.evaluations += result.evaluations
         self.offer(result.placement, result.makespan_s, source)
 

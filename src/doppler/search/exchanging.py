@@ -1,6 +1,7 @@
-"""Placements whose devices are exchanged: what is on one goes to another, and back.
+"""Exchanges devices in placements: the ops of one go to another, and back.
 
-Devices that were thought alike, and are not, are told apart by no move of a few ops.
+Devices that were assumed equal but are not cannot be told apart by moving a few ops.
+
 Shape suffixes: B placements, V ops, D devices.
 """
 
@@ -15,14 +16,14 @@ IntArray = NDArray[np.int64]
 
 
 def exchanges(cluster: Cluster, most: int, rng: np.random.Generator) -> IntArray:
-    """For each exchange, where what was on a device goes [B, D]; the first changes nothing.
+    """Return for each exchange the new device of each device [B, D]; the first changes nothing.
 
-    All pairs of hosts with equally many devices, then all pairs of devices.
+    All pairs of hosts with equally many devices come first, then all pairs of devices.
 
     Args:
         cluster: the machine.
-        most: of them, at random where there are more.
-        rng: of these.
+        most: maximum number; a random subset if there are more.
+        rng: draws the subset.
     """
     num = cluster.num_devices
     host_D = np.array(cluster.hosts if cluster.hosts is not None else [0] * num)

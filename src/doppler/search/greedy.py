@@ -1,4 +1,4 @@
-"""Greedy episodes: what a policy decides where it draws nothing, of the views that suit it best."""
+"""Greedy episodes: what a policy decides without sampling, on the views that suit it best."""
 
 import time
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ from doppler.search.evaluator import Evaluator
 from doppler.simulator import SimulatorSession
 from doppler.support.options import Count, Natural, Share, checked
 
-# Source of placements that a greedy episode found (evaluator.ScoredPlacement).
+# Source (evaluator.ScoredPlacement) of placements that a greedy episode found.
 GREEDY = "greedy episode"
-# Ways to use hosts if there is no time for all: freely, one host, all hosts in turn.
+# Ways to use hosts if there is no time for more: freely, one host, all hosts in turn.
 _FEW_WAYS = 3
 # Largest number of greedy episodes of a view; if one does not fit, the next fills less memory.
 _TRIES = 3
@@ -44,15 +44,22 @@ _SURELY_PLAYED = 4
 
 
 def host_uses(problem: Problem) -> range:
-    """Ways to use hosts that a policy is told: on several all ops on one, and on all in turn.
+    """Return the ways to use several hosts that a policy is given: one host only, or all in turn.
 
-    Further ways (baselines/hosts.py) were worth nothing on 36 problems of four hosts.
+    Other ways (baselines/hosts.py) brought nothing on 36 problems with four hosts.
+
+    Args:
+        problem: gives the hosts.
     """
     return range(1, min(_FEW_WAYS, num_ways(problem)))
 
 
 def views_of_host_uses(view: ProblemView) -> list[ProblemView]:
-    """The view, and those of `host_uses`."""
+    """Return the view, and one view for each of `host_uses`.
+
+    Args:
+        view: of the problem.
+    """
     ways = host_uses(view.problem)
     return [view, *(make_view(using_hosts(view.problem, way)) for way in ways)]
 
@@ -60,13 +67,16 @@ def views_of_host_uses(view: ProblemView) -> list[ProblemView]:
 @checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GreedyEpisode:
-    """What a policy decides where it does not draw; of several views, where it is estimated best.
+    """Play greedy episodes on several views, and execute the placement with the best estimate.
 
     Attributes:
-        views: of the problem, as it is and merged; one of their placements is executed.
-        played: views in all, the others next to the best so far (merging.next_to), the same at
-            every call; fewer where an estimate is close to a lower bound (merging.enough_s).
-        least: with room to execute fewer placements, it leaves them to the next step.
+        policy: that plays.
+        views: of the problem, with and without merged ops.
+        played: number of episodes in all. After those of ``views``, further views are neighbours of
+            the best so far (merging.next_to), the same at every call. Fewer are played once an
+            estimate is close to a lower bound (merging.enough_s).
+        least: the step does nothing if fewer placements than this can be executed.
+        share: of the whole budget; None: everything that is left.
     """
 
     policy: Policy
@@ -79,7 +89,13 @@ class GreedyEpisode:
 
     @classmethod
     def of(cls, policy: Policy, view: ProblemView, *, least: int = 1) -> Self:
-        """Of the view and its mergings, on several hosts of all that `views_of_host_uses` knows."""
+        """Make the step for a view, its mergings, and those of each of `views_of_host_uses`.
+
+        Args:
+            policy: that plays.
+            view: of the problem.
+            least: as above.
+        """
         told = views_of_host_uses(view)
         played = len(told) * num_to_play(view.problem.num_ops)
         views = [one for seen in told for one in mergings(seen)]
@@ -133,7 +149,7 @@ class GreedyEpisode:
         best: Estimated,
         rng: np.random.Generator,
     ) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], Estimated]:
-        """The greedy episode and what it costs; where it may not fit again, filling less."""
+        """Play a greedy episode; if it may not fit in memory, play again with less memory."""
         share = np.inf
         found: list[Any] = []
         for _ in range(_TRIES):

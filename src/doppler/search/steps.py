@@ -1,4 +1,4 @@
-"""What a search is made of: baselines, blocks dealt, annealing from the best so far."""
+"""The steps of searches: running baselines, dealing blocks, annealing from the best so far."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,14 +19,19 @@ from doppler.support.options import Positive, Share, checked
 
 # Sources of placements of a policy (evaluator.ScoredPlacement), and the suffix for annealing.
 EPISODE, MERGED_EPISODE = "episode", "merged episode"
-RETURNED = ", returns"  # behind the source of a placement that episodes returned to and improved
+RETURNED = ", returns"  # appended to the source of a placement that returning episodes improved
 _ANNEALED = ", annealing"
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class PlaceOnce:
-    """Run a baseline once; it takes as many evaluations as it needs."""
+    """Run a baseline once, with as many evaluations as it needs.
+
+    Attributes:
+        baseline: to run.
+        share: of the whole budget; None: everything that is left.
+    """
 
     baseline: Baseline
     share: Share | None = None
@@ -35,17 +40,17 @@ class PlaceOnce:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep; ``evaluations`` are not asked for."""
+        """Run the baseline (see `engine.SearchStep`); ``evaluations`` is ignored."""
         best.add(self.baseline.place(best.session, rng), type(self.baseline).__name__.lower())
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class PlaceAgain:
-    """Run a baseline with the evaluations of this step, or not if there are too few.
+    """Run a baseline with the evaluations of this step; skip it if there are too few.
 
     Attributes:
-        make: called with ``evaluations``; makes the baseline.
+        make: makes the baseline from the argument ``evaluations``.
         share: of the whole budget; None: everything that is left.
     """
 
@@ -70,9 +75,12 @@ class PlaceAgain:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class KeepToHosts:
-    """On several hosts: HEFT for each way to use them, one execution each (baselines/hosts.py).
+    """On several hosts: run HEFT for each way to use them, one execution each (baselines/hosts.py).
 
-    On graphs too large for it ETF, for the first ways.
+    On graphs too large for HEFT, run ETF for the first ways.
+
+    Attributes:
+        share: of the whole budget; None: everything that is left.
     """
 
     share: Share | None = 0.1
@@ -80,7 +88,12 @@ class KeepToHosts:
 
     @classmethod
     def before(cls, steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
-        """The steps, this one before them where there are several hosts and a share is left."""
+        """Put this step before the others if there are several hosts and a share of budget is left.
+
+        Args:
+            steps: the others.
+            problem: to search on.
+        """
         own = cls()
         taken = sum(step.share or 0.0 for step in (own, *steps))
         return [own, *steps] if num_ways(problem) > 1 and taken <= 1.0 else list(steps)
@@ -88,7 +101,7 @@ class KeepToHosts:
     def search(
         self, best: Evaluator, evaluations: int, rng: np.random.Generator, *, walks: int = 1
     ) -> None:
-        """See engine.SearchStep; one execution would show nothing of hosts."""
+        """Run the heuristic (see `engine.SearchStep`), unless only one execution is allowed."""
         problem = best.session.problem
         num = min(num_ways(problem), evaluations - best.confirmations)
         baseline: Any = HEFT(evaluations=max(1, num))
@@ -102,9 +115,13 @@ class KeepToHosts:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class DealBlocks:
-    """Blocks of each node dealt to all devices, for the ways to use hosts (baselines/dealing.py).
+    """Deal the blocks of each node to all devices, for several ways to use hosts.
 
-    As good as what people place by hand, in hundredths of a second; only of graphs of split nodes.
+    It takes hundredths of a second and is as good as placements by hand (baselines/dealing.py). It
+    needs a graph with split nodes.
+
+    Attributes:
+        share: of the whole budget; None: everything that is left.
     """
 
     share: Share | None = None
@@ -112,7 +129,12 @@ class DealBlocks:
 
     @classmethod
     def before(cls, steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
-        """The steps, this one before them where the graph has blocks to deal."""
+        """Put this step before the others if the graph has blocks to deal.
+
+        Args:
+            steps: the others.
+            problem: to search on.
+        """
         return [cls(), *steps] if has_blocks(problem) else list(steps)
 
     def search(
@@ -127,12 +149,15 @@ class DealBlocks:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class InParts:
-    """Steps that divide their evaluations, each with a random stream of its own.
+    """Divide the evaluations among several steps, each with its own random stream.
 
-    So what one of them finds does not depend on which others there are. A step without a share
-    takes an equal part of what the shares leave; where evaluations are few, the first steps have
-    them. Once anything was executed, baselines that are slow on large graphs (``most_ops``) are
-    left out of larger ones.
+    What a step finds therefore does not depend on the other steps. Steps without a share divide
+    what the shares leave equally; if evaluations are few, the first steps get them. After the first
+    execution, baselines that are slow on large graphs (``most_ops``) are skipped there.
+
+    Attributes:
+        steps: in order.
+        share: of the whole budget; None: everything that is left.
     """
 
     steps: Sequence[SearchStep]
@@ -156,7 +181,7 @@ class InParts:
                 step.search(best, num, np.random.default_rng(seed), walks=walks)
 
     def _parts(self, evaluations: int, least: int) -> list[int]:
-        """Evaluations of each step: ``least``, if any, as with fewer it executes nothing."""
+        """Evaluations of each step: 0, or at least ``least``, since fewer would execute nothing."""
         shares = np.array([np.nan if step.share is None else step.share for step in self.steps])
         free = np.isnan(shares)
         shares[free] = (1.0 - shares[~free].sum()) / max(1, free.sum())
@@ -175,11 +200,12 @@ class InParts:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class AnnealFromBest:
-    """Anneal from the best placement so far, with priorities if the system honours them.
+    """Anneal from the best placement so far, including priorities if the system honours them.
 
-    On a real system that reports the times of ops, the steps are simulated and their result is
-    executed, again and again: an execution tells less than the thousands of simulations that fit
-    into its time. If two executions may differ, placements are compared by as many as confirm one.
+    On a real system that reports the times of ops, annealing runs in a simulation and its result is
+    executed, repeatedly: one execution tells less than the thousands of simulations that fit into
+    its time. If executions may differ, placements are compared by as many executions as confirm
+    one.
 
     Attributes:
         hot: first temperature, as in `baselines.Annealing`.
@@ -221,10 +247,10 @@ class AnnealFromBest:
 def _is_left_out(step: SearchStep, best: Evaluator) -> bool:
     if best.evaluations == 0 or not isinstance(step, PlaceAgain):
         return False
-    made = getattr(step.make, "func", step.make)  # what a partial is of
+    made = getattr(step.make, "func", step.make)  # the class behind a functools.partial
     return _is_slow(made, best.session.problem)
 
 
 def _is_slow(baseline: Any, problem: Problem) -> bool:
-    """Whether one run of it on a graph of this size may take minutes."""
+    """Whether a baseline may take minutes on a graph of this size."""
     return problem.num_ops > getattr(baseline, "most_ops", np.inf)

@@ -1,4 +1,4 @@
-"""Compiled event-driven simulators behind the System protocol."""
+"""Compiled event-driven simulators that implement the System protocol."""
 
 from doppler.simulator.estimates import open_estimates
 from doppler.simulator.session import BulkSynchronous, Published, SimulatorSession, WorkConserving

@@ -90,7 +90,7 @@ def _list_moves(problem, state, level_ops, begin, end):
 
 @compiled
 def _exchange(problem, rules, seed, now, num_moves, state):
-    """Move what is listed; returns when the last round ends."""
+    """Make the listed transfers; return when the last round ends."""
     tasks, devices, moves = state.tasks, state.devices, state.hops
     num_devices = len(devices)
     for distance in range(1, num_devices):
@@ -124,7 +124,7 @@ def _exchange(problem, rules, seed, now, num_moves, state):
 
 @compiled
 def _compute(problem, now, level_ops, begin, end, state):
-    """Run a level's ops, each device one after another; returns when the last is done."""
+    """Run a level's ops, one after another on each device; return when the last one ends."""
     tasks, devices = state.tasks, state.devices
     for d in range(len(devices)):
         devices[d].first = now

@@ -1,9 +1,9 @@
-"""Compiled: the copies of a placement, which regions move where, and the memory that they take.
+"""Compiled: the copies of regions in a placement, where they move, and the memory that they take.
 
-A region is on its producer's device, and one transfer brings it to each other device that reads
-it. So a copy is that of region r, with the number r, or that of transfer t, with the number R + t.
-It takes memory until the last task that reads it has finished: an op on its device or, on the
-producer's device, a transfer.
+A region is on its producer's device, and one transfer brings it to each other device that reads it.
+So a copy is either that of region r on its producer's device (number r) or that of transfer t
+(number R + t). It takes memory until the last task that reads it has finished: an op on its device
+or, on the producer's device, a transfer.
 
 Vocabulary and dimensions as in state.py. Indices: v op, r region, e edge, d device, k task of a
 transfer, i input or position among the reads of an op.
@@ -16,10 +16,10 @@ from doppler.support.compiled import compiled
 
 @compiled
 def list_transfers(problem, r, state):
-    """Add the transfers of region r to the tasks; count the uses of all its copies.
+    """Add the transfers of region r to the tasks, and count the uses of all its copies.
 
-    Transfers come in the order of their first readers, with the smallest key of all their readers.
-    ``devices.last``, 0 at first, is the last transfer listed to a device.
+    Transfers come in the order of their first readers, and have the smallest key of all their
+    readers. ``devices.last``, 0 at first, is the last transfer listed to a device.
     """
     tasks, devices, uses = state.tasks, state.devices, state.uses
     num_ops, num_devices = problem.op_seconds.shape
@@ -55,7 +55,7 @@ def list_transfers(problem, r, state):
 
 @compiled
 def list_all_transfers(problem, state):
-    """The transfers of a placement, by region; returns how many."""
+    """List the transfers of a placement by region; return their number."""
     state.num_transfers[0] = 0
     for d in range(len(state.devices)):
         state.devices[d].last = 0
@@ -66,7 +66,7 @@ def list_all_transfers(problem, state):
 
 @compiled
 def load_inputs(problem, device_V, devices):
-    """Memory at time 0: every device holds, once, the inputs that its ops read."""
+    """Take memory at time 0: every device holds each input that its ops read once."""
     for d in range(len(devices)):
         devices[d].memory = 0.0
         devices[d].last = 0
@@ -97,7 +97,7 @@ def allocate(devices, d, num_bytes):
 
 @compiled
 def free_reads(problem, state, v):
-    """Op v has finished: free the copies that it was the last to use on its device."""
+    """Free the copies that op v, which has finished, was the last to use on its device."""
     d = state.tasks[v].resource
     for i in range(problem.read_ptr[v], problem.read_ptr[v + 1]):
         copy = state.copies[i]

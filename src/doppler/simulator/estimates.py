@@ -1,4 +1,4 @@
-"""Sessions whose seconds are estimates, one pass over the ops: the cheapest fidelity.
+"""Sessions whose seconds are estimates from one pass over the ops, the cheapest model.
 
 Shape suffixes: V ops, R regions, D devices.
 """
@@ -18,7 +18,7 @@ from doppler.trace import Contention, ExecutionRules
 
 
 class EstimateState(NamedTuple):
-    """Buffers of one estimate, reused by the next; after it ``tasks`` holds its schedule."""
+    """Buffers of one estimate, which the next reuses; afterwards ``tasks`` holds its schedule."""
 
     tasks: NDArray[np.void]  # TASK [V]
     devices: NDArray[np.void]  # DEVICE [D]
@@ -32,11 +32,15 @@ class EstimateState(NamedTuple):
 def open_estimates(
     problem: Problem, contention: Contention = "fifo", *, limited: bool = True
 ) -> SimulatorSession:
-    """A session whose seconds are estimates: its evaluations are no executions.
+    """Open a session whose seconds are estimates; its evaluations are not executions.
 
-    Priorities are to be rankings in which no op comes before its producers, else it tells inf. Its
-    peaks are those of the schedule that it estimates, by parts of its time. contention: with none,
-    transfers wait for nothing. limited: memory counts.
+    Priorities must rank no op before its producers, or the estimate is inf. Peaks of memory are
+    those of the estimated schedule.
+
+    Args:
+        problem: to place.
+        contention: with ``none``, transfers wait for nothing.
+        limited: whether memory is limited.
     """
     return SimulatorSession(
         problem=problem,

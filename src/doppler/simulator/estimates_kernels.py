@@ -1,8 +1,8 @@
-"""Compiled: estimates of a placement's seconds, one pass over its ops.
+"""Compiled: estimates of a placement's seconds by one pass over its ops.
 
 Ops are placed one by one, in the order of their priority, behind the queues of devices and links
-(link_kernels.py). What differs from an execution: nothing overtakes, neither on a device nor on a
-link.
+(link_kernels.py). The difference from an execution is that nothing overtakes, neither on a device
+nor on a link.
 
 Dimensions: V ops, R regions, D devices. Indices: v op, r region, d device, i position in a list.
 """
@@ -14,20 +14,20 @@ from doppler.simulator.copy_kernels import allocate, load_inputs
 from doppler.simulator.link_kernels import empty_queues, place_in_queues
 from doppler.support.compiled import compiled
 
-# Of the makespan: memory in use is known for each.
+# Number of equal parts of the makespan for which memory in use is recorded.
 NUM_PARTS = 512
 
 
 @compiled
 def estimate(problem, rules, device_V, priority_V, seed, state):
-    """Makespan in seconds, as estimated; inf if an op comes before one of its producers.
+    """Return the estimated makespan in seconds; inf if an op comes before one of its producers.
 
     Args:
         problem: ProblemArrays.
-        rules: not used.
+        rules: ignored.
         device_V: device of each op.
         priority_V: ranks of the ops, 0 first.
-        seed: not used.
+        seed: ignored.
         state: EstimateState; its tasks hold the schedule, its devices the peaks.
     """
     queues, tasks, makespan = state.queues, state.tasks, 0.0
@@ -47,7 +47,7 @@ def estimate(problem, rules, device_V, priority_V, seed, state):
         tasks[v].finish = queues.finish[v]
         tasks[v].resource = d
         makespan = max(makespan, queues.finish[v])
-    if queues.sender:  # ops end later than noted on devices that have sent meanwhile
+    if queues.sender:  # on devices that have sent meanwhile, ops end later than recorded
         for d in range(len(state.devices)):
             makespan = max(makespan, queues.device_free[d])
     if state.limited and makespan < np.inf:
@@ -57,7 +57,7 @@ def estimate(problem, rules, device_V, priority_V, seed, state):
 
 @compiled
 def _find_peaks(problem, device_V, state, makespan):
-    """The most that each device holds, by the times of ops and transfers."""
+    """Find the peak memory of each device from the times of ops and transfers."""
     load_inputs(problem, device_V, state.devices)
     state.in_use[:, :] = 0.0
     scale = NUM_PARTS / makespan if makespan > 0.0 else 0.0
@@ -73,7 +73,7 @@ def _find_peaks(problem, device_V, state, makespan):
 
 @compiled
 def _note_uses(problem, state, r, device_V, scale):
-    """Region r and its copies: from when they are made until the last use of each."""
+    """Record for region r and its copies when each is made and when it is used last."""
     last, queues, v = state.last_use, state.queues, problem.region_src[r]
     last[:] = -1.0
     for i in range(problem.consumer_ptr[r], problem.consumer_ptr[r + 1]):
@@ -91,7 +91,7 @@ def _note_uses(problem, state, r, device_V, scale):
 
 @compiled
 def _hold(state, d, begin, end, num_bytes):
-    """Device d holds so much in the parts from ``begin`` on, without the one that has ``end``."""
+    """Add bytes to device d in the parts of time from ``begin`` up to the one that has ``end``."""
     first = min(int(begin), NUM_PARTS - 1)
     state.in_use[d, first] += num_bytes
     state.in_use[d, min(max(int(end), first + 1), NUM_PARTS)] -= num_bytes

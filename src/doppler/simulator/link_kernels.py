@@ -1,16 +1,17 @@
-"""Compiled: estimated starts of ops where the transfers of one link wait for each other.
+"""Compiled: estimated starts of ops if transfers on one link wait for each other.
 
-Each region goes once to each device that reads it, over the link of the two devices, after all that
-went there for ops placed before: queues in the order of placing. Between hosts it also waits for an
-outgoing and an incoming network interface; on each host that is the one that is free first. Where
-devices make transfers themselves, a region is sent after its op and what that op has sent before,
-and the next op of its device starts that much later, unless that op is placed already.
+Each region goes once to each device that reads it, over the link between the two devices, after
+everything that went there for ops placed before: queues are in the order of placing. Between hosts
+it also waits for an outgoing and an incoming network interface, on each host the one that is free
+first. If devices make transfers themselves, a region is sent after its op and after earlier
+transfers of that op, and the next op of the sending device starts that much later, unless it is
+placed already.
 
 Dimensions: V ops, R regions, D devices, H hosts, N interfaces. Indices: v op, d its device, r
 region, src the device that a region comes from, i position among the reads of an op.
 
 Source: list scheduling with contention, Sinnen and Sousa, "Communication Contention in Task
-Scheduling", IEEE TPDS 2005; regions that are sent once are ours.
+Scheduling", IEEE TPDS 2005; sending regions once is ours.
 """
 
 from typing import NamedTuple
@@ -48,7 +49,7 @@ class Queues(NamedTuple):
 
 
 def make_queues(arrays: ProblemArrays, contention: Contention = "fifo") -> Queues:
-    """Buffers for one problem; with engines transfers wait as with fifo."""
+    """Allocate buffers for one problem; with ``engines``, transfers wait as with ``fifo``."""
     num_ops, num_devices = arrays.op_seconds.shape
     interfaces = (len(arrays.nics), int(arrays.nics.max(initial=0)))
     return Queues(
@@ -73,7 +74,7 @@ def make_queues(arrays: ProblemArrays, contention: Contention = "fifo") -> Queue
 
 @compiled
 def empty_queues(queues):
-    """Begin anew: nothing is placed, nothing has been sent.
+    """Start anew: nothing is placed, nothing has been sent.
 
     Args:
         queues: Queues, changed.
@@ -90,7 +91,7 @@ def empty_queues(queues):
 
 @compiled
 def try_start(problem, queues, v, d):
-    """When op v would start on device d, in seconds; nothing changes.
+    """Return when op v would start on device d, in seconds, without placing it.
 
     Args:
         problem: ProblemArrays.
@@ -108,9 +109,10 @@ def try_start(problem, queues, v, d):
 
 @compiled
 def _start(problem, queues, v, d, link_D, out_HN, in_HN, commit):
-    """When v starts on d; links and interfaces are as free as that leaves them.
+    """When v starts on d, given when links and interfaces are free.
 
-    link_D: when the links into d are free, changed. commit: whether what v reads is sent there.
+    link_D, when the links into d are free, is changed. ``commit``: whether to send the regions that
+    v reads.
     """
     ready = queues.device_free[d]
     for i in range(problem.read_ptr[v], problem.read_ptr[v + 1]):
@@ -139,7 +141,7 @@ def _start(problem, queues, v, d, link_D, out_HN, in_HN, commit):
 
 @compiled
 def _send(problem, queues, r, src, d, commit):
-    """When device src, which made region r, has brought it to d."""
+    """When device src, which made region r, has sent it to d."""
     producer, seconds = problem.region_src[r], move_seconds(problem, r, src, d)
     arrival = max(queues.finish[producer], queues.sent[producer]) + seconds
     if commit:
@@ -152,7 +154,7 @@ def _send(problem, queues, r, src, d, commit):
 
 @compiled
 def _through_interfaces(problem, out_HN, in_HN, r, src, d, ready):
-    """When region r, which could go from src to another host's d at ``ready``, arrives."""
+    """When region r arrives on another host's device d if it could leave src at ``ready``."""
     out_N, in_N = out_HN[problem.host[src]], in_HN[problem.host[d]]
     outgoing = _first_free(out_N, problem.nics[problem.host[src]])
     incoming = _first_free(in_N, problem.nics[problem.host[d]])
@@ -171,7 +173,7 @@ def _copy(free_HN, to_HN):
 
 @compiled
 def _first_free(free_N, num):
-    """The first of the interfaces that are free first."""
+    """The first of the interfaces that are free earliest."""
     first = 0
     for i in range(1, num):
         if free_N[i] < free_N[first]:

@@ -87,7 +87,7 @@ def simulate(problem, rules, seed, state):
 
 @compiled
 def _open(rules, state, num_ops):
-    """Every device is free, ops without producers ask for theirs; returns the number of hops."""
+    """Free all devices, and let ops without producers ask for theirs; return the number of hops."""
     for d in range(len(state.devices)):
         state.resources[d].queue = NONE
         state.resources[d].free = rules.streams
@@ -101,7 +101,7 @@ def _open(rules, state, num_ops):
 
 @compiled
 def _next_instant(state, num_events):
-    """The timed events of the next instant become hops; returns how many, and how many are left."""
+    """Turn the next instant's timed events into hops; return how many, and how many are left."""
     now, tail = state.events[0].key, 0
     while num_events > 0 and state.events[0].key == now:
         event = heap_pop(state.events, 0, num_events) % EVENTS
@@ -115,7 +115,7 @@ def _next_instant(state, num_events):
 
 @compiled
 def _send(problem, rules, seed, state, now, v, tail, num_events, num_scheduled):
-    """What op v made goes to its readers; returns the hops, and how many timed events are new."""
+    """Send the output of op v to its readers; return the number of hops and of timed events."""
     src, num_new = state.tasks[v].resource, 0
     for r in range(problem.region_ptr[v], problem.region_ptr[v + 1]):
         for e in range(problem.consumer_ptr[r], problem.consumer_ptr[r + 1]):
@@ -141,14 +141,14 @@ def _hop(hops, tail, kind, item):
 
 @compiled
 def _arrive(state, tail, v):
-    """Op v waits for one region less; after the last one it asks for its device."""
+    """Record that op v waits for one region less; after the last one it asks for its device."""
     state.tasks[v].pending -= 1
     return _hop(state.hops, tail, REQUEST, v) if state.tasks[v].pending == 0 else tail
 
 
 @compiled
 def _request(rules, state, tail, v, number):
-    """Op v enters the queue of its device; ``number``: of the requests so far."""
+    """Put op v into the queue of its device; ``number`` counts requests so far."""
     if rules.queue == QUEUE_FIFO:
         state.tasks[v].key = number
     d = state.tasks[v].resource
@@ -160,7 +160,7 @@ def _request(rules, state, tail, v, number):
 
 @compiled
 def _end(state, tail, v):
-    """The time of an op is over: its stream is free, all else follows."""
+    """Handle that the time of an op is over: its stream is free, and all else follows."""
     d = state.tasks[v].resource
     state.resources[d].free += 1
     state.devices[d].busy &= ~(1 << state.tasks[v].stream)
@@ -169,7 +169,7 @@ def _end(state, tail, v):
 
 @compiled
 def _grant(state, tail, d):
-    """Give device d to the op that is next; one op at a time, as SimPy does it."""
+    """Give device d to the next op, one op at a time as in SimPy."""
     v = state.resources[d].queue
     if state.resources[d].free > 0 and v != NONE:
         state.resources[d].queue = remove(state.tasks, v, NONE, by_key)

@@ -92,7 +92,7 @@ def simulate(problem, rules, device_V, priority_V, seed, state):
 
 @compiled
 def complete(problem, device_V, priority_V, state):
-    """After `simulate` without jitter: add the transfers, and put all times into seconds.
+    """Add transfers, and convert all times to seconds, after `simulate` without jitter.
 
     Without contention the edges of one region to one device coincide: they are one transfer.
 
@@ -117,7 +117,7 @@ def complete(problem, device_V, priority_V, state):
 
 @compiled
 def _open(problem, rules, device_V, priority_V, seed, state):
-    """Prepare a run; false if an op takes no time."""
+    """Prepare a run; return False if an op takes no time."""
     tasks, arrivals, starts = state.tasks, state.arrivals, state.starts
     num_ops = len(device_V)
     none = np.uint32(num_ops)
@@ -163,7 +163,7 @@ def _first_to_start(tasks, arrivals, starts):
 
 @compiled
 def _starts_before(tasks, arrivals, starts, other, d):
-    """Of two devices that start an op at one instant: whether ``other`` does so before d."""
+    """Whether, of two devices that start an op at the same instant, ``other`` does so before d."""
     other_waits, d_waits = _has_waiting(other, arrivals, starts), _has_waiting(d, arrivals, starts)
     if other_waits and d_waits:
         return _ends_before(tasks, starts[other].running, starts[d].running)
@@ -174,28 +174,28 @@ def _starts_before(tasks, arrivals, starts, other, d):
 
 @compiled
 def _has_waiting(d, arrivals, starts):
-    """Whether the op that device d starts next has to wait for it."""
+    """Whether the op that device d starts next has to wait for the device."""
     none = len(arrivals) - 1
     return (starts[d].waiting != none) | (arrivals[starts[d].coming].at < starts[d].free)
 
 
 @compiled
 def _look_ahead(d, arrivals, starts):
-    """When device d starts its next op, as far as is known: inf if there is none."""
+    """When device d starts its next op, as far as is known; inf if there is none."""
     at = arrivals[starts[d].coming].at
     starts[d].at = starts[d].free if _has_waiting(d, arrivals, starts) else at
 
 
 @compiled
 def _expect(v, d, arrivals, starts):
-    """It is known when the last input of op v arrives on device d."""
+    """Record when the last input of op v arrives on device d."""
     none = np.uint32(len(arrivals) - 1)
     starts[d].coming = insert(arrivals, starts[d].coming, v, none, _arrives_before)
 
 
 @compiled
 def _take_op(rules, now, d, tasks, arrivals, starts):
-    """The op that device d starts now."""
+    """Take the op that device d starts now."""
     none = np.uint32(len(arrivals) - 1)
     if rules.queue == QUEUE_PRIORITY:
         while arrivals[starts[d].coming].at < now:
@@ -213,7 +213,7 @@ def _take_op(rules, now, d, tasks, arrivals, starts):
 
 @compiled
 def _take_stream(rules, v, d, tasks, starts, none):
-    """Op v starts on the stream of device d that is free first."""
+    """Start op v on the stream of device d that is free first."""
     if starts[d].streams < rules.streams:
         tasks[v].stream = starts[d].streams
         starts[d].streams += 1

@@ -1,9 +1,10 @@
 """Compiled: queues of the engines, as heaps that are linked through the records of their members.
 
 They need no memory of their own, so there can be one per device and per channel at no cost. Members
-are indices (uint32) of records with the fields ``child`` and ``sibling``, which a queue owns while
-they are in it. A queue is known by its first member; ``none`` is the index that means no member.
-``before(records, i, j)``, compiled too, says whether i comes before j. Indices: i and j members.
+are indices (uint32) of records with the fields ``child`` and ``sibling``, which a queue uses while
+they are in it. A queue is identified by its first member; ``none`` is the index that means no
+member. The compiled function ``before(records, i, j)`` says whether i comes before j. Indices: i
+and j members.
 
 Source: Fredman, Sedgewick, Sleator, Tarjan, "The pairing heap", Algorithmica 1986.
 """
@@ -13,14 +14,14 @@ from doppler.support.compiled import compiled
 
 @compiled
 def insert(records, first, i, none, before):
-    """Add i to the queue; returns its first member."""
+    """Add i to the queue; return its first member."""
     records[i].child = none
     return i if first == none else _join(records, first, i, before)
 
 
 @compiled
 def remove(records, first, none, before):
-    """Take the first member out of the queue; returns the next one, from now on the first."""
+    """Remove the first member of the queue; return the new first member."""
     pairs, i = none, records[first].child
     while i != none:  # its children are joined two by two,
         pair, other = i, records[i].sibling

@@ -1,4 +1,4 @@
-"""A schedule that the next run may resume, with the buffers that this needs.
+"""A schedule from which the next run can resume, and its buffers.
 
 Shape suffixes as in state.py.
 """
@@ -24,11 +24,11 @@ class Known(NamedTuple):
     begin: NDArray[np.int64]  # [1] tasks that had ended before the last run went on
     watch: Watch  # of the last run
     has_instants: bool  # there may be tasks that take no time
-    in_use: bool  # else a search is to simulate every placement whole
+    in_use: bool  # else a search simulates every placement from the start
 
 
 def make_known(arrays: ProblemArrays, state: State, *, in_use: bool) -> Known:
-    """Buffers for one search; nothing is known yet."""
+    """Allocate buffers for one search, without a known schedule."""
     num_tasks, memory = len(state.tasks), memory_can_lack(arrays)
     return Known(
         tasks=np.zeros(num_tasks, TASK),
@@ -44,7 +44,7 @@ def make_known(arrays: ProblemArrays, state: State, *, in_use: bool) -> Known:
 
 
 def _has_instants(arrays: ProblemArrays) -> bool:
-    """Whether some op or transfer may take no time; what is not sure counts."""
+    """Whether some op or transfer may take no time; if unsure, True."""
     if len(arrays.kind_seconds):
         return bool((arrays.op_seconds == 0.0).any() or (arrays.kind_seconds == 0.0).any())
     least = float(arrays.size.min()) if len(arrays.size) else 1.0

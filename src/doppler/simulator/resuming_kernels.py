@@ -1,17 +1,16 @@
-"""Compiled: runs of a placement that differs little from one whose schedule is known.
+"""Compiled: runs of a placement that differs little from one with a known schedule.
 
-Up to the first instant at which the two may differ a run is as it was: what was running and what
-waited then is found from the times of the known schedule, and the engine goes on from there. It
-stops once it is certain to end behind a limit. Results are those of
-`work_conserving_kernels.simulate`, to the bit; so are peaks of memory, where bytes are whole
-numbers.
+Up to the first instant at which the two may differ, a run is the same. What was running and waiting
+then is found from the times of the known schedule, and the engine continues from there. It stops
+once it is certain to end after a limit. Results equal those of `work_conserving_kernels.simulate`
+bit for bit; so do peaks of memory if bytes are whole numbers.
 
 Vocabulary and dimensions as in state.py. Indices: v and u ops, r region, e edge, d device, c
 resource, i position among the reads of an op or in a list of notes.
 
-Source: walks of a local search that evaluate a move from where it changes something on, as Nowicki
-and Smutnicki, "A fast taboo search algorithm for the job shop problem", Management Science 1996,
-do for makespans of one critical path; runs with transfers, and what is restored, are ours.
+Source: local search that evaluates a move only from where it changes something, as Nowicki and
+Smutnicki, "A fast taboo search algorithm for the job shop problem", Management Science 1996, do for
+makespans of one critical path. Runs with transfers, and how the state is restored, are ours.
 """
 
 import numpy as np
@@ -25,26 +24,26 @@ from doppler.simulator.watching_kernels import copy_notes, num_noted_before
 from doppler.simulator.work_conserving_kernels import ends_before, open_resources, run, simulate
 from doppler.support.compiled import compiled
 
-# Of what is compared with a limit: sums of the same seconds differ by their order.
+# Relative tolerance when comparing with a limit, for rounding errors of sums.
 _ROUNDING = 1e-9
 
 
 @compiled
 def resume(problem, rules, device_V, priority_V, change_s, limit_s, known, state):
-    """Run a placement from the first instant on that may differ from the known schedule.
+    """Run a placement from the first instant that may differ from the known schedule.
 
     Args:
         problem: ProblemArrays.
-        rules: the queue is first in, first out or by priority; nothing is random.
+        rules: the queue is fifo or by priority; nothing is random.
         device_V: device of each op.
         priority_V: priority of each op, small first.
-        change_s: before this instant all is as in ``known``.
-        limit_s: above the makespan that is known.
+        change_s: before this instant everything is as in ``known``.
+        limit_s: larger than the known makespan.
         known: the schedule, resuming.Known.
         state: State; the schedule is left in it from change_s on, see `accept`.
 
     Returns:
-        The makespan in seconds, or inf where it is behind the limit.
+        The makespan in seconds, or inf if it exceeds the limit.
     """
     notes, watch, begin = known.notes, known.watch, _num_ended_before(known, change_s)
     if 0 < begin == notes.num_ended[0]:
@@ -72,7 +71,7 @@ def resume(problem, rules, device_V, priority_V, change_s, limit_s, known, state
 
 @compiled
 def _begin_watching(rules, begin, limit_s, known):
-    """A run that goes on once so many tasks have ended; what was noted till then holds."""
+    """Begin a run that resumes after some tasks have ended; notes until then stay valid."""
     watch = known.watch
     known.begin[0] = begin
     watch.limit_s[0] = limit_s
@@ -117,7 +116,7 @@ def _restore_memory(problem, device_V, known, state):
 
 @compiled
 def _restore(problem, rules, device_V, priority_V, change_s, known, state):
-    """What ran and what waited just before; returns what runs, and how many ops have not ended."""
+    """Restore what ran and what waited; return what runs, and how many ops have not ended."""
     num_ops, notes, running, num_left = len(device_V), known.notes, NONE, 0
     num_listed = notes.listed[known.begin[0] - 1]
     state.num_transfers[0] = num_listed
@@ -145,7 +144,7 @@ def _restore(problem, rules, device_V, priority_V, change_s, known, state):
 
 @compiled
 def _restore_op(problem, rules, device_V, priority_V, change_s, known, state, v):
-    """Op v runs, waits for its device, or for what it reads; what is behind it is known."""
+    """Restore op v: it runs, waits for its device or for data; what came before is known."""
     tasks, watch, d = state.tasks, known.watch, state.tasks[v].resource
     tasks[v].number = v
     # First in, first out, keys are instants: a task that is not ready yet gets its key when it is.
@@ -167,7 +166,7 @@ def _restore_op(problem, rules, device_V, priority_V, change_s, known, state, v)
 
 @compiled
 def _num_missing(problem, v, d, change_s, known, state):
-    """What op v reads and has not on device d before ``change_s``; it will use what was made."""
+    """The number of regions that op v reads and that are not on device d before ``change_s``."""
     num, num_regions, num_ops = 0, len(problem.size), len(problem.op_seconds)
     for i in range(problem.read_ptr[v], problem.read_ptr[v + 1]):
         src = problem.region_src[problem.reads[i]]
@@ -186,7 +185,7 @@ def _num_missing(problem, v, d, change_s, known, state):
 
 @compiled
 def _count_use(state, watch, copy):
-    """One more task has yet to use a copy."""
+    """Count one more task that will use a copy."""
     if watch.used[copy] != watch.run[0]:
         watch.used[copy] = watch.run[0]
         state.uses[copy] = 0
@@ -195,7 +194,7 @@ def _count_use(state, watch, copy):
 
 @compiled
 def _tail_s(problem, device_V, v, watch):
-    """From the start of op v to the end of all that needs it, if it never waited for a resource."""
+    """Time from the start of op v to the end of all that needs it, if no resource is busy."""
     d, behind = device_V[v], 0.0
     for r in range(problem.region_ptr[v], problem.region_ptr[v + 1]):
         for e in range(problem.consumer_ptr[r], problem.consumer_ptr[r + 1]):
@@ -209,7 +208,7 @@ def _tail_s(problem, device_V, v, watch):
 
 @compiled
 def _hold_channel(problem, rules, state, task):
-    """A transfer was running."""
+    """Restore a transfer that was running."""
     src, dst = state.tasks[task].source, state.tasks[task].destination
     state.resources[state.tasks[task].resource].free -= 1
     state.devices[src].sending += 1
@@ -221,7 +220,7 @@ def _hold_channel(problem, rules, state, task):
 
 @compiled
 def _wait_for_channel(problem, rules, priority_V, state, task):
-    """A transfer was ready, and waited."""
+    """Restore a transfer that was ready and waited."""
     c, r, dst = state.tasks[task].resource, state.tasks[task].number, state.tasks[task].destination
     if rules.queue != QUEUE_FIFO:
         key = np.inf

@@ -56,7 +56,7 @@ CONTENTIONS = {
 MAX_STREAMS = 60
 _Streams = Annotated[int, within(1, MAX_STREAMS)]
 _Noise = Annotated[float, Rule("a number of at least 0 and below 10", lambda x: 0 <= x < 10)]
-# A batch with fewer executed ops ends before a second thread could start.
+# A batch with fewer ops ends before a second thread could start.
 _WORTH_A_THREAD = 2_000
 
 
@@ -91,11 +91,11 @@ class WorkConserving:
             )
 
     def check(self, problem: Problem) -> None:
-        """Refuse machines that the contention is not for.
+        """Refuse machines on which the contention rule makes no sense.
 
         Raises:
-            InputError: several hosts where devices make transfers themselves; nothing that is
-                shared, or several streams of a core, with ``contention=shared``.
+            InputError: several hosts although devices make transfers themselves; or, with
+                ``contention=shared``, no shared resources, or several streams of a core.
         """
         if self.contention == "sender" and problem.cluster.num_hosts > 1:
             raise InputError(
@@ -106,7 +106,7 @@ class WorkConserving:
             return
         if not problem.cluster.shared:
             raise InputError(
-                f"cluster {problem.cluster.name!r}: says of nothing that it is shared "
+                f"cluster {problem.cluster.name!r}: declares no shared resources "
                 "(cluster.shared), as contention=shared needs; use contention=fifo"
             )
         if self.streams > 1 and self._waiting(problem) == "sender":
@@ -116,7 +116,7 @@ class WorkConserving:
 
     @property
     def shares(self) -> bool:
-        """Whether tasks slow each other down on what the machine shares."""
+        """Whether tasks on shared resources of the machine slow each other down."""
         return self.contention == "shared"
 
     def _waiting(self, problem: Problem) -> Contention:
@@ -130,7 +130,7 @@ class WorkConserving:
         return replace(self, noise=noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
-        """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
+        """Open a session for one problem; its batches use all cores, or ``num_threads``."""
         check_hosts(self, problem)
         execution = ExecutionRules(
             streams=self.streams,
@@ -177,7 +177,7 @@ class Published:
         return replace(self, noise=noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
-        """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
+        """Open a session for one problem; its batches use all cores, or ``num_threads``."""
         check_hosts(self, problem)
         return SimulatorSession(
             problem=problem,
@@ -212,7 +212,7 @@ class BulkSynchronous:
         return replace(self, noise=noise)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "SimulatorSession":
-        """A session for one problem; its batches use all cores unless ``num_threads`` says less."""
+        """Open a session for one problem; its batches use all cores, or ``num_threads``."""
         check_hosts(self, problem)
         return SimulatorSession(
             problem=problem,
@@ -231,12 +231,16 @@ def _own(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 class SimulatorSession:
     """A problem in a simulator: one set of buffers per core, used in parallel without the GIL.
 
-    What a compiled search needs to simulate by itself, without Python at every evaluation: engine,
-    a compiled function that it calls as ``engine(problem.arrays, rules, device_V, priority_V, seed,
-    state)`` for the makespan in seconds; rules; `in_parallel` for the states; and, where
-    counts_memory is true, the peaks left in ``state.devices``. It adds to ``evaluations`` what it
-    used. tells_makespan: whether what the engine returns is when the last op ends, and no price.
-    plans_memory: whether placements that do not fit are planned, and not refused.
+    A compiled search can simulate by itself, without Python at every evaluation. It calls
+    ``engine(problem.arrays, rules, device_V, priority_V, seed, state)`` for the makespan, with a
+    state from `in_parallel`, and adds the evaluations that it used to ``evaluations``.
+
+    Attributes:
+        engine: a compiled function that returns seconds.
+        rules: of the simulated system.
+        counts_memory: whether the engine leaves peaks in ``state.devices``.
+        tells_makespan: whether the engine returns the end of the last op, not an adjusted cost.
+        plans_memory: whether placements that do not fit are planned instead of refused.
     """
 
     plans_memory: ClassVar[bool] = False
@@ -277,7 +281,7 @@ class SimulatorSession:
         self._topological = topological_priority(problem)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process: threads are each one's own."""
+        """Return the state for another process, without threads."""
         return {**vars(self), "_pool": None, "_num_threads": 1}
 
     def __enter__(self) -> Self:
@@ -351,9 +355,13 @@ class SimulatorSession:
         self.in_parallel(part, threads)
 
     def in_parallel(self, function: Callable[[int, State], None], num: int) -> None:
-        """Call ``function(i, state)`` for every i < num, each with a state of its own.
+        """Call ``function(i, state)`` for every i < num, with a separate state for each thread.
 
-        They run on as many threads as the session has; what is compiled does not hold the GIL.
+        It uses the session's threads; compiled code does not hold the GIL.
+
+        Args:
+            function: to call.
+            num: of calls.
         """
         while len(self._states) < num:
             self._states.append(self._make_state(self.problem.arrays))
@@ -365,9 +373,9 @@ class SimulatorSession:
         list(self._pool.map(function, range(num), self._states))
 
     def make_known(self) -> Known | None:
-        """Where a search may note a schedule and go on from it; None where the engine cannot.
+        """Allocate buffers in which a search keeps a schedule to resume from; None if unsupported.
 
-        It is in use where two executions never differ.
+        They are used only if two executions never differ.
         """
         if self.engine is not work_conserving_kernels.simulate:
             return None
@@ -375,10 +383,10 @@ class SimulatorSession:
         return make_known(self.problem.arrays, self._states[0], in_use=in_use)
 
     def trace(self, placement: Placement) -> Trace:
-        """Simulate one placement without jitter; see system.Session.
+        """Simulate one placement without jitter (see `system.Session`).
 
         Raises:
-            InputError: the placement is for another problem, or its strict order waits for itself.
+            InputError: the placement is for another problem, or its strict order has a circle.
         """
         if placement.problem_hash != self.problem.hash:
             raise InputError(

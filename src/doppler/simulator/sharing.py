@@ -1,4 +1,4 @@
-"""The state of a run in which tasks share what the machine declares as shared.
+"""The state of a run in which tasks share resources of the machine.
 
 Shape suffixes: K tasks, S shared resources.
 """
@@ -14,9 +14,10 @@ from doppler.simulator.state import State, make_state
 
 
 class SharingState(NamedTuple):
-    """Buffers of one run with sharing, reused by the next.
+    """Buffers of one run with sharing, which the next run reuses.
 
-    ``tasks``, ``num_transfers`` and ``devices`` are those of ``base``: sessions look for them here.
+    ``tasks``, ``num_transfers`` and ``devices`` are those of ``base``, because sessions look for
+    them here.
     """
 
     base: State
@@ -39,10 +40,10 @@ class SharingState(NamedTuple):
 
 
 def make_sharing_state(arrays: ProblemArrays, *, sharing: SharingArrays) -> SharingState:
-    """Buffers large enough for any placement of the problem.
+    """Allocate buffers for any placement of a problem.
 
     Args:
-        arrays: of the problem.
+        arrays: the problem.
         sharing: demands of its tasks, and capacities.
     """
     base = make_state(arrays)

@@ -1,15 +1,15 @@
-"""Compiled: the work-conserving engine where tasks that run at the same time share resources.
+"""Compiled: the work-conserving engine if tasks that run at the same time share resources.
 
-Devices, channels and interfaces take tasks as in work_conserving_kernels.py. Beside them a machine
-declares resources that are shared: each running task gets a part of those that it uses, at rates
-that are max-min fair, and that change whenever a task begins or ends to use one (problem/sharing.py
-says how). A transfer uses them once its latency is over.
+Devices, channels and interfaces take tasks as in work_conserving_kernels.py. In addition, a machine
+declares shared resources. Running tasks use them at max-min fair rates, which change whenever a
+task begins or ends to use one (see problem/sharing.py). A transfer uses them once its latency is
+over.
 
-A task that always runs at full speed ends when that engine says, to the bit: its end is moved only
-when its rate changes.
+A task that always runs at full speed ends exactly when that engine says: its end is moved only when
+its rate changes.
 
 Vocabulary and dimensions as in state.py and sharing.py. Indices: v op, d device, k shared resource,
-c user of shared resources, i position in the list of what runs, n position among uses.
+c user of shared resources, i position in the list of running tasks, n position among uses.
 
 Source: max-min fair sharing as SimGrid does by default, Casanova, Giersch, Legrand, Quinson, Suter,
 "Versatile, scalable, and accurate simulation of distributed applications and platforms", JPDC 2014.
@@ -31,7 +31,7 @@ from doppler.simulator.work_conserving_kernels import (
 )
 from doppler.support.compiled import compiled
 
-# Ends of tasks that were slowed down are one instant where they differ by rounding alone.
+# Ends of slowed tasks that differ only by rounding are one instant.
 _SAME_INSTANT = 1e-12
 
 
@@ -100,7 +100,7 @@ def simulate(problem, rules, device_V, priority_V, seed, state):
 
 @compiled
 def _prepare(problem, state, task, now):
-    """A task has started; it is known when it begins to use what is shared, and how much."""
+    """Prepare a task that has started: when it begins to use shared resources, and how much."""
     sharing, record = state.sharing, state.tasks[task]
     state.rate[task] = 1.0
     state.weight[task] = 0.0
@@ -131,7 +131,7 @@ def _prepare(problem, state, task, now):
 
 @compiled
 def _join(state, num_running, now):
-    """Tasks begin to use what is shared where it is time; returns whether any does."""
+    """Let tasks begin to use shared resources when it is time; return whether any does."""
     any_joins = False
     for i in range(num_running):
         task = state.running[i]
@@ -146,13 +146,13 @@ def _join(state, num_running, now):
 
 @compiled
 def _demand(state, task, k):
-    """What a task uses of shared resource k at full speed."""
+    """How much of shared resource k a task uses at full speed."""
     return state.moved[task] if state.sharing.moves_bytes[k] else state.processed[task]
 
 
 @compiled
 def _next_instant(state, num_running):
-    """When the next task ends, or begins to use what is shared."""
+    """When the next task ends, or begins to use shared resources."""
     soonest = np.inf
     for i in range(num_running):
         task = state.running[i]
@@ -169,7 +169,7 @@ def _ends(state, task, now):
 
 @compiled
 def _share(state, num_running, now):
-    """The rates of all that runs from now on; ends move where rates change."""
+    """Compute the rates of all running tasks from now on; their ends move if rates change."""
     if _all_fit(state, num_running):
         for i in range(num_running):
             _set_rate(state, state.running[i], 1.0, now)
@@ -207,7 +207,7 @@ def _share(state, num_running, now):
 
 @compiled
 def _all_fit(state, num_running):
-    """Whether everything can run at full speed."""
+    """Whether all tasks can run at full speed."""
     state.used[:] = 0.0
     for i in range(num_running):
         task = state.running[i]
@@ -223,11 +223,11 @@ def _all_fit(state, num_running):
 
 @compiled
 def _rise(state, num_running, level):
-    """How far the rates that are not known yet rise together.
+    """How far the speeds that are not fixed yet rise together.
 
     Returns:
-        The level, the resource that is full there, and the least weight that still rises: at most
-        the level where a task has come to its full speed.
+        The level, the resource that is full there, and the smallest weight that still rises; it is
+        at most the level if a task has reached its full speed.
     """
     state.used[:] = 0.0
     least, reached, full = np.inf, np.inf, -1
@@ -255,7 +255,7 @@ def _is_user(state, task, k):
 
 @compiled
 def _set_rate(state, task, rate, now):
-    """What is left of a task takes so much longer, or less."""
+    """Set the rate of a task, which moves its end."""
     if rate != state.rate[task]:
         finish = state.tasks[task].finish
         state.tasks[task].finish = now + (finish - now) * (state.rate[task] / rate)

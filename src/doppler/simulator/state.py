@@ -87,7 +87,7 @@ ARRIVAL = np.dtype(
 
 
 class Rules(NamedTuple):
-    """How a simulated system decides, as numbers for compiled code."""
+    """The rules of a simulated system, as numbers for compiled code."""
 
     queue: int
     contention: int
@@ -118,7 +118,7 @@ class State(NamedTuple):
 
 
 def make_state(arrays: ProblemArrays) -> State:
-    """Buffers large enough for any placement of the problem."""
+    """Allocate buffers for any placement of a problem."""
     num_ops, num_devices = arrays.op_seconds.shape
     num_regions, num_edges = len(arrays.size), len(arrays.consumers)
     fan_out_R = np.diff(arrays.consumer_ptr)
@@ -149,6 +149,6 @@ def make_state(arrays: ProblemArrays) -> State:
 
 
 def memory_can_lack(arrays: ProblemArrays) -> bool:
-    """Whether there is a device that could not hold everything at once."""
+    """Whether some device could not hold everything at once."""
     everything = arrays.region_bytes.sum() + arrays.sink_bytes.sum() + arrays.input_bytes.sum()
     return bool(everything > arrays.memory_bytes.min())

@@ -1,4 +1,4 @@
-"""Compiled: what the simulated engines share, such as jitter, streams and network interfaces.
+"""Compiled: shared by the simulated engines, such as jitter, streams and network interfaces.
 
 Vocabulary and dimensions as in state.py. Indices: v op, r region, d device, src and dst devices, i
 and j tasks; a task v < V is an op.
@@ -11,7 +11,7 @@ from doppler.support.compiled.draws import jitter
 
 @compiled
 def transfer_draw(problem, r, dst):
-    """The number of the random draw that belongs to a transfer, among all possible ones.
+    """Return the number of the random draw for a transfer, among all possible transfers.
 
     Args:
         problem: ProblemArrays.
@@ -50,10 +50,10 @@ def by_key(tasks, i, j):
 
 @compiled
 def open_ops(problem, rules, device_V, priority_V, seed, tasks):
-    """Every op is on its device and waits for all that it reads.
+    """Put every op on its device, waiting for all regions that it reads.
 
-    Until it starts, an op's finish is the seconds that it takes, jitter included: the engines reach
-    ops in any order, and on large graphs one place in memory less for each is a quarter faster.
+    Until it starts, an op's finish holds its duration, jitter included: the engines reach ops in
+    any order, and on large graphs one memory access less per op saves a quarter of the time.
     """
     for v in range(len(device_V)):
         tasks[v].number = v
@@ -67,7 +67,7 @@ def open_ops(problem, rules, device_V, priority_V, seed, tasks):
 
 @compiled
 def take_stream(devices, d):
-    """The first idle stream of device d, from now on busy."""
+    """Take the first idle stream of device d."""
     stream = _first_free(devices[d].busy)
     devices[d].busy |= 1 << stream
     return stream

@@ -1,4 +1,4 @@
-"""Compiled: notes of a run of the work-conserving engine, and when a run need not go on.
+"""Compiled: notes on a run of the work-conserving engine, and when a run can stop early.
 
 Vocabulary and dimensions as in state.py; M notes of memory. Indices: v op, d device, i position in
 a list of notes.
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from doppler.problem.arrays import ProblemArrays
 from doppler.support.compiled import compiled
 
-# Ends of tasks between two notes of memory.
+# Number of task ends between two notes of memory.
 _ENDS_PER_NOTE = 32
 
 
 class Notes(NamedTuple):
-    """Tasks in the order of their end, and the memory that was held now and then.
+    """Tasks in the order of their end, and memory in use at some instants.
 
-    The m-th note of memory is of an instant, before anything ends in it. Where memory cannot be
-    short there is none.
+    Note m of memory is for the moment of an instant before any task ends. If memory cannot be short
+    there are no such notes.
     """
 
     ended: NDArray[np.uint32]  # [K]
@@ -34,7 +34,13 @@ class Notes(NamedTuple):
 
 
 def make_notes(arrays: ProblemArrays, num_tasks: int, *, memory: bool) -> Notes:
-    """Buffers for runs of one problem. memory: it counts."""
+    """Allocate notes for runs of one problem.
+
+    Args:
+        arrays: the problem.
+        num_tasks: number of ops and transfers.
+        memory: whether memory is limited.
+    """
     num_notes = num_tasks // _ENDS_PER_NOTE + 1 if memory else 0
     num_devices = arrays.op_seconds.shape[1]
     return Notes(
@@ -62,7 +68,14 @@ class Watch(NamedTuple):
 
 
 def make_watch(arrays: ProblemArrays, num_tasks: int, num_copies: int, *, memory: bool) -> Watch:
-    """Buffers for runs of one problem. memory: it counts."""
+    """Allocate a watch for runs of one problem.
+
+    Args:
+        arrays: the problem.
+        num_tasks: number of ops and transfers.
+        num_copies: number of copies of regions.
+        memory: whether memory is limited.
+    """
     num_ops, num_devices = arrays.op_seconds.shape
     return Watch(
         limit_s=np.zeros(1),
@@ -77,7 +90,7 @@ def make_watch(arrays: ProblemArrays, num_tasks: int, num_copies: int, *, memory
 
 @compiled
 def starts_too_late(tasks, v, now, watch):
-    """Whether op v, which starts now, or what its device has yet to do ends behind the limit."""
+    """Whether op v, which starts now, or the remaining work of its device ends after the limit."""
     d = tasks[v].resource
     left_s = watch.left_s[d]
     watch.left_s[d] = left_s - (tasks[v].finish - now) / watch.streams[0]
@@ -86,7 +99,7 @@ def starts_too_late(tasks, v, now, watch):
 
 @compiled
 def note_memory(state, notes):
-    """An instant begins: nothing has ended in it."""
+    """Record memory at the beginning of an instant, before any task ends."""
     num = notes.num_noted[0]
     if len(notes.noted) == 0 or notes.num_ended[0] < _ENDS_PER_NOTE * (num + 1):
         return
@@ -99,7 +112,7 @@ def note_memory(state, notes):
 
 @compiled
 def note_end(state, task, notes):
-    """A task has ended, and what it sends is listed."""
+    """Record that a task has ended and its transfers are listed."""
     num = notes.num_ended[0]
     notes.ended[num] = task
     notes.listed[num] = state.num_transfers[0]
@@ -108,7 +121,7 @@ def note_end(state, task, notes):
 
 @compiled
 def copy_notes(source, target, begin):
-    """What was noted of tasks from number ``begin`` on; before, devices may hold other inputs."""
+    """Copy notes of tasks from ``begin`` on; before, devices may have held other inputs."""
     for i in range(begin, source.num_ended[0]):
         target.ended[i] = source.ended[i]
         target.listed[i] = source.listed[i]
@@ -132,7 +145,7 @@ def copy_notes(source, target, begin):
 
 @compiled
 def num_noted_before(notes, num_ended):
-    """The notes of memory of when at most so many tasks had ended."""
+    """The number of notes of memory taken when at most so many tasks had ended."""
     low, high = 0, notes.num_noted[0]
     while low < high:
         middle = (low + high) // 2

@@ -1,17 +1,18 @@
 """Compiled: the work-conserving engine, in which every free resource with a ready task starts one.
 
-At every instant all tasks that end are retired first, then free resources take tasks: so the
-result does not depend on the order in which simultaneous events are listed.
+At every instant all tasks that end are retired first; then free resources take tasks. So the result
+does not depend on the order in which simultaneous events are listed.
 
 A transfer between hosts starts once its channel (with contention=engines: both engines) and an
-outgoing and an incoming interface of the two hosts are free, and holds them until it ends; it takes
+outgoing and an incoming interface of the two hosts are free, and holds them until it ends. It takes
 the first free interface of each host. Without contention it waits for none of them. Of transfers
-that wait for one interface the first by the rule of queues goes first, and one that cannot start
-keeps nothing from those after it.
+that wait for one interface, the first by the rule of queues goes first; one that cannot start does
+not block those after it.
 
-With contention=sender a device itself brings what it has made to others, as a core does that
-copies: after the op, before its next one, one region after the other, by the priority of their
-first readers where ops go by priority. It runs one task at a time, and knows no hosts.
+With contention=sender a device brings its results to other devices itself, as a core does that
+copies. It does so after the op and before its next one, one region after the other, by the priority
+of their first readers if ops go by priority. It runs one task at a time; all devices are on one
+host.
 
 Vocabulary and dimensions as in state.py. Indices: v op, r region, e edge, d device, c resource, k
 transfer as a task, i and j tasks, src and dst devices of a transfer.
@@ -133,7 +134,7 @@ def run(problem, rules, seed, state, running, num_touched, num_done, now, watch)
 
 @compiled
 def start_task(problem, rules, state, seed, now, task, num_touched):
-    """A task starts on its resource, which is free; a strict order then lets the next op follow.
+    """Start a task on its free resource; a strict order then lets the next op follow.
 
     Args:
         problem: ProblemArrays.
@@ -142,10 +143,10 @@ def start_task(problem, rules, state, seed, now, task, num_touched):
         seed: of jitter.
         now: the instant, in seconds.
         task: op or transfer; its ``finish`` is set.
-        num_touched: resources that may start a task.
+        num_touched: number of resources that may start a task.
 
     Returns:
-        ``num_touched`` anew.
+        The new ``num_touched``.
     """
     tasks, devices, c = state.tasks, state.devices, state.tasks[task].resource
     state.resources[c].free -= 1
@@ -174,7 +175,7 @@ def start_task(problem, rules, state, seed, now, task, num_touched):
 
 @compiled
 def end_op(problem, rules, state, seed, now, v, num_touched):
-    """Op v has ended: its regions are sent to the devices that read them, and are read here.
+    """End op v: its regions go to the devices that read them, and are available here.
 
     Args:
         problem: ProblemArrays.
@@ -183,10 +184,10 @@ def end_op(problem, rules, state, seed, now, v, num_touched):
         seed: of random queues.
         now: the instant, in seconds.
         v: op.
-        num_touched: resources that may start a task.
+        num_touched: number of resources that may start a task.
 
     Returns:
-        ``num_touched`` anew.
+        The new ``num_touched``.
     """
     num_ops, d = len(problem.op_seconds), state.tasks[v].resource
     state.devices[d].busy &= ~(1 << state.tasks[v].stream)
@@ -210,9 +211,10 @@ def end_op(problem, rules, state, seed, now, v, num_touched):
 
 @compiled
 def _send_first(rules, state, k, d, num_touched):
-    """Device d, which has ended an op, is to make its transfer k before any other op.
+    """Let device d, which has ended an op, make its transfer k before any other op.
 
-    By the key of its first reader; as they are listed where that is no rank.
+    Its transfers are in the order of their first readers' keys, or as listed if these are not
+    ranks.
     """
     state.tasks[k].resource = d
     if rules.queue != QUEUE_PRIORITY and rules.queue != QUEUE_STRICT:
@@ -224,7 +226,7 @@ def _send_first(rules, state, k, d, num_touched):
 
 @compiled
 def end_transfer(problem, rules, state, now, task, num_touched):
-    """A region has arrived; its source may forget it.
+    """End a transfer: its region has arrived, and the source may free it.
 
     Args:
         problem: ProblemArrays.
@@ -232,10 +234,10 @@ def end_transfer(problem, rules, state, now, task, num_touched):
         state: State of the engine.
         now: the instant, in seconds.
         task: transfer.
-        num_touched: resources that may start a task.
+        num_touched: number of resources that may start a task.
 
     Returns:
-        ``num_touched`` anew.
+        The new ``num_touched``.
     """
     r, src, dst = state.tasks[task].number, state.tasks[task].source, state.tasks[task].destination
     state.devices[src].sending -= 1
@@ -282,7 +284,7 @@ def open_run(problem, rules, device_V, priority_V, seed, state):
 
 @compiled
 def open_resources(problem, rules, state):
-    """Every resource is free, and nothing waits for it."""
+    """Free all resources and empty their queues."""
     resources, devices = state.resources, state.devices
     state.num_coupled[:] = 0
     for host in range(len(state.hosts)):
@@ -308,7 +310,7 @@ def open_resources(problem, rules, state):
 
 @compiled
 def _chain_strictly(priority_V, tasks, devices, order_V):
-    """Strict order: an op waits, beside its inputs, for the op before it on its device to start."""
+    """With a strict order, let an op also wait for the start of the op before it on its device."""
     for d in range(len(devices)):
         devices[d].last = NONE
     for v in range(len(priority_V)):
@@ -327,7 +329,7 @@ def _chain_strictly(priority_V, tasks, devices, order_V):
 
 @compiled
 def _deliver(problem, rules, state, now, r, d, num_touched):
-    """Region r is on device d: its readers there wait for one input less."""
+    """Record that region r is on device d: its readers there wait for one input less."""
     for e in range(problem.consumer_ptr[r], problem.consumer_ptr[r + 1]):
         v = np.uint32(problem.consumers[e])
         if state.tasks[v].resource == d:
@@ -339,7 +341,7 @@ def _deliver(problem, rules, state, now, r, d, num_touched):
 
 @compiled
 def enqueue(rules, state, now, task, num_touched):
-    """A task is ready: it waits in the queue of its resource.
+    """Put a ready task into the queue of its resource.
 
     The resource of an op is its device, that of a transfer its link (with contention=none nothing
     waits). `take` starts the first task of a queue once the resource is free.
@@ -360,7 +362,7 @@ def enqueue(rules, state, now, task, num_touched):
 
 @compiled
 def touch(state, c, num_touched):
-    """Resource c may start a task at this instant."""
+    """List resource c as one that may start a task at this instant."""
     if state.resources[c].touched == 0:
         state.resources[c].touched = 1
         state.touched[num_touched] = c
@@ -370,9 +372,9 @@ def touch(state, c, num_touched):
 
 @compiled
 def take(problem, rules, state, num_touched):
-    """The next op or transfer that can start now, taken out of its queue, or NONE.
+    """Remove the next op or transfer that can start now from its queue; NONE if there is none.
 
-    Queues of resources that are not free stay as they are: their tasks wait.
+    Queues of busy resources stay as they are: their tasks wait.
     """
     resources = state.resources
     while num_touched > 0:
@@ -386,7 +388,7 @@ def take(problem, rules, state, num_touched):
 
 @compiled
 def _take_coupled(problem, rules, state):
-    """Of the transfers that wait for more than their channel, the best one that can start now."""
+    """Take the best startable transfer of those that wait for more than their channel."""
     if state.num_coupled[1] == 0:
         return NONE
     best, i, num = NONE, 0, state.num_coupled[0]
@@ -412,7 +414,7 @@ def _take_coupled(problem, rules, state):
 
 @compiled
 def _can_move(problem, rules, state, task):
-    """Whether all that a transfer of a coupled channel holds while it runs is free."""
+    """Whether everything is free that a transfer of a coupled channel needs."""
     src, dst = state.tasks[task].source, state.tasks[task].destination
     if state.resources[state.tasks[task].resource].free == 0:
         return False
@@ -432,7 +434,7 @@ def _moves_first(tasks, i, j):
 
 @compiled
 def _take_first(state, c):
-    """The first task of the queue of resource c, taken out of it."""
+    """Remove the first task from the queue of resource c."""
     first = state.resources[c].queue
     state.resources[c].queue = remove(state.tasks, first, NONE, by_key)
     return first

@@ -1,1 +1,1 @@
-"""What every other part uses: errors, options, files, compiled code, signals, worker pools."""
+"""Shared by all other parts: errors, options, files, compiled code, signals, worker pools."""

@@ -1,8 +1,8 @@
-"""Processes that we start never import modules from the working directory.
+"""Keeps processes that we start from importing modules from the working directory.
 
-Whoever starts a run in a folder of somebody else's trusts none of its files: a ``torch.py`` there
-must not run. Python looks into the working directory first where it is started by ``-c`` or ``-m``,
-which is how multiprocessing, launchers and we start other processes of Python.
+Starting a run in somebody else's folder must not execute their files, such as a ``torch.py``.
+Python searches the working directory first if it is started by ``-c`` or ``-m``, which is how
+multiprocessing, launchers and we start other Python processes.
 """
 
 import os
@@ -15,9 +15,9 @@ _SAFE = "PYTHONSAFEPATH"
 
 @contextmanager
 def without_working_directory() -> Iterator[None]:
-    """Let the processes that are started in this context leave the working directory out.
+    """Keep the working directory out of the import path of processes started in this context.
 
-    What the user names in ``PYTHONPATH`` they import as before.
+    Folders in the user's ``PYTHONPATH`` stay.
     """
     before = os.environ.get(_SAFE)
     os.environ[_SAFE] = "1"
@@ -31,5 +31,5 @@ def without_working_directory() -> Iterator[None]:
 
 
 def import_path() -> str:
-    """Where this process imports from, as ``PYTHONPATH`` of another."""
+    """Return this process's import path as ``PYTHONPATH`` for another one."""
     return os.pathsep.join(one for one in sys.path if os.path.isabs(one))

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 
 
 class Phases:
-    """Seconds of the parts of a call, of which the whole has a limit or none.
+    """Measures the seconds of the parts of a call, which may have a time limit.
 
-    seconds: by the name of the phase, in order. cut_short: what the limit left undone, in words.
+    Attributes:
+        seconds: by name of the phase, in order.
+        cut_short: what was left out because of the limit, in words.
     """
 
     def __init__(self, limit_s: float | None) -> None:
@@ -20,7 +22,12 @@ class Phases:
 
     @contextmanager
     def timed(self, name: str, *, counts: bool = True) -> Iterator[None]:
-        """Time a phase. counts: whether its seconds are of those that the call may take."""
+        """Time a phase.
+
+        Args:
+            name: of the phase.
+            counts: whether its seconds count against the limit of the call.
+        """
         begin_s = time.perf_counter()
         yield
         seconds = time.perf_counter() - begin_s
@@ -29,9 +36,11 @@ class Phases:
             self._until_s += seconds
 
     def until_s(self, share: float, least: float) -> float:
-        """When a share of what is left is over, by time.perf_counter(); inf without a limit.
+        """Return when a share of the remaining time is over (time.perf_counter); inf without limit.
 
-        least: a share of the limit that there is in any case.
+        Args:
+            share: of the time that is left.
+            least: share of the whole limit that is granted in any case.
         """
         if self.limit_s is None:
             return math.inf

@@ -1,4 +1,4 @@
-"""What happened: the events of one execution, their checks, explanation and pictures."""
+"""The events of one execution, with checks, explanations and pictures."""
 
 from typing import TYPE_CHECKING
 

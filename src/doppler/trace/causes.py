@@ -1,9 +1,10 @@
 """What each task of an execution waited for last.
 
-A *task* is an op or a transfer: task v < V is op v, task V + t is transfer t; where memory was
-planned, task V + T + m is the m-th of what that added. A *track* runs one task at a time: a stream
-of a device, a channel, an engine, a network interface one way. Shape suffixes: V ops, T transfers,
-M of memory, K = V + T + M tasks.
+A *task* is an op or a transfer: task v < V is op v, task V + t is transfer t. If memory was
+planned, task V + T + m is the m-th task that the plan added. A *track* runs one task at a time: a
+stream of a device, a channel, an engine, or one direction of a network interface.
+
+Shape suffixes: V ops, T transfers, M of memory, K = V + T + M tasks.
 """
 
 from bisect import bisect_left
@@ -22,11 +23,14 @@ class Step:
     """One task of the critical chain.
 
     Attributes:
-        id: of the op, of the transfer in the trace, or of the task of memory.
+        kind: of the task.
+        id: of the op, of the transfer in the trace, or of the memory task.
         name: of the op, or of the transfer's producer.
         where: ``device d`` or ``s -> d``.
-        waited_for: what came last before it could start: its ``data``, room in ``memory``, its
-            ``device``, ``link`` or network ``interface`` that another task occupied, or nothing
+        start_s: when it started.
+        finish_s: when it ended.
+        waited_for: what it waited for last before it could start: its ``data``, room in ``memory``,
+            a ``device``, ``link`` or network ``interface`` that another task occupied, or nothing
             (``start``).
         queued_s: how long its data had been there when the busy resource became free, in seconds.
     """
@@ -42,12 +46,12 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """How long it ran."""
+        """Its duration."""
         return self.finish_s - self.start_s
 
 
 class Causes:
-    """What each task waited for last, looked up task by task."""
+    """Finds what each task waited for last, one task at a time."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace, self.num_ops = trace, trace.problem.num_ops
@@ -73,7 +77,7 @@ class Causes:
             self.earlier_V[order[1:][same]] = order[:-1][same]
 
     def of(self, task: int) -> tuple[WaitedFor, int]:
-        """What the task waited for and the task that ended the wait, -1 for none."""
+        """Return what the task waited for, and the task that ended the wait (-1 for none)."""
         # In strict order an op also waits for the one before it to start, and so for its causes.
         holder = task
         while holder < self.num_ops and (earlier := int(self.earlier_V[holder])) >= 0:
@@ -86,7 +90,7 @@ class Causes:
         return ("device" if holder != task and before >= 0 else waited_for), before
 
     def step(self, task: int, waited_for: WaitedFor) -> Step:
-        """The task as a step of the chain."""
+        """Return the task as a step of the chain."""
         trace, is_op = self.trace, task < self.num_ops
         if task >= self.num_known:
             return self._step_of_memory(task, waited_for)
@@ -108,7 +112,7 @@ class Causes:
         )
 
     def _step_of_memory(self, task: int, waited_for: WaitedFor) -> Step:
-        """What memory added, as a step of the chain."""
+        """A task of the memory plan as a step of the chain."""
         more, i = self.trace.memory, task - self.num_known
         assert more is not None
         device, start_s = more.device[i], float(self.start_K[task])
@@ -138,7 +142,7 @@ class Causes:
         return float(self.finish_K[task]) if task >= 0 else -np.inf
 
     def _delivered(self, task: int) -> int:
-        """The task that brought the last of its data, or the room for what it makes."""
+        """The task that brought the last of its data, or made room for its output."""
         if self.trace.memory is not None:
             return int(self.trace.memory.last[task])
         return self._reads_last(task)
@@ -157,7 +161,7 @@ class Causes:
         return best
 
     def _occupant(self, task: int) -> tuple[int, WaitedFor]:
-        """The last task to start before it on a track that it needs, and what that is of."""
+        """The last task to start before it on a track that it needs, and the kind of that track."""
         best, what = -1, "start"
         for of, *key in self._track_keys(task):
             starts, tasks = self.tracks[of, *key]
@@ -167,7 +171,7 @@ class Causes:
         return best, what
 
     def _track_keys(self, task: int) -> list[tuple[Any, ...]]:
-        """What each track is of, and its name."""
+        """The kind and the name of each track that it needs."""
         trace, t = self.trace, task - self.num_ops
         if task < self.num_ops:
             return [("device", trace.placement.device[task], trace.op_stream[task])]
@@ -187,7 +191,7 @@ class Causes:
         return keys
 
     def _keys_of_memory(self, i: int) -> list[tuple[Any, ...]]:
-        """The same of what memory added: copies to and from the host have a link each way."""
+        """The same for a task of the memory plan: host copies have one link each way."""
         more, trace = self.trace.memory, self.trace
         assert more is not None
         device, kind = more.device[i], more.kinds[i]

@@ -1,11 +1,11 @@
 """The checks that every trace passes, simulated or measured.
 
-Ops where they may run and groups together, precedence, one op per stream, one transfer per channel
-or engine, and per network interface where it leads to another host, no transfer before its
-producer, bytes conserved (each region moves exactly once to each foreign device that reads it), and
-work conservation (nothing waits for a resource that is free). Where memory was planned, copies to
-and from the host and ops computed again hold links and devices too, and no limit is exceeded at any
-time. Where tasks share resources, each takes as long as max-min fair rates say.
+Ops run where they may, and groups stay together. Producers end before consumers start. Streams run
+one op at a time; channels, engines and (between hosts) network interfaces run one transfer at a
+time. Each region moves exactly once to each foreign device that reads it, after its producer has
+ended. Nothing waits for a free resource (work conservation). If memory was planned, copies to and
+from the host and recomputed ops hold links and devices too, and no limit is exceeded at any time.
+If tasks share resources, each takes as long as max-min fair rates say.
 """
 
 import numpy as np
@@ -19,11 +19,13 @@ FloatArray = NDArray[np.float64]
 
 
 def violations(trace: Trace, *, tolerance_s: float | None = None) -> list[str]:
-    """One line per broken rule; empty for a correct trace.
+    """Check a trace; return one line per broken rule.
 
-    tolerance_s: how far times may disagree; 1e-9 of the makespan unless given, and what the trace
-    says of its clocks. Where devices have clocks of their own, the time that one takes to hear of
-    another.
+    Args:
+        trace: to check.
+        tolerance_s: how far times may disagree, seconds. None: 1e-9 of the makespan plus the
+            trace's own tolerance. If devices have separate clocks, it must cover the time that one
+            needs to hear from another.
     """
     tolerance = tolerance_s
     if tolerance is None:
@@ -44,7 +46,12 @@ def violations(trace: Trace, *, tolerance_s: float | None = None) -> list[str]:
 
 
 def check(trace: Trace, *, tolerance_s: float | None = None) -> None:
-    """Raise an AssertionError that names every rule that the trace breaks."""
+    """Raise an AssertionError that names every rule that the trace breaks.
+
+    Args:
+        trace: to check.
+        tolerance_s: as in `violations`.
+    """
     found = violations(trace, tolerance_s=tolerance_s)
     assert not found, "; ".join(found[:5])
 
@@ -92,7 +99,7 @@ def _overlap(start: FloatArray, finish: FloatArray, tolerance: float) -> bool:
 
 
 def _holding_devices(trace: Trace) -> tuple[NDArray, NDArray, FloatArray, FloatArray]:
-    """As Trace.on_devices, with the transfers that devices make themselves."""
+    """Like Trace.on_devices, plus the transfers that devices make themselves."""
     columns = trace.on_devices()
     if trace.rules.contention != "sender":
         return columns
@@ -103,7 +110,7 @@ def _holding_devices(trace: Trace) -> tuple[NDArray, NDArray, FloatArray, FloatA
 
 
 def _tracks(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Groups of transfers that may only run one at a time."""
+    """Groups of transfers of which only one may run at a time."""
     if trace.rules.contention in ("none", "sender"):  # the latter on tracks of devices
         return []
     src, dst, *_ = trace.on_links()
@@ -121,7 +128,7 @@ def _tracks(trace: Trace) -> list[tuple[str, NDArray[np.bool_]]]:
 
 
 def _check_interfaces(trace: Trace) -> list[str]:
-    """Transfers between hosts hold an interface of each, and no others do."""
+    """Transfers between hosts, and no others, hold an interface of each host."""
     cluster, rules = trace.problem.cluster, trace.rules
     crosses_T = cluster.between_hosts[trace.transfer_src, trace.transfer_dst]
     found = []
@@ -158,10 +165,15 @@ def _idle_while_waiting(
     needed: list[tuple[NDArray[np.bool_], int]],
     tolerance: float,
 ) -> bool:
-    """Whether at some time in [ready, start) all that a task needs is free.
+    """Whether everything that a task needs is free at some time in [ready, start).
 
-    starts, finishes: of the tasks of one kind. needed: of each resource, which of them hold it, and
-    how many may at a time.
+    Args:
+        ready: when the task was ready.
+        start: when it started.
+        starts: starts of the tasks of one kind.
+        finishes: their ends.
+        needed: for each resource, which of these tasks hold it, and how many may do so at a time.
+        tolerance: of times.
     """
     if start <= ready + tolerance:
         return False
@@ -180,7 +192,7 @@ def _idle_while_waiting(
 
 
 def _check_memory(trace: Trace) -> list[str]:
-    """No device holds more than its limit, and nothing of memory's own starts too early."""
+    """No device exceeds its limit, and no task of the memory plan starts too early."""
     if (more := trace.memory) is None:
         return []
     found = [
@@ -227,7 +239,7 @@ def _check_work_conserving(trace: Trace, tolerance: float) -> list[str]:
 
 
 def _check_sent_first(trace: Trace, ready_T: FloatArray, tolerance: float) -> list[str]:
-    """A device that makes transfers itself does nothing else between an op and the last of them."""
+    """A device that makes transfers itself does nothing between an op and its last transfer."""
     found, src_T = [], trace.transfer_src
     for t in range(trace.num_transfers):
         begin, end = ready_T[t], trace.transfer_start_s[t]
@@ -241,7 +253,7 @@ def _check_sent_first(trace: Trace, ready_T: FloatArray, tolerance: float) -> li
 
 
 def _held(trace: Trace, t: int) -> list[tuple[NDArray[np.bool_], int]]:
-    """What transfer t needs: which transfers hold it too, and how many may at a time."""
+    """What transfer t needs: which transfers hold it too, and how many may do so at a time."""
     src_T, dst_T, *_ = trace.on_links()
     from_T, to_T = src_T == src_T[t], dst_T == dst_T[t]
     if trace.rules.contention == "none":

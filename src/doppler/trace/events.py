@@ -18,19 +18,19 @@ Interfaces = Literal["both", "outgoing", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionRules:
-    """The rules that a system keeps, as far as a trace must show them.
+    """The rules of a system that its traces must follow.
 
     Attributes:
-        streams: ops that a device runs at a time.
-        contention: of transfers: ``fifo`` one at a time per ordered pair of devices, ``engines``
-            one at a time per sender and per receiver, both of them one at a time per interface of a
-            host where they leave it; ``sender`` on the device that has made the region, before its
-            next op; ``none``.
-        interfaces: which of these a trace knows of: those of ``both`` hosts, the ``outgoing`` ones
+        streams: number of ops that a device runs at a time.
+        contention: of transfers. ``fifo``: one at a time per ordered pair of devices. ``engines``:
+            one at a time per sender and per receiver. With both, one at a time per network
+            interface if they leave the host. ``sender``: on the device that made the region, before
+            its next op. ``none``: no contention.
+        interfaces: which interfaces a trace records: those of ``both`` hosts, the ``outgoing`` ones
             of senders, or ``none``.
         queue: which ready task goes first.
         barriers: whether everything waits for the end of a level.
-        shared: whether tasks slow each other down on what the machine shares.
+        shared: whether tasks on shared resources of the machine slow each other down.
     """
 
     streams: int = 1
@@ -42,7 +42,7 @@ class ExecutionRules:
 
     @property
     def work_conserving(self) -> bool:
-        """Whether nothing may wait for a resource that is free."""
+        """Whether nothing may wait for a free resource."""
         return self.queue != "strict" and not self.barriers
 
 
@@ -51,21 +51,23 @@ HostKind = Literal["evict", "load", "recompute"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MemoryEvents:
-    """What a run within memory limits did beside ops and transfers; M further tasks, D devices.
+    """What an execution within memory limits did besides ops and transfers; M further tasks.
 
     Attributes:
-        kinds: [M] ``evict``: a copy to the host's memory; ``load``: from there; ``recompute``: an
-            op once more, on its device.
-        ops: [M] whose output it is; -1: an input's.
+        kinds: [M] ``evict``: a copy to host memory; ``load``: a copy from there; ``recompute``: an
+            op that runs again on its device.
+        ops: [M] the op whose output it is; -1: an input.
         names: [M] of the op or input.
-        device: [M].
-        stream: [M] of the device, where an op runs.
-        bytes, start_s, finish_s: [M].
-        ready_s: [V + T + M] when all had ended that a task waited for, memory included.
-        last: [.] which task that was, of the V ops, T transfers and M others in a row; -1: none.
-        in_use: per device rows of (time, bytes in use from then on).
-        limit_bytes: [D].
-        offloaded_bytes: of all stays in the memory of the host.
+        device: [M] where it happens.
+        stream: [M] of the device, if an op runs.
+        bytes: [M] size.
+        start_s: [M] start.
+        finish_s: [M] end.
+        ready_s: [V + T + M] when all that a task waited for had ended, including memory.
+        last: [V + T + M] which task ended last of these, by the same numbering; -1: none.
+        in_use: for each device rows of (time, bytes in use from then on).
+        limit_bytes: [D] memory limits.
+        offloaded_bytes: bytes that are kept in host memory.
     """
 
     kinds: tuple[HostKind, ...]
@@ -83,7 +85,7 @@ class MemoryEvents:
     offloaded_bytes: float
 
     def of(self, kind: HostKind) -> NDArray[np.bool_]:
-        """Which of the further tasks [M] are of a kind."""
+        """Whether each of the further tasks [M] is of a kind."""
         return np.array([one == kind for one in self.kinds], dtype=bool)
 
 

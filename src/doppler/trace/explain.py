@@ -1,4 +1,4 @@
-"""Why an execution took as long as it did, and what sets two placements apart.
+"""Explains why an execution took as long as it did, and how two placements differ.
 
 Shape suffix: D devices.
 """
@@ -30,20 +30,30 @@ _OF_DEVICES, _OF_LINKS = ("op", "recompute"), ("transfer", "evict", "load")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Explanation:
-    """What bounds a makespan.
+    """What determines a makespan.
+
+    The makespan is compute_s + transfer_s + idle_s.
 
     Attributes:
+        makespan_s: of the execution.
+        system_kind: whether it was simulated or measured.
+        barriers: whether the system has barriers.
         chain: the tasks that led to the last finish, first to last; each begins when the one before
-            it ends. compute_s + transfer_s + idle_s is the makespan: ops and transfers of the
-            chain, and what lies between them, which is barriers (if the system has them), or
-            hand-over on a real system. device_queue_s, link_queue_s and interface_queue_s are the
-            parts of it in which the next task of the chain waited for a busy resource instead of
-            its data.
-        device_utilisation: [D] busy share of the makespan, the mean over streams.
-        links, interfaces: those used, the busiest first.
-        of_memory: what was offloaded, when, and what it cost, as text.
-        shared: resources that tasks slow each other down on, the busiest first.
-        slowed_s: how much longer the tasks of the chain took for that than alone.
+            it ends.
+        compute_s: seconds of ops on the chain.
+        transfer_s: seconds of transfers on the chain.
+        idle_s: seconds between tasks of the chain: barriers if the system has them, hand-over on a
+            real system.
+        device_queue_s: seconds in which the next task of the chain waited for a busy device instead
+            of its data.
+        link_queue_s: likewise for a busy link.
+        interface_queue_s: likewise for a busy network interface.
+        device_utilisation: [D] busy share of the makespan, mean over streams.
+        links: links that were used, the busiest first.
+        interfaces: interfaces that were used, the busiest first.
+        of_memory: what was offloaded, when, and at what cost, as text.
+        shared: resources on which tasks slowed each other down, the busiest first.
+        slowed_s: how much longer than alone the tasks of the chain took because of that.
     """
 
     makespan_s: float
@@ -65,7 +75,7 @@ class Explanation:
     slowed_s: float = 0.0
 
     def lines(self) -> list[str]:
-        """The explanation as a few lines of text."""
+        """Return the explanation as a few lines of text."""
         ops = [step for step in self.chain if step.kind in _OF_DEVICES]
         between = "waiting at barriers" if self.barriers else "hand-over"
         found = [
@@ -96,7 +106,7 @@ class Explanation:
         return found
 
     def _on_chain(self) -> list[str]:
-        """What memory cost: its own tasks on the chain, and how often room was waited for."""
+        """The cost of memory: its tasks on the chain, and how often a task waited for room."""
         if not self.of_memory:
             return []
         seconds = sum(step.seconds for step in self.chain if step.kind not in ("op", "transfer"))
@@ -104,7 +114,7 @@ class Explanation:
         return [f"memory on the chain: {self._share(seconds)}; {num} waited for room"]
 
     def _busiest(self) -> list[str]:
-        """The links and the network interfaces that are busiest, three of each."""
+        """The three busiest links and network interfaces."""
         links = [
             f"{use.src} -> {use.dst} {use.utilisation:.0%} "
             f"({use.num_transfers} transfers, {bytes_text(use.bytes)})"
@@ -119,7 +129,7 @@ class Explanation:
         return [f"busiest {what}: {', '.join(uses)}" for what, uses in named.items() if uses]
 
     def _sharing(self) -> list[str]:
-        """What sharing cost, and how busy what is shared was."""
+        """The cost of sharing, and how busy shared resources were."""
         if not self.shared:
             return []
         uses = ", ".join(f"{use.name} {use.utilisation:.0%}" for use in self.shared[:3])
@@ -135,10 +145,13 @@ class Explanation:
 
 
 def explain(trace: Trace) -> Explanation:
-    """Explain what bounds the makespan: the critical chain, and how busy devices and links were.
+    """Explain the makespan by its critical chain, and by how busy devices and links were.
 
     The chain is followed backward from the op that finishes last. If data and a free device came at
     the same instant, the data is followed.
+
+    Args:
+        trace: of the execution.
     """
     chain = _critical_chain(trace)
     before = list(pairwise(chain))
@@ -175,7 +188,11 @@ def _slowed_s(trace: Trace, chain: list[Step]) -> float:
 
 
 def compare(trace_a: Trace, trace_b: Trace) -> list[str]:
-    """What sets the placement of ``trace_b`` apart from that of ``trace_a``, as lines of text.
+    """Describe how the placement of ``trace_b`` differs from that of ``trace_a``, as lines of text.
+
+    Args:
+        trace_a: of one execution.
+        trace_b: of another execution of the same problem.
 
     Raises:
         InputError: the traces are of different problems.
@@ -229,7 +246,7 @@ def _critical_chain(trace: Trace) -> list[Step]:
     causes = Causes(trace)
     steps, seen = [], set()
     task = int(trace.op_finish_s.argmax())
-    # Measured times may disagree slightly; a task that comes up again ends the walk.
+    # Measured times may disagree slightly; a task that appears again ends the walk.
     while task >= 0 and task not in seen:
         seen.add(task)
         waited_for, before = causes.of(task)

@@ -1,4 +1,4 @@
-"""A trace as a picture: rows of device streams, links and interfaces, the critical chain outlined.
+"""Draws a trace: rows of device streams, links and interfaces, with the critical chain outlined.
 
 Shape suffixes: V ops, T transfers, N boxes of one layer; C 4 corners or colour channels.
 """
@@ -51,7 +51,7 @@ OTHERS = "#d9cdb8"  # groups that take too little time for a colour of their own
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """Where things lie: y downward in inches from the top of the first row."""
+    """Positions of rows: y downward in inches from the top of the first row."""
 
     streams: int
     device_in: float
@@ -191,17 +191,17 @@ def _lay_out(trace: Trace, explanation: Explanation) -> _Rows:
 
 
 def interface_label(use: InterfaceUse, nics: int) -> str:
-    """Which host, of several interfaces which one, and which way."""
+    """Name an interface: its host, its number if there are several, and its direction."""
     return f"host {use.host}" + (f" nic {use.nic}" if nics > 1 else "") + f" {use.way}"
 
 
 def op_groups(names: Sequence[str], kinds: Sequence[str], nodes: Sequence[int]) -> list[str]:
-    """What each op is a block of, in words: the op of the program, or its kind where unknown.
+    """Say what each op is a block of: the op of the program, or its kind if that is unknown.
 
     Args:
         names: of ops, ``AB[0,1]`` for a block of AB.
         kinds: of ops.
-        nodes: of the program, -1 where unknown.
+        nodes: of the program, -1 if unknown.
     """
     bases: dict[int, set[str]] = defaultdict(set)
     for name, node in zip(names, nodes, strict=True):
@@ -219,9 +219,9 @@ def op_groups(names: Sequence[str], kinds: Sequence[str], nodes: Sequence[int]) 
 
 
 def _op_colors(trace: Trace) -> tuple[FloatArray, list[tuple[str, str]]]:
-    """A colour per op [V, C], and the legend, in the order of the program.
+    """A colour for each op [V, C], and the legend in the order of the program.
 
-    The groups of ops that take most time have a colour of their own.
+    Only the groups of ops that take longest have their own colours.
     """
     ops = trace.problem.graph.ops
     groups = op_groups(ops.names, ops.kinds, ops.node.tolist())
@@ -238,7 +238,7 @@ def _op_colors(trace: Trace) -> tuple[FloatArray, list[tuple[str, str]]]:
 
 
 def _draw_frame(axes: Axes, trace: Trace, rows: _Rows, end: float) -> None:
-    """Bands behind the rows, their names to the left and their utilisation to the right."""
+    """Draw bands behind the rows, their names to the left and their utilisation to the right."""
     bands: list[tuple[float, float, float]] = []
     for row in range(rows.num_device_rows):
         d, stream = divmod(row, rows.streams)
@@ -299,7 +299,7 @@ def _draw_transfers(axes: Axes, trace: Trace, rows: _Rows, unit_s: float) -> Non
 
 
 def _draw_ops(axes: Axes, trace: Trace, rows: _Rows, unit_s: float, color_VC: FloatArray) -> None:
-    """The boxes of the ops, and their names where these fit."""
+    """Draw the boxes of the ops, with their names if these fit."""
     names, middle_V = trace.problem.graph.ops.names, rows.op_middle(trace)
     start, finish = trace.op_start_s / unit_s, trace.op_finish_s / unit_s
     width_in = (finish - start) * rows.width_in / (finish.max() or 1.0)
@@ -330,9 +330,9 @@ def _draw_ops(axes: Axes, trace: Trace, rows: _Rows, unit_s: float, color_VC: Fl
 def _draw_chain(
     axes: Axes, trace: Trace, explanation: Explanation, rows: _Rows, unit_s: float
 ) -> None:
-    """Outline the chain, and join the rows that it goes through.
+    """Outline the chain and connect the rows that it goes through.
 
-    Tasks that follow each other on one row share an outline: one each would hide short ones.
+    Consecutive tasks on one row share an outline, since single outlines would hide short tasks.
     """
     op_V, transfer_T = rows.op_middle(trace), rows.transfer_middle(trace)
     near = 0.002 * trace.makespan_s / unit_s

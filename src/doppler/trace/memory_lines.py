@@ -1,4 +1,4 @@
-"""What is told of a run within memory limits: what was offloaded, when, and what it cost."""
+"""Describes an execution within memory limits: what was offloaded, when, and at what cost."""
 
 from doppler.trace.events import Trace
 from doppler.trace.usage import busy_seconds, bytes_text, time_text
@@ -7,7 +7,11 @@ _LARGEST = 3
 
 
 def memory_lines(trace: Trace) -> list[str]:
-    """A few lines; none where nothing of memory was planned."""
+    """Return a few lines about memory; empty if memory was not planned.
+
+    Args:
+        trace: of the execution.
+    """
     more = trace.memory
     if more is None:
         return []
@@ -32,7 +36,7 @@ def memory_lines(trace: Trace) -> list[str]:
 
 
 def _largest(trace: Trace) -> list[str]:
-    """The largest loads, and from when to when they had been away."""
+    """The largest loads, and from when to when their data was away."""
     more = trace.memory
     assert more is not None
     loads = [i for i, kind in enumerate(more.kinds) if kind == "load"]

@@ -1,4 +1,4 @@
-"""Memory in the picture of a trace: what each device holds, and its copies to and from the host.
+"""Draws memory below a trace: what each device holds, and its copies to and from the host.
 
 Shape suffixes: N boxes; C 4 corners.
 """
@@ -42,10 +42,16 @@ def memory_legend(trace: Trace) -> list[tuple[str, str]]:
 def draw_memory(
     axes: Axes, trace: Trace, bottoms: Sequence[float], height_in: float, unit_s: float
 ) -> None:
-    """Below each device what is in use of its limit, evictions, and under them loads.
+    """Draw below each device its memory in use, the limit, evictions and loads.
 
-    bottoms: per device where its memory is empty; y grows downward. Nothing where no memory was
-    planned.
+    Draws nothing if memory was not planned.
+
+    Args:
+        axes: to draw on.
+        trace: of the execution.
+        bottoms: y of empty memory for each device; y grows downward.
+        height_in: height of each drawing in inches.
+        unit_s: unit of the time axis in seconds.
     """
     if (more := trace.memory) is None:
         return

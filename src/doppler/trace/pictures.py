@@ -1,4 +1,4 @@
-"""Pictures on disk, in which names of graphs, ops and methods stand as they are."""
+"""Writes pictures to disk, with names of graphs, ops and methods as literal text."""
 
 import warnings
 from pathlib import Path
@@ -16,16 +16,27 @@ _MAX_CHARACTERS = 200
 
 
 def new_figure(width_in: float, height_in: float, *, dpi: int, **options: Any) -> Figure:
-    """A white figure that is drawn without a window; options: of matplotlib's Figure."""
+    """Make a white figure that needs no window.
+
+    Args:
+        width_in: width in inches.
+        height_in: height in inches.
+        dpi: dots per inch.
+        options: of matplotlib's Figure.
+    """
     figure = Figure(figsize=(width_in, height_in), dpi=dpi, facecolor="white", **options)
     FigureCanvasAgg(figure)
     return figure
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure to a file, atomically, in the format that its suffix names.
+    """Write a figure to a file atomically, in the format of its suffix.
 
-    A name between dollar signs is no formula, which matplotlib would set, or refuse.
+    Names between dollar signs are kept as text; matplotlib would read them as formulas.
+
+    Args:
+        figure: to write.
+        path: of the file.
     """
     axes = [axis for each in figure.axes for axis in (each.xaxis, each.yaxis)]
     numbers = {id(text) for axis in axes for text in axis.findobj(Text)}  # 10^3 is a formula
@@ -40,10 +51,10 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 
 def legend_label(name: str) -> str:
-    """A name as matplotlib takes it for a legend, where one behind an underscore is left out."""
+    """Return a name for a matplotlib legend, which hides names that begin with an underscore."""
     return f" {name}" if name.startswith("_") else name
 
 
 def shorten(text: str, length: int) -> str:
-    """At most so many characters, an ellipsis where some are left out."""
+    """Shorten a text to a number of characters, with an ellipsis if any are left out."""
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,4 +1,4 @@
-"""What shared resources did to an execution: who used them, how much, and what that cost.
+"""How shared resources affected an execution: who used them, how much, and at what cost.
 
 Shape suffixes: V ops, T transfers, D devices.
 """
@@ -15,7 +15,12 @@ from doppler.trace.events import Trace
 
 @dataclass(frozen=True, kw_only=True)
 class SharedUse:
-    """How busy a shared resource was: the share of what it can do in the whole makespan."""
+    """How busy a shared resource was.
+
+    Attributes:
+        name: of the resource.
+        utilisation: share of its capacity over the whole makespan that was used.
+    """
 
     name: str
     utilisation: float
@@ -48,7 +53,11 @@ class FluidTask:
 
 
 def fluid_tasks(trace: Trace) -> list[FluidTask]:
-    """The ops and then the transfers of a simulated trace; those that share nothing, too."""
+    """Return the ops and then the transfers of a simulated trace, also those that share nothing.
+
+    Args:
+        trace: of the execution.
+    """
     problem, sharing = trace.problem, trace.problem.sharing
     if sharing is None:
         return []

@@ -1,4 +1,4 @@
-"""Stages I to III as Lightning modules, on a list of problems."""
+"""Stages I to III as Lightning modules that train on a list of problems."""
 
 from doppler.training import one_process  # noqa: F401 - before Lightning
 

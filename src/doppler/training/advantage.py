@@ -1,7 +1,7 @@
-"""Advantages: how much less an episode cost than was to be expected.
+"""Advantages: how much less an episode cost than expected.
 
-cost_B: seconds [B], inf where a placement does not fit. shortfall_B: how much memory it lacks [B],
-see system.Measurement.memory_shortfall.
+cost_B is in seconds [B], inf if a placement does not fit in memory. shortfall_B is how much memory
+it lacks [B], see system.Measurement.memory_shortfall.
 
 Shape suffixes: B episodes.
 """
@@ -16,13 +16,18 @@ FloatArray = NDArray[np.float64]
 
 
 class CostHistory(NamedTuple):
-    """The feasible episodes so far: how many, and the sum of what they cost."""
+    """The feasible episodes so far.
+
+    Attributes:
+        count: their number.
+        total_s: sum of their costs, seconds.
+    """
 
     count: int
     total_s: float
 
     def with_batch(self, cost_B: FloatArray) -> "CostHistory":
-        """This batch added."""
+        """Return the history with this batch added."""
         feasible = cost_B[np.isfinite(cost_B)]
         return CostHistory(self.count + len(feasible), self.total_s + float(feasible.sum()))
 
@@ -33,10 +38,16 @@ NO_HISTORY = CostHistory(0, 0.0)
 def batch_advantage(
     cost_B: FloatArray, shortfall_B: FloatArray, past: CostHistory = NO_HISTORY
 ) -> FloatArray:
-    """(mean - cost) / standard deviation of the batch [B]; 0 where all costs are equal.
+    """Return (mean - cost) / standard deviation over the batch [B]; 0 if all costs are equal.
 
-    An infeasible episode (inf) counts as the worst feasible one and once their spread more, and
-    the more the more memory it lacks; if none is feasible only that counts.
+    An infeasible episode (inf) costs as much as the worst feasible one plus the range of the
+    feasible costs, and more the more memory it lacks. If no episode is feasible, only the lack of
+    memory counts.
+
+    Args:
+        cost_B: seconds of each episode.
+        shortfall_B: how much memory each lacks.
+        past: ignored.
     """
     finite_B = np.isfinite(cost_B)
     if finite_B.any():
@@ -54,12 +65,17 @@ def batch_advantage(
 def running_mean_advantage(
     cost_B: FloatArray, shortfall_B: FloatArray, past: CostHistory
 ) -> FloatArray:
-    """1 - cost / mean of all costs so far, this batch included [B].
+    """Return 1 - cost / mean of all costs so far, including this batch [B].
 
-    An infeasible episode counts twice the mean, whatever it lacks.
+    An infeasible episode costs twice the mean, whatever memory it lacks.
 
-    Source: DOPPLER (Yao et al., ICLR 2026), stages II and III: running mean - makespan. There in
-    raw cost units, here as a share of the mean: the same in any unit of time.
+    Args:
+        cost_B: seconds of each episode.
+        shortfall_B: ignored.
+        past: costs before this batch.
+
+    Source: DOPPLER (Yao et al., ICLR 2026), stages II and III: running mean - makespan. The paper
+    uses raw cost units; here it is a share of the mean, which does not depend on the unit of time.
     """
     count, total_s = past.with_batch(cost_B)
     if total_s == 0.0:

@@ -1,6 +1,6 @@
-"""Checkpoints that survive a kill at any moment, and what is read back of them.
+"""Writes checkpoints that survive a kill at any moment, and reads them back.
 
-A kill leaves either the old or the new checkpoint; resumed training repeats, draw by draw, what
+A kill leaves either the old or the new checkpoint. A resumed training repeats all random draws that
 came after it.
 """
 
@@ -19,18 +19,26 @@ from doppler.support.files.values import read_integer, read_number
 from doppler.support.stopping import deferred, unhurried
 
 LAST, BEST = "checkpoints/last.ckpt", "checkpoints/best.ckpt"
-# What Lightning goes on from, beside the weights.
+# What Lightning needs to resume, besides the weights.
 _LIGHTNING = ("epoch", "global_step", "loops", "optimizer_states", "lr_schedulers")
 
 
 def save_checkpoint(trainer: Trainer, path: Path) -> None:
-    """Write the whole training state, atomically, also after a signal."""
+    """Write the whole training state atomically, also after a signal.
+
+    Args:
+        trainer: Lightning's.
+        path: of the file.
+    """
     with unhurried(), replaced(path) as partial:
         trainer.save_checkpoint(partial)
 
 
 def updates_done(directory: Path) -> int:
-    """After how many updates a training goes on in a run's directory; 0 where it begins.
+    """Return the update from which a training in a run's directory resumes; 0 if it starts anew.
+
+    Args:
+        directory: of the run.
 
     Raises:
         InputError: last.ckpt is damaged.
@@ -42,10 +50,14 @@ def updates_done(directory: Path) -> int:
 
 
 def check_resumable(path: Path, module: LightningModule) -> None:
-    """Refuse a checkpoint from which a training could not go on, before it begins.
+    """Refuse a checkpoint from which a training could not resume.
+
+    Args:
+        path: of the checkpoint.
+        module: to be trained.
 
     Raises:
-        InputError: names what it lacks, or what is not as this training needs it.
+        InputError: names what the checkpoint lacks, or what does not fit this training.
     """
     checkpoint = load_checkpoint(path)
     for key in _LIGHTNING:
@@ -62,10 +74,13 @@ def check_resumable(path: Path, module: LightningModule) -> None:
 
 
 def effort_of(path: str | Path) -> Effort:
-    """What it took to make the weights of a checkpoint.
+    """Return the effort that made the weights of a checkpoint.
+
+    Args:
+        path: of the checkpoint.
 
     Raises:
-        InputError: it does not say so in numbers.
+        InputError: the stored numbers are damaged.
     """
     kept = load_checkpoint(path).get("doppler", {})
     evaluations = read_integer(kept.get("evaluations", 0), f"{path}: doppler.evaluations")
@@ -75,10 +90,14 @@ def effort_of(path: str | Path) -> Effort:
 
 
 def found_of(path: str | Path, problem: Problem) -> ScoredPlacement:
-    """The best placement for this problem that was found in making the weights.
+    """Return the best placement for a problem that was found while making the weights.
+
+    Args:
+        path: of the checkpoint.
+        problem: of the placement.
 
     Raises:
-        InputError: what is kept of it is no placement.
+        InputError: the stored placement is damaged.
     """
     kept = load_checkpoint(path).get("doppler", {})
     if "best" not in kept:
@@ -91,14 +110,14 @@ def found_of(path: str | Path, problem: Problem) -> ScoredPlacement:
 
 
 class LastCheckpoint(Callback):
-    """Keeps checkpoints/last.ckpt, from which an interrupted run goes on.
+    """Writes checkpoints/last.ckpt, from which an interrupted run resumes.
 
-    A signal ends the training after an update, whose state is kept.
+    A signal ends the training after the present update, whose state is saved.
 
     Args:
         directory: of the run.
-        every_s: seconds between two writes of last.ckpt. Lightning's own ModelCheckpoint writes
-            into the file that is there: a kill in between would damage it.
+        every_s: seconds between two writes of last.ckpt. Lightning's own ModelCheckpoint overwrites
+            the existing file in place, so a kill would damage it.
     """
 
     def __init__(self, *, directory: Path, every_s: float) -> None:
@@ -118,7 +137,7 @@ class LastCheckpoint(Callback):
             save_checkpoint(trainer, self._directory / LAST)
             self._written = time.perf_counter()
         if stops:
-            self._stack.close()  # raises what has come
+            self._stack.close()  # raises a signal that arrived meanwhile
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         save_checkpoint(trainer, self._directory / LAST)

@@ -102,8 +102,8 @@ def fit(
             TrainingProgress(console=console),
         ],
     )
-    # The tensors of an update are small: a second thread of torch gains a tenth on an idle machine
-    # and costs a factor of ten where something else computes. Rollouts use all cores.
+    # The tensors of an update are small: a second torch thread gains 10% on an idle machine, but
+    # makes it ten times slower if other programs compute. Rollouts use all cores.
     torch.set_num_threads(1)
     last = directory / LAST
     if last.exists():

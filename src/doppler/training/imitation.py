@@ -1,4 +1,4 @@
-"""Stage I: imitation of a heuristic, or of what a search found.
+"""Stage I: imitation of a heuristic, or of a placement that a search found.
 
 Shape suffixes: B episodes, V ops.
 """
@@ -19,22 +19,22 @@ from doppler.support.errors import InputError
 from doppler.support.options import Amount, Batch, Count, Rates, Seed, Share, checked
 from doppler.training.updates import EpisodeTraining, finite
 
-# What is left of the rate when it falls.
+# Factor by which the rate falls.
 _FALL = 1 / 3
-# A log-likelihood rises if it rises by this share, its mean over about so many updates.
+# Least relative rise of the log-likelihood that counts; number of updates that it is averaged over.
 _RISE, _SMOOTHED = 0.01, 5
-# An op is decided as the teacher does, all but surely.
+# Mean log-likelihood of an op from which the policy decides almost surely as the teacher does.
 _SURE = -1e-3
 
 
 class Plateau(NamedTuple):
-    """Whether a log-likelihood still rises.
+    """Tracks whether a log-likelihood still rises.
 
     Attributes:
-        mean: over the last updates.
-        best: the largest such mean.
-        waited: updates since.
-        falls: how often it has stayed for as long as the patience lasts.
+        mean: moving average over the last updates.
+        best: largest moving average.
+        waited: updates since the largest one.
+        falls: how often it has not risen for as long as the patience, so that the rate fell.
     """
 
     mean: float = -math.inf
@@ -44,11 +44,16 @@ class Plateau(NamedTuple):
 
     @property
     def is_sure(self) -> bool:
-        """Whether nothing is left to learn."""
+        """Whether the policy decides almost surely as the teacher does."""
         return self.mean > _SURE
 
     def after(self, log_likelihood: float, patience: int) -> "Plateau":
-        """What is known after one more update."""
+        """Return the state after one more update.
+
+        Args:
+            log_likelihood: of the update, per op.
+            patience: updates without a rise until the rate falls.
+        """
         mean = log_likelihood
         if math.isfinite(self.mean):
             mean = self.mean + (log_likelihood - self.mean) / _SMOOTHED
@@ -61,27 +66,31 @@ class Plateau(NamedTuple):
 
 @checked
 class Imitation(EpisodeTraining):
-    """Maximise the log-likelihood of a teacher's decisions, at its own states or the policy's.
+    """Maximise the log-likelihood of a teacher's decisions, in its own states or in the policy's.
 
-    policy: an nn.Module that is a Policy.
-    view: the problem.
-    teacher: gives fresh decisions, ties drawn anew, for every batch.
-    episodes: at most.
-    batch_episodes: per update.
-    learning_rate: first and last of Adam. It falls linearly, or with ``patience`` in steps.
-    network_rate: share of the rate at which the policy's network learns.
-    patience: if the log-likelihood does not rise in so many updates, the rate falls to a third. The
-        training ends when the rate would fall below the last one. None: it has all its episodes.
-    entropy: weight of the entropy bonus, falling to 0.
-    exploration: None: at the states that the teacher visits. Else at those of the policy's own
-        episodes, in which this share of the choices is uniform at first, falling to 0, and all
-        others are the most likely; only the critical path says what it would do there.
-    seed: of everything random here.
-    inherited: what it took the teacher to know what it teaches, and what was found by this;
-        elapsed_s and the best placement go on from there.
+    Args:
+        policy: an nn.Module that is a Policy.
+        view: the problem.
+        teacher: decides anew for every batch, with ties broken at random.
+        episodes: maximum number.
+        batch_episodes: episodes per update.
+        learning_rate: first and last rate of Adam. It falls linearly, or in steps with
+            ``patience``.
+        network_rate: the rate of the policy's network as a share of the rate.
+        patience: if the log-likelihood does not rise within so many updates, the rate falls to a
+            third. The training ends when the rate would fall below the last one. None: it uses all
+            episodes.
+        entropy: weight of the entropy bonus, which falls linearly to 0.
+        exploration: None: imitate in the states that the teacher visits. Else in those of the
+            policy's own episodes, in which this share of the choices is uniform at first, falling
+            to 0, and all others are the most likely. Only the critical path can advise in such
+            states.
+        seed: of all random numbers here.
+        inherited: effort of the teacher, and the placement that it found; elapsed_s and the best
+            placement continue from there.
 
     Source: DOPPLER (Yao et al., ICLR 2026), stage I, with exploration from 1
-    (conf/algorithm/paper.yaml). Of tied choices the drawn one counts.
+    (conf/algorithm/paper.yaml). If choices are tied, the drawn one counts.
     """
 
     title = "stage I, imitation"
@@ -136,11 +145,11 @@ class Imitation(EpisodeTraining):
 
     @property
     def best_s(self) -> float:
-        """Seconds of the best placement that is known."""
+        """Seconds of the best known placement."""
         return self.found.seconds
 
     def training_step(self, batch: int, batch_idx: int) -> Tensor:
-        """One update on fresh decisions of the teacher."""
+        """Return the loss of one update on fresh decisions of the teacher."""
         problem = self.view.problem
         episodes = self._episodes()
         log_prob_B, entropy_B = self.policy.log_prob(self.view, episodes)
@@ -159,20 +168,20 @@ class Imitation(EpisodeTraining):
 
     @property
     def has_settled(self) -> bool:
-        """Whether more updates would teach nothing more."""
+        """Whether further updates would teach nothing."""
         return self.patience is not None and (
             self.plateau.is_sure
             or self.rate_left(self.global_step) * self.learning_rate[0] < self.learning_rate[1]
         )
 
     def rate_left(self, step: int) -> float:
-        """See EpisodeTraining; with patience it falls where nothing is learned any more."""
+        """See `EpisodeTraining.rate_left`; with patience the rate falls when learning stops."""
         if self.patience is None:
             return super().rate_left(step)
         return _FALL**self.plateau.falls
 
     def on_train_start(self) -> None:
-        """See EpisodeTraining; an interrupted training may have ended before."""
+        """See `EpisodeTraining.on_train_start`; ends at once if the training had settled before."""
         super().on_train_start()
         self.trainer.should_stop = self.has_settled
 
@@ -181,18 +190,18 @@ class Imitation(EpisodeTraining):
         self.trainer.should_stop |= self.has_settled
 
     def _episodes(self) -> Decisions:
-        """Those whose log-probability is the teacher's likelihood."""
+        """Episodes whose log-probability is the teacher's likelihood."""
         if self.exploration is None:
             taught = self.teacher.decide(self.view.problem, self.batch_episodes, self.rng)
             if all((decided == decided[0]).all() for decided in taught):
-                taught = taught[0][:1], taught[1][:1]  # the mean of equal episodes is that of one
+                taught = taught[0][:1], taught[1][:1]  # equal episodes: one is enough
             return self.policy.follow(self.view, *taught)
         explore = self.exploration * self.remaining
         played = self.policy.rollout(self.view, self.batch_episodes, explore, self.rng)
         return replace(played, advised=advice(self.view, played.op, played.device, self.rng))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the random state."""
+        """Save the random state."""
         checkpoint["doppler"] = {
             "version": VERSION,
             "rng": self.rng.bit_generator.state,
@@ -203,7 +212,7 @@ class Imitation(EpisodeTraining):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on from it."""
+        """Restore the random state."""
         self.rng.bit_generator.state = checkpoint["doppler"]["rng"]
         self.elapsed_s = checkpoint["doppler"]["elapsed_s"]
         self.plateau = Plateau(*checkpoint["doppler"]["plateau"])

@@ -1,4 +1,4 @@
-"""The largest memory that the process held since a moment; Linux keeps count, others do not.
+"""Peak memory of the process since a given moment; only Linux records it.
 
 Source: proc(5): writing 5 to ``clear_refs`` resets the mark, ``VmHWM`` in ``status`` is the mark.
 """
@@ -9,7 +9,7 @@ _PROCESS = Path("/proc/self")
 
 
 def reset_peak() -> None:
-    """Begin to count anew."""
+    """Start a new measurement."""
     try:
         (_PROCESS / "clear_refs").write_text("5", encoding="utf-8")
     except OSError:
@@ -17,7 +17,7 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> int | None:
-    """Largest resident memory of the whole process since then; None where nobody counts."""
+    """Return the largest resident memory of the process since `reset_peak`; None if unknown."""
     try:
         lines = (_PROCESS / "status").read_text(encoding="utf-8").splitlines()
     except OSError:

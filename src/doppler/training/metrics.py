@@ -1,4 +1,4 @@
-"""metrics.csv: one row per update, complete across interruptions."""
+"""metrics.csv: one row per update, complete even after interruptions."""
 
 import csv
 import io
@@ -15,7 +15,12 @@ from doppler.support.files import open_to_append, read_damaged_text
 
 
 def spaced(namespace: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    """The same numbers, their names behind a namespace: ``stage_2/loss``."""
+    """Prefix the names of metrics with a namespace: ``stage_2/loss``.
+
+    Args:
+        namespace: the prefix.
+        metrics: by name.
+    """
     return {f"{namespace}/{key}": value for key, value in metrics.items()}
 
 
@@ -50,7 +55,7 @@ class CsvMetrics(Logger):
         return str(self._path.parent)
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any) -> None:
-        """The run directory holds the whole configuration: nothing to do."""
+        """Do nothing: the run directory contains the whole configuration."""
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Append one row; the first row of a run decides the columns."""
@@ -64,7 +69,7 @@ class CsvMetrics(Logger):
     def _keep_rows_before(self, step: int) -> None:
         rows = []
         if self._path.exists():
-            # A kill may have cut the last line short; what else is no whole row is dropped too.
+            # A kill may have truncated the last line. All incomplete rows are dropped.
             text = read_damaged_text(self._path).replace("\0", "")
             whole = text[: text.rfind("\n") + 1]
             rows = [row for row in csv.DictReader(io.StringIO(whole)) if _is_before(row, step)]

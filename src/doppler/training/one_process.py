@@ -1,10 +1,11 @@
-"""Lightning takes a training for what it is: one process, whatever started it.
+"""Makes Lightning treat a training as a single process, whatever started it.
 
-Variables of SLURM, of torchrun and of other launchers are in the environment of many processes that
-are not part of a distributed training. Lightning would read them as that: fail for their number of
-tasks, log nothing as of a rank above 0, or requeue the job when a signal comes.
+Many processes have environment variables of SLURM, torchrun and other launchers without being part
+of a distributed training. Lightning would take these seriously: fail because of the number of
+tasks, log nothing because the rank is above 0, or requeue the job on a signal.
 
-Modules import Lightning after this one, because Lightning reads some of them when it is imported.
+Other modules import Lightning after this one, because Lightning reads some of the variables when it
+is imported.
 """
 
 import os
@@ -20,7 +21,7 @@ finally:
 
 
 class OneProcess(LightningEnvironment):
-    """The environment of a training that nothing else takes part in."""
+    """The environment of a training in a single process."""
 
     def __init__(self) -> None:
         super().__init__()

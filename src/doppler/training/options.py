@@ -1,4 +1,4 @@
-"""The options of reinforcement learning (stages II and III), and what they cost in executions."""
+"""Options of reinforcement learning (stages II and III), and the executions that they need."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Self
@@ -7,7 +7,7 @@ from doppler.support.errors import InputError
 from doppler.support.options import Amount, Batch, BatchOrNone, Count, Rates, Share, checked, one_of
 from doppler.training.advantage import ADVANTAGES
 
-# A training that is longer than ``tuned_updates`` has at most so many times the entropy bonus.
+# Largest factor of the entropy bonus in trainings that are longer than ``tuned_updates``.
 _MOST_ENTROPY = 3.0
 
 
@@ -17,26 +17,27 @@ class ReinforcementOptions:
     """Options of REINFORCE on one problem or on many.
 
     Attributes:
-        batch_episodes: episodes of one problem in an update; all see the same draw of jitter.
-        batch_problems: problems drawn for each update, where there are several.
+        batch_episodes: episodes of one problem in an update; all use the same draw of jitter.
+        batch_problems: problems drawn for each update, if there are several.
         try_every: updates between two executions of the greedy placement.
         exploration: None: actions are sampled from the policy. Else epsilon-greedy: the share of
             uniform choices at first, falling linearly to 0.
         advantage: a name in ``ADVANTAGES``.
-        learning_rate: the first and the last of Adam, falling linearly. At 0 nothing is learned.
-        network_rate: share of the rate at which the policy's network learns.
+        learning_rate: first and last rate of Adam, falling linearly. At 0 nothing is learned.
+        network_rate: the rate of the policy's network as a share of the rate.
         entropy: weight of the entropy bonus, falling linearly to 0.
-        merged_share: share of the updates whose episodes place groups of ops instead of ops.
-        returning_share: share of the episodes of the last batch that return to the best placement
-            so far: they repeat it but for a window of its steps, which they play anew. The
-            logarithm of the window's length is uniform. In the first batch there are none, between
-            the two the share rises linearly. No gradient comes from them.
-        extra_candidates: so many episodes that place groups of ops, and as many clusterings, are
-            executed beside an update's own episodes. They may become the best placement; no
-            gradient comes from them.
+        merged_share: share of the updates whose episodes place groups of ops instead of single ops.
+        returning_share: in the last batch, the share of episodes that return to the best placement
+            so far. They repeat it except for a window of steps, which the policy decides anew. The
+            length of the window is log-uniform. The share rises linearly from 0 in the first batch.
+            These episodes give no gradient.
+        extra_candidates: number of episodes that place groups of ops, and also number of
+            clusterings, that are executed in addition to an update's own episodes. They may become
+            the best placement, but give no gradient.
         tuned_updates: the number of updates for which learning_rate and entropy were tuned, and
             during which extra candidates are executed; None: any number. A training that is k times
-            longer has 1 / sqrt(k) of the rate and k times the entropy bonus, at most threefold.
+            longer has 1 / sqrt(k) of the rate and k times the entropy bonus, but at most three
+            times.
 
     Source: see `reinforcement.Reinforcement`.
     """
@@ -61,22 +62,30 @@ class ReinforcementOptions:
             )
 
     def num_returning(self, done: float) -> int:
-        """Episodes of a batch that return to the best placement.
+        """Return how many episodes of a batch return to the best placement.
 
-        Those that are compared with each other are never one alone.
+        The others are compared with each other, so at least two remain, or none.
 
         Args:
-            done: share of the training that is behind.
+            done: share of the training that is over.
         """
         num = int(self.batch_episodes * self.returning_share * done)
         return min(num, max(0, self.batch_episodes - 2))
 
     def num_tuned(self, num_updates: int) -> int:
-        """The first updates of a training, which execute extra candidates."""
+        """Return the number of first updates that execute extra candidates.
+
+        Args:
+            num_updates: of the training.
+        """
         return min(num_updates, self.tuned_updates or num_updates)
 
     def tuned_for(self, num_updates: int) -> Self:
-        """The options with the rate and the entropy bonus of a training of so many updates."""
+        """Return the options with the rate and entropy bonus for a training of this length.
+
+        Args:
+            num_updates: of the training.
+        """
         longer = max(1, num_updates) / max(1, self.num_tuned(num_updates))
         first, last = self.learning_rate
         return replace(
@@ -86,11 +95,11 @@ class ReinforcementOptions:
         )
 
     def evaluations(self, num_updates: int, confirmations: int) -> int:
-        """Executions of a training on one problem, the last greedy placement included.
+        """Return the executions of a training on one problem, including the last greedy placement.
 
         Args:
-            num_updates: of the training; without any nothing is executed.
-            confirmations: executions that decide what a placement counts; 0: one decides.
+            num_updates: of the training; with 0 nothing is executed.
+            confirmations: executions that confirm a promising placement; 0: one execution decides.
         """
         if num_updates == 0:
             return 0

@@ -1,4 +1,4 @@
-"""Progress of training on the terminal: episodes, episodes a second, best so far."""
+"""Shows the progress of a training: episodes, episodes per second, best makespan so far."""
 
 import time
 from typing import Protocol
@@ -11,7 +11,13 @@ from doppler.report.rows import format_seconds
 
 
 class Progressing(Protocol):
-    """What a Lightning module tells about its progress."""
+    """What a Lightning module tells about its progress.
+
+    Attributes:
+        title: of the training.
+        num_episodes: to train on.
+        best_s: best makespan so far, seconds.
+    """
 
     title: str
     num_episodes: int
@@ -24,10 +30,10 @@ class Progressing(Protocol):
 
 
 class TrainingProgress(Callback):
-    """A progress bar on a terminal; a line every few seconds elsewhere.
+    """A progress bar on a terminal; elsewhere a line every few seconds.
 
-    Lightning's own bars count batches, of which an endless stream has no total, know no episodes
-    and say nothing where output goes to a file.
+    Lightning's own bars count batches, which have no total in an endless stream, do not know
+    episodes, and print nothing if output goes to a file.
     """
 
     def __init__(self, *, console: Console, seconds_between_lines: float = 10.0) -> None:

@@ -1,4 +1,4 @@
-"""Stages II and III: REINFORCE on the makespans of a system, on one problem or on many.
+"""Stages II and III: REINFORCE on makespans, on one problem or on many.
 
 Shape suffixes: B episodes, V ops.
 """
@@ -39,12 +39,12 @@ from doppler.training.updates import EpisodeTraining, finite
 
 @dataclass(eq=False)
 class TrainingProblem:
-    """A problem to train on, or to try the weights on, and what is known of it so far.
+    """A problem to train on, or to test weights on, and what is known about it so far.
 
     Attributes:
         view: the problem as the policy sees it.
         evaluator: executes its placements and keeps the best one.
-        history: costs of the episodes so far, for advantages that look back.
+        history: costs of the episodes so far, for advantages that use them.
         greedy: the best greedy placement so far.
     """
 
@@ -55,16 +55,16 @@ class TrainingProblem:
 
     @property
     def best(self) -> ScoredPlacement:
-        """The best placement so far; a greedy one where nothing else fits into memory."""
+        """The best placement so far; a greedy one if nothing else fits in memory."""
         return self.evaluator.found if self.evaluator.placement else self.greedy
 
     @cached_property
     def bound_s(self) -> float:
-        """Seconds that no placement can beat; 1 where that is 0."""
+        """A lower bound on the makespan, seconds; 1 if the bound is 0."""
         return lower_bound(self.view.problem).seconds or 1.0
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """The state for a checkpoint."""
         return {
             "best": self.evaluator.state(),
             "history": list(self.history),
@@ -72,17 +72,17 @@ class TrainingProblem:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint."""
         self.evaluator.restore(state["best"])
         self.history = CostHistory(*state["history"])
         self.greedy = ScoredPlacement.restored(state["greedy"], self.view.problem)
 
 
 class Score(NamedTuple):
-    """How good greedy placements are; less is better.
+    """How good greedy placements are; smaller is better.
 
     Attributes:
-        infeasible: how many do not fit into memory.
+        infeasible: number of placements that do not fit in memory.
         ratio: geometric mean of makespan over lower bound of the others.
     """
 
@@ -91,10 +91,10 @@ class Score(NamedTuple):
 
 
 class Spread(Protocol):
-    """Does the work of a training elsewhere, with the same result for any number of workers."""
+    """Runs episodes and gradients in other processes; results do not depend on their number."""
 
     def loss(self, module: "Reinforcement", chosen: Sequence[int]) -> Tensor:
-        """A loss whose gradient is that of an update on the problems of these numbers."""
+        """A loss with the gradient of an update on the problems with these indices."""
         ...
 
     def tried(self, module: "Reinforcement") -> list[float]:
@@ -107,29 +107,31 @@ class Reinforcement(EpisodeTraining):
 
     Args:
         policy: an nn.Module that is a Policy.
-        problems: to train on. Advantages compare episodes of one problem, so that no problem counts
-            more because it is larger or takes longer.
-        trials: problems whose greedy placements tell which weights are the best: the problems
-            themselves, or held-out ones.
+        problems: to train on. Advantages compare episodes of one problem, so large or slow problems
+            do not count more.
+        trials: problems whose greedy placements decide which weights are the best: the training
+            problems themselves, or held-out ones.
         options: of the training.
         num_updates: in all; with 0 the weights stay as they are.
         seed: of all random choices.
-        title: what progress calls the training.
+        title: of the training in progress lines.
         on_best: called while the weights are those of the best trial so far.
-        inherited: what it took to make the weights that the training begins with.
-        spread: does the episodes and the gradients elsewhere; None: here.
+        inherited: effort that made the initial weights.
+        spread: runs episodes and gradients in other processes; None: in this one.
 
     Attributes:
-        trained: what training alone has found on its first problem; None until training has ended.
+        trained: what training alone found on its first problem, and its effort; None until the
+            training has ended.
         is_searched: whether a search has followed.
 
     Source: DOPPLER (Yao et al., ICLR 2026), stages II and III; conf/algorithm/paper.yaml has the
-    paper's exploration, advantage and batch of one episode. Deviations of the default, which
-    measure better: episodes sampled from the policy, advantages within a batch, extra candidates,
-    and episodes that return to the best placement and play some steps anew (Go-Explore; Ecoffet et
-    al., Nature 2021), of which none is learned from. Deviations in any case:
-    the only reward is not discounted; the gradient is of the softmax log-probability of the actions
-    taken, exploring ones included (as in the released code).
+    paper's exploration, advantage and batch of one episode. The default deviates where that
+    measured better: episodes are sampled from the policy, advantages compare the episodes of a
+    batch, and extra candidates are executed. Some episodes return to the best placement and decide
+    some of its steps anew (Go-Explore; Ecoffet et al., Nature 2021); the policy learns nothing from
+    these. Two deviations hold in any case: the reward is not discounted, and the gradient is that
+    of the softmax log-probability of the actions taken, including exploring ones (as in the
+    released code).
     """
 
     options_key = "algorithm.reinforcement"
@@ -174,7 +176,7 @@ class Reinforcement(EpisodeTraining):
 
     @property
     def problem(self) -> TrainingProblem:
-        """The first problem, which is the only one where a run is about one."""
+        """The first problem, which is the only one unless training on a set."""
         return self.problems[0]
 
     @property
@@ -184,18 +186,18 @@ class Reinforcement(EpisodeTraining):
 
     @property
     def effort(self) -> Effort:
-        """Executions and seconds so far, those of the weights that it began with included."""
+        """Executions and seconds so far, including those of the initial weights."""
         used = {one.evaluator for one in (*self.problems, *self.trials)}
         own = sum(evaluator.evaluations for evaluator in used)
         return Effort(self.inherited.evaluations + own, self.elapsed_s)
 
     def on_train_batch_start(self, batch: int, batch_idx: int) -> None:
-        """Every ``try_every`` updates: execute what the policy would decide."""
+        """Execute the greedy placement every ``try_every`` updates."""
         if self.global_step % self.options.try_every == 0:
             self.try_greedy()
 
     def training_step(self, batch: int, batch_idx: int) -> Tensor:
-        """The loss of fresh episodes of the problem, or of some of the problems."""
+        """Return the loss of fresh episodes of the problem, or of some of the problems."""
         if self.batch_problems == len(self.problems):
             chosen = np.arange(len(self.problems))
         else:
@@ -231,7 +233,7 @@ class Reinforcement(EpisodeTraining):
         return -policy_gradient - options.entropy * self.remaining * entropy
 
     def _return_to_best(self, problem: TrainingProblem, view: ProblemView) -> list[Decisions]:
-        """Episodes that return to the best placement so far, if there are to be any."""
+        """Episodes that return to the best placement so far, if this batch has any."""
         num = self.options.num_returning(1.0 - self.remaining)
         placement = problem.evaluator.placement
         if num == 0 or placement is None or view.is_merged or not isinstance(self.policy, Returns):
@@ -244,7 +246,7 @@ class Reinforcement(EpisodeTraining):
         return [self.policy.return_to(view, taught.op, taught.device, window_B2, self.rng)]
 
     def _view_to_play(self, problem: TrainingProblem) -> ProblemView:
-        """The problem's view; for a share of the updates one in which groups of ops are merged."""
+        """The problem's view, or for a share of the updates one with merged ops."""
         share = self.options.merged_share
         if share and self.rng.random() < share:
             return merged_at_random(problem.view, self.rng)
@@ -258,7 +260,7 @@ class Reinforcement(EpisodeTraining):
         returning: list[Decisions],
         explore: float | None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Seconds and shortfall of memory [B] of episodes; the others count as placements only."""
+        """Execute all episodes; return seconds and memory shortfall [B] of the sampled ones."""
         num, extra = len(played.op), self.options.extra_candidates
         placements = [episodes.placements() for episodes in (played, *returning)]
         sources = [MERGED_EPISODE if view.is_merged else EPISODE] * num
@@ -289,7 +291,7 @@ class Reinforcement(EpisodeTraining):
         )
 
     def try_greedy(self) -> None:
-        """Execute the greedy placements of the present weights; ``on_best`` if they are better."""
+        """Execute the greedy placements of the present weights; call ``on_best`` if better."""
         if self.spread is not None:
             seconds = self.spread.tried(self)
         else:
@@ -304,13 +306,13 @@ class Reinforcement(EpisodeTraining):
         score = Score(len(seconds) - len(ratios), ratio)
         if len(self.problems) > 1:
             self.log_update({"episodes": self.episodes_done, "held_out_ratio": score.ratio})
-        # The first one counts even if nothing fits: best.ckpt must exist.
+        # The first trial counts even if nothing fits, because best.ckpt must exist.
         if self.score is None or score < self.score:
             self.score = score
             self.on_best()
 
     def try_on(self, problem: TrainingProblem) -> float:
-        """Execute the greedy placement of a problem; returns its seconds."""
+        """Execute the greedy placement of a problem and return its seconds."""
         device_BV, priority_BV = self.policy.rollout(problem.view, 1, 0.0, self.rng).placements()
         placement = Placement.make(problem.view.problem, device_BV[0], priority_BV[0])
         seconds = problem.evaluator.confirm(placement, GREEDY)
@@ -319,7 +321,7 @@ class Reinforcement(EpisodeTraining):
         return seconds
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the random state and what is known of the problems."""
+        """Save the random state and what is known about the problems."""
         found, effort = self.trained or (NO_PLACEMENT, None)
         checkpoint["doppler"] = {
             "version": VERSION,
@@ -335,7 +337,7 @@ class Reinforcement(EpisodeTraining):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore a checkpoint."""
         kept = checkpoint["doppler"]
         self.rng.bit_generator.state = kept["rng"]
         for key, problems in (("problems", self.problems), ("trials", self.trials)):

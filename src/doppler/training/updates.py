@@ -1,4 +1,4 @@
-"""What trainings share: the optimiser, the clock, the endless dataset."""
+"""Shared by all trainings: the optimiser, the clock, the endless dataset."""
 
 import itertools
 import math
@@ -20,15 +20,15 @@ class EpisodeTraining(pl.LightningModule):
 
     Attributes:
         policy: what is trained.
-        title: what progress calls the training.
-        options_key: the part of the configuration that has its options.
+        title: of the training in progress lines.
+        options_key: the key of the configuration with its options.
         num_updates: in all.
         batch_episodes: episodes of an update.
-        learning_rate: the first and the last of Adam, falling linearly; at 0 nothing is learned.
-        network_rate: share of the rate at which the policy's network learns, where it has one. A
-            logit of a pair is a product of sums over all ops, so that a small step changes much.
-        elapsed_s: seconds of all updates, those before an interruption included.
-        namespace: what dashboards put before the names of its curves: ``stage_2/loss``.
+        learning_rate: first and last rate of Adam, falling linearly; at 0 nothing is learned.
+        network_rate: the rate of the policy's network, if it has one, as a share of the rate. The
+            logit of a pair is a product of sums over all ops, so a small step changes much.
+        elapsed_s: seconds of all updates, including those before an interruption.
+        namespace: prefix of the names of its curves in dashboards: ``stage_2/loss``.
     """
 
     title: str
@@ -58,11 +58,11 @@ class EpisodeTraining(pl.LightningModule):
 
     @property
     def remaining(self) -> float:
-        """Share of the updates that are still to come; what falls to 0 falls with it."""
+        """Share of the updates still to come; the weights that fall to 0 are proportional to it."""
         return 1.0 - self.global_step / self.num_updates
 
     def configure_optimizers(self) -> Any:
-        """Adam, as Lightning wants to be told."""
+        """Return Adam and its schedule in Lightning's format."""
         prefix: str | None = getattr(self.policy, "network_prefix", None)
         rest, network = [], []
         for name, parameter in self.named_parameters():
@@ -80,23 +80,23 @@ class EpisodeTraining(pl.LightningModule):
         }
 
     def rate_left(self, step: int) -> float:
-        """The share of the first rate that an update has."""
+        """Return the learning rate of an update as a share of the first one."""
         first, last = self.learning_rate
         kept = last / first if first else 0.0
         return 1.0 - (1.0 - kept) * min(1.0, step / max(1, self.num_updates))
 
     def on_train_start(self) -> None:
-        """The clock runs from here."""
+        """Start the clock."""
         self._clock_s = time.perf_counter()
 
     def on_train_batch_end(self, outputs: Any, batch: int, batch_idx: int) -> None:
-        """Add what has passed since the last update."""
+        """Add the time since the last update."""
         now_s = time.perf_counter()
         self.elapsed_s += now_s - self._clock_s
         self._clock_s = now_s
 
     def note_update(self, metrics: dict[str, float]) -> None:
-        """Keep what the present update has to tell until its gradient is known."""
+        """Keep the metrics of the present update until its gradient is known."""
         self._noted = metrics
 
     def on_before_backward(self, loss: Tensor) -> None:
@@ -119,11 +119,11 @@ class EpisodeTraining(pl.LightningModule):
         self.log_update(row)
 
     def log_update(self, metrics: dict[str, float]) -> None:
-        """One row for the present step.
+        """Log one row for the present step.
 
-        Straight to the loggers: Lightning's own ``log`` rounds to 32 bits, and an update is already
-        the average of a batch. Dashboards have the curves of all stages side by side, so that
-        names begin with the stage; metrics.csv is of one training.
+        The row goes straight to the loggers: Lightning's own ``log`` rounds to 32 bits, and an
+        update is already the average of a batch. Dashboards show the curves of all stages together,
+        so names start with the stage; metrics.csv belongs to one training.
         """
         for logger in self.loggers:
             told = metrics if isinstance(logger, CsvMetrics) else spaced(self.namespace, metrics)
@@ -131,10 +131,13 @@ class EpisodeTraining(pl.LightningModule):
 
 
 def finite(loss: Tensor) -> Tensor:
-    """The loss.
+    """Return the loss if it is finite.
+
+    Args:
+        loss: of an update.
 
     Raises:
-        DivergedError: it is no number.
+        DivergedError: the loss is infinite or NaN.
     """
     if not loss.isfinite():
         raise DivergedError("the loss is not finite")

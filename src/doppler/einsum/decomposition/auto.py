@@ -177,7 +177,9 @@ def _best(judged: list[tuple[float, int, Splits]]) -> Splits:
 class NodeSeconds:
     """The objective: seconds of computing and moving, node by node (search.Objective).
 
-    total: blocks of a contraction; other nodes have at most as many, or, ``all_fine``, as many too.
+    Args:
+        total: number of blocks of a contraction. Other nodes have at most as many or, with
+            ``all_fine``, exactly as many.
     """
 
     def __init__(

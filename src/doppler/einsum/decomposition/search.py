@@ -44,9 +44,12 @@ class Objective(Protocol):
         ...
 
     def edge_cost(self, tensor: "CutTensor", own: IntArray, uses: Sequence[IntArray]) -> FloatArray:
-        """Cost of a tensor that is cut in one way and read in others.
+        """Return the cost of a tensor that is cut in one way and read in others.
 
-        own, uses: numbers of cut points as `CutTensor` counts them, [..., K]; they broadcast.
+        Args:
+            tensor: that is cut.
+            own: [..., K] cut points of the tensor, as `CutTensor` numbers them.
+            uses: [..., K] cut points of each use; all broadcast.
         """
         ...
 

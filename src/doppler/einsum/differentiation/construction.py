@@ -12,7 +12,13 @@ from doppler.graph.scalar_algebra import list_elements, mul
 
 
 class Space(NamedTuple):
-    """Dimensions: a letter and an extent of each, and into how many parts it is split, if given."""
+    """Dimensions of a join space.
+
+    Attributes:
+        indices: a letter for each dimension.
+        extents: the size of each dimension.
+        parts: into how many parts each is split; None: not given.
+    """
 
     indices: str
     extents: tuple[int, ...]
@@ -59,9 +65,11 @@ class Construction:
         self._names = {node.name for node in program.nodes}
 
     def append(self, node: Node, parts: tuple[int, ...] | None = None) -> int:
-        """Add a node, by another name if its own is taken, and a formation if it aggregates.
+        """Add a node, and a formation if it aggregates; a name that is taken gets a suffix.
 
-        parts: into how many each dimension of its space is split, if that is given.
+        Args:
+            node: to add.
+            parts: into how many parts each dimension of its space is split; None: not given.
 
         Returns:
             The number of the node that has the finished tensor.
@@ -160,8 +168,15 @@ class Construction:
     ) -> int:
         """Add the op that aggregates a scalar function of tensors in a space (see `sum_out`).
 
-        kept: the dimensions of the space that the result has. aggregated: those that go.
-        aggregation: how, if any go.
+        Args:
+            name: of the op.
+            space: its join space.
+            scalar: the function.
+            views: its operands.
+            kept: dimensions of the space that the result has.
+            aggregated: dimensions that are aggregated away.
+            dtype: of the result.
+            aggregation: how dimensions are aggregated, if there are any.
 
         Returns:
             The number of the node that has the finished tensor.

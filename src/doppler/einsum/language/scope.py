@@ -137,7 +137,9 @@ class Constants:
 class Scope:
     """The tensors that are defined so far, as nodes without formations.
 
-    numbers: of the nodes, by name. splits: those that the text gives.
+    Attributes:
+        numbers: of the nodes, by name.
+        splits: that the text gives, by name.
     """
 
     def __init__(self, source: Source, constants: Constants) -> None:

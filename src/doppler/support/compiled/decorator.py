@@ -17,10 +17,12 @@ _PIECE: dict[str, Any] = {"no_cpython_wrapper": True}
 
 
 class Compiled:
-    """A function that is compiled when it is first called, once for each kind of arguments.
+    """A function that is compiled at its first call, once for each kind of arguments.
 
-    entry: what Python calls. piece: what compiled callers call, and inline. Each is machine code of
-    its own, because a piece needs no way in from Python: these would take half of the compiling.
+    Attributes:
+        entry: what Python calls.
+        piece: what compiled callers call and inline. It is separate machine code because it needs
+            no entry from Python, which would take half of the compile time.
     """
 
     def __init__(self, function: Callable, *, inlined: bool = True) -> None:

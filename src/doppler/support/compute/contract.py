@@ -1,6 +1,7 @@
-"""What may be spread: jobs that depend on nothing but what workers are made with, and themselves.
+"""Parallel work: jobs that depend only on their workers' initial object and on themselves.
 
-So it does not matter who does which job, nor how many workers there are: results are the same bits.
+So it does not matter which worker does which job, or how many there are: results are equal bit for
+bit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 
 
 class Pool(Protocol):
-    """Workers, each with an object of its own."""
+    """Workers, each with its own object."""
 
     def map(
         self,
@@ -18,25 +19,25 @@ class Pool(Protocol):
         shared: Any = None,
         each: Callable[[int, Any], None] | None = None,
     ) -> list[Any]:
-        """What the objects' method returns for each job, in their order.
+        """Call a method of the workers' objects for each job; return the results in order.
 
         Args:
             method: its name.
-            jobs: its arguments behind the first, of each job; the first jobs begin first.
-            shared: its first argument, of all.
-            each: is told of each job, when it is done, by its number.
+            jobs: its arguments after the first, for each job. The first jobs start first.
+            shared: its first argument, the same for all jobs.
+            each: called with the number and the result of each job when it is done.
 
         Raises:
-            InputError: what the method raised, or no worker is left.
+            InputError: the method raised it, or no worker is left.
         """
         ...
 
 
 class Compute(Protocol):
-    """Where jobs are done."""
+    """A place where jobs run."""
 
     def pool(self, make: Callable[..., Any], *arguments: Any) -> AbstractContextManager[Pool]:
-        """Workers, each of which makes an object."""
+        """Start workers that each make an object."""
         ...
 
     def training(self, *arguments: Any) -> AbstractContextManager[Any]:
@@ -57,7 +58,7 @@ _chosen: list[Compute | None] = []
 
 @contextmanager
 def computing(compute: Compute | None) -> Iterator[None]:
-    """What runs here spreads what it can; None: nothing."""
+    """Let the code in this context run its jobs on ``compute``; None: jobs are not split."""
     _chosen.append(compute)
     try:
         yield
@@ -66,5 +67,5 @@ def computing(compute: Compute | None) -> Iterator[None]:
 
 
 def chosen() -> Compute | None:
-    """Where jobs of what runs are done; None: nothing is cut into jobs."""
+    """Return where jobs run in this context; None: work is not split into jobs."""
     return _chosen[-1] if _chosen else None

@@ -25,7 +25,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_size(path: str | Path, *, max_mb: float = _MAX_MB) -> None:
-    """Refuse what Is no regular file, or is larger than the limit.
+    """Refuse a path that is not a regular file, or a file larger than the limit.
 
     Args:
         path: of the file.
@@ -106,7 +106,11 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: str, path: str | Path) -> Any:
-    """What a JSON text says, every key once; who reads numbers sees to it that they are finite.
+    """Parse a JSON text in which every key occurs once; callers check that numbers are finite.
+
+    Args:
+        text: to parse.
+        path: for messages.
 
     Raises:
         InputError: names the file, and the line or the key at fault.

@@ -14,14 +14,26 @@ Value = TypeVar("Value")
 
 
 def fault(where: str, expected: str, found: object) -> InputError:
-    """What to raise where something else is found."""
+    """Make the error for a value of the wrong kind.
+
+    Args:
+        where: the value is.
+        expected: in words.
+        found: the value.
+    """
     shown = repr(found)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     return InputError(f"{where}: expected {expected}, found {shown}")
 
 
 def unknown_key(where: str, key: object, known: Iterable[str]) -> InputError:
-    """What to raise where a key is none of the known ones; the nearest of these is named."""
+    """Make the error for an unknown key, which names the nearest known one.
+
+    Args:
+        where: the key is.
+        key: that is unknown.
+        known: keys that exist there.
+    """
     names = list(known)
     nearest = difflib.get_close_matches(str(key), names, n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose from {', '.join(names)}"
@@ -105,9 +117,12 @@ def read_object(
 
 
 def check_version(data: Mapping[str, Any], *known: int, default: int | None = None) -> int:
-    """The version of a file; another one than those that are read is refused.
+    """Return the version of a file; refuse unknown versions.
 
-    default: of files that say none; without, they have to.
+    Args:
+        data: content of the file.
+        known: versions that can be read.
+        default: version of files that name none; None: they must name one.
     """
     version = data.get("version", default)
     if type(version) is not int or version not in known:
@@ -117,9 +132,10 @@ def check_version(data: Mapping[str, Any], *known: int, default: int | None = No
 
 
 class Table:
-    """Rows of one list of the file, read column by column with errors that name the row.
+    """Rows of one list in a file, read column by column, with errors that name the row.
 
-    columns: the keys that rows may have.
+    Attributes:
+        columns: keys that rows may have.
     """
 
     def __init__(self, data: Mapping[str, Any], key: str, columns: Iterable[str]) -> None:
