@@ -1,7 +1,9 @@
 """What a search has found after so many seconds, and after so many evaluations.
 
     python benchmarks/anytime.py [--seconds 0.01 0.1 1 10] [--evaluations 1 16 64 256 1000 4000]
-    python benchmarks/anytime.py --out docs/results     # the pictures, too; --groups "1,000 ops"
+    python benchmarks/anytime.py --groups "51 problems" --out FILE.csv    # adds rows to a file
+
+The rows of docs/results/data/anytime.csv are made this way, the page is docs/results/scaling.md.
 
 Every point is a search of its own, which knew its budget: annealing cools within it. One core,
 compilation excluded, views and features included; a point stands at the seconds that it took. The
@@ -15,14 +17,13 @@ over problems and seeds.
 """
 
 import argparse
+import csv
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from hydra import compose, initialize_config_dir
@@ -187,33 +188,36 @@ def print_curves(
             print(f"| {method} | " + " | ".join(cells) + " |")
 
 
-def draw(
-    path: Path, title: str, found: dict[str, list[tuple[float, float, float]]], axis: int
+def write(
+    path: Path,
+    name: str,
+    found: dict[str, list[tuple[float, float, float]]],
+    budgets: Sequence[Budget],
 ) -> None:
-    """A picture of the curves."""
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-    for method, rows in found.items():
-        if rows:
-            axes.plot([row[axis] for row in rows], [row[2] for row in rows], "o-", label=method)
-    axes.set(xscale="log", title=title, ylabel="makespan over the best known")
-    axes.set_xlabel("seconds on one core" if axis == 0 else "evaluations")
-    axes.set_ylim(0.99, min(axes.get_ylim()[1], 1.6))
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    """Add the curves of a group to a file, a row for each point."""
+    is_new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if is_new:
+            writer.writerow(("problems", "unit", "budget", "method", "ratio", "took_s"))
+        for method, points in found.items():
+            own = budgets[len(budgets) - len(points) :]
+            for budget, (took_s, _, ratio) in zip(own, points, strict=True):
+                unit = "seconds" if budget.seconds else "evaluations"
+                size = f"{budget.seconds or budget.evaluations:g}"
+                writer.writerow((name, unit, size, method, f"{ratio:.3f}", f"{took_s:.2g}"))
 
 
 def main() -> None:
-    """Measure, print and draw."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, nargs="*", default=[0.01, 0.1, 1, 10])
     evaluations = [1, 16, 64, 256, 1000, 4000]
     parser.add_argument("--evaluations", type=int, nargs="*", default=evaluations)
     parser.add_argument("--groups", nargs="*", default=list(GROUPS), choices=list(GROUPS))
     parser.add_argument("--problems", type=int, nargs="*", help="numbers, from 0, in each group")
-    parser.add_argument("--out", type=Path, help="a folder for pictures")
+    parser.add_argument("--out", type=Path, help="a CSV file for the rows")
     arguments = parser.parse_args()
-    matplotlib.use("agg")
     torch.set_num_threads(1)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     policies = {POLICY: load_policy(), UNTRAINED: load_policy(None)}
@@ -233,15 +237,14 @@ def main() -> None:
         for method in METHODS[:-1]:  # whatever is compiled for this size is compiled here
             few = 70 if problems[0].num_ops <= MANY_OPS else 2
             searched(method, problems[0], Budget(evaluations=few), 0, policies)
-        for axis, (kind, budgets) in enumerate(kinds.items()):
+        for kind, budgets in kinds.items():
             if not budgets:
                 continue
             found = curves(problems, budgets, policies)
-            title = f"{name}, by {kind}"
-            print_curves(title, found, budgets)
+            print_curves(f"{name}, by {kind}", found, budgets)
             if arguments.out is not None:
-                short = f"anytime-{name.replace(' ', '_').replace(',', '')}-{kind}.png"
-                draw(arguments.out / short, title, found, axis)
+                few = f"{name}, two graphs" if len(problems) == 2 else name
+                write(arguments.out, few, found, budgets)
 
 
 if __name__ == "__main__":

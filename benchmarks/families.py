@@ -1,6 +1,10 @@
 """One placement by the policy, on families, sizes and prices of communication, against heuristics.
 
     python benchmarks/families.py [CHECKPOINT] [--ops 60 300 1000] [--ratios 0.1 1 10] [--seeds 3]
+    python benchmarks/families.py --out FOLDER "60 to 1,000 ops"    # adds rows to two CSV files
+
+The rows are docs/results/data/families.csv and families_seconds.csv, the page is
+docs/results/pretrained.md. What stands after the folder is the set that the rows are of.
 
 *Alone*: one greedy episode of the policy (of merged views the one that is estimated best), no other
 scheduler's placement among its candidates. *At once*: one execution too, chosen and made better by
@@ -15,6 +19,7 @@ elimination and butterfly, are in no training set.
 """
 
 import argparse
+import csv
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -167,33 +172,47 @@ def mean(chosen: Sequence[Cell], method: str) -> str:
     return f"{np.exp(logs.mean()):.3f} ({low:.3f} to {high:.3f}){lacking}"
 
 
-def print_tables(found: Sequence[Cell]) -> None:
-    """Over all, by ratio and size, and by family and ratio."""
+def rows_of(found: Sequence[Cell]) -> list[list[str]]:
+    """Heads and rows over all, by ratio and size, and by family and ratio."""
     seen = [cell for cell in found if cell.kind.family in FAMILIES]
     unseen = [cell for cell in found if cell.kind.family in UNSEEN]
-    print("| problems | n |", " | ".join(METHODS), "|")
-    print("| --- | ---: |", " ---: |" * len(METHODS))
-    rows = {"families of the training set": seen, "other families": unseen}
+    groups = {"families of the training set": seen, "other families": unseen}
     for ratio, num_ops in product(
         sorted({one.kind.ratio for one in found}), sorted({one.kind.num_ops for one in found})
     ):
-        rows[f"ratio {ratio:g}, {num_ops:,} ops"] = [
+        groups[f"ratio {ratio:g}, {num_ops:,} ops"] = [
             one for one in found if (one.kind.ratio, one.kind.num_ops) == (ratio, num_ops)
         ]
     for family, ratio in product((*FAMILIES, *UNSEEN), sorted({one.kind.ratio for one in found})):
-        rows[f"{family}, ratio {ratio:g}"] = [
+        groups[f"{family}, ratio {ratio:g}"] = [
             one for one in found if (one.kind.family, one.kind.ratio) == (family, ratio)
         ]
-    for name, chosen in rows.items():
-        if chosen:
-            print(f"| {name} | {len(chosen)} |", " | ".join(mean(chosen, m) for m in METHODS), "|")
-    print()
-    print("| CPU seconds of one placement, median |", " | ".join(METHODS), "|")
-    print("| --- |", " ---: |" * len(METHODS))
+    rows = [
+        [name, str(len(chosen)), *(mean(chosen, method) for method in METHODS)]
+        for name, chosen in groups.items()
+        if chosen
+    ]
+    return [["problems", "n", *METHODS], *rows]
+
+
+def seconds_of(found: Sequence[Cell]) -> list[list[str]]:
+    """Heads and rows of the CPU seconds of one placement, medians by size."""
+    rows = [["ops", *METHODS]]
     for num_ops in sorted({one.kind.num_ops for one in found}):
         chosen = [one for one in found if one.kind.num_ops == num_ops]
         medians = (f"{np.median([one.cpu_s[m] for one in chosen]):.3f}" for m in METHODS)
-        print(f"| {num_ops:,} ops |", " | ".join(medians), "|")
+        rows.append([f"{num_ops:,} ops", *medians])
+    return rows
+
+
+def write(rows: Sequence[list[str]], path: Path | None, of: str) -> None:
+    """Print rows as CSV, and add them to a file if there is a path."""
+    csv.writer(sys.stdout).writerows(rows)
+    if path is not None:
+        lines = [["set", *rows[0]]] if not path.exists() else []
+        lines += [[of, *row] for row in rows[1:]]
+        with path.open("a", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(lines)
 
 
 def main() -> None:
@@ -204,6 +223,7 @@ def main() -> None:
     parser.add_argument("--ratios", type=float, nargs="*", default=[0.1, 1.0, 10.0])
     parser.add_argument("--clusters", nargs="*", default=["h100x8", "mixed"])
     parser.add_argument("--seeds", type=int, default=3, help="problems of each kind")
+    parser.add_argument("--out", nargs=2, metavar=("FOLDER", "SET"), help="add rows to CSV files")
     options = parser.parse_args()
     torch.set_num_threads(1)
     policies = {TRAINED: load_policy(options.checkpoint), UNTRAINED: load_policy(None)}
@@ -211,7 +231,10 @@ def main() -> None:
         for problem in problems_of(("workload=synthetic cluster=mixed",), "families"):
             list(methods_of(problem, policies))  # compiles
             heuristics_s(problem)
-        print_tables(list(cells(options, policies)))
+        found = list(cells(options, policies))
+    folder, of = options.out or (None, "")
+    write(rows_of(found), folder and Path(folder) / "families.csv", of)
+    write(seconds_of(found), folder and Path(folder) / "families_seconds.csv", of)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from benchmarks.page_tables import SETTINGS, WORKLOADS
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1")
+COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#767676", "#e15759")
 # Equal rows make equal files.
 _RC = {"svg.fonttype": "none", "svg.hashsalt": "doppler", "font.size": 9}
 Mark = tuple[float, float, float]  # a ratio, and the ends of its interval
@@ -55,9 +55,9 @@ def _mark(row) -> Mark:
 
 
 def _told(text: str) -> Mark:
-    """``1.012 (1.002 to 1.022)``, or a ratio alone."""
+    """``1.012 (1.002 to 1.022)``, or a ratio alone; what follows the bracket does not matter."""
     ratio, _, rest = text.partition(" (")
-    low, high = rest.rstrip(")").split(" to ") if rest else (ratio, ratio)
+    low, high = rest.partition(")")[0].split(" to ") if rest else (ratio, ratio)
     return float(ratio), float(low), float(high)
 
 
@@ -117,35 +117,37 @@ def host(path: Path) -> None:
 
 
 def paper(path: Path) -> None:
-    """Methods over DOPPLER: the paper's milliseconds, and ours."""
+    """Methods over the critical path's best of 50: the paper's milliseconds, and ours."""
     published = read("published").set_index("workload")
-    ours = {
-        "critical path": ("main_4dev", "critical_path"),
-        "EnumOpt": ("main_4dev", "enumerative"),
-        "GDP": ("training_curves", "gdp greedy"),
-        "Placeto": ("training_curves", "placeto greedy"),
+    methods = {
+        "EnumOpt": ("EnumOpt", "enumerative"),
+        "Placeto": ("Placeto", "placeto_unaided"),
+        "GDP": ("GDP", "gdp_unaided"),
+        "DOPPLER": ("DOPPLER-SIM", "doppler_unaided"),
     }
     figure, axes = _axes(3.4)
     labels = []
-    for label, (file, method) in ours.items():
+    for label, (column, method) in methods.items():
         for name in WORKLOADS:
-            base = result_row("training_curves", name, "doppler_paper greedy")["makespan_s"]
-            here = result_row(file, name, method)["makespan_s"] / base
+            here, base = (
+                result_row("paper", name, each, "system=work_conserving")["makespan_s"]
+                for each in (method, "critical_path_50")
+            )
             told = published.loc[name]
-            theirs = float(told[label]) / float(told["DOPPLER-SIM"])
+            theirs = float(told[column]) / float(told["critical path"])
             axes.plot(theirs, len(labels), "D", color=COLOURS[1], markersize=4)
-            axes.plot(here, len(labels), "o", color=COLOURS[0], markersize=5)
+            axes.plot(here / base, len(labels), "o", color=COLOURS[0], markersize=5)
             labels.append(f"{label}, {name}")
     axes.plot([], [], "D", color=COLOURS[1], label="paper", markersize=4)
     axes.plot([], [], "o", color=COLOURS[0], label="here", markersize=5)
     axes.axvline(1.0, color="#333333", linewidth=0.8)
     axes.set_xscale("log")
-    axes.set_xticks((1, 2, 4, 8), ("1", "2", "4", "8"))
+    axes.set_xticks((0.25, 0.5, 1, 2, 4), ("0.25", "0.5", "1", "2", "4"))
     axes.minorticks_off()
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
     axes.legend(frameon=False)
-    axes.set_xlabel("makespan over DOPPLER's")
+    axes.set_xlabel("makespan over that of the critical path heuristic")
     _save(figure, path)
 
 
@@ -198,21 +200,57 @@ def memory(path: Path) -> None:
     )
 
 
-def transfer(path: Path) -> None:
-    """Weights of another workload or machine, before and after a search."""
-    kinds = {
-        "other workload": ("transfer", "doppler_zero_shot", ()),
-        "8 V100 to 4 P100": ("transfer_machines", "doppler_zero_shot_machine", ("num_devices=4",)),
-        "4 P100 to 8 V100": ("transfer_machines", "doppler_zero_shot_machine", ("num_devices=8",)),
+def families(path: Path) -> None:
+    """One execution by the policy over the best of 35 by heuristics, by size and ratio."""
+    table = read("families")
+    table = table[table["problems"].str.startswith("ratio") & (table["set"] != "several hosts")]
+    ratio = table["problems"].str.extract(r"ratio (\S+),", expand=False).astype(float)
+    table = table.loc[ratio.sort_values(kind="stable").index]
+    methods = {
+        "policy alone": "trained alone",
+        "untrained policy alone": "untrained alone",
+        "policy and search on estimates": "trained at once",
+        "search on estimates without policy": "without policy",
     }
-    labels, once, searched = [], [], []
-    for kind, (file, method, more) in kinds.items():
-        for name in WORKLOADS:
-            labels.append(f"{kind}, {name}")
-            once.append(_mark(result_row(file, name, f"{method} at once", *more)))
-            searched.append(_mark(result_row(file, name, method, *more)))
-    series = {"as they are": once, "then search": searched}
-    _intervals(path, labels, series, "makespan over the best method without learning")
+    series = {
+        name: [_told(cell) for cell in table[column]]
+        for name, column in methods.items()
+        if table[column].all()
+    }
+    text = "makespan of one execution over the best of 35 by heuristics"
+    _intervals(path, list(table["problems"]), series, text)
+
+
+def anytime(path: Path) -> None:
+    """What searches have found after so many seconds, for four sets of problems."""
+    methods = {
+        "doppler": "policy, then search",
+        "estimates_then_anneal": "search on estimates",
+        "cluster_then_anneal": "clusterings, then annealing",
+        "portfolio": "portfolio of heuristics",
+        "etf": "ETF",
+        "doppler untrained": "untrained policy, then search",
+    }
+    table = read("anytime")
+    table = table[table["unit"] == "seconds"]
+    methods = {method: label for method, label in methods.items() if any(table["method"] == method)}
+    figure = Figure(figsize=(7.2, 5.0), layout="constrained")
+    sets = ("four workloads", "51 problems", "10,000 ops, two graphs", "100,000 ops, two graphs")
+    for axes, name in zip(figure.subplots(2, 2).flat, sets, strict=True):
+        for number, (method, label) in enumerate(methods.items()):
+            rows = table[(table["problems"] == name) & (table["method"] == method)]
+            seconds = rows["took_s"].where(rows["took_s"] != "", rows["budget"]).astype(float)
+            ratios = rows["ratio"].astype(float)
+            axes.plot(seconds, ratios, "o-", color=COLOURS[number], label=label, markersize=4)
+        axes.set(title=name, xscale="log", ylim=(0.99, 1.25))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+        axes.minorticks_off()
+    figure.supxlabel("seconds on one core")
+    figure.supylabel("makespan over the best that is known")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, fontsize=8)
+    _save(figure, path)
 
 
 def whole_models(path: Path) -> None:
@@ -235,7 +273,8 @@ FIGURES: dict[str, Callable[[Path], None]] = {
     "paper": paper,
     "search": search,
     "optima": optima,
-    "transfer": transfer,
+    "families": families,
+    "anytime": anytime,
     "machines": machines,
     "host": host,
     "parts": parts,

@@ -29,14 +29,20 @@ def read(file: str) -> pd.DataFrame:
     return table
 
 
+def rows_with(table: pd.DataFrame, **keys: str) -> pd.DataFrame:
+    """The rows whose columns have these values."""
+    for column, wanted in keys.items():
+        table = table[table[column] == wanted]
+    return table
+
+
 def one_row(table: pd.DataFrame, **keys: str) -> pd.Series:
     """The row whose columns have these values.
 
     Raises:
         ValueError: no row has them, or several.
     """
-    for column, wanted in keys.items():
-        table = table[table[column] == wanted]
+    table = rows_with(table, **keys)
     if len(table) != 1:
         raise ValueError(f"{len(table)} rows have {keys}, not one")
     return table.iloc[0]

@@ -1,13 +1,15 @@
 """The tables of README.md and docs/results, each from the rows in docs/results/data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from statistics import geometric_mean
 
-from benchmarks.page_rows import markdown_table, one_row, read, result_row
+import pandas as pd
+from benchmarks.page_rows import DATA, markdown_table, one_row, read, result_row, rows_with
+
+from doppler.experiment.reproduce import verdicts
+from doppler.report.claims import claims_of
 
 WORKLOADS = ("chainmm", "ffnn", "llama_block", "llama_layer")
-_FIFO = "rules=queue fifo, contention fifo, streams 1, noise 0.0"
-_PRIORITY = "rules=queue priority, contention fifo, streams 1, noise 0.0"
-_RELEASED = {"system": "published", "rules": "queue fifo, streams 1, noise 0.0"}
 _NAMES = {
     "DOPPLER, trained on the problem": "doppler",
     "DOPPLER, from the weights of the package": "doppler_pretrained",
@@ -70,55 +72,95 @@ def controls() -> str:
     )
 
 
+# The tables that the claims of the paper are compared with.
+_CLAIMED = (
+    *("paper", "wc_vs_sync", "ablation_policies", "ablation_stages", "main_8dev", "fewer_devices"),
+    *("memory_limits", "transfer", "transfer_machines", "main_host"),
+)
+
+
+def claims() -> str:
+    """The ten claims of the paper, with a verdict under each of the rules."""
+    tables = {name: pd.read_csv(DATA / f"{name}.csv") for name in _CLAIMED}
+    return verdicts(claims_of(tables))
+
+
 def paper() -> str:
-    """The paper's methods over its DOPPLER; here over DOPPLER with the paper's rules."""
+    """The paper's main table over the critical path's best of 50: the paper's and ours."""
     published = {row["workload"]: row for _, row in read("published").iterrows()}
-    ours = {
-        "critical path": ("main_4dev", "critical_path"),
-        "EnumOpt": ("main_4dev", "enumerative"),
-        "GDP": ("training_curves", "gdp greedy"),
-        "Placeto": ("training_curves", "placeto greedy"),
+    columns = {
+        "EnumOpt": "enumerative",
+        "Placeto": "placeto_unaided",
+        "GDP": "gdp_unaided",
+        "DOPPLER": "doppler_unaided",
+        "DOPPLER, its own model": "paper",
+        "DOPPLER and search": "doppler",
+        "ETF": "etf",
+        "search alone": "estimates_then_anneal",
     }
+    systems = {"released": "published", "ours": "work_conserving"}
     rows = []
-    for label, (file, method) in ours.items():
-        cells = [label]
-        for name in WORKLOADS:
-            theirs = float(published[name][label]) / float(published[name]["DOPPLER-SIM"])
-            base = result_row("training_curves", name, "doppler_paper greedy")["makespan_s"]
-            cells += [f"{theirs:.2f}", f"{result_row(file, name, method)['makespan_s'] / base:.2f}"]
-        rows.append(cells)
-    head = [f"{name}, {whose}" for name in WORKLOADS for whose in ("paper", "here")]
-    return markdown_table(("over DOPPLER", *head), rows)
+    for name in WORKLOADS:
+        told = {**published[name], "DOPPLER": published[name]["DOPPLER-SIM"]}
+        base = float(told["critical path"])
+        theirs = [f"{float(told[one]) / base:.2f}" if one in told else "" for one in columns]
+        rows.append((name, "paper", *theirs))
+        for label, system in systems.items():
+            here = rows_with(read("paper"), system=system, workload=name).set_index("method")
+            base = here.loc["critical_path_50"]["makespan_s"]
+            found = [
+                f"{here.loc[method]['makespan_s'] / base:.2f}" if method in here.index else ""
+                for method in columns.values()
+            ]
+            rows.append((name, label, *found))
+    return markdown_table(("workload", "simulator", *columns), rows, words=2)
 
 
-def released() -> str:
-    """The released simulator and costs, 4 devices, 4,000 executions."""
-    table = read("equal_evaluations")
-    methods = {
-        "DOPPLER, what training alone found": "doppler trained, 1,988",
-        "DOPPLER, with its search": "doppler, 4,000",
-        "search on estimates, no learning": "estimates_then_anneal, 4,000",
-        "annealing": "annealing, 4,000",
-        "ETF": "etf, 4,000",
-    }
+def learning_alone() -> str:
+    """What the policy learned, by its teacher, over list schedules and over a search."""
+    table = read("learning_alone")
+    table = table.assign(budget=(table["evaluations"].astype(int) / 1000).round().astype(int))
+
+    def greedy(here: pd.DataFrame, method: str, *others: str) -> str:
+        found = here.set_index("method")["makespan_s"]
+        if f"{method} greedy" not in found:
+            return ""
+        return f"{found[f'{method} greedy'] / min(found[name] for name in others):.3f}"
+
     rows = []
-    for label, method in methods.items():
-        found = [
-            one_row(table, **_RELEASED, num_devices="4", workload=name, method=method)
-            for name in WORKLOADS
-        ]
-        rows.append((label, *(f"{row['makespan_s']:.4g}" for row in found)))
-    return markdown_table(("seconds of the released costs", *WORKLOADS), rows)
+    for (workload, cluster), group in table.groupby(["workload", "cluster"], sort=True):
+        cells = []
+        for budget in (1, 8, 40):
+            here = group[group["budget"] == budget]
+            cells.append(greedy(here, "doppler_alone", "critical_path", "etf", "heft"))
+        for budget in (1, 8):
+            here = group[group["budget"] == budget]
+            cells.append(greedy(here, "doppler_alone_from_search", "estimates_then_anneal"))
+        rows.append((workload, cluster, *cells))
+    budgets = ("1,000", "8,000", "40,000")
+    head = [f"over list schedules, {budget}" for budget in budgets]
+    head += [f"taught by a search, over it, {budget}" for budget in budgets[:2]]
+    return markdown_table(("workload", "cluster", *head), rows, words=2)
 
 
-def barriers() -> str:
-    """Levels with barriers over work-conserving execution."""
-    rows = [
-        (row["problem"].split(" on ")[0], row["method"], row["ratio"], row["paper"])
-        for _, row in read("wc_vs_sync_ratio").iterrows()
-        if row["method"] in ("cluster_then_anneal", "enumerative")
-    ]
-    return markdown_table(("workload", "method", "here", "paper"), rows, words=2)
+def network() -> str:
+    """Makespans of eight arms after 500 updates, over the best of all: greedy, best of 16."""
+    table = read("network")
+    table = table[table["updates"] == "500"]
+    table = table.assign(**{name: table[name].astype(float) for name in ("greedy", "sampled")})
+    names = [name for name in dict.fromkeys(table["problem"]) if name != "tuning"]
+    arms = ["all_features", "scheduler", "network"]
+    rows = []
+    for flags, group in table.groupby(arms, sort=True):
+        features, *parts = (flag == "True" for flag in flags)
+        cells = []
+        for name in names:
+            best = table[table["problem"] == name][["greedy", "sampled"]].min().min()
+            here = group[group["problem"] == name][["greedy", "sampled"]].median() / best
+            cells.append(f"{here['greedy']:.3f}, {here['sampled']:.3f}")
+        told = ("with" if part else "without" for part in parts)
+        rows.append(("all" if features else "published", *told, *cells))
+    return markdown_table(("features", "scheduler", "network", *names), rows, words=3)
 
 
 def optima() -> str:
@@ -155,42 +197,58 @@ def profiled() -> str:
     return markdown_table(("network", *columns), rows)
 
 
-def transfer() -> str:
-    """Weights of another workload or machine: at once, after few episodes, and after a search."""
-    kinds = {
-        "another workload, as they are": ("transfer", "doppler_zero_shot at once", ()),
-        "another workload, after 256 executions": ("transfer", "doppler_few_shot greedy", ()),
-        "another workload, then search": ("transfer", "doppler_zero_shot", ()),
-        "8 V100 to 4 P100, as they are": (
-            "transfer_machines",
-            "doppler_zero_shot_machine at once",
-            ("num_devices=4",),
+def pretrained() -> str:
+    """Weights of the package and heuristics on problems of no training set."""
+    method = "makespan over annealing's with 100,000 evaluations"
+    shown = {
+        "HEFT, one run": "HEFT",
+        "ETF, one run": "ETF",
+        "clustering, 1,000 executions": "clustering, 1,000 tries",
+        "annealing, 1,000 executions": "annealing, 1,000 evaluations",
+        "annealing, 100,000 executions": "annealing, 100,000 evaluations",
+        "search on estimates, 1 execution": (
+            "list schedules and clusterings, 1 execution chosen on estimates"
         ),
-        "8 V100 to 4 P100, then search": (
-            "transfer_machines",
-            "doppler_zero_shot_machine",
-            ("num_devices=4",),
+        "search on estimates, 64 executions": "the same, 64 executions",
+        "policy alone, 1 execution": "policy alone, one greedy episode",
+        "policy and search on estimates, 1 execution": (
+            "the policy's episodes too, 1 execution chosen on estimates"
         ),
-        "4 P100 to 8 V100, as they are": (
-            "transfer_machines",
-            "doppler_zero_shot_machine at once",
-            ("num_devices=8",),
+        "policy and search on estimates, 65 executions": (
+            "the same, 65 executions with the greedy one"
         ),
-        "4 P100 to 8 V100, then search": (
-            "transfer_machines",
-            "doppler_zero_shot_machine",
-            ("num_devices=8",),
-        ),
-        "trained on the problem itself, as it decides": ("transfer", "doppler greedy", ()),
     }
-    rows = [
-        (
-            label,
-            *(f"{result_row(file, name, method, *more)['over_control']:.3f}" for name in WORKLOADS),
-        )
-        for label, (file, method, more) in kinds.items()
-    ]
-    return markdown_table(("weights of", *WORKLOADS), rows)
+    columns = ("mean", "median", "p90", "worst", "ms")
+    found = {label: one_row(read("pretrained"), **{method: name}) for label, name in shown.items()}
+    rows = [(label, *(row[name] for name in columns)) for label, row in found.items()]
+    return markdown_table(("method", *columns[:-1], "CPU ms"), rows)
+
+
+def scaling() -> str:
+    """First placements by the policy, by the size of the graph; episodes of training a second."""
+    sizes = (1_000, 10_000, 100_000, 1_000_000)
+    training = read("scaling_training").set_index("ops")["episodes/s"].to_dict()
+    table = read("scaling")
+    exact = table["ops"].str.replace(",", "").astype(float)
+    has_untrained = "over untrained" in table
+    rows = []
+    for size in sizes:
+        near = table[exact.between(size / 3, size * 3)]
+        seconds = near["CPU s"].astype(float)
+        mib = near["peak MiB"].str.replace(",", "").astype(float)
+        ratios = [_mean(near["over HEFT"])]
+        ratios += [_mean(near["over untrained"])] if has_untrained else []
+        cells = (f"{seconds.min():.2f} to {seconds.max():.2f}", f"{mib.max():,.0f}", *ratios)
+        rows.append((f"{size:,}", len(near), *cells, training.get(f"{size:,}", "-")))
+    over = ["over HEFT, mean", *(["over untrained weights, mean"] if has_untrained else [])]
+    head = ("ops, about", "families", "CPU s", "peak MiB, at most", *over)
+    return markdown_table((*head, "episodes of training/s"), rows)
+
+
+def _mean(cells: Iterable[str]) -> str:
+    """The geometric mean of the cells that hold a number."""
+    found = [float(cell) for cell in cells if cell not in ("", "inf", "nan")]
+    return f"{geometric_mean(found):.3f}"
 
 
 SETTINGS = {
@@ -253,28 +311,38 @@ def fidelity() -> str:
     return markdown_table(("workload", "Spearman", "split-half", "mean error"), rows)
 
 
+# For each part: rows, the method without it, and whether a search follows the training.
+PARTS = {
+    "list scheduler's terms": ("ablation_learning", "doppler_no_experts", True),
+    "those, and look-ahead features": ("ablation_learning", "doppler_no_look_ahead", True),
+    "learned SEL (longest path first instead)": ("ablation_policies", "doppler_plc_only", True),
+    "learned PLC (earliest start instead)": ("ablation_policies", "doppler_sel_only", True),
+    "stage I": ("ablation_stages", "doppler_stage_two", True),
+    "stage II": ("ablation_stages", "doppler imitation", False),
+    "our rules of stage II (the paper's instead)": ("ablation_learning", "doppler_paper", False),
+    "our policy and rules (the paper's instead)": ("ablation_learning", "paper", False),
+    "list scheduler as teacher (clustering instead)": (
+        *("ablation_learning", "doppler_taught_by_clustering", True),
+    ),
+    "training (random weights)": ("ablation_learning", "doppler_frozen", True),
+}
+
+
 def parts() -> str:
-    """The policy trained without each of its parts, over the whole policy."""
-    rows = [(row["without"], row["policy"], row["at once"]) for _, row in read("parts").iterrows()]
-    return markdown_table(
-        ("trained without", "what the policy decides", "after one search step"), rows
-    )
-
-
-def order() -> str:
-    """First in, first out over the order of the placement."""
+    """What the policy decides without each part, over what it decides with all of them."""
     rows = []
-    for label, method in (
-        ("DOPPLER", "doppler"),
-        ("search on estimates, no learning", "estimates_then_anneal"),
-        ("portfolio", "portfolio"),
-    ):
-        pairs = [
-            (result_row("order", name, method, _FIFO), result_row("order", name, method, _PRIORITY))
-            for name in WORKLOADS
-        ]
-        rows.append((label, *(f"{a['makespan_s'] / b['makespan_s']:.3f}" for a, b in pairs)))
-    return markdown_table(("first in, first out over own order", *WORKLOADS), rows)
+    for part, (file, method, searches) in PARTS.items():
+        greedy = method if method.endswith("imitation") else f"{method} greedy"
+        decided = [_over(file, name, greedy, "doppler greedy") for name in WORKLOADS]
+        searched = [_over(file, name, method, "doppler") for name in WORKLOADS] if searches else []
+        found = [f"{ratio:.3f}" for ratio in decided]
+        rows.append((part, *found, f"{max(searched):.3f}" if searches else "-"))
+    return markdown_table(("without", *WORKLOADS, "after the search, largest"), rows)
+
+
+def _over(file: str, workload: str, method: str, other: str) -> float:
+    first, second = (result_row(file, workload, name) for name in (method, other))
+    return first["makespan_s"] / second["makespan_s"]
 
 
 def whole_models() -> str:
@@ -327,17 +395,18 @@ TABLES: dict[str, Callable[[], str]] = {
     "readme": readme,
     "search": search,
     "controls": controls,
+    "claims": claims,
     "paper": paper,
-    "released": released,
-    "barriers": barriers,
+    "learning_alone": learning_alone,
+    "network": network,
     "optima": optima,
     "profiled": profiled,
-    "transfer": transfer,
+    "pretrained": pretrained,
+    "scaling": scaling,
     "machines": machines,
     "host": host,
     "fidelity": fidelity,
     "parts": parts,
-    "order": order,
     "whole_models": whole_models,
     "modules": modules,
     "pipelines": _whole("pipelines"),

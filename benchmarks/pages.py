@@ -15,8 +15,9 @@ A page marks what comes from rows with comments, which no reader sees:
 What a number may be: ``ms FILE WORKLOAD METHOD``, ``over FILE WORKLOAD METHOD`` (the ratio to the
 best method without learning), ``behind FILE WORKLOAD METHOD`` (the same as a percentage), ``ratio
 FILE WORKLOAD METHOD METHOD`` (one makespan over another; a condition ``COLUMN=VALUE`` for each may
-follow), and ``cell FILE COLUMN KEY=VALUE ...`` (the cell of the one row that has these values). A
-figure is an SVG file in docs/results/figures (`FIGURES` in benchmarks/page_figures.py).
+follow), ``cell FILE COLUMN KEY=VALUE ...`` (the cell of the one row that has these values), and
+``span FILE COLUMN KEY=VALUE ...`` (the least and the largest of these cells). A figure is an SVG
+file in docs/results/figures (`FIGURES` in benchmarks/page_figures.py).
 """
 
 import argparse
@@ -26,7 +27,14 @@ import sys
 from pathlib import Path
 
 from benchmarks.page_figures import FIGURES
-from benchmarks.page_rows import PROJECT, markdown_table, one_row, read, result_row
+from benchmarks.page_rows import (
+    PROJECT,
+    markdown_table,
+    one_row,
+    read,
+    result_row,
+    rows_with,
+)
 from benchmarks.page_tables import TABLES
 
 PAGES = (PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md")))
@@ -76,10 +84,15 @@ def value(words: str) -> str:
         ValueError: another kind of number, or not exactly one row has it.
     """
     kind, file, *rest = shlex.split(words)
-    if kind == "cell":
+    if kind in ("cell", "span"):
         column, *conditions = rest
         keys = dict(condition.split("=", 1) for condition in conditions)
-        return str(one_row(read(file), **keys)[column])
+        if kind == "cell":
+            return str(one_row(read(file), **keys)[column])
+        cells = sorted(
+            (cell.split()[0] for cell in rows_with(read(file), **keys)[column]), key=float
+        )
+        return f"{cells[0]} to {cells[-1]}"
     if kind == "ratio":
         workload, *methods, rules, over_rules = [*rest, "", ""][:5]
         pair = [

@@ -1,6 +1,6 @@
 """Time and memory by the number of ops: a first placement by the policy, and training.
 
-    python benchmarks/scaling.py --out docs/results/scaling.md    # the page
+    python benchmarks/scaling.py --heft --out docs/results/data    # rows of results/scaling.md
     python benchmarks/scaling.py --families tree stencil --ops 1000 10000 --no-training
 
 *CPU s*: of one greedy placement with the weights of the package, from the priced problem on: view,
@@ -15,15 +15,14 @@ benchmarks/training.py --growth.
 """
 
 import argparse
+import csv
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -121,53 +120,36 @@ def exponent(cells: list[Cell]) -> str:
     return f"{np.log(last.cpu_s / first.cpu_s) / np.log(last.num_ops / first.num_ops):.2f}"
 
 
-def lines_of(cells: list[Cell]) -> list[str]:
-    """A Markdown table, families together."""
-    lines = [
-        "| ops | family | CPU s | peak MiB | exponent | over HEFT | over untrained "
-        "| over the bound |",
-        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+def rows_of(cells: list[Cell]) -> list[list[str]]:
+    """Heads and rows, families together."""
+    heads = ("over HEFT", "over untrained", "over the bound")
+    rows = [["ops", "family", "CPU s", "peak MiB", "exponent", *heads]]
     for family in dict.fromkeys(one.family for one in cells):
         own = [one for one in cells if one.family == family]
         for one in own:
-            grows = exponent(own) if one is own[-1] else ""
+            growth = exponent(own) if one is own[-1] else ""
             heft = "" if np.isnan(one.heft) else f"{one.heft:.3f}"
-            lines.append(
-                f"| {one.num_ops:,} | {family} | {one.cpu_s:.3f} | {one.peak_mib:,.0f} | {grows} "
-                f"| {heft} | {one.untrained:.3f} | {one.bound:.3f} |"
-            )
-    for size in sorted({round(np.log10(one.num_ops)) for one in cells}):
-        ratios = [c.heft for c in cells if round(np.log10(c.num_ops)) == size]
-        if not np.isnan(ratios).any():
-            mean = np.exp(np.log(ratios).mean())
-            lines.append(f"\nAbout {10**size:,} ops: {mean:.3f} of HEFT in the mean of families.")
-    return lines
+            over = (heft, f"{one.untrained:.3f}", f"{one.bound:.3f}")
+            took = (f"{one.cpu_s:.3f}", f"{one.peak_mib:,.0f}", growth)
+            rows.append([f"{one.num_ops:,}", family, *took, *over])
+    return rows
 
 
-def training_lines() -> list[str]:
-    """A Markdown table of episodes per second."""
-    lines = ["", "| ops | episodes/s | peak MiB |", "| ---: | ---: | ---: |"]
+def training_rows() -> list[list[str]]:
+    """Heads and rows of episodes per second, all of stage II included, on layered graphs."""
+    rows = [["ops", "episodes/s", "peak MiB"]]
     for num_ops in (100, 1000, 10_000):
         found = printed(training.__file__, "--size", str(num_ops))
-        lines.append(f"| {num_ops:,} | {found['per_s']:.0f} | {found['peak_mib']:,.0f} |")
-    lines.append("\nStage II on layered graphs, simulation, updates and bookkeeping included.")
-    return lines
+        rows.append([f"{num_ops:,}", f"{found['per_s']:,.0f}", f"{found['peak_mib']:,.0f}"])
+    return rows
 
 
-def page(lines: list[str]) -> str:
-    """The lines under a head that says what they are."""
-    commit = ["git", "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(commit, check=True, capture_output=True, text=True, encoding="utf-8")
-    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[1]
-    facts = [
-        f"- date: {datetime.now(UTC):%Y-%m-%d}; commit: {done.stdout.strip()}",
-        f"- {platform.machine()}, {cores} cores, python {platform.python_version()}, torch "
-        f"{torch.__version__}; about {load:.0f} processes at a time: seconds are larger than alone",
-    ]
-    about = (__doc__ or "").split("\n\n")
-    command = "    python benchmarks/scaling.py --out docs/results/scaling.md"
-    return "\n\n".join(["# scaling", command, "\n".join(facts), about[2].strip(), "\n".join(lines)])
+def write(rows: list[list[str]], path: Path | None) -> None:
+    """Print rows as CSV, and write them if there is a path."""
+    csv.writer(sys.stdout).writerows(rows)
+    if path is not None:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def main() -> None:
@@ -178,7 +160,7 @@ def main() -> None:
     parser.add_argument("--million", nargs="*", default=["tree", "elimination"], help="families")
     parser.add_argument("--heft", action="store_true", help="of graphs of any size")
     parser.add_argument("--no-training", action="store_true")
-    parser.add_argument("--out", type=Path, help="the page")
+    parser.add_argument("--out", type=Path, help="a folder for rows as CSV")
     parser.add_argument("--cell", nargs=2, metavar=("FAMILY", "OPS"), help="one graph, as JSON")
     options = parser.parse_args()
     if options.cell:
@@ -192,10 +174,9 @@ def main() -> None:
                 Cell(**printed(__file__, "--cell", family, str(num_ops), *heft, threads=1))
             )
             print(cells[-1], flush=True)
-    lines = lines_of(cells) + ([] if options.no_training else training_lines())
-    print("\n".join(lines))
-    if options.out is not None:
-        options.out.write_text(page(lines) + "\n", encoding="utf-8")
+    write(rows_of(cells), options.out and options.out / "scaling.csv")
+    if not options.no_training:
+        write(training_rows(), options.out and options.out / "scaling_training.csv")
 
 
 if __name__ == "__main__":

@@ -28,14 +28,19 @@ class Outcome(NamedTuple):
 
 def page(facts: Mapping[str, str], outcomes: Sequence[Outcome], seconds: float) -> str:
     """The whole page, of the parts that have ended."""
-    lines = ["# gpu", "", "    make gpu", ""]
-    lines.append(f"- date: {datetime.now(UTC):%Y-%m-%d}")
-    lines += [f"- {key}: {value}" for key, value in facts.items()]
-    lines += [f"- took: {seconds:.0f} s", "", "What it says:", ""]
+    failed = [one.part.name for one in outcomes if one.problem or one.faults]
+    answer = f"All {len(outcomes)} parts ran to their end and found no error."
+    if failed:
+        answer = f"Something is wrong or not whole in {', '.join(failed)}."
+    lines = ["# What works on a GPU, and what does it cost?", "", answer, ""]
     lines += [f"- {_words(one)}" for one in outcomes]
     for one in outcomes:
         if len(one.cells):
             lines += ["", f"### {one.part.name}: {one.part.title}", "", *_table(one.cells)]
+    lines += ["", "## Run it again", "", "    make gpu", ""]
+    lines.append(f"- date: {datetime.now(UTC):%Y-%m-%d}")
+    lines += [f"- {key}: {value}" for key, value in facts.items()]
+    lines.append(f"- took: {seconds:.0f} s")
     return "\n".join(lines) + "\n"
 
 
