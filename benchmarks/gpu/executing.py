@@ -3,9 +3,11 @@
 Shape suffix: B placements, V ops.
 """
 
+import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -21,22 +23,27 @@ from executions import (
     ordered_placement,
     problem,
 )
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from doppler.einsum import load_program, lower
 from doppler.executor import (
     Cuda,
     SynchronousCuda,
     SynchronousThreads,
     Threads,
     random_inputs,
-    run_graph,
 )
 from doppler.executor.devices import Cores, Devices
 from doppler.executor.gpus import Gpus
 from doppler.executor.graphs import Captured
 from doppler.executor.issuing import issue_all
+from doppler.executor.kernels import compile_kernel
+from doppler.executor.operands import assemble, cut
 from doppler.executor.recording import Action
 from doppler.executor.tasks import Tasks
+from doppler.executor.tensors import input_blocks
 from doppler.executor.workers import Workers
+from doppler.graph import DataflowGraph, topological_order
 from doppler.system import System
 
 # Sums in another order; clocks of several GPUs, and what an event takes to be noticed.
@@ -73,7 +80,7 @@ def _wait(settings: Settings) -> None:
 
 def results(settings: Settings) -> Findings:
     """Every workload on every system: its results are plain torch's, its traces pass the checks."""
-    seeds = range(2 if settings.small else 50)
+    seeds = range(2 if settings.small else 25)
     on_gpus = settings.executor == "cuda"
     for label, system in _systems(settings).items():
         for name in WORKLOADS[:2] if settings.small else WORKLOADS:
@@ -197,45 +204,124 @@ def _replayed_all_told_s(captured: Captured) -> float:
 
 
 def whole_runs(settings: Settings) -> Findings:
-    """Small presets: plain torch op by op, all ops on one device, and dealt out in turns.
+    """Time the small presets: by torch, all ops on one device, and ops dealt out in turns.
 
-    The first run after a session is opened shows what warming up has left over.
+    All seconds are by the clock of the devices, from the start of the first op to the end of the
+    last. Torch computes the same operators on one device: eagerly, and compiled. Where a workload
+    is split into blocks, torch also computes it as a whole, as one would on one device.
     """
     repeats = TIMED_RUNS[settings.small]
-    for name in ("chainmm",) if settings.small else ("llama_layer", "ffnn", "chainmm", "cholesky"):
+    names = WORKLOADS[:1] if settings.small else WORKLOADS
+    if settings.executor == "cuda" and not settings.small:
+        _compile_all(names)
+    for name in names:
+        for of in _graphs(name):
+            yield from _torch_runs(of, settings)
+    for name in names:
         of = problem(name, settings.num_devices)
         alone_BV = np.zeros((1, of.num_ops), dtype=np.int64)
         dealt_BV = np.arange(of.num_ops)[None] % of.num_devices
-        yield Figure(name, "in plain torch", _plain_s(name, settings) * 1e3)
         for label, system in _systems(settings).items():
             if label == "fifo":
                 continue
             with system.open(of) as session:
-                dealt_R = session.measure(dealt_BV, repeats=1 + repeats).seconds[0]
-                alone_R = session.measure(alone_BV, repeats=repeats).seconds[0]
-            if label == "priority":
-                yield Figure(name, "on one device", float(np.median(alone_R)) * 1e3)
-                yield Figure(name, "dealt out, first run", float(dealt_R[0]) * 1e3)
-            yield Figure(name, f"dealt out, {label}", float(np.median(dealt_R[1:])) * 1e3)
+                for where, device_BV in (("one device", alone_BV), ("dealt out", dealt_BV)):
+                    seconds_R = session.measure(device_BV, repeats=1 + repeats).seconds[0]
+                    milliseconds = float(np.median(seconds_R[1:])) * 1e3
+                    yield Figure(_row(of.graph), f"{where}, {label}", milliseconds)
 
 
-def _plain_s(name: str, settings: Settings) -> float:
-    place = _devices(settings, 1).place(0)
-    inputs = random_inputs(graph(name), np.random.default_rng(0))
-    inputs = {key: value.to(place) for key, value in inputs.items()}
-    return _median_s(lambda: run_graph(graph(name), inputs), settings)
+def _graphs(name: str) -> list[DataflowGraph]:
+    """A workload split into blocks, and as a whole if that differs."""
+    split = graph(name)
+    whole = lower(load_program(f"workloads/{name}.einsum", preset="small"), {})
+    return [split] if whole.num_ops == split.num_ops else [split, whole]
+
+
+def _row(of: DataflowGraph) -> str:
+    return f"{of.name}, {of.num_ops} ops"
+
+
+def _torch_runs(of: DataflowGraph, settings: Settings) -> Findings:
+    """One device, without the executor."""
+    operators, blocks = _traced(of, _devices(settings, 1).place(0))
+    with torch.inference_mode():
+        seconds = _median_s(lambda: operators(blocks), settings)
+        yield Figure(_row(of), "torch, eager", seconds * 1e3)
+        if settings.executor != "cuda" or settings.small:
+            return
+        try:
+            compiled = _compiled(operators)
+            seconds = _median_s(lambda: compiled(blocks), settings)
+        except Exception as error:  # of another project's compiler
+            yield Figure(_row(of), "torch.compile", type(error).__name__)
+        else:
+            yield Figure(_row(of), "torch.compile", seconds * 1e3)
+
+
+def _compile_all(names: Sequence[str]) -> None:
+    """Fill torch's cache of compiled code, in one process for each graph."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(8, mp_context=spawn) as pool:
+        for done in [pool.submit(_compile_one, name, i) for name in names for i in range(2)]:
+            done.exception()  # is told by the run that needs the code
+
+
+def _compile_one(name: str, i: int) -> None:
+    if i < len(_graphs(name)):
+        operators, blocks = _traced(_graphs(name)[i], "cuda:0")
+        with torch.inference_mode():
+            _compiled(operators)(blocks)
+            torch.cuda.synchronize()
+
+
+def _compiled(operators: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(operators, mode="reduce-overhead", fullgraph=True, dynamic=False)
+
+
+def _traced(of: DataflowGraph, place: str) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """The operators of a graph as one function, and what it takes."""
+    inputs = random_inputs(of, np.random.default_rng(0))
+    blocks = [block.to(place) for block in input_blocks(of, inputs)]
+    with torch.inference_mode():
+        return make_fx(partial(_compute, of, place))(blocks), blocks
+
+
+def _compute(of: DataflowGraph, place: str, blocks: list[torch.Tensor]) -> list[torch.Tensor]:
+    """All results that no other op reads."""
+    results: dict[int, torch.Tensor] = {}
+    for v in topological_order(of.num_ops, of.edges.src, of.edges.dst).tolist():
+        kernel, reads = of.ops.kernels[v], of.ops.reads[v]
+        assert kernel is not None
+        sources = [(blocks if read.from_input else results)[read.source] for read in reads]
+        pieces = [cut(source, read.box) for source, read in zip(sources, reads, strict=True)]
+        operands = assemble(kernel, reads, pieces, device=place)
+        results[v] = compile_kernel(kernel, device=place)(operands)
+    return [results[v] for v in sorted(set(results) - set(of.edges.src.tolist()))]
 
 
 def _median_s(function: Callable[[], object], settings: Settings) -> float:
-    """Of one call, all that it issued done."""
-    seconds = []
-    for _ in range(3 + TIMED_RUNS[settings.small]):
+    """Seconds of one call, by the clock of the GPU if there is one."""
+    clock, seconds = _gpu_s if settings.executor == "cuda" else _host_s, []
+    for _ in range(5 + TIMED_RUNS[settings.small]):
         _wait(settings)
-        begin = time.perf_counter()
-        function()
-        _wait(settings)
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds[3:])
+        seconds.append(clock(function))
+    return statistics.median(seconds[5:])
+
+
+def _gpu_s(function: Callable[[], object]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    function()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
+def _host_s(function: Callable[[], object]) -> float:
+    begin_s = time.perf_counter()
+    function()
+    return time.perf_counter() - begin_s
 
 
 # --- Speeds and use -------------------------------------------------------------------------------

@@ -146,6 +146,15 @@ def test_calibration_is_shared_and_found_again(run):
     assert first["problem_hash"] == second["problem_hash"]
 
 
+def test_calibration_says_what_the_sharing_model_is_worth(run):
+    shared = "+cluster.shared=[{name: memory, bytes_per_s: 1e9, devices: all}]"
+    summary, text = run(*CALIBRATE, shared)
+    assert "measured costs, no sharing" in text
+    # Two devices share a slow memory, so simulated runs are longer with sharing.
+    _, shares, alone = (one["median_ratio"] for one in summary["fidelity"].values())
+    assert shares > alone
+
+
 def evaluations_of(directory: Path) -> int:
     """What a training and its search have used."""
     return load_checkpoint(directory / "checkpoints/last.ckpt")["doppler"]["evaluations"]

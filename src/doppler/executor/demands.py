@@ -227,7 +227,12 @@ class _Runner:
                 made = self._action(d, lambda: into.copy_(block), 1)
             else:
                 rows = torch.zeros(_ROWS, _ROWS, device=place)
-                made = self._action(d, lambda: rows @ rows, 1)
+
+                def multiply() -> None:
+                    rows[:1].zero_()  # cuBLAS warns if a thread's first call is a product
+                    rows @ rows
+
+                made = self._action(d, multiply, 1)
             self._references[name, d] = made
         return self._references[name, d]
 

@@ -4,7 +4,7 @@ Shape suffixes: B placements, V ops, D devices.
 """
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -24,12 +24,14 @@ from doppler.problem import Problem, build
 from doppler.problem.costs import CostTable, load_costs, save_costs
 from doppler.report.fidelity import Fidelity, fidelity_verdict, print_fidelity, write_fidelity
 from doppler.search import seeded_generator
+from doppler.simulator import WorkConserving
 from doppler.support.errors import InputError
 from doppler.support.options import Batch, Count, Seconds, at_least
 from doppler.support.waiting import waiting
 from doppler.system import Refuse
 
 MODELLED, CALIBRATED = "modelled costs", "measured costs"
+UNSHARED = "measured costs, no sharing"
 _LEAST_PLACEMENTS = 3  # for correlations
 
 
@@ -155,8 +157,17 @@ class Calibrate(Stage):
         run.say(fidelity_verdict(figures[CALIBRATED]))
 
     def _fidelity(self, run: Run, calibrated: Problem, rng: np.random.Generator) -> dict[str, Any]:
-        """Compare simulated and measured seconds of varied placements, for both cost tables."""
+        """Compare simulated and measured seconds of varied placements, for both cost tables.
+
+        Where devices share resources, the simulator is also compared without sharing, which shows
+        what the sharing model is worth.
+        """
         simulator = run.spec.simulator
+        simulations = [(MODELLED, simulator, run.spec.problem), (CALIBRATED, simulator, calibrated)]
+        if isinstance(simulator, WorkConserving) and simulator.contention == "shared":
+            contention = getattr(run.spec.system, "contention", "fifo")
+            unshared = replace(simulator, contention=contention)
+            simulations.append((UNSHARED, unshared, calibrated))
         placements, origins = varied_placements(simulator, calibrated, self.placements, rng)
         device_BV = np.stack([placement.device for placement in placements])
         priority_BV = np.stack([placement.priority for placement in placements])
@@ -171,8 +182,8 @@ class Calibrate(Stage):
             fitting = [one for one, fits in zip(placements, fits_B, strict=True) if fits]
             rounds_BR, order_RB = measure_rounds(session, fitting, self.repeats, rng)
         compared = []
-        for label, problem in ((MODELLED, run.spec.problem), (CALIBRATED, calibrated)):
-            with simulator.open(problem) as session:
+        for label, system, problem in simulations:
+            with system.open(problem) as session:
                 simulated = session.measure(device_BV, priority_BV, rng=rng)
             compared.append(
                 Fidelity(

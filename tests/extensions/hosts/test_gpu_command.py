@@ -212,6 +212,8 @@ def gpu(made_up, monkeypatch):  # noqa: F811
     made_up(1)
     monkeypatch.setattr(benchmarks.executor, "NUM_OPS", 20)
     monkeypatch.setattr(executing, "USE_S", 0.1)
+    # What is made up has no default stream.
+    monkeypatch.setattr(executing, "_gpu_s", executing._host_s)
     monkeypatch.setattr(torch.cuda, "utilization", lambda gpu: 50)
     monkeypatch.setattr(torch.cuda, "device_memory_used", lambda gpu: 2e9)
     return Settings("cuda", True, None)
