@@ -30,7 +30,7 @@ def test_the_page_has_verdicts_of_what_ran_and_a_second_call_repeats_nothing(fol
     assert set(rows["setting"]) >= {"chainmm, enumerative"}
     assert rows["paper"].round(3).unique().tolist() == [0.75]
     (line,) = (line for line in page.splitlines() if line.startswith("| 4 |"))
-    assert ": 1 same;" in line
+    assert ": 1 of 1 agree;" in line
     capfd.readouterr()
     assert reproduce(WORDS) == 0
     assert capfd.readouterr().out.count("is finished already") == 2  # two systems

@@ -169,7 +169,7 @@ def verdicts(claims: Sequence[Claim]) -> str:
         "measured": "measured here",
     }
     lines = [
-        f"| | claim | the number is | paper | {' | '.join(heads[rules] for rules in RULES)} |",
+        f"| | claim | ratio | paper | {' | '.join(heads[rules] for rules in RULES)} |",
         "|--:|---|---|---|---|---|---|---|",
     ]
     for number, claim in enumerate(claims, 1):
@@ -179,14 +179,17 @@ def verdicts(claims: Sequence[Claim]) -> str:
 
 
 _RULE = """
-**Rule.** A *setting* is a workload on one machine and system. Its outcome is *same* if our ratio is
-on the same side of 1 as the paper's, *opposite* if it is on the other side, and *level* if one of
-the two is on neither. A ratio is on one side if its 95% interval is; with one seed, and for the
-paper's numbers, if it is at least 1% away. *Yes*: all settings are the same. *No*: none is. The
-last number is the mean of our ratios. *-*: not run.
+**How to read a cell.** *Partly: 5 of 8 agree, 2 level, 1 against; 0.83* compares eight settings. A
+*setting* is one workload on one machine and one simulator. It *agrees* if our ratio and the paper's
+are both below 1, or both above. It is *against* if one is below and the other above. It is *level*
+if ours or the paper's is too close to 1 to tell. Ours counts as below or above 1 if its whole 95%
+interval is; with one seed, and for the paper's numbers, if it differs from 1 by at least 1%.
+*Yes*: all agree. *No*: none agrees, or more are against than agree. The last number is the
+geometric mean of our ratios (of tau, the mean). *-*: not run.
 
-*Paper's rules*: the critical path heuristic is the best of 50 runs, and learned methods have no
-search. *Equal executions*: all methods have the same number. *With search*: learned methods spend
-half of theirs on our search. *Measured here*: on this machine's own devices, not on the paper's
-GPUs. All other numbers are simulated. Every comparison is a row of claims.csv.
+**The columns.** *Paper's rules*: the critical path heuristic is the best of 50 runs, and learned
+methods have no search. *Equal executions*: all methods have the same number. *With search*: learned
+methods spend half of theirs on this project's search. *Measured here*: executed on this machine's
+own devices, which are not the paper's GPUs. All other numbers are simulated. Every comparison is a
+row of claims.csv.
 """

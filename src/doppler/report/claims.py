@@ -1,11 +1,12 @@
 """Compares the paper's claims with results: a ratio for each setting, and a verdict for each claim.
 
 A *setting* is a workload on one machine and system. In each, a claim says which of two makespans
-is smaller, and the paper often says by how much. The *outcome* of a setting is ``same`` if our
-ratio is on the same side of 1 as the paper's, ``opposite`` if it is on the other side, and
-``level`` if ours or the paper's is on neither. It is on one side if its 95% interval is; with one
-seed there is no interval, and 1% decides, as it does for the paper's numbers, whose spread is not
-known. Where the paper prints no number, its sentence says the side.
+is smaller, and the paper often says by how much. The *outcome* of a setting is ``agree`` if our
+ratio and the paper's are both below 1, or both above; ``against`` if one is below and the other
+above; and ``level`` if ours or the paper's is too close to 1 to tell. Ours is below or above 1 if
+its whole 95% interval is. One seed has no interval; then it must differ from 1 by 1%, as the
+paper's numbers must, whose spread is not known. Where the paper prints no number, its sentence says
+whether the ratio is below 1.
 
 Claims are tested under up to four *rules*:
 
@@ -34,7 +35,7 @@ from doppler.report.published_figures import (
 )
 
 RULES = ("paper's", "equal", "search", "measured")
-OUTCOMES = ("same", "level", "opposite")
+OUTCOMES = ("agree", "level", "against")
 _LEVEL = 0.01  # without an interval, ratios this near to 1 are on neither side
 _SAME_ORDER = 0.6  # Kendall's tau of five methods: at most two of ten pairs are swapped
 _ALONE = {"paper's": "_unaided", "equal": "_unaided", "search": ""}
@@ -51,7 +52,7 @@ class Cell:
         setting: workload, machine and system in words.
         paper: the paper's number; nan if it prints none.
         ours: our number and its interval.
-        outcome: ``same``, ``level`` or ``opposite``.
+        outcome: ``agree``, ``level`` or ``against``.
     """
 
     rules: str
@@ -80,7 +81,8 @@ class Claim:
     def verdict(self, rules: str) -> str:
         """Return a verdict, its outcomes and the mean ratio; ``-`` without results.
 
-        ``partly: 5 same, 2 level, 1 opposite; 0.61``. Yes: all are the same; no: none is.
+        ``partly: 5 of 8 agree, 2 level, 1 against; 0.61``. Yes: all agree. No: none agrees, or more
+        are against than agree.
 
         Args:
             rules: one of RULES.
@@ -89,10 +91,14 @@ class Claim:
         if not cells:
             return "-"
         counts = Counter(cell.outcome for cell in cells)
-        same = counts["same"]
-        word = "yes" if same == len(cells) else "partly" if same else "no"
-        told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
-        return f"{word}: {told}; {_mean([cell.ours.value for cell in cells]):.2f}"
+        agree = counts["agree"]
+        if agree == len(cells):
+            word = "yes"
+        else:
+            word = "partly" if agree and agree >= counts["against"] else "no"
+        told = [f"{agree} of {len(cells)} agree"]
+        told += [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES[1:] if counts[outcome]]
+        return f"{word}: {', '.join(told)}; {_mean([cell.ours.value for cell in cells]):.2f}"
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -181,7 +187,7 @@ def _compared(rules: str, setting: str, ours: Ratio, paper: float = math.nan) ->
     """A cell for a ratio; below 1 if the paper prints no number."""
     said = -1 if math.isnan(paper) else _side(paper)
     found = _side(ours.value, ours.low, ours.high)
-    outcome = "same" if found == said else "opposite" if found == -said else "level"
+    outcome = "agree" if found == said else "against" if found == -said else "level"
     return Cell(rules=rules, setting=setting, paper=paper, ours=ours, outcome=outcome)
 
 
@@ -233,7 +239,7 @@ def _order(tables: Tables) -> Cells:
                 ours = [rows[name].makespan_s for name in names.values()]
                 tau = float(cast(Any, kendalltau([told[name] for name in names], ours)).statistic)
                 number = Ratio(value=tau, low=math.nan, high=math.nan)
-                outcome = "same" if tau > _SAME_ORDER - 1e-9 else "level" if tau > 0 else "opposite"
+                outcome = "agree" if tau > _SAME_ORDER - 1e-9 else "level" if tau > 0 else "against"
                 yield Cell(rules=rules, setting=setting, paper=1.0, ours=number, outcome=outcome)
 
 
@@ -284,13 +290,13 @@ def _stages(tables: Tables) -> Cells:
 
 
 def _encoded_once(tables: Tables) -> Cells:
-    """The graph encoded once per episode over encoded at every step; up to 1% more is the same."""
+    """The graph encoded once per episode over encoded at every step; up to 1% more agrees."""
     for setting, _, rows in _settings(tables, "ablation_message_passing"):
         for rules, ending in _GREEDY.items():
             once, always = f"doppler{ending}", f"doppler_per_step{ending}"
             if {once, always} <= rows.keys():
                 ours = ratio_of(rows[once], rows[always])
-                outcome = "same" if ours.value <= 1.0 + _LEVEL else "opposite"
+                outcome = "agree" if ours.value <= 1.0 + _LEVEL else "against"
                 yield Cell(rules=rules, setting=setting, paper=1.01, ours=ours, outcome=outcome)
 
 
@@ -341,62 +347,62 @@ def _transfer(tables: Tables) -> Cells:
 _CLAIMS: tuple[tuple[str, str, str, Callable[[Tables], Cells]], ...] = (
     (
         "DOPPLER is faster than critical path, Placeto and GDP",
-        "DOPPLER over the best of the three",
-        "up to 52.7% below",
+        "DOPPLER / best of the three",
+        "as low as 0.47 on GPUs",
         _beats_baselines,
     ),
     (
         "DOPPLER is faster than EnumOpt",
-        "DOPPLER over EnumOpt",
-        "up to 13.8% below",
+        "DOPPLER / EnumOpt",
+        "as low as 0.86 on GPUs",
         _beats_enumerative,
     ),
     (
         "The methods come in the paper's order",
-        "Kendall's tau of five methods; the same order from 0.6",
+        "Kendall's tau (1: the same order, 0: unrelated, -1: reversed) of these four and EnumOpt",
         "1",
         _order,
     ),
     (
         "Work-conserving execution is faster than bulk-synchronous",
-        "work-conserving over bulk-synchronous",
-        "0.75 and 0.65",
+        "work-conserving / bulk-synchronous",
+        "0.75 on chainmm, 0.65 on ffnn",
         _work_conserving,
     ),
     (
         "SEL and PLC both have to be learned",
-        "both over one",
+        "both learned / one learned, the other replaced by the critical path heuristic",
         "0.75 to 1.01",
         _both_policies,
     ),
     (
         "Each stage improves the policy",
-        "all stages over fewer",
-        "stage III: 0.84 to 1.01",
+        "all stages / one stage less",
+        "0.84 to 1.01 for stage III",
         _stages,
     ),
     (
         "Encoding the graph once per episode costs less than 1% of quality",
-        "once per episode over at every step",
+        "encoded once / encoded at every step",
         "at most 1.01",
         _encoded_once,
     ),
     (
         "Episodes cost DOPPLER less than Placeto and GDP",
-        "seconds of training for each execution, over the other's",
-        "0.39 to 0.50 of Placeto's",
+        "DOPPLER's training seconds per episode / the other's",
+        "0.39 to 0.50 for Placeto",
         _cheap_episodes,
     ),
     (
         "The lead holds on 8 V100s, on fewer devices and with less memory",
-        "DOPPLER over the best of the paper's other methods",
-        "no table is known to us",
+        "DOPPLER / best of critical path, Placeto, GDP and EnumOpt",
+        "said, no table known to us",
         _other_machines,
     ),
     (
         "A trained policy needs few episodes on another workload or machine",
-        "after a few episodes, over the list scheduler ETF",
-        "2,000 episodes beat the baselines",
+        "DOPPLER after 256 episodes there / ETF, a list scheduler",
+        "said, for 2,000 episodes",
         _transfer,
     ),
 )
