@@ -189,7 +189,9 @@ class Comers:
             self.check()
             missing = min(set(range(self._num)) - self._came.keys())
             if time.monotonic() > until_s:
-                raise InputError(f"executor: agent {missing} has not come within {START_S:g} s")
+                raise InputError(
+                    f"executor: agent {missing} has not connected within {START_S:g} s"
+                )
             if found := self._door.admitted(0.1):
                 self._came[int(found[1]["rank"])] = found
         self._door.close()

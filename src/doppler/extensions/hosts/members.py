@@ -145,7 +145,7 @@ class Group:
             received = self._received(list(left), JOIN_S)
             if not received:
                 names = ", ".join(f"{rank} ({self.members[rank].host})" for rank in sorted(left))
-                why = f"{names}: nothing is heard for {JOIN_S:g} s while agents find each other"
+                why = f"{names}: silent for {JOIN_S:g} s while agents connect to each other"
                 raise AgentLostError(min(left), why)
             for member, message in received:
                 fields = message.fields
@@ -286,7 +286,7 @@ class Group:
     def _blame(self, rank: int, why: str) -> None:
         """Raise the error of an agent that another agent has lost."""
         how = self._how_it_ended(self.members[rank])
-        raise AgentLostError(rank, how or f"is not reached by the others: {why}")
+        raise AgentLostError(rank, how or f"cannot be reached by the other agents: {why}")
 
     def send(self, rank: int, fields: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
         """Send an agent a message.

@@ -56,8 +56,8 @@ class RayLauncher:
         ray = connected(_ASKED_BY)
         if is_elsewhere(ray) and _is_loopback(self.address):
             raise InputError(
-                f"executor.address: {self.address} is not reached from the other machines of the "
-                "Ray cluster: name an address of this one"
+                "executor.address: the other machines of the Ray cluster cannot reach "
+                f"{self.address}: use another address of this machine"
             )
         return RayAgents(self.address, _places(ray, num, self.cores, self.gpus), ray)
 

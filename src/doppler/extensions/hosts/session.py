@@ -163,7 +163,7 @@ class HostsSession(ExecutorSession):
         try:
             dealt = self._deal() if self._settings.on_gpus else None
             self._locks[:] = self._cores() if dealt is None else dealt.locks
-            for rank, locks in zip(ranks, self._locks, strict=True):  # one after another
+            for rank, locks in zip(ranks, self._locks, strict=True):  # in a fixed order
                 self._ask([rank], {"ask": "lock", "locks": locks})
             self._opened.append((self._generation, self._number))
             each = [self._devices_of(rank, dealt) for rank in ranks]

@@ -165,7 +165,7 @@ def _told_next(store: Any, key: str) -> str:
             return store.get(key).decode()
         except _dist.DistStoreError:  # nothing yet
             if os.getppid() != parent:
-                raise InputError("torchrun has ended: there is nobody to wait for") from None
+                raise InputError("torchrun has ended, so no run can begin") from None
         except RuntimeError as error:
             raise InputError(f"torchrun's store: {str(error).splitlines()[0]}") from None
 
@@ -176,7 +176,7 @@ def _store(timeout_s: float = _STORE_S) -> Any:
         return _dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout_s))
     except RuntimeError:
         raise InputError(
-            f"system.launcher: torchrun is not reached at {address}:{port} (MASTER_ADDR and "
+            f"system.launcher: torchrun cannot be reached at {address}:{port} (MASTER_ADDR and "
             f"MASTER_PORT) within {timeout_s:g} s"
         ) from None
 

@@ -93,15 +93,15 @@ class Wire:
         """
         num_text, num_data = _HEAD.unpack(_exactly(self.socket, _HEAD.size))
         if num_text > _MAX_JSON or num_data > _MAX_DATA:
-            raise WireError(f"a frame of {num_text} and {num_data} bytes")
+            raise WireError(f"frame too large: {num_text} bytes of JSON, {num_data} of arrays")
         try:
             fields = json.loads(_exactly(self.socket, num_text))
             kinds = [(np.dtype(_known(kind)), shape) for kind, shape in fields.get(ARRAYS, ())]
             sizes = [kind.itemsize * int(np.prod(shape, dtype=np.int64)) for kind, shape in kinds]
         except (ValueError, TypeError, AttributeError) as error:
-            raise WireError(f"no frame: {error}") from None
+            raise WireError(f"not a frame: {error}") from None
         if sum(sizes) != num_data or min(sizes, default=0) < 0:
-            raise WireError("no frame: its arrays have another size")
+            raise WireError("not a frame: its arrays have another size")
         arrays = []
         for (kind, shape), size in zip(kinds, sizes, strict=True):
             data = _exactly(self.socket, size)

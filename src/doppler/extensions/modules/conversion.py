@@ -240,7 +240,7 @@ class Conversion:
             node: the op, or one of its results.
 
         Raises:
-            InputError: an argument cannot be written down.
+            InputError: an argument has no JSON form.
         """
         source, output = node, None
         if node.target is getitem:
@@ -264,7 +264,7 @@ class Conversion:
         try:
             arguments = render_call(source, factors, output)  # type: ignore[arg-type]
         except TypeError as error:
-            raise InputError(f"{place_of(source)}: {error} cannot be written down") from None
+            raise InputError(f"{place_of(source)}: {error} cannot be written as JSON") from None
         flops = flops_of(source)
         if flops is None:
             flops = math.prod(result.extents)
@@ -321,7 +321,7 @@ def _check(node: fx.Node) -> None:
     for value in values if isinstance(values, tuple | list) else [values]:
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise InputError(
-                f"{what}: a tensor's value is made a number (.item()); keep it a tensor"
+                f"{what}: converts a tensor's value to a number (.item()); keep it a tensor"
             )
         if isinstance(value, torch.Tensor) and not all(type(one) is int for one in value.shape):
             if node.op == "placeholder":

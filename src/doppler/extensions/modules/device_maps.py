@@ -208,7 +208,7 @@ class _Parts:
         numbers = set(devices)
         if len(numbers) > 1 and not self._nearest:
             raise InputError(
-                f"device_map: {what} devices {_listed(numbers)}, which its forward cannot do; "
+                f"device_map: {what} devices {_listed(numbers)}, which accelerate cannot run; "
                 f"{_REMEDY}"
             )
 

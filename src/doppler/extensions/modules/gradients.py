@@ -138,8 +138,8 @@ def loss_of(name: str, result: Flat) -> int:
         or not result.tensors[loss].is_floating_point()
     ):
         raise InputError(
-            f"{name}: training=true needs a module that returns its loss, one real number, alone, "
-            "first, or as 'loss'"
+            f"{name}: training=true needs a module that returns its loss: one real number, "
+            "alone, first, or named 'loss'"
         )
     return loss
 

@@ -154,7 +154,7 @@ def check_memory(program: Program, cluster: Cluster) -> None:
     have = sum(device.memory_bytes for device in cluster.devices)
     if need > have:
         raise InputError(
-            f"{program.name}: its parameters and inputs hold {need / 1e9:.3g} GB, the "
-            f"{cluster.num_devices} devices of {cluster.name!r} {have / 1e9:.3g} GB: use more "
+            f"{program.name}: its parameters and inputs take {need / 1e9:.3g} GB, but the "
+            f"{cluster.num_devices} devices of {cluster.name!r} have {have / 1e9:.3g} GB: use more "
             "devices (cluster.num_devices=N), half precision, or place a part of the module"
         )

@@ -101,7 +101,7 @@ def pipeline_parallel(
     )
     if num < num_devices:
         raise InputError(
-            f"workload.stages: {num} stages leave devices of {num_devices} without one; "
+            f"workload.stages: {num} stages are too few for {num_devices} devices; "
             f"cluster.num_devices={num} would fit"
         )
     if num * microbatches * 3 > MAX_OPS:
@@ -141,14 +141,15 @@ def _check_time(key: str, seconds_S: FloatArray) -> None:
     without = np.flatnonzero(seconds_S <= 0)
     if len(without):
         raise InputError(
-            f"workload.{key}: stage {without[0]} has no time; seconds above 0 would fit"
+            f"workload.{key}: stage {without[0]} takes no time; seconds above 0 would fit"
         )
 
 
 def _measure(
     module: str, stages: int, boundaries: Sequence[int] | None, path: str | None
 ) -> dict[str, object]:
-    from doppler.extensions.pipelines.splitting import profile_module  # torch takes a second
+    # Imported lazily: torch takes a second.
+    from doppler.extensions.pipelines.splitting import profile_module
 
     profiles = profile_module(module, stages, boundaries)
     if path is not None:
