@@ -34,8 +34,8 @@ def agents_with():
 
 
 WAYS = {
-    1: "0 by NCCL, 8 by way of the hosts' memory",
-    4: "8 by NCCL, 0 by way of the hosts' memory",
+    1: "0 use NCCL, 8 use the hosts' memory",
+    4: "8 use NCCL, 0 use the hosts' memory",
 }
 
 
@@ -140,4 +140,4 @@ def test_a_host_without_a_gpu_is_named(agents_with):
     with pytest.raises(InputError) as error:
         Hosts(agents=2, devices="gpus").open(problem("cholesky", 4))
     said = str(error.value)
-    assert said.startswith(f"system.devices: torch knows no GPU on host 0 ({os.uname().nodename}")
+    assert said.startswith(f"system.devices: torch sees no GPU on host 0 ({os.uname().nodename}")

@@ -80,7 +80,7 @@ def test_an_agent_that_freezes_while_agents_join_is_named(monkeypatch):
         send(rank, fields, arrays)
 
     monkeypatch.setattr(group, "send", freeze_first)
-    with pytest.raises(InputError, match=r"executor: agent \d: .*1 \(.*nothing is heard for 1 s"):
+    with pytest.raises(InputError, match=r"executor: agent \d: .*1 \(.*silent for 1 s"):
         group.ensure()
     assert not os.path.exists(f"/proc/{frozen[0]}") or _is_dead(frozen[0])
 

@@ -116,13 +116,16 @@ def with_class(folder: Path, name: str, attributes: list) -> Path:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("transformers.modeling_outputs:inner.Closer", "is a class of others: trust=True imports"),
+        (
+            "transformers.modeling_outputs:inner.Closer",
+            "is a class of another package: trust=True imports",
+        ),
         ("transformers.modeling_outputs:Closer", "is not an output or cache: it needs trust=True"),
         ("transformers.modeling_outputs:Helper", "is not an output or cache: it needs trust=True"),
-        ("transformers.modeling_outputs:", "is a class of others: trust=True imports"),
+        ("transformers.modeling_outputs:", "is a class of another package: trust=True imports"),
         ("transformers.modeling_outputs:inner", "is not a class"),
-        ("transformers.pipelines:Output", "is a class of others: trust=True imports"),
-        ("tempfile:_TemporaryFileCloser", "is a class of others: trust=True imports"),
+        ("transformers.pipelines:Output", "is a class of another package: trust=True imports"),
+        ("tempfile:_TemporaryFileCloser", "is a class of another package: trust=True imports"),
         ("builtins:list", "has neither items nor attributes"),
         ("builtins:set", "has neither items nor attributes"),
     ],

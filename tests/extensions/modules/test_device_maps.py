@@ -225,8 +225,9 @@ def test_refusals_name_the_module_and_the_remedy():
         with pytest.raises(InputError) as error:
             on(name, lambda op: int("right" in op or "first" in op or "body" in op))
         assert str(error.value).startswith(f"device_map: {told}")
-        assert "device_map(nearest=True) puts every such module where most of it is" in str(
-            error.value
+        assert (
+            "device_map(nearest=True) puts each such module on the device with most of it"
+            in str(error.value)
         )
 
 

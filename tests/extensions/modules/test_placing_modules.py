@@ -123,7 +123,8 @@ def test_a_module_that_is_too_large_for_the_machine():
     with pytest.raises(InputError) as error:
         doppler.place(layers, example, "p100x4", 0.1)
     assert str(error.value) == (
-        "Sequential: its parameters and inputs hold 72 GB, the 4 devices of 'p100x4' 64 GB: use "
+        "Sequential: its parameters and inputs take 72 GB, but the 4 devices of 'p100x4' have "
+        "64 GB: use "
         "more devices (cluster.num_devices=N), half precision, or place a part of the module"
     )
     machine = preset(name="p100x4")

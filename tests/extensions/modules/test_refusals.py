@@ -59,8 +59,8 @@ REFUSALS = [
     ),
     (
         Number(),
-        "op aten._local_scalar_dense in module '1.0' (Number): a tensor's value is made a number "
-        "(.item()); keep it a tensor",
+        "op aten._local_scalar_dense in module '1.0' (Number): converts a tensor's value to a "
+        "number (.item()); keep it a tensor",
     ),
     (
         Branch(),
@@ -98,8 +98,8 @@ class Detached(nn.Module):
     [
         (
             nn.Linear(4, 4),
-            "Linear: training=true needs a module that returns its loss, one real number, alone, "
-            "first, or as 'loss'",
+            "Linear: training=true needs a module that returns its loss: one real number, alone, "
+            "first, or named 'loss'",
         ),
         (
             nn.Sequential(nn.Linear(4, 4), Detached()),
@@ -168,7 +168,7 @@ def factories(tmp_path, monkeypatch):
         ("my_factories:other", "workload.module: my_factories:other returned Linear, not a torch"),
         (
             "my_factories:huge",
-            "Linear: its parameters and inputs hold 160 GB, the 4 devices of 'p100x4' 64 GB: use",
+            "Linear: its parameters and inputs take 160 GB, but the 4 devices of 'p100x4' have 64",
         ),
     ],
 )

@@ -74,7 +74,9 @@ def test_another_process_runs_what_was_saved(tmp_path):
 
 def test_classes_of_others_need_trust_and_files_of_others_a_line(tmp_path):
     place(Tied(told=True)).save(tmp_path / "mine")
-    with pytest.raises(InputError, match=r"module.pt: .*Told' is a class of others: trust=True"):
+    with pytest.raises(
+        InputError, match=r"module.pt: .*Told' is a class of another package: trust=True"
+    ):
         doppler.Placed.load(tmp_path / "mine")
     trusted = doppler.Placed.load(tmp_path / "mine", trust=True)
     assert type(doppler.execute(trusted, X, scale={"by": torch.tensor(1.0)})) is Told

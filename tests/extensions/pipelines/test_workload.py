@@ -83,7 +83,7 @@ def test_a_profile_stands_in_place_of_numbers(run, tmp_path):
     ("overrides", "said"),
     [
         (["++cluster.memory_bytes=0.5"], "0.5 on device 0 is too small .* 1 on every device would"),
-        (["workload.forward=[1,0]"], "workload.forward: stage 1 has no time"),
+        (["workload.forward=[1,0]"], "workload.forward: stage 1 takes no time"),
         (["workload.stages_of_device=w"], "must be one of loop, v, free, got 'w'"),
         (["workload.forward=[1,1]", "workload.stages=3"], "forward: 2 numbers for 3 stages"),
         (["workload.stages=1"], "cluster.num_devices=1 would fit"),

@@ -1,7 +1,8 @@
-"""An agent: the process that runs, on one host, what is placed on the devices of that host.
+"""An agent: the process that executes, on one host, the ops that are placed on its devices.
 
-It is told what to do by the one who started it, over a connection of its own, and while a run goes
-on by nobody: what other agents send makes its ops ready. It ends with that connection.
+The process that started it (the driver) sends it requests over a connection of its own. During a
+run the driver sends nothing: ops become ready when messages of other agents arrive. An agent ends
+when its connection to the driver does.
 """
 
 import gc
@@ -28,12 +29,20 @@ from doppler.extensions.hosts.running import AgentRun, KernelSession, TaskFailed
 from doppler.extensions.hosts.wire import Message, Wire, WireError, connect
 from doppler.support.errors import InputError
 
-# To find the other agents.
+# Limit for connecting to the other agents.
 _JOIN_S = 180.0
 
 
 class Agent:
-    """Answers what it is asked; what takes time is done by a second thread, one after another."""
+    """Answers requests of the driver.
+
+    Requests that take time are queued; a second thread carries them out one after another.
+
+    Args:
+        wire: the connection to the driver.
+        rank: number of this agent.
+        secret: which all agents and the driver know.
+    """
 
     def __init__(self, wire: Wire, rank: int, secret: bytes) -> None:
         self._wire, self._rank, self._secret = wire, rank, secret
@@ -41,16 +50,20 @@ class Agent:
         self._sessions: dict[int, Any] = {}
         self._locks: list[str] = []
         self._run: AgentRun | None = None
-        self._aborted = -1  # the number of a run that is over before it has begun
+        self._aborted = -1  # the number of a run that was aborted, perhaps before it began
         self._lost: tuple[int, str] | None = None
         self._todo: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._delays = Delays(self._deliver)
-        # For tests: how much its clock is ahead, and ops that fail.
+        # For tests: by how much its clock is ahead, and ops that fail.
         self._skew_s, self._fails = 0.0, list[int]()
         threading.Thread(target=self._work, name="work", daemon=True).start()
 
     def serve(self) -> None:
-        """Until nobody asks any more."""
+        """Introduce this agent to the driver, and answer requests until the driver ends it.
+
+        Raises:
+            WireError: the connection is lost.
+        """
         self._wire.send(
             {"rank": self._rank, "host": platform.node(), "pid": os.getpid(), "boot": _boot()}
         )
@@ -74,7 +87,8 @@ class Agent:
     # --- At once ----------------------------------------------------------------------------------
 
     def _join(self, asked: Message) -> None:
-        # In the middle of gloo nothing is heard of the one who asks, who waits for less long.
+        # While gloo connects, the agent cannot notice that the driver, which waits for a shorter
+        # time, has given up. So the process ends itself.
         limit = threading.Timer(_JOIN_S, os._exit, [1])
         limit.daemon = True
         limit.start()
@@ -84,10 +98,10 @@ class Agent:
                 self._rank,
                 int(asked.fields["size"]),
                 secret=self._secret,
-                address=self._wire.socket.getsockname()[0],  # where it is reached by who began
+                address=self._wire.socket.getsockname()[0],  # at which the driver reaches it
             )
         except (WireError, RuntimeError) as error:
-            self._answer(asked, {"error": f"agents do not reach each other: {_line(error)}"})
+            self._answer(asked, {"error": f"agents cannot reach each other: {_line(error)}"})
             return
         finally:
             limit.cancel()
@@ -234,23 +248,28 @@ def _line(error: BaseException) -> str:
 
 
 def _boot() -> str:
-    """Where two agents say the same here, they read one clock."""
+    """Identify the boot of this machine: agents with equal results read the same clock."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
         return file.read().strip()
     return f"{platform.node()}-{os.getpid()}"
 
 
 def serve(address: tuple[str, int], secret: bytes, rank: int) -> None:
-    """Be an agent until the one who listens at the address has no more to ask; ends the process.
+    """Be an agent until the driver ends it; then end the process.
+
+    Args:
+        address: host and port at which the driver listens.
+        secret: which the driver knows, too.
+        rank: number of this agent.
 
     Raises:
-        InputError: nobody listens there, or it does not know the secret.
+        InputError: nobody listens at the address, or the listener does not know the secret.
     """
     wire = connect(address, secret)
     code = 0
     try:
         Agent(wire, rank, secret).serve()
     except WireError:
-        code = 1  # it is gone
+        code = 1  # the driver is gone
     finally:
-        os._exit(code)  # threads that wait for other agents never would
+        os._exit(code)  # threads that wait for other agents would never end

@@ -1,4 +1,4 @@
-"""One run of a placement by all agents: told, begun together, watched."""
+"""One run of a placement by all agents: it is sent out, begun at one time, and watched."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,24 +13,27 @@ from doppler.executor.tasks import Tasks
 from doppler.extensions.hosts.members import AgentLostError, Group, RefusedError
 from doppler.extensions.hosts.parts import HostPart
 
-# From when all agents are ready to when they begin, so that all have heard of it.
+# Time from when all agents are ready to when they begin, so that the signal reaches all of them.
 LEAD_S = 1e-3
 _ASKED_LAST_S = 1.0
 
 
 class LostRunError(Exception):
-    """A run that did not end because an agent, or a message, is lost; one line."""
+    """A run that did not end because an agent or a message is lost; the message is one line."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Attempt:
-    """A run of a session.
+    """One run of a placement in a session.
 
     Attributes:
-        timeout_s: how long an agent may be silent, and a message be under way.
-        agent_of: [D].
-        describe: names a task.
-        host: names an agent.
+        group: the agents.
+        session: number of the session that the agents have opened.
+        tasks: of the whole placement.
+        timeout_s: how long an agent may be silent, and a message may take.
+        agent_of: [D] rank of the agent that has each device.
+        describe: returns the name of a task, for errors.
+        host: returns the name of an agent by its rank, for errors.
     """
 
     group: Group
@@ -44,13 +47,18 @@ class Attempt:
     def carry_out(
         self, parts: Sequence[HostPart], extra: Sequence[Sequence[np.ndarray]]
     ) -> list[list[np.ndarray]]:
-        """What each agent tells of its tasks.
+        """Run the parts on their agents and return what each agent measured.
 
-        extra: what each is told besides its part.
+        Args:
+            parts: for each agent.
+            extra: further arrays for each agent; empty if there are none.
+
+        Returns:
+            For each agent, the arrays of `AgentRun.carry_out`.
 
         Raises:
-            LostRunError: an agent or a message is lost; all agents are to be started anew.
-            ExecutionError: a task failed; the agents go on.
+            LostRunError: an agent or a message is lost; all agents have to be restarted.
+            ExecutionError: a task failed; the agents stay usable.
         """
         group, number = self.group, self.group.number()
         ranks = range(len(parts))
@@ -69,7 +77,7 @@ class Attempt:
             at = self.host(refused.rank)
             what = at if refused.task is None else f"{self.describe(refused.task)}, {at}"
             raise ExecutionError(f"{what}: {refused.why}") from None
-        except BaseException:  # an interruption: what the agents are at is not known
+        except BaseException:  # interrupted: the state of the agents is unknown
             group.close(wait=False)
             raise
 
@@ -88,14 +96,14 @@ class Attempt:
         return [told[rank] for rank in ranks]
 
     def _begin(self, ranks: range, number: int) -> None:
-        """All begin at one time, each by its own clock."""
+        """Let all agents begin at the same time, each by its own clock."""
         at_s = time.perf_counter() + LEAD_S
         for rank in ranks:
             offset_s = self.group.members[rank].offset_s
             self.group.send(rank, {"ask": "go", "run": number, "at_s": at_s + offset_s})
 
     def _watch(self, said: dict[int, dict[str, Any]]) -> None:
-        """Whether a message was sent and has not arrived; said: what agents say of the run."""
+        """Raise a LostRunError if a message was sent too long ago; ``said``: status by rank."""
         awaited = {task for fields in said.values() for task in fields.get("awaited", ())}
         for rank, fields in said.items():
             for task, age_s in fields.get("sent", ()):
@@ -106,7 +114,7 @@ class Attempt:
                     )
 
     def _let_go(self, refused: RefusedError, ranks: range, number: int) -> None:
-        """The others give up the run that one could not go on with."""
+        """Abort the run on the other agents after one agent has refused it."""
         if refused.hangs:
             self.group.close(wait=False)
             return
@@ -121,22 +129,26 @@ class Attempt:
                             left.discard(member.rank)
                             break
                     continue
-                self.group.close(wait=False)  # two at a time
+                self.group.close(wait=False)  # a second agent has refused, too
                 return
         except AgentLostError:
             self.group.close(wait=False)
 
-    # --- What is said of a lost agent -------------------------------------------------------------
+    # --- Lost agents ------------------------------------------------------------------------------
 
     def lost(self, failure: AgentLostError) -> LostRunError:
-        """The agent, why, and the op that it had come to."""
+        """Return an error that names the lost agent, the reason, and the op at which it was lost.
+
+        Args:
+            failure: the loss.
+        """
         where = self.host(failure.rank)
         op = self._next_op(failure.rank)
         at = "" if op is None else f" at {self.describe(op)}"
         return LostRunError(f"{where}: {failure.why}{at}")
 
     def _next_op(self, rank: int) -> int | None:
-        """The first op of an agent, by its order, that may not have ended; what others know."""
+        """Return the first op of an agent that may not have ended, as far as the others know."""
         others = [member.rank for member in self.group.members if member.rank != rank]
         ended: set[int] = set()
         for other in others:
@@ -150,7 +162,7 @@ class Attempt:
             for one in successors:
                 before[one].append(task)
         left = list(ended)
-        while left:  # what came before something that has ended has ended
+        while left:  # all predecessors of a task that has ended have ended
             for task in before[left.pop()]:
                 if task not in ended:
                     ended.add(task)

@@ -1,13 +1,15 @@
-"""Channels between GPUs of two agents: messages without tags, in the order of their heads (NCCL).
+"""Channels between GPUs of two agents: NCCL messages without tags, matched by their order.
 
-A channel, from one device to another, is a communicator of two, so that directions and devices do
-not wait for each other. A head travels ahead, as for any other message, once what it announces is
-in the sender's queue; only then is it received: nothing waits on a GPU for what nobody has issued.
-As a channel sends one at a time, both ends see one order.
+A channel goes from one device to another. It is an NCCL communicator of two members, so that
+directions and devices do not wait for each other. A small message, the head, announces each tensor
+by gloo once the tensor is in the sender's queue. The receiver calls NCCL only after the head has
+arrived, so no GPU ever waits for a tensor that nobody has sent. A channel sends one tensor at a
+time, so both ends see the same order.
 
-NVIDIA warns of communicators that are used at one time: all their kernels have to fit on a GPU, and
-nothing may wait for the whole GPU meanwhile. So each takes a share of the processors, and all are
-connected, and used once, before a run begins. Never run on several GPUs.
+NVIDIA warns of using several communicators at the same time: all their kernels have to fit on a
+GPU, and nothing may wait for the whole GPU meanwhile. Therefore each communicator gets a share of
+the multiprocessors, and all are connected, and used once, before a run begins. This code has never
+run on several GPUs.
 """
 
 import os
@@ -22,23 +24,28 @@ import torch.distributed
 
 from doppler.extensions.hosts.wire import WireError
 
-# Internal names of torch.distributed: here and in peers.py alone.
+# Internal names of torch.distributed are used only here and in peers.py.
 _dist: Any = torch.distributed
-NEVER = timedelta(days=30)  # who waits too long is told by the one who watches
+NEVER = timedelta(days=30)  # the driver watches for messages that take too long
 SENDER, RECEIVER = 0, 1
 _MOST_CTAS = 32
-# What NCCL's own watchers would do of themselves: end the process, before anyone can say why.
+# Turns off torch's watchdogs for NCCL, which would end the process before it can report an error.
 _QUIET = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "0",
 }
 
-Key = tuple[int, int]  # the devices that a channel goes from and to
+Key = tuple[int, int]  # a channel: its source and destination device
 
 
 class ChannelError(Exception):
-    """A channel that cannot be connected, and why, in one line."""
+    """A channel cannot be connected; the message says why in one line.
+
+    Attributes:
+        channel: its source and destination device.
+        why: the reason.
+    """
 
     def __init__(self, channel: Key, why: str) -> None:
         super().__init__(why)
@@ -46,10 +53,13 @@ class ChannelError(Exception):
 
 
 class Wanted(NamedTuple):
-    """A channel to be connected: the other agent, which end is here, where its tensors lie.
+    """A channel to connect.
 
     Attributes:
-        most: how many channels may end on the GPU of either.
+        other: rank of the agent at the other end.
+        member: which end is here, SENDER or RECEIVER.
+        place: name of the GPU at this end, such as ``cuda:0``.
+        most: largest number of channels that may end on this GPU.
     """
 
     other: int
@@ -59,10 +69,13 @@ class Wanted(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """What a message is for: memory that it is copied into, the task that it ends, its channel.
+    """What to do with a message that arrives.
 
     Attributes:
-        then: what is left to do when it is there.
+        into: memory that the message is copied into; None: the message brings no data.
+        local: number of the task, in this agent's part, that ends when the message has arrived.
+        channel: as one number (see `code_of`).
+        then: called after the data has arrived; None: nothing is left to do.
     """
 
     into: torch.Tensor | None
@@ -72,12 +85,21 @@ class Arrival(NamedTuple):
 
 
 def code_of(channel: Key) -> int:
-    """A channel as one number."""
+    """Return a channel as one number.
+
+    Args:
+        channel: its source and destination device.
+    """
     return channel[0] << 32 | channel[1]
 
 
 def communicator(store: Any, wanted: Wanted) -> Any:
-    """A communicator of two that finds its other end by a store; returns once that is there."""
+    """Make a communicator of two members, and return it once the other member is connected.
+
+    Args:
+        store: through which the two find each other.
+        wanted: the channel.
+    """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     options = _dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
@@ -90,10 +112,12 @@ def communicator(store: Any, wanted: Wanted) -> Any:
 
 
 class WordStore(_dist.Store):
-    """How the ends of channels find each other: what one agent says, the other hears.
+    """The store through which the ends of channels find each other.
+
+    Entries that are set here are also sent to the other agent.
 
     Args:
-        tell: says a word to the other.
+        tell: sends a key and its value to the other agent.
     """
 
     def __init__(self, tell: Callable[[str, bytes], None]) -> None:
@@ -103,7 +127,12 @@ class WordStore(_dist.Store):
         self._changed = threading.Condition()
 
     def hear(self, key: str, value: bytes) -> None:
-        """The other has said it."""
+        """Set an entry that the other agent has sent.
+
+        Args:
+            key: of the entry.
+            value: of the entry.
+        """
         with self._changed:
             self._words[key] = value
             self._changed.notify_all()
@@ -114,7 +143,11 @@ class WordStore(_dist.Store):
         self._tell(key, data)
 
     def get(self, key: str) -> bytes:
-        """See dist.Store; waits."""
+        """Return the value of a key; wait until it is set.
+
+        Args:
+            key: of the entry.
+        """
         with self._changed:
             self._changed.wait_for(lambda: key in self._words)
             return self._words[key]
@@ -132,7 +165,12 @@ class WordStore(_dist.Store):
 
 
 class Channel:
-    """One end of a connected channel; it has a stream to itself, and moves one tensor at a time."""
+    """One end of a connected channel. It has its own stream, and moves one tensor at a time.
+
+    Args:
+        group: the communicator.
+        place: name of the GPU at this end.
+    """
 
     def __init__(self, group: Any, place: str) -> None:
         self._group, self._place = group, place
@@ -140,7 +178,11 @@ class Channel:
         self._packed = torch.empty(0, dtype=torch.uint8, device=place)
 
     def packed(self, like: torch.Tensor | int) -> torch.Tensor:
-        """Memory in one piece for a tensor like this, or for so many bytes; the same every time."""
+        """Return contiguous memory for a tensor; every call returns the same memory.
+
+        Args:
+            like: a tensor of the same shape and dtype, or the number of bytes.
+        """
         num_bytes = like if isinstance(like, int) else like.nbytes
         if num_bytes > self._packed.nbytes:
             self._packed = torch.empty(num_bytes, dtype=torch.uint8, device=self._place)
@@ -148,9 +190,12 @@ class Channel:
         return found if isinstance(like, int) else found.view(like.dtype).view(like.shape)
 
     def send(self, tensor: torch.Tensor, announce: Callable[[], Any]) -> None:
-        """Send a tensor; returns when it has been taken.
+        """Send a tensor; return when it has been sent.
 
-        announce: sends the head; returns what waits until it is sent.
+        Args:
+            tensor: on the GPU of this end.
+            announce: sends the head; returns None, or an object whose ``wait`` returns once the
+                head is sent.
         """
         with torch.cuda.stream(self._stream):
             whole = tensor
@@ -165,7 +210,11 @@ class Channel:
             announced.wait()
 
     def receive(self, into: torch.Tensor) -> None:
-        """Take the next tensor in; returns when it is there."""
+        """Receive the next tensor; return when it has arrived.
+
+        Args:
+            into: where it is written.
+        """
         with torch.cuda.stream(self._stream):
             whole = into if into.is_contiguous() else self.packed(into)
             self._group.recv([as_bytes(whole)], SENDER, 0).wait()
@@ -177,7 +226,9 @@ class Channel:
 class Channels:
     """All channels that end at this agent.
 
-    tell: says a word to another agent, by its rank.
+    Args:
+        others: ranks of the other agents.
+        tell: sends an entry (rank of the agent, key, value) to another agent.
     """
 
     def __init__(self, others: Sequence[int], tell: Callable[[int, str, bytes], None]) -> None:
@@ -193,25 +244,43 @@ class Channels:
     def listen(
         self, arrived: Callable[[int, int, int], None], lost: Callable[[int, str], None]
     ) -> None:
+        """Set the functions that are called about messages.
+
+        Args:
+            arrived: called with run, task and channel when a tensor has arrived.
+            lost: called with the rank of the other agent and the reason when receiving failed.
+        """
         self._arrived, self._lost = arrived, lost
 
     def hear(self, other: int, key: str, value: bytes) -> None:
-        """A word of another agent."""
+        """Take in an entry that another agent has sent.
+
+        Args:
+            other: rank of that agent.
+            key: of the entry.
+            value: of the entry.
+        """
         self._stores[other].hear(key, value)
 
     def __getitem__(self, channel: Key) -> Channel:
-        """A connected one."""
+        """Return a connected channel."""
         return self._connected[channel]
 
     # --- Connecting -------------------------------------------------------------------------------
 
     def connect(self, wanted: Mapping[Key, Wanted], timeout_s: float) -> None:
-        """Connect those that are not; all agents go by one order, so that none waits for ever.
+        """Connect the channels that are not connected yet.
 
-        timeout_s: for one, after those before it.
+        All agents connect channels in the same order, so that they do not wait for each other in a
+        circle.
+
+        Args:
+            wanted: channels by source and destination device.
+            timeout_s: limit for one channel, counted from when the previous one was connected.
 
         Raises:
-            ChannelError: names the one that is not connected in time; this process is lost then.
+            ChannelError: names a channel that was not connected in time; this process cannot be
+                used any more.
         """
         new = sorted(wanted.keys() - self._connected.keys())
         if not new:
@@ -241,7 +310,7 @@ class Channels:
     def _connect(self, channel: Key, wanted: Wanted) -> None:
         store = _dist.PrefixStore(f"{channel[0]}-{channel[1]}", self._stores[wanted.other])
         end = Channel(communicator(store, wanted), wanted.place)
-        # The first message takes memory, and loads kernels.
+        # The first message allocates memory and loads kernels.
         first = torch.zeros(1, dtype=torch.uint8, device=wanted.place)
         if wanted.member == SENDER:
             end.send(first, lambda: None)
@@ -260,7 +329,15 @@ class Channels:
     # --- Receiving --------------------------------------------------------------------------------
 
     def announce(self, code: int, run: int, task: int, size: int, found: Arrival | None) -> None:
-        """A head has come; what it announces is taken in after what was announced before."""
+        """Note a head that has arrived; its tensor is received after those announced before it.
+
+        Args:
+            code: the channel (see `code_of`).
+            run: number of the run.
+            task: number of the transfer among the tasks of all agents.
+            size: of the tensor, bytes.
+            found: what to do with the tensor; None: nobody needs it any more.
+        """
         self._announced[code].put((run, task, size, found))
 
     def _receive_all(self, end: Channel, code: int, other: int) -> None:
@@ -281,7 +358,11 @@ class Channels:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as bytes; the tensor is contiguous."""
+    """Return a view of the memory of a contiguous tensor as bytes.
+
+    Args:
+        tensor: contiguous.
+    """
     return tensor.reshape(-1).view(torch.uint8)
 
 

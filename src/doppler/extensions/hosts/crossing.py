@@ -1,7 +1,8 @@
-"""How regions of an agent's memory go to other agents, and come from them.
+"""How regions of an agent's memory are sent to other agents, and received from them.
 
-Between cores straight from memory to memory; between GPUs of different hosts by a channel of NCCL
-where there is one, else by way of memory of the host, one piece of it for each channel.
+Between cores a region goes directly from memory to memory. Between GPUs of different hosts it goes
+through an NCCL channel if there is one. Otherwise it is copied through staging memory of the host;
+each channel has its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,21 +26,26 @@ from doppler.extensions.hosts.channels import (
 from doppler.extensions.hosts.parts import IN, OUT, HostPart
 from doppler.extensions.hosts.peers import Peers
 
-Send = Callable[[int, int], None]  # for a task of a run
+Send = Callable[[int, int], None]  # called with the number of the run and of the task
 
 
 class _Landing(NamedTuple):
-    """Where a region is taken in, and what is left to do then."""
+    """Where a region is received, and what to do afterwards."""
 
     into: torch.Tensor
     then: Callable[[], Any] | None
 
 
 class Crossing:
-    """Ways in and out of a session's memory.
+    """Sends regions of a session's memory to other agents, and receives regions from them.
 
-    local: of each of its devices, as all know it, its number here. num_devices: of all. direct:
-    channels between GPUs that NCCL connects. num_regions: of the graph.
+    Args:
+        memory: of the session.
+        devices: of this agent.
+        local: number of each of these devices here, by its number in the cluster.
+        num_devices: number of devices of the cluster.
+        direct: channels between GPUs that NCCL connects.
+        num_regions: number of regions of the graph.
     """
 
     def __init__(
@@ -60,15 +66,21 @@ class Crossing:
         self._landing: dict[tuple[int, int, int], _Landing] = {}
 
     def connect(self, part: HostPart, peers: Peers, timeout_s: float) -> None:
-        """Connect the channels that a run needs and that are not yet there.
+        """Connect the channels that a run needs and that are not connected yet.
+
+        Args:
+            part: what this agent runs.
+            peers: the other agents.
+            timeout_s: limit for one channel.
 
         Raises:
-            ChannelError: one is not connected in time.
+            ChannelError: a channel was not connected in time.
         """
         if not self._direct:
             return
         wanted: dict[Key, Wanted] = {}
-        # Of two directions with every other device, as many as devices share the GPU.
+        # A device may have a channel in both directions with every other device; a GPU has the
+        # channels of all devices that share it.
         places = [self._devices.place(d) for d in range(len(self._local))]
         columns = part.src, part.dst, part.way, part.peer
         for src, dst, way, peer in np.stack(columns, axis=1).tolist():
@@ -81,7 +93,15 @@ class Crossing:
         peers.channels.connect(wanted, timeout_s)
 
     def sending(self, region: int, src: int, dst: int, peer: int, peers: Peers) -> Send:
-        """What sends a region to another agent."""
+        """Return a function that sends a region to another agent.
+
+        Args:
+            region: number of the region in the graph.
+            src: device that has it.
+            dst: device that it is sent to.
+            peer: rank of the agent that has ``dst``.
+            peers: the other agents.
+        """
         key = region, src, dst
         if key not in self._sending:
             self._sending[key] = self._way_out(region, (src, dst), peer, peers)
@@ -99,7 +119,15 @@ class Crossing:
         return peers.sending(peer, staged, self._devices.leaving(device, here, staged))
 
     def arrival(self, task: int, region: int, src: int, dst: int, peers: Peers) -> Arrival:
-        """What becomes of a region that another agent sends for a task of this one."""
+        """Return what to do with a region that another agent sends.
+
+        Args:
+            task: number, in this agent's part, of the task that ends when the region has arrived.
+            region: number of the region in the graph.
+            src: device that sends it.
+            dst: device that receives it.
+            peers: the other agents.
+        """
         key = region, src, dst
         if key not in self._landing:
             self._landing[key] = self._way_in(region, (src, dst), peers)
@@ -118,12 +146,12 @@ class Crossing:
 
     @cached_property
     def _largest_bytes(self) -> int:
-        """Of any region; all ops are planned by now."""
+        """Size of the largest region in bytes; all ops have been planned by now."""
         regions = (self._memory.region(region, 0) for region in range(self._num_regions))
         return max(region.nbytes for region in regions)
 
     def _staged(self, channel: Key, like: torch.Tensor) -> torch.Tensor | None:
-        """Memory of the host for a tensor like this, which moves alone on its channel."""
+        """Return the channel's staging memory as a tensor like this one; None if it needs none."""
         if channel not in self._staging:
             self._staging[channel] = self._devices.staging(self._largest_bytes)
         memory = self._staging[channel]
@@ -133,12 +161,20 @@ class Crossing:
 
 
 def _make_room(peers: Peers, channel: Key, region: torch.Tensor) -> None:
-    """What is not in one piece is put together in memory that is there before the run."""
+    """Allocate the memory in which a non-contiguous region is packed before the run begins."""
     if not region.is_contiguous():
         peers.channels[channel].packed(region)
 
 
 def why_not(error: ChannelError, part: HostPart) -> tuple[str, int]:
-    """A channel's failure in words, and a task of the part that needs the channel."""
+    """Describe why a channel is not connected, and find a task that needs it.
+
+    Args:
+        error: the failure.
+        part: what this agent runs.
+
+    Returns:
+        The reason, and the number of a task among the tasks of all agents.
+    """
     on = (part.src == error.channel[0]) & (part.dst == error.channel[1])
     return f"NCCL: {error.why}", int(part.task[part.num_ops + np.flatnonzero(on)[0]])

@@ -1,4 +1,4 @@
-"""Which GPU each device of an agent is, and which of two agents NCCL connects.
+"""Assigns a GPU to each device, and decides which devices of different agents NCCL connects.
 
 Shape suffix: D devices.
 """
@@ -12,7 +12,13 @@ from doppler.support.errors import InputError
 
 
 class Seen(NamedTuple):
-    """What an agent sees. boot: of its machine. gpus: their names, in its order. nccl: has it."""
+    """What an agent sees of its machine.
+
+    Attributes:
+        boot: identifies the machine.
+        gpus: names of its GPUs, in the agent's order.
+        nccl: whether torch was built with NCCL.
+    """
 
     boot: str
     gpus: tuple[str, ...]
@@ -20,11 +26,14 @@ class Seen(NamedTuple):
 
 
 class Dealt(NamedTuple):
-    """GPUs of devices.
+    """The GPUs of devices.
 
-    gpu_D: the number of each in its agent's order. locks: of each agent, what no other process may
-    use meanwhile. direct: channels whose ends have different GPUs, and NCCL; messages of the others
-    go by way of the memory of the hosts. num_others: how many these are.
+    Attributes:
+        gpu_D: [D] number of each device's GPU in its agent's order.
+        locks: for each agent, what no other process may use during the session.
+        direct: channels that use NCCL because their ends have different GPUs. Messages of all
+            other channels are copied through the memory of the hosts.
+        num_others: number of these other channels.
     """
 
     gpu_D: list[int]
@@ -39,16 +48,20 @@ def deal_among(
     told: Sequence[Mapping[str, Any]],
     host: Callable[[int], str],
 ) -> Dealt:
-    """Deal out what agents tell of their GPUs, and say which way messages will go.
+    """Assign GPUs from the agents' answers, and log how messages will be sent.
 
-    agent_of: [D]. boots, told: of each agent. host: names one.
+    Args:
+        agent_of: [D] rank of the agent that has each device.
+        boots: identifies the machine of each agent.
+        told: fields ``gpus`` and ``nccl`` of each agent's answer.
+        host: returns the name of an agent by its rank, for errors.
 
     Raises:
-        InputError: names an agent that has none.
+        InputError: names an agent that sees no GPU.
     """
     for rank, fields in enumerate(told):
         if not fields["gpus"]:
-            raise InputError(f"system.devices: torch knows no GPU on {host(rank)}")
+            raise InputError(f"system.devices: torch sees no GPU on {host(rank)}")
     dealt = deal(
         agent_of,
         [
@@ -57,7 +70,7 @@ def deal_among(
         ],
     )
     logging.getLogger(__name__).info(
-        "pairs of devices of different agents: %d by NCCL, %d by way of the hosts' memory",
+        "pairs of devices of different agents: %d use NCCL, %d use the hosts' memory",
         len(dealt.direct),
         dealt.num_others,
     )
@@ -65,12 +78,15 @@ def deal_among(
 
 
 def deal(agent_of: Sequence[int], seen: Sequence[Seen]) -> Dealt:
-    """Deal out the GPUs of each machine.
+    """Assign the GPUs of each machine to its devices.
 
-    Devices of agents that see the same GPUs have one each, in the order of agents, or share them in
-    parts as equal as may be. What other processes do not see is an agent's own.
+    Devices of agents that see the same GPUs get one each, in the order of agents. If there are
+    more devices than GPUs, they share the GPUs as evenly as possible. GPUs that only one agent
+    sees belong to that agent.
 
-    agent_of: [D]. seen: of each agent, one GPU at least.
+    Args:
+        agent_of: [D] rank of the agent that has each device.
+        seen: what each agent sees; at least one GPU.
     """
     sharing: dict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
     for device, agent in enumerate(agent_of):
@@ -98,7 +114,7 @@ def deal(agent_of: Sequence[int], seen: Sequence[Seen]) -> Dealt:
 
 
 def _locks(agent_of: Sequence[int], seen: Sequence[Seen], gpu_D: Sequence[int]) -> list[list[str]]:
-    """By the names that system=cuda takes; one that agents share is held by the first of them."""
+    """Return each agent's locks, named as for system=cuda; the first agent holds a shared one."""
     held: set[tuple[str, str]] = set()
     locks: list[list[str]] = [[] for _ in seen]
     for agent, gpu in sorted(set(zip(agent_of, gpu_D, strict=True))):

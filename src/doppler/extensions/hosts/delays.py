@@ -1,4 +1,4 @@
-"""Messages that come late, or never, so that tests can see what a network may do."""
+"""Delays or drops messages, so that tests can show what happens in a bad network."""
 
 import heapq
 import random
@@ -8,7 +8,11 @@ from collections.abc import Callable, Sequence
 
 
 class Delays:
-    """Stands between what has come and who waits for it; lets it through unless told otherwise."""
+    """Delivers the messages that have arrived, immediately unless told otherwise.
+
+    Args:
+        deliver: called with the numbers of the run and the task of each message.
+    """
 
     def __init__(self, deliver: Callable[[int, int], None]) -> None:
         self._deliver = deliver
@@ -20,7 +24,12 @@ class Delays:
         self._thread: threading.Thread | None = None
 
     def set(self, delay_s: float, drops: Sequence[int]) -> None:
-        """Keep every message for up to so long, and these for ever; tasks by their number."""
+        """Delay every message by a random time, and drop some.
+
+        Args:
+            delay_s: longest delay, seconds.
+            drops: tasks whose messages are dropped.
+        """
         with self._changed:
             self._delay_s, self._drops = delay_s, frozenset(drops)
             if delay_s and self._thread is None:
@@ -28,7 +37,13 @@ class Delays:
                 self._thread.start()
 
     def put(self, run: int, task: int, channel: int) -> None:
-        """A message of a run has come, for this task; those of a channel stay in their order."""
+        """Take in a message; messages of one channel are delivered in their order.
+
+        Args:
+            run: number of the run.
+            task: that the message belongs to.
+            channel: that it came through.
+        """
         if task in self._drops:
             return
         if not self._delay_s:

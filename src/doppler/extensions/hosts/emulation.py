@@ -1,9 +1,9 @@
-"""Devices that wait instead of computing: machines of many devices, on any machine, in real time.
+"""Devices that wait instead of computing: large machines emulated in real time, on any machine.
 
-An op occupies its device, and a transfer its link and an interface of the sender's host, for the
-seconds that it is said to take; then what waits for it may start. A device ends its task when that
-is over, however late the thread that waits for it wakes: only messages between agents take time of
-their own.
+An op occupies its device for its modelled time; a transfer occupies its link and an outgoing
+network interface of the sender's host for its modelled time. Then the tasks that wait for it may
+start. The recorded end of a task is exactly its start plus this time, however late the waiting
+thread wakes up. So only messages between agents take real time.
 """
 
 import threading
@@ -24,12 +24,19 @@ from doppler.extensions.hosts.running import AgentRun, Fields
 
 
 class OutletDispatcher(Dispatcher):
-    """As Dispatcher; a transfer to another host also holds an outgoing interface of its own.
+    """A dispatcher whose transfers to another host also occupy an outgoing network interface.
 
-    Of transfers that wait for one the first in the order of its queue goes first. The receiver's
-    interfaces are not asked for: nobody central knows of them.
+    If several transfers wait for an interface, the first one in queue order gets it. Interfaces of
+    the receiver are not modelled, because no single process knows their state.
 
-    outlet: [N] of each task, -1 for none.
+    Args:
+        tasks: of this agent.
+        fifo: ready tasks run in order of arrival instead of priority.
+        host_D: [D] host of each device.
+        nics: number of outgoing interfaces of a host.
+
+    Attributes:
+        outlet: [N] number of the interface that each task used, -1 for none.
     """
 
     def __init__(self, tasks: Tasks, *, fifo: bool, host_D: Sequence[int], nics: int) -> None:
@@ -40,7 +47,7 @@ class OutletDispatcher(Dispatcher):
         super().__init__(tasks, fifo=fifo)
 
     def _sending_host(self, resource: int) -> int:
-        """Whose outlet a resource needs; -1: it needs none."""
+        """Return the host whose outgoing interface a resource needs; -1 if it needs none."""
         if resource < self._num_devices:
             return -1
         src, dst = divmod(resource - self._num_devices, self._num_devices)
@@ -71,7 +78,7 @@ class OutletDispatcher(Dispatcher):
 
 
 class _Clockwork:
-    """One run by one thread, which sleeps until something ends or comes."""
+    """One run in one thread, which sleeps until a task ends or a message arrives."""
 
     def __init__(
         self, dispatcher: Dispatcher, seconds_N: FloatArray, sends: dict[int, Callable[[], None]]
@@ -94,7 +101,7 @@ class _Clockwork:
             self._changed.notify()
 
     def carry_out(self, at_s: float, num_tasks: int) -> None:
-        """Until all tasks have ended, or it is abandoned."""
+        """Run until all tasks have ended, or the run is abandoned."""
         self._num_left = num_tasks
         with self._changed:
             for task in self.dispatcher.start(at_s):
@@ -110,7 +117,7 @@ class _Clockwork:
                     continue
                 end_s, ended = self._ends[0][0], []
                 now = max(now, end_s)
-                while self._ends and self._ends[0][0] == end_s:  # before anything starts
+                while self._ends and self._ends[0][0] == end_s:  # ends come before starts
                     ended.append(heappop(self._ends)[1])
                     self.dispatcher.retire(ended[-1], now)
                 self._num_left -= len(ended)
@@ -122,7 +129,7 @@ class _Clockwork:
 
 
 class _EmulatedRun(AgentRun):
-    """By a clockwork."""
+    """A run of an emulated session."""
 
     def carry_out(self, at_s: float) -> list[FloatArray]:
         clockwork: Any = self._scheduled
@@ -133,7 +140,13 @@ class _EmulatedRun(AgentRun):
 
 
 class EmulatedSession:
-    """The devices of a host, or of several, that only wait."""
+    """The emulated devices of an agent.
+
+    Args:
+        fields: of the request that opens the session: ``num_devices`` of the cluster, ``fifo``,
+            ``hosts`` (the host of each device, or None) and ``nics``.
+        arrays: not used.
+    """
 
     def __init__(self, fields: Fields, arrays: Sequence[NDArray]) -> None:
         self._num_devices, self._is_fifo = int(fields["num_devices"]), bool(fields["fifo"])
@@ -142,7 +155,14 @@ class EmulatedSession:
     def prepare(
         self, fields: Fields, part: HostPart, peers: Peers, seconds_N: FloatArray
     ) -> _EmulatedRun:
-        """A run that has not begun; seconds: of each task."""
+        """Make a run that has not begun.
+
+        Args:
+            fields: of the request: ``run`` (its number) and ``timeout_s``.
+            part: what this agent runs.
+            peers: the other agents.
+            seconds_N: [N] real seconds that each task takes.
+        """
         tasks = part.tasks(self._num_devices)
         if self._hosts is None:
             dispatcher = Dispatcher(tasks, fifo=self._is_fifo)
@@ -158,4 +178,4 @@ class EmulatedSession:
         return _EmulatedRun(fields, part, _Clockwork(dispatcher, seconds_N, sends))
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing: an emulated session holds no resources."""

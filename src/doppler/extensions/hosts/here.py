@@ -1,4 +1,4 @@
-"""Jobs one after another, in this process."""
+"""Runs jobs one after another, in this process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -10,18 +10,29 @@ from doppler.training.reinforcement import Spread
 
 
 class Here:
-    """See contract.Compute; for what is itself a job."""
+    """A place for jobs (`contract.Compute`) inside a process that is itself a worker."""
 
     @contextmanager
     def pool(self, make: Callable[..., Any], *arguments: Any) -> Iterator[Pool]:
+        """Make the one worker of this process (see `contract.Compute`).
+
+        Args:
+            make: returns the worker's object.
+            arguments: of ``make``.
+        """
         yield _One(make(*arguments))
 
     def training(self, *arguments: Any) -> AbstractContextManager[Spread]:
+        """Make a training whose episodes are played here (see `contract.Compute`).
+
+        Args:
+            arguments: of `Player`.
+        """
         return spread_training(self, *arguments)
 
 
 class _One:
-    """See contract.Pool."""
+    """A pool (`contract.Pool`) of one worker, in this process."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker

@@ -1,4 +1,4 @@
-"""Who starts the agents: this process, on this machine; torchrun or Ray, wherever they run."""
+"""Starts agents: processes of this machine. torchrun.py and ray_agents.py start them elsewhere."""
 
 import json
 import os
@@ -19,41 +19,67 @@ from doppler.extensions.hosts.wire import Wire, WireError, admit
 from doppler.support.child_processes import import_path
 from doppler.support.errors import InputError
 
-# Importing torch, on a busy machine.
+# Limit for starting an agent; importing torch is slow on a busy machine.
 START_S = 120.0
-# Connections that have not proved yet that they know the secret; each has a thread.
+# Largest number of connections that have not yet proved that they know the secret (each has a
+# thread), and the pause after a failed accept.
 _MOST_ASKED, _AGAIN_S = 64, 0.1
 _NURSERY = "from doppler.extensions.hosts.nursery import main; main()"
 
 
 class Started(Protocol):
-    """Agents that have been started. boot: what those on this machine say of its clock."""
+    """Agents that have been started.
+
+    Attributes:
+        boot: identifies this machine's boot; an agent that reports the same value reads the same
+            clock. None if unknown.
+    """
 
     boot: str | None
 
     def hellos(self) -> list[tuple[Wire, dict[str, Any]]]:
-        """The connection of each agent, by rank, and what it says of itself."""
+        """Return, by rank, the connection of each agent and the fields of its introduction."""
         ...
 
     def how_it_ended(self, rank: int) -> str:
-        """What is known of one that is gone; nothing while it runs."""
+        """Return how an agent ended, in words; an empty string while it runs.
+
+        Args:
+            rank: of the agent.
+        """
         ...
 
     def end(self, patience_s: float) -> None:
-        """See to it that none is left."""
+        """Make sure that all agents end.
+
+        Args:
+            patience_s: how long they may take before they are killed.
+        """
         ...
 
 
 class Launcher(Protocol):
-    """Starts agents; equal ones share them."""
+    """Starts agents. Sessions with equal launchers share their agents."""
 
     def start(self, num: int) -> Started:
-        """Start so many."""
+        """Start agents.
+
+        Args:
+            num: of agents.
+        """
         ...
 
 
 class Door:
-    """Where agents come to, and are asked for the secret."""
+    """A listening socket; it admits the agents that know the secret.
+
+    Args:
+        address: host name or IP address to listen at.
+        secret: which agents have to know.
+
+    Raises:
+        InputError: the address is not one of this machine.
+    """
 
     def __init__(self, address: str, secret: bytes) -> None:
         try:
@@ -71,14 +97,14 @@ class Door:
         while not self._is_closed:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:  # closed; or there are no files left, which may be for now
+            except OSError:  # closed, or out of file descriptors, perhaps only for now
                 time.sleep(_AGAIN_S)
                 continue
             self._make_room()
             threading.Thread(target=self._ask, args=(connection,), daemon=True).start()
 
     def _make_room(self) -> None:
-        """Close the connection that has been silent longest if too many are; agents are not."""
+        """Close the oldest unproved connection if there are too many; agents are not affected."""
         with self._guard:
             if len(self._asked) >= _MOST_ASKED:
                 with suppress(OSError):
@@ -98,13 +124,20 @@ class Door:
                 self._asked.remove(connection)
 
     def admitted(self, timeout_s: float) -> tuple[Wire, dict[str, Any]] | None:
-        """The next agent that has come; None if none has."""
+        """Return the next agent that has connected, None if none has come in time.
+
+        Args:
+            timeout_s: how long to wait.
+
+        Returns:
+            The connection of the agent, and the fields of its introduction.
+        """
         with suppress(queue.Empty):
             return self._came.get(timeout=timeout_s)
         return None
 
     def close(self) -> None:
-        """Nobody comes any more."""
+        """Stop listening."""
         self._is_closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -113,16 +146,31 @@ class Door:
 
 @dataclass(frozen=True)
 class LocalLauncher:
-    """Processes of this machine. address: where this process listens, and so they do."""
+    """Starts agents as processes of this machine.
+
+    Attributes:
+        address: at which this process listens, and the agents do, too.
+    """
 
     address: str = "127.0.0.1"
 
     def start(self, num: int) -> "LocalAgents":
+        """Start agents (see `Launcher`).
+
+        Args:
+            num: of agents.
+        """
         return LocalAgents(self.address, range(num), num)
 
 
 class Comers:
-    """Agents that come to a door, wherever they were started."""
+    """Agents that connect to this process, wherever they were started.
+
+    Args:
+        address: at which this process listens.
+        num: of agents.
+        secret: which they have to know.
+    """
 
     def __init__(self, address: str, num: int, secret: bytes) -> None:
         self._door, self._num = Door(address, secret), num
@@ -131,31 +179,40 @@ class Comers:
         self._came: dict[int, tuple[Wire, dict[str, Any]]] = {}
 
     def hellos(self) -> list[tuple[Wire, dict[str, Any]]]:
-        """See Started.
+        """Wait for all agents (see `Started`).
 
         Raises:
-            InputError: one ended, or did not come.
+            InputError: an agent ended, or did not come in time.
         """
         until_s = time.monotonic() + START_S
         while len(self._came) < self._num:
             self.check()
             missing = min(set(range(self._num)) - self._came.keys())
             if time.monotonic() > until_s:
-                raise InputError(f"executor: agent {missing} has not come within {START_S:g} s")
+                raise InputError(
+                    f"executor: agent {missing} has not connected within {START_S:g} s"
+                )
             if found := self._door.admitted(0.1):
                 self._came[int(found[1]["rank"])] = found
         self._door.close()
         return [self._came[rank] for rank in range(self._num)]
 
     def check(self) -> None:
-        """Raise an InputError if one that has not come cannot come any more."""
+        """Raise an InputError if an agent that has not come cannot come any more."""
 
     def _pid(self, rank: int) -> int:
         return int(self._came[rank][1]["pid"])
 
 
 class LocalAgents(Comers):
-    """Agents of some ranks, started by this process; others come by themselves."""
+    """Agents of which this process starts some; the others are started elsewhere and connect.
+
+    Args:
+        address: at which this process listens.
+        ranks: of the agents to start here.
+        num: of all agents.
+        secret: which they have to know; None: a random one.
+    """
 
     def __init__(
         self, address: str, ranks: Sequence[int], num: int, secret: bytes | None = None
@@ -182,7 +239,11 @@ class LocalAgents(Comers):
 
 
 def how_a_process_ended(code: int | None) -> str:
-    """In words; nothing while it runs."""
+    """Return how a process ended, in words; an empty string while it runs.
+
+    Args:
+        code: its exit code, negative for a signal; None while it runs.
+    """
     if code is None:
         return ""
     if code < 0:
@@ -191,7 +252,7 @@ def how_a_process_ended(code: int | None) -> str:
 
 
 class Nursery:
-    """The process that agents of this machine are copies of; see nursery.py."""
+    """The process from which agents of this machine are forked (see nursery.py)."""
 
     def __init__(self) -> None:
         environment = {**os.environ, "PYTHONPATH": import_path()}
@@ -208,17 +269,22 @@ class Nursery:
 
     @property
     def is_alive(self) -> bool:
+        """Whether the process still runs."""
         return self._process.poll() is None
 
     def check(self) -> None:
-        """Raise an InputError if it has ended."""
+        """Raise an InputError if the process has ended."""
         if not self.is_alive:
             raise InputError(
                 f"executor: agents cannot be started (exit code {self._process.returncode})"
             )
 
     def ask_for(self, told: dict[str, Any]) -> None:
-        """An agent more."""
+        """Request another agent.
+
+        Args:
+            told: its ``address``, ``port``, ``secret`` (hexadecimal) and ``rank``.
+        """
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(told).encode() + b"\n")
@@ -234,20 +300,30 @@ class Nursery:
                     self._ended.notify_all()
 
     def code_of(self, pid: int, timeout_s: float) -> int | None:
-        """How a process ended; None if it runs."""
+        """Return the exit code of an agent; None while it runs.
+
+        Args:
+            pid: process ID of the agent.
+            timeout_s: how long to wait for its end.
+        """
         with self._ended:
             self._ended.wait_for(lambda: pid in self._codes, timeout_s)
             return self._codes.get(pid)
 
     def end(self, pid: int, patience_s: float) -> None:
-        """See to it that an agent ends, by itself or not."""
+        """Make sure that an agent ends; kill it if it does not end by itself.
+
+        Args:
+            pid: process ID of the agent.
+            patience_s: how long it may take.
+        """
         if self.code_of(pid, patience_s) is None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             self.code_of(pid, 5.0)
 
     def close(self) -> None:
-        """It ends, and all agents that are left."""
+        """End the process, and with it all agents that are left."""
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
@@ -270,7 +346,7 @@ def _the_nursery() -> Nursery:
 
 
 def close_nursery() -> None:
-    """No agent is started any more."""
+    """End the process from which agents are forked; the next agent starts a new one."""
     while _nurseries:
         _nurseries.pop().close()
 

@@ -1,4 +1,4 @@
-"""The agents of a group, as the one who started them sees them: asked, watched, started anew."""
+"""The driver's view of a group of agents: sends them requests, watches them, and restarts them."""
 
 import atexit
 import itertools
@@ -15,15 +15,20 @@ from doppler.extensions.hosts.wire import Message, Wire, WireError
 from doppler.support.errors import InputError
 from doppler.system import announce_agents
 
-# A member that says nothing for so long when it is to end is ended.
+# An agent that has not ended this long after it was told to is killed.
 PATIENCE_S = 2.0
-# Agents that find each other say something more often.
+# Longest silence while agents connect to each other.
 JOIN_S = 60.0
 _PINGS = 8
 
 
 class AgentLostError(Exception):
-    """An agent is gone, or silent; why, in words."""
+    """An agent is gone, or silent.
+
+    Attributes:
+        rank: of the agent.
+        why: the reason, in words.
+    """
 
     def __init__(self, rank: int, why: str) -> None:
         super().__init__(rank, why)
@@ -31,7 +36,14 @@ class AgentLostError(Exception):
 
 
 class RefusedError(Exception):
-    """An agent could not do what it was asked to: why, and the task at fault; hangs: it goes on."""
+    """An agent could not do what it was asked to.
+
+    Attributes:
+        rank: of the agent.
+        why: the reason, in words.
+        task: that failed, among the tasks of all agents; None if it was no task.
+        hangs: whether the task still runs.
+    """
 
     def __init__(self, rank: int, fields: dict[str, Any]) -> None:
         super().__init__(rank, fields["error"])
@@ -41,12 +53,16 @@ class RefusedError(Exception):
 
 
 class Member(NamedTuple):
-    """An agent.
+    """An agent of a group.
 
     Attributes:
-        offset_s: what its clock says when that of this process says 0.
-        error_s: how far that may be off.
-        boot: the same for agents on one machine.
+        rank: its number in the group.
+        host: name of its machine.
+        pid: its process ID.
+        wire: the connection to it.
+        offset_s: its clock minus the clock of this process, seconds.
+        error_s: how far ``offset_s`` may be off, seconds.
+        boot: equal for agents on one machine.
     """
 
     rank: int
@@ -58,14 +74,20 @@ class Member(NamedTuple):
     boot: str
 
     def known_as(self) -> dict[str, Any]:
-        """What agents.json says of it."""
+        """Return how agents.json describes the agent."""
         return {"rank": self.rank, "host": self.host, "pid": self.pid}
 
 
 class Group:
-    """Agents that know each other.
+    """Agents that are connected to each other.
 
-    generation: how often they were started.
+    Args:
+        launcher: starts them.
+        num: of agents.
+
+    Attributes:
+        members: the agents by rank; empty if they are not running.
+        generation: number of times that they were started.
     """
 
     def __init__(self, launcher: Launcher, num: int) -> None:
@@ -76,7 +98,7 @@ class Group:
         self._numbers = itertools.count(1)
 
     def ensure(self) -> None:
-        """Start the agents, unless they are there.
+        """Start the agents unless they are running.
 
         Raises:
             InputError: they cannot be started, or do not find each other.
@@ -108,12 +130,12 @@ class Group:
             raise InputError(f"executor: agent {error.rank}: {error.why}") from None
         for i, (member, (_, fields)) in enumerate(zip(self.members, hellos, strict=True)):
             offset_s, error_s = self._clock(member)
-            if fields["boot"] == started.boot:  # one clock: what was estimated is its error alone
+            if fields["boot"] == started.boot:  # the same clock: any estimated offset is an error
                 offset_s, error_s = 0.0, 0.0
             self.members[i] = member._replace(offset_s=offset_s, error_s=error_s)
 
     def _join(self) -> None:
-        """Let the agents find each other: what one says, all may ask for."""
+        """Let the agents connect to each other, with this process as their key-value store."""
         for member in self.members:
             self.send(member.rank, {"ask": "join", "number": 0, "size": self._num})
         said: dict[str, str] = {}
@@ -123,7 +145,7 @@ class Group:
             received = self._received(list(left), JOIN_S)
             if not received:
                 names = ", ".join(f"{rank} ({self.members[rank].host})" for rank in sorted(left))
-                why = f"{names}: nothing is heard for {JOIN_S:g} s while agents find each other"
+                why = f"{names}: silent for {JOIN_S:g} s while agents connect to each other"
                 raise AgentLostError(min(left), why)
             for member, message in received:
                 fields = message.fields
@@ -140,9 +162,10 @@ class Group:
                 asked.remove((member, key))
 
     def _clock(self, member: Member) -> tuple[float, float]:
-        """Offset of its clock, and how far that may be off: half of the fastest question's time.
+        """Estimate the offset of an agent's clock, and the error: half the fastest round trip.
 
-        Source: as NTP does it (Mills 1991), the sample of least delay.
+        Source: Mills, "Internet time synchronization: the network time protocol", 1991: use the
+        sample of least delay.
         """
         best = (np.inf, 0.0)
         for _ in range(_PINGS):
@@ -154,13 +177,13 @@ class Group:
         return best[1], best[0]
 
     def clocks(self) -> list[tuple[float, float]]:
-        """Of each agent an estimate of its offset, and how far it may be off, measured now."""
+        """Estimate the current offset and possible error of each agent's clock, in seconds."""
         return [self._clock(member) for member in self.members]
 
-    # --- Questions --------------------------------------------------------------------------------
+    # --- Requests ---------------------------------------------------------------------------------
 
     def number(self) -> int:
-        """A number that no question and no run has had."""
+        """Return a number that no request and no run has had."""
         return next(self._numbers)
 
     def ask(
@@ -173,14 +196,23 @@ class Group:
         timeout_s: float,
         ignores_lost: bool = False,
     ) -> list[Message]:
-        """Ask some agents, and wait for all their answers.
+        """Send a request to some agents, and wait for all their answers.
 
-        arrays, each: what goes to one agent only. timeout_s: how long one may be silent; one that
-        works answers when it is asked how it is. ignores_lost: what they say of others.
+        Args:
+            ranks: of the agents.
+            fields: of the request.
+            arrays: for each agent; None: none.
+            each: further fields for each agent; None: none.
+            timeout_s: how long an agent may be silent. An agent that works still answers when it is
+                asked for its status.
+            ignores_lost: ignore reports of agents that they have lost another one.
+
+        Returns:
+            The answers, in the order of ``ranks``.
 
         Raises:
-            AgentLostError: one is gone or silent.
-            RefusedError: one could not do it.
+            AgentLostError: an agent is gone or silent.
+            RefusedError: an agent could not do it.
         """
         number = self.number()
         for i, rank in enumerate(ranks):
@@ -203,10 +235,21 @@ class Group:
         *,
         ignores_lost: bool = False,
     ) -> Iterator[tuple[Member, Message]]:
-        """What some agents answer to a question, as it comes; endless.
+        """Yield the answers of some agents to a request as they come, without end.
 
-        From time to time they are asked how they are: who does not say so in ``timeout_s`` is lost.
-        watch: is told what they said, by rank.
+        From time to time the agents are asked for their status. An agent that does not answer
+        within ``timeout_s`` is lost.
+
+        Args:
+            ranks: of the agents.
+            number: of the request.
+            timeout_s: how long an agent may be silent.
+            watch: called with the status of all agents, by rank.
+            ignores_lost: as in `ask`.
+
+        Raises:
+            AgentLostError: an agent is gone or silent.
+            RefusedError: an agent could not do it.
         """
         every_s = min(max(timeout_s / 10, 0.02), 5.0)
         asked_s: dict[int, float] = {}
@@ -241,15 +284,20 @@ class Group:
             next_s = now + every_s
 
     def _blame(self, rank: int, why: str) -> None:
-        """Another agent has lost this one."""
+        """Raise the error of an agent that another agent has lost."""
         how = self._how_it_ended(self.members[rank])
-        raise AgentLostError(rank, how or f"is not reached by the others: {why}")
+        raise AgentLostError(rank, how or f"cannot be reached by the other agents: {why}")
 
     def send(self, rank: int, fields: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
-        """Tell an agent something.
+        """Send an agent a message.
+
+        Args:
+            rank: of the agent.
+            fields: of the message.
+            arrays: of the message.
 
         Raises:
-            AgentLostError: it is gone.
+            AgentLostError: the agent is gone.
         """
         member = self.members[rank]
         try:
@@ -260,7 +308,7 @@ class Group:
     def _received(
         self, ranks: Sequence[int], timeout_s: float | None
     ) -> list[tuple[Member, Message]]:
-        """What has come from some agents; waits for something to come."""
+        """Wait until some of the agents have sent something, and return it."""
         with selectors.DefaultSelector() as selector:
             for rank in ranks:
                 member = self.members[rank]
@@ -281,7 +329,11 @@ class Group:
         return self._started.how_it_ended(member.rank) if self._started else ""
 
     def close(self, *, wait: bool = True) -> None:
-        """End the agents."""
+        """End the agents.
+
+        Args:
+            wait: let them end by themselves first; otherwise they are killed immediately.
+        """
         for member in self.members:
             with suppress(WireError):
                 if wait:
@@ -297,7 +349,12 @@ _groups: dict[tuple[Launcher, int], Group] = {}
 
 
 def group_of(launcher: Launcher, num: int) -> Group:
-    """The agents of this process; they stay until it ends."""
+    """Return this process's group of agents, which lasts until the process ends.
+
+    Args:
+        launcher: starts the agents.
+        num: of agents.
+    """
     key = launcher, num
     if key not in _groups:
         _groups[key] = Group(launcher, num)

@@ -1,9 +1,9 @@
-"""A process that has loaded what agents need, and makes one of itself whenever one is asked for.
+"""A process that has imported what agents need, and forks an agent whenever one is requested.
 
-Loading takes seconds, a copy of a process milliseconds. It runs one thread and computes nothing, so
-that it may be copied. It reads lines of JSON, each of which an agent is told, and writes a line
-when one has begun, and when one has ended; it ends, and all agents with it, when nobody asks any
-more.
+Importing takes seconds, forking milliseconds. The process has one thread and computes nothing, so
+that it can be forked safely. It reads requests from standard input, one line of JSON for each
+agent, and writes a line of JSON when it is ready and when an agent has ended. When standard input
+ends it kills all agents and ends.
 """
 
 import ctypes
@@ -20,13 +20,13 @@ import torch
 from doppler.extensions.hosts.agent import serve
 from doppler.support.errors import InputError
 
-# An agent ends with the process that it is a copy of, however that ends.
+# Linux kills an agent when its parent ends, however that ends.
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Until the standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
+    """Serve requests until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     torch.set_num_threads(1)
     hears, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -58,8 +58,8 @@ def main() -> None:
 
 
 def _be_agent(told: dict[str, Any], *inherited: int) -> None:
-    """In the copy; does not return."""
-    with suppress(OSError, AttributeError):  # Linux alone
+    """Become an agent, in the forked process; does not return."""
+    with suppress(OSError, AttributeError):  # only Linux has prctl
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -77,7 +77,7 @@ def _be_agent(told: dict[str, Any], *inherited: int) -> None:
 
 
 def _bury(ranks: dict[int, int]) -> None:
-    """Tell of those that have ended."""
+    """Report the agents that have ended."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""Jobs on the workers of a Ray cluster: processes of one core each, which may come and go."""
+"""Runs jobs on the workers of a Ray cluster: processes of one core each, which may come and go."""
 
 import logging
 import pickle
@@ -21,29 +21,33 @@ from doppler.training.reinforcement import Spread
 _ASKED_BY = "compute"
 _MOST_WORKERS = 1024
 Workers = Annotated[int, within(1, _MOST_WORKERS)]
-# Without any worker: a person is told, and then it is given up.
+# Seconds without any worker after which a warning is logged, and after which the run fails.
 _TOLD_S, _ROOM_S = 5.0, 300.0
-# How often a job is begun anew whose worker died: one that kills its worker ends the run.
+# How often a job is started before the run fails; a job may be what kills its workers.
 _ATTEMPTS = 3
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class OnRay:
-    """Where jobs are done: on a Ray cluster that runs, or one that is started on this machine.
+    """A place for jobs: a running Ray cluster, or one that is started on this machine.
 
     Attributes:
-        workers: processes of one core each; None: as many as the cluster has.
+        workers: number of processes of one core each; None: as many as the cluster has cores.
     """
 
     workers: Workers | None = None
 
     @contextmanager
     def pool(self, make: Callable[..., Any], *arguments: Any) -> Iterator[Pool]:
-        """See contract.Compute.
+        """Start workers on the cluster (see `contract.Compute`).
+
+        Args:
+            make: returns the object of a worker.
+            arguments: of ``make``.
 
         Raises:
-            InputError: there is no Ray, or no room for any worker.
+            InputError: Ray is not installed, or no worker can be made.
         """
         ray = connected(_ASKED_BY)
         num = self.workers or max(1, int(sum(num_cpus(ray))))
@@ -54,14 +58,19 @@ class OnRay:
             pool.close()
 
     def training(self, *arguments: Any) -> AbstractContextManager[Spread]:
+        """Make a training whose episodes the workers play (see `contract.Compute`).
+
+        Args:
+            arguments: of `Player`.
+        """
         return spread_training(self, *arguments)
 
 
 class _Worker:
-    """What Ray makes an actor of."""
+    """The class of the Ray actors."""
 
     def __init__(self, path: Sequence[str], given: bytes) -> None:
-        sys.path += [one for one in path if one not in sys.path]  # where else its classes lie
+        sys.path += [one for one in path if one not in sys.path]  # to import the job's classes
         limit_threads(1)
         make, arguments = pickle.loads(given)
         self._object = make(*arguments)
@@ -69,23 +78,23 @@ class _Worker:
             torch.set_num_threads(1)
 
     def is_there(self) -> None:
-        """Once it is made."""
+        """Do nothing; returns once the actor is made."""
 
     def do(self, method: str, shared: bytes, job: bytes) -> bytes:
-        """One job. Bytes: arrays that Ray brings by itself could not be written to."""
+        """Do one job. It comes as bytes because arrays that Ray passes itself are read-only."""
         told = pickle.loads(shared), *pickle.loads(job)
         return pickle.dumps(getattr(self._object, method)(*told))
 
 
 class _Workers:
-    """See contract.Pool. A worker that is lost is replaced; its job is done by another."""
+    """A pool (`contract.Pool`). A lost worker is replaced, and another one does its job."""
 
     def __init__(self, ray: Any, num: int, make: Callable[..., Any], arguments: Any) -> None:
         self._ray = ray
         self._given = ray.put(ray.cloudpickle.dumps((make, arguments)))
         self._class = ray.remote(_Worker).options(num_cpus=1)
         self._actors: set[Any] = set()
-        self._coming: dict[Any, Any] = {}  # by what tells that one is there, or idle again
+        self._coming: dict[Any, Any] = {}  # by the Ray reference that is ready when one is idle
         self._idle: list[Any] = []
         for _ in range(num):
             self._begin()
@@ -115,7 +124,7 @@ class _Workers:
                 try:
                     actor, number = batch.take(one)
                 except self._ray.exceptions.RayTaskError as error:
-                    # Others that are at work are idle later.
+                    # The other workers are idle again once they have done their jobs.
                     self._coming |= {asked: actor for asked, (actor, _) in batch.at_work.items()}
                     raise error.cause from None
                 if number is None:
@@ -129,30 +138,30 @@ class _Workers:
         return batch.results
 
     def _arrived(self, one: Any) -> None:
-        """A worker is there."""
+        """Take in a worker that is ready, or replace it if it died."""
         actor = self._coming.pop(one)
         try:
             self._ray.get(one)
         except self._ray.exceptions.RayActorError as error:
             self._actors.discard(actor)
-            if "creation task" in str(error):  # it would not be made the next time either
+            if "creation task" in str(error):  # another attempt would fail, too
                 line = str(error).strip().splitlines()[-1]
                 raise InputError(f"{_ASKED_BY}: a worker cannot be made: {line}") from None
             self._begin()
-        except self._ray.exceptions.RayTaskError:  # of a batch that was given up
+        except self._ray.exceptions.RayTaskError:  # from a batch that failed
             self._idle.append(actor)
         else:
             self._idle.append(actor)
 
     def close(self) -> None:
-        """End them."""
+        """End the workers."""
         for actor in self._actors:
             with suppress(Exception):
                 self._ray.kill(actor)
 
 
 class _Batch:
-    """Jobs of one call, and what has come of them."""
+    """The jobs of one call of `map`, and their results."""
 
     def __init__(self, ray: Any, method: str, jobs: Sequence[Any], shared: Any) -> None:
         self._ray, self._method = ray, method
@@ -169,18 +178,20 @@ class _Batch:
         return bool(self.waiting or self.at_work)
 
     def give(self, actor: Any) -> None:
-        """The next job."""
+        """Give a worker the next job."""
         number = self.waiting.popleft()
         self._attempts[number] += 1
         asked = actor.do.remote(self._method, self._shared, self._jobs[number])
         self.at_work[asked] = actor, number
 
     def take(self, asked: Any) -> tuple[Any, int | None]:
-        """Who has ended, and the job that is done; None: the worker is lost, the job waits again.
+        """Return the worker that has ended, and the number of its job.
+
+        The number is None if the worker is lost; its job waits again.
 
         Raises:
-            InputError: it was not the first worker that died at this job.
-            RayTaskError: what the job raised.
+            InputError: several workers died at this job.
+            RayTaskError: the job raised an error.
         """
         actor, number = self.at_work.pop(asked)
         try:
@@ -195,13 +206,13 @@ class _Batch:
 
 
 class _Patience:
-    """How long there may be no worker at all."""
+    """Watches how long there is no worker at all."""
 
     def __init__(self) -> None:
         self._since_s, self._is_told = time.monotonic(), False
 
     def look(self, is_somebody_there: bool) -> None:
-        """Tell, and at last raise an InputError."""
+        """Log a warning, and at last raise an InputError, if there is no worker for too long."""
         now_s = time.monotonic()
         if is_somebody_there:
             self._since_s = now_s

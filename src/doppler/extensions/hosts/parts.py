@@ -1,6 +1,6 @@
-"""The tasks of a placement cut by host: what each agent runs, and what it waits for.
+"""Cuts the tasks of a placement by host: what each agent runs, and what it waits for.
 
-Shape suffixes: N tasks of an agent, O its ops, T its transfers, K tasks of all.
+Shape suffixes: N tasks of an agent, O its ops, T its transfers, K tasks of all agents.
 """
 
 from dataclasses import dataclass
@@ -15,18 +15,27 @@ from doppler.executor.tasks import NOWHERE, Tasks
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-WITHIN, OUT, IN = 0, 1, 2  # which way a transfer goes
+WITHIN, OUT, IN = 0, 1, 2  # direction of a transfer: inside the agent, to another, from another
 
 
 class HostPart(NamedTuple):
-    """What one agent is told of a run; plain arrays. Its tasks are numbered from 0, ops first.
+    """The tasks of one agent, as plain arrays. They are numbered from 0, ops first.
+
+    A task that comes from another agent has no resource: it ends when its message arrives.
 
     Attributes:
-        task: [N] among the tasks of all.
-        resource, key, number, num_waits: [N] see Tasks; what comes from another host has no
-            resource: it ends when it arrives.
-        successor_ptr, successors: [N + 1], [S].
-        region, src, dst, way, peer: [T] of each transfer; peer is the other agent, -1 within.
+        task: [N] number of each task among the tasks of all agents.
+        resource: [N] as in `Tasks`.
+        key: [N] as in `Tasks`.
+        number: [N] as in `Tasks`.
+        num_waits: [N] as in `Tasks`.
+        successor_ptr: [N + 1] where each task's successors begin in ``successors``.
+        successors: tasks that wait for each task, all in a row.
+        region: [T] region that each transfer moves.
+        src: [T] device that it comes from.
+        dst: [T] device that it goes to.
+        way: [T] WITHIN, OUT or IN.
+        peer: [T] rank of the other agent; -1 for WITHIN.
     """
 
     task: IntArray
@@ -48,7 +57,11 @@ class HostPart(NamedTuple):
         return len(self.task) - len(self.region)
 
     def tasks(self, num_devices: int) -> Tasks:
-        """As the dispatcher takes them."""
+        """Return the tasks in the form that the dispatcher takes.
+
+        Args:
+            num_devices: of the cluster.
+        """
         ptr, successors = self.successor_ptr.tolist(), self.successors.tolist()
         return Tasks(
             num_ops=self.num_ops,
@@ -64,12 +77,15 @@ class HostPart(NamedTuple):
 
 
 def cut_by_host(tasks: Tasks, agent_of: list[int], num_agents: int) -> list[HostPart]:
-    """What each agent runs.
+    """Return what each agent runs.
 
-    A transfer between two of them is a task of both: the sender's ends when it has been sent, the
+    A transfer between two agents is a task of both: the sender's ends when it has been sent, the
     receiver's when it has arrived.
 
-    tasks: of a whole placement, of the work-conserving system. agent_of: [D].
+    Args:
+        tasks: of a whole placement, of the work-conserving system.
+        agent_of: [D] rank of the agent that has each device.
+        num_agents: number of agents.
     """
     parts = [_Growing() for _ in range(num_agents)]
     for v in range(tasks.num_ops):
@@ -83,13 +99,13 @@ def cut_by_host(tasks: Tasks, agent_of: list[int], num_agents: int) -> list[Host
             continue
         parts[sender].add(tasks, task, tasks.num_waits[task], tasks.resource[task], leads_on=False)
         parts[sender].ways.append((region, src, dst, OUT, receiver))
-        parts[receiver].add(tasks, task, 1, NOWHERE)  # nothing here ends its waiting but itself
+        parts[receiver].add(tasks, task, 1, NOWHERE)  # it ends only when its message arrives
         parts[receiver].ways.append((region, src, dst, IN, sender))
     return [part.done() for part in parts]
 
 
 class _Growing:
-    """A part while it is made."""
+    """A part under construction."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, float, int, int]] = []
@@ -129,11 +145,13 @@ class _Growing:
 
 @dataclass(frozen=True, eq=False)
 class HostTimes:
-    """When the tasks of a run started and finished [K], in seconds from its start.
+    """When the tasks of a run started and finished.
 
     Attributes:
-        late_s: how much later than a message arrived its sender may have heard that it was sent.
-        under_way_s: how much later it may have arrived.
+        start_s: [K] seconds from the start of the run.
+        finish_s: [K] seconds from the start of the run.
+        late_s: largest time from a message's arrival until its sender knew that it was sent.
+        under_way_s: largest time from when a sender knew that its message was sent to its arrival.
     """
 
     start_s: FloatArray
@@ -145,12 +163,16 @@ class HostTimes:
 def merged(
     tasks: Tasks, parts: list[HostPart], seconds: list[tuple[FloatArray, FloatArray]]
 ) -> HostTimes:
-    """One clock and one list of what all agents have told.
+    """Merge the times of all agents.
 
     A transfer between hosts ends when it has arrived, and occupies its channel from when it is
-    sent; one that is sent before another has arrived waits for that in the network.
+    sent. If another message of its channel is still on its way, it starts when that one arrives.
 
-    seconds: of each part start and finish [N], on the clock of all. NaN where a task never ran.
+    Args:
+        tasks: of the whole placement.
+        parts: of the agents.
+        seconds: for each part, start and finish [N] in seconds from the common start; NaN where a
+            task never ran.
     """
     start_s, finish_s = (np.full(len(tasks.resource), np.nan) for _ in range(2))
     sent_s = np.full(len(tasks.resource), -np.inf)

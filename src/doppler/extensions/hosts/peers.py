@@ -1,9 +1,9 @@
-"""Regions between agents: messages of torch.distributed (gloo), sent as soon as they are made.
+"""Messages between agents by torch.distributed (gloo), sent as soon as their regions are computed.
 
-A message is a head of whole numbers and, where it is short, what it brings; what is longer follows
-by itself, under a tag of its own, straight into the memory that it is for where that is in one
-piece, or by a channel between two GPUs (channels.py). One thread for each other agent waits for
-what comes. Nothing is unpickled: bytes are copied into tensors of known size.
+A message is a head of integers and, if it is short, its data. Longer data follows in a second
+message with a tag of its own, which is received directly into its destination if that is
+contiguous, or by a channel between two GPUs (channels.py). For each other agent, one thread
+receives. Nothing is unpickled: bytes are copied into tensors of known size.
 """
 
 import hmac
@@ -28,21 +28,21 @@ from doppler.extensions.hosts.channels import (
 )
 from doppler.extensions.hosts.wire import Wire, WireError, proof
 
-# Whole numbers: of the run, of the task, bytes of what is brought, and the channel that brings it,
-# by one more than its number; 0: none does.
+# Integers of a head: number of the run, of the task, bytes of the data, and 1 + number of the
+# channel that the data comes by (0 if by none).
 HEAD = 4
-_WORDS = 0  # no run has this number: a word between the ends of channels
-# Internal names of torch.distributed: here and in channels.py alone.
+_WORDS = 0  # in place of a run's number: an entry of a store by which channels connect
+# Internal names of torch.distributed are used only here and in channels.py.
 _dist: Any = torch.distributed
 _HEAD_BYTES = 8 * HEAD
-# What is copied in less time than a second message takes.
+# Data of at most this size is copied into its message: faster than a second message.
 INLINE_BYTES = 1 << 16
 
 Expected = Callable[[int, int], Arrival | None]
 
 
 class _Store(_dist.Store):
-    """How gloo's members find each other: the one who started them keeps what they tell."""
+    """The key-value store by which gloo's members find each other; the driver keeps it."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__()
@@ -53,7 +53,11 @@ class _Store(_dist.Store):
         self._wire.send({"store": "set", "key": key, "value": data.hex()})
 
     def get(self, key: str) -> bytes:
-        """See dist.Store; waits."""
+        """Return the value of a key; wait until it is set.
+
+        Args:
+            key: of the entry.
+        """
         self._wire.send({"store": "get", "key": key})
         return bytes.fromhex(self._wire.receive().fields["value"])
 
@@ -68,8 +72,18 @@ class _Store(_dist.Store):
 class Peers:
     """The other agents of a group.
 
+    Args:
+        wire: the connection to the driver.
+        rank: of this agent.
+        size: number of agents.
+        secret: which all of them know.
+        address: at which this agent listens for the others.
+
+    Attributes:
+        channels: NCCL channels that end at this agent.
+
     Raises:
-        WireError: one of them does not know the secret.
+        WireError: an agent does not know the secret.
     """
 
     def __init__(self, wire: Wire, rank: int, size: int, *, secret: bytes, address: str) -> None:
@@ -83,7 +97,7 @@ class Peers:
         self.channels = Channels(self._others, self._tell)
 
     def _recognise(self, other: int, secret: bytes) -> None:
-        """Prove to each other that both know the secret; refuse everyone else."""
+        """Prove to another agent that this one knows the secret, and check its proof."""
         own = torch.frombuffer(bytearray(os.urandom(32)), dtype=torch.uint8)
         theirs, shown = torch.empty_like(own), torch.empty_like(own)
         sent = [self._group.send([own], other, 1)]
@@ -103,12 +117,13 @@ class Peers:
         arrived: Callable[[int, int, int], None],
         lost: Callable[[int, str], None],
     ) -> None:
-        """Take in what comes, each in a thread of its own.
+        """Start to receive messages, in one thread for each other agent.
 
         Args:
-            expected: where the message of a run and task goes; None: to nobody any more.
-            arrived: is told of both, and of the channel, once it is there.
-            lost: the other agent, and why.
+            expected: returns what to do with the message of a run and a task; None: nobody needs
+                it.
+            arrived: called with run, task and channel of a message that has arrived.
+            lost: called with the rank of an agent that is lost, and the reason.
         """
         self.channels.listen(arrived, lost)
         for other in self._others:
@@ -172,16 +187,25 @@ class Peers:
         region: torch.Tensor | None,
         fetch: Callable[[], Any] | None = None,
     ) -> "Sending":
-        """What sends a region of this agent's memory, or nothing but word, every time anew.
+        """Make a function that sends a region, or an empty message, each time it is called.
 
-        fetch: puts into the region what is to be sent.
+        Args:
+            other: rank of the agent that it sends to.
+            region: tensor to send; None: the message has no data.
+            fetch: called first; it copies into the region what is to be sent.
         """
         return Sending(self._group, other, region, fetch)
 
     def sending_by(
         self, channel: Key, other: int, region: torch.Tensor
     ) -> Callable[[int, int], None]:
-        """The same, by a channel that is connected."""
+        """Make a function that sends a region by a connected channel each time it is called.
+
+        Args:
+            channel: source and destination device.
+            other: rank of the agent that it sends to.
+            region: tensor to send.
+        """
         head = partial(self._announce, other, region.nbytes, 1 + code_of(channel))
         return partial(_send_by, self.channels[channel], region, head)
 
@@ -208,7 +232,14 @@ def _send_by(
 
 
 class Sending:
-    """Sends one region, or none, to one agent; returns when the network has taken it."""
+    """Sends one region, or an empty message, to one agent, as often as it is called.
+
+    Args:
+        group: gloo's process group.
+        other: rank of the other agent.
+        region: tensor to send; None: the message has no data.
+        fetch: called first; it copies into the region what is to be sent.
+    """
 
     def __init__(
         self,
@@ -224,14 +255,19 @@ class Sending:
         self._message = torch.empty(_HEAD_BYTES + inline, dtype=torch.uint8)
         self._head = self._message[:_HEAD_BYTES].view(torch.int64)
         self._head.copy_(torch.tensor([0, 0, size, 0]))
-        self._copy: torch.Tensor | None = None  # where the region is put together, if it must be
+        self._copy: torch.Tensor | None = None  # contiguous copy of the region, if it needs one
         if region is not None and self._is_long and not region.is_contiguous():
             self._copy = torch.empty(region.shape, dtype=region.dtype)
         elif region is not None and not self._is_long and size:
             self._copy = self._message[_HEAD_BYTES:].view(region.dtype).view(region.shape)
 
     def __call__(self, run: int, task: int) -> None:
-        """Send it for a task of a run."""
+        """Send the region; return when the network has taken it.
+
+        Args:
+            run: number of the run.
+            task: number of the transfer among the tasks of all agents.
+        """
         self._head[0], self._head[1] = run, task
         if self._fetch is not None:
             self._fetch()

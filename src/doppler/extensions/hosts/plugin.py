@@ -12,13 +12,23 @@ _ASKED_FOR = "system.launcher=torchrun"
 
 @implements
 def config_folders() -> list[Path]:
-    """Choices of conf/ that this extension adds."""
+    """Return the folder of this extension's configuration."""
     return [Path(__file__).parent / "conf"]
 
 
 @implements
 def run_process(arguments: Sequence[str]) -> int | None:
-    """A process that torchrun started, but for the first, serves as an agent of the first one."""
+    """Serve as an agent if torchrun started this process with a rank other than 0.
+
+    Args:
+        arguments: of the command line.
+
+    Returns:
+        The exit code; None if this process is to run the command itself.
+
+    Raises:
+        InputError: torchrun's variables are missing, or it cannot be reached.
+    """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     from doppler.extensions.hosts import torchrun

@@ -1,7 +1,7 @@
-"""Agents on the nodes of a Ray cluster: an actor for each host starts and watches those of its own.
+"""Agents on the nodes of a Ray cluster: one actor for each agent starts and watches it.
 
-Ray says where there is room, starts the actors, and knows when one is gone with its node. What
-agents say to each other, and to the run, goes past it.
+Ray finds free resources, starts the actors, and reports when an actor is gone with its node.
+Messages between agents and with the driver do not go through Ray.
 """
 
 import ipaddress
@@ -25,17 +25,18 @@ from doppler.extensions.hosts.ray_cluster import (
 from doppler.support.errors import InputError
 
 _ASKED_BY = "system.launcher"
-_TOLD_S = 2.0  # after which a person is told that there is no room yet
+_TOLD_S = 2.0  # after this, a warning says that the cluster has no free resources yet
 _HEARD_S = 3.0  # until Ray knows that a node is gone
 
 
 @dataclass(frozen=True)
 class RayLauncher:
-    """Agents of a Ray cluster.
+    """Starts agents on a Ray cluster.
 
     Attributes:
-        address: where this process listens, and so they reach it.
-        cores, gpus: that an agent is to have; where the cluster has too few, agents share them.
+        address: at which this process listens, and the agents reach it.
+        cores: that each agent asks for; if the cluster has too few, agents share them.
+        gpus: that each agent asks for; if the cluster has too few, agents share them.
     """
 
     address: str = "127.0.0.1"
@@ -43,34 +44,38 @@ class RayLauncher:
     gpus: int = 0
 
     def start(self, num: int) -> "RayAgents":
-        """See launchers.Launcher.
+        """Start agents (see `launchers.Launcher`).
+
+        Args:
+            num: of agents.
 
         Raises:
-            InputError: there is no Ray, no room, or agents would not reach this process.
+            InputError: Ray is not installed, the cluster has no free resources, or agents on other
+                machines could not reach ``address``.
         """
         ray = connected(_ASKED_BY)
         if is_elsewhere(ray) and _is_loopback(self.address):
             raise InputError(
-                f"executor.address: {self.address} is not reached from the other machines of the "
-                "Ray cluster: name an address of this one"
+                "executor.address: the other machines of the Ray cluster cannot reach "
+                f"{self.address}: use another address of this machine"
             )
         return RayAgents(self.address, _places(ray, num, self.cores, self.gpus), ray)
 
 
 def _is_loopback(address: str) -> bool:
-    with suppress(OSError):  # told when it is listened at
+    with suppress(OSError):  # reported later, when this process listens at the address
         return ipaddress.ip_address(socket.gethostbyname(address)).is_loopback
     return False
 
 
 class _Host:
-    """What Ray makes an actor of: starts agents on its node."""
+    """The class of the Ray actors: it starts agents on its node."""
 
     def __init__(self) -> None:
         self._nursery = Nursery()
 
     def check(self) -> str:
-        """What is wrong with it; nothing."""
+        """Return what is wrong; an empty string if nothing is."""
         try:
             self._nursery.check()
         except InputError as error:
@@ -78,35 +83,35 @@ class _Host:
         return ""
 
     def start(self, told: dict[str, Any]) -> None:
-        """An agent more."""
+        """Start an agent."""
         self._nursery.ask_for(told)
 
     def end(self, pid: int, patience_s: float) -> None:
-        """See to it that an agent ends."""
+        """Make sure that an agent ends."""
         self._nursery.end(pid, patience_s)
 
     def code_of(self, pid: int, timeout_s: float) -> int | None:
-        """How an agent ended; None if it runs."""
+        """Return the exit code of an agent; None while it runs."""
         return self._nursery.code_of(pid, timeout_s)
 
 
-# The actors of this process, by rank, and the placement groups that they have their units of.
+# The actors of this process by rank, and the placement groups that reserve their resources.
 _hosts: list[Any] = []
 _groups: list[Any] = []
-_gpus: list[int] = []  # that each of them wants
+_gpus: list[int] = []  # that each actor asked for
 
 
 def _places(ray: Any, num: int, cores: int, gpus: int) -> list[Any]:
-    """So many actors that are there, each on a node of its own as far as there are.
+    """Return running actors, on different nodes as far as possible.
 
-    They stay until this process ends, so that agents start anew in milliseconds; where one is gone
-    all are made anew, with what the cluster then has.
+    They stay until this process ends, so that restarting an agent takes milliseconds. If one is
+    gone, all are replaced, with the resources that the cluster then has.
     """
     try:
         ray.get([host.check.remote() for host in _hosts[:num]], timeout=_HEARD_S)
     except Exception:
         _leave(ray)
-    if _gpus != [gpus] * len(_hosts):  # Ray shows an actor those that it has asked for
+    if _gpus != [gpus] * len(_hosts):  # an actor sees only the GPUs that it asked for
         _leave(ray)
     if len(_hosts) < num:
         at_disconnection(lambda: _leave(ray))
@@ -119,13 +124,13 @@ def _places(ray: Any, num: int, cores: int, gpus: int) -> list[Any]:
 
 
 def _add(ray: Any, num: int, cores: int, gpus: int) -> None:
-    """More actors, once there is room for them."""
+    """Start more actors once the cluster has free resources for them."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as InGroup
 
     begin_s, is_told, each = time.monotonic(), False, {"CPU": 0.0}
     have: tuple[list[float], ...] = ()
     while True:
-        if have != (now := (num_cpus(ray), num_gpus(ray) if gpus else [])):  # it has changed, too
+        if have != (now := (num_cpus(ray), num_gpus(ray) if gpus else [])):  # nodes came or left
             if have:
                 ray.util.remove_placement_group(_groups.pop())
             have, each = now, {"CPU": units_each(now[0], num, cores, "CPU")}
@@ -145,7 +150,7 @@ def _add(ray: Any, num: int, cores: int, gpus: int) -> None:
             logging.getLogger(__name__).warning("agents: waiting for %s", what)
     for index in range(num):
         place = InGroup(group, placement_group_bundle_index=index)
-        # Two may be asked at a time: one for how agents ended, which waits.
+        # An actor may have two calls at a time, because `code_of` waits.
         options = {"num_cpus": each["CPU"], "num_gpus": each.get("GPU", 0)}
         options |= {"max_concurrency": 2, "scheduling_strategy": place}
         _hosts.append(ray.remote(_Host).options(**options).remote())
@@ -165,16 +170,19 @@ def _leave(ray: Any) -> None:
 
 
 def units_each(have: list[float], num: int, wanted: int, name: str) -> float:
-    """How many CPUs, or GPUs, each of so many agents gets: as it wants, or the most there are.
+    """Return how many CPUs or GPUs each agent gets: as many as it asks for, or as many as possible.
 
     Args:
-        have: of each node.
-        num: agents.
-        wanted: of each.
+        have: number of units of each node.
+        num: of agents.
+        wanted: units that each agent asks for.
         name: of the resource, for errors.
 
+    Returns:
+        The number of units; less than 1 if agents have to share them.
+
     Raises:
-        InputError: no node has any.
+        InputError: no node has any unit.
     """
     for each in range(wanted, 0, -1):
         if sum(int(units // each) for units in have) >= num:
@@ -185,7 +193,13 @@ def units_each(have: list[float], num: int, wanted: int, name: str) -> float:
 
 
 class RayAgents(Comers):
-    """An agent of each of some actors; see launchers.Started."""
+    """Agents that actors start, one each (see `launchers.Started`).
+
+    Args:
+        address: at which this process listens.
+        hosts: the actors.
+        ray: the module ``ray``.
+    """
 
     def __init__(self, address: str, hosts: list[Any], ray: Any) -> None:
         super().__init__(address, len(hosts), secrets.token_bytes(32))
@@ -196,7 +210,7 @@ class RayAgents(Comers):
             host.start.remote({**told, "rank": rank})
 
     def check(self) -> None:
-        """See launchers.Comers; Ray is not asked all the time."""
+        """Check the actors (see `launchers.Comers`), but only every few seconds."""
         if time.monotonic() < self._checked_s + _HEARD_S:
             return
         for rank, host in enumerate(self._hosts):
@@ -223,7 +237,7 @@ class RayAgents(Comers):
 
     def end(self, patience_s: float) -> None:
         self._door.close()
-        if not self._ray.is_initialized():  # this process ends: Ray has ended them
+        if not self._ray.is_initialized():  # this process is ending, and Ray has ended the actors
             return
         with suppress(Exception):
             came = [(self._hosts[rank], self._pid(rank)) for rank in self._came]

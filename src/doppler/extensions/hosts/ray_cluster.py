@@ -1,8 +1,8 @@
-"""The Ray cluster that a process is a member of: one that runs, or one that is started here.
+"""Connects a process to a Ray cluster: one that runs, or one that is started on this machine.
 
-Ray is for control: it starts, watches and restarts processes, on this machine or on others. Its own
-traffic is neither encrypted nor asked for a secret: whoever reaches its ports may run code. Its
-dashboard and statistics of usage are off.
+Ray is used for control: it starts, watches and restarts processes, on this machine or on others.
+Its own traffic is not encrypted and needs no secret: anyone who reaches its ports can run code. Its
+dashboard and usage statistics are turned off.
 """
 
 import atexit
@@ -18,26 +18,27 @@ from typing import Any
 
 from doppler.support.errors import InputError
 
-# Of a cluster that is started here: what it shares are problems and weights.
+# Size of the object store of a cluster that is started here; it holds problems and weights.
 _STORE_BYTES = 512 << 20
 _OFF = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # what comes too late must not start a cluster
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns of what is not our business
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call after the end must not start another cluster
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # avoids a warning that users cannot act on
 }
 
 
 def connected(asked_by: str) -> Any:
-    """The module ``ray``, connected to the cluster that runs, or to one that is started here.
+    """Return the module ``ray``, connected to a cluster.
 
-    ``RAY_ADDRESS`` names the cluster, else it is the one of ``ray start`` on this machine; one that
-    is started here has this machine's cores and ends with this process.
+    The environment variable ``RAY_ADDRESS`` names the cluster. Without it, the cluster of
+    ``ray start`` on this machine is used if there is one. Otherwise a cluster is started here, with
+    this machine's cores; it ends with this process.
 
     Args:
-        asked_by: the option that needs it, for errors.
+        asked_by: the option that needs Ray, for errors.
 
     Raises:
-        InputError: Ray is not installed, or the cluster is not reached.
+        InputError: Ray is not installed, or the cluster cannot be reached.
     """
     for name, value in _OFF.items():
         os.environ.setdefault(name, value)
@@ -53,10 +54,10 @@ def connected(asked_by: str) -> Any:
 
 
 class _ImportPath(list[str]):
-    """Where workers of Ray import from first: what is here from the beginning."""
+    """The import path of Ray's workers; it stays as it is made."""
 
     def extend(self, more: Iterable[str]) -> None:
-        """Leave out what Ray adds: the working directory, where anybody's modules may lie."""
+        """Ignore what Ray adds: the working directory, where unrelated modules may lie."""
 
 
 def _connect(ray: Any, asked_by: str) -> None:
@@ -66,7 +67,7 @@ def _connect(ray: Any, asked_by: str) -> None:
         "log_to_driver": False,
         "job_config": ray.job_config.JobConfig(_py_driver_sys_path=where),
     }
-    logging.getLogger("ray").setLevel(logging.CRITICAL)  # what goes wrong is told here
+    logging.getLogger("ray").setLevel(logging.CRITICAL)  # this package reports errors itself
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -82,7 +83,7 @@ def _connect(ray: Any, asked_by: str) -> None:
                 num_cpus=len(os.sched_getaffinity(0)),
                 **options,
             )
-    except SystemExit:  # Ray's own handler, while it was there
+    except SystemExit:  # raised by Ray's signal handler, which is active during ray.init
         if callable(before):
             before(signal.SIGTERM, None)
         sys.exit(128 + signal.SIGTERM)
@@ -94,7 +95,7 @@ def _connect(ray: Any, asked_by: str) -> None:
     finally:
         if is_main:
             signal.signal(signal.SIGTERM, before)
-    with suppress(AttributeError, ImportError):  # that a worker died is told here, in one line
+    with suppress(AttributeError, ImportError):  # this package reports dead workers in one line
         ray._private.worker._worker_logs_enabled = False
     atexit.register(disconnect)
 
@@ -103,12 +104,16 @@ _last: list[Callable[[], None]] = []
 
 
 def at_disconnection(function: Callable[[], None]) -> None:
-    """Something to do once, before this process leaves the cluster."""
+    """Register a function that is called once, before this process leaves the cluster.
+
+    Args:
+        function: to call.
+    """
     _last.append(function)
 
 
 def disconnect() -> None:
-    """Leave the cluster; one that was started here ends."""
+    """Leave the cluster; a cluster that was started here ends."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         while _last:
@@ -118,12 +123,20 @@ def disconnect() -> None:
 
 
 def num_cpus(ray: Any) -> list[float]:
-    """How many CPUs each node has that is there, by falling number."""
+    """Return the number of CPUs of each live node, largest first.
+
+    Args:
+        ray: the module ``ray``, connected.
+    """
     return _resources(ray, "CPU")
 
 
 def num_gpus(ray: Any) -> list[float]:
-    """How many GPUs each node has that is there, by falling number."""
+    """Return the number of GPUs of each live node, largest first.
+
+    Args:
+        ray: the module ``ray``, connected.
+    """
     return _resources(ray, "GPU")
 
 
@@ -133,6 +146,10 @@ def _resources(ray: Any, name: str) -> list[float]:
 
 
 def is_elsewhere(ray: Any) -> bool:
-    """Whether some node is on another machine."""
+    """Whether the cluster has a node on another machine.
+
+    Args:
+        ray: the module ``ray``, connected.
+    """
     here = ray.util.get_node_ip_address()
     return any(node["Alive"] and node["NodeManagerAddress"] != here for node in ray.nodes())

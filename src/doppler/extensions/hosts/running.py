@@ -1,4 +1,4 @@
-"""What an agent runs: kernels on the cores or GPUs of its host, and messages to the others."""
+"""An agent's sessions and runs: kernels on the cores or GPUs of its host, and messages."""
 
 import queue
 import time
@@ -31,7 +31,13 @@ Fields = dict[str, Any]
 
 
 class TaskFailedError(Exception):
-    """A task of an agent that failed, and why; hangs: it still runs."""
+    """A task of an agent failed.
+
+    Attributes:
+        reason: in words.
+        task: number of the task among the tasks of all agents.
+        hangs: whether it still runs.
+    """
 
     def __init__(self, reason: str, task: int, *, hangs: bool = False) -> None:
         super().__init__(reason)
@@ -39,7 +45,7 @@ class TaskFailedError(Exception):
 
 
 class _Scheduled(Protocol):
-    """A run on any kind of devices; see workers.TaskRun."""
+    """An execution on any kind of devices (see `workers.TaskRun`)."""
 
     dispatcher: Any
 
@@ -51,8 +57,19 @@ class _Scheduled(Protocol):
 class AgentRun:
     """One run of an agent's part.
 
-    expected: by the number of a task among all, what its message is for. go: takes when the run
-    begins, on this agent's clock; None if it never does.
+    Args:
+        fields: of the request: ``run`` (its number) and ``timeout_s``.
+        part: what this agent runs.
+        scheduled: the execution.
+        expected: as the attribute; None: messages bring no data.
+
+    Attributes:
+        number: of the run.
+        timeout_s: limit for one task.
+        go: receives the time at which the run begins, on this agent's clock; None if it never
+            begins.
+        is_abandoned: whether the run was aborted.
+        expected: what to do with each message, by the number of its task among all tasks.
     """
 
     def __init__(
@@ -78,16 +95,26 @@ class AgentRun:
         self.expected = expected
 
     def arrive(self, local: int) -> None:
-        """A message is there."""
+        """Record that a message has arrived.
+
+        Args:
+            local: number of its task in this agent's part.
+        """
         self._scheduled.arrive(local)
 
     def abandon(self) -> None:
-        """Start nothing any more."""
+        """Start no more tasks."""
         self.is_abandoned = True
         self._scheduled.abandon()
 
     def carry_out(self, at_s: float) -> list[FloatArray]:
-        """Execute it; start and finish of each task [N], in seconds since then.
+        """Execute the run.
+
+        Args:
+            at_s: when it begins, on time.perf_counter.
+
+        Returns:
+            Start and finish [N] of each task, in seconds from ``at_s``.
 
         Raises:
             TaskFailedError: a task failed, or hangs.
@@ -95,13 +122,22 @@ class AgentRun:
         raise NotImplementedError
 
     def times(self, at_s: float) -> list[FloatArray]:
-        """When its tasks started and finished."""
+        """Return start and finish [N] of each task.
+
+        Args:
+            at_s: the time that counts as 0, on time.perf_counter.
+        """
         dispatcher = self._scheduled.dispatcher
         start_N, finish_N = np.array(dispatcher.start_s), np.array(dispatcher.finish_s)
         return [start_N - at_s, finish_N - at_s]
 
     def status(self) -> Fields:
-        """What it waits for, and how long ago it has sent what; tasks by their number among all."""
+        """Return the state of the run; tasks have their number among all tasks.
+
+        Returns:
+            ``run``, its number; ``sent``, transfers that were sent and how many seconds ago;
+            ``awaited``, transfers that have not arrived; ``ended`` and ``begun``, tasks.
+        """
         now, task = time.perf_counter(), self._part.task
         start_s, finish_s = self._scheduled.dispatcher.start_s, self._scheduled.dispatcher.finish_s
         sent = [(int(task[k]), now - finish_s[k]) for k in self._leaving]
@@ -117,7 +153,7 @@ class AgentRun:
 
 
 class _KernelRun(AgentRun):
-    """By the threads of a session."""
+    """A run of a kernel session."""
 
     def __init__(self, *args: Any, workers: Workers) -> None:
         super().__init__(*args)
@@ -138,10 +174,11 @@ class _KernelRun(AgentRun):
 
 
 class KernelSession:
-    """A graph on some cores or GPUs: all its ops are planned on each of them.
+    """A graph on the cores or GPUs of this host; every op is planned on each of them.
 
     Args:
-        fields: of the question: which devices, among those of all, and their GPUs.
+        fields: of the request that opens the session, among them ``devices`` (numbers of this
+            agent's devices in the cluster) and ``gpus`` (of each device; None: cores).
         arrays: the graph as JSON, and the inputs if they are given.
 
     Raises:
@@ -189,14 +226,19 @@ class KernelSession:
                 raise TaskFailedError(reason, failure.task, hangs=True) from None
 
     def prepare(self, fields: Fields, part: HostPart, peers: Peers) -> AgentRun:
-        """A run that has not begun.
+        """Make a run that has not begun.
+
+        Args:
+            fields: of the request: ``run`` (its number), ``timeout_s`` and ``fails`` (for tests).
+            part: what this agent runs.
+            peers: the other agents.
 
         Raises:
-            TaskFailedError: an agent that it sends to, or hears from, is not reached.
+            TaskFailedError: a channel to or from another agent cannot be connected.
         """
         tasks, memory, local = part.tasks(self._num_devices), self._memory, self._local
         number = int(fields["run"])
-        try:  # before anything else: the other ends wait
+        try:  # first, because the other agents wait for it
             self._crossing.connect(part, peers, float(fields["timeout_s"]) + LOADING_S)
         except ChannelError as error:
             why, task = why_not(error, part)
@@ -228,7 +270,12 @@ class KernelSession:
         return _KernelRun(fields, part, run, expected, workers=self._workers)
 
     def outputs(self, ops: Sequence[int], devices: Sequence[int]) -> list[np.ndarray]:
-        """The results of ops of the last run, as bytes."""
+        """Return the results of ops of the last run, as bytes.
+
+        Args:
+            ops: whose results are wanted.
+            devices: that executed each of them, numbered as in the cluster.
+        """
         return [
             as_bytes(self._memory.result(v, self._local[d]).cpu().contiguous()).numpy()
             for v, d in zip(ops, devices, strict=True)
@@ -239,7 +286,7 @@ class KernelSession:
         self._memory.wipe()
 
     def close(self) -> None:
-        """End its threads."""
+        """End the session's threads."""
         self._workers.close()
 
 
@@ -248,13 +295,13 @@ def _fail() -> None:
 
 
 def _nothing() -> None:
-    raise AssertionError("what comes from another host runs nowhere")
+    raise AssertionError("a transfer from another host has no action here")
 
 
 def _tensors(
     graph: DataflowGraph, names: Sequence[str], arrays: Sequence[np.ndarray]
 ) -> dict[str, torch.Tensor]:
-    """Inputs that came as bytes; which they are, the graph says."""
+    """Restore inputs from bytes; the graph knows their dtypes and shapes."""
     known = {tensor.name: tensor for tensor in graph.tensors}
     return {
         name: torch.from_numpy(data.copy())

@@ -1,4 +1,4 @@
-"""A problem on the devices of several hosts: each agent runs what is placed on those of its own.
+"""A session on the devices of several hosts: each agent runs the ops placed on its own devices.
 
 Shape suffixes: V ops, D devices, K tasks, T transfers.
 """
@@ -32,12 +32,12 @@ from doppler.trace import ExecutionRules
 
 
 class Emulation(NamedTuple):
-    """How devices wait instead of computing.
+    """Settings of devices that wait instead of computing.
 
     Attributes:
-        scale: seconds that one second of the machine takes.
-        noise: standard deviation of the logarithm of what ops and transfers take.
-        slow_D: by how much the ops of each device take longer.
+        scale: real seconds per second of the emulated machine.
+        noise: standard deviation of the logarithm of the time that an op or transfer takes.
+        slow_D: [D] factor by which the ops of each device take longer.
     """
 
     scale: float
@@ -47,7 +47,15 @@ class Emulation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class HostSettings:
-    """What an executor on hosts says of its sessions; see systems.Hosts."""
+    """Settings of a session (see `systems.Hosts`).
+
+    Attributes:
+        verify: compare the results of every run with plain torch.
+        timeout_s: how long an op or a message may take, and an agent may be silent.
+        warm_up: number of runs before the first that counts.
+        restarts: how often the session restarts its agents after one is lost.
+        on_gpus: devices are GPUs, not cores.
+    """
 
     verify: bool
     timeout_s: float
@@ -57,7 +65,21 @@ class HostSettings:
 
 
 class HostsSession(ExecutorSession):
-    """See system.Session. Peak memory as that of executor.ExecutorSession."""
+    """A session (`system.Session`) on several hosts; peak memory is as in `ExecutorSession`.
+
+    Args:
+        problem: to execute.
+        execution: its rules.
+        group: the agents.
+        agent_of: [D] rank of the agent that has each device.
+        settings: of the session.
+        emulation: how devices wait; None: they compute.
+        inputs: of the graph, by name; None: random ones.
+
+    Raises:
+        InputError: the graph cannot be executed, or agents cannot be started.
+        ExecutionError: an op failed, or an agent is lost.
+    """
 
     def __init__(
         self,
@@ -75,19 +97,19 @@ class HostsSession(ExecutorSession):
         self._agent_of = list(agent_of)
         self._num_agents = max(agent_of) + 1
         self._generation, self._number, self._restarts = -1, 0, 0
-        self._rng = np.random.default_rng(0)  # of the noise of an emulation
+        self._rng = np.random.default_rng(0)  # for the noise of an emulation
         self._inputs = None if inputs is None else dict(inputs)
         self._graph_text = b""
         if emulation is None:
             check_executable(problem.graph)
             self._graph_text = render_json(problem.graph).encode()
-        self._memory: Any = self  # of all agents together
+        self._memory: Any = self  # stands for the memory of all agents together
         self._expected = None
         if settings.verify and emulation is None:
             given = inputs or random_inputs(problem.graph, np.random.default_rng(0))
             self._expected = run_graph(problem.graph, given)
         self._opened: list[tuple[int, int]] = []
-        self._locks: list[list[str]] = [[] for _ in range(self._num_agents)]  # that each holds
+        self._locks: list[list[str]] = [[] for _ in range(self._num_agents)]  # of each agent
         held = self._opened, self._locks
         self.close = weakref.finalize(self, _close, group, *held, settings.timeout_s)
         try:
@@ -100,14 +122,14 @@ class HostsSession(ExecutorSession):
             raise
 
     def _cores(self) -> list[list[str]]:
-        """What no other process may use meanwhile: the cores that agents run on."""
+        """Return the locks of each agent on the cores that it runs on."""
         if self._emulation is not None:
             return [[f"cpu-{rank}"] for rank in range(self._num_agents)]
         of = self._agent_of
         return [[f"cpu-{d}" for d in np.flatnonzero(np.equal(of, r))] for r in range(max(of) + 1)]
 
     def _devices_of(self, rank: int, dealt: Dealt | None) -> dict[str, Any]:
-        """What an agent is told of its own."""
+        """Return what an agent is told about its own devices."""
         own = [d for d, agent in enumerate(self._agent_of) if agent == rank]
         if dealt is None:
             return {"devices": own, "gpus": None, "direct": []}
@@ -117,7 +139,7 @@ class HostsSession(ExecutorSession):
     # --- Opening ----------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Let all agents prepare the problem; start those that are not there."""
+        """Start the agents if needed, and let all of them prepare the problem."""
         self._group.ensure()
         self._generation, self._number = self._group.generation, self._group.number()
         hosts = self.problem.cluster.hosts
@@ -141,7 +163,7 @@ class HostsSession(ExecutorSession):
         try:
             dealt = self._deal() if self._settings.on_gpus else None
             self._locks[:] = self._cores() if dealt is None else dealt.locks
-            for rank, locks in zip(ranks, self._locks, strict=True):  # in the order of all
+            for rank, locks in zip(ranks, self._locks, strict=True):  # in a fixed order
                 self._ask([rank], {"ask": "lock", "locks": locks})
             self._opened.append((self._generation, self._number))
             each = [self._devices_of(rank, dealt) for rank in ranks]
@@ -158,7 +180,7 @@ class HostsSession(ExecutorSession):
             raise self._refused(refused) from None
 
     def _deal(self) -> Dealt:
-        """Which GPU each device is; see dealing.deal."""
+        """Assign a GPU to each device (see `dealing.deal`)."""
         answers = self._ask(range(self._num_agents), {"ask": "gpus"})
         boots = [member.boot for member in self._group.members]
         told = [answer.fields for answer in answers]
@@ -169,7 +191,7 @@ class HostsSession(ExecutorSession):
         return self._group.ask(ranks, fields, arrays, each=each, timeout_s=timeout_s)
 
     def _refused(self, refused: RefusedError) -> InputError:
-        """What an agent that was planning ops says."""
+        """Make an error from the refusal of an agent that was planning ops."""
         if refused.hangs:
             self._group.close(wait=False)
         if refused.task is None:
@@ -185,7 +207,7 @@ class HostsSession(ExecutorSession):
         return f"host {rank} ({members[rank].host}, process {members[rank].pid})"
 
     def _lost(self, failure: AgentLostError) -> ExecutionError:
-        """An agent is lost that was planning ops; all others begin anew with it."""
+        """Make an error from the loss of an agent that was planning ops; end the other agents."""
         where = self._host(failure.rank)
         self._group.close(wait=False)
         name = self.problem.graph.ops.names[0]
@@ -249,7 +271,7 @@ class HostsSession(ExecutorSession):
         )
 
     def _seconds(self, tasks: Tasks) -> NDArray[np.float64] | None:
-        """What each task [K] of an emulation takes, in real seconds."""
+        """Real seconds [K] that each task of an emulation takes; None if devices compute."""
         if self._emulation is None:
             return None
         arrays, emulation, num_ops = self.problem.arrays, self._emulation, tasks.num_ops
@@ -267,11 +289,15 @@ class HostsSession(ExecutorSession):
     # --- The memory of all agents -----------------------------------------------------------------
 
     def wipe(self) -> None:
-        """Overwrite all results, so that a run finds nothing that it has not made itself."""
+        """Overwrite all results, so that a run cannot find results of an earlier one."""
         self._ask(range(self._num_agents), {"ask": "wipe", "session": self._number})
 
     def outputs(self, device_V: Sequence[int]) -> dict[str, torch.Tensor]:
-        """The results of the program after a run of a placement, by name."""
+        """Return the results of the program after a run, by name.
+
+        Args:
+            device_V: [V] device that executed each op.
+        """
         graph, outputs = self.problem.graph, Outputs(self.problem.graph)
         for rank in range(self._num_agents):
             own = [v for v in outputs.ops if self._agent_of[device_V[v]] == rank]
@@ -286,17 +312,22 @@ class HostsSession(ExecutorSession):
         return outputs.tensors
 
     def use(self, placement: Placement, seconds: float) -> list[Use]:
-        """See ExecutorSession: what other hosts are busy with is not asked for."""
+        """Return an empty list: the use of GPUs of other hosts is not measured.
+
+        Args:
+            placement: not used.
+            seconds: not used.
+        """
         return []
 
     def bandwidths(self) -> None:
-        """See ExecutorSession: what links do is seen in the runs alone."""
+        """Return None: links between hosts are not measured by themselves."""
 
 
 def _outlets(
     tasks: Tasks, parts: Sequence[HostPart], told: Sequence[Sequence[NDArray[np.float64]]]
 ) -> NDArray[np.int64] | None:
-    """By which interface of its host each transfer [T] left it, if the agents tell."""
+    """Return the interface through which each transfer [T] left its host, if agents report it."""
     if len(told[0]) < 3:
         return None
     outlet_K = np.full(len(tasks.resource), -1)
@@ -313,7 +344,7 @@ def _close(
     locks: Sequence[Sequence[str]],
     timeout_s: float,
 ) -> None:
-    """Give back what agents that still are there hold for a session."""
+    """Release what the agents that still run hold for a session."""
     with suppress(AgentLostError, RefusedError):
         for generation, session in opened:
             if generation == group.generation and group.members:

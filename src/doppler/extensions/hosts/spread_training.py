@@ -1,7 +1,8 @@
-"""Training on many problems, spread: workers play, execute and take gradients, one here updates.
+"""Training on many problems with workers, which play episodes and compute gradients.
 
-A job is a problem that was drawn, with the weights, what is known of the problem, and a seed of its
-own: who does it, and when, does not matter. Gradients are added in the order of the draws.
+A job is one drawn problem: the weights, the state of the problem and its own seed. So it does not
+matter which worker does it, or when. This process adds the gradients in the order of the draws, and
+updates the weights.
 
 Shape suffix: P parameters.
 """
@@ -30,14 +31,25 @@ FloatArray = NDArray[np.float32]
 
 
 class Weights(NamedTuple):
-    """What all jobs of an update share: the update's number, and the parameters [P]."""
+    """What all jobs of an update share.
+
+    Attributes:
+        step: number of the update.
+        values: [P] parameters of the policy.
+    """
 
     step: int
     values: FloatArray
 
 
 class Drawn(NamedTuple):
-    """What comes of a problem that was drawn: gradients [P], one a draw, and what is told of it."""
+    """The result of a job that plays episodes of a problem.
+
+    Attributes:
+        gradients: [P] for each time that the problem was drawn.
+        state: of the problem afterwards.
+        metrics: to log.
+    """
 
     gradients: list[FloatArray]
     state: dict[str, Any]
@@ -45,14 +57,29 @@ class Drawn(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """Seconds of a greedy placement, and what is known of its problem now."""
+    """The result of a job that tries the greedy placement of a problem.
+
+    Attributes:
+        seconds: of the placement.
+        state: of the problem afterwards.
+    """
 
     seconds: float
     state: dict[str, Any]
 
 
 class Player:
-    """What a worker is: the policy and all problems, whose state comes with each job."""
+    """The object of a worker: the policy and all problems, whose state comes with each job.
+
+    Args:
+        policy: to train.
+        system: on which placements are executed.
+        problems: to train on.
+        trials: problems whose greedy placements are tried.
+        options: of learning.
+        num_updates: of the whole training.
+        seed: of the training.
+    """
 
     def __init__(
         self,
@@ -93,7 +120,14 @@ class Player:
     def play(
         self, weights: Weights, number: int, state: dict[str, Any], seeds: Sequence[int]
     ) -> Drawn:
-        """Episodes and gradients of a problem, as often as it was drawn, one after another."""
+        """Play episodes of a problem, once for each seed, and compute a gradient for each.
+
+        Args:
+            weights: of the policy.
+            number: of the problem.
+            state: of the problem.
+            seeds: one for each time that the problem was drawn.
+        """
         module, task = self._module.with_weights(weights), self._module.problems[number]
         task.restore(state)
         gradients = []
@@ -106,7 +140,14 @@ class Player:
         return Drawn(gradients, task.state(), module.taken())
 
     def attempt(self, weights: Weights, number: int, state: dict[str, Any], seed: int) -> Tried:
-        """The greedy placement of a trial."""
+        """Execute the greedy placement of a trial.
+
+        Args:
+            weights: of the policy.
+            number: of the trial.
+            state: of the trial.
+            seed: of this job.
+        """
         module, task = self._module.with_weights(weights), self._module.trials[number]
         task.restore(state)
         module.rng = np.random.default_rng(seed)
@@ -114,17 +155,17 @@ class Player:
 
 
 class _Part(Reinforcement):
-    """A training that is told its weights and its step, and keeps what it would log."""
+    """A training inside a worker: it is given weights and step, and keeps its metrics."""
 
     step = 0
 
     @property
     def global_step(self) -> int:
-        """See EpisodeTraining; there is no trainer here."""
+        """Number of the update; there is no trainer here that counts it."""
         return self.step
 
     def with_weights(self, weights: Weights) -> "_Part":
-        """Itself, with these."""
+        """Take over weights and step; return this object."""
         self.step, begin, self._metrics = weights.step, 0, list[dict[str, float]]()
         values = torch.from_numpy(np.array(weights.values))
         with torch.no_grad():
@@ -138,17 +179,27 @@ class _Part(Reinforcement):
         self._metrics.append(metrics)
 
     def taken(self) -> list[dict[str, float]]:
-        """What it was told to log."""
+        """Return the metrics since the weights were set."""
         return self._metrics
 
 
 class SpreadTraining:
-    """See reinforcement.Spread: jobs for the players of a pool."""
+    """A training (`reinforcement.Spread`) that gives its jobs to the workers of a pool.
+
+    Args:
+        pool: of `Player` objects.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     def loss(self, module: Reinforcement, chosen: Sequence[int]) -> Tensor:
+        """Return a tensor, 0, whose gradient is that of the drawn problems.
+
+        Args:
+            module: the training.
+            chosen: numbers of the problems that were drawn.
+        """
         seeds: dict[int, list[int]] = {}
         for number in chosen:
             seeds.setdefault(number, []).append(int(module.rng.integers(_SEEDS)))
@@ -168,6 +219,11 @@ class SpreadTraining:
         return _WithGradient.apply(total_P, *parameters)
 
     def tried(self, module: Reinforcement) -> list[float]:
+        """Return the seconds of the greedy placements of all trials.
+
+        Args:
+            module: the training.
+        """
         seeds = {i: int(module.rng.integers(_SEEDS)) for i in range(len(module.trials))}
         jobs = [
             (number, module.trials[number].state(), seed)
@@ -187,10 +243,10 @@ class SpreadTraining:
 
 @contextmanager
 def spread_training(compute: Compute, *arguments: Any) -> Iterator[SpreadTraining]:
-    """A training whose episodes and gradients the workers of a pool make.
+    """Make a training whose episodes and gradients the workers of a pool compute.
 
     Args:
-        compute: has the workers.
+        compute: starts the workers.
         arguments: of `Player`.
     """
     with compute.pool(Player, *arguments) as pool:
@@ -211,7 +267,7 @@ def _gradient(module: Reinforcement) -> FloatArray:
 
 
 class _WithGradient(torch.autograd.Function):
-    """A number, 0, whose gradients are given: [P] of all parameters in a row."""
+    """A tensor, 0, with given gradients: [P] of all parameters in a row."""
 
     @staticmethod
     def forward(ctx: Any, gradient_P: Tensor, *parameters: Tensor) -> Tensor:

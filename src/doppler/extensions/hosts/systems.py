@@ -1,4 +1,4 @@
-"""The executors on several hosts by name, as configurations choose them.
+"""The executors on several hosts, by the names that configurations use.
 
 Shape suffix: D devices.
 """
@@ -38,17 +38,17 @@ Agents = Annotated[int, within(1, _MOST_AGENTS)]
 
 @dataclass(frozen=True, kw_only=True)
 class _OnHosts:
-    """What every executor on hosts can be told.
+    """Options that all executors on hosts share.
 
     Attributes:
-        agents: processes that share the devices, each those of one host or of several; None: as
-            many as the cluster has hosts, or torchrun has started.
+        agents: number of processes that share the devices; each has the devices of one or several
+            hosts. None: as many as the cluster has hosts, or as torchrun has started.
         queue: which ready task goes first.
-        launcher: who starts the agents: local: this process, on this machine; torchrun: it has
-            started this process, too; ray: a Ray cluster, on its nodes.
-        timeout_s: how long an op may take, a message be under way, an agent be silent.
-        restarts: how often a session goes on after an agent or a message is lost.
-        address: where this process listens.
+        launcher: what starts the agents. ``local``: this process, on this machine; ``torchrun``: it
+            has started this process, too; ``ray``: a Ray cluster, on its nodes.
+        timeout_s: how long an op or a message may take, and an agent may be silent.
+        restarts: how often a session restarts its agents after an agent or a message is lost.
+        address: at which this process listens.
     """
 
     agents: Agents | None = None
@@ -61,11 +61,15 @@ class _OnHosts:
     streams: ClassVar[int] = 1
 
     def with_noise(self, noise: float) -> Self:
-        """See system.System: what is measured has noise of its own."""
+        """Return the system itself: measurements have noise of their own (see `system.System`).
+
+        Args:
+            noise: not used.
+        """
         return self
 
     def _group(self, agent_of: list[int], *, computes: bool, on_gpus: bool = False) -> Group:
-        """The agents. computes: each of their devices wants a core. on_gpus: and a GPU."""
+        """Return the agents; ``computes``: each device needs a core, ``on_gpus``: and a GPU."""
         launcher: Launcher
         if self.launcher == "ray":
             most = max(Counter(agent_of).values())
@@ -76,12 +80,17 @@ class _OnHosts:
         return group_of(launcher, max(agent_of) + 1)
 
     def agent_of(self, problem: Problem) -> list[int]:
-        """Which agent has each device [D].
+        """Return the rank of the agent that has each device [D].
 
-        Whole hosts in their order where there are as many; else as many devices each.
+        If there are as many agents as hosts, each has one host. With fewer agents, each has several
+        hosts in a row. The agents of a single host share its devices evenly.
+
+        Args:
+            problem: whose cluster has the devices.
 
         Raises:
-            InputError: more agents than hosts, of several, or than devices.
+            InputError: there are more agents than hosts (or than devices of a single host), or
+                torchrun has started another number of processes.
         """
         cluster, num_hosts = problem.cluster, problem.cluster.num_hosts
         by_torchrun = self.launcher == "torchrun" and torchrun.rank() is not None
@@ -107,11 +116,13 @@ class _OnHosts:
 class Hosts(_OnHosts):
     """The work-conserving system on the cores or GPUs of several hosts.
 
+    If an agent has more devices than GPUs, or a machine more agents than GPUs, the devices share
+    the GPUs through streams. This has never run on several GPUs.
+
     Attributes:
-        devices: what they are; GPUs that an agent has fewer of than devices are shared by streams,
-            and so are those of a machine that has fewer than agents. Never run on several GPUs.
-        verify: compare the results of every run with plain torch, outside what is measured.
-        warm_up: runs of a session before the first that counts.
+        devices: kind of the devices.
+        verify: compare the results of every run with plain torch, outside the measured time.
+        warm_up: number of runs of a session before the first that counts.
     """
 
     devices: Literal["cores", "gpus"] = "cores"
@@ -120,15 +131,26 @@ class Hosts(_OnHosts):
     name: ClassVar[str] = "hosts"
 
     def check(self, problem: Problem) -> None:
-        """Refuse what cannot be run; see system.check_hosts."""
+        """Refuse problems that cannot be run (see `system.check_hosts`).
+
+        Args:
+            problem: to check.
+
+        Raises:
+            InputError: says what cannot be run.
+        """
         self.agent_of(problem)
         check_executable(problem.graph)
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> HostsSession:
-        """A session for one problem; see executor.Threads.
+        """Open a session for one problem (see `executor.Threads`).
+
+        Args:
+            problem: to execute.
+            inputs: of its graph, by name; None: random ones.
 
         Raises:
-            InputError: as there; or agents cannot be started, or one is lost.
+            InputError: the graph cannot be executed, agents cannot be started, or one is lost.
         """
         agent_of = self.agent_of(problem)
         return HostsSession(
@@ -152,15 +174,16 @@ class Hosts(_OnHosts):
 class Emulated(_OnHosts):
     """A machine whose devices wait instead of computing, in real time, between real processes.
 
-    Ops take what the problem says, transfers keep their link and an interface of the sender's host
-    for as long; what agents take to hear of each other comes on top. What is measured is told in
-    the machine's seconds.
+    An op takes the time that the problem says. A transfer occupies its link, and an interface of
+    the sender's host, for the time that the problem says. The time that messages between agents
+    take comes on top. Measured times are given in seconds of the emulated machine.
 
     Attributes:
-        time_scale: real seconds that one of the machine takes.
-        noise: standard deviation of the logarithm of what each op and transfer takes, drawn anew
-            for every run.
-        slow_host: the ops of whose devices take longer by the share ``slower``; None: of none.
+        time_scale: real seconds per second of the emulated machine.
+        noise: standard deviation of the logarithm of the time that an op or transfer takes; drawn
+            anew for every run.
+        slow_host: number of a host whose ops take longer by the share ``slower``; None: no host.
+        slower: share by which these ops take longer.
     """
 
     time_scale: Positive = 100.0
@@ -170,12 +193,27 @@ class Emulated(_OnHosts):
     name: ClassVar[str] = "emulated"
 
     def check(self, problem: Problem) -> None:
-        """Refuse what cannot be run; see system.check_hosts."""
+        """Refuse problems that cannot be run (see `system.check_hosts`).
+
+        Args:
+            problem: to check.
+
+        Raises:
+            InputError: says what cannot be run.
+        """
         self.agent_of(problem)
         self._slowness(problem)
 
     def open(self, problem: Problem, *, inputs: Inputs | None = None) -> HostsSession:
-        """A session for one problem; see Hosts. Nothing is computed: inputs are not read."""
+        """Open a session for one problem (see `Hosts`).
+
+        Args:
+            problem: to execute.
+            inputs: not used: nothing is computed.
+
+        Raises:
+            InputError: agents cannot be started, or one is lost.
+        """
         agent_of = self.agent_of(problem)
         several = problem.cluster.num_hosts > 1
         return HostsSession(

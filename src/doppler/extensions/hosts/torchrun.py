@@ -1,10 +1,11 @@
-"""Agents that torchrun has started: one command on every machine, and one of them has the run.
+"""Agents that torchrun has started: one command on every machine.
 
     torchrun --standalone --nproc-per-node 2 src/run.py system=hosts system.launcher=torchrun
 
-The process of rank 0 has the run; that of each other rank is told through torchrun's own store
-where it is, and makes one agent after another. As the store lets in whoever asks, it tells nothing
-that is secret, and nothing of it is trusted: who has the run proves that it knows the secret too.
+The process of rank 0 is the driver: it executes the command. The process of every other rank learns
+through torchrun's key-value store where the driver listens, and forks one agent after another. The
+store answers anyone. So it holds no secrets, and its entries are not trusted: the driver also has
+to prove that it knows the secret.
 """
 
 import logging
@@ -28,28 +29,28 @@ from doppler.support.errors import InputError
 _dist: Any = torch.distributed
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 _VARIABLES = (*_NUMBERS, "MASTER_ADDR", "TORCHELASTIC_RUN_ID")
-# What torchrun has told this process, as it was when the process began.
+# The variables that torchrun has set, as they were when the process began.
 _variables: dict[str, str] = {}
-SECRET = "DOPPLER_SECRET"  # of the environment, where the agents are on several machines
+SECRET = "DOPPLER_SECRET"  # environment variable, needed if agents are on several machines
 _LEAST_BYTES = 16
-# To reach torchrun's store; when all is over nobody waits for long.
+# Limits for reaching torchrun's store: during the run, and at its end.
 _STORE_S, _END_S = 60.0, 5.0
-# How often a rank that waits for work looks whether torchrun is there.
+# How often a waiting rank checks whether torchrun still runs.
 _LOOK_S = 30.0
 
 
 def has_started(*, asked_for: bool) -> bool:
     """Whether torchrun has started this process.
 
-    Its variables alone do not say so: an editor or a scheduler that torchrun has once started hands
-    them on. torchrun is among the processes that this one comes from; where something else starts
-    processes as it does, the user asks for them.
+    Its environment variables are not enough: an editor or a scheduler that torchrun once started
+    passes them on. So torchrun has to be among the ancestors of this process. If another program
+    starts processes in the same way, the user asks for it with ``system.launcher=torchrun``.
 
     Args:
         asked_for: the command line has ``system.launcher=torchrun``.
 
     Raises:
-        InputError: asked for, and a variable is missing or is no number; names it.
+        InputError: names a variable of torchrun that is missing or not a number.
     """
     is_real = asked_for or any(map(_is_torchrun, psutil.Process().parents()))
     if not is_real:
@@ -78,23 +79,30 @@ def _is_torchrun(process: psutil.Process) -> bool:
 
 
 def rank() -> int | None:
-    """Which of torchrun's processes this is; None if it is none."""
+    """Return the rank of this process; None if torchrun has not started it."""
     return int(_variables["RANK"]) if _variables else None
 
 
 def world_size() -> int:
-    """How many processes torchrun has started."""
+    """Return how many processes torchrun has started."""
     return int(_variables["WORLD_SIZE"])
 
 
 @dataclass(frozen=True)
 class TorchrunLauncher:
-    """The processes of torchrun. address: where this one, of rank 0, listens."""
+    """Uses the processes that torchrun has started as agents.
+
+    Attributes:
+        address: at which this process, of rank 0, listens.
+    """
 
     address: str = "127.0.0.1"
 
     def start(self, num: int) -> LocalAgents:
-        """See launchers.Launcher; it has started this process, and as many.
+        """Start one agent here and the others in torchrun's processes (see `launchers.Launcher`).
+
+        Args:
+            num: of agents; as many as torchrun has started processes.
 
         Raises:
             InputError: the secret is not known here.
@@ -108,23 +116,24 @@ _told: list[str] = []
 
 
 def _tell(where: str, timeout_s: float = _STORE_S) -> None:
-    """Tell the other ranks where to go next."""
+    """Tell the other ranks where the driver listens next."""
     _told.append(where)
     _store(timeout_s).set(f"doppler/{len(_told)}", where)
 
 
 def end() -> None:
-    """In the process of rank 0, when the command is over: the others end, too."""
+    """In the process of rank 0, let the processes of the other ranks end."""
     with suppress(OSError):
         _secret_file().unlink()
-    with suppress(Exception):  # torchrun ends them where they are not reached
+    with suppress(Exception):  # torchrun itself ends processes that cannot be reached
         _tell("", _END_S)
 
 
 def serve_all() -> int:
-    """In the process of another rank: agents, one after another, until there is no more to do.
+    """In the process of another rank, fork one agent after another until the driver ends.
 
-    Returns the exit code.
+    Returns:
+        The exit code.
 
     Raises:
         InputError: the secret is not known here, or torchrun is gone.
@@ -148,7 +157,7 @@ def serve_all() -> int:
 
 
 def _told_next(store: Any, key: str) -> str:
-    """What the process of rank 0 tells next, however long its run computes meanwhile."""
+    """Return the next entry of the driver; wait for it as long as torchrun runs."""
     parent = os.getppid()
     while True:
         try:
@@ -156,7 +165,7 @@ def _told_next(store: Any, key: str) -> str:
             return store.get(key).decode()
         except _dist.DistStoreError:  # nothing yet
             if os.getppid() != parent:
-                raise InputError("torchrun has ended: there is nobody to wait for") from None
+                raise InputError("torchrun has ended, so no run can begin") from None
         except RuntimeError as error:
             raise InputError(f"torchrun's store: {str(error).splitlines()[0]}") from None
 
@@ -167,7 +176,7 @@ def _store(timeout_s: float = _STORE_S) -> Any:
         return _dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout_s))
     except RuntimeError:
         raise InputError(
-            f"system.launcher: torchrun is not reached at {address}:{port} (MASTER_ADDR and "
+            f"system.launcher: torchrun cannot be reached at {address}:{port} (MASTER_ADDR and "
             f"MASTER_PORT) within {timeout_s:g} s"
         ) from None
 
@@ -178,7 +187,7 @@ def _secret_file() -> Path:
 
 
 def _secret(*, makes: bool) -> bytes:
-    """The secret of the run: of the environment, or, on one machine, of a file of this user's."""
+    """Return the secret: from the environment or, on one machine, from a file of this user."""
     if given := os.environ.get(SECRET):
         if len(given) < _LEAST_BYTES:
             raise InputError(f"{SECRET}: has fewer than {_LEAST_BYTES} characters")

@@ -1,7 +1,7 @@
-"""Frames of JSON and plain arrays over sockets, between members that know a secret.
+"""Sends frames of JSON and arrays over sockets, between processes that share a secret.
 
 Nothing that comes over the network is unpickled. A frame is a head of fixed size (bytes of JSON,
-bytes of arrays), a JSON object, and arrays whose kinds and shapes the object says.
+bytes of arrays), a JSON object, and arrays whose dtypes and shapes the object names.
 """
 
 import hmac
@@ -22,27 +22,35 @@ _NONCE_BYTES, _PROOF_BYTES = 32, 32
 _MAX_JSON, _MAX_DATA = 1 << 28, 1 << 38
 _KINDS = ("<i8", "<f8", "|u1")
 ARRAYS = "arrays"
-# What a stranger has to prove that it knows the secret.
+# Limit for the proof that the other side knows the secret, and for silence within a frame.
 HANDSHAKE_S = 20.0
 SILENT_S = 60.0
 
 
 class WireError(Exception):
-    """The other side is gone, unknown, or sent something that is not a frame; one line."""
+    """The other side is gone, unknown, or sent something that is not a frame; one line says so."""
 
 
 class Message(NamedTuple):
-    """What a frame holds."""
+    """The content of a frame.
+
+    Attributes:
+        fields: the JSON object.
+        arrays: the arrays.
+    """
 
     fields: dict[str, Any]
     arrays: list[np.ndarray]
 
 
 class Wire:
-    """One end of a connection whose other end has shown that it knows the secret.
+    """One end of a connection whose other end has proved that it knows the secret.
 
-    Any thread may send, one at a time receives. silent_s: how long the other side may keep still
-    in the middle of a frame; None: for ever.
+    Any thread may send; only one thread at a time may receive.
+
+    Args:
+        connection: the socket.
+        silent_s: how long the other side may be silent within a frame; None: forever.
     """
 
     def __init__(self, connection: socket.socket, silent_s: float | None = None) -> None:
@@ -55,8 +63,12 @@ class Wire:
     def send(self, fields: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
         """Send a frame.
 
+        Args:
+            fields: a JSON object.
+            arrays: of int64, float64 or uint8.
+
         Raises:
-            WireError: nobody is there any more.
+            WireError: the other side is gone.
         """
         plain = [np.ascontiguousarray(array) for array in arrays]
         if plain:
@@ -74,22 +86,22 @@ class Wire:
             raise WireError(error.strerror or "closed") from None
 
     def receive(self) -> Message:
-        """The next frame.
+        """Wait for the next frame and return it.
 
         Raises:
-            WireError: nobody is there any more, or it is no frame.
+            WireError: the other side is gone, or sent something that is not a frame.
         """
         num_text, num_data = _HEAD.unpack(_exactly(self.socket, _HEAD.size))
         if num_text > _MAX_JSON or num_data > _MAX_DATA:
-            raise WireError(f"a frame of {num_text} and {num_data} bytes")
+            raise WireError(f"frame too large: {num_text} bytes of JSON, {num_data} of arrays")
         try:
             fields = json.loads(_exactly(self.socket, num_text))
             kinds = [(np.dtype(_known(kind)), shape) for kind, shape in fields.get(ARRAYS, ())]
             sizes = [kind.itemsize * int(np.prod(shape, dtype=np.int64)) for kind, shape in kinds]
         except (ValueError, TypeError, AttributeError) as error:
-            raise WireError(f"no frame: {error}") from None
+            raise WireError(f"not a frame: {error}") from None
         if sum(sizes) != num_data or min(sizes, default=0) < 0:
-            raise WireError("no frame: its arrays have another size")
+            raise WireError("not a frame: its arrays have another size")
         arrays = []
         for (kind, shape), size in zip(kinds, sizes, strict=True):
             data = _exactly(self.socket, size)
@@ -97,7 +109,7 @@ class Wire:
         return Message(fields, arrays)
 
     def close(self) -> None:
-        """The other side is told."""
+        """Close the connection."""
         self.socket.close()
 
 
@@ -121,19 +133,29 @@ def _exactly(connection: socket.socket, num_bytes: int) -> bytearray:
     return data
 
 
-# --- Who may join ---------------------------------------------------------------------------------
+# --- Admission ------------------------------------------------------------------------------------
 
 
 def proof(secret: bytes, who: str, *nonces: bytes) -> bytes:
-    """What only somebody who knows the secret can say of these numbers."""
+    """Return a keyed hash of random numbers, which only someone who knows the secret can compute.
+
+    Args:
+        secret: the key.
+        who: role of the prover, so that proofs cannot be reflected.
+        nonces: random numbers of both sides.
+    """
     return hmac.digest(secret, who.encode() + b"".join(nonces), "sha256")
 
 
 def admit(connection: socket.socket, secret: bytes) -> Wire:
-    """The listening side: it and whoever connects prove to each other that they know the secret.
+    """Let the side that connects prove that it knows the secret, and prove the same to it.
+
+    Args:
+        connection: a new connection, on the listening side.
+        secret: which both sides have to know.
 
     Raises:
-        WireError: it does not.
+        WireError: the other side does not know the secret, or is gone.
     """
     connection.settimeout(HANDSHAKE_S)
     own = os.urandom(_NONCE_BYTES)
@@ -150,10 +172,14 @@ def admit(connection: socket.socket, secret: bytes) -> Wire:
 
 
 def connect(address: tuple[str, int], secret: bytes) -> Wire:
-    """The side that connects; see `admit`.
+    """Connect to a listening side; both prove that they know the secret.
+
+    Args:
+        address: host and port.
+        secret: which both sides have to know.
 
     Raises:
-        InputError: nobody is there, or it does not know the secret.
+        InputError: nobody listens at the address, or the listener does not know the secret.
     """
     where = f"{address[0]}:{address[1]}"
     try:

@@ -1,4 +1,4 @@
-"""Torch modules as einsum programs."""
+"""Converts torch modules to einsum programs."""
 
 from doppler.extensions.modules.binding import Binding, as_call
 from doppler.extensions.modules.exporting import load_exported

@@ -1,4 +1,4 @@
-"""Binding: how the tensors of a torch module are those of a program, before a run and after it."""
+"""Bindings map the tensors of a torch module to those of its program, before a run and after it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +14,13 @@ from doppler.support.errors import InputError
 
 
 class GivenTensor(NamedTuple):
-    """A tensor that the module is called with, as the example had it."""
+    """A tensor that the module is called with, as in the example.
+
+    Attributes:
+        name: of the tensor.
+        shape: of the tensor.
+        dtype: of the tensor.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -22,7 +28,12 @@ class GivenTensor(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A result of the program, and the shape that the module gives it."""
+    """A result of the program.
+
+    Attributes:
+        name: of the result in the program.
+        shape: that the module gives it.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -32,20 +43,26 @@ class Result(NamedTuple):
 class Binding:
     """What a module is called with, holds and returns, as inputs and results of its program.
 
+    Every input of the program is in exactly one of ``from_arguments``, ``from_state`` and
+    ``computed``.
+
     Attributes:
-        name: the module's class.
-        parameters: names of its arguments by position.
-        arguments, returned: the trees of both.
-        given: per tensor of the arguments.
-        shapes: per input of the program its shape there, and below, by its name, one of: which
-            tensor of the arguments it is, the name of the state it is, or what computes it anew,
-            which is random if it is among ``drawn``.
-        results: per tensor that is returned.
-        effects: what is written into a tensor of the arguments, by its number, or of the state, by
-            its name.
-        steps: parameters after a step of training.
-        structure: into which parts the module can be divided.
-        state: parameters, buffers and constants by name.
+        name: of the module's class.
+        parameters: names of the arguments that the module takes by position.
+        arguments: tree of what the module is called with.
+        returned: tree of what the module returns.
+        given: tensors of the arguments.
+        shapes: shape of each input of the program.
+        from_arguments: for inputs that are arguments, the number of the tensor in ``given``.
+        from_state: for inputs that are state of the module, the name in ``state``.
+        computed: for all other inputs, a function that computes them before each run.
+        drawn: names of the computed inputs that are random.
+        results: for each tensor that the module returns.
+        effects: results that are written into an argument (by its number in ``given``) or into
+            the state (by its name).
+        steps: parameters after a training step, by name.
+        structure: how the module can be divided.
+        state: parameters, buffers and constants, by name.
     """
 
     name: str
@@ -67,7 +84,12 @@ class Binding:
     def call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A call; its one argument may stand for all, as example inputs do (see `as_call`)."""
+        """Return a call; a single argument may stand for all arguments (see `as_call`).
+
+        Args:
+            args: by position.
+            kwargs: by keyword.
+        """
         if kwargs or len(args) != 1 or isinstance(args[0], torch.Tensor):
             return args, kwargs
         for call in ((args, kwargs), as_call(args[0], {})):
@@ -77,10 +99,14 @@ class Binding:
         return args, kwargs
 
     def tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-        """The tensors of a call.
+        """Return the tensors of a call, in the order of ``given``.
+
+        Args:
+            args: by position.
+            kwargs: by keyword.
 
         Raises:
-            InputError: the arguments are not like the example inputs.
+            InputError: the arguments differ from the example in structure, shape or dtype.
         """
         call = by_name(self.parameters, args, kwargs)
         tensors = tensors_like(self.arguments, call, self.name)
@@ -95,10 +121,14 @@ class Binding:
     def inputs(
         self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
     ) -> dict[str, torch.Tensor]:
-        """The inputs of the program: the module's parameters and buffers, and what it is given.
+        """Return the inputs of the program by name, on the CPU.
+
+        Args:
+            args: of the call, by position.
+            kwargs: of the call, by keyword.
 
         Raises:
-            InputError: the arguments are not like the example inputs, or parameters have no values.
+            InputError: the arguments differ from the example, or parameters have no values.
         """
         inputs, tensors = {}, self.tensors(args, kwargs or {})
         for name, shape in self.shapes.items():
@@ -114,17 +144,31 @@ class Binding:
         return inputs
 
     def outputs(self, results: Mapping[str, torch.Tensor]) -> Any:
-        """What the module returns, from the results of the program."""
+        """Return what the module returns.
+
+        Args:
+            results: of the program, by name.
+        """
         return rebuilt(self.returned, [_found(results, one) for one in self.results])
 
     def new_parameters(self, results: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The parameters after the step, by the module's names; none if nothing is trained."""
+        """Return the parameters after the training step, by name; empty without training.
+
+        Args:
+            results: of the program, by name.
+        """
         return {name: _found(results, one) for name, one in self.steps.items()}
 
     def write_effects(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], results: Mapping[str, torch.Tensor]
     ) -> None:
-        """Write what the module's forward would: running means of norms, caches in place."""
+        """Write what the module would write into its state and arguments, such as running means.
+
+        Args:
+            args: of the call, by position.
+            kwargs: of the call, by keyword.
+            results: of the program, by name.
+        """
         tensors = self.tensors(args, kwargs) if self.effects else []
         with torch.no_grad():
             for target, result in self.effects.items():
@@ -137,9 +181,12 @@ def _found(results: Mapping[str, torch.Tensor], one: Result) -> torch.Tensor:
 
 
 def as_call(inputs: Any, kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs as a call: a tensor, what is given by position, or by keyword, and the rest.
+    """Return example inputs as the arguments of a call, by position and by keyword.
 
-    inputs: a dictionary, or what a tokenizer returns, is what is given by keyword.
+    Args:
+        inputs: a tensor, a tuple or list of arguments by position, or a mapping of arguments by
+            keyword, such as a tokenizer returns; None: no arguments.
+        kwargs: further arguments by keyword.
     """
     if inputs is None:
         return (), dict(kwargs)

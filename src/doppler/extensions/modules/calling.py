@@ -1,4 +1,4 @@
-"""How a module is called: by which names, and with which tensors."""
+"""How a module is called: names of its arguments, and a version of it that takes only tensors."""
 
 import inspect
 import keyword
@@ -16,19 +16,21 @@ from doppler.extensions.modules.trees import Flat, Tree, leaf_paths, rebuilt
 def as_called_with_tensors(
     module: nn.Module, name: str, given: Flat, positions: Sequence[str], training: bool
 ) -> tuple[nn.Module, list[Returned]]:
-    """A module of the same name and state that takes tensors, and returns a tuple of tensors.
+    """Wrap a module so that it takes tensors and returns a tuple of tensors.
 
-    It calls the module itself, whose hooks see what they always do.
+    The wrapper has the module's class name and state. It calls the module itself, so hooks see what
+    they always see.
 
     Args:
         module: the user's.
-        name: what errors call it.
-        given: what it is called with.
-        positions: names of what is given by position, although ``given`` has it by keyword.
-        training: the gradients of its loss are further results.
+        name: of the module in errors.
+        given: what the module is called with.
+        positions: names of the arguments that ``given`` has by keyword, but that are passed by
+            position.
+        training: whether the gradients of the loss are further results.
 
     Returns:
-        The module, and a list to which every call adds what it returned.
+        The wrapper, and a list to which every call of it appends the structure of its results.
     """
     returned: list[Returned] = []
     gradients = Gradients(module, name) if training else None
@@ -56,7 +58,17 @@ def as_called_with_tensors(
 def by_name(
     parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call with its arguments by keyword, whose names are given, as far as that can be said."""
+    """Convert a call's arguments by position to arguments by keyword if possible.
+
+    Args:
+        parameters: names of the arguments by position.
+        args: by position.
+        kwargs: by keyword.
+
+    Returns:
+        The arguments by position and by keyword. They are unchanged if there are more of them than
+        names, or if a name is given twice.
+    """
     named = dict(zip(parameters, args, strict=False))
     if len(args) > len(parameters) or named.keys() & kwargs.keys():
         return tuple(args), dict(kwargs)
@@ -64,7 +76,14 @@ def by_name(
 
 
 def parameter_names(forward: Callable[..., Any]) -> tuple[str, ...]:
-    """By which names a forward takes what it is given by position; none if it takes any number."""
+    """Return the names of the arguments that a forward takes by position.
+
+    Args:
+        forward: of a module.
+
+    Returns:
+        The names; empty if the forward takes any number of arguments.
+    """
     try:
         known = list(inspect.signature(forward).parameters.values())
     except (TypeError, ValueError):
@@ -77,7 +96,7 @@ def parameter_names(forward: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _leaf_names(tree: Tree) -> list[str]:
-    """Of the tensors that a module is called with: parameters' names, and where in them."""
+    """Make unique names for the tensors of a call, from their places in the arguments."""
     names: list[str] = []
     for by_keyword, *path in leaf_paths(tree):
         name = re.sub(r"\W", "_", "_".join(map(str, path)))

@@ -1,8 +1,8 @@
 """Calls: ops that no einsum expresses, computed by torch's own operator.
 
-They are split only along dimensions whose elements the operator treats one by one, such as the
-samples of a batch and the output channels of a convolution; along all others each block reads
-everything.
+A call is split only along dimensions whose elements the operator treats independently, such as the
+samples of a batch or the output channels of a convolution. Along all other dimensions every block
+reads the whole operand.
 """
 
 import json
@@ -26,12 +26,12 @@ class Call(Node):
     """One call of a torch operator.
 
     Attributes:
-        operator: its name, ``aten.convolution.default``.
-        arguments: as JSON (see `as_json`).
-        operand_shapes: of all operands.
-        operand_dims: per operand and dimension of it, the dimension of the result that it runs
-            along, or None where every block reads all of it.
-        total_flops: of all blocks together.
+        operator: name of the operator, such as ``aten.convolution.default``.
+        arguments: as JSON (see `render_call`).
+        operand_shapes: shape of each operand.
+        operand_dims: for each dimension of each operand, the dimension of the result that it runs
+            along; None if every block reads all of it.
+        total_flops: floating-point operations of all blocks together.
     """
 
     operator: str
@@ -70,26 +70,34 @@ class Call(Node):
         return super().split_fault(dim, parts)
 
 
-# Per tensor that is read: its dimensions that a block of the result reads only in part, and the
-# dimension of the result that says which.
+# For each tensor that is read: the dimensions of which a block of the result reads only a part, and
+# the dimension of the result that each of them runs along.
 Shared: TypeAlias = Mapping[fx.Node, Mapping[int, int]]
 
 
 def shared_dims(node: fx.Node) -> Shared:
-    """Along which dimensions an operator may be split; none if nothing is known of it."""
+    """Return the dimensions along which an operator may be split; empty if no rule knows it.
+
+    Args:
+        node: the call of the operator.
+    """
     rule = _RULES.get(node.target)
     if rule is not None:
         try:
             return rule(node)
         except (AssertionError, IndexError, TypeError, ValueError):
-            return {}  # not called as the rule expects it: nothing is known
+            return {}  # an unusual call that the rule does not cover
     if torch.Tag.pointwise in getattr(node.target, "tags", ()):
         return _pointwise(node)
     return {}
 
 
 def rank_of(node: fx.Node) -> int:
-    """Number of dimensions; of several results those of the first."""
+    """Return the number of dimensions of a node's result, or of its first result.
+
+    Args:
+        node: of the exported graph.
+    """
     return tensors_of(node)[0].dim()
 
 
@@ -106,7 +114,7 @@ def _pointwise(node: fx.Node) -> Shared:
 
 
 def _leading(num: int) -> Callable[[fx.Node], Shared]:
-    """Ops on the last dimensions of their first operand, alike for all of the others."""
+    """Make a rule: the op works on the last dimensions of its first operand."""
 
     def rule(node: fx.Node) -> Shared:
         operand: Any = node.args[0]
@@ -116,7 +124,7 @@ def _leading(num: int) -> Callable[[fx.Node], Shared]:
 
 
 def _leading_of_all(num: int) -> Callable[[fx.Node], Shared]:
-    """Ops on the last dimensions of all of their operands."""
+    """Make a rule: the op works on the last dimensions of all its operands."""
 
     def rule(node: fx.Node) -> Shared:
         reads = node.all_input_nodes
@@ -137,7 +145,7 @@ def _convolution(node: fx.Node) -> Shared:
 
 
 def _convolution_backward(node: fx.Node) -> Shared:
-    """The gradient of what the mask names: by input, or by weight."""
+    """The gradient that the mask selects: by the input, or by the weight."""
     gradient, data, weight, *_, transposed, _, groups, mask = node.args
     tensors: Any = gradient, data, weight
     gradient, data, weight = tensors
@@ -163,10 +171,10 @@ def _embedding(node: fx.Node) -> Shared:
 
 
 def _but(*names: str) -> Callable[[fx.Node], Shared]:
-    """Ops along some dimensions of their operands, alike for all of the others.
+    """Make a rule: the op works along some dimensions, independently for each of the others.
 
     Args:
-        names: of the arguments that say which.
+        names: arguments of the operator that name the dimensions it works along.
     """
 
     def rule(node: fx.Node) -> Shared:
@@ -207,7 +215,7 @@ def _gather(node: fx.Node) -> Shared:
 
 
 def _index(node: fx.Node) -> Shared:
-    """``data[:, index]``: one index tensor, in one place."""
+    """Rule for ``data[:, index]`` with a single index tensor."""
     data, places = node.args
     assert isinstance(data, fx.Node) and isinstance(places, list | tuple)
     given = [(place, one) for place, one in enumerate(places) if isinstance(one, fx.Node)]
@@ -261,7 +269,16 @@ _RULES: dict[Any, Callable[[fx.Node], Shared]] = {
 
 
 def as_json(argument: Any, number_of: Mapping[fx.Node, int], ranks: Mapping[fx.Node, Any]) -> Any:
-    """An argument of a call as JSON: a tensor is ``{"x": operand, "factors": [per dimension]}``."""
+    """Convert an argument of a call to JSON.
+
+    Args:
+        argument: to convert; a tensor becomes ``{"x": operand, "factors": [..]}``.
+        number_of: operand number of each tensor.
+        ranks: for each tensor, the number of factors of each of its dimensions.
+
+    Raises:
+        TypeError: the argument has no JSON form.
+    """
     if isinstance(argument, fx.Node):
         return {"x": number_of[argument], "factors": ranks[argument]}
     if isinstance(argument, list | tuple):
@@ -276,13 +293,16 @@ def as_json(argument: Any, number_of: Mapping[fx.Node, int], ranks: Mapping[fx.N
 
 
 def render_call(node: fx.Node, factors: Mapping[fx.Node, list[int]], output: int | None) -> str:
-    """The arguments of a call as text. output: which of several results is meant.
+    """Return the arguments of a call as JSON text.
 
-    factors: per tensor that is read, in the order of the operands, into how many dimensions of the
-    operand each of its dimensions is divided.
+    Args:
+        node: the call.
+        factors: for each tensor that is read, in the order of the operands, into how many
+            dimensions of the operand each of its dimensions is divided.
+        output: number of the result that is meant; None if there is only one.
 
     Raises:
-        TypeError: an argument that cannot be written down.
+        TypeError: an argument has no JSON form.
     """
     number_of = {read: k for k, read in enumerate(factors)}
     placed = ("device", "layout", "pin_memory", "memory_format")

@@ -1,4 +1,4 @@
-"""From the exported graph of a torch module to an einsum program, op by op."""
+"""Converts the exported graph of a torch module to an einsum program, op by op."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +30,21 @@ DTYPES = {
 
 
 class Conversion:
-    """One graph, which is tidy, on its way to a program.
+    """The conversion of one tidied graph to a program.
 
-    ties: beside those of the ops.
-    folded: per input of the program that depends on no input of the module, what computes it: a
-    node of the graph, or a number n for 0, 1, ..., n - 1.
-    drawn: per input of the program that is random, what draws it.
-    whole: the ops that cannot be split, each with the reason.
-    by_bytes: the ops of whose floating-point operations nothing is known.
+    Args:
+        graph: exported and tidied.
+        ties: between dimensions, in addition to those that the ops imply.
+
+    Attributes:
+        builder: holds the nodes of the program.
+        folded: inputs of the program that depend on no input of the module: the node of the graph
+            that computes each, or a number n for the integers 0, 1, ..., n - 1.
+        drawn: functions that draw the inputs of the program that are random.
+        whole: ops that cannot be split, each with the reason.
+        by_bytes: ops whose number of floating-point operations is unknown.
+        statistics: of each norm, the values that all its results are computed from.
+        factors: of all dimensions of the graph's tensors.
     """
 
     def __init__(self, graph: fx.Graph, ties: Sequence[Tie] = ()) -> None:
@@ -46,7 +53,7 @@ class Conversion:
         self.drawn: dict[str, Callable[[], torch.Tensor]] = {}
         self.whole: list[str] = []
         self.by_bytes: list[str] = []
-        # Of norms, what all of their results are made of.
+        # For each norm, the values that all of its results are computed from.
         self.statistics: dict[fx.Node, tuple[Value, ...]] = {}
         self._drawn_by: dict[fx.Node, Value] = {}
         self._nodes = list(graph.nodes)
@@ -62,7 +69,16 @@ class Conversion:
         self._foldable = self._find_foldable()
 
     def add_input(self, node: fx.Node, name: str, *, is_weight: bool = False) -> str:
-        """A placeholder of the graph becomes an input of the program; returns its name there."""
+        """Make a placeholder of the graph an input of the program.
+
+        Args:
+            node: the placeholder.
+            name: of the input.
+            is_weight: whether training changes it.
+
+        Returns:
+            The name in the program, which differs if ``name`` is taken.
+        """
         shape = self.shape(node)
         value = self.builder.input(name, shape, self.dtype(node), is_weight=is_weight)
         self._values[node] = value
@@ -71,9 +87,13 @@ class Conversion:
     def add_drawn(
         self, op: fx.Node, like: fx.Node, dtype: str, draw: Callable[[], torch.Tensor]
     ) -> Value:
-        """Random numbers that depend on no values: an input, drawn anew for every run.
+        """Add random numbers that depend on no values, as an input that is drawn for every run.
 
-        like: has their shape.
+        Args:
+            op: the random op; further calls for the same op return the same value.
+            like: node of the same shape.
+            dtype: of the numbers.
+            draw: draws them.
         """
         if op not in self._drawn_by:
             name = f"{self.name(op)}.drawn"
@@ -82,16 +102,21 @@ class Conversion:
         return self._drawn_by[op]
 
     def add_folded(self, name: str, extent: int) -> Value:
-        """The numbers 0, 1, ... of the elements of a dimension, as an input of the program."""
+        """Add the integers 0, 1, ..., extent - 1 as an input of the program.
+
+        Args:
+            name: of the input.
+            extent: number of the integers.
+        """
         value = self.builder.input(name, ((extent,),), "i64")
         self.folded[self.builder.nodes[-1].name] = extent
         return value
 
     def run(self) -> None:
-        """Convert every op that somebody needs.
+        """Convert every op whose result is needed.
 
         Raises:
-            InputError: names an op that cannot be converted, and where it is.
+            InputError: names an op that cannot be converted, and its place in the module.
         """
         for node in self._nodes:
             if node.op != "call_function" or not is_tensor(node) or node in self._foldable:
@@ -104,7 +129,7 @@ class Conversion:
             self._values[node] = value
 
     def _converted(self, node: fx.Node) -> Value:
-        """By its rule; as a call of torch's own operator where that does not know what it is."""
+        """Convert an op by its rule or, if the rule fails, as a call of torch's own operator."""
         parts = (*self.builder.parts(), self.folded, self.drawn, self.whole, self.by_bytes)
         parts = (*parts, self.statistics, self._values, self._drawn_by)
         sizes = [len(part) for part in parts]
@@ -112,7 +137,7 @@ class Conversion:
             return convert_op(self, node)
         except InputError:
             raise
-        except Exception as error:  # a rule of ours that an unusual call of the op does not fit
+        except Exception as error:  # our rule does not cover an unusual call of the op
             reason = error
         for part, size in zip(parts, sizes, strict=True):
             while len(part) > size:
@@ -126,22 +151,33 @@ class Conversion:
             raise InputError(f"{place_of(node)}: cannot be converted: {told}") from None
 
     def value(self, node: fx.Node) -> Value:
-        """The value of a tensor that is read."""
+        """Return the value of a tensor that an op reads.
+
+        Args:
+            node: that computes the tensor.
+        """
         if node not in self._values:
-            # Nothing that is given plays a part in it: it is computed once, ahead of everything.
+            # It depends on no input of the module, so it is computed before the run.
             name = self.add_input(node, self.name(node))
             self.folded[name] = node
         return self._values[node]
 
     def shape(self, node: fx.Node) -> Shape:
-        """The factors of all dimensions of a tensor."""
+        """Return the factors of all dimensions of a tensor.
+
+        Args:
+            node: that computes the tensor.
+        """
         return tuple(self.factors.of(node.name, dim) for dim in range(len(shape_of(node))))
 
     def dtype(self, node: fx.Node) -> str:
-        """The dtype of a tensor.
+        """Return the dtype of a tensor.
+
+        Args:
+            node: that computes the tensor.
 
         Raises:
-            InputError: programs have no such numbers.
+            InputError: programs have no such dtype.
         """
         dtype = node.meta["val"].dtype
         if dtype not in DTYPES:
@@ -151,7 +187,11 @@ class Conversion:
         return DTYPES[dtype]
 
     def name(self, node: fx.Node) -> str:
-        """What the ops of a node are called: where in the module it is, and what it does."""
+        """Return the name of a node's ops: the path in the module, and the operator.
+
+        Args:
+            node: of the exported graph.
+        """
         source = node.args[0] if node.target is getitem else node
         assert isinstance(source, fx.Node)
         own = str(source.target).split(".")
@@ -160,7 +200,16 @@ class Conversion:
         return f"{path}.{base}" if path else base
 
     def results(self, nodes: Sequence[fx.Node]) -> list[int]:
-        """Per tensor that is returned the number of a node that has it, and that nobody reads."""
+        """Return, for each tensor that the module returns, a program node that has it.
+
+        No op reads these nodes, and they differ from each other.
+
+        Args:
+            nodes: that compute the returned tensors.
+
+        Returns:
+            The numbers of the program nodes.
+        """
         builder = self.builder
         wholes = [builder.whole(self.value(node), f"output{k}") for k, node in enumerate(nodes)]
         numbers = [whole.operands[0].node for whole in wholes]
@@ -174,14 +223,25 @@ class Conversion:
         return numbers
 
     def result_name(self, number: int) -> str:
-        """What the results of lowering call the tensor of a node."""
+        """Return the name that lowering gives to the tensor of a program node.
+
+        Args:
+            number: of the node.
+        """
         node = self.builder.nodes[number]
         return (
             self.builder.nodes[node.operands[0]].name if isinstance(node, Formation) else node.name
         )
 
     def call(self, node: fx.Node) -> Value:
-        """An op as a call of torch's own operator."""
+        """Convert an op to a call of torch's own operator.
+
+        Args:
+            node: the op, or one of its results.
+
+        Raises:
+            InputError: an argument has no JSON form.
+        """
         source, output = node, None
         if node.target is getitem:
             source, output = node.args  # type: ignore[assignment]
@@ -189,7 +249,7 @@ class Conversion:
         shape, dtype, name = self.shape(node), self.dtype(node), self.name(node)
         result = Value(shape, Element(0), (), dtype)
         reads = [one for one in source.all_input_nodes if is_tensor(one)]
-        # Of several results those that have the shape of the first are split as that is.
+        # A further result is split like the first one if it has the same shape.
         shared = shared_dims(source) if shape_of(source) == shape_of(node) else {}
         numbers, dims = [], []
         for read in reads:
@@ -204,7 +264,7 @@ class Conversion:
         try:
             arguments = render_call(source, factors, output)  # type: ignore[arg-type]
         except TypeError as error:
-            raise InputError(f"{place_of(source)}: {error} cannot be written down") from None
+            raise InputError(f"{place_of(source)}: {error} cannot be written as JSON") from None
         flops = flops_of(source)
         if flops is None:
             flops = math.prod(result.extents)
@@ -225,7 +285,7 @@ class Conversion:
         return self.builder.tensor(call, shape)
 
     def _find_foldable(self) -> set[fx.Node]:
-        """The ops in which nothing that is given plays a part."""
+        """Return the ops that depend on no input of the module."""
         found: set[fx.Node] = set()
         for node in self._nodes:
             is_op = node.op == "call_function" and node.target not in CONSTANTS
@@ -242,10 +302,10 @@ class Conversion:
 
 
 def _check(node: fx.Node) -> None:
-    """Refuse what no program can say.
+    """Refuse an op that no program can express.
 
     Raises:
-        InputError: names the op, where it is, and what can be done.
+        InputError: names the op, its place in the module, and a remedy.
     """
     what = place_of(node) if node.op == "call_function" else f"input {node.name!r}"
     if node.users and node.op != "output" and not has_elements(node):
@@ -261,7 +321,7 @@ def _check(node: fx.Node) -> None:
     for value in values if isinstance(values, tuple | list) else [values]:
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise InputError(
-                f"{what}: a tensor's value is made a number (.item()); keep it a tensor"
+                f"{what}: converts a tensor's value to a number (.item()); keep it a tensor"
             )
         if isinstance(value, torch.Tensor) and not all(type(one) is int for one in value.shape):
             if node.op == "placeholder":
@@ -273,9 +333,12 @@ def _check(node: fx.Node) -> None:
 
 
 def _places_in(result: Value, read: Value, shared: Mapping[int, int]) -> tuple[int | None, ...]:
-    """Of every factor of a tensor the one of the result that it is split with, None for none.
+    """Return, for each factor of a tensor, the factor of the result that it is split with, or None.
 
-    shared: dimensions of the result by those of the tensor.
+    Args:
+        result: of the op.
+        read: the tensor.
+        shared: dimensions of the result by dimensions of the tensor.
     """
     into: list[int | None] = [None] * len(read.extents)
     for dim, result_dim in shared.items():

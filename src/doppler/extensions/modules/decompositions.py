@@ -1,4 +1,4 @@
-"""Ops of torch that we decompose by their definitions, whose gradients torch knows."""
+"""Decompositions of torch ops by their definitions, in ops whose gradients torch knows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +19,19 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Attention by its definition: torch's own takes care of rows that are masked altogether.
+    """Compute attention by its definition; rows that are masked completely give 0, as in torch.
 
-    Source: the documentation of torch.nn.functional.scaled_dot_productattention.
+    Args:
+        query: [.., queries, width].
+        key: [.., keys, width].
+        value: [.., keys, value width].
+        attn_mask: bool (True: attend) or numbers to add to the scores; None: no mask.
+        dropout_p: probability that a weight is dropped.
+        is_causal: each query attends only to keys at its position or before.
+        scale: of the scores; None: 1 / sqrt(width).
+        enable_gqa: keys and values have fewer heads than queries, and are repeated.
+
+    Source: the documentation of torch.nn.functional.scaled_dot_product_attention.
     """
     if enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
@@ -52,7 +62,7 @@ def _group_norm(
     groups: int,
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """By layer_norm of the elements of each group; arguments as torch's own has them."""
+    """Group norm by layer_norm over the elements of each group; arguments as torch has them."""
     grouped = data.reshape(num, groups, channels // groups * size)
     normed, mean, scale = torch.native_layer_norm(grouped, grouped.shape[2:], None, None, eps)
     per_channel = (1, channels, *(1 for _ in data.shape[2:]))
@@ -63,7 +73,7 @@ def _group_norm(
 
 
 def _softshrink(data: torch.Tensor, bound: float = 0.5) -> torch.Tensor:
-    """Torch's decomposition makes 0 of what is not a number."""
+    """Keep NaN, which torch's decomposition turns into 0."""
     smaller = torch.where(data < -bound, data + bound, data * 0)
     return torch.where(data > bound, data - bound, smaller)
 
@@ -75,7 +85,7 @@ def _smooth_l1_backward(
     reduction: int,
     beta: float,
 ) -> torch.Tensor:
-    """Torch's decomposition makes 0 of what is not a number."""
+    """Keep NaN, which torch's decomposition turns into 0."""
     apart = data - target
     norm = 1 / apart.numel() if reduction == 1 else 1.0
     within = torch.where(apart >= beta, norm, norm * apart / beta if beta else apart * 0)
@@ -83,7 +93,7 @@ def _smooth_l1_backward(
 
 
 aten = torch.ops.aten
-# Operators with a decomposition of ours, with or without gradients.
+# Operators that we decompose ourselves, with or without gradients.
 DECOMPOSED: dict[Any, Callable[..., Any]] = {
     aten.native_group_norm.default: _group_norm,
     aten.softshrink.default: _softshrink,
@@ -91,19 +101,19 @@ DECOMPOSED: dict[Any, Callable[..., Any]] = {
 }
 
 
-# Operators whose decompositions have other gradients than their kernels at ties.
+# Operators whose decompositions and kernels have different gradients at ties.
 _DIFFERENTIATED = (
     *(aten.softshrink.default, aten.hardshrink.default, aten.multi_margin_loss.default),
     *(aten.multilabel_margin_loss_forward.default, aten.upsample_bilinear2d.default),
     aten.upsample_bicubic2d.default,
 )
-# Torch's decompositions of these differ from its kernels.
+# Operators that are not decomposed, because torch's decompositions differ from its kernels.
 KEPT = (aten.multi_margin_loss.default, aten.multilabel_margin_loss_forward.default)
 
 
 @contextmanager
 def kernels_differentiated() -> Iterator[None]:
-    """Within, autograd sees these ops, as when nothing is traced, instead of decompositions."""
+    """Let autograd differentiate the kernels of these ops, not their decompositions."""
     key, had = torch._C.DispatchKey.Autograd, {}
     for op in _DIFFERENTIATED:
         if key in op.py_kernels:
@@ -119,7 +129,7 @@ def kernels_differentiated() -> Iterator[None]:
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """Within, torch's own attention is what its definition says, gradients included."""
+    """Replace torch's attention by its definition inside the context, gradients included."""
     own = nn.functional.scaled_dot_product_attention
     nn.functional.scaled_dot_product_attention = attention  # type: ignore[assignment]
     try:

@@ -1,9 +1,9 @@
-"""Which device each submodule of a placed model is on, as accelerate's ``dispatch_model`` takes it.
+"""Assigns the submodules of a placed model to devices, as accelerate's ``dispatch_model`` takes it.
 
-accelerate moves tensors where a submodule of the map is called. A map is therefore made of *parts*:
-submodules that are on one device each, with all that they hold. What holds a parameter or buffer of
-its own is never divided, and results of parts on two devices must not meet in the forward of what
-is divided (see `Structure`).
+accelerate moves tensors when a submodule of the map is called. A map therefore consists of *parts*:
+submodules that are on one device each, with all tensors that they hold. A module that holds a
+parameter or buffer itself is never divided. If a module is divided, results of parts on different
+devices must not meet in its forward (see `Structure`).
 """
 
 from collections import Counter
@@ -15,29 +15,30 @@ from doppler.graph import DataflowGraph
 from doppler.problem import Placement
 from doppler.support.errors import InputError
 
-_REMEDY = "device_map(nearest=True) puts every such module where most of it is"
+_REMEDY = "device_map(nearest=True) puts each such module on the device with most of it"
 
 
 def device_map(
     graph: DataflowGraph, placement: Placement, binding: Binding, *, nearest: bool = False
 ) -> dict[str, int]:
-    """The largest submodules, by their paths, that are on one device each, with all they hold.
+    """Return the device of each part, by its path; parts are the largest submodules on one device.
 
     Args:
         graph: of the module.
         placement: of its ops.
         binding: of its tensors.
-        nearest: where modules cannot be divided as the placement is, each goes where most of it is.
+        nearest: if the placement divides a module that cannot be divided, put the module on the
+            device with most of it.
 
     Raises:
-        InputError: the placement is no map of modules: which one is divided.
+        InputError: names a module that the placement divides and that cannot be divided.
     """
     wanted = _devices(graph, placement, binding)
     for name, devices in {} if nearest else wanted.items():
         if len(devices) > 1:
             raise InputError(
-                f"device_map: {name!r} is on devices {_listed(devices)}: what is placed is finer "
-                f"than modules. decomposition=doppler.einsum.Given() splits none; {_REMEDY}"
+                f"device_map: {name!r} is on devices {_listed(devices)}: the placement divides "
+                f"modules. decomposition=doppler.einsum.Given() splits no op; {_REMEDY}"
             )
     parts = _Parts(binding.structure, wanted, nearest)
     parts.keep_wholes_together()
@@ -48,7 +49,7 @@ def device_map(
 def _devices(
     graph: DataflowGraph, placement: Placement, binding: Binding
 ) -> dict[str, Counter[int]]:
-    """Per parameter and buffer that is read, the operations of its readers on every device."""
+    """Sum the operations of the readers on each device, for each parameter and buffer."""
     found: dict[str, Counter[int]] = {}
     of_op = graph.ops.node.tolist()
     tied = {name: names for names in binding.structure.tied for name in names}
@@ -66,14 +67,14 @@ def _devices(
 
 
 class _Parts:
-    """Submodules that are on one device each, on the way to such that a forward can run."""
+    """Submodules that are on one device each; merged until a forward can run."""
 
     def __init__(
         self, structure: Structure, wanted: Mapping[str, Counter[int]], nearest: bool
     ) -> None:
         self._structure, self._nearest = structure, nearest
         self._bytes: Counter[str] = Counter()
-        held: dict[str, Counter[int]] = {}  # by what holds them, bytes on every device
+        held: dict[str, Counter[int]] = {}  # bytes on each device, by the submodule with them
         for name, size in structure.tensors.items():
             holder = _holder(name)
             self._bytes[holder] += size + 1
@@ -84,9 +85,9 @@ class _Parts:
         self._device = {holder: _most(devices) for holder, devices in held.items()}
 
     def keep_wholes_together(self) -> None:
-        """What holds a tensor itself is one part, with all of its submodules."""
+        """Make every module that holds a tensor itself one part, with all its submodules."""
         for holder in self._bytes:
-            if holder not in self._device:  # nothing reads it: with what is next to it
+            if holder not in self._device:  # no op reads it: put it with the nearest part
                 near = max(self._device, key=lambda one: _common(one, holder), default=None)
                 self._device[holder] = 0 if near is None else self._device[near]
         for holder in sorted(self._device, key=len):
@@ -97,11 +98,12 @@ class _Parts:
                 self._join(holder, inside)
 
     def keep_results_together(self) -> None:
-        """Results that meet in the forward of what is divided are on one device.
+        """Put results that meet in the forward of a divided module on one device.
 
-        Either all of that module becomes one part: where what it is given meets what its parts
-        return, as in the blocks of transformers, unless it is most of the whole. Or the parts that
-        meet go to one device, and stay together from then on: embeddings that are added.
+        There are two ways. If an input of the module meets results of its parts, as in the blocks
+        of transformers, the whole module becomes one part, unless it is most of the model.
+        Otherwise the parts whose results meet, such as embeddings that are added, move to one
+        device and stay together from then on.
         """
         together: dict[str | int, set[str | int]] = {}
         for _ in range(4 * len(self._device) + 1):
@@ -125,7 +127,7 @@ class _Parts:
         self._device = {"": self._majority(self._device)}
 
     def largest(self) -> dict[str, int]:
-        """The map: parts that are together, and on one device, are one key."""
+        """Return the map; parts that are together on one device become one key."""
 
         def under(path: str, own: list[str]) -> dict[str, int]:
             if path in own or len({self._device[one] for one in own}) == 1:
@@ -145,11 +147,11 @@ class _Parts:
 
     @property
     def _main(self) -> int:
-        """The device of the module's own inputs: accelerate takes the first one of the map."""
+        """The device of the module's inputs: accelerate takes the first device of the map."""
         return min(self._device.values())
 
     def _broken(self) -> tuple[str, list[str | int]] | None:
-        """In whose forward results on several devices meet, and the parts that they are in."""
+        """Find a forward in which results on several devices meet, and their parts."""
         for path, holder in self._structure.reads:
             units = [self._part(path), self._part(holder)]
             known = [one for one in units if one is not None]
@@ -163,7 +165,7 @@ class _Parts:
         return None
 
     def _unit(self, number: int) -> str | int:
-        """The part that a result is in, or that it comes from."""
+        """Return the part that a result is in, or that it comes from."""
         while number != INPUT:
             path, source = self._structure.homes[number]
             part = self._part(path)
@@ -176,7 +178,7 @@ class _Parts:
         return self._device[unit] if isinstance(unit, str) else self._main
 
     def _part(self, path: str) -> str | None:
-        """The part that a submodule belongs to; None if it is divided."""
+        """Return the part that a submodule belongs to; None if it is divided."""
         while path not in self._device:
             if not path:
                 return None
@@ -187,7 +189,7 @@ class _Parts:
         return [one for one in self._device if _is_in(one, path)]
 
     def _join(self, path: str, parts: list[str]) -> None:
-        """Make parts of a submodule one part, where most of them is."""
+        """Make parts of a submodule one part, on the device with most of them."""
         device = self._majority(parts)
         for one in parts:
             del self._device[one]
@@ -206,7 +208,7 @@ class _Parts:
         numbers = set(devices)
         if len(numbers) > 1 and not self._nearest:
             raise InputError(
-                f"device_map: {what} devices {_listed(numbers)}, which its forward cannot do; "
+                f"device_map: {what} devices {_listed(numbers)}, which accelerate cannot run; "
                 f"{_REMEDY}"
             )
 
@@ -220,7 +222,7 @@ def _is_in(path: str, outer: str) -> bool:
 
 
 def _common(one: str, other: str) -> int:
-    """How many names two paths begin with in common."""
+    """Return how many leading names two paths share."""
     pairs = zip(one.split("."), other.split("."), strict=False)
     return next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 

@@ -1,7 +1,7 @@
-"""What is computed before a run: what depends on nothing that is given, and random numbers.
+"""Computes tensors before a run: those that depend on no input, and random numbers.
 
-Numbers are drawn from torch's own generator, in the order of the module's ops and of the elements
-in memory: what is seeded equally draws what the module would.
+Random numbers come from torch's own generator, in the order of the module's ops and of the elements
+in memory. So with equal seeds they are those that the module would draw.
 """
 
 from collections.abc import Callable
@@ -22,12 +22,20 @@ OF_SHAPE = (
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether an op draws random numbers."""
+    """Whether an op draws random numbers.
+
+    Args:
+        node: the op.
+    """
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def mask_of_dropout(node: fx.Node) -> Callable[[], torch.Tensor]:
-    """What draws which elements ``native_dropout`` keeps."""
+    """Return a function that draws which elements ``native_dropout`` keeps.
+
+    Args:
+        node: the call of ``native_dropout``.
+    """
     data, probability, *_ = node.args
     assert isinstance(data, fx.Node) and isinstance(probability, float | int)
     value = data.meta["val"]
@@ -41,7 +49,14 @@ def mask_of_dropout(node: fx.Node) -> Callable[[], torch.Tensor]:
 
 
 def draw_of(node: fx.Node) -> Callable[[], torch.Tensor] | None:
-    """What draws the numbers of a random op; None if they depend on values that it is given."""
+    """Return a function that draws the numbers of a random op.
+
+    Args:
+        node: the op.
+
+    Returns:
+        None if the numbers depend on values that the op reads.
+    """
     reads = node.all_input_nodes
     if reads and not (node.target in OF_SHAPE and reads == [node.args[0]]):
         return None
@@ -59,7 +74,11 @@ def draw_of(node: fx.Node) -> Callable[[], torch.Tensor] | None:
 
 @torch.no_grad()
 def evaluated(node: fx.Node) -> torch.Tensor:
-    """The value of an op on constants."""
+    """Compute an op that depends only on constants.
+
+    Args:
+        node: the op.
+    """
     return _called(node, evaluated)
 
 

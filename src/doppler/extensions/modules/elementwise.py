@@ -1,4 +1,4 @@
-"""Elementwise ops of torch as scalar functions (graph.scalar)."""
+"""Expresses elementwise ops of torch as scalar functions (graph.scalar)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,13 +13,18 @@ aten = torch.ops.aten
 
 
 class Calculator:
-    """Scalar functions in one dtype and one shape."""
+    """Applies scalar functions in one dtype and one shape; arguments are values or numbers.
+
+    Args:
+        dtype: of arguments and results.
+        shape: to which arguments are broadcast.
+    """
 
     def __init__(self, dtype: str, shape: Shape) -> None:
         self.dtype, self.shape = dtype, shape
 
     def __getattr__(self, function: str) -> Callable[..., Value]:
-        """``calculator.add(x, 1.0)``: a function of `graph.scalar.FUNCTIONS`."""
+        """Return a function of `graph.scalar.FUNCTIONS`, as in ``calculator.add(x, 1.0)``."""
 
         def call(*arguments: Value | float) -> Value:
             values = [
@@ -31,11 +36,21 @@ class Calculator:
         return call
 
     def truth(self, value: Value) -> Value:
-        """As bool."""
+        """Convert a value to bool.
+
+        Args:
+            value: to convert.
+        """
         return value.cast("bool")
 
     def choose(self, condition: Value, one: Value | float, other: Value | float) -> Value:
-        """``one`` where the condition holds, else ``other``."""
+        """Return ``one`` where the condition holds, and ``other`` elsewhere.
+
+        Args:
+            condition: of bool.
+            one: value or number.
+            other: value or number.
+        """
         values = [
             value.cast(self.dtype) if isinstance(value, Value) else constant(value, self.dtype)
             for value in (one, other)
@@ -43,7 +58,7 @@ class Calculator:
         return apply("where", [condition, *values], self.dtype, self.shape)
 
 
-# From a calculator in the dtype of the computation, and the op's arguments in order.
+# Called with a calculator in the dtype of the computation, and the op's arguments in order.
 Rule: TypeAlias = Callable[..., Value]
 
 
@@ -66,7 +81,7 @@ def _clamp(c: Calculator, a: Value, low: Any = None, high: Any = None) -> Value:
 
 
 def _power(c: Calculator, a: Value, exponent: float) -> Value:
-    """As torch's kernel does it: roots of -0 and of -inf are not those that ``pow`` has."""
+    """Compute a power like torch's kernel, whose roots of -0 and -inf differ from ``pow``."""
     if exponent in (0.5, -0.5):
         return c.sqrt(a) if exponent > 0 else c.rsqrt(a)
     return c.div(1.0, a) if exponent == -1 else c.pow(a, exponent)
@@ -147,7 +162,7 @@ LOGIC: dict[Any, Rule] = {
 def elementwise(
     target: Any, arguments: Sequence[Any], options: dict[str, Any], dtype: str, shape: Shape
 ) -> Value | None:
-    """The value of an elementwise op, or None if it is not one of those known here.
+    """Return the value of an elementwise op, None if no rule of this file knows it.
 
     Args:
         target: the operator.
@@ -167,7 +182,7 @@ def elementwise(
         calculator = Calculator("f32", shape)
         return calculator.truth(LOGIC[target](calculator, *arguments))
     if not {dtype, *dtypes}.isdisjoint((*WHOLE, "c64")):
-        return None  # whole and complex numbers have rules of their own
+        return None  # integers and complex numbers follow other rules
     packet = getattr(target, "overloadpacket", None)
     if packet in COMPARISONS and "bool" not in dtypes:
         calculator = Calculator(
@@ -175,7 +190,7 @@ def elementwise(
         )
         return calculator.truth(COMPARISONS[packet](calculator, *arguments))
     if target in ARITHMETIC and dtype != "bool" and options.get("rounding_mode") is None:
-        # As torch's kernels do it: in f32, and rounded once behind every op.
+        # As in torch's kernels: computed in f32, and rounded once after each op.
         wide = "f32" if dtype in HALF else dtype
         return ARITHMETIC[target](Calculator(wide, shape), *arguments, **options).cast(dtype)
     return None

@@ -1,4 +1,4 @@
-"""A torch module as a graph of core ATen ops, on tensors without elements."""
+"""Exports a torch module as a graph of core ATen ops, without computing anything."""
 
 import io
 import logging
@@ -41,13 +41,14 @@ _LOUD = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor
 
 
 class Exported(NamedTuple):
-    """A graph, and how its user's tensors are what the module is called with and returns.
+    """An exported graph, and how its tensors belong to the module's arguments and results.
 
     Attributes:
         name: of the module's class.
-        program: in core ATen ops.
-        parameters: names of what is given by position.
-        returned: also says whose gradients the graph returns behind the module's results.
+        program: the graph, in core ATen ops.
+        parameters: names of the arguments that the module takes by position.
+        arguments: tree of what the module is called with.
+        returned: tree of what the module returns, and whose gradients follow its results.
     """
 
     name: str
@@ -64,16 +65,17 @@ def export(
     *,
     training: bool,
 ) -> Exported:
-    """Export a module for inputs of the given shapes and dtypes; nothing is computed.
+    """Export a module for inputs of given shapes and dtypes; nothing is computed.
 
     Args:
-        module: its parameters may be on the meta device; or what torch.export made of one.
-        example_inputs: what it is called with, by position; anything that holds tensors.
-        example_kwargs: the same, by keyword.
-        training: the module returns its loss, and the graph the gradients of it.
+        module: a module, whose parameters may be on the meta device, or a program that
+            torch.export made.
+        example_inputs: arguments by position; any containers of tensors.
+        example_kwargs: arguments by keyword.
+        training: whether the module returns its loss, and the graph is to return its gradients.
 
     Raises:
-        InputError: says where in the module torch.export fails, and why; or there is no loss.
+        InputError: torch.export fails; says where in the module and why. Or there is no loss.
     """
     if isinstance(module, ExportedProgram):
         arguments, returned = _trees(module)
@@ -82,7 +84,7 @@ def export(
                 return Exported(
                     "exported", _in_core_ops(module), (), arguments.tree, Returned(returned.tree)
                 )
-        # The shapes of examples count, not their values.
+        # Only the shapes of examples matter, not their values.
         examples = [torch.empty(one.shape, dtype=one.dtype) for one in arguments.tensors]
         example_inputs, example_kwargs = rebuilt(arguments.tree, examples)
         own = module.module()
@@ -121,14 +123,14 @@ def export(
 def _traced(module: nn.Module, tensors: tuple[torch.Tensor, ...], training: bool) -> Any:
     if not training:
         return torch.export.export(module, tensors, strict=False)
-    # The public export records ops above autograd, which hides those of a backward from it.
+    # The public export records ops before autograd runs, so it would miss those of the backward.
     inside: Any = _trace
     with plain_attention(), kernels_differentiated(), preserve_node_meta():
         traced = inside._export(module, tensors, strict=False, pre_dispatch=False)
     place_backward(traced.graph)
     aten = torch.ops.aten
     for node in traced.graph.find_nodes(op="call_function", target=aten.view.default):
-        # What it reads may lie in memory in another way, once it is decomposed.
+        # After decomposition the operand may have another memory layout, which view refuses.
         node.target = aten.reshape.default
     return traced
 
@@ -144,15 +146,15 @@ def _in_core_ops(program: ExportedProgram) -> ExportedProgram:
 
 
 def load_exported(path: str | Path, *, trust: bool = False) -> ExportedProgram:
-    """What torch.export.save wrote.
+    """Load a program that torch.export.save wrote.
 
     Args:
         path: of the file.
-        trust: the file may execute code. torch unpickles parts of it, and evaluates the expressions
-            of its shapes as Python.
+        trust: whether the file may execute code: torch unpickles parts of it, and evaluates the
+            expressions of its shapes as Python.
 
     Raises:
-        InputError: the file is not trusted, there is none, or it is another.
+        InputError: the file is not trusted, does not exist, or is not such a program.
     """
     check_size(path, max_mb=_MAX_MB)
     if not trust:
@@ -166,7 +168,7 @@ def load_exported(path: str | Path, *, trust: bool = False) -> ExportedProgram:
 
 
 def _trees(program: ExportedProgram) -> tuple[Flat, Flat]:
-    """What an exported program is called with, positions and keywords, and what it returns."""
+    """Return the arguments of an exported program, by position and by keyword, and its results."""
     spec, signature = program.call_spec, program.graph_signature
     assert spec.in_spec is not None and spec.out_spec is not None
     given = [one.arg for one in signature.input_specs if one.kind == InputKind.USER_INPUT]
@@ -189,14 +191,14 @@ def _where(own: str, path: list[tuple[str, str]]) -> str:
 
 
 def _line(error: Exception) -> str:
-    """The line of the user's code, if torch tells it."""
+    """Return the line of the user's code if torch's error names it."""
     found = re.search(r'File "([^"]+)", line (\d+), in \w+\n\s*(.+)', str(error))
     return f" ({found[1].rsplit('/', 1)[-1]}:{found[2]}: {found[3].strip()})" if found else ""
 
 
 @contextmanager
 def _path_of_calls(module: nn.Module) -> Iterator[list[tuple[str, str]]]:
-    """The submodules that are being called, outermost first; one that fails stays in the list."""
+    """Keep a list of the submodules being called, outermost first; one that fails stays in it."""
     path: list[tuple[str, str]] = []
     with ExitStack() as hooks:
         for name, one in module.named_modules():
@@ -215,7 +217,7 @@ def _path_of_calls(module: nn.Module) -> Iterator[list[tuple[str, str]]]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What torch says of its own insides is not for the user, whom one line tells what failed."""
+    """Silence torch's warnings and logs; users get one line about what failed."""
     loggers = [logging.getLogger(name) for name in ("torch.fx.experimental", "torch.export")]
     loggers += [logging.getLogger(name) for name in _LOUD]
     levels = [logger.level for logger in loggers]

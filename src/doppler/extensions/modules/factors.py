@@ -1,11 +1,11 @@
-"""Factors: what every dimension of every tensor is a product of, so that reshapes move nothing.
+"""Factors: divides each dimension of each tensor so that reshapes need not move elements.
 
-``view(batch, positions, heads, width)`` splits a dimension, its inverse merges two. If the tensors
-before and behind them have the factors heads and width as dimensions of their own from the start,
-both are only another way to read the same tensor. So dimensions that must have equal factors are
-put in classes, and the cuts of a reshape spread from class to class. Factors are kept as
-*strides*: 6 = 2 x 3 has the strides 1, 3, 6. They must divide each other: 6 = 2 x 3 = 3 x 2 has
-none. A reshape that would need such is refused, and has to move its elements.
+``view(batch, positions, heads, width)`` splits a dimension, and its inverse merges two. If the
+tensors before and after these ops have the factors heads and width as dimensions of their own from
+the start, both ops only read the same tensor in another way. So dimensions that must have equal
+factors are put into classes, and the cuts of a reshape spread from class to class. Factors are kept
+as *strides*: 6 = 2 x 3 has the strides 1, 3, 6. Each stride must divide the next. No strides allow
+both 6 = 2 x 3 and 6 = 3 x 2, so a reshape that would need them is refused, and moves its elements.
 """
 
 from bisect import insort
@@ -20,14 +20,26 @@ Dim: TypeAlias = tuple[str, int]
 
 
 class Same(NamedTuple):
-    """Two dimensions with the same elements."""
+    """Two dimensions with the same elements.
+
+    Attributes:
+        one: a dimension.
+        other: a dimension.
+    """
 
     one: Dim
     other: Dim
 
 
 class Slice(NamedTuple):
-    """Element i of one dimension is element ``start + step * i`` of another."""
+    """A dimension that is a slice of another: element i is its element ``start + step * i``.
+
+    Attributes:
+        whole: the dimension that is sliced.
+        part: the slice.
+        start: first element.
+        step: distance of elements.
+    """
 
     whole: Dim
     part: Dim
@@ -36,7 +48,13 @@ class Slice(NamedTuple):
 
 
 class Reshape(NamedTuple):
-    """Two lists of dimensions with the same elements in row-major order. name: of the op."""
+    """Two lists of dimensions with the same elements in row-major order.
+
+    Attributes:
+        name: of the op.
+        before: dimensions of its operand.
+        after: dimensions of its result.
+    """
 
     name: str
     before: tuple[Dim, ...]
@@ -48,7 +66,7 @@ Tie: TypeAlias = Same | Slice | Reshape
 
 @dataclass
 class _Class:
-    """Dimensions with equal factors: their size, their strides, ascending, and who cares."""
+    """Dimensions with equal factors: their size, ascending strides, and ties."""
 
     size: int
     strides: list[int]
@@ -62,7 +80,7 @@ class _Part(NamedTuple):
     step: int
 
     def implied(self) -> Iterator[tuple[_Class, int]]:
-        """Strides that one side has and the other can have."""
+        """Yield the strides that one side has and that the other side can have."""
         if self.step > 1:
             if self.whole.size == self.part.size * self.step:
                 yield self.whole, self.step
@@ -83,14 +101,14 @@ class _Reshape(NamedTuple):
     after: tuple[_Class, ...]
 
     def implied(self) -> Iterator[tuple[_Class, int]]:
-        """All strides of both sides, in the dimensions in which they lie."""
+        """Yield the strides of both sides, as strides of the dimensions they fall into."""
         sides = [list(_with_inner_sizes(side)) for side in (self.before, self.after)]
         flat = {inner * one for side in sides for own, inner in side for one in own.strides}
         for side in sides:
             for own, inner in side:
                 for stride in sorted(flat):
                     if inner <= stride <= inner * own.size:
-                        # A remainder makes 0, which divides nothing: the reshape is refused.
+                        # A remainder gives 0, which makes the caller refuse the reshape.
                         yield own, 0 if stride % inner else stride // inner
 
 
@@ -104,7 +122,12 @@ def _with_inner_sizes(side: Sequence[_Class]) -> Iterator[tuple[_Class, int]]:
 class Factors:
     """The factors of all dimensions of some tensors.
 
-    refused: names of the reshapes whose two sides have no common factors.
+    Args:
+        shapes: of the tensors, by name.
+        ties: between their dimensions.
+
+    Attributes:
+        refused: names of the reshapes whose two sides have no common factors.
     """
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], ties: Sequence[Tie]) -> None:
@@ -133,7 +156,12 @@ class Factors:
                     self.refused.add(tie.name)
 
     def of(self, name: str, dim: int) -> tuple[int, ...]:
-        """The factors of a dimension, the outermost first; none for one element."""
+        """Return the factors of a dimension, outermost first; empty for a dimension of one element.
+
+        Args:
+            name: of the tensor.
+            dim: number of the dimension.
+        """
         strides = self._of((name, dim)).strides
         return tuple(outer // inner for inner, outer in pairwise(strides))[::-1]
 
@@ -147,7 +175,7 @@ class Factors:
         return self._classes[self._root(dim)]
 
     def _spread(self, tie: _Reshape | _Part) -> bool:
-        """Add a tie and all that follows from it; take everything back if a reshape forbids it."""
+        """Add a tie and what follows from it; undo everything if a reshape is impossible."""
         sides = (tie.whole, tie.part) if isinstance(tie, _Part) else (*tie.before, *tie.after)
         for own in sides:
             own.ties.append(tie)
@@ -161,7 +189,7 @@ class Factors:
                     continue
                 if stride == 0 or not _divide_each_other([*own.strides, stride]):
                     if isinstance(current, _Part):
-                        continue  # what cannot be a box of factors is copied
+                        continue  # a slice that is not a box of factors is copied
                     for changed, one in added:
                         changed.strides.remove(one)
                     for side in sides:

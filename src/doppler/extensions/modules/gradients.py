@@ -1,7 +1,7 @@
-"""The gradients of a module's loss: torch's own autograd runs while the module is traced.
+"""Computes the gradients of a module's loss by running torch's autograd while the module is traced.
 
-So every rule is torch's: of its operators at ties and bounds, of autograd functions and hooks of
-the user, of regions without gradients. What they compute is recorded as ops of the same graph.
+So every rule is torch's own: for operators at ties and bounds, for the user's autograd functions
+and hooks, and for regions without gradients. The ops that autograd runs are recorded in the graph.
 """
 
 import os
@@ -22,12 +22,12 @@ Hook = Callable[[torch.Tensor], Any]
 
 @dataclass(frozen=True)
 class Returned:
-    """What a call returned.
+    """The structure of what a call returned.
 
     Attributes:
-        tree: of its results.
-        loss: which of the tensors in it is the loss.
-        trained: the parameters whose gradients stand behind those tensors.
+        tree: of the results.
+        loss: number of the tensor in it that is the loss.
+        trained: names of the parameters whose gradients follow those tensors.
     """
 
     tree: Tree
@@ -36,16 +36,20 @@ class Returned:
 
 
 class Gradients:
-    """The gradients of a module's loss by its parameters.
+    """Calls a module and computes the gradients of its loss by its parameters.
+
+    Args:
+        module: the user's.
+        name: of the module in errors.
 
     Raises:
-        InputError: a parameter has a hook that no gradient shows.
+        InputError: a parameter has a hook whose effect no gradient shows.
     """
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self._module, self._name = module, name
-        # Tracing puts other tensors in the place of parameters, one for each name: what is trained,
-        # which names are of the same, and its hooks are said by those of the module.
+        # Tracing replaces parameters by other tensors, one for each name. So the module's own
+        # parameters are asked here: which are trained, which names share one, and their hooks.
         self._hooks: dict[str, list[Hook]] = {}
         self._same: dict[str, str] = {}
         every = dict(module.named_parameters(remove_duplicate=False))
@@ -62,7 +66,19 @@ class Gradients:
     def __call__(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Returned, list[torch.Tensor]]:
-        """Call the module; the tensors that it returns, and the gradients of its loss."""
+        """Call the module.
+
+        Args:
+            args: by position.
+            kwargs: by keyword.
+
+        Returns:
+            The structure of the results; and the tensors that the module returns, followed by the
+            gradients of its loss.
+
+        Raises:
+            InputError: the module returns no loss, or its loss has no gradient.
+        """
         with torch.enable_grad():
             leaves = {
                 key: parameter.detach().requires_grad_()
@@ -85,8 +101,8 @@ class Gradients:
         found: Sequence[torch.Tensor | None] = []
         if loss.requires_grad:
             assert loss.grad_fn is not None
-            # Numbers the ops of the backward like those of the forward that they belong to. Torch
-            # resets this only where a backward succeeds.
+            # Gives each op of the backward the number of its op in the forward. Torch resets the
+            # flag only if a backward succeeds.
             logging_utils.callback_set = False
             logging_utils.setup_stacktrace_preservation_hooks([loss.grad_fn])
             try:
@@ -105,7 +121,15 @@ class Gradients:
 
 
 def loss_of(name: str, result: Flat) -> int:
-    """Which tensor is the loss: the one of this name, or else the first."""
+    """Return the number of the tensor that is the loss: the one named ``loss``, or else the first.
+
+    Args:
+        name: of the module in errors.
+        result: what the module returned.
+
+    Raises:
+        InputError: this tensor is not a single real number.
+    """
     paths = [path[-1:] for path in leaf_paths(result.tree)]
     loss = paths.index(("loss",)) if ("loss",) in paths else 0
     if (
@@ -114,21 +138,29 @@ def loss_of(name: str, result: Flat) -> int:
         or not result.tensors[loss].is_floating_point()
     ):
         raise InputError(
-            f"{name}: training=true needs a module that returns its loss, one real number, alone, "
-            "first, or as 'loss'"
+            f"{name}: training=true needs a module that returns its loss: one real number, "
+            "alone, first, or named 'loss'"
         )
     return loss
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says."""
+    """Return the first line of an error's message.
+
+    Args:
+        error: whose message it is.
+    """
     return (str(error).strip() or "no reason given").split("\n")[0]
 
 
 def place_backward(graph: fx.Graph) -> None:
-    """Say of every op of the backward in which submodule it is: where the op of the forward is.
+    """Record for every op of the backward the submodule of its op in the forward.
 
-    Gradients that come by several ways are added in the innermost module that has all of these.
+    If gradients of a tensor come from several ops, their sum belongs to the innermost module that
+    contains all of these ops.
+
+    Args:
+        graph: changed in place.
     """
     places: dict[int, Any] = {}
     for node in graph.nodes:
@@ -148,7 +180,14 @@ def place_backward(graph: fx.Graph) -> None:
 
 
 def own_function(error: BaseException) -> str:
-    """``, in Clip.backward (model.py:12)``: the innermost function that is not torch's or ours."""
+    """Return where the user's code failed, such as ``, in Clip.backward (model.py:12)``.
+
+    Args:
+        error: with its traceback.
+
+    Returns:
+        The innermost function that is neither torch's nor ours; an empty string if there is none.
+    """
     ours = (os.path.dirname(torch.__file__), os.path.dirname(os.path.abspath(__file__)))
     found, traceback = "", error.__traceback__
     while traceback is not None:

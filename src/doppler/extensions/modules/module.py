@@ -1,4 +1,4 @@
-"""A torch module as an einsum program."""
+"""Converts a torch module to an einsum program."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +23,14 @@ from doppler.extensions.modules.tidying import tidy
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TorchProgram:
-    """A program, and how the module's tensors are those of it.
+    """The program of a module.
 
     Attributes:
-        whole: the ops that are not split, each with its place in the module and the reason.
-        by_bytes: the ops that are priced by the bytes they read and write, because nothing is known
-            of their floating-point operations.
+        program: the einsum program.
+        binding: maps the module's tensors to those of the program.
+        whole: ops that are not split, each with its place in the module and the reason.
+        by_bytes: ops whose time is estimated only from the bytes they read and write, because their
+            number of floating-point operations is unknown.
     """
 
     program: Program
@@ -45,19 +47,19 @@ def import_module(
     training: bool = False,
     learning_rate: float = 1e-3,
 ) -> TorchProgram:
-    """A torch module as an einsum program.
+    """Convert a torch module to an einsum program.
 
     Args:
-        module: on any device, the meta device included; nothing is computed. Or what torch.export
-            made of one, which brings its example inputs.
-        example_inputs: what it will be called with, by position: tensors, and what holds them.
-        example_kwargs: the same, by keyword.
-        training: the module returns its loss, alone, first, or under that name; backward and a step
-            of gradient descent are added.
+        module: on any device, the meta device included, because nothing is computed; or a program
+            that torch.export made, which has example inputs of its own.
+        example_inputs: arguments by position: tensors, and containers of tensors.
+        example_kwargs: arguments by keyword.
+        training: whether the module returns its loss (alone, first, or named ``loss``); backward
+            and a step of gradient descent are added.
         learning_rate: of that step.
 
     Raises:
-        InputError: one line that names the op, where in the module it is, and what can be done.
+        InputError: one line that names the op, its place in the module, and a remedy.
     """
     exported = export(module, example_inputs, example_kwargs or {}, training=training)
     imported = _Import(exported)
@@ -66,14 +68,14 @@ def import_module(
 
 
 class _Import:
-    """One exported graph on its way to a program."""
+    """The conversion of one exported graph to a program."""
 
     def __init__(self, exported: Exported) -> None:
         self.exported, self.graph = exported, exported.program.graph
         self.state_of = _state_names(exported.program)
         tidy(self.graph)
         self.results, self.effects = self._returned()
-        # Per placeholder of a parameter its gradient, if the graph returns any.
+        # For each placeholder of a trained parameter, its gradient.
         self.gradients = self._gradients()
         ties = [
             Same((weight, dim), (gradient.name, dim))
@@ -81,7 +83,7 @@ class _Import:
             for dim in range(gradient.meta["val"].dim())
         ]
         self.conversion = Conversion(self.graph, ties)
-        # Per input of the program its placeholder, and the other way.
+        # Placeholders by input of the program, and inputs by placeholder.
         self.placeholders: dict[str, fx.Node] = {}
         self.inputs: dict[str, str] = {}
         for node in self.graph.find_nodes(op="placeholder"):
@@ -93,7 +95,7 @@ class _Import:
         self.steps: dict[str, Result] = {}
 
     def _returned(self) -> tuple[list[fx.Node], dict[int | str, fx.Node]]:
-        """The tensors that the graph returns, gradients behind, and what it writes into which."""
+        """Return the tensors that the graph returns, gradients last, and those that it writes."""
         results: list[fx.Node] = []
         effects: dict[int | str, fx.Node] = {}
         args: Any = self.graph.output_node().args[0]
@@ -110,7 +112,7 @@ class _Import:
         return results, effects
 
     def _gradients(self) -> dict[str, fx.Node]:
-        """Per placeholder of a parameter the gradient that the graph returns."""
+        """Return, by placeholder of a parameter, the gradient that the graph returns."""
         trained = self.exported.returned.trained
         gradients = [self.results.pop() for _ in trained][::-1]
         state = self.exported.program.state_dict
@@ -125,7 +127,11 @@ class _Import:
         return found
 
     def add_steps(self, learning_rate: float) -> None:
-        """The parameters after a step along the gradients that the graph returns."""
+        """Add the parameters after a step along the gradients that the graph returns.
+
+        Args:
+            learning_rate: of the step.
+        """
         for placeholder, gradient in self.gradients.items():
             name = self.inputs[placeholder]
             weight = self.conversion.value(self.placeholders[name])
@@ -137,7 +143,7 @@ class _Import:
             self._add_step(name, f"{name}.new")
 
     def finished(self) -> TorchProgram:
-        """The program and its binding."""
+        """Return the program and its binding."""
         nodes = [*self.results, *self.effects.values()]
         numbers = self.conversion.results(nodes)
         program = Program(
@@ -162,7 +168,7 @@ class _Import:
         )
 
     def _add_step(self, name: str, result: str) -> None:
-        """Of an input of the program that is a parameter, by all names that the module has."""
+        """Record the new value of a parameter under all names that the module has for it."""
         placeholder = self.placeholders[name]
         state = self.exported.program.state_dict
         own = state[self.state_of[placeholder.name]]
@@ -171,7 +177,7 @@ class _Import:
                 self.steps[key] = Result(result, tuple(placeholder.meta["val"].shape))
 
     def _user_inputs(self) -> list[str]:
-        """The placeholders of the tensors of a call, in the order of the tree."""
+        """Return the placeholders of the tensors of a call, in the order of the tree."""
         return [
             spec.arg.name
             for spec in self.exported.program.graph_signature.input_specs
@@ -216,7 +222,7 @@ class _Import:
 
 
 def _state_names(exported: ExportedProgram) -> dict[str, str]:
-    """Per placeholder of a parameter, buffer or constant, what the module calls it."""
+    """Return the module's name of each placeholder of a parameter, buffer or constant."""
     signature = exported.graph_signature
     return {
         **signature.inputs_to_parameters,

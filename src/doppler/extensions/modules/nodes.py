@@ -1,4 +1,4 @@
-"""Nodes of an exported graph: where in the module they are, what they are given and return."""
+"""Nodes of an exported graph: their places in the module, arguments and results."""
 
 from typing import Any
 
@@ -7,7 +7,11 @@ from torch import fx
 
 
 def place_of(node: fx.Node) -> str:
-    """``op aten.topk in module 'encoder.0' (Router)``: which op, and where in the module."""
+    """Describe an op for errors, such as ``op aten.topk in module 'encoder.0' (Router)``.
+
+    Args:
+        node: the op.
+    """
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path, kind = stack[-1] if stack else ("", None)
     name = getattr(node.target, "__name__", str(node.target))
@@ -19,13 +23,25 @@ def place_of(node: fx.Node) -> str:
 
 
 def path_of(node: fx.Node) -> str:
-    """Dotted path of the submodule that an op belongs to; empty for the module itself."""
+    """Return the dotted path of the submodule that an op belongs to; empty for the module itself.
+
+    Args:
+        node: the op.
+    """
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return str(stack[-1][0]) if stack else ""
 
 
 def argument(node: fx.Node, name: str) -> Any:
-    """What an operator is given under a name of its signature, the default included."""
+    """Return an argument of an operator, or its default.
+
+    Args:
+        node: the call of the operator.
+        name: of the argument in the operator's signature.
+
+    Raises:
+        ValueError: the operator has no such argument.
+    """
     if name in node.kwargs:
         return node.kwargs[name]
     for place, one in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
@@ -35,14 +51,22 @@ def argument(node: fx.Node, name: str) -> Any:
 
 
 def has_elements(node: fx.Node) -> bool:
-    """Whether a tensor has any elements; a shape that is not known has."""
+    """Whether a tensor has any elements; a size that is not fixed counts as positive.
+
+    Args:
+        node: that computes the tensor.
+    """
     value = node.meta.get("val")
     shape = value.shape if isinstance(value, torch.Tensor) else ()
     return not any(type(size) is int and size == 0 for size in shape)
 
 
 def tensors_of(node: fx.Node) -> list[torch.Tensor]:
-    """The results of an op that are tensors."""
+    """Return the results of an op that are tensors.
+
+    Args:
+        node: the op.
+    """
     value = node.meta.get("val")
     results = value if isinstance(value, tuple | list) else [value]
     return [one for one in results if isinstance(one, torch.Tensor)]

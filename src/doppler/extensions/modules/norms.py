@@ -1,4 +1,4 @@
-"""Normalisations, and what of them their gradients read."""
+"""Normalisations, with the statistics that their gradients read."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,12 @@ aten = torch.ops.aten
 
 
 def layer_norm(c: "Conversion", node: fx.Node) -> Value:
-    """A result of ``native_layer_norm``: the normed tensor, mean, or 1 / standard deviation."""
+    """Convert a result of ``native_layer_norm``.
+
+    Args:
+        c: the conversion.
+        node: selects the result: the normed tensor, the mean, or 1 / standard deviation.
+    """
     source: Any = node.args[0]
     data, normalized, weight, bias, eps = source.args
     name, dtype = c.name(node), c.dtype(node)
@@ -35,9 +40,9 @@ def layer_norm(c: "Conversion", node: fx.Node) -> Value:
 def _statistics(
     c: "Conversion", source: fx.Node, data: fx.Node, dims: list[int], eps: float, name: str
 ) -> tuple[Value, ...]:
-    """Mean, variance, 1 / standard deviation, and the data less its mean.
+    """Compute mean, variance, 1 / standard deviation, and the data minus its mean.
 
-    Once for all results of an op.
+    All results of an op share these values.
     """
     if source not in c.statistics:
         value = c.builder.stored(c.value(data), f"{name}.operand")
@@ -53,7 +58,16 @@ def _statistics(
 
 
 def batch_norm(c: "Conversion", node: fx.Node) -> Value | None:
-    """A result of a batch norm: the normed tensor; of one in training also what it updates."""
+    """Convert a result of a batch norm; in training, also of its statistics.
+
+    Args:
+        c: the conversion.
+        node: selects the result: the normed tensor, the statistics of the batch (1, 2) or the
+            new running statistics (3, 4).
+
+    Returns:
+        None if the op has to be a call.
+    """
     source, place = node.args
     assert isinstance(source, fx.Node)
     if source.target is aten._native_batch_norm_legit_no_training.default:
@@ -95,7 +109,7 @@ def _normed(
     variance: fx.Node,
     eps: float,
 ) -> Value:
-    """By the statistics of the training."""
+    """Normalise by the running statistics of the training."""
     dtype = c.dtype(node)
     calculator = Calculator("f32" if dtype in HALF else dtype, value.shape)
     scale = calculator.rsqrt(calculator.add(_channels(c, variance, value), eps))

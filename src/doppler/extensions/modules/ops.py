@@ -1,4 +1,4 @@
-"""One rule for each op of torch that the language of einsum programs can say."""
+"""Conversion rules for the torch ops that einsum programs can express."""
 
 import math
 from collections.abc import Callable
@@ -38,7 +38,12 @@ CONSTANTS = (
 
 
 def convert_op(c: "Conversion", node: fx.Node) -> Value:
-    """The value of an op: by a rule of this file, as elementwise, or as a call."""
+    """Convert an op by a rule of this file, as an elementwise op, or as a call.
+
+    Args:
+        c: the conversion.
+        node: the op.
+    """
     target: Any = node.target
     if target is getitem:
         source: Any = node.args[0]
@@ -78,14 +83,14 @@ def _constant(c: "Conversion", node: fx.Node) -> Value | None:
     else:
         number = node.args[0] if name == "scalar_tensor" else float("ones" in name)
     if not isinstance(number, bool | int | float) or float(number) != number == number:
-        return None  # a whole number of so many digits is none of a program's
+        return None  # programs have no integers of so many digits
     return constant(number, c.dtype(node), c.shape(node))
 
 
 def _copy(c: "Conversion", node: fx.Node) -> Value | None:
     value, dtype = _operand(c, node), c.dtype(node)
     if value.dtype == "c64" != dtype:
-        return None  # the real part, by torch's own cast
+        return None  # torch's own cast takes the real part
     return value.cast(dtype)
 
 
@@ -96,12 +101,15 @@ def _reshape(c: "Conversion", node: fx.Node) -> Value | None:
 
 
 def _as_strided(c: "Conversion", node: fx.Node) -> Value | None:
-    """Where it is the same elements in the same order; else as torch has it, of dense memory."""
+    """Convert a reshape of dense memory; other views of memory become calls of torch's operator."""
     if is_reshape(node):
         return _reshape(c, node)
     read: Any = node.args[0]
     if not read.meta["val"].is_contiguous():
-        raise InputError(f"{place_of(node)}: reads memory as it lies; use .contiguous() before it")
+        raise InputError(
+            f"{place_of(node)}: depends on the memory layout of its input; use .contiguous() "
+            "before it"
+        )
     return None
 
 
@@ -147,7 +155,7 @@ def _reduction(aggregation: str) -> Callable[["Conversion", fx.Node], Value | No
 
 
 def _extreme(aggregation: str) -> Callable[["Conversion", fx.Node], Value | None]:
-    """The first result of ``max`` and ``min`` along a dimension; the second is where it is."""
+    """Make a rule for the first result of ``max`` and ``min``; the second one is an index."""
 
     def rule(c: "Conversion", node: fx.Node) -> Value:
         source: Any = node.args[0]
@@ -159,7 +167,7 @@ def _extreme(aggregation: str) -> Callable[["Conversion", fx.Node], Value | None
 
 
 def _gather(c: "Conversion", node: fx.Node) -> Value | None:
-    """One element along a dimension, as the sum over those whose number is the one wanted."""
+    """Select one element along a dimension, as a sum in which all other elements become 0."""
     data, dim, index = node.args[:3]
     assert isinstance(data, fx.Node) and isinstance(dim, int) and isinstance(index, fx.Node)
     value, wanted = c.value(data), c.value(index)
@@ -217,7 +225,7 @@ def _softmax(c: "Conversion", node: fx.Node) -> Value:
 
 
 def _dropout(c: "Conversion", node: fx.Node) -> Value:
-    """The elements that are kept, and which those are: an input, drawn for every run."""
+    """Convert dropout: the mask of kept elements is an input that is drawn for every run."""
     source, place = node.args
     assert isinstance(source, fx.Node)
     data, probability, train = source.args

@@ -7,5 +7,5 @@ from doppler.hooks import implements
 
 @implements
 def config_folders() -> list[Path]:
-    """Choices of conf/ that this extension adds."""
+    """Return the folder of this extension's configuration."""
     return [Path(__file__).parent / "conf"]

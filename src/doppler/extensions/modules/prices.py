@@ -1,7 +1,7 @@
-"""Floating-point operations of torch's operators, from the shapes of what they are called with.
+"""Counts floating-point operations of torch's operators from the shapes of their arguments.
 
-They are those of torch's own counter (torch.utils.flop_counter) where it knows the operator, else
-those of a formula of this file. Complex numbers take four times as many, as a product of two does.
+The count is that of torch's own counter (torch.utils.flop_counter) if it knows the operator, and
+otherwise of a formula in this file. Complex numbers count four times, as their product does.
 
 Sources: factorisations: Golub, Van Loan, Matrix Computations, 4th ed., sections 5.2, 7.5, 8.3, 8.6,
 and LAPACK Working Note 41; Fourier transforms: Frigo, Johnson, FFTW3 (5 n log2 n).
@@ -23,7 +23,14 @@ aten = torch.ops.aten
 
 
 def flops_of(node: fx.Node) -> int | None:
-    """Of one call of an operator; None where neither torch nor this file has a formula."""
+    """Return the floating-point operations of a call of an operator.
+
+    Args:
+        node: the call.
+
+    Returns:
+        None if neither torch nor this file has a formula.
+    """
     packet = getattr(node.target, "overloadpacket", None)
     if packet is aten.convolution_backward:
         return _convolution_backward(node)
@@ -55,7 +62,7 @@ def _counted_by_torch(node: fx.Node) -> int:
 
 
 def _convolution_backward(node: fx.Node) -> int:
-    """As many for each gradient as forward; torch counts groups only of the one by the input."""
+    """Count each gradient like the forward; torch's counter ignores groups for one of them."""
     gradient, data, weight = (node.args[k].meta["val"] for k in range(3))  # type: ignore[union-attr]
     transposed, mask = argument(node, "transposed"), argument(node, "output_mask")
     places = (data if transposed else gradient).shape[2:]
@@ -70,12 +77,12 @@ def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
 
 
 def _elements(node: fx.Node) -> int:
-    """One for each element of the result."""
+    """Count one operation for each element of the result."""
     return tensors_of(node)[0].numel()
 
 
 def _read(node: fx.Node) -> int:
-    """One for each element of what is read."""
+    """Count one operation for each element that is read."""
     return sum(one.numel() for read in node.all_input_nodes for one in tensors_of(read))
 
 
@@ -88,12 +95,12 @@ def _given(node: fx.Node, name: str) -> torch.Tensor:
 
 
 def _matrices(shape: torch.Size) -> tuple[int, int, int]:
-    """Number of matrices, and of the two dimensions the longer and the shorter."""
+    """Return the number of matrices, and the longer and the shorter of their two dimensions."""
     return math.prod(shape[:-2]), max(shape[-2:]), min(shape[-2:])
 
 
 def _factoring(longer: Callable[[int, int], float]) -> Formula:
-    """Of every matrix of the first operand. longer: from its longer and its shorter dimension."""
+    """Make a formula that sums ``longer(m, n)`` over the matrices [m, n] of the first operand."""
 
     def formula(node: fx.Node) -> float:
         num, most, least = _matrices(next(_tensors(node)).shape)
@@ -107,9 +114,9 @@ def _lu(most: int, least: int) -> float:
 
 
 def _solving(matrix: str, factor: float, factoring: float = 0.0) -> Formula:
-    """Systems of equations: factor n^2 for each column, and factoring n^3 for each matrix before.
+    """Make a formula for systems of equations: factor n^2 per column, factoring n^3 per matrix.
 
-    matrix: the name of its argument.
+    ``matrix`` is the name of the argument with the matrices.
     """
 
     def formula(node: fx.Node) -> float:
@@ -120,7 +127,7 @@ def _solving(matrix: str, factor: float, factoring: float = 0.0) -> Formula:
 
 
 def _qr(node: fx.Node) -> float:
-    """Reflections, and the columns that they make of those of the identity."""
+    """Count the reflections, and those that make the columns of Q."""
     num, m, n = _matrices(_given(node, "A").shape)
     mode = argument(node, "mode")
     if mode == "complete":
@@ -149,7 +156,7 @@ def _least_squares(node: fx.Node) -> float:
 
 
 def _reflections(node: fx.Node) -> float:
-    """Householder reflections, as many as there are factors, applied to a matrix."""
+    """Count Householder reflections that are applied to a matrix."""
     factors = _given(node, "tau").shape[-1]
     return 4.0 * factors * tensors_of(node)[0].numel()
 
@@ -164,7 +171,7 @@ def _fourier(factor: float, of: Formula) -> Formula:
 
 
 def _grouped_product(node: fx.Node) -> float:
-    """Of [m, k] by groups of rows, or of [k, n] by groups of columns, or of both along k."""
+    """Count a product whose groups divide the rows of [m, k], the columns of [k, n], or k."""
     one, other = (node.args[k].meta["val"] for k in range(2))  # type: ignore[union-attr]
     columns = other.shape[-1]
     if one.dim() == 3 and other.dim() == 2:  # a column belongs to one group
@@ -173,7 +180,7 @@ def _grouped_product(node: fx.Node) -> float:
 
 
 def _product(rows: str = "self") -> Formula:
-    """[.., k] times a matrix, however that is stored. rows: the name of the argument [.., k]."""
+    """Make a formula for [.., k] times a matrix; ``rows`` names the argument [.., k]."""
     return lambda node: 2.0 * _elements(node) * _given(node, rows).shape[-1]
 
 
@@ -193,14 +200,14 @@ def _distances(node: fx.Node) -> float:
 
 
 def _pool(node: fx.Node) -> float:
-    """The elements of a window for each element of the smaller side."""
+    """Count the elements of a window for each element of the smaller side."""
     window = argument(node, "kernel_size")
     window = window * _dims_of_space(node) if len(window) == 1 else window
     return float(min(one.numel() for one in _tensors(node)) * math.prod(window))
 
 
 def _dims_of_space(node: fx.Node) -> int:
-    """2 of ``max_pool2d``."""
+    """Return the number in an operator's name, such as 2 of ``max_pool2d``."""
     return int(next(char for char in str(node.target) if char in "123"))
 
 
@@ -210,13 +217,13 @@ def _depthwise(node: fx.Node) -> float:
 
 
 def _steps_of_time(node: fx.Node) -> float:
-    """Convolution along time: [t, b, c] with [k, c, o]."""
+    """Count a convolution along time: [t, b, c] with [k, c, o]."""
     window, channels, _ = _given(node, "weight").shape
     return 2.0 * _elements(node) * window * channels
 
 
 def _interpolation(node: fx.Node) -> float:
-    """Two for each of the elements between which one lies."""
+    """Count two operations for each element that an interpolated one depends on."""
     name = str(node.target)
     if "nearest" in name:
         return _elements(node)
@@ -273,7 +280,7 @@ _FORMULAS: dict[str, Formula] = {
     "_conv_depthwise2d": _depthwise,
     "conv_depthwise3d": _depthwise,
     "conv_tbc": _steps_of_time,
-    # Factorisations and what is solved by them.
+    # Factorisations, and systems solved with them.
     **dict.fromkeys(["linalg_cholesky_ex", "cholesky"], _factoring(lambda m, n: n**3 / 3)),
     "linalg_ldl_factor_ex": _factoring(lambda m, n: n**3 / 3),
     "cholesky_inverse": _factoring(lambda m, n: 2 * n**3 / 3),
@@ -297,7 +304,7 @@ _FORMULAS: dict[str, Formula] = {
     "_cholesky_solve_helper": _solving("A", 2),
     "linalg_solve_triangular": _solving("self", 1),
     "triangular_solve": _solving("A", 1),
-    # Fourier transforms; half as many where one side is real.
+    # Fourier transforms: half as many operations if one side is real.
     "_fft_c2c": _fourier(5, _elements),
     "_fft_r2c": _fourier(2.5, _read),
     "_fft_c2r": _fourier(2.5, _elements),
@@ -329,13 +336,13 @@ _FORMULAS: dict[str, Formula] = {
         for kind in ("grid_sampler_2d", "grid_sampler_3d", "_grid_sampler_2d_cpu_fallback")
         for part in ("", "_backward")
     },
-    # Orders: a comparison counts as one.
+    # Sorting and searching: a comparison counts as one.
     **dict.fromkeys(
         ["sort", "topk", "unique_dim", "_unique2", "_unique", "unique_consecutive"], _sorting
     ),
     **dict.fromkeys(["median", "nanmedian", "kthvalue", "mode"], _read),
     **dict.fromkeys(["bucketize", "searchsorted"], _searching),
-    # Scans: one for each element; three where exponentials are summed.
+    # Scans: one operation per element; three if exponentials are summed.
     **dict.fromkeys(["cumsum", "cumprod", "cummax", "cummin"], _elements),
     **dict.fromkeys(["logcumsumexp", "_logcumsumexp"], _per(3)),
     # Bags, norms, random numbers.

@@ -1,4 +1,4 @@
-"""A binding as plain data, with the values of parameters: what a file of it holds."""
+"""Converts bindings, with the values of parameters, to plain data for a file, and back."""
 
 import collections
 import importlib
@@ -29,7 +29,7 @@ from doppler.support.files.values import (
     read_text,
 )
 
-# Classes that a file may name without trust, beside outputs and caches of transformers.
+# Classes that an untrusted file may name, besides outputs and caches of transformers.
 _KNOWN = (tuple, list, dict, set, collections.OrderedDict, collections.deque, torch.Size)
 _OF_TRANSFORMERS = (
     "transformers.modeling_outputs",
@@ -50,7 +50,13 @@ _Value = TypeVar("_Value")
 
 
 def binding_as_data(binding: Binding) -> dict[str, Any]:
-    """Numbers, texts, lists, dictionaries and tensors; what is random is named only."""
+    """Convert a binding to numbers, strings, lists, dictionaries and tensors.
+
+    Of random inputs only the names are kept.
+
+    Args:
+        binding: to convert.
+    """
     drawn = [name for name, compute in binding.computed.items() if name in binding.drawn]
     used = {*binding.from_state.values(), *map(str, binding.effects), *binding.steps}
     return {
@@ -73,14 +79,14 @@ def binding_as_data(binding: Binding) -> dict[str, Any]:
 
 
 def binding_of(data: Any, *, trust: bool = False) -> Binding:
-    """The binding of what `binding_as_data` made.
+    """Restore a binding from the data of `binding_as_data`.
 
     Args:
-        data: numbers, texts, lists, dictionaries and tensors; nothing of it is believed.
-        trust: it may name classes of any module, which is imported.
+        data: numbers, strings, lists, dictionaries and tensors; all of it is checked.
+        trust: whether the data may name classes of any module, which is then imported.
 
     Raises:
-        InputError: it is something else, or names a class that is not known.
+        InputError: the data has another form, or names a class that is not known.
     """
     row = read_object(data, "", _KEYS)
     drawn = tuple(_texts(row["drawn"], "drawn"))
@@ -115,7 +121,7 @@ def binding_of(data: Any, *, trust: bool = False) -> Binding:
 
 
 def _check(binding: Binding, constants: Mapping[str, torch.Tensor]) -> None:
-    """Raise an InputError where the parts of a binding do not fit together."""
+    """Raise an InputError if the parts of a binding do not fit together."""
     num = len(binding.given)
     if sorted(leaf_numbers(binding.arguments)) != list(range(num)):
         raise InputError(f"arguments: does not have each of the {num} tensors of 'given' once")
@@ -148,9 +154,9 @@ def _check(binding: Binding, constants: Mapping[str, torch.Tensor]) -> None:
     for tree, leaves in ((binding.arguments, num), (binding.returned, len(binding.results))):
         try:
             rebuilt(tree, [None] * leaves)
-        except Exception as error:  # what a file names can fail in any way
+        except Exception as error:  # classes that a file names can raise anything
             reason = str(error).split("\n")[0] or type(error).__name__
-            raise InputError(f"arguments, returned: cannot be made again: {reason}") from None
+            raise InputError(f"arguments, returned: cannot be rebuilt: {reason}") from None
 
 
 def _sequence(value: Any, where: str) -> Sequence[Any]:
@@ -205,12 +211,12 @@ def _so_many(value: Any, num: int, where: str) -> Sequence[Any]:
 
 
 def _kept(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU; of the meta device there is nothing but a shape."""
+    """Return a tensor on the CPU; one on the meta device stays, because it has only a shape."""
     return tensor.detach() if tensor.is_meta else tensor.detach().cpu()
 
 
 def _structure_as_data(structure: Structure) -> list[Any]:
-    """Without classes of ours: plain tuples."""
+    """Convert a structure to plain tuples and lists, without our classes."""
     pairs = [(path, source) for path, source in structure.homes]
     joins = [(path, homes) for path, homes in structure.joins]
     return [structure.tensors, list(structure.tied), pairs, joins, list(structure.reads)]
@@ -312,10 +318,10 @@ def _class_name(kind: type) -> str:
 
 
 def _class_of(name: Any, trust: bool) -> type:
-    """A class by name.
+    """Return a class by its name.
 
-    Of a file that is not trusted it is a container, an output or a cache of transformers, and
-    nothing else that can be reached from there: of another class even to throw an object away may
+    An untrusted file may name only containers, and outputs and caches of transformers, but nothing
+    else that can be reached through their modules: even deleting an object of another class may
     execute code.
     """
     name = read_text(name, "class")
@@ -324,7 +330,7 @@ def _class_of(name: Any, trust: bool) -> type:
             return known
     module, _, path = name.partition(":")
     if not trust and (module not in _OF_TRANSFORMERS or not path.isidentifier()):
-        raise InputError(f"{name!r} is a class of others: trust=True imports it")
+        raise InputError(f"{name!r} is a class of another package: trust=True imports it")
     try:
         found: Any = importlib.import_module(module)
         for part in path.split("."):

@@ -1,4 +1,4 @@
-"""The module of a placed model in a directory, and from there into another process."""
+"""Saves the module of a placed model in a directory, and loads it in another process."""
 
 import math
 from pathlib import Path
@@ -17,15 +17,26 @@ _MAX_MB = 1e6
 
 
 def save_binding(binding: Binding, directory: Path) -> None:
-    """Write how a module's tensors are those of its program, and its parameters."""
+    """Write a binding, with the parameters of its module.
+
+    Args:
+        binding: to save.
+        directory: to write into.
+    """
     path = directory / _MODULE
     torch.save(binding_as_data(binding), path)
 
 
 def load_binding(directory: Path, graph: DataflowGraph, *, trust: bool) -> Binding | None:
-    """Read what `save_binding` wrote; None if what was placed is no module.
+    """Read what `save_binding` wrote.
 
-    graph: that the module was placed as.
+    Args:
+        directory: to read from.
+        graph: as which the module was placed.
+        trust: whether the file may name classes of any module, which is then imported.
+
+    Returns:
+        The binding; None if no module was saved.
 
     Raises:
         InputError: names the file.
@@ -36,7 +47,7 @@ def load_binding(directory: Path, graph: DataflowGraph, *, trust: bool) -> Bindi
     check_size(path, max_mb=_MAX_MB)
     try:
         data = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # a file of any content can raise anything; torch's line tells how to run it
+    except Exception:  # torch can raise anything, and its message suggests to trust the file
         raise InputError(f"{path}: unreadable (damaged, or not plain data)") from None
     try:
         binding = binding_of(data, trust=trust)
@@ -47,7 +58,7 @@ def load_binding(directory: Path, graph: DataflowGraph, *, trust: bool) -> Bindi
 
 
 def _check(binding: Binding, graph: DataflowGraph) -> None:
-    """Raise an InputError if the graph has other inputs or results than the module."""
+    """Raise an InputError if the inputs or results of the graph differ from the module's."""
     taken = {graph.tensors[number] for number in set(graph.inputs.node.tolist()) if graph.tensors}
     for tensor in taken:
         if binding.shapes.get(tensor.name) != tensor.shape:

@@ -1,4 +1,4 @@
-"""The ops of a module's program, and what they take unsplit."""
+"""Splits the ops of a module's program for a machine."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +17,10 @@ from doppler.support.phases import Phases
 from doppler.support.resources import resource
 from doppler.system import System
 
-# Time for choosing splits: share of the time that is left, and least share of the whole.
+# Time for choosing splits: share of the remaining time, and least share of the whole time.
 _SHARE, _LEAST = 0.5, 0.3
-# Evaluations times ops and edges of one judgement, which takes about a second.
+# Evaluations times (ops + edges) of one judgement, which takes about a second; and the least number
+# of evaluations.
 _JUDGED, _LEAST_JUDGED = 2_000_000, 4
 
 
@@ -32,19 +33,18 @@ def split(
     simulator: System,
     must_fit: bool,
 ) -> DataflowGraph:
-    """The graph of a module's program, decomposed for a machine.
+    """Return the graph of a module's program, with its ops split for a machine.
 
     Args:
         program: of the module.
         cluster: the machine.
-        decomposition: one that chooses the splits, ``auto`` (conf/decomposition/auto.yaml) or
-            ``published``.
+        decomposition: chooses the splits; ``auto`` (conf/decomposition/auto.yaml) or ``published``.
         phases: the clock of the call.
-        simulator: judges ways to split.
+        simulator: on which ``auto`` compares ways to split.
         must_fit: whether the parameters must fit into the memory of the devices.
 
     Raises:
-        InputError: the parameters have no room on the machine, or the decomposition says so.
+        InputError: the parameters do not fit, or the decomposition raises it.
     """
     if must_fit:
         check_memory(program, cluster)
@@ -53,7 +53,7 @@ def split(
         with phases.timed("split"):
             return lower(program, made.splits(program, cluster.num_devices))
     with phases.timed("compile", counts=False):
-        listed = [HEFT(evaluations=1)] if cluster.num_hosts > 1 else []  # of a judge
+        listed = [HEFT(evaluations=1)] if cluster.num_hosts > 1 else []  # the judge uses it
         warm_up(simulator, [Clustering(evaluations=1), *listed])
     with phases.timed("split"):
         until_s = phases.until_s(_SHARE, _LEAST)
@@ -71,13 +71,13 @@ def _auto(cluster: Cluster, simulator: System) -> Auto:
 
 @dataclass(frozen=True)
 class _QuickJudge:
-    """Seconds of the placement that some clusterings find; of fewer where the graph is large."""
+    """Judges splits by the best placement of some clusterings; of fewer for large graphs."""
 
     evaluations: int
     simulator: System
 
     def __call__(self, problem: Problem) -> float:
-        """Makespan in seconds, inf where nothing that was found fits in memory."""
+        """Return the makespan in seconds; inf if no placement that was found fits in memory."""
         graph = problem.graph
         most = _JUDGED // (graph.num_ops + graph.num_edges)
         baseline: Any = Clustering(evaluations=min(self.evaluations, max(most, _LEAST_JUDGED)))
@@ -85,7 +85,15 @@ class _QuickJudge:
 
 
 def unsplit(program: Program, cluster: Cluster) -> Problem | None:
-    """The module with nothing split; None where the machine has no room for it."""
+    """Build the problem of a module whose ops are not split.
+
+    Args:
+        program: of the module.
+        cluster: the machine.
+
+    Returns:
+        None if the module does not fit on the machine.
+    """
     try:
         return build(lower(program, {}), cluster)
     except InputError:

@@ -1,7 +1,7 @@
-"""Which tensors the submodules of a module hold, and which of their results meet in whose forward.
+"""The structure of a module: tensors of its submodules, and where their results meet.
 
-From one device to another a tensor goes only where a submodule is called. So results of submodules
-on two devices must not meet in an op of the forward of a module that is itself on no single one.
+accelerate moves tensors between devices only where a submodule is called. So if a module is divided
+over several devices, results of its parts on different devices must not meet in its own forward.
 """
 
 from collections.abc import Iterable
@@ -17,12 +17,14 @@ INPUT = -1
 
 
 class Home(NamedTuple):
-    """Where a result is: with the submodule at a path, if that is on one device.
+    """The submodule that computes a result, or that holds a parameter.
 
-    Else where the operand is that it was computed from.
+    If the submodule is on one device, the result is there. If it is divided, the result is where
+    the operand is from which it was computed.
 
     Attributes:
-        source: number of that one's home.
+        path: of the submodule.
+        source: number of that operand's home; `INPUT` for an argument of the whole module.
     """
 
     path: str
@@ -30,20 +32,27 @@ class Home(NamedTuple):
 
 
 class Join(NamedTuple):
-    """An op of the forward of the module at a path reads results of several homes."""
+    """An op in the forward of a module that reads results of several homes.
+
+    Attributes:
+        path: of the module.
+        homes: numbers of the homes.
+    """
 
     path: str
     homes: tuple[int, ...]
 
 
 class Structure(NamedTuple):
-    """What decides into which parts a module can be divided.
+    """How a module can be divided into parts on different devices.
 
     Attributes:
-        tensors: bytes of every parameter and buffer, by name.
-        tied: names of one tensor.
-        reads: the module in whose forward an op reads a tensor, and the one that holds it, where
-            these are two.
+        tensors: size of every parameter and buffer in bytes, by name.
+        tied: groups of names of the same tensor.
+        homes: of results.
+        joins: of homes.
+        reads: (module, holder) where an op in the forward of one module reads a tensor that another
+            module holds.
     """
 
     tensors: dict[str, int]
@@ -56,12 +65,12 @@ class Structure(NamedTuple):
 def structure_of(
     results: Iterable[fx.Node], state: dict[str, torch.Tensor], state_of: dict[str, str]
 ) -> Structure:
-    """Of the graph of a module's forward.
+    """Return the structure of a module from the graph of its forward.
 
     Args:
-        results: what the forward returns.
+        results: nodes that compute what the forward returns.
         state: parameters and buffers by name.
-        state_of: their names, by those of the graph's placeholders.
+        state_of: names in ``state``, by the names of the graph's placeholders.
     """
     results = list(results)
     numbers: dict[Home, int] = {}
@@ -98,7 +107,7 @@ def structure_of(
             if number is not None and number not in homes:
                 homes.append(number)
         if not homes:
-            home_of[node] = None  # made of nothing that is anywhere
+            home_of[node] = None  # it depends on no argument and no tensor of the module
             continue
         if len(homes) > 1:
             joins[Join(path, tuple(homes))] = None
@@ -112,7 +121,7 @@ def structure_of(
 
 
 def _names_of_one(state: dict[str, torch.Tensor]) -> tuple[tuple[str, ...], ...]:
-    """The names of every tensor that has several."""
+    """Return the names of each tensor that has several names."""
     same: dict[int, list[str]] = {}
     for name, tensor in state.items():
         same.setdefault(id(tensor), []).append(name)

@@ -1,4 +1,4 @@
-"""What is taken out of an exported graph before it becomes a program."""
+"""Removes from an exported graph what a program does not need."""
 
 from operator import getitem
 from typing import Any
@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 # Checks of facts that are fixed in an exported graph.
 _CHECKS = (aten._assert_tensor_metadata.default,)
-# Operators that fill the shape of another tensor: with this number, or with their last argument.
+# Operators that make a tensor filled with this number, or with their last argument (None).
 _CONSTANTS_LIKE = {
     **{aten.zeros_like.default: 0, aten.ones_like.default: 1, aten.full_like.default: None},
     **{aten.new_zeros.default: 0, aten.new_ones.default: 1, aten.new_full.default: None},
@@ -23,13 +23,16 @@ _CONSTANTS_LIKE = {
 
 
 def tidy(graph: fx.Graph) -> None:
-    """Take checks, empty parts of concatenations and what nobody reads out of a graph, in place.
+    """Tidy a graph in place: remove checks, empty parts of concatenations, and unused ops.
 
-    Constants in the shape of a tensor become constants that read none, each gradient of a
-    convolution an op of its own, and a random leaky ReLU that does not train a leaky ReLU.
+    Constants in the shape of a tensor no longer read that tensor. Each gradient of a convolution
+    becomes an op of its own. A random leaky ReLU becomes a leaky ReLU outside training.
+
+    Args:
+        graph: exported.
 
     Raises:
-        InputError: an op has an effect beside its results.
+        InputError: an op has an effect besides its results.
     """
     _drop_effects(graph)
     for node in list(graph.nodes):
@@ -53,15 +56,16 @@ def tidy(graph: fx.Graph) -> None:
 
 
 def _drop_effects(graph: fx.Graph) -> None:
-    """Take out the checks of linear algebra, and the tokens that keep them in order.
+    """Remove the checks of linear algebra, and the tokens that keep them in order.
 
-    The op whose result is checked checks it itself: a singular matrix is an error, as in torch.
+    Instead, the op whose result is checked checks it itself. So a singular matrix is an error, as
+    in torch.
     """
     tokens = set()
     for node in graph.find_nodes(op="call_function", target=torch.ops.higher_order.with_effects):
         token, effect, *arguments = node.args
         if effect is not aten._linalg_check_errors.default:
-            raise InputError(f"{place_of(node)}: {effect} has an effect beside its results")
+            raise InputError(f"{place_of(node)}: {effect} has an effect besides its results")
         source: Any = arguments[0]
         source = source.args[0] if source.target is getitem else source
         names = {
@@ -80,7 +84,7 @@ def _drop_effects(graph: fx.Graph) -> None:
 
 
 def _settle_rrelu(graph: fx.Graph, node: fx.Node) -> None:
-    """Without training the slope of ``rrelu`` is the mean of its bounds, and nothing is drawn."""
+    """Replace ``rrelu`` outside training, where its slope is the mean of its bounds."""
     data, noise = node.args[:2]
     if argument(node, "training"):
         return
@@ -95,7 +99,7 @@ def _settle_rrelu(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _part_gradients(graph: fx.Graph, node: fx.Node) -> None:
-    """By input and weight by torch's operator, which computes those of its mask; by bias a sum."""
+    """Make each gradient an op: torch's operator with a mask; for the bias a sum."""
     gradient, *others, _ = node.args
     assert isinstance(gradient, fx.Node)
     for part in list(node.users):

@@ -1,4 +1,4 @@
-"""Which dimensions of what an op reads, and of its result, have the same elements."""
+"""Ties: which dimensions of an op's operands and of its result have the same elements."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -28,17 +28,29 @@ SOFTMAXES = (aten._softmax.default, aten._log_softmax.default)
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
-    """The shape of a tensor; of several results that of the first."""
+    """Return the shape of a node's result, or of its first result.
+
+    Args:
+        node: of the exported graph.
+    """
     return tuple(tensors_of(node)[0].shape)
 
 
 def is_tensor(node: Any) -> bool:
-    """Whether a node of the exported graph is one tensor."""
+    """Whether a node of the exported graph is a single tensor.
+
+    Args:
+        node: anything.
+    """
     return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def ties_of(node: fx.Node) -> Iterator[Tie]:
-    """The ties between the dimensions of an op's tensors; those of one element have none."""
+    """Yield the ties between the dimensions of an op's tensors.
+
+    Args:
+        node: the op.
+    """
     rule = _RULES.get(node.target)
     if rule is not None:
         yield from rule(node)
@@ -54,7 +66,7 @@ def _same(one: Any, dim: int, other: fx.Node, into: int) -> Iterator[Same]:
 
 
 def _aligned(node: fx.Node) -> Iterator[Same]:
-    """Tensors broadcast to the result, from the last dimension on."""
+    """Yield ties of tensors that are broadcast to the result, aligned at the last dimension."""
     rank = len(shape_of(node))
     for read in node.all_input_nodes:
         if is_tensor(read):
@@ -73,7 +85,11 @@ def _reshape(node: fx.Node) -> Iterator[Tie]:
 
 
 def is_reshape(node: fx.Node) -> bool:
-    """Whether ``as_strided`` is all elements of a dense tensor in the order of its memory."""
+    """Whether ``as_strided`` returns all elements of a dense tensor in the order of its memory.
+
+    Args:
+        node: the call of ``as_strided``.
+    """
     read, value = node.args[0], node.meta["val"]
     assert isinstance(read, fx.Node)
     given = read.meta["val"]
@@ -106,7 +122,11 @@ def _select(node: fx.Node) -> Iterator[Same]:
 
 
 def slice_range(node: fx.Node) -> tuple[int, int, int, int]:
-    """Of ``slice``: dimension, start, step and number of elements."""
+    """Return dimension, start, step and number of elements of a ``slice``.
+
+    Args:
+        node: the call of ``slice``.
+    """
     _, dim, start, _, step = (*node.args, *(None,) * 5)[:5]
     read: Any = node.args[0]
     dim = int(dim or 0) % len(shape_of(read))  # type: ignore[arg-type]
@@ -142,13 +162,21 @@ def _cat(node: fx.Node) -> Iterator[Tie]:
 
 
 def cat_dim(node: fx.Node) -> int:
-    """Along which dimension tensors are put one behind the other."""
+    """Return the dimension along which tensors are concatenated.
+
+    Args:
+        node: the call of ``cat``.
+    """
     dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     return dim % len(shape_of(node))
 
 
 def reduced_dims(node: fx.Node) -> list[int]:
-    """The dimensions that a reduction takes away, or leaves with one element."""
+    """Return the dimensions over which an op aggregates.
+
+    Args:
+        node: the op.
+    """
     read: Any = node.args[0]
     rank = len(shape_of(read))
     dims: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
@@ -189,7 +217,7 @@ def _product(one: Any, other: Any, node: fx.Node) -> Iterator[Same]:
 
 
 def _batch_norm(node: fx.Node) -> Iterator[Same]:
-    """Data, and what there is one of for each channel."""
+    """Yield ties of the data, and of the tensors with one element per channel."""
     data, *others = node.args
     for dim in range(len(shape_of(node))):
         yield from _same(data, dim, node, dim)
@@ -206,7 +234,7 @@ def _getitem(node: fx.Node) -> Iterator[Tie]:
         yield from _others(read, node, dim)
         if shape_of(node)[dim] > 1:
             yield Slice((read.name, dim), (node.name, dim), start, 1)
-    elif source.target in BATCH_NORMS and place > 0:  # of every channel
+    elif source.target in BATCH_NORMS and place > 0:  # one element per channel
         yield from _same(source, 1, node, 0)
     elif source.target is aten.native_layer_norm.default and place > 0:
         for dim in range(len(shape_of(node))):
@@ -217,7 +245,15 @@ def _getitem(node: fx.Node) -> Iterator[Tie]:
 
 
 def split_part(source: fx.Node, place: int) -> tuple[Any, int, int]:
-    """Of a part of ``split_with_sizes``: the tensor, along which dimension, and where it begins."""
+    """Return where a part of ``split_with_sizes`` comes from.
+
+    Args:
+        source: the call of ``split_with_sizes``.
+        place: number of the part.
+
+    Returns:
+        The tensor that is split, the dimension, and the first element along it.
+    """
     read: Any = source.args[0]
     sizes: Any = source.args[1]
     dim: Any = source.args[2] if len(source.args) > 2 else 0
@@ -239,7 +275,7 @@ _RULES: dict[Any, Callable[[fx.Node], Iterator[Tie]]] = {
     aten.select.int: _select,
     aten.slice.Tensor: _slice,
     aten.cat.default: _cat,
-    aten.split_with_sizes.default: lambda node: iter(()),  # its parts are tied
+    aten.split_with_sizes.default: lambda node: iter(()),  # ties belong to its parts
     **dict.fromkeys(_REDUCTIONS, _reduction),
     **dict.fromkeys(SOFTMAXES, _aligned),
     aten.mm.default: _mm,
@@ -254,7 +290,11 @@ _RULES: dict[Any, Callable[[fx.Node], Iterator[Tie]]] = {
 
 
 def all_ties(nodes: Sequence[fx.Node]) -> list[Tie]:
-    """The ties of all ops of a graph."""
+    """Return the ties of all ops of a graph.
+
+    Args:
+        nodes: of the graph.
+    """
     ties: list[Tie] = []
     for node in nodes:
         if node.op != "call_function":
@@ -262,7 +302,7 @@ def all_ties(nodes: Sequence[fx.Node]) -> list[Tie]:
         if node.target is getitem:
             ties += _getitem(node)
         elif tensors_of(node):
-            # An op that is not called as its rule expects it becomes a call, which needs none.
+            # An op with an unusual call that its rule does not cover becomes a call without ties.
             with suppress(AssertionError, IndexError, TypeError, ValueError):
                 ties += list(ties_of(node))
     return ties

@@ -1,8 +1,9 @@
-"""Trees: what a module is called with, or returns, as its tensors and what holds them.
+"""Trees: the structure of a module's arguments or results, apart from their tensors.
 
-A tree is made of one example, and holds its containers' types, its numbers and texts. Containers
-are tuples, lists, dictionaries, dataclasses and any object that keeps tensors in its attributes, as
-the caches and outputs of transformers do; they are rebuilt without calling their classes.
+A tree is made from one example, and keeps the types of its containers, its numbers and its strings.
+Containers are tuples, lists, dictionaries, dataclasses, and any objects with tensors in their
+attributes, such as the caches and outputs of transformers. They are rebuilt without calling their
+classes.
 """
 
 from collections import OrderedDict, deque
@@ -22,21 +23,34 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 
 @dataclass(frozen=True)
 class Leaf:
-    """The tensor of this number."""
+    """A tensor.
+
+    Attributes:
+        number: of the tensor among all tensors.
+    """
 
     number: int
 
 
 @dataclass(frozen=True)
 class Constant:
-    """What is no tensor, and has none."""
+    """A value that is neither a tensor nor contains one.
+
+    Attributes:
+        value: as in the example.
+    """
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Row:
-    """A tuple, a list, or a type made of either."""
+    """A tuple, a list, a deque, or an object of a subclass.
+
+    Attributes:
+        kind: its class.
+        children: trees of its elements.
+    """
 
     kind: type
     children: tuple["Tree", ...]
@@ -44,10 +58,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Object:
-    """A dictionary's items, if it is one, and an object's attributes, by name.
+    """A dictionary, or an object with attributes.
 
     Attributes:
-        both: the attributes that are also items, as in outputs of transformers.
+        kind: its class.
+        items: keys and trees of its items, if it is a dictionary.
+        attributes: names and trees of its attributes.
+        both: attributes that are also items, as in outputs of transformers.
     """
 
     kind: type
@@ -60,7 +77,15 @@ Tree: TypeAlias = Leaf | Constant | Row | Object
 
 
 class Flat:
-    """The tensors of a nested container, in the order of its items and attributes, and its tree."""
+    """A nested container, taken apart.
+
+    Args:
+        nested: the container.
+
+    Attributes:
+        tensors: in the order of items and attributes.
+        tree: the structure.
+    """
 
     def __init__(self, nested: Any) -> None:
         self.tensors: list[torch.Tensor] = []
@@ -104,12 +129,17 @@ def _attributes(one: Any) -> dict[str, Any]:
 
 
 def rebuilt(tree: Tree, tensors: Sequence[Any]) -> Any:
-    """The nested container with other tensors, or other leaves, in the place of its own."""
+    """Return a nested container of a tree's structure.
+
+    Args:
+        tree: the structure.
+        tensors: the new leaves, by number.
+    """
     match tree:
         case Leaf(number):
             return tensors[number]
         case Constant(value):
-            # Who is given it may change it, as models do an empty cache.
+            # A copy, because the receiver may change it, as models fill an empty cache.
             return deepcopy(value) if hasattr(value, "__dict__") and not callable(value) else value
         case Row(kind, children):
             made = [rebuilt(child, tensors) for child in children]
@@ -127,12 +157,15 @@ def rebuilt(tree: Tree, tensors: Sequence[Any]) -> Any:
 
 
 def tensors_like(tree: Tree, nested: Any, what: str) -> list[torch.Tensor]:
-    """The tensors of a container that is built like the tree's example, in the example's order.
+    """Return the tensors of a container in the order of the example.
 
-    what: is told of, for errors.
+    Args:
+        tree: the structure of the example.
+        nested: the container, which must have the same structure.
+        what: subject of errors.
 
     Raises:
-        InputError: it is built in another way, or has another number or text; says where.
+        InputError: the structure, a number or a string differs from the example; says where.
     """
     flat = Flat(nested)
     numbers: dict[int, int] = {}
@@ -143,13 +176,17 @@ def tensors_like(tree: Tree, nested: Any, what: str) -> list[torch.Tensor]:
         place = ".".join(map(str, path[1:])) or "what it is called with"
         raise InputError(
             f"{what}: {place} is {_told(other)}, in the example it was {_told(one)}: place the "
-            "model with what it is called with"
+            "model with the arguments of its calls"
         )
     return [flat.tensors[numbers[k]] for k in range(len(numbers))]
 
 
 def leaf_numbers(tree: Tree) -> Iterator[int]:
-    """The numbers of all tensors, in the order of the tree."""
+    """Yield the numbers of all tensors, in the order of the tree.
+
+    Args:
+        tree: to walk.
+    """
     match tree:
         case Leaf(number):
             yield number
@@ -162,7 +199,12 @@ def leaf_numbers(tree: Tree) -> Iterator[int]:
 
 
 def leaf_paths(tree: Tree, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Of every tensor where it is, such as ``(1, "mask")``."""
+    """Yield the place of every tensor, such as ``(1, "mask")``.
+
+    Args:
+        tree: to walk.
+        path: of the tree itself.
+    """
     match tree:
         case Leaf():
             yield path
@@ -177,7 +219,7 @@ def leaf_paths(tree: Tree, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
 def _pairs(
     one: Tree, other: Tree, path: tuple[Any, ...]
 ) -> Iterator[tuple[tuple[Any, ...], Tree, Tree]]:
-    """The leaves of both, and what differs."""
+    """Yield the pairs of leaves of two trees, and the pairs of subtrees that differ."""
     match one, other:
         case Leaf(), Leaf():
             yield path, one, other

@@ -1,8 +1,8 @@
-"""Values: torch tensors as scalar functions of program tensors, computed when somebody must.
+"""Values: torch tensors as scalar functions of program tensors, computed only when needed.
 
-A permutation, an expansion or a reshape of a tensor is the same program tensor, read by other
-indices; a chain of elementwise ops is one scalar function. Both become part of the op that reads
-them, so that they cost an op only where their elements are needed as such.
+A permutation, expansion or reshape of a tensor is the same program tensor, read by other indices. A
+chain of elementwise ops is one scalar function. Both become part of the op that reads them. So they
+cost an op of their own only if their elements have to be stored.
 """
 
 import math
@@ -16,25 +16,27 @@ from doppler.einsum.program import Einsum, Fill, Input, Node, formation_of
 from doppler.graph.scalar import DTYPES, Apply, Element, Number, Scalar, map_elements
 from doppler.graph.scalar_algebra import add, conj, div, mul, neg, power, sub
 
-# For each dimension of a torch tensor its factors, the outermost first; none for one element.
+# For each dimension of a torch tensor its factors, outermost first; empty for one element.
 Shape: TypeAlias = tuple[tuple[int, ...], ...]
 
 _SIMPLIFYING = {
     **{"add": add, "sub": sub, "mul": mul, "div": div, "neg": neg, "pow": power, "conj": conj}
 }
 
-# Dtypes that are computed in f32 and rounded.
+# Dtypes whose ops are computed in f32 and rounded.
 HALF = ("f16", "bf16")
 
-# Result of aggregating n equal elements; for maximum and minimum the element itself.
+# Scalar function of (element, n) that equals aggregating n equal elements; maximum and minimum
+# leave the element as it is.
 _REPEATED = {"add": mul, "mul": power}
 
 
 class Operand(NamedTuple):
-    """A program tensor in the space of a value.
+    """A program tensor that a value reads.
 
     Attributes:
-        at: per dimension of the tensor, the place among all factors of the value's shape.
+        node: number of its node.
+        at: for each of its dimensions, the place among all factors of the value's shape.
     """
 
     node: int
@@ -43,10 +45,16 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True)
 class Value:
-    """A torch tensor: a scalar function of program tensors, repeated along factors that none has.
+    """A torch tensor: a scalar function of program tensors.
+
+    It is repeated along factors that none of these tensors has.
 
     Attributes:
-        name: for the op that computes it, if one must.
+        shape: factors of each dimension.
+        scalar: the function of the operands' elements.
+        operands: the program tensors.
+        dtype: of the tensor.
+        name: of the op that computes it, if one has to.
     """
 
     shape: Shape
@@ -57,47 +65,68 @@ class Value:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """All factors of all dimensions."""
+        """The factors of all dimensions in a row."""
         return tuple(factor for factors in self.shape for factor in factors)
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is a program tensor, or one read by other indices."""
+        """Whether it is a program tensor, possibly read by other indices."""
         return isinstance(self.scalar, Element)
 
     @property
     def is_at_hand(self) -> bool:
-        """Whether nothing is computed again where several ops read it: at most a cast."""
+        """Whether several ops can read it without repeating work, except a cast."""
         match self.scalar:
             case Apply(function, (Element(),)):
                 return function in DTYPES
         return self.is_stored or isinstance(self.scalar, Number)
 
     def places(self, dim: int) -> range:
-        """The places of the factors of a dimension among all factors."""
+        """Return the places of a dimension's factors among all factors.
+
+        Args:
+            dim: number of the dimension.
+        """
         ends = [0, *accumulate(map(len, self.shape))]
         return range(ends[dim], ends[dim + 1])
 
     def regrouped(self, shape: Shape) -> "Value":
-        """The same elements in row-major order, in dimensions that have the same factors."""
+        """Return the same elements, in row-major order, with the same factors in other dimensions.
+
+        Args:
+            shape: of the result.
+        """
         assert self.extents == tuple(factor for factors in shape for factor in factors)
         return replace(self, shape=shape)
 
     def moved(self, shape: Shape, places: Sequence[int]) -> "Value":
-        """In another space. places: per factor of this value's shape its place among the new's."""
+        """Return the value in a shape with other factors.
+
+        Args:
+            shape: of the result.
+            places: for each factor of this value, its place among the factors of ``shape``.
+        """
         operands = tuple(
             Operand(one.node, tuple(places[at] for at in one.at)) for one in self.operands
         )
         return replace(self, shape=shape, operands=operands)
 
     def permuted(self, dims: Sequence[int]) -> "Value":
-        """Dimension i of the result is dimension ``dims[i]``."""
+        """Return the value with its dimensions in another order.
+
+        Args:
+            dims: dimension i of the result is dimension ``dims[i]``.
+        """
         order = [place for dim in dims for place in self.places(dim)]
         places = [order.index(place) for place in range(len(order))]
         return self.moved(tuple(self.shape[dim] for dim in dims), places)
 
     def expanded(self, shape: Shape) -> "Value":
-        """Repeated along new leading dimensions, and along those that had one element."""
+        """Repeat the value along new leading dimensions, and along those of one element.
+
+        Args:
+            shape: of the result.
+        """
         new = len(shape) - len(self.shape)
         ends = [0, *accumulate(map(len, shape))]
         places = []
@@ -107,19 +136,36 @@ class Value:
         return self.moved(shape, places)
 
     def cast(self, dtype: str) -> "Value":
-        """In another dtype; constants have that of what they meet."""
+        """Return the value in another dtype; a constant only changes its dtype.
+
+        Args:
+            dtype: of the result.
+        """
         if dtype == self.dtype or isinstance(self.scalar, Number):
             return replace(self, dtype=dtype)
         return replace(self, scalar=Apply(dtype, (self.scalar,)), dtype=dtype)
 
 
 def constant(number: float, dtype: str, shape: Shape = ()) -> Value:
-    """A tensor of one constant."""
+    """Return a tensor of equal elements.
+
+    Args:
+        number: the elements.
+        dtype: of the tensor.
+        shape: of the tensor.
+    """
     return Value(shape, Number(float(number)), (), dtype)
 
 
 def apply(function: str, values: Sequence[Value], dtype: str, shape: Shape) -> Value:
-    """A function of `graph.scalar.FUNCTIONS` of values that are broadcast to a shape."""
+    """Apply a function of `graph.scalar.FUNCTIONS` to values that are broadcast to a shape.
+
+    Args:
+        function: its name.
+        values: its arguments.
+        dtype: of the result.
+        shape: of the result.
+    """
     operands: list[Operand] = []
     arguments = []
     for value in values:
@@ -136,7 +182,7 @@ def apply(function: str, values: Sequence[Value], dtype: str, shape: Shape) -> V
 
 
 def _is_nothing(scalar: Scalar) -> bool:
-    """Whether it is 0, or 0 times something: which is not 0 where that is infinite."""
+    """Whether it is 0, or 0 times a value, which is NaN where that value is infinite."""
     match scalar:
         case Number(0) | Apply("mul", (Number(0), _)):
             return True
@@ -144,7 +190,7 @@ def _is_nothing(scalar: Scalar) -> bool:
 
 
 def _with_used_operands(value: Value) -> Value:
-    """Without operands that were simplified away."""
+    """Drop operands that were simplified away."""
     used: list[int] = []
 
     def find(k: int) -> Element:
@@ -157,18 +203,25 @@ def _with_used_operands(value: Value) -> Value:
 
 
 class Builder:
-    """The nodes of a program, one behind the other."""
+    """The nodes of a program under construction.
+
+    Attributes:
+        nodes: in order; a node reads only earlier ones.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self._names: dict[str, None] = {}
 
     def parts(self) -> tuple[list[Node], dict[str, None]]:
-        """All that grows with every node, the last one behind."""
+        """Return the containers that grow with every node, so that a caller can undo additions."""
         return self.nodes, self._names
 
     def append(self, node: Node) -> int:
-        """Add a node, by another name if its own is taken, and a formation if it aggregates.
+        """Add a node and, if it aggregates, a formation; a name that is taken gets a number.
+
+        Args:
+            node: to add.
 
         Returns:
             The number of the node that has the finished tensor.
@@ -188,25 +241,47 @@ class Builder:
         return number
 
     def tensor(self, node: Node, shape: Shape) -> Value:
-        """Add a node whose tensor has all factors of a shape as its dimensions."""
+        """Add a node whose tensor has all factors of a shape as its dimensions.
+
+        Args:
+            node: to add.
+            shape: of the value.
+        """
         number = self.append(node)
         rank = len(node.shape)
         return Value(shape, Element(0), (Operand(number, tuple(range(rank))),), node.dtype)
 
     def input(self, name: str, shape: Shape, dtype: str, *, is_weight: bool = False) -> Value:
-        """Add a tensor that is given."""
+        """Add an input.
+
+        Args:
+            name: of the input.
+            shape: of the value.
+            dtype: of the tensor.
+            is_weight: whether training changes it.
+        """
         extents = tuple(factor for factors in shape for factor in factors)
         return self.tensor(Input(name=name, shape=extents, dtype=dtype, is_weight=is_weight), shape)
 
     def stored(self, value: Value, name: str) -> Value:
-        """The value as a program tensor read by some indices, computed here if it is none yet."""
+        """Return the value as a program tensor, computed now if necessary; it may be repeated.
+
+        Args:
+            value: to store.
+            name: of the op, if one is added.
+        """
         if value.is_stored and value.dtype == self.nodes[value.operands[0].node].dtype:
             return value
         present = sorted({at for one in value.operands for at in one.at})
         return self.computed(name, value, present)
 
     def whole(self, value: Value, name: str) -> Value:
-        """The value as a program tensor that has all its elements, row-major."""
+        """Return the value as a program tensor that has all its elements, in row-major order.
+
+        Args:
+            value: to store.
+            name: of the op, if one is added.
+        """
         value = self.stored(value, name)
         every = list(range(len(value.extents)))
         if value.operands[0].at == tuple(every):
@@ -216,11 +291,19 @@ class Builder:
     def reduced(
         self, value: Value, places: Iterable[int], aggregation: str, name: str, shape: Shape
     ) -> Value:
-        """Aggregated over some of its factors. shape: of the result."""
+        """Aggregate a value over some of its factors.
+
+        Args:
+            value: to aggregate.
+            places: of the factors.
+            aggregation: add, mul, max or min.
+            name: of the op.
+            shape: of the result.
+        """
         present = {at for one in value.operands for at in one.at}
         gone = sorted(places)
         kept = [place for place in range(len(value.extents)) if place not in gone]
-        # Along what it is only repeated, nothing need be computed.
+        # Along factors along which the value is only repeated, the result has a closed form.
         times = math.prod(value.extents[place] for place in gone if place not in present)
         if times > 1 and aggregation in _REPEATED:
             scalar = _REPEATED[aggregation](value.scalar, Number(float(times)))
@@ -235,9 +318,14 @@ class Builder:
         return self.tensor(self._einsum(name, value, kept, summed, aggregation), shape)
 
     def contracted(self, one: Value, other: Value, *, name: str, dtype: str, dims: int) -> Value:
-        """The product of [..., m, k] and [..., k, n], summed over k.
+        """Return the product of [..., m, k] and [..., k, n], summed over k.
 
-        dims: how many leading dimensions both have in common.
+        Args:
+            one: [..., m, k].
+            other: [..., k, n].
+            name: of the op.
+            dtype: of the result.
+            dims: number of leading dimensions, which both have in common.
         """
         one, other = self._factor(one, f"{name}.left"), self._factor(other, f"{name}.right")
         batch, rows, summed = one.shape[:dims], one.shape[-2], one.shape[-1]
@@ -252,10 +340,11 @@ class Builder:
         def product() -> tuple[Operand, ...]:
             left = one.moved(space, [*batches, *of_rows, *of_sum])
             right = other.moved(space, [*batches, *of_sum, *of_columns])
-            # Both factors stay operands of their own, even where they are the same tensor.
+            # Both factors stay separate operands, even if they are the same tensor.
             return (*left.operands, *right.operands)
 
-        # What one factor repeats along is read from the other; only what both do is written out.
+        # Each factor of the space must be a dimension of an operand. If both values are only
+        # repeated along it, one of them is written out.
         if len({at for operand in product() for at in operand.at}) < ends[-1]:
             one = self.whole(one, f"{name}.left")
         if len({at for operand in product() for at in operand.at}) < ends[-1]:
@@ -269,7 +358,13 @@ class Builder:
         return stored if len(stored.operands) == 1 else self.whole(stored, name)
 
     def computed(self, name: str, value: Value, present: list[int]) -> Value:
-        """The value as a new program tensor, with some of its factors as dimensions."""
+        """Compute a value as a new program tensor.
+
+        Args:
+            name: of the op, unless the value has a name.
+            value: to compute.
+            present: places of the factors that become dimensions.
+        """
         extents, name = value.extents, value.name or name
         if not value.operands:
             assert isinstance(value.scalar, Number), value.scalar

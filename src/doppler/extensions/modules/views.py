@@ -1,4 +1,4 @@
-"""Views that take some elements of a tensor, or put tensors one behind the other."""
+"""Views that select elements of a tensor, and concatenations."""
 
 import math
 from collections.abc import Sequence
@@ -12,12 +12,16 @@ from doppler.extensions.modules.values import Builder, Operand, Shape, Value
 from doppler.graph import Box
 from doppler.graph.scalar import Element
 
-# Along every factor of a dimension (start, stop).
+# For each factor of a dimension: (start, stop).
 Spans = list[tuple[int, int]]
 
 
 def index_of(node: fx.Node) -> tuple[int, int, int, int]:
-    """Of ``select``: dimension, start, step and number of elements, as of a slice."""
+    """Return dimension, start, step and number of elements of a ``select``, as for a slice.
+
+    Args:
+        node: the call of ``select``.
+    """
     read, dim, index = node.args
     assert isinstance(read, fx.Node) and isinstance(dim, int) and isinstance(index, int)
     dim %= len(shape_of(read))
@@ -25,7 +29,11 @@ def index_of(node: fx.Node) -> tuple[int, int, int, int]:
 
 
 def part_of(node: fx.Node) -> tuple[int, int, int, int]:
-    """Of a result of ``split_with_sizes``: the same."""
+    """Return dimension, start, step and number of elements of a part of ``split_with_sizes``.
+
+    Args:
+        node: selects the part.
+    """
     source, place = node.args
     assert isinstance(source, fx.Node) and isinstance(place, int)
     _, dim, start = split_part(source, place)
@@ -33,7 +41,17 @@ def part_of(node: fx.Node) -> tuple[int, int, int, int]:
 
 
 def spans_of(factors: Sequence[int], start: int, step: int, num: int) -> Spans | None:
-    """The box of elements start, start + step, ... in a dimension's factors; None if it is none."""
+    """Return the elements start, start + step, ... of a dimension as a box in its factors.
+
+    Args:
+        factors: of the dimension, outermost first.
+        start: first element.
+        step: distance of elements.
+        num: number of elements.
+
+    Returns:
+        (start, stop) for each factor; None if the elements are not a box.
+    """
     if not factors:
         return [] if (start, num) == (0, 1) else None
     outer, inner = factors[0], math.prod(factors[1:])
@@ -65,12 +83,20 @@ def cut_of(
     shape: Shape,
     name: str,
 ) -> Value | None:
-    """Row start, start + step, ..., ``num`` of them, along a dimension.
+    """Select elements start, start + step, ... along a dimension.
 
-    shape: of the result.
+    Args:
+        builder: of the program.
+        value: to select from.
+        dim: the dimension.
+        start: first element.
+        step: distance of elements.
+        num: number of elements.
+        shape: of the result.
+        name: of the op.
 
     Returns:
-        None if they are no box in the factors of the dimension.
+        None if the elements are not a box in the factors of the dimension.
     """
     if num == math.prod(value.shape[dim]):
         return value.regrouped(shape)
@@ -78,7 +104,7 @@ def cut_of(
     if spans is None:
         return None
     span_at = dict(zip(value.places(dim), spans, strict=True))
-    # Where each factor goes: those of which one element is left go away.
+    # New place of each factor; a factor of which one element is left is dropped.
     into: dict[int, int] = {}
     extents = []
     for place, extent in enumerate(value.extents):
@@ -135,9 +161,17 @@ def _squeezed(builder: Builder, number: int, stays: Sequence[bool], name: str) -
 def concatenation(
     builder: Builder, values: Sequence[Value], node: fx.Node, shape: Shape, name: str
 ) -> Value | None:
-    """Tensors one behind the other along a dimension; None if one is no box of the result.
+    """Concatenate tensors along a dimension.
 
-    shape: of the result, in factors.
+    Args:
+        builder: of the program.
+        values: to concatenate.
+        node: the call of ``cat``.
+        shape: of the result.
+        name: of the op.
+
+    Returns:
+        None if a tensor is not a box in the factors of the result.
     """
     dim, start = cat_dim(node), 0
     every = Value(shape, Element(0), (), "")

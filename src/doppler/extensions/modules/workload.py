@@ -1,4 +1,4 @@
-"""A workload that is a torch module of the user's."""
+"""The workload of a user's torch module."""
 
 import importlib
 import importlib.util
@@ -35,20 +35,21 @@ def load_module(
     training: bool = False,
     learning_rate: float = 1e-3,
 ) -> DataflowGraph:
-    """Call a function that makes a torch module, export it, decompose it and lower it.
+    """Call a function that makes a torch module; export, decompose and lower the module.
 
     Args:
-        module: ``FILE.py:factory`` or ``package.module:factory`` (`make_module`).
-        cluster: where it will run; it has to have room for the parameters.
-        decomposition: what chooses the splits.
-        parts: how many ops it aims at for one contraction.
-        name: of the graph; that of the module's class by default.
-        training: the module returns its loss; backward and a step of gradient descent are added.
+        module: ``FILE.py:factory`` or ``package.module:factory`` (see `make_module`).
+        cluster: where it will run; its memory has to hold the parameters.
+        decomposition: chooses the splits.
+        parts: number of ops into which the decomposition aims to split one contraction.
+        name: of the graph; None: that of the module's class.
+        training: whether the module returns its loss; backward and a step of gradient descent are
+            added.
         learning_rate: of that step.
 
     Raises:
         InputError: the factory does not exist, fails, or returns something else; or as
-            `import_module`, `check_memory` and the decomposition do.
+            `import_module`, `check_memory` and the decomposition raise it.
     """
     model, examples, keywords = make_module(module)
     imported = import_module(
@@ -65,14 +66,14 @@ def make_module(
     """Call a function that makes a torch module.
 
     Args:
-        factory: ``FILE.py:function``, or ``package.module:function``, found from where the process
-            runs or as installed. It returns a module, the tuple of its example inputs, and, where
-            it has any, a dictionary of those by keyword.
-        key: what asked for it, for errors.
-        device: torch's default device meanwhile; on ``meta`` parameters take no memory.
+        factory: ``FILE.py:function``, or ``package.module:function``, which is imported from the
+            working directory or as installed. The function returns a module, the tuple of its
+            example inputs and, optionally, a dictionary of example inputs by keyword.
+        key: name of the option in errors.
+        device: torch's default device during the call; on ``meta`` parameters take no memory.
 
     Returns:
-        The module, its inputs, its inputs by keyword.
+        The module, its inputs by position, and its inputs by keyword.
 
     Raises:
         InputError: the function does not exist, fails, or returns something else.
@@ -118,7 +119,7 @@ def _find(factory: str, key: str) -> Callable[[], Any]:
     except ModuleNotFoundError as error:
         raise InputError(
             f"{key}: {path!r} cannot be imported: {error} (looked in {folder} and "
-            "what is installed)"
+            "installed packages)"
         ) from None
     function = getattr(found, name, None)
     if not callable(function):
@@ -138,8 +139,12 @@ def _from_file(path: str) -> ModuleType:
 def check_memory(program: Program, cluster: Cluster) -> None:
     """Refuse a program whose inputs alone need more memory than all devices have.
 
+    Args:
+        program: to check.
+        cluster: that has the devices.
+
     Raises:
-        InputError: says how much there is, and what can be done.
+        InputError: says how much memory there is, and what can be done.
     """
     need = sum(
         math.prod(node.shape) * DTYPES[node.dtype]
@@ -149,7 +154,7 @@ def check_memory(program: Program, cluster: Cluster) -> None:
     have = sum(device.memory_bytes for device in cluster.devices)
     if need > have:
         raise InputError(
-            f"{program.name}: its parameters and inputs hold {need / 1e9:.3g} GB, the "
-            f"{cluster.num_devices} devices of {cluster.name!r} {have / 1e9:.3g} GB: use more "
+            f"{program.name}: its parameters and inputs take {need / 1e9:.3g} GB, but the "
+            f"{cluster.num_devices} devices of {cluster.name!r} have {have / 1e9:.3g} GB: use more "
             "devices (cluster.num_devices=N), half precision, or place a part of the module"
         )

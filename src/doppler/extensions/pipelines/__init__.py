@@ -1,4 +1,4 @@
-"""Pipelines of stages: schedules for torch.distributed.pipelining, found and handed over."""
+"""Pipeline-parallel training: finds schedules, and hands them to torch.distributed.pipelining."""
 
 from doppler.extensions.pipelines.finding import FoundSchedule, find, judge
 from doppler.extensions.pipelines.handing_over import check_orders, schedule, stages_of_rank

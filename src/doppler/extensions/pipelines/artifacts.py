@@ -1,4 +1,4 @@
-"""What a run of a pipeline leaves beside other runs: schedule.csv, a picture, torch's schedules."""
+"""Files that a run of a pipeline also writes: schedule.csv and a picture; and torch's schedules."""
 
 from typing import Any
 
@@ -20,15 +20,16 @@ SCHEDULE_FILE, PICTURE_FILE = "schedule.csv", "pipeline.png"
 
 
 def leave_schedule(run: Run, trace: Trace, title: str) -> Artifact | None:
-    """Write the schedule of a trace and its picture, if it is a pipeline's.
+    """Write the schedule of a trace, and its picture, if the trace is of a pipeline.
 
     Args:
-        run: that found it; its simulator judges torch's own schedules.
+        run: that found the placement; its simulator judges torch's own schedules, too.
         trace: of the best placement.
         title: of the picture.
 
     Returns:
-        The memory of the schedule, and what torch's take; None of other graphs.
+        Peak memory of the schedule, and makespan and memory of torch's schedules; None for other
+        graphs.
 
     Raises:
         InputError: torch's runtime would not finish the schedule.

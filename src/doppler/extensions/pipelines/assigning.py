@@ -1,4 +1,4 @@
-"""Devices for the stages of a pipeline that may be anywhere: those of the least bound.
+"""Assigns the stages of a pipeline to devices, if these are free, by a bound on the makespan.
 
 Shape suffixes: S stages, D devices.
 """
@@ -16,13 +16,20 @@ FloatArray = NDArray[np.float64]
 def assignment_bound_s(
     pipeline: TrainingPipeline, device_S: IntArray, memory_D: FloatArray | None = None
 ) -> float:
-    """Seconds that no order of these devices undercuts.
+    """Return a lower bound on the seconds of any schedule on given devices.
 
-    A device waits for its first input and then has all its work; behind it comes at least, where
-    backwards are not divided, the way back from its first stage. An activation is held from F to I,
-    which lie the way to the last stage and back apart. So of the k microbatches that fit at a time
-    the first has come back before the (k + 1)-th begins; and all that is held, times how long, fits
-    into memory times seconds.
+    A device waits for its first input, and then has all its work to do. If backwards are not
+    divided into I and W, the backward from its first stage to stage 0 follows.
+
+    With memory limits there are two more bounds. An activation is held from F to I; in between
+    lie the way to the last stage and back. So if k microbatches fit at a time, the first one has
+    come back before the (k + 1)-th begins. And the sum of all activations, each times how long it
+    is held, is at most memory times seconds.
+
+    Args:
+        pipeline: its times, sizes and speeds.
+        device_S: [S] device of each stage.
+        memory_D: [D] bytes of each device; None: unlimited.
     """
     speed_S = pipeline.speed[device_S]
     forward_S = pipeline.forward_s / speed_S
@@ -51,7 +58,10 @@ def _memory_bound_s(
     before_S: FloatArray,
     way_S: FloatArray,
 ) -> float:
-    """See assignment_bound_s; way_S: from the start of F to the end of I."""
+    """Return the bounds by memory of `assignment_bound_s`.
+
+    ``way_S`` [S] are the seconds from the start of F to the end of I.
+    """
     num, worst = pipeline.microbatches, 0.0
     held_S, left_S = pipeline.activation_bytes, pipeline.weight_grad_bytes
     area_S = held_S * way_S
@@ -74,10 +84,21 @@ def good_assignments(
     most: int,
     restarts: int = 24,
 ) -> list[IntArray]:
-    """Assignments with small bounds, the smallest first; of equal ones those of fewer transfers.
+    """Find devices of the stages with small lower bounds, by local search over moves and swaps.
 
-    Found by descent over moves and swaps of stages from loops, vs, contiguous and random ones. A
-    device without a stage is none: torch runs nothing on such a rank.
+    The search starts from loops, vs, contiguous and random assignments. Every device gets a stage,
+    because torch runs nothing on a rank without one.
+
+    Args:
+        pipeline: its times, sizes and speeds.
+        memory_D: [D] bytes of each device.
+        rng: for random starts and the order of changes.
+        most: largest number of assignments to return.
+        restarts: number of random starts.
+
+    Returns:
+        Devices [S] of each assignment, smallest bound first; equal ones by how evenly devices are
+        loaded, and then by the number of transfers.
     """
     num_stages, num_devices = pipeline.num_stages, pipeline.num_devices
     found: dict[tuple[int, ...], tuple[float, float, int]] = {}
@@ -108,7 +129,7 @@ def good_assignments(
 
 
 def _descend(device_S: IntArray, num_devices: int, cost, rng: np.random.Generator) -> None:
-    """Move or swap stages as long as it helps."""
+    """Move or swap stages as long as that improves the cost."""
     best, num_stages, better = cost(device_S), len(device_S), True
     while better:
         better = False
@@ -129,16 +150,20 @@ def _descend(device_S: IntArray, num_devices: int, cost, rng: np.random.Generato
 
 
 def check_room(pipeline: TrainingPipeline, memory_D: FloatArray) -> None:
-    """Refuse memory in which no schedule fits: one microbatch alone needs more.
+    """Refuse memory in which no schedule fits, because one microbatch alone needs more.
+
+    Args:
+        pipeline: its sizes and arrangement.
+        memory_D: [D] bytes of each device.
 
     Raises:
-        InputError: names what there is, and what would fit.
+        InputError: says how much memory there is, and how much would fit.
     """
     device_S = pipeline.devices()
     if device_S is None:
         held_S = np.maximum(pipeline.activation_bytes, pipeline.weight_grad_bytes)
         device_S, left_D = np.zeros(pipeline.num_stages, np.int64), memory_D.astype(float)
-        for s in np.argsort(-held_S, kind="stable"):  # the largest first, to where most room is
+        for s in np.argsort(-held_S, kind="stable"):  # largest first, to the device with most room
             device_S[s] = left_D.argmax()
             left_D[device_S[s]] -= held_S[s]
     need_D = pipeline.needed_bytes(device_S)

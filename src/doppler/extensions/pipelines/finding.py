@@ -1,4 +1,4 @@
-"""A schedule for a pipeline from Python, by the search that conf/ describes."""
+"""Finds a schedule for a pipeline from Python, with the search that conf/ describes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,9 +31,11 @@ class FoundSchedule:
     """The best schedule that was found.
 
     Attributes:
-        seconds: of a step, simulated.
-        lower_bound_s: what no schedule on its devices undercuts.
-        peak_bytes: [D] of activations.
+        orders: what each device does, in order.
+        seconds: simulated seconds of a training step.
+        lower_bound_s: seconds that no schedule on the given devices can beat.
+        peak_bytes: [D] largest memory of activations on each device.
+        trace: of the simulated step.
     """
 
     orders: Orders
@@ -43,11 +45,20 @@ class FoundSchedule:
     trace: Trace
 
     def save(self, path: str | Path) -> None:
-        """Write schedule.csv for torch."""
+        """Write the schedule as a CSV file for torch.
+
+        Args:
+            path: of the file.
+        """
         save_orders(self.orders, path)
 
     def save_picture(self, path: str | Path, title: str = "") -> None:
-        """Write a PNG: rows of devices, memory below."""
+        """Write a PNG: a row for each device, and the memory below.
+
+        Args:
+            path: of the file.
+            title: of the picture.
+        """
         save_pipeline_picture(self.trace, path, title=title)
 
 
@@ -58,16 +69,16 @@ def find(
     evaluations: int = 2000,
     seed: int = 0,
 ) -> FoundSchedule:
-    """Search as ``doppler run workload=pipeline_parallel`` does.
+    """Search for a schedule as ``doppler run workload=pipeline_parallel`` does.
 
     Args:
         pipeline: its stages, microbatches and devices.
-        memory_bytes: of every device or of each; None: enough for everything.
-        evaluations: schedules that are executed in the simulator.
+        memory_bytes: of all devices, or of each; None: unlimited.
+        evaluations: number of schedules that are executed in the simulator.
         seed: of the search.
 
     Raises:
-        InputError: nothing that was found fits.
+        InputError: no schedule that was found fits in memory.
     """
     cluster = _machine(pipeline, memory_bytes)
     check_room(pipeline, np.array([device.memory_bytes for device in cluster.devices]))
@@ -91,15 +102,15 @@ def judge(
     orders: Orders | str | Path,
     memory_bytes: float | Sequence[float] | None = None,
 ) -> JudgedSchedule:
-    """Simulate a schedule as it is, to compare it with what `find` finds.
+    """Simulate a given schedule, to compare it with the result of `find`.
 
     Args:
         pipeline: its stages, microbatches and devices.
-        orders: the schedule, or the path of a file: ours, or torch's own.
-        memory_bytes: of every device or of each; None: enough for everything.
+        orders: the schedule, or the path of a file that this package or torch wrote.
+        memory_bytes: of all devices, or of each; None: unlimited.
 
     Raises:
-        InputError: it is for other stages or microbatches, or waits for itself.
+        InputError: the schedule has other stages or microbatches, or a deadlock.
     """
     found = load_orders(orders) if isinstance(orders, str | Path) else orders
     problem = build(graph_of(pipeline), _machine(pipeline, memory_bytes))
@@ -120,9 +131,11 @@ def _bound_s(problem: Problem, pipeline: TrainingPipeline) -> float:
 
 
 def pipeline_search(evaluations: int, turns: int | None = None):
-    """The search of this extension's conf/workload/pipeline_parallel.yaml with so many evaluations.
+    """Return the search of this extension's conf/workload/pipeline_parallel.yaml.
 
-    turns: of annealing on estimates, instead of those there.
+    Args:
+        evaluations: its budget.
+        turns: limit of the annealing on estimates; None: that of the file.
     """
     conf = OmegaConf.load(Path(__file__).parent / "conf/workload/pipeline_parallel.yaml")
     cfg = OmegaConf.create(

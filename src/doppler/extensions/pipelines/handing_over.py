@@ -1,4 +1,4 @@
-"""Schedules handed to torch: checked that nobody waits forever, then run by its own runtime."""
+"""Hands schedules to torch: checks that they cannot deadlock, and makes torch's runtime."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,17 +27,17 @@ def schedule(
     loss_fn: "Callable[..., Tensor] | None" = None,
     **options: Any,
 ) -> Any:
-    """A ready ``_PipelineScheduleRuntime`` of torch.distributed.pipelining; call its ``step``.
+    """Return a ``_PipelineScheduleRuntime`` of torch.distributed.pipelining; call its ``step``.
 
     Args:
-        stages: those of this rank, as the schedule has them (`stages_of_rank`).
-        orders: the schedule, or the path of a file: ours, or torch's own.
-        num_microbatches: that of the schedule.
-        loss_fn: of the output and the target of a microbatch.
+        stages: of this rank, as the schedule has them (`stages_of_rank`).
+        orders: the schedule, or the path of a file that this package or torch wrote.
+        num_microbatches: of the schedule.
+        loss_fn: called with the output and the target of a microbatch.
         options: passed on to the runtime (``scale_grads``, chunk specs).
 
     Raises:
-        InputError: the schedule is none, waits for itself, or is for other stages or ranks.
+        InputError: the schedule is incomplete, has a deadlock, or has other stages or ranks.
     """
     found = load_orders(orders) if isinstance(orders, str | Path) else orders
     check_orders(found, num_microbatches)
@@ -53,17 +53,27 @@ def schedule(
 
 
 def stages_of_rank(orders: Orders, rank: int) -> list[int]:
-    """The stages that a rank has, ascending."""
+    """Return the stages of a rank in ascending order.
+
+    Args:
+        orders: the schedule.
+        rank: whose stages are wanted.
+    """
     return sorted({action.stage for action in orders[rank]})
 
 
 def check_orders(orders: Orders, num_microbatches: int | None = None) -> None:
     """Refuse a schedule that torch's runtime would not finish.
 
-    Every stage is on one rank, and does F, then B or I and W, once for every microbatch; those of
-    the last stage come in the order of microbatches, as torch keeps losses in a list; every rank
-    has a stage; the orders do not wait for each other; and the sends and receives that torch puts
-    between do not either, even if every one of them waits for its counterpart.
+    Every rank has a stage, and every stage is on one rank. A stage does F, then B or I and W,
+    once for every microbatch. The forwards of the last stage are in the order of microbatches,
+    because torch keeps losses in a list. Neither the orders, nor the sends and receives that torch
+    adds to them, wait for each other in a circle, even if each send and receive waits for its
+    counterpart.
+
+    Args:
+        orders: the schedule.
+        num_microbatches: that it has to have; None: as many as it has.
 
     Raises:
         InputError: says what is wrong.
@@ -110,8 +120,8 @@ def _check_complete(orders: Orders, num_microbatches: int | None) -> None:
     ]
     if last != sorted(last):
         raise InputError(
-            "schedule: the forwards of the last stage are not in the order of microbatches, and "
-            "torch would take one's loss for another's"
+            "schedule: the forwards of the last stage are not in the order of microbatches, so "
+            "torch would mix up their losses"
         )
     most = max(action.microbatch for action in seen)
     if most >= num:
@@ -119,7 +129,13 @@ def _check_complete(orders: Orders, num_microbatches: int | None) -> None:
 
 
 def needs(action: Action, num_stages: int, fused: set[tuple[int, int]]) -> list[Action]:
-    """What an action waits for: the one before it of its stage, and its neighbour's."""
+    """Return the actions that an action waits for: of its own stage and of the neighbour's.
+
+    Args:
+        action: that waits.
+        num_stages: of the pipeline.
+        fused: (stage, microbatch) of the backwards that are B.
+    """
     stage, kind, m = action
     if kind == "F":
         return [Action(stage - 1, "F", m)] if stage else []
@@ -132,7 +148,7 @@ def needs(action: Action, num_stages: int, fused: set[tuple[int, int]]) -> list[
 
 
 def _check_progress(orders: Orders) -> None:
-    """Every rank does what is next as soon as its inputs are there: do all come to the end?"""
+    """Refuse orders with a deadlock, by letting each rank do its next action when it can."""
     num_stages = 1 + max(action.stage for order in orders for action in order)
     fused = {(one.stage, one.microbatch) for order in orders for one in order if one.kind == "B"}
     position, done, moved = [0] * len(orders), set(), True

@@ -1,4 +1,4 @@
-"""List scheduling of a pipeline under memory limits, on given devices.
+"""List scheduling of a pipeline on given devices, within memory limits.
 
 Shape suffixes: S stages, D devices.
 """
@@ -16,11 +16,11 @@ FloatArray = NDArray[np.float64]
 
 
 class Manner(NamedTuple):
-    """Which of the actions that can start goes first.
+    """The rule that chooses among the actions that can start.
 
     Attributes:
-        deep: forwards of later stages before those of earlier ones.
-        patience: W is not begun while I or F will be ready within so many times its seconds.
+        deep: forwards of later stages come before those of earlier stages.
+        patience: W does not start if I or F will be ready within this many times its seconds.
         ahead: share of the memory that forwards of a device's first stage may fill.
     """
 
@@ -30,7 +30,12 @@ class Manner(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A list schedule, and when it ends if transfers do not wait for each other."""
+    """A list schedule.
+
+    Attributes:
+        seconds: when it ends if transfers do not wait for each other.
+        orders: what each device does, in order.
+    """
 
     seconds: float
     orders: Orders
@@ -47,27 +52,30 @@ MANNERS = [
 def list_schedule(
     pipeline: TrainingPipeline, device_S: IntArray, memory_D: FloatArray, manner: Manner
 ) -> Listed | None:
-    """What each device does if it never waits for something better than it can have.
+    """Simulate devices that always start an action if they can.
 
-    I before F before W, older microbatches first. A forward leaves room for one microbatch on every
-    later stage of its device, so that what has begun can always end.
+    I comes before F, and F before W; older microbatches come first. A forward starts only if it
+    leaves room for one microbatch on every later stage of its device, so that every microbatch that
+    has begun can end.
 
     Args:
-        pipeline: its stages.
-        device_S: the device of every stage.
-        memory_D: of the devices.
-        manner: what else decides.
+        pipeline: its times, sizes and speeds.
+        device_S: [S] device of every stage.
+        memory_D: [D] bytes of each device.
+        manner: chooses among the actions that can start.
 
     Returns:
-        The orders and when they end, or None where it got stuck.
+        The schedule, or None if it got stuck.
 
     Source: the greedy rule of Qi, Wan, Huang, Lin, "Zero Bubble Pipeline Parallelism", ICLR 2024,
-    for any seconds, bytes and stages of a device.
+    extended to any times, sizes, and stages per device.
     """
     return _Listing(pipeline, device_S, memory_D, manner).run()
 
 
 class _Listing:
+    """The state of a list schedule under construction."""
+
     def __init__(
         self, pipeline: TrainingPipeline, device_S: IntArray, memory_D: FloatArray, manner: Manner
     ) -> None:
@@ -78,7 +86,7 @@ class _Listing:
             np.flatnonzero(device_S == d).tolist() for d in range(pipeline.num_devices)
         ]
         self.memory, self.used = memory_D.tolist(), [0.0] * pipeline.num_devices
-        # Room that a forward finds on its device: what its microbatch takes from there on.
+        # Room that a forward needs on its device: for its microbatch on this and all later stages.
         self.needed = [
             float(pipeline.needed_bytes(np.where(np.arange(num) >= s, device_S, -1))[d])
             for s, d in enumerate(self.device)
@@ -100,7 +108,7 @@ class _Listing:
         return float(of_kind[stage] / pipeline.speed[self.device[stage]])
 
     def run(self) -> Listed | None:
-        # (time, what): a device is free, an input arrives; ends come before starts by the order.
+        # (time, device): the device is free, or an input of it arrives.
         events = [(0.0, d) for d in range(len(self.stages))]
         busy_until = [0.0] * len(self.stages)
         heapq.heapify(events)
@@ -124,7 +132,7 @@ class _Listing:
         return Listed(max(busy_until), self.orders)
 
     def _choose(self, d: int, now: float) -> tuple[str, int] | None:
-        """What device d starts now."""
+        """Return kind and stage of the action that device d starts now; None: it waits."""
         ready_i = [
             (self.done["I"][s], s)
             for s in self.stages[d]
@@ -150,7 +158,7 @@ class _Listing:
         return "W", stage
 
     def _late(self, s: int) -> float:
-        """What I of a stage takes beside the activation."""
+        """Return the bytes that I of a stage needs in addition to the activation."""
         pipeline = self.pipeline
         return max(0.0, float(pipeline.weight_grad_bytes[s] - pipeline.activation_bytes[s]))
 
@@ -160,13 +168,13 @@ class _Listing:
         return number < len(at) and at[number] <= now
 
     def _has_room(self, d: int, s: int) -> bool:
-        """Whether a forward of stage s fits, and leaves what later stages need."""
+        """Whether a forward of stage s fits, and leaves the room that later stages need."""
         first = s == self.stages[d][0]
         limit = self.memory[d] * (self.manner.ahead if first and self.used[d] > 0 else 1.0)
         return self.used[d] + self.needed[s] <= limit * (1 + 1e-12)
 
     def _comes_before(self, d: int, now: float, until: float) -> bool:
-        """Whether I or F will be ready soon; nothing that would not be waited for anyway."""
+        """Whether I or F that could start will be ready in time to wait for it."""
         for kind in "IF":
             for s in self.stages[d]:
                 at, number = self.arrive[kind][s], self.done[kind][s]
@@ -175,7 +183,7 @@ class _Listing:
         return False
 
     def _do(self, d: int, kind: str, s: int, end: float) -> list[tuple[float, int]]:
-        """Count it, and what it makes ready: when, and for which device."""
+        """Record an action, and return what it makes ready: times and devices."""
         pipeline = self.pipeline
         number = self.done[kind][s]
         self.done[kind][s] += 1

@@ -1,4 +1,4 @@
-"""Orders of a pipeline's devices: from placements and to them, checked.
+"""Orders of actions on a pipeline's devices: converts them to placements and back, with checks.
 
 Shape suffixes: S stages, V ops, D devices.
 """
@@ -17,21 +17,29 @@ IntArray = NDArray[np.int64]
 
 
 def pipeline_of(problem: Problem) -> PipelineGraph:
-    """The graph of the problem, which is a pipeline's.
+    """Return the graph of a problem, which has to be a pipeline.
+
+    Args:
+        problem: whose graph it is.
 
     Raises:
-        InputError: it is another one.
+        InputError: it is another graph.
     """
     if not isinstance(problem.graph, PipelineGraph):
-        raise InputError(f"graph {problem.graph.name!r}: no pipeline (workload=pipeline_parallel)")
+        raise InputError(
+            f"graph {problem.graph.name!r}: not a pipeline (workload=pipeline_parallel)"
+        )
     return problem.graph
 
 
 def orders_of(trace: Trace) -> Orders:
-    """What each device does, by start.
+    """Return what each device does, by start.
 
-    Microbatches are alike, so of each stage they come in their order: nothing begins later, and
-    torch's runtime needs it.
+    Microbatches are interchangeable. So those of each stage are renumbered to be in order: nothing
+    starts later, and torch's runtime requires it.
+
+    Args:
+        trace: of a pipeline.
     """
     actions, placement = pipeline_of(trace.problem).actions, trace.placement
     orders: Orders = [[] for _ in range(trace.problem.num_devices)]
@@ -41,7 +49,11 @@ def orders_of(trace: Trace) -> Orders:
 
 
 def renumbered(order: list[Action]) -> list[Action]:
-    """The same with microbatches from 0 on, for each kind of each stage."""
+    """Renumber microbatches from 0 on, for each kind of action of each stage.
+
+    Args:
+        order: actions of a device.
+    """
     count: Counter[tuple[int, str]] = Counter()
     found = []
     for action in order:
@@ -51,11 +63,15 @@ def renumbered(order: list[Action]) -> list[Action]:
 
 
 def placement_of_orders(problem: Problem, orders: Orders) -> Placement:
-    """The placement whose strict execution follows the orders.
+    """Return the placement whose strict execution follows given orders.
+
+    Args:
+        problem: of a pipeline.
+        orders: what each device does.
 
     Raises:
-        InputError: an action is missing, unknown, or there twice; a stage is on two devices; the
-            orders wait for each other.
+        InputError: an action is missing, unknown or repeated, a stage is on two devices, or the
+            orders wait for each other in a circle.
     """
     graph = pipeline_of(problem)
     index = {action: v for v, action in enumerate(graph.actions)}
@@ -76,9 +92,9 @@ def placement_of_orders(problem: Problem, orders: Orders) -> Placement:
 
 
 def _ranks(problem: Problem, rows: list[list[int]]) -> IntArray:
-    """Ranks [V] in which no op comes before what it waits for: inputs, and who is before it.
+    """Return ranks [V] in which every op comes after its inputs and after the op before it.
 
-    By when they would end if every transfer took its time at once.
+    Ops are ranked by when they would start if no transfer waited for another.
     """
     graph, p = problem.graph, problem.arrays
     next_V, waits_V = (
@@ -118,7 +134,11 @@ def _ranks(problem: Problem, rows: list[list[int]]) -> IntArray:
 
 
 def split_actions(orders: Orders) -> Orders:
-    """Every B as I and, right behind it, W."""
+    """Replace every B by I, followed directly by W.
+
+    Args:
+        orders: what each device does.
+    """
     return [
         [
             part
@@ -137,6 +157,12 @@ def split_actions(orders: Orders) -> Orders:
 
 
 def fused_of(orders: Orders, num_stages: int, microbatches: int) -> NDArray[np.bool_]:
-    """Which backwards [S, M] are B."""
+    """Return which backwards [S, M] are B.
+
+    Args:
+        orders: what each device does.
+        num_stages: S.
+        microbatches: M.
+    """
     whole = {(one.stage, one.microbatch) for order in orders for one in order if one.kind == "B"}
     return np.array([[(s, m) in whole for m in range(microbatches)] for s in range(num_stages)])

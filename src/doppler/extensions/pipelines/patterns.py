@@ -1,4 +1,4 @@
-"""Large pipelines by patterns: a schedule of few microbatches whose steady state is repeated.
+"""Schedules for large pipelines: repeats the steady state of a schedule of few microbatches.
 
 Shape suffixes: B placements, V ops.
 """
@@ -25,21 +25,23 @@ from doppler.support.errors import InputError
 from doppler.support.options import Count, Positive, checked
 
 IntArray = NDArray[np.int64]
-# Microbatches of a period, and number of moments of the small schedule at which it may begin.
+# Numbers of microbatches of a period, and number of moments of the small schedule that are tried
+# for its position.
 _PERIODS, _MOMENTS = (1, 2, 3, 4), 12
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Patterns(Schedules):
-    """Schedules of fewer microbatches, made better, with a period of each device repeated.
+    """Anneals a schedule of fewer microbatches, and repeats a period of each device's order.
 
-    A period of q microbatches is a part of a device's order in which every stage of it does q of
-    everything. Repeated, it takes no more memory than once.
+    A period of q microbatches is a part of a device's order in which every action of each of its
+    stages occurs q times. Repeating it takes no more memory than doing it once.
 
     Attributes:
-        steps: of annealing the small one.
-        least: microbatches of the small one by devices; pipelines of few more have none.
+        steps: of annealing the small schedule.
+        least: microbatches of the small schedule per device. A pipeline with fewer than 1.5 times
+            as many has no pattern.
 
     Source: the steady state of modulo scheduling, Rau, "Iterative modulo scheduling", MICRO 1994;
     finding it in a small instance is ours.
@@ -50,7 +52,12 @@ class Patterns(Schedules):
     name: ClassVar[str] = "pattern"
 
     def placements(self, problem: Problem, rng: np.random.Generator) -> list[Placement]:
-        """See Schedules; the best one by estimates, or none."""
+        """Return the best placement by estimates, or none (see `Schedules`).
+
+        Args:
+            problem: of a pipeline.
+            rng: for annealing.
+        """
         pipeline = pipeline_of(problem).pipeline
         fewer = max(4, int(np.ceil(self.least * pipeline.num_devices)))
         fewer += (pipeline.microbatches - fewer) % 2
@@ -67,7 +74,13 @@ class Patterns(Schedules):
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[IntArray, IntArray]:
-        """See search.Drafts; list schedules where there is no pattern."""
+        """Return the best placement, or list schedules if there is no pattern (see search.Drafts).
+
+        Args:
+            problem: of a pipeline.
+            num: number of placements, B.
+            rng: for annealing.
+        """
         found = self.placements(problem, rng)
         if not found:
             return ListSchedules().draw(problem, num, rng)
@@ -76,7 +89,7 @@ class Patterns(Schedules):
     def _small(
         self, small: Problem, rng: np.random.Generator
     ) -> tuple[Orders, dict[Action, float]] | None:
-        """Orders of the small problem, and when each action begins."""
+        """Return the orders of the small problem, and the start of each action."""
         drafts = [kind.draw(small, 1, rng) for kind in (TorchSchedules(), ListSchedules())]
         device_BV, priority_BV = map(np.concatenate, zip(*drafts, strict=True))
         with open_estimates(small) as estimates:
@@ -101,7 +114,7 @@ class Patterns(Schedules):
 def _best_unrolled(
     estimates: SimulatorSession, orders: Orders, begin: dict[Action, float], more: int
 ) -> Placement | None:
-    """Of all periods and moments the one that takes least."""
+    """Return the best placement over all periods and moments."""
     problem = estimates.problem
     last_s = max(begin.values())
     best, best_s = None, np.inf
@@ -130,7 +143,7 @@ def _best_unrolled(
 
 
 def _windows(order: list[Action], period: int) -> list[tuple[int, int]]:
-    """Parts of an order, from and to, in which each kind of each stage is ``period`` times."""
+    """Find parts (from, to) of an order in which each action occurs ``period`` times."""
     kinds = {(action.stage, action.kind) for action in order}
     length = period * len(kinds)
     found = []

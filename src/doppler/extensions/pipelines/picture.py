@@ -1,4 +1,4 @@
-"""The picture of a pipeline schedule: rows of devices, F, I and W in three colours, memory below.
+"""The picture of a pipeline schedule: a row for each device, a colour for each kind, memory below.
 
 Shape suffixes: D devices, V ops.
 """
@@ -24,7 +24,11 @@ _MOST_LABELS = 400
 
 
 def held_bytes(trace: Trace) -> list[tuple[FloatArray, FloatArray]]:
-    """Per device the times at which its memory changes, and what it holds from then on."""
+    """Return, for each device, times at which its memory changes, and the bytes held from then on.
+
+    Args:
+        trace: of a pipeline.
+    """
     p, device_V = trace.problem.arrays, trace.placement.device
     changes: list[list[tuple[float, float]]] = [[] for _ in range(trace.problem.num_devices)]
     for r, src in enumerate(p.region_src):
@@ -43,7 +47,13 @@ def held_bytes(trace: Trace) -> list[tuple[FloatArray, FloatArray]]:
 
 
 def save_pipeline_picture(trace: Trace, path: str | Path, *, title: str) -> None:
-    """Write a PNG, atomically. Bubbles are white."""
+    """Write a PNG atomically; idle time is white.
+
+    Args:
+        trace: of a pipeline.
+        path: of the file.
+        title: of the picture.
+    """
     num = trace.problem.num_devices
     rows_in, legend_in = num * _ROW_IN, 0.45
     height_in = 0.5 + rows_in + 0.35 + _MEMORY_IN + 0.5 + legend_in

@@ -13,13 +13,22 @@ if TYPE_CHECKING:
 
 @implements
 def config_folders() -> list[Path]:
-    """Choices of conf/ that this extension adds."""
+    """Return the folder of this extension's configuration."""
     return [Path(__file__).parent / "conf"]
 
 
 @implements
 def leave_artifacts(run: "Run", trace: "Trace", title: str) -> "Artifact | None":
-    """The schedule of a pipeline for torch's runtime, and its picture."""
+    """Write the schedule of a pipeline for torch's runtime, and its picture.
+
+    Args:
+        run: that found the placement.
+        trace: of the best placement.
+        title: of the picture.
+
+    Returns:
+        What to report; None for other graphs.
+    """
     from doppler.extensions.pipelines.artifacts import leave_schedule
 
     return leave_schedule(run, trace, title)

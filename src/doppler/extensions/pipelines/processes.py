@@ -1,6 +1,6 @@
-"""Schedules run by torch's runtime, in gloo processes of this machine that are kept alive.
+"""Runs schedules with torch's runtime, in gloo processes of this machine that stay alive.
 
-Shape suffixes: S stages.
+Shape suffix: S stages.
 """
 
 import multiprocessing as mp
@@ -26,10 +26,13 @@ _READY = "ready"
 
 
 class Processes:
-    """Processes of one gloo group; each `call` is the same function on every rank.
+    """Processes of one gloo group, as a context manager; each `call` runs a function on every rank.
 
-    A context manager. What a rank raises ends the call; who does not answer in time is ended, and
-    with it the group.
+    If a rank raises, or does not answer in time, all processes are killed.
+
+    Args:
+        num: of ranks.
+        timeout_s: limit for one call.
     """
 
     def __init__(self, num: int, timeout_s: float = 120.0) -> None:
@@ -39,7 +42,7 @@ class Processes:
 
     def __enter__(self) -> Self:
         context = mp.get_context("forkserver")
-        context.set_forkserver_preload([__name__])  # torch is imported once for all of them
+        context.set_forkserver_preload([__name__])  # torch is imported only once
         self._folder = tempfile.TemporaryDirectory()
         meeting = f"file://{self._folder.name}/meeting"
         for rank in range(self._num):
@@ -69,14 +72,18 @@ class Processes:
         self._folder.cleanup()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What ``function(rank, *arguments)`` returns on every rank.
+        """Call a function on every rank, and return the results by rank.
+
+        Args:
+            function: called with the rank and ``arguments``; it must be picklable.
+            arguments: the same for all ranks.
 
         Raises:
-            TimeoutError: a rank does not answer; the group is of no use after that.
-            RuntimeError: a rank raised; so is it.
+            TimeoutError: a rank does not answer; the group cannot be used any more.
+            RuntimeError: a rank raised an error; the group cannot be used any more.
         """
         for end in self._ends:
-            # As bytes: what torch sends by itself is shared, and a training there changed it here.
+            # As bytes, because torch would share tensors, and training would change them here, too.
             end.send_bytes(pickle.dumps((function, arguments)))
         return self._collect()
 
@@ -122,24 +129,34 @@ def _serve(rank: int, num: int, meeting: str, end: Connection) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingStages:
-    """Stages that wait instead of computing: seconds of F, I and W, [S] each."""
+    """Stages that wait instead of computing.
+
+    Attributes:
+        forward_s: [S] seconds of F.
+        input_grad_s: [S] seconds of I.
+        weight_grad_s: [S] seconds of W.
+    """
 
     forward_s: Sequence[float]
     input_grad_s: Sequence[float]
     weight_grad_s: Sequence[float]
 
     def module(self, stage: int) -> nn.Module:
-        """One of them."""
+        """Return a stage as a module.
+
+        Args:
+            stage: its number.
+        """
         return _Waits(
             self.forward_s[stage],
-            # The runtime asks no input gradient of the first stage.
+            # The runtime computes no input gradient in the first stage, so its I is part of W.
             0.0 if stage == 0 else self.input_grad_s[stage],
             self.weight_grad_s[stage] + (self.input_grad_s[stage] if stage == 0 else 0.0),
         )
 
 
 class _Wait(torch.autograd.Function):
-    """The same, and a wait on the way back."""
+    """The identity, which waits in the backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, seconds: float) -> Tensor:  # type: ignore[override]
@@ -158,6 +175,8 @@ def _sleep(seconds: float) -> None:
 
 
 class _Waits(nn.Module):
+    """A stage that waits in F, I and W."""
+
     def __init__(self, forward_s: float, input_grad_s: float, weight_grad_s: float) -> None:
         super().__init__()
         self.seconds = forward_s, input_grad_s, weight_grad_s
@@ -176,9 +195,19 @@ def step_seconds(
     waits: Sequence[WaitingStages],
     turns: int,
 ) -> list[list[float]]:
-    """Seconds of steps of each schedule, in turns; the first turn is not told.
+    """Measure training steps of several schedules, in turns; the first turn is not counted.
 
-    A step begins when all ranks are ready, and ends with the last of them.
+    A step begins when all ranks are ready, and ends when the last rank has finished.
+
+    Args:
+        rank: of this process.
+        orders: the schedules.
+        microbatches: of a step.
+        waits: stages of each schedule.
+        turns: number of measured steps of each schedule.
+
+    Returns:
+        For each schedule, the seconds of its steps.
     """
     made = []
     for one, waiting in zip(orders, waits, strict=True):
@@ -206,7 +235,7 @@ def _mean(output: Tensor, target: Tensor) -> Tensor:
 
 
 def _step(runtime: Any, x: Tensor, target: Tensor) -> list[Tensor]:
-    """One step on this rank; the losses of the microbatches where they are known."""
+    """Do one step on this rank; return the losses of the microbatches if this rank has them."""
     has_first = any(stage.is_first for stage in runtime._stages)
     has_last = any(stage.is_last for stage in runtime._stages)
     losses: list[Tensor] = []
@@ -224,7 +253,20 @@ def gradients(
     microbatches: int,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> dict[int, list[Tensor]]:
-    """The gradients of one step's parameters, by the stages of this rank."""
+    """Compute the gradients of the parameters in one step.
+
+    Args:
+        rank: of this process.
+        orders: the schedule.
+        modules: stages.
+        x: input of all microbatches.
+        target: of all microbatches.
+        microbatches: number of them.
+        loss: called with output and target of a microbatch.
+
+    Returns:
+        For each stage of this rank, the gradients of its parameters.
+    """
     mine = stages_of_rank(orders, rank)
     stages = [PipelineStage(modules[i], i, len(modules), torch.device("cpu")) for i in mine]
     _step(schedule(stages, orders, microbatches, loss), x, target)
@@ -243,7 +285,20 @@ def train(
     loss: Callable[[Tensor, Tensor], Tensor],
     learning_rate: float,
 ) -> list[float] | None:
-    """Steps of gradient descent, one for each batch; the losses, on the rank of the last stage."""
+    """Do steps of gradient descent, one for each batch.
+
+    Args:
+        rank: of this process.
+        orders: the schedule.
+        modules: stages.
+        batches: input and target of each step.
+        microbatches: number of them in a batch.
+        loss: called with output and target of a microbatch.
+        learning_rate: of gradient descent.
+
+    Returns:
+        The mean loss of each step on the rank of the last stage; None on other ranks.
+    """
     mine = stages_of_rank(orders, rank)
     stages = [PipelineStage(modules[i], i, len(modules), torch.device("cpu")) for i in mine]
     runtime = schedule(stages, orders, microbatches, loss)
@@ -261,7 +316,14 @@ def train(
 
 
 def run_empty(rank: int, orders: Orders, num_stages: int, microbatches: int) -> bool:
-    """One step of stages that neither wait nor compute: does it end?"""
+    """Run one step of stages that neither wait nor compute; return True when it has ended.
+
+    Args:
+        rank: of this process.
+        orders: the schedule.
+        num_stages: of the pipeline.
+        microbatches: of the step.
+    """
     waits = WaitingStages(
         forward_s=[0.0] * num_stages,
         input_grad_s=[0.0] * num_stages,

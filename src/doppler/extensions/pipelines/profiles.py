@@ -1,4 +1,4 @@
-"""Files of stages: what each takes and keeps, measured once."""
+"""Files with measured times and memory of stages."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,15 @@ STAGE_COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class StageProfile:
-    """What one stage takes for a microbatch: medians of seconds, bytes of tensors that it keeps."""
+    """Medians of what one stage takes for a microbatch.
+
+    Attributes:
+        forward_s: seconds of F.
+        input_grad_s: seconds of I.
+        weight_grad_s: seconds of W.
+        activation_bytes: bytes of tensors that are kept after F.
+        weight_grad_bytes: bytes of tensors that are kept after I.
+    """
 
     forward_s: float
     input_grad_s: float
@@ -31,7 +39,13 @@ class StageProfile:
 def save_profile(
     profiles: Sequence[StageProfile], path: str | Path, *, notes: Sequence[str] = ()
 ) -> None:
-    """Write what ``workload.profile`` reads, atomically."""
+    """Write a file that ``workload.profile`` reads, atomically.
+
+    Args:
+        profiles: of the stages, in order.
+        path: of the file.
+        notes: lines of text about the measurement.
+    """
     data = {
         "format": PROFILE_FORMAT,
         "version": PROFILE_VERSION,
@@ -42,7 +56,17 @@ def save_profile(
 
 
 def read_profile(path: str | Path) -> tuple[dict[str, object], list[float]]:
-    """The columns of a file of stages, and the transfers between them."""
+    """Read a file of stages.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        Columns of numbers by name, and the seconds of the transfers between neighbouring stages.
+
+    Raises:
+        InputError: names the file and what is wrong in it.
+    """
     data = read_json(path)
     try:
         read_object(data, "", ("format", "version", "stages"), ("transfer_s", "notes"))

@@ -1,4 +1,4 @@
-"""How short a schedule of given devices can be at all: CP-SAT, memory included."""
+"""Proves with CP-SAT how short schedules on given devices can be, memory included."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,13 @@ from doppler.system import Session, measure_placements
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What was proven, and the best schedule known then."""
+    """A proven lower bound, and the best schedule that is known.
+
+    Attributes:
+        lower_bound_s: no schedule on these devices is shorter.
+        placement: the best schedule.
+        makespan_s: of that schedule.
+    """
 
     lower_bound_s: float
     placement: Placement
@@ -22,14 +28,15 @@ class Proof:
 
 
 def prove(session: Session, placement: Placement, solver: CPSAT, *, seed: int = 0) -> Proof:
-    """Search and prove from a placement on, on its devices.
+    """Search for better schedules on the devices of a placement, and prove a lower bound.
 
-    Microbatches are alike: those of a stage come in their order, which loses nothing.
+    Microbatches are interchangeable. So those of a stage are kept in order, which excludes no
+    optimum.
 
     Args:
-        session: of the problem, in which devices keep the order of placements.
-        placement: that fits.
-        solver: how long it may take.
+        session: of the problem; its devices keep the order of placements.
+        placement: to start from; it fits in memory.
+        solver: CP-SAT with its time limit.
         seed: of the search.
     """
     problem = session.problem

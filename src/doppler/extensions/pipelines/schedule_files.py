@@ -1,8 +1,8 @@
-"""Schedules in files as torch.distributed.pipelining writes them: a row for each rank.
+"""Reads and writes schedules in the files of torch.distributed.pipelining: a row for each rank.
 
-A file of torch says what is computed, ``0F0,0I0,0W0`` and ``(0F7;7B3)OVERLAP_F_B`` for two at
-once, or also what its runtime does beside: messages (``0SEND_F0``), and the parameters of a stage
-that are gathered, freed and summed up (``0UNSHARD``, ``0RESHARD``, ``0REDUCE_GRAD``).
+A file of torch names what is computed: ``0F0,0I0,0W0``, or ``(0F7;7B3)OVERLAP_F_B`` for two actions
+at once. It may also name the other actions of the runtime: messages (``0SEND_F0``), and parameters
+of a stage that are gathered, freed and summed (``0UNSHARD``, ``0RESHARD``, ``0REDUCE_GRAD``).
 """
 
 import csv
@@ -23,10 +23,10 @@ _TOGETHER = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 
 
 class FileOrders(list[list[Action]]):
-    """What each rank computes, and what else the file says.
+    """The actions of each rank, and the cells of the file that they come from.
 
     Attributes:
-        rows: per rank the cells of the file, empty ones left out.
+        rows: for each rank, the cells of the file that are not empty.
     """
 
     def __init__(self, orders: Orders, rows: Sequence[Sequence[str]]) -> None:
@@ -40,7 +40,12 @@ class FileOrders(list[list[Action]]):
 
 
 def save_orders(orders: Orders, path: str | Path) -> None:
-    """Write a row for each rank, ``0F0,0F1,0I0,..``; what a file of torch said beside, too."""
+    """Write a row for each rank, such as ``0F0,0F1,0I0``.
+
+    Args:
+        orders: to write; of orders that come from a file, all cells are written.
+        path: of the file.
+    """
     rows = orders.rows if isinstance(orders, FileOrders) else orders
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([map(str, row) for row in rows])
@@ -48,12 +53,15 @@ def save_orders(orders: Orders, path: str | Path) -> None:
 
 
 def load_orders(path: str | Path) -> FileOrders:
-    """What `save_orders` wrote, or torch's ``_dump_csv``.
+    """Read a file that `save_orders` or torch's ``_dump_csv`` wrote.
 
-    Of actions that overlap one is computed behind the other.
+    Of two actions that overlap, one is taken to run after the other.
+
+    Args:
+        path: of the file.
 
     Raises:
-        InputError: names the file, the row and the cell; or messages wait for each other.
+        InputError: names the file, the row and the cell; or messages have a deadlock.
     """
     orders: Orders = []
     rows: list[list[str]] = []
@@ -78,10 +86,13 @@ def load_orders(path: str | Path) -> FileOrders:
 
 
 def work_of(cell: str) -> list[Action]:
-    """What is computed in a cell; nothing in a message.
+    """Return the actions that a cell computes; empty for messages and parameters.
+
+    Args:
+        cell: of a file.
 
     Raises:
-        InputError: it is no action.
+        InputError: the cell is not an action.
     """
     if match := _TOGETHER.fullmatch(cell):
         return [action for part in match[1].split(";") for action in work_of(part.strip())]
@@ -93,7 +104,7 @@ def work_of(cell: str) -> list[Action]:
 
 
 def _from_zero(orders: FileOrders) -> FileOrders:
-    """Microbatches from 0 on: torch 2.13 numbers the forwards of 1F1B's last rank from 1 on."""
+    """Number microbatches from 0: torch 2.13 numbers the forwards of 1F1B's last rank from 1."""
     shifted = set()
     numbers: dict[tuple[int, str], set[int]] = {}
     for action in (action for order in orders for action in order):
@@ -116,13 +127,14 @@ def _from_zero(orders: FileOrders) -> FileOrders:
 
 
 def check_messages(rows: Sequence[Sequence[str]]) -> None:
-    """Refuse sends and receives that wait for each other if each waits for its counterpart.
+    """Refuse sends and receives that deadlock if each of them waits for its counterpart.
 
     Args:
-        rows: what each rank does, as torch writes it: ``0SEND_F3``, ``1RECV_F3`` are one message.
+        rows: cells of each rank, as torch writes them; ``0SEND_F3`` and ``1RECV_F3`` are one
+            message.
 
     Raises:
-        InputError: names who waits for whom.
+        InputError: names the ranks that wait, and their messages.
     """
     queues = [[match for match in map(MESSAGE.fullmatch, row) if match is not None] for row in rows]
     position = [0] * len(rows)
@@ -131,7 +143,7 @@ def check_messages(rows: Sequence[Sequence[str]]) -> None:
         if position[rank] == len(queues[rank]):
             return None
         stage, way, kind, m = queues[rank][position[rank]].groups()
-        step = 1 if kind == "F" else -1  # named by who sends it
+        step = 1 if kind == "F" else -1  # a message is identified by its sender
         return int(stage) - (step if way == "RECV" else 0), kind, m
 
     while any(message(rank) is not None for rank in range(len(rows))):
@@ -153,13 +165,16 @@ def check_messages(rows: Sequence[Sequence[str]]) -> None:
 
 
 def check_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Refuse rows in which ranks wait for each other, sends being taken before they are received.
+    """Refuse rows in which ranks wait for each other, even if no send waits for its receive.
 
-    A forward needs that of the stage before, a backward that of the stage behind; on another rank
-    these are messages, which the row has to receive first.
+    A forward needs that of the previous stage, a backward that of the next stage. If that stage
+    is on another rank, the row has to receive its message first.
+
+    Args:
+        rows: cells of each rank.
 
     Raises:
-        InputError: names the rank and the cell that it stops before.
+        InputError: names the ranks and the cells before which they stop.
     """
     stages_of = [{a.stage for cell in row for a in work_of(cell)} for row in rows]
     last = max((stage for stages in stages_of for stage in stages), default=0)
@@ -186,7 +201,7 @@ def check_rows(rows: Sequence[Sequence[str]]) -> None:
 
 
 def _can_begin(cell: str, own: set[int], last: int, done: set[str]) -> bool:
-    """Whether what a cell waits for is done. own: the stages of its rank."""
+    """Whether everything is done that a cell waits for; ``own``: the stages of its rank."""
     if match := MESSAGE.fullmatch(cell):
         stage, way, kind, m = int(match[1]), match[2], match[3], match[4]
         if way == "RECV":
@@ -195,7 +210,7 @@ def _can_begin(cell: str, own: set[int], last: int, done: set[str]) -> bool:
         kinds = ("F",) if kind == "F" else ("B", "I")
         return any(f"{stage}{one}{m}" in done for one in kinds)
     if not (match := _WORK.fullmatch(cell)) or match[2] == "W":
-        return True  # parameters; W needs only its own I, which the order of the row has before
+        return True  # parameters; or W, which needs only its own I, earlier in the row
     stage, kind, m = int(match[1]), match[2], match[3]
     step = -1 if kind == "F" else 1
     if not 0 <= stage + step <= last:

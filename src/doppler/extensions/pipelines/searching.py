@@ -1,4 +1,4 @@
-"""Schedules to begin a search with: torch's own, and list schedules on good devices.
+"""Schedules from which a search starts: torch's own, and list schedules on good devices.
 
 Shape suffixes: B placements, V ops, D devices.
 """
@@ -28,24 +28,34 @@ from doppler.support.options import checked
 from doppler.system import Session, System
 
 IntArray = NDArray[np.int64]
-# Largest number of ops in all list schedules of one search, which takes some seconds.
+# Largest number of ops in all list schedules of one search; these take some seconds.
 _MOST_LISTED = 300_000
-# Assignments to start from, and how many of them are tried in all ways.
+# Number of assignments to start from, and of those that are tried in all manners.
 _MOST_ASSIGNMENTS, _BEST = 48, 4
 
 
 class Schedules:
-    """What a search and drafts share; a kind says which placements there are."""
+    """A set of schedules, as a baseline and as drafts of a search; subclasses say which."""
 
     uses_order: ClassVar[bool] = True
     needs_order: ClassVar[bool] = True
 
     def placements(self, problem: Problem, rng: np.random.Generator) -> list[Placement]:
-        """All of them."""
+        """Return the placements of all schedules.
+
+        Args:
+            problem: of a pipeline.
+            rng: for sets that are drawn.
+        """
         raise NotImplementedError
 
     def place(self, session: Session, rng: np.random.Generator) -> SearchResult:
-        """See baselines.Baseline: the best of them, each executed once."""
+        """Execute each schedule once, and return the best one (see `baselines.Baseline`).
+
+        Args:
+            session: of the problem.
+            rng: for sets that are drawn, and for noise.
+        """
         problem = session.problem
         placements = self.placements(problem, rng)
         if not placements:
@@ -67,7 +77,16 @@ class Schedules:
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[IntArray, IntArray]:
-        """See search.Drafts: any of them."""
+        """Return schedules at random (see search.Drafts).
+
+        Args:
+            problem: of a pipeline.
+            num: number of placements, B.
+            rng: draws them.
+
+        Returns:
+            Devices and priorities [B, V].
+        """
         placements = self.placements(problem, rng)
         if not placements:
             placements = [Placement.make(problem, problem.group_seconds.argmin(axis=1))]
@@ -77,14 +96,15 @@ class Schedules:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class TorchSchedules(Schedules):
-    """The schedules of torch.distributed.pipelining that suit the stages, I and W apart.
+    """The schedules of torch.distributed.pipelining that suit the stages, with every B divided.
 
-    So they are a little faster than in torch, whose B sends behind W (`judged_schedules` judges
-    them as they are).
+    Here I and W of a B are two ops, so that the gradient is sent after I. In torch a B sends it
+    after W, so these schedules are a little faster here than in torch. `judged_schedules` judges
+    them as torch runs them.
 
     Source: Huang et al., "GPipe", NeurIPS 2019; Narayanan et al., "PipeDream" (1F1B), SOSP 2019,
     and "Megatron-LM" (interleaved), SC 2021; Qi et al., "Zero Bubble Pipeline Parallelism", ICLR
-    2024; DeepSeek-AI, "DeepSeek-V3" (DualPipe), 2024; all as torch has them.
+    2024; DeepSeek-AI, "DeepSeek-V3" (DualPipe), 2024; all as torch implements them.
     """
 
     name: ClassVar[str] = "torch"
@@ -101,12 +121,17 @@ class TorchSchedules(Schedules):
 @checked
 @dataclass(frozen=True, kw_only=True)
 class ListSchedules(Schedules):
-    """List schedules within the memory limits, on the given devices or on those of least bound."""
+    """List schedules within memory limits, on the given devices or on those of least bound."""
 
     name: ClassVar[str] = "list"
 
     def placements(self, problem: Problem, rng: np.random.Generator) -> list[Placement]:
-        """See Schedules; as many as fit into some seconds."""
+        """Return list schedules in all manners on the best assignments, limited to some seconds.
+
+        Args:
+            problem: of a pipeline.
+            rng: for the search of assignments.
+        """
         assignments = _assignments(problem, rng, _MOST_ASSIGNMENTS)
         if len(assignments) > 1:
             assignments = _improved(problem, assignments, rng)[:_BEST]
@@ -115,7 +140,16 @@ class ListSchedules(Schedules):
     def draw(
         self, problem: Problem, num: int, rng: np.random.Generator
     ) -> tuple[IntArray, IntArray]:
-        """See search.Drafts: of one of the best assignments, in any manner."""
+        """Return list schedules on good assignments, each in a random manner (see search.Drafts).
+
+        Args:
+            problem: of a pipeline.
+            num: number of placements, B.
+            rng: draws them.
+
+        Returns:
+            Devices and priorities [B, V].
+        """
         drawn: list[Placement] = []
         assignments = _assignments(problem, rng, 8)
         manners = list(MANNERS)
@@ -140,7 +174,7 @@ class ListSchedules(Schedules):
 
 
 def _assignments(problem: Problem, rng: np.random.Generator, most: int) -> list[IntArray]:
-    """Devices of the stages: the given ones, or good ones."""
+    """Return the given devices of the stages, or good ones if they are free."""
     pipeline = pipeline_of(problem).pipeline
     given_S = pipeline.devices()
     if given_S is not None:
@@ -151,9 +185,9 @@ def _assignments(problem: Problem, rng: np.random.Generator, most: int) -> list[
 def _improved(
     problem: Problem, assignments: Sequence[IntArray], rng: np.random.Generator
 ) -> list[IntArray]:
-    """Those and their neighbours, by what a list schedule takes on them: the best ones first.
+    """Improve assignments by random changes; return them, best list schedule first.
 
-    A neighbour has one stage elsewhere, or two stages swapped.
+    A change moves one stage, or swaps two.
     """
     pipeline, memory_D = pipeline_of(problem).pipeline, problem.arrays.memory_bytes
     left = max(1, _MOST_LISTED // problem.num_ops)
@@ -179,12 +213,12 @@ def _improved(
         before = len(seconds)
         if listed_s(near) <= listed_s(best):
             best = near
-        left -= len(seconds) == before  # so that it ends where there are few
+        left -= len(seconds) == before  # ends the loop if there are few assignments
     return [np.array(key) for key in sorted(seconds, key=seconds.__getitem__)]
 
 
 def _stacked(placements: Sequence[Placement]) -> tuple[IntArray, IntArray]:
-    """Devices and priorities [B, V]."""
+    """Return devices and priorities [B, V]."""
     return (
         np.stack([placement.device for placement in placements]),
         np.stack([placement.priority for placement in placements]),
@@ -193,7 +227,14 @@ def _stacked(placements: Sequence[Placement]) -> tuple[IntArray, IntArray]:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedSchedule:
-    """What a schedule takes as it is: seconds, peaks of memory [D], whether it fits."""
+    """A schedule, and what it takes.
+
+    Attributes:
+        orders: what each device does, in order.
+        seconds: of a training step.
+        peak_bytes: [D] largest memory of each device.
+        fits: whether it fits in memory.
+    """
 
     orders: Orders
     seconds: float
@@ -202,10 +243,13 @@ class JudgedSchedule:
 
 
 def judged_schedules(problem: Problem, system: System) -> dict[str, JudgedSchedule]:
-    """Torch's schedules as they are, on the same system, whether they fit or not.
+    """Execute torch's schedules as torch runs them, whether they fit or not.
 
-    Where one has B, I and W of that stage and microbatch are one op, and what B sends leaves at its
-    end.
+    A B is one op, and sends its gradient when it ends.
+
+    Args:
+        problem: of a pipeline.
+        system: on which they are executed.
     """
     graph, found = pipeline_of(problem), {}
     for name, orders in schedules_for(graph.pipeline).items():
@@ -214,7 +258,16 @@ def judged_schedules(problem: Problem, system: System) -> dict[str, JudgedSchedu
 
 
 def judged(problem: Problem, system: System, orders: Orders) -> JudgedSchedule:
-    """One schedule on the devices and the system of a problem, its B's as they are."""
+    """Execute one schedule on the devices of a problem; every B is one op.
+
+    Args:
+        problem: of a pipeline.
+        system: on which it is executed, without noise.
+        orders: the schedule.
+
+    Raises:
+        InputError: the schedule does not suit the pipeline, or has a deadlock.
+    """
     pipeline = pipeline_of(problem).pipeline
     fused = fused_of(orders, pipeline.num_stages, pipeline.microbatches)
     try:
@@ -233,6 +286,12 @@ def judged(problem: Problem, system: System, orders: Orders) -> JudgedSchedule:
 
 
 def found_orders(problem: Problem, system: System, placement: Placement) -> Orders:
-    """What each device does under a placement, by when it starts it."""
+    """Return what each device does under a placement, by start.
+
+    Args:
+        problem: of a pipeline.
+        system: on which the placement is executed, without noise.
+        placement: to execute.
+    """
     with system.with_noise(0.0).open(problem) as session:
         return orders_of(session.trace(placement))

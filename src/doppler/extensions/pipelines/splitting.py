@@ -1,4 +1,4 @@
-"""A torch module as a pipeline: its blocks divided into stages, and each stage timed here.
+"""Divides a torch module into the stages of a pipeline, and times each stage on this machine.
 
 Shape suffixes: S stages, K blocks.
 """
@@ -22,10 +22,14 @@ Loss = Callable[[Tensor], Tensor]
 
 
 def split(blocks: Iterable[nn.Module], boundaries: Sequence[int]) -> list[nn.Sequential]:
-    """Stages of consecutive blocks; each boundary is the first block of another stage.
+    """Divide blocks into stages of consecutive blocks.
+
+    Args:
+        blocks: of the model.
+        boundaries: number of the first block of every stage but the first.
 
     Raises:
-        InputError: boundaries that do not rise, or beyond the blocks.
+        InputError: the boundaries do not increase, or lie outside the blocks.
     """
     every = list(blocks)
     ends = [0, *boundaries, len(every)]
@@ -38,16 +42,21 @@ def split(blocks: Iterable[nn.Module], boundaries: Sequence[int]) -> list[nn.Seq
 
 
 def balanced(seconds_K: Sequence[float], num_stages: int) -> list[int]:
-    """Boundaries such that the slowest stage takes least.
+    """Return the boundaries that minimise the time of the slowest stage.
+
+    Args:
+        seconds_K: [K] seconds of each block.
+        num_stages: number of stages.
 
     Raises:
-        InputError: fewer blocks than stages.
+        InputError: there are fewer blocks than stages.
     """
     num = len(seconds_K)
     if num < num_stages:
         raise InputError(f"workload.stages: {num} blocks make at most {num} stages")
     until = np.concatenate([[0.0], np.cumsum(seconds_K)])
-    # best[k]: the slowest of so many stages of the first k blocks, and where the last one begins.
+    # best[k]: seconds of the slowest stage if the first k blocks are divided into as many stages as
+    # the loop has reached, and the first block of each of these stages.
     best = [(float(until[k]), [0]) for k in range(num + 1)]
     for stage in range(1, num_stages):
         further = list(best)
@@ -65,13 +74,13 @@ def timed(
 ) -> list[StageProfile]:
     """Run every stage on one microbatch as torch's runtime does, and measure it.
 
-    The gradient of the first stage's input is not made: all of its backward is W.
+    The first stage computes no gradient of its input, so all of its backward is W.
 
     Args:
-        stages: one behind the other.
+        stages: in order.
         example: a microbatch.
-        loss: of the last stage's output; it is a part of that stage's F.
-        repeats: of which the medians count, after one that does not.
+        loss: of the last stage's output; its time is part of that stage's F.
+        repeats: number of runs, whose medians are returned; one more run comes first.
     """
     found, x = [], example
     for i, stage in enumerate(stages):
@@ -88,7 +97,7 @@ def timed(
 def _run(
     stage: nn.Module, x: Tensor, loss: Loss | None, has_input_grad: bool
 ) -> tuple[float, float, float, float, float]:
-    """Seconds of F, I and W, and bytes kept after F and after I."""
+    """Return seconds of F, I and W, and bytes kept after F and after I."""
     x = x.detach()
     if has_input_grad:
         x.requires_grad_()
@@ -125,14 +134,14 @@ def _size(tensor: Tensor) -> int:
 
 
 class _Held:
-    """What autograd holds in place of a tensor, so that it can be seen when it lets go of it."""
+    """Stands for a tensor that autograd keeps; a weak reference to it shows when it is released."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
 
 
 class _Kept:
-    """The tensors that a graph of autograd keeps, those of parameters left out, each once."""
+    """The tensors that autograd keeps for the backward, without parameters."""
 
     def __init__(self, module: nn.Module) -> None:
         self._own = {p.untyped_storage().data_ptr() for p in module.parameters()}
@@ -157,7 +166,13 @@ class _Kept:
 
 
 def block_seconds(blocks: Iterable[nn.Module], example: Tensor, loss: Loss) -> list[float]:
-    """Seconds [K] of F, I and W of every block on a microbatch."""
+    """Return the seconds [K] that F, I and W of every block take together.
+
+    Args:
+        blocks: of the model.
+        example: a microbatch.
+        loss: of the last block's output.
+    """
     profiles = timed(list(blocks), example, loss, repeats=3)
     return [one.forward_s + one.input_grad_s + one.weight_grad_s for one in profiles]
 
@@ -169,7 +184,15 @@ def stages_of(
     loss: Loss,
     boundaries: Sequence[int] | None = None,
 ) -> tuple[list[nn.Sequential], list[StageProfile]]:
-    """Stages at the boundaries, or at those that balance the blocks' seconds here; each timed."""
+    """Divide blocks into stages, and time the stages.
+
+    Args:
+        blocks: of the model.
+        example: a microbatch.
+        num_stages: number of stages.
+        loss: of the last stage's output.
+        boundaries: as in `split`; None: those that balance the measured times of blocks.
+    """
     if boundaries is None:
         boundaries = balanced(block_seconds(blocks, example, loss), num_stages)
     stages = split(blocks, boundaries)
@@ -179,17 +202,17 @@ def stages_of(
 def profile_module(
     factory: str, num_stages: int, boundaries: Sequence[int] | None
 ) -> list[StageProfile]:
-    """The stages of ``workload.module``: a function that returns blocks and a microbatch.
+    """Divide the blocks that a function returns into stages, and time these (``workload.module``).
 
     Args:
-        factory: ``FILE.py:function`` or ``package.module:function``. It returns an nn.Sequential
-            and a microbatch; as a third ``{"loss": function of the output}``, else the mean of the
-            squares is the loss.
-        num_stages: how many, where boundaries are not given.
-        boundaries: the first block of every stage but the first.
+        factory: ``FILE.py:function`` or ``package.module:function``. The function returns an
+            nn.Sequential of blocks, a microbatch and, optionally, a dictionary with the key
+            ``loss``: a function of the output. The default loss is the mean of squares.
+        num_stages: number of stages if boundaries are not given.
+        boundaries: as in `split`; None: balanced.
 
     Raises:
-        InputError: it is no sequence of blocks, or as `make_module`.
+        InputError: the function returns something else, or as `make_module` raises it.
     """
     module, examples, keywords = make_module(factory, device="cpu")
     if not isinstance(module, nn.Sequential) or len(examples) != 1:

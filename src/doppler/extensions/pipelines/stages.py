@@ -1,7 +1,7 @@
 """A pipeline: stages of a model that is trained on microbatches, as a graph of F, I and W.
 
-F is the forward of a stage on a microbatch, I the gradient of its input, W that of its weights; B
-is I and W in one. Shape suffixes: S stages, M microbatches, D devices, V ops.
+F is the forward of a stage on a microbatch, I the gradient of its input, and W the gradient of its
+weights. B is I and W in one op. Shape suffixes: S stages, M microbatches, D devices, V ops.
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,13 @@ ARRANGEMENTS: tuple[str, ...] = get_args(Arrangement)
 
 
 class Action(NamedTuple):
-    """What a device does: F, I, W or B of a stage on a microbatch."""
+    """An op of a pipeline.
+
+    Attributes:
+        stage: number of the stage.
+        kind: F, I, W or B.
+        microbatch: number of the microbatch.
+    """
 
     stage: int
     kind: str
@@ -35,18 +41,19 @@ Orders = list[list[Action]]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingPipeline:
-    """What the stages take and hold.
+    """Times and sizes of the stages of a pipeline.
 
     Attributes:
-        forward_s, input_grad_s, weight_grad_s: seconds of F, I and W [S] on a device of speed 1;
-            without weight_grad_s, input_grad_s are those of the full backward B.
-        transfer_s: [S - 1] between neighbours on two devices.
+        forward_s: [S] seconds of F on a device of speed 1.
+        input_grad_s: [S] seconds of I on a device of speed 1; of B if ``weight_grad_s`` is None.
+        weight_grad_s: [S] seconds of W on a device of speed 1; None: backwards are not divided.
+        transfer_s: [S - 1] seconds between neighbouring stages on two devices.
         activation_bytes: [S] held from the start of F to the end of I (or B).
-        weight_grad_bytes: [S] from the end of I to the end of W.
+        weight_grad_bytes: [S] held from the end of I to the end of W.
         microbatches: M.
-        arrangement: which devices the stages are on: ``loop`` 0, 1, .., 0, 1, ..; ``v`` 0, 1, ..,
-            1, 0, ..; ``free``: any.
-        speed: [D] of the devices.
+        arrangement: devices of the stages: ``loop`` (0, 1, .., 0, 1, ..), ``v`` (0, 1, .., 1, 0,
+            ..) or ``free`` (any).
+        speed: [D] relative speed of the devices.
     """
 
     forward_s: FloatArray
@@ -75,7 +82,7 @@ class TrainingPipeline:
         return self.input_grad_s + (0.0 if self.weight_grad_s is None else self.weight_grad_s)
 
     def devices(self) -> IntArray | None:
-        """The device of every stage [S]; None where they are free."""
+        """Return the device of every stage [S]; None if they are free."""
         return (
             None
             if self.arrangement == "free"
@@ -83,19 +90,29 @@ class TrainingPipeline:
         )
 
     def needed_bytes(self, device_S: IntArray) -> FloatArray:
-        """What one microbatch alone takes on each device [D]: no schedule gets by with less."""
+        """Return the bytes [D] that one microbatch alone takes: a minimum for every schedule.
+
+        Args:
+            device_S: [S] device of every stage.
+        """
         need_D = np.zeros(self.num_devices)
         for d in range(self.num_devices):
             held = self.activation_bytes[device_S == d]
             left = self.weight_grad_bytes[device_S == d]
             before = np.concatenate([[0.0], np.cumsum(held)[:-1]]) if len(held) else held
-            # I of the last stage comes first: the activations before it are there till then.
+            # I of the last stage comes first, while the activations of all earlier stages are held.
             need_D[d] = max([held.sum(), *(before + np.maximum(held, left))])
         return need_D
 
 
 def arranged(arrangement: str, num_stages: int, num_devices: int) -> IntArray:
-    """The device of every stage [S], in turns or back and forth."""
+    """Return the device of every stage [S].
+
+    Args:
+        arrangement: ``loop`` (in turns) or ``v`` (back and forth).
+        num_stages: S.
+        num_devices: D.
+    """
     turn, place = np.divmod(np.arange(num_stages), num_devices)
     back = (arrangement == "v") & (turn % 2 == 1)
     return np.where(back, num_devices - 1 - place, place)
@@ -103,10 +120,10 @@ def arranged(arrangement: str, num_stages: int, num_devices: int) -> IntArray:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PipelineGraph(DataflowGraph):
-    """The graph of a pipeline, which remembers it.
+    """The graph of a pipeline.
 
     Attributes:
-        pipeline: of which it is.
+        pipeline: that the graph was made of.
         fused: [S, M] whether I and W are one op, B.
     """
 
@@ -115,7 +132,7 @@ class PipelineGraph(DataflowGraph):
 
     @property
     def actions(self) -> list[Action]:
-        """What each op [V] is."""
+        """The action of each op [V]."""
         nodes, blocks = self.ops.node.tolist(), self.ops.block.tolist()
         return [Action(*one) for one in zip(nodes, self.ops.kinds, blocks, strict=True)]
 
@@ -123,15 +140,16 @@ class PipelineGraph(DataflowGraph):
 def graph_of(
     pipeline: TrainingPipeline, name: str = "pipeline", fused: NDArray[np.bool_] | None = None
 ) -> PipelineGraph:
-    """The ops of a pipeline and what they wait for.
+    """Return the graph of a pipeline.
 
-    What W needs is a part of the activation that stays after I; where it is more than the
-    activation, the rest is held from the start of I, which makes it.
+    What W needs is the part of the activation that stays after I. If it is larger than the
+    activation, I makes the rest, which is held from the start of I.
 
     Args:
-        pipeline: to be run.
+        pipeline: to make a graph of.
         name: of the graph.
-        fused: [S, M] which backwards are one op; none, unless the pipeline knows only these.
+        fused: [S, M] which backwards are B; None: all if the pipeline does not divide backwards,
+            otherwise none.
     """
     num_stages, num = pipeline.num_stages, pipeline.microbatches
     if fused is None:
@@ -186,7 +204,7 @@ def _seconds(pipeline: TrainingPipeline) -> dict[str, FloatArray]:
 
 
 def _by_speed(seconds_V: list[float], speed_D: FloatArray) -> FloatArray:
-    """Seconds [V], or [V, D] where devices differ."""
+    """Return seconds [V], or [V, D] if devices differ."""
     if (speed_D == 1.0).all():
         return np.array(seconds_V)
     return np.array(seconds_V)[:, None] / speed_D
@@ -195,10 +213,10 @@ def _by_speed(seconds_V: list[float], speed_D: FloatArray) -> FloatArray:
 def _edges(
     pipeline: TrainingPipeline, fused: NDArray[np.bool_]
 ) -> list[tuple[Action, Action, int, float, float]]:
-    """From, to, region, bytes on the sender's device till read, seconds to move.
+    """Return, for each edge, source, destination, region, held bytes and seconds of the transfer.
 
-    Region 0 goes to the neighbour, 1 is what I or B reads, 2 what W reads of the activation; what
-    I leaves to W is its own region 1.
+    Region 0 goes to the neighbouring stage, region 1 is what I or B reads, and region 2 is the part
+    of the activation that W reads. What I makes for W is region 1 of I.
     """
     found = []
     held_S, left_S = _exact(pipeline.activation_bytes, pipeline.weight_grad_bytes)
@@ -224,9 +242,9 @@ def _edges(
 
 
 def _exact(held_S: FloatArray, left_S: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Bytes as multiples of a power of two, a billionth smaller at most.
+    """Round bytes down to multiples of a power of two, by at most a billionth.
 
-    Else ten times 0.4 may be more than 4 after some additions, and would not fit.
+    Otherwise rounding errors could make ten times 0.4 larger than 4, so that it would not fit.
     """
     both = np.stack([held_S, left_S])
     if (both == np.rint(both)).all():
@@ -238,7 +256,13 @@ def _exact(held_S: FloatArray, left_S: FloatArray) -> tuple[FloatArray, FloatArr
 def with_stages_divided(
     pipeline: TrainingPipeline, parts: int, arrangement: Arrangement
 ) -> TrainingPipeline:
-    """Each stage as several of equal time, bytes in equal parts; no transfer within a stage."""
+    """Divide each stage into several of equal times and sizes.
+
+    Args:
+        pipeline: whose stages are divided.
+        parts: number of stages for each stage.
+        arrangement: of the new stages.
+    """
 
     def divided(values: FloatArray) -> FloatArray:
         return np.repeat(values / parts, parts)

@@ -1,6 +1,6 @@
-"""What torch.distributed.pipelining knows: its schedules' orders, and the runtime for ours.
+"""Interface to torch.distributed.pipelining: orders of its schedules, and its runtime for ours.
 
-All names that are internal to torch are here, and nowhere else; tests hold them for its version.
+Internal names of torch are used only in this file; tests check them against the installed version.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.pipelining import PipelineStage
 
-# Schedules by the arrangement of their stages, and how many stages they need on a device.
+# For each schedule, the arrangement of its stages, and the range of stages per device.
 SCHEDULES: dict[str, tuple[Arrangement, tuple[int, int]]] = {
     "GPipe": ("loop", (1, 1)),
     "1F1B": ("loop", (1, 1)),
@@ -28,10 +28,13 @@ SCHEDULES: dict[str, tuple[Arrangement, tuple[int, int]]] = {
 
 
 def schedules_for(pipeline: TrainingPipeline) -> dict[str, Orders]:
-    """The orders of torch's schedules that suit the arrangement, by name.
+    """Return the orders of torch's schedules that suit a pipeline, by name.
 
-    With one stage on each device loop and v are the same. Those that need another number of
-    microbatches are left out, and those that separate I and W where the pipeline does not.
+    With one stage on each device, loop and v are the same. Schedules that need another number of
+    microbatches are left out. If the pipeline does not divide backwards, I becomes B.
+
+    Args:
+        pipeline: its stages, microbatches, devices and arrangement.
     """
     per_device, rest = divmod(pipeline.num_stages, pipeline.num_devices)
     found = {}
@@ -52,7 +55,13 @@ def schedules_for(pipeline: TrainingPipeline) -> dict[str, Orders]:
 
 
 def orders_of_schedule(name: str, num_stages: int, num_devices: int, microbatches: int) -> Orders:
-    """What each rank does under one of torch's schedules.
+    """Return what each rank does in one of torch's schedules.
+
+    Args:
+        name: of the schedule.
+        num_stages: of the pipeline.
+        num_devices: number of ranks.
+        microbatches: of a step.
 
     Raises:
         InputError: torch has no such schedule, or none for these numbers.
@@ -91,7 +100,7 @@ def orders_of_schedule(name: str, num_stages: int, num_devices: int, microbatche
     orders = [
         [one for each in order[rank] for one in _actions(each)] for rank in range(num_devices)
     ]
-    # Torch 2.13 numbers the forwards of 1F1B's last rank from 1 on.
+    # Torch 2.13 numbers the forwards of 1F1B's last rank from 1.
     return [renumbered(one) for one in orders] if per_device == 1 else orders
 
 
@@ -108,7 +117,7 @@ def _actions(action: Any) -> list[Action]:
 
 
 def _fused(orders: Orders) -> Orders:
-    """B in place of every I, W left out."""
+    """Replace every I by B, and leave W out."""
     return [
         [one._replace(kind="B") if one.kind == "I" else one for one in order if one.kind != "W"]
         for order in orders
@@ -116,7 +125,10 @@ def _fused(orders: Orders) -> Orders:
 
 
 def lowered(orders: Orders) -> list[list[str]]:
-    """What the runtime does on each rank, sends and receives included, as torch writes it.
+    """Return what the runtime does on each rank, sends and receives included, as torch writes it.
+
+    Args:
+        orders: the schedule.
 
     Raises:
         InputError: torch finds no order of sends and receives.
@@ -125,17 +137,17 @@ def lowered(orders: Orders) -> list[list[str]]:
 
     rank_of = {action.stage: rank for rank, order in enumerate(orders) for action in order}
     actions = _torch_actions(orders)
-    # Torch takes lists away that are empty, and expects none in the beginning.
+    # Torch removes lists that become empty, and expects none at the start.
     actions = {rank: list(row) for rank, row in actions.items() if row}
     try:
         done: Any = schedules._add_send_recv(actions, rank_of.__getitem__, len(rank_of))
     except (AssertionError, KeyError) as error:
-        raise InputError(f"schedule: torch orders no sends and receives: {error}") from None
+        raise InputError(f"schedule: torch finds no order of sends and receives: {error}") from None
     return [[str(one) for one in done.get(rank, [])] for rank in range(len(orders))]
 
 
 def _torch_actions(orders: Orders) -> dict[int, list[Any]]:
-    """What is computed; of a file also which of it overlaps."""
+    """Return what is computed; for orders from a file, also which actions overlap."""
     from torch.distributed.pipelining.schedules import _Action
 
     if isinstance(orders, FileOrders):
@@ -159,7 +171,15 @@ def runtime(
     loss_fn: "Callable[..., Tensor] | None",
     **options: Any,
 ) -> Any:
-    """Torch's runtime with these orders; see `schedule`, which checks them."""
+    """Make torch's runtime for given orders, which `schedule` has checked.
+
+    Args:
+        stages: of this rank.
+        orders: the schedule.
+        num_microbatches: of the schedule.
+        loss_fn: called with the output and the target of a microbatch.
+        options: passed on to the runtime.
+    """
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
     made = _PipelineScheduleRuntime(list(stages), num_microbatches, loss_fn=loss_fn, **options)
@@ -172,14 +192,29 @@ def runtime(
 
 
 def input_gradient(outputs: Any, grads: Any, inputs: Any, weights: Any) -> tuple[Any, Any]:
-    """I of a stage as torch's runtime does it; see `weight_gradient`."""
+    """Do I of a stage as torch's runtime does it.
+
+    Args:
+        outputs: of the stage.
+        grads: of the outputs; None for a loss.
+        inputs: of the stage.
+        weights: of the stage.
+
+    Returns:
+        Gradients of the inputs, and what `weight_gradient` needs.
+    """
     from torch.distributed.pipelining._backward import stage_backward_input
 
     return stage_backward_input(outputs, grads, inputs, weights)
 
 
 def weight_gradient(weights: Any, groups: Any) -> Any:
-    """W of a stage, from what `input_gradient` left."""
+    """Do W of a stage as torch's runtime does it.
+
+    Args:
+        weights: of the stage.
+        groups: as `input_gradient` returned them.
+    """
     from torch.distributed.pipelining._backward import stage_backward_weight
 
     return stage_backward_weight(weights, groups)

@@ -1,4 +1,4 @@
-"""The workload pipeline_parallel: numbers of the configuration, of a file, or measured ones."""
+"""The workload pipeline_parallel, with numbers from the configuration, a file, or measurements."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from doppler.support.errors import InputError
 from doppler.support.options import Amount, Count, FilePath, Positive, checked, one_of
 
 FloatArray = NDArray[np.float64]
-# One number for all stages or devices, or one for each.
+# One number for all stages or devices, or one number for each.
 Amounts = Amount | Sequence[Amount]
 Speeds = Positive | Sequence[Positive]
 
@@ -46,30 +46,31 @@ def pipeline_parallel(
     module: FilePath | None = None,
     boundaries: Sequence[Count] | None = None,
 ) -> PipelineGraph:
-    """Stages that are trained on microbatches, as ops F, I and W.
+    """Make the graph of a pipeline: stages that are trained on microbatches, as ops F, I and W.
 
     Args:
         cluster: where it will run: the number of devices, and their memory.
         microbatches: of one step.
         name: of the graph.
-        stages: their number; by default as many as the lists have, else as the devices are.
-        forward: seconds of F, of every stage or of each.
-        input_grad: seconds of I; those of the whole backward B where ``weight_grad`` is None.
+        stages: number of stages; None: the length of the lists, or the number of devices.
+        forward: seconds of F, of all stages or of each.
+        input_grad: seconds of I; of the whole backward B if ``weight_grad`` is None.
         weight_grad: seconds of W.
         activation_bytes: held from the start of F to the end of I, or of B.
         weight_grad_bytes: held from the end of I to the end of W.
-        transfer: seconds between neighbours on two devices, of all or of each of the S - 1.
+        transfer: seconds between neighbouring stages on two devices: one number, or S - 1.
         stages_of_device: ``loop`` (0, 1, .., 0, 1, ..), ``v`` (0, 1, .., 1, 0, ..) or ``free``.
-        speed: of every device or of each; seconds are those of a device of speed 1.
-        profile: a file of stages (`save_profile`) in place of the numbers of stages.
+        speed: of all devices or of each; times are those on a device of speed 1.
+        profile: file of stages (see `save_profile`) in place of the numbers of stages.
         module: ``FILE.py:function`` or ``package.module:function`` that returns an nn.Sequential of
-            blocks and a microbatch: divided into ``stages``, each timed on this machine. Where a
-            profile is named too, it is measured once and kept there.
-        boundaries: the first block of every stage but the first; else blocks are balanced.
+            blocks and a microbatch. The blocks are divided into ``stages``, and each stage is timed
+            on this machine. If ``profile`` is given, too, the result is saved there, and read from
+            there the next time.
+        boundaries: first block of every stage but the first; None: blocks are balanced.
 
     Raises:
-        InputError: lists of different lengths, a stage without time, more devices than stages,
-            memory in which no schedule fits, a file that is no profile.
+        InputError: lists have different lengths, a stage takes no time, there are more devices than
+            stages, no schedule fits in memory, or a file is not a profile.
     """
     num_devices = cluster.num_devices
     columns: dict[str, object] = {
@@ -100,7 +101,7 @@ def pipeline_parallel(
     )
     if num < num_devices:
         raise InputError(
-            f"workload.stages: {num} stages leave devices of {num_devices} without one; "
+            f"workload.stages: {num} stages are too few for {num_devices} devices; "
             f"cluster.num_devices={num} would fit"
         )
     if num * microbatches * 3 > MAX_OPS:
@@ -125,7 +126,7 @@ def _num_stages(columns: dict[str, object], stages: int | None, num_devices: int
 
 
 def _each(key: str, value: object, num: int, what: str) -> FloatArray:
-    """One number for each of ``num``."""
+    """Return one number for each of ``num``."""
     if value is None:
         return np.zeros(num)
     array = np.array(value, dtype=np.float64)
@@ -140,14 +141,15 @@ def _check_time(key: str, seconds_S: FloatArray) -> None:
     without = np.flatnonzero(seconds_S <= 0)
     if len(without):
         raise InputError(
-            f"workload.{key}: stage {without[0]} has no time; seconds above 0 would fit"
+            f"workload.{key}: stage {without[0]} takes no time; seconds above 0 would fit"
         )
 
 
 def _measure(
     module: str, stages: int, boundaries: Sequence[int] | None, path: str | None
 ) -> dict[str, object]:
-    from doppler.extensions.pipelines.splitting import profile_module  # torch takes a second
+    # Imported lazily: torch takes a second.
+    from doppler.extensions.pipelines.splitting import profile_module
 
     profiles = profile_module(module, stages, boundaries)
     if path is not None:
