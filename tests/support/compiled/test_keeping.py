@@ -200,3 +200,34 @@ def test_code_that_somebody_else_may_have_written_is_not_executed(project, chang
 def test_code_without_assertions_or_docstrings_is_kept_beside_the_other(project):
     assert run(project, PYTHONOPTIMIZE="2").startswith("12.0 ['inner")
     assert run(project) == "12.0 []" == run(project, PYTHONOPTIMIZE="2")
+
+
+def test_a_piece_has_no_machine_code_and_its_errors_come_through(tmp_path):
+    """Compiled just now, and found again by another process."""
+    (tmp_path / "failing.py").write_text(
+        HEAD
+        + """
+@compiled
+def positive(x):
+    assert x > 0, "not positive"
+    return x
+@compiled
+def call(function, x): return function(x) + 1
+@compiled
+def more(x): return call(positive, x)
+"""
+    )
+    code = """
+import failing
+from doppler.support.compiled import compilations
+try:
+    failing.more(-1)
+except AssertionError as error:
+    print(error, failing.more(1), len(compilations))
+(piece,) = failing.positive.piece.overloads.values()
+name = piece.fndesc.llvm_func_name
+engine = piece.library._codegen._engine
+print(piece.library.get_pointer_to_function(name), engine.is_symbol_defined(name))
+"""
+    assert run(tmp_path, code) == "not positive 2 3\n0 False"
+    assert run(tmp_path, code.split("(piece,)")[0]) == "not positive 2 0"

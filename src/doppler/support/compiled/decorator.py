@@ -9,11 +9,12 @@ from typing import Any
 import numba
 
 from doppler.support.compiled.keeping import keep
+from doppler.support.compiled.pieces import PieceCompiler
 
 # `_nrt=False` compiles without numba's reference counting: the engines allocate nothing, and
 # counting references to a dozen arrays at every call made them 2.5 times slower.
 _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
-_PIECE: dict[str, Any] = {"no_cpython_wrapper": True}
+_PIECE: dict[str, Any] = {"no_cpython_wrapper": True, "pipeline_class": PieceCompiler}
 
 
 class Compiled:
@@ -21,8 +22,8 @@ class Compiled:
 
     Attributes:
         entry: what Python calls.
-        piece: what compiled callers call and inline. It is separate machine code because it needs
-            no entry from Python, which would take half of the compile time.
+        piece: what compiled callers call and inline. It has no machine code of its own and no
+            entry from Python, which would take half of the compile time (pieces.py).
     """
 
     def __init__(self, function: Callable, *, inlined: bool = True) -> None:
@@ -32,8 +33,8 @@ class Compiled:
         # A function given as an argument is part of what machine code is found by. numba draws its
         # identity anew in every process; by name, the code of an earlier process is found.
         self.piece._set_uuid(f"{function.__module__}.{function.__qualname__}")
-        for dispatcher in (self.entry, self.piece):
-            keep(dispatcher)
+        keep(self.entry)
+        keep(self.piece, is_piece=True)
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the machine code for these arguments."""

@@ -1,6 +1,6 @@
 """Machine code on disk: found again as long as nothing changes that it was compiled from.
 
-The one place that knows numba's own way of keeping code, which is not public. numba looks at the
+Like pieces.py, this uses parts of numba that are not public. numba looks at the
 file of the function alone, although machine code contains all that the function calls; here every
 file begins with a digest of what it was compiled from (sources.py). Loading a file executes it:
 files of other users are left alone, and their code is compiled anew.
@@ -19,6 +19,7 @@ import llvmlite
 import numba
 import numpy as np
 
+from doppler.support.compiled.pieces import rebuild_piece, set_environments
 from doppler.support.compiled.sources import describe, describe_type
 
 try:
@@ -44,14 +45,14 @@ _COMPILER = (
 compilations: list[str] = []
 
 
-def keep(dispatcher: Any) -> None:
+def keep(dispatcher: Any, *, is_piece: bool = False) -> None:
     """Let a dispatcher of numba look for its machine code on disk before it compiles.
 
     The place is that of numba: ``NUMBA_CACHE_DIR``, else ``__pycache__`` beside the source, else
     the user's folder of caches. Where none can be written to, nothing is kept.
     """
     assert isinstance(dispatcher._cache, NullCache), "this numba has its cache elsewhere"
-    dispatcher._cache = _KeptCode(dispatcher)
+    dispatcher._cache = _KeptCode(dispatcher, is_piece)
 
 
 class _KeptCode:
@@ -60,9 +61,10 @@ class _KeptCode:
     Its methods are those that a dispatcher of numba calls.
     """
 
-    def __init__(self, dispatcher: Any) -> None:
-        self._function = dispatcher.py_func
-        self._options = repr(sorted(dispatcher.targetoptions.items()))
+    def __init__(self, dispatcher: Any, is_piece: bool) -> None:
+        self._function, self._is_piece = dispatcher.py_func, is_piece
+        kind = "intermediate code" if is_piece else "machine code"
+        self._options = f"{kind} {sorted(dispatcher.targetoptions.items())}"
         try:
             self._numba = CompileResultCacheImpl(dispatcher.py_func)
         except RuntimeError:  # no place for it
@@ -78,7 +80,8 @@ class _KeptCode:
         data = kept[2 * _DIGEST_SIZE :]
         if not kept.startswith(self._stamp(sig) + _digest(data)):
             return None
-        return self._numba.rebuild(target_context, pickle.loads(data))
+        rebuild = rebuild_piece if self._is_piece else self._numba.rebuild
+        return rebuild(target_context, pickle.loads(data))
 
     def _read(self, file: Path) -> bytes:
         """The content of a file that may be executed; nothing if somebody else may have made it.
@@ -102,6 +105,8 @@ class _KeptCode:
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep what has just been compiled, atomically: other processes may do so too."""
         compilations.append(f"{self._function.__module__}.{self._function.__qualname__}")
+        if not self._is_piece:
+            set_environments(data)
         if self._numba is None or not self._numba.check_cachable(data):
             return
         file = self._file(sig, data.codegen)
