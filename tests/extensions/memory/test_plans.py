@@ -164,7 +164,7 @@ def test_the_check_notices_what_it_is_for():
     assert any("may overlap" in line for line in violations(without))
     evict = int(np.flatnonzero(made.kind == EVICT)[0])
     kept = ~((made.waits[:, 0] == evict) & (made.waits[:, 1] == load))
-    assert any("loads what nobody" in line for line in violations(
+    assert any("loads data that no task" in line for line in violations(
         replace(made, waits=made.waits[kept & ~np.isin(made.waits[:, 0], free)])
     ))  # fmt: skip
     high = replace(made, limit_bytes=np.array([6.0]))

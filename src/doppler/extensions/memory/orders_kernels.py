@@ -17,8 +17,8 @@ from doppler.extensions.memory.opening_kernels import operand, sink_datum
 from doppler.simulator.state_kernels import output_bytes
 from doppler.support.compiled import compiled_apart
 
-# Rules: the schedule without limits; the op that frees most memory; the op that misses least data on
-# its device; the first op, in the schedule without limits, that fits.
+# Rules: the schedule without limits; the op that frees most memory; the op that misses least data
+# on its device; the first op, in the schedule without limits, that fits.
 OWN, FREES, FINDS, FITS = 0, 1, 2, 3
 _WINDOW = 32  # largest number of ready ops to choose from: those that start first without limits
 
