@@ -155,7 +155,7 @@ def make_choices(graph: DataflowGraph, cluster: Cluster) -> PricedChoices:
 
 
 def _backends_of(ops: Ops, most: int) -> tuple[IntArray, FloatArray]:
-    """Return the number [V, K] of each alternative's backend, or -1, and the bytes [B] of backends."""
+    """Return the number of each alternative's backend [V, K], or -1, and backends' bytes [B]."""
     bytes_of = {one.backend: one.memory_bytes for each in ops.alternatives for one in each}
     number = {name: b for b, name in enumerate(bytes_of)}
     backend_VK = np.full((len(ops), most), -1)
