@@ -182,7 +182,7 @@ def test_what_networkx_writes_is_read_as_networkx_reads_it(seed, tmp_path):
         (plain('<node id="a"><data key="q">1</data></node>'), "no key 'q' of a node"),
         (
             plain('<node id="a"><data key="w">1</data><data key="w">2</data></node>'),
-            "node 'a': weight: is given twice",
+            "node 'a': weight is given twice",
         ),
         (plain(201 * '<node id="a"><graph>'), "not GraphML"),
         ("<graphml/>", "it has no graph"),
