@@ -1,4 +1,4 @@
-"""ProblemView statements to nodes: tensors in another form, and ops that are no einsums."""
+"""Resolves view statements to nodes: tensors in another form, and ops that are not einsums."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,11 @@ from doppler.graph.kernel import Box
 
 
 def resolve_view(scope: Scope, statement: ViewStatement) -> Node:
-    """The node of a view.
+    """Return the node of a view.
+
+    Args:
+        scope: tensors defined so far.
+        statement: of the view.
 
     Raises:
         InputError: what is wrong with the statement, and where.
@@ -26,7 +30,7 @@ def resolve_view(scope: Scope, statement: ViewStatement) -> Node:
 
 
 class _View:
-    """One statement, and what all views share."""
+    """One view statement, and what all kinds of views share."""
 
     def __init__(self, scope: Scope, output: Output, viewed: Viewed) -> None:
         self.scope = scope
@@ -58,7 +62,7 @@ class _View:
         return self.operands[0].dtype
 
     def same_indices(self, tensor: TensorAccess, count: int | None = None) -> None:
-        """The first indices of a tensor, or all, are those of the output."""
+        """Check that the first ``count`` indices of a tensor, or all, are those of the output."""
         if len(tensor.indices) != len(self.output.indices):
             raise self.source.fault(
                 self.output.name,
@@ -162,7 +166,7 @@ def _concat(view: _View) -> Node:
 
 
 def _assembled(view: _View, boxes: Sequence[Box], dim: int) -> Node:
-    """One box of each operand, behind each other along a dimension."""
+    """Put one box of each operand behind each other along a dimension."""
     parts, start = [], 0
     for operand, box in enumerate(boxes):
         parts.append(Piece(operand, box, tuple(start * (d == dim) for d in range(len(box)))))
