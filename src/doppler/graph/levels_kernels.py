@@ -13,7 +13,7 @@ def fill_topological_order(ptr, dst_E, indegree_V, order_V):
     Args:
         ptr: [V + 1] edges of op v are ``ptr[v]:ptr[v + 1]``.
         dst_E: consumer of each edge.
-        indegree_V: edges into each op; reduced to 0.
+        indegree_V: edges into each op; changed.
         order_V: filled in.
 
     Returns:

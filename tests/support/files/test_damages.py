@@ -117,7 +117,7 @@ DAMAGES = [
     ("cluster.yaml", ("nics",), 1.5, "cluster 'mine': nics: must be a whole number"),
     ("cluster.yaml", ("nic_bytes_per_s",), INF, "cluster 'mine': nic_bytes_per_s: must be"),
     ("cluster.yaml", ("nic_latency",), 1, f"nic_latency: {NO_KEY} 'nic_latency_s'?"),
-    ("cluster.yaml", ("name",), "${oc.env:HOME}", "values to be filled in need --trust"),
+    ("cluster.yaml", ("name",), "${oc.env:HOME}", "interpolated values need --trust"),
     ("cluster.yaml", ("devices", 0, "_target_"), "os.system", "_target_: needs --trust"),
     ("placement.json", ("device",), [0.5, 0], "device: expected an integer, found 0.5"),
     ("placement.json", ("device",), [0, 2], "op 1 is on device 2"),

@@ -141,7 +141,7 @@ class _Operands:
         for index, extent in extents.items():
             if index in self.extents.of:
                 raise self.source.fault(
-                    index, f"index '{index}' has its extent from the operands already"
+                    index, f"index '{index}' already has its extent from the operands"
                 )
             self.extents.of[index] = self.scope.constants.extent(extent)
 

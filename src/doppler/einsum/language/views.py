@@ -24,7 +24,7 @@ def resolve_view(scope: Scope, statement: ViewStatement) -> Node:
     """
     output, viewed = statement.output, statement.viewed
     for index in output.extents:
-        raise scope.source.fault(index, f"'{viewed.word}' gives index '{index}' its extent itself")
+        raise scope.source.fault(index, f"'{viewed.word}' determines the extent of index '{index}'")
     check_letters(scope.source, output.indices)
     return _VIEWS[viewed.word](_View(scope, output, viewed))
 
@@ -67,12 +67,12 @@ class _View:
             raise self.source.fault(
                 self.output.name,
                 f"'{self.output.name}' has {len(self.output.indices)} dimensions, but "
-                f"'{tensor.name}' {len(tensor.indices)}",
+                f"'{tensor.name}' has {len(tensor.indices)}",
             )
         for own, index in list(zip(self.output.indices, tensor.indices, strict=True))[:count]:
             if own != index:
                 raise self.source.fault(
-                    own, f"index '{own}' of the output stands where '{tensor.name}' has '{index}'"
+                    own, f"index '{own}' of the output is where '{tensor.name}' has '{index}'"
                 )
 
 
@@ -82,7 +82,7 @@ def _complex_or_real(view: _View) -> Node:
     if operand.dtype != needed:
         raise view.source.fault(
             tensor.name,
-            f"'{tensor.name}' is {operand.dtype}; '{view.word}' is made of {needed}",
+            f"'{tensor.name}' is {operand.dtype}; '{view.word}' needs {needed}",
         )
     if not tensor.indices:
         raise view.source.fault(tensor.name, f"'{tensor.name}' has no dimension of pairs")
@@ -98,7 +98,7 @@ def _complex_or_real(view: _View) -> Node:
     if last % 2:
         raise view.source.fault(
             tensor.indices[-1],
-            f"index '{tensor.indices[-1]}' has {last} elements, which make no pairs",
+            f"index '{tensor.indices[-1]}' has {last} elements, but pairs need an even number",
         )
     return Complexer(shape=(*operand.shape[:-1], last // 2), dtype="c64", **view.fields())
 
@@ -109,7 +109,9 @@ def _squeeze(view: _View) -> Node:
     shared = [index for index in view.output.indices if index in tensor.indices]
     for before, after in zip(kept, shared, strict=True):
         if before != after:
-            raise view.source.fault(after, f"index '{after}' changes its place among the others")
+            raise view.source.fault(
+                after, f"index '{after}' is not in the same order as in the operand"
+            )
     extents = dict(zip(tensor.indices, operand.shape, strict=True))
     for index, extent in extents.items():
         if index not in view.output.indices and extent != 1:
@@ -187,7 +189,7 @@ def _opaque(view: _View) -> Node:
         if operand.dtype not in ("f32", "f64"):
             raise view.source.fault(
                 tensor.name,
-                f"'{tensor.name}' is {operand.dtype}; '{view.word}' is made of f32 or f64",
+                f"'{tensor.name}' is {operand.dtype}; '{view.word}' needs f32 or f64",
             )
     square = view.tensors[0]
     expected = _solved(view) if view.word == "solve" else square.indices

@@ -176,7 +176,7 @@ class _Reader:
         kind = self._accept("graph") or self._expect("digraph")
         if kind.kind == "graph":
             raise InputError(
-                f"{self._path}: a graph without directions: a dataflow graph is a digraph"
+                f"{self._path}: an undirected graph: a dataflow graph must be a digraph"
             )
         name = self._name() if self._next.kind in _NAMES else self._path.stem
         self._begin(is_strict=is_strict, name=name)

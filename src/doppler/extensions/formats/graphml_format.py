@@ -109,7 +109,7 @@ class _Reader:
         for tag, read in (("node", self._num_nodes), ("edge", len(self._edges))):
             beyond = self._in_document[tag] - read - sum(one[tag] for one in self._others)
             if beyond:
-                raise InputError(f"{beyond} {tag}s stand outside of any graph")
+                raise InputError(f"{beyond} {tag}s are outside of any graph")
 
     def left_out(self) -> list[str]:
         """List in words what was not read."""
@@ -136,7 +136,7 @@ class _Reader:
             raise InputError(f"edgedefault: expected directed or undirected, found {default!r:.40}")
         for element in graph:
             if _tag(element) == "hyperedge":
-                raise InputError("a hyperedge: a dataflow graph has edges of two ends")
+                raise InputError("a hyperedge: edges of a dataflow graph have two ends")
             if _tag(element) == "edge":
                 own = element.get("directed", str(default == "directed").lower())
                 self._edges.append((element, own in ("true", "1")))
@@ -150,7 +150,7 @@ class _Reader:
         if name is None:
             raise InputError("a node without an id")
         if name in self.graph:
-            raise InputError(f"a second node {name!r}")
+            raise InputError(f"node {name!r} is defined twice")
         self.graph.add_node(name, **{_OWN: self._own(element, "node", f"node {name!r}")})
         for inner in _children(element, "graph"):
             self.graph.nodes[name][_GROUP] = True
@@ -163,7 +163,7 @@ class _Reader:
             if end not in self.graph:
                 raise InputError(f"{where}: no node {end!r}")
         if not is_directed:
-            raise InputError(f"{where}: edges without directions: a dataflow graph has them")
+            raise InputError(f"{where} is undirected: a dataflow graph needs directed edges")
         attributes = self._attributes(element, "edge", where)
         edge: Any = (source, target, number, attributes)
         self.graph.add_edges_from([edge])

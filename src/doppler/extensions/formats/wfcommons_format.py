@@ -63,7 +63,7 @@ def parse_workflow(data: Any, path: Path) -> DataflowGraph:
 
     Args:
         data: content of a JSON file.
-        path: of the file, for messages.
+        path: of the file, for messages and as the name of a graph without one.
 
     Raises:
         InputError: names the file and the task.
@@ -106,7 +106,7 @@ def _tasks(data: Mapping[str, Any], dropped: dict[str, None]) -> dict[str, _Task
         _drop(row, "task", dropped)
         key = _text(row, "id" if "id" in row else "name", where)
         if key in found:
-            raise InputError(f"{where}: a second task {key!r}")
+            raise InputError(f"{where}: task {key!r} is defined twice")
         took_s = seconds[key] if key in seconds else _first(row, _SECONDS, where)
         found[key] = _task(row, key, took_s, sizes, where)
     if not found:

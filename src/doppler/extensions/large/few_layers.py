@@ -167,7 +167,7 @@ def _groups(problem: Problem, layers: Layers, op_W: IntArray, stand_in_V: IntArr
 def _reads(
     problem: Problem, layers: Layers, stays_V: NDArray[np.bool_]
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return producers, consumers and regions; the layer before the gap replaces missing ones."""
+    """Return producers, consumers and regions; reads of a missing layer go across the gap."""
     p, first, last = problem.arrays, layers.first, layers.last
     dst_E = np.repeat(np.arange(problem.num_ops), np.diff(p.read_ptr))
     read_E = p.reads[stays_V[dst_E]]

@@ -118,7 +118,7 @@ def window_of(problem: Problem, now: Timed, begin: int, end: int, last: int) -> 
 
 
 def _free(problem: Problem, now: Timed, begin: int, end: int) -> IntArray:
-    """Return the ops of these ranks, without groups that have other ops, too."""
+    """Return the ops of these ranks, except those whose groups have ops outside of them."""
     op = now.ranked[begin:end]
     if not problem.has_groups:
         return op

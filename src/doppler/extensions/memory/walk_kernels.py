@@ -153,7 +153,7 @@ def _make(plan, problem, a, first, num):
 
 @compiled_apart
 def _use(plan, c, task):
-    """Let a task read a copy: the task waits for the copy's writer, and pins it in place."""
+    """Let a task read a copy: it waits for the copy's writer, and the copy's memory for it."""
     link = plan.counts[0].links
     plan.counts[0].links += 1
     plan.links[link].read = c

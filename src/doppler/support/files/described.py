@@ -60,7 +60,7 @@ def build_described(
 def _check_plain(path: str | Path, value: Any, where: str = "") -> None:
     """Refuse values that a configuration would interpolate or instantiate."""
     if isinstance(value, str) and "${" in value:
-        raise InputError(f"{path}: {where}: {value[:40]!r}: values to be filled in need --trust")
+        raise InputError(f"{path}: {where}: {value[:40]!r}: interpolated values need --trust")
     if isinstance(value, dict):
         for key, one in value.items():
             if str(key).startswith("_") and str(key).endswith("_"):
