@@ -211,7 +211,7 @@ def test_a_cluster_from_a_file(placed, tmp_path):
     with pytest.raises(InputError, match=r"mine.yaml: .*no link reaches device 0"):
         doppler.place(graph, cluster=path, **heft)
     path.write_text("[]")
-    with pytest.raises(InputError, match=r"mine.yaml: describes no cluster"):
+    with pytest.raises(InputError, match=r"mine.yaml: does not describe a cluster"):
         doppler.place(graph, cluster=path, **heft)
     with pytest.raises(InputError, match=r"none.yaml: "):
         doppler.place(graph, cluster="none.yaml", **heft)

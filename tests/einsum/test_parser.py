@@ -375,7 +375,7 @@ def test_the_training_section_ends_with_the_loss(lines, place, message):
 def test_faults_of_the_training_section():
     with pytest.raises(InputError, match=r"^f: program 'chainmm' has no section 'training'$"):
         parse_program(CHAINMM.read_text(), file="f", training=True)
-    with pytest.raises(InputError, match=r"^f:4:1: 'training' is here twice, in 'training'$"):
+    with pytest.raises(InputError, match=r"^f:4:1: 'training' appears twice, in 'training'$"):
         parse_program("program p\nfill A[2] f32 1\ntraining\ntraining", file="f")
     empty = "program p\ninput A[2] f32\nY[i] = A[i]\ntraining"
     with pytest.raises(InputError, match=r"^f:4:1: section 'training' has no loss, in 'training'$"):
@@ -392,10 +392,10 @@ def test_faults_of_the_training_section():
         ("Y[i, k] = sum(z) A[i, j] * B[j, k]", 15, "unknown index 'z'"),
         ("Y[i, z] = sum(j) A[i, j] * B[j, k]", 6, "unknown output index 'z'"),
         ("Y[i, k] = A[i, j] * B[j, k]", 16, "index 'j' is neither in the output nor aggregated"),
-        ("Y[i, j] = sum(j) A[i, j]", 15, "index 'j' is here twice"),
-        ("Y[i] = A[i, i]", 13, "index 'i' is here twice"),
+        ("Y[i, j] = sum(j) A[i, j]", 15, "index 'j' appears twice"),
+        ("Y[i] = A[i, i]", 13, "index 'i' appears twice"),
         ("Y[row, j] = A[row, j]", 15, "index 'row' must be one letter"),
-        ("Y[i, j=n] = A[i, j]", 6, "index 'j' has its extent from the operands already"),
+        ("Y[i, j=n] = A[i, j]", 6, "index 'j' already has its extent from the operands"),
         ("Y[i, j] = A[i, j] + B[i, j]", 26, "index 'j' has 2 elements in 'B', but 8 in 'A'"),
         # splits
         ("Y[i, j] = A[i, j] split k=2", 25, "unknown index 'k'; the indices are i, j"),
@@ -429,9 +429,9 @@ def test_faults_of_the_training_section():
         ("Y[i, j] = A[i, j] * log(-n)", 21, "'log' of -8.0 has no value"),
         ("Y[i, j] = A[i, j] * m", 21, "unknown parameter 'm'; the parameters are n"),
         ("input X[m] f32", 9, "unknown parameter 'm'; the parameters are n"),
-        ("input X[0] f32", 9, "0 is no number of elements: it must be whole, and 1 or more"),
-        ("input X[3, n / 3] f32", 12, "is no number of elements"),
-        ("input X[-n] f32", 9, "-8 is no number of elements"),
+        ("input X[0] f32", 9, "0 is not a number of elements: it must be whole, and at least 1"),
+        ("input X[3, n / 3] f32", 12, "is not a number of elements"),
+        ("input X[-n] f32", 9, "-8 is not a number of elements"),
         ("input X[1 / (n - n)] f32", 11, "'/' of 1, 0 has no value"),
         ("input X[A[i, j]] f32", 9, "'A' is a tensor, where a constant must be"),
         ("input X[gelu(n)] f32", 9, "unknown function 'gelu'"),
@@ -449,27 +449,27 @@ def test_faults_of_the_training_section():
         ("param m", 7, "parameter 'm' has no value for preset 'paper'; its presets are none"),
         ("param m: paper=2.5", 16, "'paper' is 2.5, not a positive integer"),
         # views
-        ("Y[i, c=4] = complex A[i, j]", 6, "'complex' gives index 'c' its extent itself"),
-        ("Y[i, c] = complex H[i, j]", 19, "'H' is f16; 'complex' is made of f32"),
-        ("Y[i, c] = real A[i, j]", 16, "'A' is f32; 'real' is made of c64"),
+        ("Y[i, c=4] = complex A[i, j]", 6, "'complex' determines the extent of index 'c'"),
+        ("Y[i, c] = complex H[i, j]", 19, "'H' is f16; 'complex' needs f32"),
+        ("Y[i, c] = real A[i, j]", 16, "'A' is f32; 'real' needs c64"),
         ("Y[i, j] = complex A[i, j]", 6, "index 'j' has another extent here: use another letter"),
-        ("Y[j, c] = complex A[i, j]", 3, "index 'j' of the output stands where 'A' has 'i'"),
-        ("Y[c] = complex A[i, j]", 1, "'Y' has 1 dimensions, but 'A' 2"),
-        ("Y[i, j, c] = complex K[i, j, k]", 30, "index 'k' has 1 elements, which make no pairs"),
-        ("Y[i, i] = squeeze A[i, j]", 6, "index 'i' is here twice"),
+        ("Y[j, c] = complex A[i, j]", 3, "index 'j' of the output is where 'A' has 'i'"),
+        ("Y[c] = complex A[i, j]", 1, "'Y' has 1 dimensions, but 'A' has 2"),
+        ("Y[i, j, c] = complex K[i, j, k]", 30, "index 'k' has 1 elements, but pairs need an even"),
+        ("Y[i, i] = squeeze A[i, j]", 6, "index 'i' appears twice"),
         ("Y[i] = squeeze A[i, j]", 21, "index 'j' has 8 elements: only one can be dropped"),
-        ("Y[j, i, k] = squeeze K[i, j, k]", 3, "index 'j' changes its place among the others"),
+        ("Y[j, i, k] = squeeze K[i, j, k]", 3, "index 'j' is not in the same order as in"),
         ("Y[i, j] = select A[i=0:9, j]", 20, "no range 0:9: it has 8 elements in 'A'"),
         ("Y[i, j] = select A[i=4:4, j]", 20, "index 'i' has no range 4:4"),
-        ("Y[i, j] = select A[i=-1:4, j]", 22, "-1 is no number of elements: it must be whole, and"),
-        ("Y[j, i] = select A[i=0:4, j]", 3, "index 'j' of the output stands where 'A' has 'i'"),
+        ("Y[i, j] = select A[i=-1:4, j]", 22, "-1 is not a number of elements: it must be whole"),
+        ("Y[j, i] = select A[i=0:4, j]", 3, "index 'j' of the output is where 'A' has 'i'"),
         ("Y[i, j] = concat(k) A[i, j], B[i, j]", 18, "unknown index 'k'; the indices are i, j"),
         ("Y[i, j] = concat(i) A[i, j], B[i, j]", 35, "'j' has 2 elements in 'B', but 8 in 'A'"),
         ("Y[i, j] = concat(j) A[i, j], H[i, j]", 30, "'H' is f16, but 'A' is f32"),
-        ("Y[i, j] = concat(j) A[i, j], B[j, i]", 3, "of the output stands where 'B' has 'j'"),
+        ("Y[i, j] = concat(j) A[i, j], B[j, i]", 3, "of the output is where 'B' has 'j'"),
         ("Y[i, j] = cholesky B[i, j]", 20, "'B' is not square"),
         ("Y[j, i] = cholesky A[i, j]", 1, "the indices of the output are i, j"),
-        ("Y[i, j] = cholesky H[i, j]", 20, "'H' is f16; 'cholesky' is made of f32 or f64"),
+        ("Y[i, j] = cholesky H[i, j]", 20, "'H' is f16; 'cholesky' needs f32 or f64"),
         ("Y[i, j] = cholesky K[i, j, k]", 20, "'K' has 3 dimensions, not 2"),
         ("Y[i, k] = solve A[i, j], B[k, j]", 26, "is written X[i, k] = solve L[i, j], B[j, k]"),
         ("Y[k, i] = solve A[i, j], B[j, k]", 1, "the indices of the output are i, k"),
@@ -524,7 +524,7 @@ def test_a_text_that_is_no_program():
 def test_a_number_of_elements_is_at_the_start_of_its_expression():
     source = parse("program p\ninput A[(n + 1) / 2 - 8] f32", "f").source
     (statement,) = parse(source.text, "f").statements
-    with pytest.raises(InputError, match=r"f:2:10: -6.0 is no number of elements"):
+    with pytest.raises(InputError, match=r"f:2:10: -6.0 is not a number of elements"):
         Constants(source, {"n": 3}).extent(statement.extents[0])
 
 

@@ -60,10 +60,10 @@ def test_deep_llamas_grow_by_whole_layers(name):
     [
         ("repeat layers: z = y", "10:16: unknown tensor 'z'"),
         ("repeat layers: x = z", "10:20: unknown tensor 'z'"),
-        ("repeat layers: w = y", "10:16: 'w' is no input, so no layer can take it"),
-        ("repeat layers: turned = y", "10:16: 'turned' is no input"),
+        ("repeat layers: w = y", "10:16: 'w' is not an input, so no layer can take it"),
+        ("repeat layers: turned = y", "10:16: 'turned' is not an input"),
         (r"repeat layers: x = turned", r"10:20: 'turned' is f64\[6\], but 'x' is f64\[4, 6\]"),
-        ("repeat 0: x = y", "10:8: 0 is no number of elements"),
+        ("repeat 0: x = y", "10:8: 0 is not a number of elements"),
         ("repeat: x = y", "10:7: found ':'"),
     ],
 )

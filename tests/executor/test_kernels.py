@@ -380,7 +380,7 @@ REFUSED = {
     "result": (("ij->i:x0:add", [(2, 3)], (2, 1)), "'i' cannot index the shape (2, 1)"),
     "extent": (("ij,jk->ik", [(2, 3), (4, 5)], (2, 5)), "index 'j' has 3 and 4 elements"),
     "unbound": (("ij->ik", [(2, 3)], (2, 4)), "no operand has the index 'k'"),
-    "scalar": (("i->i:cube(x0)", [(2,)], (2,)), "'cube(x0)' is no scalar function"),
+    "scalar": (("i->i:cube(x0)", [(2,)], (2,)), "'cube(x0)' is not a scalar function"),
     "element": (("i->i:exp(x1)", [(2,)], (2,)), "x1, but there are 1 operands"),
     "no aggregation": (("ij->i:x0", [(2, 3)], (2,)), "an aggregation exactly if"),
     "aggregation": (("i->i:x0:add", [(2,)], (2,)), "an aggregation exactly if"),

@@ -46,17 +46,29 @@ def test_dimensions_of_one_element_lists_dtypes_and_one_of_several_results():
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        ('aten.nothing_like_it.default:{"args": [], "kwargs": {}}', "is no operator of torch"),
-        ('aten.cumsum:{"args": [], "kwargs": {}}', "is no operator of torch"),
-        ('aten.__class__.default:{"args": [], "kwargs": {}}', "is no operator of torch"),
-        ('loaded_libraries.add.x:{"args": [], "kwargs": {}}', "is no operator of torch"),
+        (
+            'aten.nothing_like_it.default:{"args": [], "kwargs": {}}',
+            "is not the name of an operator of torch",
+        ),
+        ('aten.cumsum:{"args": [], "kwargs": {}}', "is not the name of an operator of torch"),
+        (
+            'aten.__class__.default:{"args": [], "kwargs": {}}',
+            "is not the name of an operator of torch",
+        ),
+        (
+            'loaded_libraries.add.x:{"args": [], "kwargs": {}}',
+            "is not the name of an operator of torch",
+        ),
         ("aten.cumsum.default:[", "is not called like an operator"),
         ("aten.cumsum.default:" + 10_000 * "[", "is not called like an operator"),
         ('aten.cumsum.default:{"args": []}', "is not called like an operator"),
         ('aten.cumsum.default:{"args": 1, "kwargs": {}}', "is not called like an operator"),
-        ('aten.add_.Scalar:{"args": [{"x": 0, "factors": [1]}, 1], "kwargs": {}}', "changes what"),
+        (
+            'aten.add_.Scalar:{"args": [{"x": 0, "factors": [1]}, 1], "kwargs": {}}',
+            "changes its arguments",
+        ),
         ('aten.rand.default:{"args": [[3]], "kwargs": {}}', "draws random numbers"),
-        ('aten.item.default:{"args": [{"x": 0, "factors": [1]}], "kwargs": {}}', "something else"),
+        ('aten.item.default:{"args": [{"x": 0, "factors": [1]}], "kwargs": {}}', "something other"),
     ],
 )
 def test_what_is_no_call_of_a_function_is_refused(call, why):

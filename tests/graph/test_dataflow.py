@@ -208,7 +208,7 @@ def test_an_edge_to_an_unknown_op_names_edge_and_op(edge, unknown):
 def test_an_edge_given_twice_names_the_second_one():
     with pytest.raises(InputError) as error:
         graph_of([1, 1, 1], [(0, 1, 1), (1, 2, 1), (0, 1, 1)])
-    assert str(error.value) == "graph 'test': edge 2 (0 -> 1) is there twice"
+    assert str(error.value) == "graph 'test': edge 2 (0 -> 1) appears twice"
 
 
 @pytest.mark.parametrize("op", [-1, 4])

@@ -321,7 +321,7 @@ BAD_TEXT = {
     "negative transfer cost": (text_with(7, "0,-2.5"), ":7: op 2 has cost -2.5: must be finite"),
     "NaN cost": (text_with(6, "nan,30"), ":6: op 1 has cost nan: must be finite"),
     "infinite cost": (text_with(6, "5,inf"), ":6: op 1 has cost inf: must be finite"),
-    "edge twice": (text_with(4, "1, 1, 2"), ": graph 'graph': edge 1 (0 -> 1) is there twice"),
+    "edge twice": (text_with(4, "1, 1, 2"), ": graph 'graph': edge 1 (0 -> 1) appears twice"),
     "op feeds itself": (text_with(4, "1, 0, 2"), ": graph 'graph': edge 1 (0 -> 0) makes an op"),
     "cycle": (text_with(4, "1, 2, 0"), ": graph 'graph': cycle through op "),
 }

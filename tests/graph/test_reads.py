@@ -220,7 +220,7 @@ REFUSED: dict[str, tuple[Callable[[DataflowGraph], object], str]] = {
                 bytes=[*g.edges.bytes, 16],
             ),
         ),
-        "op 4 ('out[0,0]') reads no such box of op 0 ('xy[0,0,0]') as its edge carries",
+        "op 4 ('out[0,0]') does not read the box of op 0 ('xy[0,0,0]') that its edge carries",
     ),
     "a read that the input does not know of": (
         lambda g: with_inputs(g, consumers=((0,), (1,), (0,))),

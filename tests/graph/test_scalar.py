@@ -108,7 +108,7 @@ def test_numbers_keep_every_bit(value):
     ["", "x", "y0", "exp", "exp(x0", "exp(x0, x1)", "add(x0)", "x0 + x1", "-x0", "'a'", "x0.x1"],
 )
 def test_what_is_no_scalar(text):
-    with pytest.raises(ValueError, match=r"is no scalar function$"):
+    with pytest.raises(ValueError, match=r"is not a scalar function$"):
         parse_scalar(text)
 
 

@@ -1,4 +1,4 @@
-"""The front end: einsum programs as text, lowered to dataflow graphs."""
+"""The front end: reads einsum programs as text, and lowers them to dataflow graphs."""
 
 from doppler.einsum.decomposition.auto import Auto
 from doppler.einsum.decomposition.fewest_elements import FewestElements

@@ -1,7 +1,7 @@
-"""Program and splits to DataflowGraph: one op per (node, block), with true costs and its kernel.
+"""Lowers a program and its splits to a DataflowGraph: one op per block of each node.
 
-Costs count what the arithmetic needs: floating-point operations, and bytes at the size of the
-tensors' own dtype. They do not repeat the units of the published graph files (published_costs.py).
+Costs are what the arithmetic needs: floating-point operations, and bytes in the tensors' own dtype.
+They are not the costs of the published graph files (published_costs.py).
 """
 
 import math
@@ -17,16 +17,17 @@ from doppler.graph.scalar import DTYPES
 
 
 def lower(program: Program, splits: Splits, *, name: str | None = None) -> DataflowGraph:
-    """Split every node of a program into blocks: the ops of a dataflow graph.
+    """Split every node of a program into blocks, which are the ops of a dataflow graph.
 
-    Ops are ordered by (node, block); ``ops.node`` counts all nodes of the program, inputs too.
-    Blocks are numbered row-major over the node's space, output dimensions first. A formation is
-    split as its op's output is, an input by the common refinement of what its consumers read.
+    Ops are ordered by (node, block); ``ops.node`` counts all nodes of the program, including
+    inputs. Blocks are numbered row-major over the node's space, output dimensions first. A
+    formation is split like the output of its op, an input at every point where a consumer begins or
+    ends to read.
 
     Args:
         program: what to compute.
-        splits: per node, by name, into how many parts each dimension of its space is split; nodes
-            that are not named stay whole.
+        splits: by node name, the number of parts of each dimension of the node's space; other nodes
+            stay whole.
         name: of the graph; the program's own by default.
 
     Raises:
@@ -62,7 +63,7 @@ class _InputBlock:
     node: int
     block: int
     box: Box
-    # A dict for its order: an op that reads the block by two operands is one consumer.
+    # A dict, because it keeps order; an op that reads the block by two operands is one consumer.
     consumers: dict[int, None] = field(default_factory=dict)
 
 
@@ -72,13 +73,13 @@ class _Blocks:
     def __init__(self, program: Program, partitions: list[Partition]) -> None:
         self.program = program
         self.partitions = partitions
-        # The blocks of a node's tensor; several ops hold each where an aggregation is split.
+        # The blocks of a node's tensor. If an aggregation is split, several ops hold parts of each.
         self.tensors = [
             Partition(partition.cuts[: len(node.shape)])
             for node, partition in zip(program.nodes, partitions, strict=True)
         ]
-        self.first: dict[int, int] = {}  # per node, its first op, or input block of an Input
-        self.holders: dict[int, int] = {}  # of formations without ops, whose ops are theirs
+        self.first: dict[int, int] = {}  # first op of each node; first input block of an Input
+        self.holders: dict[int, int] = {}  # node that computes a formation without ops of its own
         self.ops: list[_Op] = []
         self.inputs: list[_InputBlock] = []
         self.edge_bytes: dict[tuple[int, int, int], int] = {}  # by (src, dst, region)
@@ -91,7 +92,7 @@ class _Blocks:
             self.inputs.append(_InputBlock(name=name, node=number, block=block, box=box))
 
     def stand_for(self, number: int, node: Node) -> bool:
-        """Whether the ops of its operand are the node's too: nothing of it is left to compute."""
+        """Let the ops of its operand compute a node too, if they can; return whether they do."""
         if self.program.copies_sums or not isinstance(node, Formation):
             return False
         (source,) = node.operands
@@ -143,14 +144,14 @@ class _Blocks:
     def _read(
         self, source: int, box: Box, operand: int, start: tuple[int, ...], partial: int
     ) -> Iterator[Read]:
-        """Make the op that is about to be added a consumer of a box of a node's tensor."""
+        """Make the op that is added next a consumer of a box of a node's tensor."""
         consumer, is_input = len(self.ops), isinstance(self.program.nodes[source], Input)
         for number, own, shared in self.tensors[source].overlapping(box):
             if is_input:
                 holder = self.first[source] + number
                 self.inputs[holder].consumers[consumer] = None
             else:
-                # The aggregated dimensions come last: the partials of one block are neighbours.
+                # The aggregated dimensions come last, so the partials of one block are neighbours.
                 holder = self.first[source] + number * self._num_partials(source) + partial
                 regions = self.regions[holder]
                 region = regions.setdefault(shared, len(regions))
@@ -170,11 +171,11 @@ class _Blocks:
             )
 
     def _num_partials(self, number: int) -> int:
-        """How many ops hold a share of one block of the node's tensor."""
+        """Return how many ops hold partial results of one block of the node's tensor."""
         return self.partitions[number].num_blocks // self.tensors[number].num_blocks
 
     def _names_of_results(self, outputs: set[int]) -> dict[int, str]:
-        """Results are called what the program's author calls them, who writes no formations."""
+        """Return the author's names of results, which do not mention formations."""
         names = {}
         for number in outputs:
             node = self.program.nodes[number]

@@ -1,4 +1,4 @@
-"""Ops that no einsum expresses: factoring a matrix, and solving with a triangular one."""
+"""Ops that no einsum expresses: factorising a matrix, and solving a triangular system."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,14 @@ from doppler.graph.kernel import Box
 
 @dataclass(frozen=True, kw_only=True)
 class Opaque(Node):
-    """An op that is known by name, and computed whole: one block.
+    """An op that is known by name and never split.
 
     Attributes:
-        operator: ``cholesky``: the lower triangular L with L L^T = A, 0 above its diagonal; it
-            reads the lower triangle of A, diagonal included. ``solve``: the X with L X = B, L lower
-            triangular; it reads the lower triangle of L. The kernel has the operator's name.
+        operator: ``cholesky`` or ``solve``, which is also the name of the kernel. ``cholesky``
+            returns the lower triangular L with L L^T = A, 0 above its diagonal; it reads the lower
+            triangle of A, including the diagonal. ``solve`` returns the X with L X = B for a lower
+            triangular L; it reads the lower triangle of L.
+        operand_shapes: shape of each operand.
     """
 
     operator: str
@@ -37,7 +39,11 @@ class Opaque(Node):
         return self.operator
 
     def flops(self, box: Box) -> int:
-        """n^3 / 3 of a factor, n^2 k of a solution with k columns; lower orders left out."""
+        """Return n^3 / 3 for a factorisation, n^2 k for a solution with k columns (leading orders).
+
+        Args:
+            box: unused.
+        """
         rows, columns = self.shape
         return rows**3 // 3 if self.operator == "cholesky" else rows**2 * columns
 

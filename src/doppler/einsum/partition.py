@@ -16,22 +16,33 @@ _MAX_BLOCKS = 200_000
 
 @dataclass(frozen=True)
 class Partition:
-    """Per dimension the cut points ``0 < ... < extent``; blocks are numbered row-major."""
+    """Cuts along each dimension of a tensor or space; blocks are numbered row-major.
+
+    Attributes:
+        cuts: for each dimension the cut points ``0 < ... < extent``.
+    """
 
     cuts: Cuts
 
     @property
     def num_blocks(self) -> int:
-        """How many blocks there are; 1 for a scalar."""
+        """Number of blocks; 1 for a scalar."""
         return math.prod(len(cuts) - 1 for cuts in self.cuts)
 
     def blocks(self) -> Iterator[tuple[tuple[int, ...], Box]]:
-        """The place and the box of every block, in the order of their numbers."""
+        """Yield the position and the box of every block, in the order of their numbers."""
         places = product(*(range(len(cuts) - 1) for cuts in self.cuts))
         return zip(places, product(*(pairwise(cuts) for cuts in self.cuts)), strict=True)
 
     def overlapping(self, box: Box) -> Iterator[tuple[int, Box, Box]]:
-        """The blocks that share elements with a box: number, own box, what they share."""
+        """Yield the blocks that share elements with a box.
+
+        Args:
+            box: to compare with.
+
+        Yields:
+            The number of the block, its box, and the box that both share.
+        """
         spans = [
             range(bisect_right(cuts, start) - 1, bisect_left(cuts, stop))
             for (start, stop), cuts in zip(box, self.cuts, strict=True)
@@ -46,26 +57,32 @@ class Partition:
 
 
 def even_cuts(extent: int, parts: int, grain: int = 1) -> tuple[int, ...]:
-    """Cut points of near-equal parts; each is a multiple of ``grain``."""
-    # Rounding down every multiple, unlike handing the remainder to the first parts, makes the cuts
-    # of 2 parts also cuts of 4: splits that divide each other stay aligned on any extent.
+    """Return the cut points of nearly equal parts.
+
+    Args:
+        extent: of the dimension.
+        parts: number of parts.
+        grain: cut points are multiples of it.
+    """
+    # Every cut point is rounded down. So the cuts of 2 parts are also cuts of 4 parts on any
+    # extent, which would not hold if the first parts got the remainder.
     return tuple(extent // grain * part // parts * grain for part in range(parts + 1))
 
 
 def partition_nodes(program: Program, splits: Splits) -> list[Partition]:
-    """Per node its partition: of its space.
+    """Return the partition of every node's space.
 
-    A formation is split as the output of its op is; an input by the common refinement of what its
-    consumers read.
+    A formation is split like the output of its op, and an input at every point where one of its
+    consumers begins or ends to read.
 
     Args:
-        program: what is split.
-        splits: by node name, into how many near-equal parts each dimension of the node's space is
-            split; a node that is not named stays whole.
+        program: to split.
+        splits: by node name, the number of nearly equal parts of each dimension of the node's
+            space; other nodes stay whole.
 
     Raises:
-        InputError: names the node whose splits are impossible or too many, or that is none of the
-            program's.
+        InputError: names a node that is not in the program, or whose splits are impossible or too
+            many.
     """
     unknown = sorted(set(splits) - {node.name for node in program.nodes})
     if unknown:
@@ -89,7 +106,7 @@ def partition_nodes(program: Program, splits: Splits) -> list[Partition]:
 
 
 def _cuts_of_inputs(program: Program, partitions: list[Partition]) -> dict[int, list[set[int]]]:
-    """Per input, and dimension of it, wherever one of its readers begins or ends to read."""
+    """Return where readers begin and end to read, for each input and each of its dimensions."""
     cuts = {
         number: [{0, extent} for extent in node.shape]
         for number, node in enumerate(program.nodes)

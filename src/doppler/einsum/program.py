@@ -1,10 +1,10 @@
-"""Program: what is computed, before anything is split: tensors and the ops between them.
+"""Program: tensors and the ops between them, before anything is split into blocks.
 
-Nodes refer to each other by number, their position in ``Program.nodes``, and only to nodes before
-them. What is split of a node is its *space*: for an op the output dimensions and, behind them, the
-aggregated ones (``ij,jk->ik`` has the space i, k, j); for any other node its tensor's dimensions.
-Every node says which parts of its operands a block of its space reads, and by which kernel the
-block is computed: decomposition and lowering know no more of it than that.
+Nodes refer to each other by number, which is their position in ``Program.nodes``, and only to
+earlier nodes. A node is split along the dimensions of its *space*: for an op these are the output
+dimensions followed by the aggregated ones (``ij,jk->ik`` has the space i, k, j), for any other node
+the dimensions of its tensor. Every node says which parts of its operands a block of its space
+reads, and which kernel computes the block. Decomposition and lowering need to know no more.
 
 Source: einsum programs over tensor relations, arXiv 2009.00524 and 2410.02682.
 """
@@ -18,14 +18,20 @@ from typing import NamedTuple, TypeAlias
 from doppler.graph.kernel import Box
 from doppler.graph.scalar import Apply, Element, Scalar, count_flops, render
 
-# For each node, by name: the number of parts of each dimension of its space.
+# By node name: the number of parts of each dimension of the node's space.
 Splits: TypeAlias = Mapping[str, tuple[int, ...]]
 # For each dimension of a tensor or space: its cut points, 0 < ... < extent.
 Cuts: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class Piece(NamedTuple):
-    """A box of the operand at a position in ``operands``, and where it begins in the kernel's."""
+    """A box of an operand, and where it goes in the tensor that a kernel receives.
+
+    Attributes:
+        operand: position in the node's ``operands``.
+        box: of the operand.
+        start: first index of the box in the kernel's tensor.
+    """
 
     operand: int
     box: Box
@@ -33,7 +39,13 @@ class Piece(NamedTuple):
 
 
 class KernelOperand(NamedTuple):
-    """A tensor that the kernel of a block receives, put together from pieces; 0 elsewhere."""
+    """A tensor that the kernel of a block receives.
+
+    Attributes:
+        shape: of the tensor.
+        dtype: of the tensor.
+        pieces: that fill it; it is 0 elsewhere.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -41,7 +53,11 @@ class KernelOperand(NamedTuple):
 
 
 def box_shape(box: Box) -> tuple[int, ...]:
-    """Extents of a box."""
+    """Return the extents of a box.
+
+    Args:
+        box: (start, stop) of each dimension.
+    """
     return tuple(stop - start for start, stop in box)
 
 
@@ -51,12 +67,15 @@ def _whole(operand: int, box: Box, dtype: str) -> KernelOperand:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A tensor, and how it comes about.
+    """A tensor, and how it is computed.
 
     Attributes:
-        indices: one letter per dimension of the space.
+        name: unique in the program.
+        shape: of the tensor.
+        dtype: of the tensor.
+        indices: one letter per dimension of the space; may be empty.
         operands: node numbers.
-        operand_dtypes: theirs.
+        operand_dtypes: dtype of each operand.
     """
 
     name: str
@@ -68,23 +87,30 @@ class Node:
 
     @property
     def space(self) -> tuple[int, ...]:
-        """Extents of what is split."""
+        """Extents of the space, along whose dimensions the node is split."""
         return self.shape
 
     @property
     def kind(self) -> str:
-        """What the ops of this node are called."""
+        """Kind of this node's ops."""
         return type(self).__name__.lower()
 
     def kernel_operands(self, box: Box) -> tuple[KernelOperand, ...]:
-        """What the block of a box of the space reads."""
+        """Return what a block reads.
+
+        Args:
+            box: of the block in the space.
+        """
         raise NotImplementedError
 
     def operand_cuts(self, cuts: Cuts) -> list[list[set[int]]]:
-        """Per operand and dimension of it, where the blocks of a space so cut begin and end.
+        """Return where blocks begin and end to read, for each operand and each of its dimensions.
 
-        What a block reads along a dimension of an operand depends on one dimension of the space at
-        most, so these are looked at one by one.
+        The range that a block reads along a dimension of an operand depends on at most one
+        dimension of the space, so each dimension of the space is cut alone.
+
+        Args:
+            cuts: of the space.
         """
         points: list[list[set[int]]] = [[] for _ in self.operands]
         whole = tuple((0, own[-1]) for own in cuts)
@@ -103,19 +129,36 @@ class Node:
         return points
 
     def expression(self, box: Box) -> str:
-        """The kernel of the block of a box of the space (graph.KernelSpec.expression)."""
+        """Return the kernel of a block (`KernelSpec.expression`).
+
+        Args:
+            box: of the block in the space.
+        """
         raise NotImplementedError
 
     def flops(self, box: Box) -> int:
-        """Real floating-point operations of the block of a box of the space."""
+        """Return the real floating-point operations of a block.
+
+        Args:
+            box: of the block in the space.
+        """
         return 0
 
     def grain(self, dim: int) -> int:
-        """Elements along a dimension of the space that no cut may part: 1 but for pairs."""
+        """Return how many neighbouring elements no cut may separate: 1, or 2 for pairs.
+
+        Args:
+            dim: of the space.
+        """
         return 1
 
     def split_fault(self, dim: int, parts: int) -> str | None:
-        """Why a dimension of the space cannot be split into so many parts, or None if it can."""
+        """Return why a dimension cannot be split into a number of parts, or None if it can.
+
+        Args:
+            dim: of the space.
+            parts: number of parts.
+        """
         if 1 <= parts <= self.space[dim] // self.grain(dim):
             return None
         index = repr(self.indices[dim]) if self.indices else dim
@@ -131,7 +174,7 @@ class Input(Node):
     """A tensor that is given.
 
     Attributes:
-        is_weight: training changes it.
+        is_weight: whether training changes it.
     """
 
     is_weight: bool = False
@@ -139,16 +182,15 @@ class Input(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Einsum(Node):
-    """One op: aggregates a scalar function of operands over some dimensions of the join space.
+    """An op that aggregates a scalar function of its operands over dimensions of the join space.
 
     Attributes:
         indices: a letter for each dimension of the join space.
         extents: sizes of the join space.
         operand_dims: for each operand and each of its dimensions, the join dimension that indexes
-            it.
+            it. A join dimension that no operand has is a broadcast.
         join: the scalar function.
-        aggregation: add, mul, max or min; None if and only if no dimension is aggregated. A join
-            dimension that no operand has is a broadcast.
+        aggregation: add, mul, max or min; None if and only if no dimension is aggregated.
     """
 
     extents: tuple[int, ...]
@@ -182,7 +224,7 @@ class Einsum(Node):
 
     @property
     def notation(self) -> str:
-        """The indices of operands and result: ``ij,jk->ik``."""
+        """Indices of the operands and of the result: ``ij,jk->ik``."""
         read = ",".join("".join(self.indices[d] for d in dims) for dims in self.operand_dims)
         return f"{read}->{self.indices[: len(self.shape)]}"
 
@@ -213,18 +255,18 @@ class Einsum(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Formation(Node):
-    """The finished tensor of an aggregating op: adds up what the splits of that op left partial.
+    """The finished tensor of an aggregating op: aggregates the partial results of that op's blocks.
 
-    Its operand is the aggregating op, whose only consumer it is.
+    Its operand is the aggregating op, which has no other consumer.
 
     Attributes:
-        aggregation: that op's.
+        aggregation: of that op.
     """
 
     aggregation: str
 
     def kernel_operands(self, box: Box) -> tuple[KernelOperand, ...]:
-        """The block of one partial result; lowering repeats it for every one."""
+        """Return the block of one partial result; lowering repeats it for each partial result."""
         return (_whole(0, box, self.dtype),)
 
     def expression(self, box: Box) -> str:
@@ -233,11 +275,11 @@ class Formation(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Complexer(Node):
-    """The last dimension's pairs (real, imaginary) as complex numbers, or back."""
+    """Turns the pairs (real, imaginary) of the last dimension into complex numbers, or back."""
 
     @property
     def to_complex(self) -> bool:
-        """Whether it makes complex numbers of pairs."""
+        """Whether it turns pairs into complex numbers."""
         return self.dtype == "c64"
 
     def kernel_operands(self, box: Box) -> tuple[KernelOperand, ...]:
@@ -254,10 +296,11 @@ class Complexer(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Squeezer(Node):
-    """Adds or drops dimensions of one element.
+    """Adds or drops dimensions with one element.
 
     Attributes:
-        dims: per dimension of the operand, that of the result, or None where it is dropped.
+        dims: for each dimension of the operand the dimension of the result, or None if it is
+            dropped.
     """
 
     dims: tuple[int | None, ...]
@@ -276,8 +319,8 @@ class Fill(Node):
 
     Attributes:
         below: the value.
-        above: if given, that of the elements whose last index is larger than their last but one (so
-            ``below`` fills a lower triangle, the diagonal included).
+        above: if given, the value of the elements whose last index is larger than their last but
+            one; ``below`` then fills the lower triangle, including the diagonal.
     """
 
     below: float
@@ -299,10 +342,10 @@ class Fill(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Select(Node):
-    """Boxes of operands put into a tensor: a subset, a concatenation, or one padded with zeros.
+    """Copies boxes of operands into a tensor: a slice, a concatenation, or padding with zeros.
 
     Attributes:
-        parts: (operand, box of it, start in the result); they do not overlap.
+        parts: boxes of operands, and where they begin in the result; they do not overlap.
     """
 
     parts: tuple[Piece, ...]
@@ -330,11 +373,14 @@ class Program:
     """Nodes in the order of construction, for fixed values of the parameters.
 
     Attributes:
-        given_splits: the splits that the author of the program chose, by node name; nodes that are
-            not named stay whole.
+        name: of the program.
+        parameters: values by name.
+        nodes: each reads only earlier ones.
+        given_splits: splits that the author of the program chose, by node name; other nodes stay
+            whole.
         loss: number of the node that training minimises.
-        copies_sums: whether the formation of an aggregation that is not split is an op, which
-            copies, as in the published graphs; else whoever reads it reads the aggregating op.
+        copies_sums: whether the formation of an aggregation that is not split is an op that copies,
+            as in the published graphs. Otherwise the aggregating op is read directly.
     """
 
     name: str
@@ -357,7 +403,7 @@ class Program:
 
     @property
     def consumers(self) -> list[list[int]]:
-        """Per node the numbers of the nodes that read it, each once, ascending."""
+        """Numbers of the nodes that read each node, each once, ascending."""
         readers: list[list[int]] = [[] for _ in self.nodes]
         for number, node in enumerate(self.nodes):
             for operand in dict.fromkeys(node.operands):
@@ -366,7 +412,7 @@ class Program:
 
     @property
     def outputs(self) -> list[int]:
-        """Numbers of the nodes that nobody reads, and of the loss."""
+        """Numbers of the nodes that no node reads, and of the loss."""
         return [
             number
             for number, readers in enumerate(self.consumers)

@@ -1,8 +1,8 @@
-"""The costs of the published graph files, instead of true ones.
+"""Costs of the published graph files, in place of true ones.
 
-There an op costs the size of its node's whole, unsplit space, a transfer four times that of its
-producer, and nothing tells one part of an op's output from another (PAPER and graph files of
-DOPPLER, Yao et al., ICLR 2026). For comparison with results on these files only.
+In these files an op costs the size of its node's whole, unsplit space, a transfer costs four times
+as much as its producer, and parts of an op's output are not distinguished (PAPER and graph files of
+DOPPLER, Yao et al., ICLR 2026). Use them only to compare with results on these files.
 """
 
 import math
@@ -17,7 +17,12 @@ from doppler.graph.text_format import PUBLISHED_SECONDS_PER_COST
 
 
 def with_published_costs(graph: DataflowGraph, program: Program) -> DataflowGraph:
-    """The graph as the published files have it: their costs and kinds, one edge per pair of ops."""
+    """Return a graph with the costs and kinds of the published files, and one edge per pair of ops.
+
+    Args:
+        graph: lowered from the program.
+        program: whose spaces the costs are.
+    """
     edges, ops = graph.edges, graph.ops
     space_V = np.array([float(math.prod(program.nodes[node].space)) for node in ops.node])
     pair_E = np.unique(edges.src * graph.num_ops + edges.dst, return_index=True)[1]

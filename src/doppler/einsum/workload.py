@@ -1,4 +1,4 @@
-"""A workload: a program text, differentiated if asked for, decomposed and lowered."""
+"""Workloads: a program text, differentiated on request, decomposed and lowered."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,15 +14,19 @@ from doppler.support.files import read_text
 from doppler.support.options import Count, FilePath, checked
 from doppler.support.resources import resource
 
-# Largest size of a program file; people write kilobytes.
+# Largest size of a program file in megabytes; usual ones have kilobytes.
 _MAX_MB = 1.0
 
 
 class Decomposition(Protocol):
-    """What chooses into how many parts the nodes of a program are split."""
+    """Chooses into how many parts the nodes of a program are split."""
 
     def splits(self, program: Program, parts: int) -> Splits:
-        """Splits by node name, for about ``parts`` ops to each heavy node.
+        """Return splits by node name.
+
+        Args:
+            program: to split.
+            parts: number of ops to aim at for each node with much work.
 
         Raises:
             InputError: names the node, or the number, that makes it impossible.
@@ -31,7 +35,7 @@ class Decomposition(Protocol):
 
 
 class Given:
-    """The splits that the program's text gives."""
+    """Uses the splits that the program's text gives."""
 
     def splits(self, program: Program, parts: int) -> Splits:
         return program.given_splits
@@ -47,13 +51,14 @@ def load_program(
     """Read an einsum program from a file.
 
     Args:
-        path: of the file, from where the process runs, else one that comes with the package.
-        preset: which of the declared values the parameters take.
-        params: values by parameter name; they win over the preset, None leaves it.
-        training: with the statements of the training section, up to the loss.
+        path: of the file, relative to the working directory, or of one that the package contains.
+        preset: name of the declared values that parameters take.
+        params: values by parameter name, which replace those of the preset; None keeps the
+            preset's.
+        training: whether to include the statements of the training section, up to the loss.
 
     Raises:
-        InputError: if the file cannot be read, or as `parse_program` does.
+        InputError: the file cannot be read; or as `parse_program` does.
     """
     where = Path(path)
     if not where.is_absolute() and not where.exists():
@@ -80,13 +85,14 @@ def load_workload(
 
     Args:
         program: path of the file (`load_program`).
-        decomposition: what chooses the splits; those that the text gives by default.
-        parts: how many ops a decomposition aims at for one node of the program.
+        decomposition: chooses the splits; by default those that the text gives.
+        parts: number of ops to aim at for one node of the program.
         name: of the graph; the program's own by default.
-        preset: which values the program's parameters take (`load_program`).
-        params: their values by name (`load_program`).
+        preset: name of the declared values that parameters take (`load_program`).
+        params: values by parameter name (`load_program`).
         costs: roofline (true floating-point operations and bytes) or those of published files.
-        training: forward, loss, backward and one step of gradient descent, instead of forward.
+        training: forward pass, loss, backward pass and one step of gradient descent, instead of the
+            forward pass alone.
         learning_rate: of that step.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the paper does not need: each folder is one extension, and the core imports none of them.
+"""Extensions, which the paper does not need: one per folder, and the core imports none of them.
 
-An extension that has a ``plugin.py`` registers there what it adds (support/plugins.py).
+An extension with a ``plugin.py`` registers there what it adds (hooks.py).
 """

@@ -1,4 +1,4 @@
-"""The dataflow graph to run, its levels and its file formats."""
+"""The dataflow graph that is placed, its levels, and its file formats."""
 
 from doppler.graph.alternatives import Alternative
 from doppler.graph.dataflow import DataflowGraph, Edges, GivenCosts, Inputs, Ops, Regions

@@ -33,10 +33,14 @@ class Alternative:
     memory_bytes: float = 0.0
 
     def on(self, num_devices: int, where: str) -> FloatArray:
-        """Seconds [D] on each device.
+        """Return the seconds [D] on each device.
+
+        Args:
+            num_devices: D.
+            where: start of messages.
 
         Raises:
-            InputError: it names another number of devices.
+            InputError: the alternative has seconds for another number of devices.
         """
         if len(self.seconds) not in (1, num_devices):
             raise InputError(
@@ -90,6 +94,10 @@ def alternative_rows(alternatives: Sequence[Alternative]) -> list[dict[str, obje
 
 def check_alternatives(alternatives: Sequence[Sequence[Alternative]], where: str) -> None:
     """Refuse invalid times, losses and memory sizes, and different backends with one name.
+
+    Args:
+        alternatives: of each op.
+        where: start of messages.
 
     Raises:
         InputError: names the op by its number.

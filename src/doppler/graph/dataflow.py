@@ -86,7 +86,24 @@ class Ops:
         boxes: Sequence[Box] = (),
         alternatives: Sequence[Sequence[Alternative]] = (),
     ) -> "Ops":
-        """Fill columns that are not given: names ``op0, op1, ...``, zero bytes, otherwise -1."""
+        """Make the columns of a graph's ops; those that are not given get defaults.
+
+        Args:
+            flops: [V] floating-point operations.
+            names: [V]; ``op0, op1, ...`` unless given.
+            kinds: [V], or one for all.
+            dtypes: [V], or one for all.
+            read_bytes: [V]; 0 unless given.
+            output_bytes: [V]; 0 unless given.
+            node: [V]; -1 unless given.
+            block: [V]; numbered from 0 unless given.
+            group: [V]; -1 unless given.
+            pinned: [V]; -1 unless given.
+            kernels: [V] or empty.
+            reads: [V] or empty.
+            boxes: [V] or empty.
+            alternatives: [V] or empty.
+        """
         flops_V = _frozen(flops, np.float64)
         num = len(flops_V)
         return cls(
@@ -140,7 +157,14 @@ class Edges:
         bytes: ArrayLike,
         region: ArrayLike | None = None,
     ) -> "Edges":
-        """Fill the regions that are not given: one region, number 0, per producing op."""
+        """Make the columns of a graph's edges.
+
+        Args:
+            src: [E] the op that is read.
+            dst: [E] the op that reads.
+            bytes: [E] size of the region.
+            region: [E]; 0 unless given: one region per producing op.
+        """
         src_E = _frozen(src, np.int64)
         return cls(
             src=src_E,
@@ -184,7 +208,16 @@ class Inputs:
         block: ArrayLike | None = None,
         boxes: Sequence[Box] = (),
     ) -> "Inputs":
-        """Fill columns that are not given: nodes unknown, blocks numbered from 0."""
+        """Make the columns of a graph's inputs; those that are not given get defaults.
+
+        Args:
+            names: [I] of the inputs.
+            bytes: [I] sizes.
+            consumers: [I] ops that read each input.
+            node: [I]; -1 unless given.
+            block: [I]; numbered from 0 unless given.
+            boxes: [I] or empty.
+        """
         num = len(names)
         return cls(
             names=tuple(names),
@@ -204,12 +237,13 @@ class GivenCosts:
     """Times that come with a graph.
 
     Attributes:
-        op_seconds: per op [V], the same on every device; or [V, D], inf where a device cannot run
-            it; None: by the cluster's speeds.
-        transfer_seconds: per edge, to move its region to another device: [E], the same on every
-            link; or [E, K, K] from a device of one of the ``kinds`` to one of another, NaN where it
-            is not known; None: by the cluster's links.
-        counts_memory: whether bytes of ops and devices count; else there is room for everything.
+        op_seconds: seconds per op: [V], the same on every device; or [V, D], inf where a device
+            cannot run the op; None: computed from the cluster's speeds.
+        transfer_seconds: seconds per edge to move its region to another device: [E], the same on
+            every link; or [E, K, K] by the ``kinds`` of the sender and the receiver, NaN where
+            unknown; None: computed from the cluster's links.
+        kinds: [K] kinds of devices, sorted.
+        counts_memory: whether the bytes of ops and devices count; otherwise memory is unlimited.
     """
 
     op_seconds: FloatArray | None
@@ -219,7 +253,7 @@ class GivenCosts:
 
     @property
     def replaced(self) -> str:
-        """What of a cluster they stand in place of, in words."""
+        """The properties of a cluster that they replace, in words."""
         parts = [
             *(["speeds"] if self.op_seconds is not None else []),
             *(["links"] if self.transfer_seconds is not None else []),
@@ -236,7 +270,14 @@ class GivenCosts:
         kinds: Sequence[str] = (),
         counts_memory: bool = False,
     ) -> "GivenCosts":
-        """Freeze both columns; kinds are sorted."""
+        """Make given costs from arrays; kinds are sorted.
+
+        Args:
+            op_seconds: [V] or [V, D]; None: computed from the cluster's speeds.
+            transfer_seconds: [E] or [E, K, K]; None: computed from the cluster's links.
+            kinds: [K] kinds of devices.
+            counts_memory: whether the bytes of ops and devices count.
+        """
         order_K = np.argsort(np.array(kinds, dtype=np.str_))
         if transfer_seconds is not None:
             transfer_seconds = np.array(transfer_seconds, dtype=np.float64)
@@ -255,17 +296,24 @@ class GivenCosts:
 class Regions:
     """The edges of a graph grouped by what moves: one region is one (src, region) pair.
 
-    Regions are numbered by (src, region label), so those of op v are
-    ``op_ptr[v]:op_ptr[v + 1]``; the consumers of region r, ascending, are
-    ``consumers[consumer_ptr[r]:consumer_ptr[r + 1]]``. ``of_edge`` is each edge's region.
+    Regions are numbered by (src, region label).
+
+    Attributes:
+        src: [R] op that computes the region.
+        bytes: [R] size.
+        op_ptr: [V + 1] the regions of op v are ``op_ptr[v]:op_ptr[v + 1]``.
+        consumer_ptr: [R + 1] the consumers of region r are
+            ``consumers[consumer_ptr[r]:consumer_ptr[r + 1]]``, ascending.
+        consumers: [E] ops that read regions.
+        of_edge: [E] region of each edge.
     """
 
-    src: IntArray  # [R]
-    bytes: FloatArray  # [R]
-    op_ptr: IntArray  # [V + 1]
-    consumer_ptr: IntArray  # [R + 1]
-    consumers: IntArray  # [E]
-    of_edge: IntArray  # [E]
+    src: IntArray
+    bytes: FloatArray
+    op_ptr: IntArray
+    consumer_ptr: IntArray
+    consumers: IntArray
+    of_edge: IntArray
 
     def __len__(self) -> int:
         return len(self.src)
@@ -275,21 +323,21 @@ class Regions:
 class DataflowGraph:
     """An asynchronous dataflow graph: ops, edges, inputs and, optionally, given costs.
 
-    It is validated when it is made: acyclic, finite and non-negative costs, indices in range, no op
-    that feeds itself, one edge per (src, dst, region), equal bytes on the edges of one region.
-    Kernels, boxes and reads must fit each other and agree with edges and consumers.
+    The constructor validates it: no cycles, finite and non-negative costs, indices in range, no op
+    that feeds itself, one edge per (src, dst, region), and equal bytes on all edges of a region.
+    Kernels, boxes and reads must fit together and agree with edges and consumers.
 
     Attributes:
         name: of the graph.
-        ops: what is placed.
+        ops: that are placed.
         edges: which op reads which region of which other op.
         inputs: weights and data, which are not placed.
         given_costs: times that come with the graph instead of being modelled.
-        tensors: the tensors that ``ops.node`` and ``inputs.node`` refer to; empty if unknown.
+        tensors: that ``ops.node`` and ``inputs.node`` refer to; empty if unknown.
         notes: what was dropped or assumed when the graph was read, a line each.
 
     Raises:
-        InputError: one line that names the op, edge or input at fault.
+        InputError: one line that names the op, edge or input.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Graph files: our JSON format, the text format of the published graphs, and formats of others.
+"""Graph files: our JSON format, the text format of the published graphs, and formats of plugins.
 
 docs/formats.md describes them.
 """
@@ -45,7 +45,7 @@ _OWN_READERS = (
 
 
 def graph_readers() -> list[GraphReader]:
-    """All readers: those of plugins first, because they say which JSON files are theirs."""
+    """Return all readers: those of plugins first, because they know which JSON files are theirs."""
     return [*chain(*contributed("graph_readers")), *_OWN_READERS]
 
 
@@ -85,7 +85,11 @@ def graph_files(folder: Path) -> list[Path]:
 
 
 def write_atomically(path: str | Path, text: str) -> None:
-    """Write a file so that a reader, or a kill at any moment, finds the old or the new content.
+    """Write a file so that readers find the old or the new content, even after a kill.
+
+    Args:
+        path: of the file.
+        text: new content.
 
     Raises:
         OSError: names the file.
@@ -113,7 +117,7 @@ def replaced(path: str | Path) -> Iterator[Path]:
             for folder in _held & set(path.absolute().parents):
                 folder.stat()
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial.unlink(missing_ok=True)  # a link there would lead elsewhere
+            partial.unlink(missing_ok=True)  # writing would follow a link there
             yield partial
             os.replace(partial, path)
     except BaseException:
@@ -153,7 +157,15 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def save_json(graph: DataflowGraph, path: str | Path) -> None:
-    """Write the JSON format, which keeps everything."""
+    """Write the JSON format, which keeps everything.
+
+    Args:
+        graph: to write.
+        path: of the file.
+
+    Raises:
+        OSError: names the file.
+    """
     write_atomically(path, render_json(graph))
 
 

@@ -1,4 +1,4 @@
-"""Given costs as files write them: a number, one per device, a table by kinds of devices.
+"""Given costs as files write them: a number, one per device, or a table by kinds of devices.
 
 Shape suffixes: V ops, E edges, D devices, K kinds of devices.
 """
@@ -21,7 +21,15 @@ EdgeEntry = float | Mapping[str, Mapping[str, float]]
 
 
 def read_op_entry(value: object, where: str) -> OpEntry:
-    """A number, or one per device, inf for ``null``."""
+    """Read the seconds of an op: a number, or a list with one per device, where null means never.
+
+    Args:
+        value: from a file.
+        where: start of messages.
+
+    Raises:
+        InputError: it is something else.
+    """
     if isinstance(value, list):
         return read_list(value, where, _number_or_never)
     return read_number(value, where)
@@ -32,7 +40,15 @@ def _number_or_never(value: object, where: str) -> float:
 
 
 def read_edge_entry(value: object, where: str) -> EdgeEntry:
-    """A number, or ``{kind of the sender: {kind of the receiver: seconds}}``."""
+    """Read the seconds of an edge: a number, or numbers by kind of the sender and of the receiver.
+
+    Args:
+        value: from a file.
+        where: start of messages.
+
+    Raises:
+        InputError: it is something else.
+    """
     if not isinstance(value, dict):
         return read_number(value, where)
     for kind, row in value.items():

@@ -187,7 +187,7 @@ def parse_graph(data: Any, path: Path) -> DataflowGraph:
 
 
 def _given_costs(data: dict[str, Any], ops: Table, edges: Table) -> GivenCosts | None:
-    """Seconds of ops, of edges, or of both; memory counts unless the file says otherwise."""
+    """Read seconds of ops, of edges, or of both; memory counts unless the file says otherwise."""
     key, has_edges = "given_seconds", edges.has("given_seconds") or not edges.rows
     return given_costs(
         ops.values(key, read_op_entry) if ops.has(key) else None,
@@ -197,7 +197,7 @@ def _given_costs(data: dict[str, Any], ops: Table, edges: Table) -> GivenCosts |
 
 
 def _old_given_costs(ops: Table, edges: Table) -> GivenCosts | None:
-    """Version 1: numbers for all ops and edges, and no memory to count."""
+    """Read version 1: numbers for all ops and edges; memory does not count."""
     if not (ops.has("given_seconds") or edges.has("given_seconds")):
         return None
     return GivenCosts.make(
@@ -239,7 +239,7 @@ def _inputs(table: Table) -> Inputs:
 
 
 def _box(value: object, where: str) -> Box:
-    """A list of [start, stop]."""
+    """Read a list of [start, stop]."""
     if not isinstance(value, list):
         raise fault(where, "a list of [start, stop]", value)
     spans = []

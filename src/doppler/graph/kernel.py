@@ -1,4 +1,4 @@
-"""What an op computes and from which pieces: data to store, hash, calibrate and compile."""
+"""What an op computes and from which pieces: data that can be stored, hashed and compiled."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -71,6 +71,9 @@ class Tensor:
     """A node of the program that a graph was made from; ops compute blocks of it.
 
     Attributes:
+        name: of the node.
+        shape: of the tensor.
+        dtype: of the tensor.
         is_output: whether it is a result of the program.
     """
 

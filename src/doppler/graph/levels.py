@@ -26,7 +26,13 @@ def successors(num_ops: int, src_E: IntArray, dst_E: IntArray) -> tuple[IntArray
 
 
 def topological_order(num_ops: int, src_E: IntArray, dst_E: IntArray) -> IntArray:
-    """Ops [V], producers first, in breadth-first order with ties by id; the graph has no cycle."""
+    """Return ops [V], producers first, in breadth-first order with ties by number.
+
+    Args:
+        num_ops: V.
+        src_E: producer of each edge.
+        dst_E: consumer of each edge; edges have no cycle.
+    """
     ptr, edge_E = successors(num_ops, src_E, dst_E)
     order_V = np.empty(num_ops, dtype=np.int64)
     visited = fill_topological_order(
@@ -66,13 +72,19 @@ def ranked_order(num_ops: int, src_E: IntArray, dst_E: IntArray, rank_V: IntArra
 
 
 def find_cycle(num_ops: int, src_E: IntArray, dst_E: IntArray) -> list[int]:
-    """The ops of one cycle in the direction of the edges, or an empty list."""
+    """Return the ops of one cycle in the direction of the edges, or an empty list.
+
+    Args:
+        num_ops: V.
+        src_E: producer of each edge.
+        dst_E: consumer of each edge.
+    """
     ptr, edge_E = successors(num_ops, src_E, dst_E)
     indegree_V = np.bincount(dst_E, minlength=num_ops)
     order_V = np.empty(num_ops, dtype=np.int64)
     if fill_topological_order(ptr, dst_E[edge_E], indegree_V, order_V) == num_ops:
         return []
-    # Every op left over has a producer that is left over: walking back must close a cycle.
+    # Every remaining op has a remaining producer, so walking back must end in a cycle.
     left_V = indegree_V > 0
     inner_E = left_V[src_E] & left_V[dst_E]
     producer = dict(zip(dst_E[inner_E].tolist(), src_E[inner_E].tolist(), strict=True))
@@ -91,11 +103,21 @@ def longest_paths(
     weight_V: NDArray[np.float64],
     weight_E: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], IntArray]:
-    """Length [V] of the longest path from each op to a sink, and the op after it (-1 at a sink).
+    """Return the length [V] of the longest path from each op to a sink, and the op after it [V].
 
-    A path's length is the sum of the weights of its ops, both ends included, and of its edges.
-    With the weights in seconds this is the b_level (Kwok and Ahmad 1999); on reversed edges, less
-    the op's own weight, it is the t_level.
+    A path's length is the sum of the weights of its ops, both ends included, and of its edges. With
+    weights in seconds this is the b_level (Kwok and Ahmad 1999); on reversed edges, minus the op's
+    own weight, it is the t_level.
+
+    Args:
+        num_ops: V.
+        src_E: producer of each edge.
+        dst_E: consumer of each edge.
+        weight_V: of ops.
+        weight_E: of edges.
+
+    Returns:
+        Lengths, and the next op of each path; -1 at a sink.
     """
     ptr, edge_E = successors(num_ops, src_E, dst_E)
     length_V = np.zeros(num_ops)
@@ -108,6 +130,12 @@ def longest_paths(
 
 
 def depth(num_ops: int, src_E: IntArray, dst_E: IntArray) -> IntArray:
-    """Level [V] of each op: the number of edges on the longest path from a source to it."""
+    """Return the number of edges on the longest path from a source to each op [V].
+
+    Args:
+        num_ops: V.
+        src_E: producer of each edge.
+        dst_E: consumer of each edge.
+    """
     length_V, _ = longest_paths(num_ops, dst_E, src_E, np.zeros(num_ops), np.ones(len(src_E)))
     return length_V.astype(np.int64)

@@ -10,16 +10,16 @@ from doppler.support.compiled import compiled
 def fill_topological_order(ptr, dst_E, indegree_V, order_V):
     """Order ops so that producers come first, breadth first, ties by number.
 
-    Source: Kahn, "Topological sorting of large networks", CACM 1962.
-
     Args:
         ptr: [V + 1] edges of op v are ``ptr[v]:ptr[v + 1]``.
         dst_E: consumer of each edge.
-        indegree_V: edges into each op; used up.
+        indegree_V: edges into each op; changed.
         order_V: filled in.
 
     Returns:
-        The number of ops that no cycle comes before; only so many of order_V are filled.
+        The number of ops that are ordered; without cycles, all of them.
+
+    Source: Kahn, "Topological sorting of large networks", CACM 1962.
     """
     tail = 0
     for v in range(len(ptr) - 1):
@@ -39,7 +39,7 @@ def fill_topological_order(ptr, dst_E, indegree_V, order_V):
 
 @compiled
 def fill_longest_paths(ptr, dst_E, order_V, weight_V, weight_E, next_V, length_V):
-    """Length of the longest path from each op to a sink, and the op after it.
+    """Compute the length of the longest path from each op to a sink, and the op after it.
 
     Args:
         ptr: [V + 1] edges of op v are ``ptr[v]:ptr[v + 1]``.

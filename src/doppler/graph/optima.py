@@ -21,10 +21,10 @@ _TRUTH = {"True": True, "False": False}
 
 
 class Optimum(NamedTuple):
-    """The least makespan of a graph on some processors, or a bound on it.
+    """The smallest makespan of a graph on a number of processors, or a bound on it.
 
     Attributes:
-        processors: their number.
+        processors: number of processors.
         seconds: the optimum, or the bound.
         is_proven: whether it is the optimum.
     """

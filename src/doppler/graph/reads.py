@@ -1,8 +1,8 @@
-"""Blocks and reads of an executable graph: which regions they are, and whether they fit.
+"""Blocks and reads of an executable graph: which regions they are, and whether they fit together.
 
-Where a graph has reads, they say the same as its edges and the consumers of its inputs. The boxes
-that are read of an op, in the order in which the ops (by number) and their reads first name them,
-are its regions, in the order of their labels.
+If a graph has reads, they must agree with its edges and with the consumers of its inputs. The boxes
+that are read of an op are its regions; region labels number them in the order in which the ops, by
+number, and their reads first mention them.
 """
 
 from itertools import combinations
@@ -16,15 +16,22 @@ if TYPE_CHECKING:
 
 
 def box_shape(box: Box) -> tuple[int, ...]:
-    """Extents of a box."""
+    """Return the extents of a box.
+
+    Args:
+        box: (start, stop) of each dimension.
+    """
     return tuple(stop - start for start, stop in box)
 
 
 def regions_of_reads(graph: "DataflowGraph") -> list[list[int]]:
-    """Per op and read of it the number, in ``graph.regions``, of the region; -1 for an input.
+    """Return the number in ``graph.regions`` of each read of each op; -1 for an input.
+
+    Args:
+        graph: with reads.
 
     Raises:
-        InputError: names an op whose reads are not what its edges carry.
+        InputError: names an op whose reads differ from what its edges carry.
     """
     regions, num_ops = graph.regions, graph.num_ops
     first = regions.op_ptr.tolist()
@@ -80,15 +87,19 @@ def _mismatch(
             f"graph {graph.name!r}: {_op(graph, v)} reads a box of {source} without an edge"
         )
     return InputError(
-        f"graph {graph.name!r}: {_op(graph, v)} reads no such box of {source} as its edge carries"
+        f"graph {graph.name!r}: {_op(graph, v)} does not read the box of {source} that its edge "
+        "carries"
     )
 
 
 def check_blocks(graph: "DataflowGraph") -> None:
     """Refuse tensors, boxes, kernels and reads that contradict each other.
 
+    Args:
+        graph: to check.
+
     Raises:
-        InputError: names the op or input at fault.
+        InputError: names the op or input.
     """
     names = [tensor.name for tensor in graph.tensors]
     if len(set(names)) < len(names):
@@ -149,7 +160,7 @@ def _check_reads(graph: "DataflowGraph") -> None:
         (box_shape(box), graph.tensors[number].dtype)
         for box, number in zip(inputs.boxes, inputs.node.tolist(), strict=True)
     ]
-    # Graphs repeat the same few shapes thousands of times: each is looked at once.
+    # Graphs repeat the same few shapes thousands of times, so each is checked once.
     known: set[tuple] = set()
     for v, (kernel, reads) in enumerate(zip(ops.kernels, ops.reads, strict=True)):
         assert kernel is not None
@@ -216,7 +227,7 @@ def _read_fault(
 
 
 def _target(read: Read) -> Box:
-    """Where in its operand a piece lies."""
+    """Return the box of the operand that a piece fills."""
     return tuple(
         (into, into + stop - start)
         for into, (start, stop) in zip(read.start, read.box, strict=False)

@@ -1,6 +1,7 @@
 """Scalar functions of elements of tensors, which join the operands of an op.
 
-As text: ``mul(x0,exp(x1))``. ``x0`` is an element of the first operand; numbers are constants.
+As text they look like ``mul(x0,exp(x1))``. ``x0`` is an element of the first operand, and numbers
+are constants.
 """
 
 import ast
@@ -8,18 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-# Bytes of one element. The sum of several dtypes has the one that comes last here. Torch modules
-# use whole numbers and bool as indices and masks.
+# Bytes of one element. A sum of several dtypes has the dtype that comes last here. Torch modules
+# use integers and bool as indices and masks.
 DTYPES = {
     **{"bool": 1, "u8": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8},
     **{"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "c64": 8},
 }
-# Dtypes of whole numbers.
+# Dtypes of integers.
 WHOLE = ("u8", "i8", "i16", "i32", "i64")
 
-# Real floating-point operations of one call, and the number of arguments. A cast named like its
-# dtype counts as none. silu(x) = x / (1 + exp(-x)); equal, less: 1 where it holds, else 0;
-# where(c, x, y): x where c is not 0, else y.
+# Real floating-point operations of one call, by number of arguments. A cast is named like its dtype
+# and counts as no operation. silu(x) = x / (1 + exp(-x)). equal and less are 1 where they hold,
+# else 0. where(c, x, y) is x where c is not 0, else y.
 _UNARY = {
     **{"neg": 1, "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "relu": 1, "square": 1, "abs": 1},
     **{"sigmoid": 3, "silu": 4, "tanh": 1, "sign": 1, "conj": 1},
@@ -35,27 +36,40 @@ FUNCTIONS = {
     "where": (3, 1),
     **{dtype: (1, 0) for dtype in DTYPES},
 }
-# Operations per complex number; other functions are not defined for them.
+# Real operations of one call on complex numbers; other functions are not defined for these.
 COMPLEX_FLOPS = {"add": 2, "sub": 2, "neg": 2, "mul": 6, "conj": 1, "c64": 0}
 
 
 @dataclass(frozen=True)
 class Element:
-    """The element of an operand of the op: 0 is the first."""
+    """An element of an operand of the op.
+
+    Attributes:
+        operand: its number, from 0.
+    """
 
     operand: int
 
 
 @dataclass(frozen=True)
 class Number:
-    """A constant."""
+    """A constant.
+
+    Attributes:
+        value: of the constant.
+    """
 
     value: float
 
 
 @dataclass(frozen=True)
 class Apply:
-    """A function of `FUNCTIONS`, applied to scalars."""
+    """A function applied to scalars.
+
+    Attributes:
+        function: one of `FUNCTIONS`.
+        arguments: of the function.
+    """
 
     function: str
     arguments: tuple["Scalar", ...]
@@ -65,7 +79,11 @@ Scalar: TypeAlias = Element | Number | Apply
 
 
 def render(scalar: Scalar) -> str:
-    """The text of a scalar function."""
+    """Return a scalar function as text.
+
+    Args:
+        scalar: the function.
+    """
     if isinstance(scalar, Element):
         return f"x{scalar.operand}"
     if isinstance(scalar, Number):
@@ -85,7 +103,7 @@ def parse_scalar(text: str) -> Scalar:
     try:
         return _from_tree(ast.parse(text, mode="eval").body)
     except SyntaxError:
-        raise ValueError(f"{text!r} is no scalar function") from None
+        raise ValueError(f"{text!r} is not a scalar function") from None
 
 
 def _from_tree(tree: ast.AST) -> Scalar:
@@ -103,11 +121,16 @@ def _from_tree(tree: ast.AST) -> Scalar:
         arity, _ = FUNCTIONS.get(tree.func.id, (None, 0))
         if arity == len(tree.args):
             return Apply(tree.func.id, tuple(map(_from_tree, tree.args)))
-    raise ValueError(f"{ast.unparse(tree)!r} is no scalar function")
+    raise ValueError(f"{ast.unparse(tree)!r} is not a scalar function")
 
 
 def count_flops(scalar: Scalar, *, is_complex: bool = False) -> int:
-    """Real floating-point operations of one evaluation."""
+    """Count the real floating-point operations of one evaluation.
+
+    Args:
+        scalar: the function.
+        is_complex: whether it is evaluated on complex numbers.
+    """
     if not isinstance(scalar, Apply):
         return 0
     own = COMPLEX_FLOPS[scalar.function] if is_complex else FUNCTIONS[scalar.function][1]
@@ -115,7 +138,12 @@ def count_flops(scalar: Scalar, *, is_complex: bool = False) -> int:
 
 
 def map_elements(scalar: Scalar, change: Callable[[int], Scalar]) -> Scalar:
-    """The scalar with every element replaced by ``change(operand)``."""
+    """Replace every element of a scalar function.
+
+    Args:
+        scalar: the function.
+        change: returns the replacement for an element, given the number of its operand.
+    """
     if isinstance(scalar, Element):
         return change(scalar.operand)
     if isinstance(scalar, Number):

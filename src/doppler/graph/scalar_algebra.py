@@ -1,7 +1,7 @@
-"""Scalar functions put together and simplified on the way: as a person would write them.
+"""Builds scalar functions, and simplifies them on the way, so that they look as if written by hand.
 
-Constants are folded and stand in front of products, signs in front of everything. ``0 * x`` is 0,
-also where x may be infinite.
+Constants are folded and moved to the front of products, and signs to the very front. ``0 * x`` is
+0, even if x may be infinite.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,11 @@ ZERO = Number(0.0)
 
 
 def list_elements(scalar: Scalar) -> list[int]:
-    """The operands whose elements occur, each once, in the order of first appearance."""
+    """Return the operands whose elements occur, each once, in the order of first appearance.
+
+    Args:
+        scalar: the function.
+    """
     if isinstance(scalar, Element):
         return [scalar.operand]
     if isinstance(scalar, Number):
@@ -38,7 +42,12 @@ def dtype_of(scalar: Scalar, dtypes: Sequence[str]) -> str | None:
 
 
 def cast(scalar: Scalar, dtype: str | None, dtypes: Sequence[str]) -> Scalar:
-    """The scalar in a dtype; constants have that of whatever they meet.
+    """Cast a scalar to a dtype; constants need no cast.
+
+    Args:
+        scalar: the function.
+        dtype: of the result; None: any.
+        dtypes: of the operands.
 
     Raises:
         ValueError: a complex number would become a real one.
@@ -52,7 +61,11 @@ def cast(scalar: Scalar, dtype: str | None, dtypes: Sequence[str]) -> Scalar:
 
 
 def neg(a: Scalar) -> Scalar:
-    """``-a``."""
+    """Return ``-a``.
+
+    Args:
+        a: operand.
+    """
     match a:
         case Number(value):
             return Number(-value)
@@ -66,7 +79,12 @@ def neg(a: Scalar) -> Scalar:
 
 
 def add(a: Scalar, b: Scalar) -> Scalar:
-    """``a + b``."""
+    """Return ``a + b``.
+
+    Args:
+        a: left operand.
+        b: right operand.
+    """
     match a, b:
         case Number(one), Number(other):
             return Number(one + other)
@@ -84,7 +102,12 @@ def add(a: Scalar, b: Scalar) -> Scalar:
 
 
 def sub(a: Scalar, b: Scalar) -> Scalar:
-    """``a - b``."""
+    """Return ``a - b``.
+
+    Args:
+        a: left operand.
+        b: right operand.
+    """
     match a, b:
         case Number(one), Number(other):
             return Number(one - other)
@@ -98,7 +121,12 @@ def sub(a: Scalar, b: Scalar) -> Scalar:
 
 
 def mul(a: Scalar, b: Scalar) -> Scalar:
-    """``a * b``."""
+    """Return ``a * b``.
+
+    Args:
+        a: left operand.
+        b: right operand.
+    """
     match a, b:
         case Number(one), Number(other):
             return Number(one * other)
@@ -128,7 +156,12 @@ def mul(a: Scalar, b: Scalar) -> Scalar:
 
 
 def div(a: Scalar, b: Scalar) -> Scalar:
-    """``a / b``."""
+    """Return ``a / b``.
+
+    Args:
+        a: numerator.
+        b: denominator.
+    """
     match a, b:
         case Number(one), Number(other) if other != 0:
             return Number(one / other)
@@ -144,7 +177,12 @@ def div(a: Scalar, b: Scalar) -> Scalar:
 
 
 def power(a: Scalar, b: Scalar) -> Scalar:
-    """``a`` to the power of ``b``."""
+    """Return ``a`` to the power of ``b``.
+
+    Args:
+        a: base.
+        b: exponent.
+    """
     match b:
         case Number(0):
             return Number(1.0)
@@ -156,7 +194,11 @@ def power(a: Scalar, b: Scalar) -> Scalar:
 
 
 def conj(a: Scalar) -> Scalar:
-    """The complex conjugate of ``a``."""
+    """Return the complex conjugate of ``a``.
+
+    Args:
+        a: operand.
+    """
     match a:
         case Number():
             return a

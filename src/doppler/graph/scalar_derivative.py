@@ -1,8 +1,8 @@
-"""The derivative of scalar functions, by reverse mode: from the adjoint of a value to an element's.
+"""The derivative of scalar functions by reverse mode.
 
-The adjoint of a value is the gradient of some loss with respect to it. Where a function has a kink
-the derivative is the mean of both sides (maximum, minimum, abs), but 0 for relu at 0: as torch has
-it. What is constant between steps (sign, equal, less) has the derivative 0.
+The adjoint of a value is the gradient of a loss with respect to it. At a kink the derivative is the
+mean of both sides (maximum, minimum, abs), but 0 for relu at 0, as in torch. Step functions (sign,
+equal, less) have the derivative 0.
 """
 
 import math
@@ -35,16 +35,21 @@ def adjoint_of(
     *,
     value: Scalar | None = None,
 ) -> Scalar:
-    """The adjoint of an operand's element, in its dtype, given that of a function's value.
+    """Return the adjoint of an operand's element, given the adjoint of the function's value.
 
-    Complex ones follow torch: conjugated derivatives, so that ``x - rate * adjoint`` descends.
+    Complex adjoints follow torch: they are conjugated derivatives, so that ``x - rate * adjoint``
+    descends.
 
     Args:
         scalar: the function.
-        operand: whose element.
+        operand: number of the operand.
         adjoint: of the value, in the value's dtype; it may have elements of further operands.
         dtypes: of all operands.
-        value: what stands for the value itself where the derivative needs it, if not ``scalar``.
+        value: a scalar that equals the function's value and is cheaper, for derivatives that need
+            it; ``scalar`` unless given.
+
+    Returns:
+        The adjoint, in the operand's dtype.
 
     Raises:
         ValueError: the adjoint of a real element would be complex.
@@ -53,7 +58,7 @@ def adjoint_of(
         return adjoint if scalar == Element(operand) else ZERO
     arguments = scalar.arguments
     if dtype_of(scalar, dtypes) == "c64":
-        # f'(x) conjugated is f'(x conjugated) for every function that is real on real numbers.
+        # For a function that is real on real numbers, the conjugate of f'(x) is f'(conj(x)).
         arguments = tuple(map(conj, arguments))
     shares = _RULES[scalar.function](adjoint, value or scalar, *arguments)
     result = ZERO
@@ -75,7 +80,7 @@ def _is_less(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _is_larger_or_half(a: Scalar, b: Scalar) -> Scalar:
-    """1 where a is the larger one, 0.5 where both are equal."""
+    """Return 1 where a is larger, and 0.5 where both are equal."""
     return add(_is_less(b, a), mul(_HALF, Apply("equal", (a, b))))
 
 

@@ -1,4 +1,4 @@
-"""Graphs of known families and random costs: to train on many problems, and to test on others.
+"""Random graphs of known families, to train on many problems and to test on others.
 
 Shape suffixes: V ops, E edges.
 """
@@ -25,7 +25,7 @@ FamilyName = Literal[
     "map_reduce",
 ]
 Pairs = list[tuple[int, int]]
-# Means of the costs: an op of a millisecond at 10 TFLOP/s, and the bytes that a link of 12 GB/s
+# Mean costs: the operations of one millisecond at 10 TFLOP/s, and the bytes that a link of 12 GB/s
 # moves in that time.
 FLOPS, BYTES = 1e10, 1.2e7
 
@@ -39,13 +39,13 @@ def synthetic(
     seed: Seed,
     name: str | None = None,
 ) -> DataflowGraph:
-    """Make a random graph of a family. Ops of a layer have similar costs; layers differ.
+    """Make a random graph of a family, with costs that are similar within each layer.
 
     Args:
         family: one of FAMILIES.
-        num_ops: roughly how many ops; the family decides the exact number.
-        transfer_ratio: seconds of an average transfer over those of an average op, on devices of 10
-            TFLOP/s (f32) and links of 12 GB/s.
+        num_ops: approximate number of ops; the family decides the exact number.
+        transfer_ratio: seconds of an average transfer divided by those of an average op, on devices
+            of 10 TFLOP/s (f32) and links of 12 GB/s.
         seed: of structure and costs.
         name: of the graph; family, size and seed by default.
 
@@ -71,7 +71,7 @@ def synthetic(
 def _costs(
     layer_V: NDArray[np.int64], mean: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Ops of a layer are blocks of one operation: they cost about the same."""
+    """Draw costs that are similar within a layer, because its ops are blocks of one operation."""
     spread = rng.choice([0.0, 0.5, 1.5])
     within = rng.choice([0.0, 0.0, 0.1, 0.5])
     layers = np.exp(rng.normal(0.0, spread, layer_V.max() + 1))
@@ -101,7 +101,7 @@ def _layered(num_ops: int, rng: np.random.Generator) -> tuple[Pairs, list[int]]:
 
 
 def _random(num_ops: int, rng: np.random.Generator) -> tuple[Pairs, list[int]]:
-    """Each op reads a few earlier ones, rather the near ones."""
+    """Each op reads a few of the ops shortly before it."""
     reach, fan_in = int(rng.integers(3, 25)), int(rng.integers(1, 4))
     pairs: Pairs = []
     layer_of = [0]
@@ -134,7 +134,7 @@ def _fork_join(num_ops: int, rng: np.random.Generator) -> tuple[Pairs, list[int]
 
 
 def _tree(num_ops: int, rng: np.random.Generator) -> tuple[Pairs, list[int]]:
-    """Leaves that are reduced to one op, which is broadcast again."""
+    """Leaves that are reduced to one op, which is then broadcast."""
     arity = int(rng.integers(2, 5))
     depth = max(1, round(np.log(max(2, num_ops / 2)) / np.log(arity)))
     pairs: Pairs = []
@@ -153,7 +153,7 @@ def _tree(num_ops: int, rng: np.random.Generator) -> tuple[Pairs, list[int]]:
 
 
 def _stencil(num_ops: int, rng: np.random.Generator) -> tuple[Pairs, list[int]]:
-    """Time steps over cells in a row; each reads itself and its neighbours a step before."""
+    """Time steps over cells in a row; each cell reads itself and its neighbours one step before."""
     width = int(rng.integers(4, 17))
     steps = max(2, num_ops // width)
     pairs = [

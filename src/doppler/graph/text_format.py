@@ -1,9 +1,9 @@
 """The text format of the published graphs (docs/formats.md).
 
-Line 1 the number of blocks, inputs included; line 2 the ids of the input blocks; lines 3 and 4 edge
-sources and destinations, inputs removed and ids compacted; then one line ``comp,comm[,kind]`` per
-op. The file gives ``comp * 1e-10`` seconds per op and ``comm * 1e-10`` per transfer (Yao et al.,
-ICLR 2026, released graphs).
+Line 1 has the number of blocks, including inputs; line 2 the ids of the input blocks; lines 3 and 4
+the sources and destinations of edges, with ids that do not count inputs. Then each op has a line
+``comp,comm[,kind]``, which gives ``comp * 1e-10`` seconds for the op and ``comm * 1e-10`` seconds
+for each transfer of its output (Yao et al., ICLR 2026, released graphs).
 
 Shape suffixes: V ops, E edges.
 """
@@ -20,14 +20,17 @@ PUBLISHED_SECONDS_PER_COST = 1e-10
 
 
 def render_text(graph: DataflowGraph) -> str:
-    """The content of a file, with kinds.
+    """Return the content of a file, with kinds.
 
-    ``comp`` and ``comm`` are the given costs where the graph has them, else floating-point
+    ``comp`` and ``comm`` are the given costs if the graph has them, otherwise floating-point
     operations and output bytes. Input blocks are numbered among the ops by (node, block).
 
+    Args:
+        graph: to write.
+
     Raises:
-        InputError: what the format cannot say: two regions between one pair of ops, a kind with a
-            comma or line break.
+        InputError: the format cannot express the graph: two regions between one pair of ops, or a
+            kind with a comma or line break.
     """
     ops, inputs, given = graph.ops, graph.inputs, graph.given_costs
     _check_text_can_say(graph)
@@ -89,8 +92,12 @@ def _integers(line: str, path: Path, number: int) -> list[int]:
 def parse_text(text: str, path: Path) -> DataflowGraph:
     """Read the content of a file.
 
+    Args:
+        text: of the file.
+        path: of the file, for messages and as the graph's name.
+
     Raises:
-        InputError: names the file, and the line, op or edge at fault.
+        InputError: names the file, and the line, op or edge.
     """
     lines = text.splitlines()
     while lines and not lines[-1].strip():
@@ -126,7 +133,7 @@ def parse_text(text: str, path: Path) -> DataflowGraph:
 
 
 def _blocks(lines: list[str], path: Path) -> tuple[int, list[int]]:
-    """The number of blocks, and the ids of the inputs among them."""
+    """Return the number of blocks, and the ids of the inputs among them."""
     count = _integers(lines[0], path, 1)
     if len(count) != 1 or count[0] < 1:
         raise InputError(f"{path}:1: expected the number of blocks, found {lines[0]!r}")
@@ -142,7 +149,7 @@ def _blocks(lines: list[str], path: Path) -> tuple[int, list[int]]:
 
 
 def _costs_and_kinds(lines: list[str], path: Path) -> tuple[NDArray[np.float64], list[str]]:
-    """``comp`` and ``comm`` [V, 2] of the ops, and their kinds."""
+    """Return ``comp`` and ``comm`` [V, 2] of the ops, and their kinds."""
     costs_V2, kinds = np.empty((len(lines), 2)), []
     for v, line in enumerate(lines):
         fields = [field.strip() for field in line.split(",")]
@@ -173,8 +180,8 @@ def _graph(
     comm_E = comm_V[np.array(ends[0], dtype=np.int64)]
     return DataflowGraph(
         name=name,
-        # The file does not say which blocks belong together: node -1, and as block the id
-        # that the file counts by, so that `save_text` puts inputs back where they were.
+        # The file does not say which blocks belong to one node, so nodes are -1. Blocks have the
+        # file's ids, so that `save_text` writes inputs at the same places.
         ops=Ops.make(flops=comp_V, output_bytes=comm_V, kinds=kinds, block=op_ids),
         edges=Edges.make(src=ends[0], dst=ends[1], bytes=comm_E),
         inputs=Inputs.make(

@@ -1,8 +1,8 @@
-"""Which of torch's operators a kernel may call, and which of these a file may name.
+"""The operators of torch that a kernel may call, and those of them that a file may name.
 
-A kernel is repeated, on other threads and on memory that earlier executions used, so its operator
-must be a pure function. And a graph file is data that anybody may have written, so its operators
-may affect nothing but tensors. torch is imported only for kernels that name an operator.
+A kernel is executed repeatedly, on other threads and on memory that earlier executions used, so its
+operator must be a pure function. Anybody may have written a graph file, so its operators may affect
+nothing but tensors. torch is imported only for kernels that name an operator.
 """
 
 import re
@@ -47,14 +47,14 @@ def find_operator(name: str) -> Any:
     for part in parts if len(parts) == 3 else ():
         operator = getattr(operator, part, None) if part.isidentifier() else None
     if not isinstance(operator, torch._ops.OpOverload):
-        raise ValueError(f"{name!r} is no operator of torch, or is not called like one")
+        raise ValueError(f"{name!r} is not the name of an operator of torch")
     schema = operator._schema
     if schema.is_mutable or any(a.alias_info and a.alias_info.is_write for a in schema.arguments):
-        raise ValueError(f"{name!r} changes what it is given: it is no function")
+        raise ValueError(f"{name!r} changes its arguments: it is not a pure function")
     if torch.Tag.nondeterministic_seeded in operator.tags:
-        raise ValueError(f"{name!r} draws random numbers: it is no function")
+        raise ValueError(f"{name!r} draws random numbers: it is not a pure function")
     if not schema.returns or not all("Tensor" in str(one.type) for one in schema.returns):
-        raise ValueError(f"{name!r} returns something else than tensors")
+        raise ValueError(f"{name!r} returns something other than tensors")
     return operator
 
 
@@ -73,8 +73,8 @@ def check_file_kernel(expression: str, where: str) -> None:
         return
     name = call.partition(":")[0]
     namespace, *rest = name.split(".")
-    if namespace not in _NAMESPACES:  # to look further might import something
-        raise InputError(f"{where}: {name!r} is no operator of {' or '.join(_NAMESPACES)}")
+    if namespace not in _NAMESPACES:  # looking it up might import a module
+        raise InputError(f"{where}: {name!r} is not an operator of {' or '.join(_NAMESPACES)}")
     try:
         operator = find_operator(name)
     except ValueError as error:
@@ -82,7 +82,7 @@ def check_file_kernel(expression: str, where: str) -> None:
     packet = rest[0]
     listed = _INSIDE if packet.startswith("_") else _REFUSED
     if bool(listed.match(packet)) != packet.startswith("_") or _takes_objects(operator):
-        raise InputError(f"{where}: {name!r} is none of the operators that a file may name")
+        raise InputError(f"{where}: {name!r} is not one of the operators that a file may name")
 
 
 def _takes_objects(operator: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a DataflowGraph must satisfy; what does not ends in one line that says where.
+"""Validates a DataflowGraph; every error is one line that says where it is.
 
 Shape suffixes: V ops, E edges.
 """
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 def validate(graph: "DataflowGraph") -> None:
     """Refuse a graph whose columns contradict each other, or that has a cycle.
 
+    Args:
+        graph: to check.
+
     Raises:
-        InputError: names the op, edge or input at fault.
+        InputError: names the op, edge or input.
     """
     _check_ops(graph)
     _check_edges(graph)
@@ -33,7 +36,7 @@ def validate(graph: "DataflowGraph") -> None:
     _check_acyclic(graph)
     check_blocks(graph)
     if graph.ops.reads:
-        regions_of_reads(graph)  # compares them with the edges
+        regions_of_reads(graph)  # raises if reads and edges differ
 
 
 def _where(graph: "DataflowGraph") -> str:
@@ -111,7 +114,7 @@ def _check_given_costs(graph: "DataflowGraph") -> None:
             f"{graph.num_ops} and {graph.num_edges}"
         )
     if ops_s is not None:
-        # That a device cannot run an op is no fault: one at least has to.
+        # Some devices may be unable to run an op, but not all.
         never_V = (ops_s == np.inf).reshape(num_ops, -1).all(axis=1)
         for seconds_V in _columns(ops_s):
             column_V = np.where((seconds_V == np.inf) & ~never_V, 0.0, seconds_V)
@@ -126,7 +129,7 @@ def _check_given_costs(graph: "DataflowGraph") -> None:
 
 
 def _columns(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What stands for each row, one after another."""
+    """Return the values by column: one row of numbers for all ops or edges at a time."""
     return values.reshape(len(values), math.prod(values.shape[1:])).T
 
 
@@ -155,7 +158,7 @@ def _check_regions(graph: "DataflowGraph", values_E: NDArray[np.float64], column
     same_E = (src_E[1:] == src_E[:-1]) & (region_E[1:] == region_E[:-1])
     bad = np.flatnonzero(same_E & (dst_E[1:] == dst_E[:-1]))
     if len(bad):
-        raise InputError(f"{where}: {_edge(graph, int(order_E[bad[0] + 1]))} is there twice")
+        raise InputError(f"{where}: {_edge(graph, int(order_E[bad[0] + 1]))} appears twice")
     sorted_E = values_E[order_E]
     bad = np.flatnonzero(same_E & (sorted_E[1:] != sorted_E[:-1]))
     if len(bad):

@@ -1,8 +1,8 @@
-"""Keeps processes that we start from importing modules from the working directory.
+"""Keeps Python processes that we start from importing modules from the working directory.
 
-Starting a run in somebody else's folder must not execute their files, such as a ``torch.py``.
-Python searches the working directory first if it is started by ``-c`` or ``-m``, which is how
-multiprocessing, launchers and we start other Python processes.
+A run that is started in somebody else's folder must not execute their files, such as a
+``torch.py``. Python searches the working directory first if it is started by ``-c`` or ``-m``,
+which is how multiprocessing, launchers and this program start other Python processes.
 """
 
 import os

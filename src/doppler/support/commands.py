@@ -12,21 +12,21 @@ from doppler.support.child_processes import without_working_directory
 from doppler.support.errors import InputError, fault_of_machine
 from doppler.support.stopping import Stopped, stoppable
 
-_SIGNALLED = 128  # an exit code above it says which signal ended the process
+_SIGNALLED = 128  # larger exit codes are this plus the signal that ended the process
 
 
 def carried_out(command: Callable[[list[str]], int], arguments: Sequence[str]) -> int:
-    """Carry out a command; bad input and signals end it with one line.
+    """Run a command; bad input and signals end it with one line.
 
     Args:
         command: gets the arguments and returns an exit code.
         arguments: of the command line.
 
     Returns:
-        The exit code: that of the command; 1 for bad input; 128 and the number of the signal that
+        The exit code: that of the command; 1 for bad input; 128 plus the number of the signal that
         ended it.
     """
-    for stream in (sys.stdout, sys.stderr):  # names have characters that a locale may lack
+    for stream in (sys.stdout, sys.stderr):  # names may have characters that the locale lacks
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -50,8 +50,8 @@ def _check_environment() -> None:
     """Refuse an environment in which nothing can run.
 
     Raises:
-        InputError: the working directory is deleted, errors of which name no file; or numba may not
-            compile.
+        InputError: the working directory is deleted, about which other errors would not name a
+            file; or numba may not compile.
     """
     try:
         os.getcwd()
@@ -62,9 +62,12 @@ def _check_environment() -> None:
 
 
 def end_process(code: int) -> NoReturn:
-    """End the process; after a signal nothing but exit handlers is waited for.
+    """End the process; after a signal only exit handlers are run.
 
-    Taking down an interpreter that has loaded torch takes a second.
+    Shutting down an interpreter that has loaded torch would take a second.
+
+    Args:
+        code: exit code.
     """
     if code > _SIGNALLED:
         atexit._run_exitfuncs()

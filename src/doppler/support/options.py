@@ -1,11 +1,11 @@
-"""Says what options may be, by annotations, for configurations and Python callers alike.
+"""Describes by annotations what values options may have, for configurations and Python callers.
 
 ``streams: Annotated[int, within(1, 60)]`` is the only description of an option. `fault` says why a
 value does not fit an annotation, `checked` makes a class or function refuse such values, and
-experiment/checking.py checks a whole configuration by the signatures that it names.
+experiment/checking.py checks a whole configuration by the signatures of the functions it names.
 
-pydantic does not replace `fault`: it refuses NumPy's numbers and classes that implement a protocol
-without naming it, unless each annotation is rewritten first, which is the same walk again.
+pydantic cannot replace `fault`: it refuses NumPy's numbers, and classes that implement a protocol
+without naming it, unless each annotation is rewritten first, which is as much work.
 """
 
 import functools
@@ -34,20 +34,20 @@ from doppler.support.errors import InputError
 
 # Counts and seeds must fit into the integers of compiled code and torch.
 MOST = 2**62
-# File names have at most 255 bytes, suffixes included.
+# File names have at most 255 bytes, including suffixes.
 _LONGEST_NAME = 150
 _CONTAINERS = (Mapping, dict, Sequence, list, tuple)
-# Characters of a value in a message.
+# Largest number of characters of a value in a message.
 _SHOWN = 60
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on a value, beside its type.
+    """A condition on a value, in addition to its type.
 
     Attributes:
-        says: the words behind "must be".
-        holds: whether a value meets it.
+        says: the words after "must be".
+        holds: returns whether a value meets the condition.
     """
 
     says: str
@@ -55,17 +55,30 @@ class Rule:
 
 
 def at_least(least: int) -> Rule:
-    """A rule for whole numbers."""
+    """Return a rule for whole numbers with a lower bound.
+
+    Args:
+        least: smallest allowed number.
+    """
     return Rule(f"a whole number of at least {least}", lambda value: value >= least)
 
 
 def at_most(most: int) -> Rule:
-    """A rule for whole numbers."""
+    """Return a rule for whole numbers with an upper bound.
+
+    Args:
+        most: largest allowed number.
+    """
     return Rule(f"at most {most:,}", lambda value: value <= most)
 
 
 def within(least: float, most: float) -> Rule:
-    """A rule for numbers between two bounds, which are allowed; whole numbers if these are."""
+    """Return a rule for numbers between two bounds, which are allowed themselves.
+
+    Args:
+        least: smallest allowed number; an integer if only whole numbers are allowed.
+        most: largest allowed number.
+    """
     kind = "whole number" if isinstance(least, int) else "number"
     return Rule(
         f"a {kind} from {least:,.10g} to {most:,.10g}", lambda value: least <= value <= most
@@ -73,7 +86,11 @@ def within(least: float, most: float) -> Rule:
 
 
 def one_of(choices: Sequence[str] | Mapping[str, Any]) -> Rule:
-    """A rule for texts."""
+    """Return a rule for texts with a list of choices.
+
+    Args:
+        choices: allowed texts.
+    """
     return Rule(f"one of {', '.join(choices)}", lambda value: value in choices)
 
 
@@ -109,11 +126,11 @@ Seconds = Annotated[float, within(0.0, 1e9)]
 PositiveSeconds = Annotated[
     float, Rule("a number above 0, at most 1e9", lambda value: 0 < value <= 1e9)
 ]
-# The first and the last learning rate; nothing is learned with 0.
+# The first and the last learning rate; with 0 nothing is learned.
 Rates = Annotated[
     Sequence[Amount],
     Rule("two numbers of at least 0, [first, last]", lambda rates: len(rates) == 2),
-    # Adam's steps are numbers of 32 bits.
+    # Adam computes steps in 32 bits.
     Rule("two numbers of at most 1e36", lambda rates: max(rates) <= 1e36),
 ]
 Name = Annotated[str, _FOR_A_FILE]
@@ -122,10 +139,11 @@ FilePath = Annotated[str, Rule("a path", lambda path: path != "" and "\0" not in
 
 
 def fault(kind: Any, value: Any) -> str | None:
-    """Why a value does not fit an annotation.
+    """Return why a value does not fit an annotation.
 
-    Whole numbers, and NumPy's, are numbers. True, false, infinity and NaN are not. An object fits a
-    protocol if it has any one of the protocol's methods: its author meant to implement it.
+    Whole numbers, including NumPy's, are numbers. True, false, infinity and NaN are not. An object
+    fits a protocol if it has at least one of the protocol's methods, because its author then meant
+    to implement it.
 
     Args:
         kind: an annotation: int, float, bool, str, None, a union, Literal, Sequence, tuple,
@@ -158,7 +176,11 @@ _Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
 
 def checked(target: _Callable) -> _Callable:
-    """Make a class or function refuse arguments that do not fit its annotations."""
+    """Make a class or function refuse arguments that do not fit its annotations.
+
+    Args:
+        target: class or function with annotations.
+    """
     function: Any = target.__init__ if inspect.isclass(target) else target
     signature = inspect.signature(function)
 
@@ -183,8 +205,8 @@ class Parameters:
 
     Attributes:
         known: annotations by name.
-        required: the names without a default.
-        takes_any: whether it takes other keywords too.
+        required: names without a default.
+        takes_any: whether it also takes other keywords.
     """
 
     known: Mapping[str, Any]
@@ -194,7 +216,11 @@ class Parameters:
 
 @functools.cache
 def parameters(target: Callable[..., Any]) -> Parameters:
-    """The keyword arguments of a class or function, or the keys of a TypedDict."""
+    """Return the keyword arguments of a class or function, or the keys of a TypedDict.
+
+    Args:
+        target: class, function or TypedDict.
+    """
     if is_typeddict(target):
         keys: Any = target
         hints = {
@@ -205,7 +231,7 @@ def parameters(target: Callable[..., Any]) -> Parameters:
     function: Any = target.__init__ if inspect.isclass(target) else target
     try:
         hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError):  # another package imports the names for type checkers only
+    except (NameError, TypeError):  # names that are imported for type checkers only
         hints = {}
     known, required, takes_any = {}, set(), False
     for name, each in inspect.signature(target).parameters.items():
@@ -225,7 +251,11 @@ def parameters(target: Callable[..., Any]) -> Parameters:
 
 
 def arms(kind: Any) -> Sequence[Any]:
-    """The alternatives of a union; the annotation itself if it is none. Rules are dropped."""
+    """Return the alternatives of a union; rules are dropped.
+
+    Args:
+        kind: an annotation; one that is not a union is its only alternative.
+    """
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Annotated, NotRequired):
         return arms(args[0])
@@ -235,7 +265,11 @@ def arms(kind: Any) -> Sequence[Any]:
 
 
 def is_plain(arm: Any) -> bool:
-    """Whether an alternative is a number, text, list or the like, and no object to instantiate."""
+    """Return whether an alternative is plain data: a number, text, list or the like.
+
+    Args:
+        arm: see `arms`.
+    """
     origin = get_origin(arm)
     if origin is Literal or is_typeddict(arm):
         return True
@@ -245,7 +279,11 @@ def is_plain(arm: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in a message."""
+    """Return a value as messages show it.
+
+    Args:
+        value: of any type.
+    """
     if value is None:
         return "null"
     text = repr(value)
@@ -253,7 +291,7 @@ def shown(value: Any) -> str:
 
 
 def _lacking(kind: Any, value: Any) -> str | None:
-    """The words behind "must be" if a value does not fit an annotation, else None."""
+    """Return the words after "must be" if a value does not fit an annotation, else None."""
     if kind is Any or kind is object or isinstance(kind, TypeVar):
         return None
     origin, args = get_origin(kind), get_args(kind)
@@ -276,7 +314,7 @@ def _lacking(kind: Any, value: Any) -> str | None:
 
 
 def _lacking_inside(origin: type, args: Sequence[Any], value: Any) -> str | None:
-    """The same for containers whose contents have annotations."""
+    """Do the same as `_lacking` for containers whose contents have annotations."""
     if issubclass(origin, Mapping):
         fits = isinstance(value, Mapping) and all(
             _lacking(args[0], key) is _lacking(args[1], one) is None for key, one in value.items()
@@ -297,7 +335,7 @@ def _each(kind: Any) -> str:
 
 
 def _is_instance(kind: Any, value: Any) -> bool:
-    """The same for classes and protocols."""
+    """Whether a value is an instance of a class, or implements a protocol."""
     if not inspect.isclass(kind):  # a callable, for example
         is_setting = isinstance(value, str | Real | Mapping | list) or type(value) is tuple
         return value is not None and not is_setting and value is not _NOTHING
@@ -311,11 +349,11 @@ def _is_instance(kind: Any, value: Any) -> bool:
 def _is_finite_number(value: Any) -> bool:
     try:
         return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # a whole number beyond those of float
+    except OverflowError:  # a whole number that is too large for a float
         return False
 
 
-# A value of no kind, used to get only the words of an error.
+# A value that fits no annotation, used to get the words of an error.
 _NOTHING = object()
 # Name of each kind of value, and a test for it.
 _SIMPLE: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {

@@ -9,9 +9,13 @@ from contextlib import contextmanager
 class Phases:
     """Measures the seconds of the parts of a call, which may have a time limit.
 
+    Args:
+        limit_s: of the call, seconds; None: no limit.
+
     Attributes:
+        limit_s: of the call, seconds; None: no limit.
         seconds: by name of the phase, in order.
-        cut_short: what was left out because of the limit, in words.
+        cut_short: parts that were left out because of the limit, in words.
     """
 
     def __init__(self, limit_s: float | None) -> None:
@@ -48,7 +52,11 @@ class Phases:
         return now_s + max(share * (self._until_s - now_s), least * self.limit_s)
 
     def left_s(self, least: float) -> float | None:
-        """What is left, and at least a share ``least`` of the limit; None without a limit."""
+        """Return the remaining seconds of the limit; None without a limit.
+
+        Args:
+            least: share of the whole limit that is granted in any case.
+        """
         if self.limit_s is None:
             return None
         return max(self._until_s - time.perf_counter(), least * self.limit_s)

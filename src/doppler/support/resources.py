@@ -1,4 +1,4 @@
-"""Where the files lie that travel with the package: conf/ and workloads/.
+"""Finds the folders that come with the package: conf/ and workloads/.
 
 A checkout has them at its top level, a wheel inside the package.
 """
@@ -11,7 +11,11 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @cache
 def resource(name: str) -> Path:
-    """The folder ``conf`` or ``workloads``: the checkout's own if there is one."""
+    """Return a folder of the package; a checkout's own folder goes first.
+
+    Args:
+        name: ``conf`` or ``workloads``.
+    """
     checkout = _PACKAGE.parents[1]
     if (checkout / "pyproject.toml").exists() and (checkout / name).is_dir():
         return checkout / name

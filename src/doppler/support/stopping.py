@@ -1,13 +1,13 @@
-"""Signals end a command soon, with exit code 128 and their number, and say how to go on.
+"""Ends a command soon after a signal, with exit code 128 plus the signal, and says how to continue.
 
-These are SIGTERM and SIGINT, and where nothing else handles them SIGHUP, of a terminal that is
-closed, and SIGUSR1, by which a scheduler such as SLURM announces the end of a job. A command that
-``nohup`` started goes on after SIGHUP.
+The signals are SIGTERM and SIGINT and, unless something else handles them, SIGHUP, which comes from
+a terminal that is closed, and SIGUSR1, with which a scheduler such as SLURM announces the end of a
+job. A command that ``nohup`` started ignores SIGHUP.
 
 The main thread gets the exception `Stopped`, so that open files and sessions are closed. Python
-raises it only between two bytecodes. In compiled code, in a solver or in a long update of a
-training that may take too long; then a second thread ends the process. Nothing is lost by that,
-because every file of a run is written such that a kill at any moment leaves it whole.
+raises it only between two bytecodes, which may take too long in compiled code, in a solver or in a
+long training update; then a second thread ends the process. Nothing is lost, because every file of
+a run is written such that a kill at any moment leaves it whole.
 """
 
 import os
@@ -22,8 +22,8 @@ from typing import Any
 
 import psutil
 
-# Seconds from a signal to the end of the process. A person who presses Ctrl-C waits for less time
-# than a scheduler. A second signal ends the process at once.
+# Largest number of seconds from a signal to the end of the process. A person who presses Ctrl-C has
+# less patience than a scheduler. A second signal ends the process at once.
 PATIENCE_S: dict[int, float] = {
     signal.SIGINT: 0.9,
     signal.SIGTERM: 5.0,
@@ -31,14 +31,14 @@ PATIENCE_S: dict[int, float] = {
     signal.SIGUSR1: 5.0,
 }
 _ALWAYS = (signal.SIGINT, signal.SIGTERM)
-# Seconds for work that must not be cut short, such as writing a checkpoint: see `unhurried`.
+# Seconds for work that must not be cut short, such as writing a checkpoint (see `unhurried`).
 CLOSING_S = 15.0
 
 
 class Stopped(BaseException):
     """A signal asked this process to end.
 
-    It is no Exception, so that code which handles errors does not catch it.
+    It is not an Exception, so that code which handles errors does not catch it.
 
     Attributes:
         number: the signal.
@@ -51,7 +51,7 @@ class Stopped(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """The code that shells and schedulers expect."""
+        """The exit code that shells and schedulers expect."""
         return 128 + self.number
 
 
@@ -73,7 +73,7 @@ class _Listener:
         self.deferred = self.closing = 0
         self.going_on: list[Callable[[str], str]] = []
         self.ends_children = False
-        # Python writes the number of each signal there, even while the main thread is in C code.
+        # Python writes each signal's number to this socket, even if the main thread is in C code.
         self._heard, self._told = socket.socketpair()
         self._told.setblocking(False)
         before = {number: signal.getsignal(number) for number in PATIENCE_S}
@@ -100,7 +100,7 @@ class _Listener:
         self._heard.close()
 
     def line(self, number: int) -> str:
-        """One line: which signal, and how the work goes on."""
+        """Return one line: which signal came, and how the work can continue."""
         how = ""
         for tell in reversed(self.going_on):
             how = tell(how)
@@ -135,7 +135,7 @@ class _Listener:
                 os._exit(128 + number)
 
     def _next(self, timeout_s: float | None) -> int | None:
-        """The next signal that ends the process; 0 if none comes in time, None after `close`."""
+        """Return the next signal that ends the process; 0 if none comes in time, None if closed."""
         while select.select([self._heard], [], [], timeout_s)[0]:
             byte = self._heard.recv(1)
             if not byte:
@@ -175,11 +175,11 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def going_on(tell: Callable[[str], str]) -> Iterator[None]:
-    """Tell a person who interrupts this context how its work goes on.
+    """Tell a person who interrupts this context how its work can continue.
 
     Args:
-        tell: is called when a signal has come. Takes what the contexts inside this one say ('' if
-            there are none), and returns the end of the line.
+        tell: is called when a signal has come. It gets the words of the contexts inside this one
+            ('' if there are none), and returns the end of the line.
     """
     if (listener := _listener) is None:
         yield
@@ -195,8 +195,8 @@ def going_on(tell: Callable[[str], str]) -> Iterator[None]:
 def deferred() -> Iterator[Callable[[], bool]]:
     """Hold signals back until this context ends.
 
-    For work in parts that can be interrupted only between two of them. If a part takes longer than
-    `PATIENCE_S`, the process is ended. Signal handlers that a library has set are replaced.
+    It is for work in parts that can be interrupted only between two of them. If a part takes longer
+    than `PATIENCE_S`, the process is ended. Signal handlers that a library has set are replaced.
 
     Yields:
         A function that says whether a signal has come.
@@ -242,10 +242,10 @@ def ending_children() -> Iterator[None]:
 
 
 def end_children(wait_s: float) -> None:
-    """Terminate the children of this process, then kill what is left of them and of theirs.
+    """Terminate the children of this process, then kill those that are left, and their children.
 
     Args:
-        wait_s: how long they have to end.
+        wait_s: seconds that they have to end.
     """
     mine = psutil.Process()
     processes = [each for each in mine.children(recursive=True) if not _is_tracker(each)]
@@ -257,7 +257,7 @@ def end_children(wait_s: float) -> None:
 
 
 def _is_tracker(process: psutil.Process) -> bool:
-    """Whether it is the process with which multiprocessing frees shared memory.
+    """Whether a process is the one with which multiprocessing frees shared memory.
 
     It ignores SIGTERM, and ends by itself after all others.
     """
@@ -268,5 +268,5 @@ def _is_tracker(process: psutil.Process) -> bool:
 
 
 def _send(process: psutil.Process, number: int) -> None:
-    with suppress(psutil.Error):  # it has ended meanwhile
+    with suppress(psutil.Error):  # the process has ended meanwhile
         process.send_signal(number)

@@ -11,13 +11,21 @@ FIRST_S, NEXT_S = 2.0, 30.0
 
 
 def on_terminal(line: str) -> None:
-    """Print to stderr if a person watches there; such lines are no output of the command."""
+    """Print a line to stderr if that is a terminal; the line is not part of the command's output.
+
+    Args:
+        line: to print.
+    """
     if sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:
-    """About how long something takes: ``about 40 s``, ``about 6 min``, ``about 2.5 h``."""
+    """Describe roughly how long something takes: ``about 40 s``, ``about 6 min``, ``about 2.5 h``.
+
+    Args:
+        seconds: that it takes.
+    """
     if seconds < 90:
         return f"about {max(1, round(seconds))} s"
     if seconds < 5400:

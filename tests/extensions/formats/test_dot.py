@@ -139,5 +139,5 @@ def test_which_edge_of_several_is_meant_is_not_guessed(tmp_path):
 )
 def test_a_few_lines_cannot_ask_for_any_number(text, monkeypatch, tmp_path):
     monkeypatch.setattr(dot_format, "_MOST_EDGES_IN_ALL", 50_000)
-    with pytest.raises(InputError, match="more than 50,000 edges, or attributes by default"):
+    with pytest.raises(InputError, match="more than 50,000 edges, or default attributes"):
         parse_dot(f"digraph {{ {text} }}", tmp_path / "x.dot")

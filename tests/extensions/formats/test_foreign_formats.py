@@ -93,7 +93,7 @@ def test_edges_without_weights_take_no_time_and_that_is_said(tmp_path):
     graph = read(tmp_path, "x.dot", "digraph{a[Weight=1];b[Weight=2];a->b}")
     assert edges_of(graph) == [("a", "b", 0.0)]
     assert graph.notes == (
-        "x.dot: its edges say neither seconds nor bytes: transfers take no time",
+        "x.dot: its edges have neither seconds nor bytes: transfers take no time",
     )
 
 
@@ -104,7 +104,7 @@ def test_edges_without_weights_take_no_time_and_that_is_said(tmp_path):
         ("digraph {a [Weight=1]", ": not DOT: it ends early"),
         ("digraph {\na [Weight=1]\n]}", ":3: not DOT, from ']}' on"),
         ("digraph {\n\n$}", ":3: not DOT, from '$}' on"),
-        ("graph { a [Weight=1] }", ": a graph without directions"),
+        ("graph { a [Weight=1] }", ": an undirected graph"),
         ("digraph { a }", ": no node has a weight"),
         ("digraph { a [Weight=1] b }", ": node 'b': no weight"),
         ("digraph { a [Weight=1] a -> a }", ": graph 'x': edge 0 (0 -> 0) makes an op feed itself"),
@@ -167,7 +167,7 @@ def test_an_entry_that_takes_time_is_a_task(tmp_path):
         ("  3 processors", "", ":1: a Standard Task Graph begins with the number"),
         ("  3 processors", "4", ": 5 lines for 4 tasks"),
         ("3 processors\n0 0 0", "3\n0 0", ":2: expected task 0"),
-        ("3 processors\n0 0 0\n1 5 1 0", "3\n0 0 0\n1 5 1 9", ":3: no task 9, they are 0 to 4"),
+        ("3 processors\n0 0 0\n1 5 1 0", "3\n0 0 0\n1 5 1 9", ":3: no task 9, tasks are 0 to 4"),
         ("3 processors\n0 0 0\n1 5 1 0", "3\n0 0 0\n1 5 1 2", "cycle"),
         ("3 processors\n0 0 0\n1 5", "3\n0 0 0\n1 -5", "op 0 ('1')"),
         ("  3 processors\n0 0 0\n1 5 1 0", "3\n0 0 0\n1 5 1 0.0", ":3: expected whole numbers"),
@@ -227,8 +227,12 @@ def test_older_workflows_have_their_files_in_their_tasks(tmp_path):
         ('"runtimeInSeconds": 3', '"coreCount": 3', ": tasks[1]: 'runtimeInSeconds' is missing"),
         ('"sizeInBytes": 100', '"sizeInBytes": null', ": files[0].sizeInBytes: expected a number"),
         ('"id": "raw"', '"id": "rw"', ": tasks[0].inputFiles: no file 'raw'"),
-        ('"outputFiles": []', '"outputFiles": ["half"]', ": task 't1': 't0' writes 'half' too"),
-        ('"name": "left", "id": "t1"', '"name": "left", "id": "t0"', ": a second task 't0'"),
+        ('"outputFiles": []', '"outputFiles": ["half"]', ": task 't1': 't0' also writes 'half'"),
+        (
+            '"name": "left", "id": "t1"',
+            '"name": "left", "id": "t0"',
+            ": task 't0' is defined twice",
+        ),
         ('"workflow": {', '"workflow": [], "more": {', ": workflow: expected an object"),
     ],
 )
@@ -270,7 +274,7 @@ def test_a_profiled_network_belongs_on_its_own_machine(tmp_path):
     [
         ('"maxFPGAs": 2', '"maxFPGAs": 2000', ": maxFPGAs, maxCPUs: from 1 to 1024 devices"),
         ('"maxFPGAs": 2', '"maxFPGAs": -1', ": maxFPGAs, maxCPUs: from 1 to 1024 devices"),
-        ('"id": 7', '"id": 0', ": nodes: an id is there twice"),
+        ('"id": 7', '"id": 0', ": nodes: an id is given twice"),
         ('"destId": 9', '"destId": 8', ": edges[1]: no node 8"),
         ('"cost": 5', '"cost": "5"', ": edges[0].cost: expected a number"),
         ('"supportedOnFpga": 1', '"supportedOnFpga": null', "supportedOnFpga: expected an integer"),
@@ -337,17 +341,21 @@ def test_defaults_of_graphml_are_of_all_that_say_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("<graphml", "<!DOCTYPE x [<!ENTITY a 'b'>]><graphml", ": a document type is not read"),
+        (
+            "<graphml",
+            "<!DOCTYPE x [<!ENTITY a 'b'>]><graphml",
+            ": document types are not supported",
+        ),
         ("</graphml>", "", ": not GraphML: no element found"),
-        ('"directed"', '"undirected"', ": edges without directions"),
+        ('"directed"', '"undirected"', " is undirected"),
         (">2.0<", ">two<", ": node 'a': weight: expected a number, found 'two'"),
         (">2.0<", ">-2<", "op 0 ('a')"),
         (">2.0<", ">1e999<", ": node 'a': weight: expected a finite number"),
         ("graph edgedefault", "grph edgedefault", "GraphML"),
         ('target="b"', 'target="c"', ": edge 'a' -> 'c': no node 'c'"),
-        ('node id="b"', 'node id="a"', ": a second node 'a'"),
+        ('node id="b"', 'node id="a"', ": node 'a' is defined twice"),
         ("<edge ", "<hyperedge/><edge ", ": a hyperedge"),
-        ("</graphml>", '<node id="c"/></graphml>', ": 1 nodes stand outside of any graph"),
+        ("</graphml>", '<node id="c"/></graphml>', ": 1 nodes are outside of any graph"),
         ('attr.name="kind" attr.type="string"', 'attr.name="kind" attr.type="x"', ": not GraphML"),
     ],
 )

@@ -175,20 +175,23 @@ def test_what_networkx_writes_is_read_as_networkx_reads_it(seed, tmp_path):
     ("text", "said"),
     [
         (plain(AB + "<hyperedge/>"), "a hyperedge"),
-        (plain(AB + '<edge source="a" target="b" directed="false"/>'), "edges without directions"),
+        (plain(AB + '<edge source="a" target="b" directed="false"/>'), "is undirected"),
         (plain(AB + '<edge source="a"/>'), "edge 'a' -> None: no node None"),
-        (plain('<node id="a"/><node id="b"><graph><node id="a"/></graph></node>'), "second node"),
+        (
+            plain('<node id="a"/><node id="b"><graph><node id="a"/></graph></node>'),
+            "is defined twice",
+        ),
         (plain("<node/>"), "a node without an id"),
         (plain('<node id="a"><data key="q">1</data></node>'), "no key 'q' of a node"),
         (
             plain('<node id="a"><data key="w">1</data><data key="w">2</data></node>'),
-            "node 'a': weight: is given twice",
+            "node 'a': weight is given twice",
         ),
         (plain(201 * '<node id="a"><graph>'), "not GraphML"),
         ("<graphml/>", "it has no graph"),
         ("<x/>", "its root is 'x'"),
         (plain(AB).replace("edgedefault", "edgedefault='x' y"), "edgedefault: expected"),
-        (plain(f"<graph>{AB}</graph>"), "2 nodes stand outside of any graph"),
+        (plain(f"<graph>{AB}</graph>"), "2 nodes are outside of any graph"),
     ],
 )
 def test_what_cannot_be_read_is_refused_and_nothing_is_lost(text, said, tmp_path):

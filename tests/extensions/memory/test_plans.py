@@ -164,11 +164,11 @@ def test_the_check_notices_what_it_is_for():
     assert any("may overlap" in line for line in violations(without))
     evict = int(np.flatnonzero(made.kind == EVICT)[0])
     kept = ~((made.waits[:, 0] == evict) & (made.waits[:, 1] == load))
-    assert any("loads what nobody" in line for line in violations(
+    assert any("loads data that no task" in line for line in violations(
         replace(made, waits=made.waits[kept & ~np.isin(made.waits[:, 0], free)])
     ))  # fmt: skip
     high = replace(made, limit_bytes=np.array([6.0]))
-    assert any("ends past the memory" in line for line in violations(high))
+    assert any("exceeds the memory" in line for line in violations(high))
     circle = replace(made, waits=np.concatenate([made.waits, [[load, evict]]]))
     assert violations(circle) == ["tasks wait for each other in a circle"]
 
@@ -179,7 +179,7 @@ def test_what_cannot_fit_is_refused_with_the_least_that_would_do():
     problem = chain_problem(7.0)
     tight = replace(problem, arrays=problem.arrays._replace(memory_bytes=np.array([6.5])))
     placement = Placement.make(tight, [0, 0, 0, 0])
-    with pytest.raises(InputError, match=r"op 3 .* 6.5 bytes; the least that would do is 7$"):
+    with pytest.raises(InputError, match=r"op 3 .* 6.5 bytes; the op needs at least 7$"):
         plan(tight, placement)
     with Offload().applied(WorkConserving()).open(tight) as session:
         measured = session.measure(placement.device[None])
@@ -257,7 +257,7 @@ def test_an_arena_that_is_too_small_is_refused_in_one_line():
     placement = Placement.make(less, placement.device)
     with (
         Offload().applied(Threads()).open(less) as session,
-        pytest.raises(InputError, match=r"^memory: op .* the least that would do is \d+$"),
+        pytest.raises(InputError, match=r"^memory: op .* the op needs at least \d+$"),
     ):
         session.trace(placement)
 

@@ -117,7 +117,7 @@ DAMAGES = [
     ("cluster.yaml", ("nics",), 1.5, "cluster 'mine': nics: must be a whole number"),
     ("cluster.yaml", ("nic_bytes_per_s",), INF, "cluster 'mine': nic_bytes_per_s: must be"),
     ("cluster.yaml", ("nic_latency",), 1, f"nic_latency: {NO_KEY} 'nic_latency_s'?"),
-    ("cluster.yaml", ("name",), "${oc.env:HOME}", "values to be filled in need --trust"),
+    ("cluster.yaml", ("name",), "${oc.env:HOME}", "interpolated values need --trust"),
     ("cluster.yaml", ("devices", 0, "_target_"), "os.system", "_target_: needs --trust"),
     ("placement.json", ("device",), [0.5, 0], "device: expected an integer, found 0.5"),
     ("placement.json", ("device",), [0, 2], "op 1 is on device 2"),
@@ -171,9 +171,9 @@ def test_yaml_is_data_and_no_more_of_it_than_it_shows(tmp_path):
         bomb += f"{one}: &{one} [{', '.join(10 * [f'*{before}'])}]\n"
     for text, why in {
         bomb: "more than 100,000 values",
-        "a: &a [*a]": "an alias within what it stands for",
-        "a: 1\na: 2": ":2: the key 'a' is there twice",
-        "{a: 1}: 2": "a key that is no text",
+        "a: &a [*a]": "an alias within the value that it refers to",
+        "a: 1\na: 2": ":2: the key 'a' appears twice",
+        "{a: 1}: 2": "a key that is not text",
         "!!python/object/apply:os.system [ls]": "could not determine a constructor",
         "a: 1\n---\nb: 2": "another document",
         "a: " + 150 * "[" + 150 * "]": "nested too deeply",
@@ -191,7 +191,7 @@ def test_names_of_files_stay_in_one_line(tmp_path):
 
 
 def test_a_key_that_is_there_twice_is_named():
-    with pytest.raises(InputError, match=r"^x\.json: the key 'flops' is twice in one object$"):
+    with pytest.raises(InputError, match=r"^x\.json: the key 'flops' appears twice in one object$"):
         parse_json('{"ops": [{"flops": 1, "name": "a", "flops": 2}]}', "x.json")
 
 

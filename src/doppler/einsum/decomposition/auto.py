@@ -1,10 +1,10 @@
-"""A decomposition that knows time: what the machine computes and moves, and how long it takes.
+"""A decomposition that minimises time: of the computation and of the transfers on a given cluster.
 
-The dynamic program of search.py minimises seconds instead of elements: the compute of a node's
-blocks on this cluster's devices, and the bytes that its readers must fetch over this cluster's
-links. Inputs cost nothing to move: they lie wherever they are read. That model sees one node at a
-time, as if all else waited; so it is asked for several grains, and what it proposes is judged by a
-short search in the system at hand.
+The dynamic program of search.py minimises seconds instead of elements: the seconds in which this
+cluster's devices compute a node's blocks, and those in which its links transfer what readers must
+fetch. Inputs are free, because they are wherever they are read. This model sees one node at a time,
+as if all others waited. So several granularities are proposed, and a short search on the actual
+system judges each proposal.
 """
 
 import heapq
@@ -30,22 +30,25 @@ from doppler.problem.pricing import op_cost_s
 from doppler.support.errors import InputError
 from doppler.support.options import Devices
 
-# Makespans that differ by less count as equal; then fewer ops win, which are easier to place.
+# Makespans that differ by a smaller share count as equal; then fewer ops win, because they are
+# easier to place.
 _SAME = 0.01
-# Expected time to try the next proposal, over that of the one before.
+# Expected time to judge the next proposal, relative to the one before.
 _NEXT = 2.5
-# Proposals that are always tried: no splits, and one with splits.
+# Number of proposals that are always judged: no splits, and one with splits.
 _LEAST_TRIED = 2
-# Largest number of ways to split one node; blocks per device if nothing coarser fits.
+# Largest number of ways to split one node; blocks per device that are tried if no coarser ones fit.
 _MOST_WAYS, _FINE_GRAINS = 1024, (2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Splits that were chosen, and of how many ways they are the best.
+    """The best splits that were found.
 
     Attributes:
-        tried, num: ways that were judged, and that there are: fewer where time was short.
+        splits: by node name.
+        tried: number of proposals that were judged; fewer than ``num`` if time was short.
+        num: number of all proposals.
     """
 
     splits: Splits
@@ -55,15 +58,15 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Auto:
-    """The best, by a judge, of the published splits and of time-aware ones of several grains.
+    """The best of the published splits and of time-aware splits of several granularities.
 
-    Of layers that are alike (repeats.py) a few are split, and judged, with the inputs of all.
+    Of equal layers (repeats.py) only a few are split and judged, with the inputs of all of them.
 
     Attributes:
-        cluster: where it will run.
-        judge: seconds of a good placement of a problem, inf where none fits in memory.
-        grains: blocks of a contraction per device that are tried.
-        whole: nothing split is tried too, first.
+        cluster: that the graph will run on.
+        judge: returns the seconds of a good placement of a problem, inf if none fits in memory.
+        grains: numbers of blocks of a contraction per device that are tried.
+        whole: whether no splits at all are tried first.
     """
 
     cluster: Cluster
@@ -72,14 +75,24 @@ class Auto:
     whole: bool = False
 
     def splits(self, program: Program, parts: int) -> Splits:
-        """See workload.Decomposition; ``parts`` is what the published splits are made for."""
+        """Return the best splits (see `workload.Decomposition`).
+
+        Args:
+            program: to split.
+            parts: number of ops that the published splits aim at.
+        """
         return self.choose(program, parts).splits
 
     def choose(self, program: Program, parts: int, *, until_s: float = math.inf) -> Choice:
-        """The same, of what can be tried until time.perf_counter() says so.
+        """Choose splits, and stop when time is over.
+
+        Args:
+            program: to split.
+            parts: number of ops that the published splits aim at.
+            until_s: end of the time, as time.perf_counter() counts.
 
         Raises:
-            InputError: nothing that was tried fits in memory.
+            InputError: no proposal that was judged fits in memory.
         """
         short = shorten(program)
         ways = [partial(_placed_alike, short, self.cluster)]
@@ -97,7 +110,7 @@ class Auto:
         )
 
     def _room_left(self, short: Shortened) -> Cluster:
-        """The cluster without the memory that inputs of the missing layers take, spread evenly."""
+        """Return the cluster without the memory of the missing layers' inputs, spread evenly."""
         missing = short.missing_inputs
         all_bytes = sum(math.prod(node.shape) * DTYPES[node.dtype] for node in missing)
         each_bytes = all_bytes / self.cluster.num_devices
@@ -114,7 +127,7 @@ class Auto:
         proposals: list[Callable[[], Splits]],
         until_s: float,
     ) -> list[tuple[float, int, Splits]]:
-        """Seconds, ops and splits of the proposals, the first ones and what there is time for."""
+        """Return seconds, ops and splits of the first proposals, as many as there is time for."""
         judged = []
         for propose in proposals:
             begin_s = time.perf_counter()
@@ -123,10 +136,10 @@ class Auto:
                 graph = lower(program, splits)
                 seconds = self.judge(build_short(graph))
                 judged.append((seconds, graph.num_ops, splits))
-            except InputError:  # too few elements for so many parts, too many for the memory
+            except InputError:  # too few elements for so many parts, or too little memory
                 judged.append((math.inf, 0, {}))
             now_s = time.perf_counter()
-            # The next one is finer.
+            # The next proposal is finer and takes longer.
             fits = any(seconds < math.inf for seconds, _, _ in judged)
             if fits and len(judged) >= _LEAST_TRIED and now_s + _NEXT * (now_s - begin_s) > until_s:
                 break
@@ -135,7 +148,8 @@ class Auto:
     def _proposals(self, program: Program, parts: int) -> list[Callable[[], Splits]]:
         proposals: list[Callable[[], Splits]] = [dict] if self.whole else []
         ways = [(self.cluster, parts)]
-        if self.cluster.num_hosts > 1:  # splits for a host: whole ops cross, or one host is enough
+        # Splits for one host, too: then only whole ops cross between hosts, or one is enough.
+        if self.cluster.num_hosts > 1:
             host = self.cluster.first_host
             ways.insert(0, (host, parts * host.num_devices // self.cluster.num_devices))
         for cluster, num in ways:
@@ -146,16 +160,17 @@ class Auto:
         return proposals
 
     def _fine(self, program: Program) -> list[Callable[[], Splits]]:
-        """Finer ones, of every node: for problems that fit in memory only piece by piece."""
+        """Return finer proposals, for problems that fit in memory only in small pieces."""
         totals = [grain * self.cluster.num_devices for grain in _FINE_GRAINS]
         objectives = [NodeSeconds(program, self.cluster, total, all_fine=True) for total in totals]
         return [partial(_searched, program, objective) for objective in objectives]
 
 
 def _placed_alike(short: Shortened, cluster: Cluster, graph: DataflowGraph) -> Problem:
-    """The problem of a few layers; inputs are as large as those of all layers that they stand for.
+    """Return the problem of a few layers, with the inputs of all layers that they represent.
 
-    So it tells what fits with all layers placed as these; else they may lie in other places each.
+    A placement that fits here also fits if all layers are placed like these. Layers could also be
+    placed differently, so this is stricter than necessary.
     """
     problem = build(graph, cluster)
     stood_for = Counter(short.stand_ins.values())
@@ -169,17 +184,20 @@ def _searched(program: Program, objective: "NodeSeconds") -> Splits:
 
 
 def _best(judged: list[tuple[float, int, Splits]]) -> Splits:
-    """Of those that the judge can hardly tell from the fastest, the one with the fewest ops."""
+    """Return the splits with the fewest ops among those that are about as fast as the fastest."""
     enough_s = (1 + _SAME) * min(seconds for seconds, _, _ in judged)
     return min((one for one in judged if one[0] <= enough_s), key=lambda one: one[1])[2]
 
 
 class NodeSeconds:
-    """The objective: seconds of computing and moving, node by node (search.Objective).
+    """An objective: seconds of computation and transfers, node by node.
 
     Args:
+        program: to split.
+        cluster: that it runs on.
         total: number of blocks of a contraction. Other nodes have at most as many or, with
             ``all_fine``, exactly as many.
+        all_fine: see ``total``.
     """
 
     def __init__(
@@ -191,7 +209,7 @@ class NodeSeconds:
         self.total = total
         num = cluster.num_devices
         between = ~np.eye(num, dtype=bool)
-        # Each device sends over one link at a time: others may be busy with other nodes' data.
+        # A device is assumed to send over one link at a time: others may be busy with other nodes.
         self.s_per_byte = (1.0 / cluster.path_bytes_per_s[between]).mean() / num if num > 1 else 0.0
 
     def candidates(self, node: Node) -> list[tuple[int, ...]]:
@@ -222,7 +240,7 @@ class NodeSeconds:
                 read_bytes += piece_bytes
                 producer = self.program.nodes[node.operands[piece.operand]]
                 if not isinstance(producer, Input):
-                    # As many blocks read the same box as its copies fill the tensor too often.
+                    # On average so many blocks read each element of the tensor.
                     size = math.prod(producer.shape) * DTYPES[producer.dtype]
                     readers = max(1.0, num * piece_bytes / size)
                     moved_bytes += size * (min(readers, self.cluster.num_devices) - 1)
@@ -240,7 +258,13 @@ class NodeSeconds:
         return seconds + moved_bytes * self.s_per_byte
 
     def edge_cost(self, tensor: CutTensor, own: IntArray, uses: Sequence[IntArray]) -> FloatArray:
-        """Each reader runs where most of what it reads was made, and fetches the rest."""
+        """Return the seconds of fetching, if each reader runs where most of what it reads was made.
+
+        Args:
+            tensor: that is cut.
+            own: [..., K] cut points of the tensor.
+            uses: [..., K] cut points of each use; all broadcast.
+        """
         node = tensor.node
         if isinstance(node, Input):
             return np.zeros(())
@@ -255,7 +279,14 @@ class NodeSeconds:
         return total * math.prod(node.shape) * DTYPES[node.dtype] * self.s_per_byte
 
     def spread_s(self, flops: float, moved_bytes: float, dtype: str, num: int) -> float:
-        """Seconds until the last of several equal blocks is done, each where it ends first."""
+        """Return the seconds until equal blocks are done, each on the device that ends it first.
+
+        Args:
+            flops: of one block.
+            moved_bytes: that one block reads and writes.
+            dtype: of the block.
+            num: number of blocks.
+        """
         each = [
             float(
                 op_cost_s(
@@ -280,7 +311,7 @@ class NodeSeconds:
 
 @cache
 def _ways(rank: int, total: int) -> tuple[tuple[int, ...], ...]:
-    """All factorings, or those that split the fewest dimensions where they are too many."""
+    """Return all factorings; if they are too many, those that split the fewest dimensions."""
     every = tuple(_factorings(rank, total))
     if len(every) <= _MOST_WAYS:
         return every
@@ -289,7 +320,7 @@ def _ways(rank: int, total: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _factorings(rank: int, total: int) -> Iterator[tuple[int, ...]]:
-    """All parts of ``rank`` dimensions whose product divides ``total``; finest first."""
+    """Return all parts of ``rank`` dimensions whose product divides ``total``, finest first."""
     divisors = [one for one in range(total, 0, -1) if total % one == 0]
 
     def extend(rank: int, total: int) -> Iterator[tuple[int, ...]]:

@@ -1,9 +1,9 @@
 """The decomposition of the published graphs: fewest elements moved, splits into powers of two.
 
-It knows neither time, nor memory, nor how devices are linked.
+It ignores time, memory and the links between devices.
 
-Source: EinDecomp, arXiv 2410.02682; the order of enumeration, which breaks ties, is the one that
-reproduces the published graphs.
+Source: EinDecomp, arXiv 2410.02682. The order of enumeration, which breaks ties, reproduces the
+published graphs.
 """
 
 import math
@@ -17,17 +17,18 @@ from doppler.support.errors import InputError
 
 
 class FewestElements:
-    """Splits that move the fewest elements, into powers of two."""
+    """Splits into powers of two that move the fewest elements."""
 
     def splits(self, program: Program, parts: int) -> Splits:
-        """Splits of every node but inputs and formations.
+        """Return the splits of every node but inputs and formations.
 
         Args:
-            program: what is split.
-            parts: ops into which a contraction is split; other nodes have at most as many.
+            program: to split.
+            parts: number of ops into which a contraction is split; other nodes have at most as
+                many.
 
         Raises:
-            InputError: parts is no power of two, or a contraction is too small for so many.
+            InputError: parts is not a power of two, or a contraction is too small for so many.
         """
         if parts < 1 or parts & (parts - 1):
             raise InputError(
@@ -37,7 +38,11 @@ class FewestElements:
 
 
 class ElementsMoved:
-    """The objective: elements that blocks read, exchange and repartition (search.Objective)."""
+    """An objective: the number of elements that blocks read, exchange and repartition.
+
+    Args:
+        total: binary logarithm of the number of blocks of a contraction.
+    """
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -46,7 +51,7 @@ class ElementsMoved:
         rank = len(node.space)
         if isinstance(node, Einsum) and node.is_contraction:
             exponents = _exponents(rank, self.total)
-        else:  # one exponent more, for the parts that are not used
+        else:  # one more exponent stands for parts that are not used
             exponents = (one[:-1] for one in _exponents(rank + 1, self.total))
         fitting = [
             parts
@@ -58,7 +63,12 @@ class ElementsMoved:
         return fitting
 
     def node_cost(self, node: Node, parts: tuple[int, ...]) -> float:
-        """Elements that the blocks of a contraction read, and that their partial results are."""
+        """Return the elements that the blocks of a contraction read, and those of partial results.
+
+        Args:
+            node: that is split.
+            parts: of each dimension of its space.
+        """
         if not (isinstance(node, Einsum) and node.is_contraction):
             return 0
         num = math.prod(parts)
@@ -70,7 +80,13 @@ class ElementsMoved:
         return joined + math.prod(node.shape) // num_out * (num - num_out)
 
     def edge_cost(self, tensor: CutTensor, own: IntArray, uses: Sequence[IntArray]) -> FloatArray:
-        """Elements of all pairs of a block and a block of the uses' common refinement."""
+        """Return the elements of all pairs of a block and a block of the uses' common refinement.
+
+        Args:
+            tensor: that is cut.
+            own: [..., K] cut points of the tensor.
+            uses: [..., K] cut points of each use; all broadcast.
+        """
         refined = uses[0]
         for use in uses[1:]:
             refined = tensor.refine(refined, use)
@@ -87,7 +103,7 @@ class ElementsMoved:
 
 
 def _exponents(rank: int, total: int) -> Iterator[tuple[int, ...]]:
-    """All ways to share out a sum; the last exponent is the outermost loop, ascending."""
+    """Yield all ways to divide a sum; the last exponent is the outermost loop, ascending."""
     if rank == 0:
         if total == 0:
             yield ()

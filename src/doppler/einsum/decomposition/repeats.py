@@ -1,9 +1,9 @@
-"""Layers that are equal up to their names: a program with a few of them stands for all.
+"""Shortens programs with equal layers, so that a few layers are split in place of all.
 
-A layer is what lies below one number of a path, as modules name it: ``decoder.layers.7.mlp.mm``;
-what ``repeat`` makes of a text has the number behind it and gets a path. Of a stack 0, 1, 2, ...
-whose layers from 1 on are alike, all but 1 and one more of these are left out; who reads one that
-is missing reads the same node of one that stays.
+Layers are recognised by names. A layer is everything below one number of a path, as modules name
+it: ``decoder.layers.7.mlp.mm``. Nodes that ``repeat`` makes in a text have the number at the end;
+they get such a path. In a stack 0, 1, 2, ... whose layers from 1 on are alike, only two of these
+are kept: layer 1 and the last one. A reader of a missing layer reads the same node of a kept one.
 """
 
 import re
@@ -14,17 +14,18 @@ from itertools import pairwise
 
 from doppler.einsum.program import Input, Node, Program, Splits
 
-# Least number of equal layers that are split as one.
+# Smallest number of equal layers that are split as one.
 _LEAST = 3
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Shortened:
-    """A program that some layers stand for others in.
+    """A program in which some layers represent others.
 
     Attributes:
-        stand_ins: per node that is missing, by name, the one that is split as it will be.
-        missing_inputs: the inputs among them.
+        program: with fewer layers.
+        stand_ins: by name of each missing node, the name of the node that represents it.
+        missing_inputs: the inputs among the missing nodes.
     """
 
     program: Program
@@ -32,7 +33,11 @@ class Shortened:
     missing_inputs: tuple[Node, ...] = ()
 
     def splits_of_all(self, splits: Splits) -> Splits:
-        """From splits of the short program those of the whole one."""
+        """Return the splits of the whole program.
+
+        Args:
+            splits: of the short program.
+        """
         missing = {
             name: splits[stand_in]
             for name, stand_in in self.stand_ins.items()
@@ -42,7 +47,11 @@ class Shortened:
 
 
 def shorten(program: Program) -> Shortened:
-    """Leave out the layers of every stack that others stand for."""
+    """Leave out all layers that others can represent.
+
+    Args:
+        program: to shorten.
+    """
     name_of = _names_by_path(program)
     if not name_of:
         return _shorten(program)
@@ -56,7 +65,7 @@ def shorten(program: Program) -> Shortened:
 
 
 def _names_by_path(program: Program) -> dict[str, str]:
-    """Of a text with ``repeat``, names by paths: ``q.3`` by ``repeat.2.q``; else nothing."""
+    """Return names by path for a text with ``repeat`` (``q.3`` by ``repeat.2.q``); else nothing."""
     names = {node.name for node in program.nodes}
     repeated = {name for name in names if f"{name}.2" in names}
     found = {}
@@ -92,7 +101,7 @@ def _shorten(program: Program) -> Shortened:
 
 
 def _stacks(program: Program) -> list[str]:
-    """Paths in front of numbers, the shortest first; only those of enough numbers."""
+    """Return the paths in front of numbers, shortest first, if there are enough numbers."""
     layers: dict[str, set[str]] = defaultdict(set)
     for node in program.nodes:
         parts = node.name.removeprefix("d_").split(".")
@@ -104,12 +113,12 @@ def _stacks(program: Program) -> list[str]:
 
 
 class _Layers:
-    """Which layer of a stack each node is in, -1 for none, and what it is called there."""
+    """The layer of a stack that each node is in, -1 for none, and its name within the layer."""
 
     def __init__(self, program: Program, stack: str) -> None:
         self.nodes = program.nodes
         begin = re.compile(rf"(?:d_)?{re.escape(stack)}(\d+)\.")
-        # What comes through another node is called after that one, too.
+        # The name of a gradient may contain the path of another node as well.
         before = r"(?<!\w)" if stack else "^"
         path = re.compile(rf"{before}((?:d_)?){re.escape(stack)}(\d+)(?=\.)")
         self.layer = [-1] * len(self.nodes)
@@ -125,7 +134,7 @@ class _Layers:
             self.of[layer][name] = number
 
     def alike(self, layer: int, other: int) -> bool:
-        """Whether two layers compute the same of the same."""
+        """Whether two layers compute the same from the same."""
         names = self.of[layer]
         return names.keys() == self.of[other].keys() and all(
             self._same(number, self.of[other][name], other - layer)
@@ -157,7 +166,7 @@ def _bare(node: Node) -> Node:
 
 
 def _without_repeats(program: Program, stack: str) -> Shortened | None:
-    """Without the layers from 2 on that are as layer 1 is, but for the last of these."""
+    """Leave out the layers from 2 on that equal layer 1, except the last of these."""
     layers = _Layers(program, stack)
     end = 2
     while end in layers.of and layers.alike(1, end):
@@ -165,14 +174,14 @@ def _without_repeats(program: Program, stack: str) -> Shortened | None:
     missing = range(2, end - 1)
     if len(missing) < _LEAST - 2:
         return None
-    numbers: dict[int, int] = {}  # of nodes that stay
+    numbers: dict[int, int] = {}  # new numbers of the nodes that stay
     nodes: list[Node] = []
     for number, node in enumerate(program.nodes):
         if layers.layer[number] in missing:
             continue
         operands = [_present(layers, one, number, missing) for one in node.operands]
         if any(one not in numbers for one in operands):
-            return None  # a layer that is read in another order than that of the stack
+            return None  # layers are read in another order than that of the stack
         numbers[number] = len(nodes)
         nodes.append(replace(node, operands=tuple(numbers[one] for one in operands)))
     gone = [number for number in range(len(program.nodes)) if number not in numbers]
@@ -193,7 +202,7 @@ def _inputs(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _present(layers: _Layers, operand: int, reader: int, missing: range) -> int:
-    """An operand, or what stands for it: behind the gap layer 1, before it the first that stays."""
+    """Return an operand, or its stand-in: in layer 1 for readers behind the gap, else behind it."""
     if layers.layer[operand] not in missing:
         return operand
     stays = missing.stop if 0 <= layers.layer[reader] <= 1 else 1

@@ -1,11 +1,11 @@
-"""The dynamic program over the ways to split the nodes of a program, whatever it minimises.
+"""A dynamic program over the ways to split the nodes of a program, for any objective.
 
-Edges are seen from the producer: a node's consumers are its children, formations are skipped. The
-graph is cut greedily into trees: from the program's inputs on, a tree absorbs a consumer of a
-member if no other producer of it lies in the tree or downstream of it. Trees are solved downstream
-first, bottom up; consumers in trees solved earlier are fixed. So it is exact on a tree, and greedy
-across trees. With more than two children, or where two have too many ways together, the others are
-fixed at their own best first.
+Edges are seen from the producer: a node's consumers are its children, and formations are skipped.
+The graph is cut greedily into trees: starting from the program's inputs, a tree absorbs a consumer
+of a member if no other producer of that consumer lies in the tree or downstream of it. Trees are
+solved downstream first, each bottom up, with the consumers in solved trees fixed. So the search is
+exact on a tree, and greedy across trees. Of more than two children, or of two with too many
+combinations, all but the first ones are fixed at their own best before.
 
 Source: EinDecomp, arXiv 2410.02682.
 
@@ -28,19 +28,28 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-# Largest number of ways to split a node together with two children; each needs a few numbers.
+# Largest number of combinations of a node with two children; each takes a few numbers of memory.
 _MOST = 4_000_000
 
 
 class Objective(Protocol):
-    """What is minimised: a sum over nodes and over tensors that are read."""
+    """What is minimised: a sum over nodes, and over tensors that are read."""
 
     def candidates(self, node: Node) -> list[tuple[int, ...]]:
-        """The splits to choose from, at least one; of equally good ones the first is taken."""
+        """Return the splits to choose from, at least one; the first of equally good ones is taken.
+
+        Args:
+            node: to split.
+        """
         ...
 
     def node_cost(self, node: Node, parts: tuple[int, ...]) -> float:
-        """Cost of a node that is split so."""
+        """Return the cost of a node by itself.
+
+        Args:
+            node: that is split.
+            parts: of each dimension of its space.
+        """
         ...
 
     def edge_cost(self, tensor: "CutTensor", own: IntArray, uses: Sequence[IntArray]) -> FloatArray:
@@ -55,7 +64,11 @@ class Objective(Protocol):
 
 
 class CutTensor:
-    """The ways in which one tensor is cut, by its producer and its readers, numbered."""
+    """Numbers the ways in which one tensor is cut, by its producer and by its readers.
+
+    Args:
+        node: whose tensor it is.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -65,7 +78,11 @@ class CutTensor:
         self._refinements: dict[tuple[int, int, int], int] = {}
 
     def number(self, cuts: Cuts) -> tuple[int, ...]:
-        """Per dimension the number of its cut points."""
+        """Return the number of the cut points along each dimension.
+
+        Args:
+            cuts: of the tensor.
+        """
         return tuple(self._number(k, points) for k, points in enumerate(cuts))
 
     def _number(self, k: int, points: tuple[int, ...]) -> int:
@@ -76,7 +93,12 @@ class CutTensor:
         return numbers[points]
 
     def refine(self, one: IntArray, other: IntArray) -> IntArray:
-        """Common refinements, broadcast over everything but the last axis."""
+        """Return the common refinements of two arrays of cuts, broadcast over the other axes.
+
+        Args:
+            one: [..., K] numbers of cut points.
+            other: [..., K] numbers of cut points.
+        """
         result = np.empty(np.broadcast_shapes(one.shape, other.shape), dtype=np.int64)
         for k in range(self.rank):
             known = len(self._cuts[k])
@@ -95,21 +117,34 @@ class CutTensor:
         return self._refinements[pair]
 
     def num_blocks(self, k: int) -> FloatArray:
-        """Per number of cut points along dimension k, into how many blocks they cut it."""
+        """Return the number of blocks for each way to cut a dimension, by number.
+
+        Args:
+            k: dimension.
+        """
         return np.array([len(points) - 1.0 for points in self._cuts[k]])
 
     def largest_block(self, k: int) -> FloatArray:
-        """Per number of cut points along dimension k, the elements of the largest block."""
+        """Return the elements of the largest block for each way to cut a dimension, by number.
+
+        Args:
+            k: dimension.
+        """
         return np.array([float(max(b - a for a, b in pairwise(one))) for one in self._cuts[k]])
 
 
 class Search:
-    """One run of the dynamic program."""
+    """One run of the dynamic program.
+
+    Args:
+        program: to split.
+        objective: to minimise.
+    """
 
     def __init__(self, program: Program, objective: Objective) -> None:
         self.objective = objective
         self.nodes = program.nodes
-        # Formations are skipped: what reads a formation reads the op that it finishes.
+        # Formations are skipped: their readers read the op that they finish.
         self.finishes = [
             node.operands[0] if isinstance(node, Formation) else number
             for number, node in enumerate(self.nodes)
@@ -123,7 +158,7 @@ class Search:
         for n, producers in self.producers.items():
             for producer in producers:
                 self.consumers[producer].append(n)
-        # Nodes that are equal up to their names are examined once.
+        # Nodes that differ only by name are examined once.
         structures: dict[Node, int] = {}
         self.structure = [
             structures.setdefault(replace(node, name="", operands=()), len(structures))
@@ -142,7 +177,7 @@ class Search:
         self.chosen: dict[int, int] = {}
 
     def run(self) -> dict[str, tuple[int, ...]]:
-        """Splits of every node but inputs and formations, by name."""
+        """Return the splits of every node but inputs and formations, by name."""
         for tree in reversed(self._trees()):
             self._solve(tree)
         return {
@@ -152,9 +187,9 @@ class Search:
         }
 
     def _trees(self) -> list[dict[int, list[int]]]:
-        """Per tree its members in the order found, and the consumers of each that it absorbed.
+        """Return the trees, upstream first: members as found, with the consumers they absorbed.
 
-        Upstream first: a tree's consumers outside are in later trees.
+        A tree's consumers in other trees are in later ones.
         """
         downstream: dict[int, set[int]] = {}
         for n in reversed(self.numbers):
@@ -210,7 +245,7 @@ class Search:
     def _solve_node(
         self, n: int, children: list[int], cost_C: dict[int, FloatArray]
     ) -> tuple[FloatArray, Callable[[int], dict[int, int]]]:
-        """Cost of each candidate of a node, and what its children choose under each."""
+        """Return the cost of each candidate of a node, and what its children choose under each."""
         tensor, own = self.tensors[n], self._own_costs(n)
         if not self.consumers[n]:
             return own, lambda choice: {}
@@ -246,7 +281,7 @@ class Search:
         return own + total.min(axis=1), choices
 
     def _own_costs(self, n: int) -> FloatArray:
-        """Per candidate of a node [C], what it costs by itself."""
+        """Return the cost of each candidate of a node [C] by itself."""
         node = self.nodes[n]
         key = (self.structure[n], *(self.structure[one] for one in node.operands))
         if key not in self._known_costs:
@@ -255,13 +290,13 @@ class Search:
         return self._known_costs[key]
 
     def _own_use(self, n: int) -> IntArray:
-        """Per candidate of a node, how it cuts its own tensor [C, K]."""
+        """Return how each candidate of a node cuts its own tensor [C, K]."""
         node, tensor = self.nodes[n], self.tensors[n]
         rows = [tensor.number(_cuts(node, parts)[: tensor.rank]) for parts in self.candidates[n]]
         return np.array(rows, dtype=np.int64).reshape(len(rows), tensor.rank)
 
     def _uses(self, producer: int, consumer: int) -> IntArray:
-        """Per candidate of a consumer, how it cuts the producer's tensor [C, K]."""
+        """Return how each candidate of a consumer cuts the producer's tensor [C, K]."""
         node, tensor = self.nodes[consumer], self.tensors[producer]
         read = tuple(k for k, one in enumerate(node.operands) if self.finishes[one] == producer)
         key = (self.structure[consumer], read)
@@ -275,7 +310,7 @@ class Search:
         return np.array(rows, dtype=np.int64).reshape(len(rows), tensor.rank)
 
     def _operand_cuts(self, n: int) -> list[list[list[set[int]]]]:
-        """Per candidate of a node: how it cuts its operands."""
+        """Return how each candidate of a node cuts its operands."""
         node, structure = self.nodes[n], self.structure[n]
         if structure not in self._known_operand_cuts:
             self._known_operand_cuts[structure] = [
@@ -285,7 +320,7 @@ class Search:
 
 
 def _union(cuts: Sequence[Sequence[set[int]]], shape: tuple[int, ...]) -> Cuts:
-    """The common refinement of cuts of one tensor."""
+    """Return the common refinement of several cuts of one tensor."""
     points = [{0, extent} for extent in shape]
     for one in cuts:
         for known, new in zip(points, one, strict=True):
@@ -301,7 +336,7 @@ def _cuts(node: Node, parts: tuple[int, ...]) -> Cuts:
 
 
 def _cheapest_by_use(use_CK: IntArray, cost_C: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Distinct uses in the order of their first candidates; per use its cheapest candidate."""
+    """Return the distinct uses, and for each the cheapest candidate and its cost."""
     best: dict[tuple[int, ...], int] = {}
     for choice, use in enumerate(map(tuple, use_CK.tolist())):
         if use not in best or cost_C[choice] < cost_C[best[use]]:

@@ -1,4 +1,4 @@
-"""From a program with a loss to one step of its training."""
+"""Turns a program with a loss into one step of its training."""
 
 from doppler.einsum.differentiation.reverse import training_program
 

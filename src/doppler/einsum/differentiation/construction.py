@@ -1,4 +1,4 @@
-"""Construction: ops appended to a program, from what they are to compute to the nodes that do."""
+"""Construction: appends ops to a program, and reuses tensors that have the needed values."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class Space(NamedTuple):
     Attributes:
         indices: a letter for each dimension.
         extents: the size of each dimension.
-        parts: into how many parts each is split; None: not given.
+        parts: number of parts of each dimension; None if not given.
     """
 
     indices: str
@@ -26,11 +26,12 @@ class Space(NamedTuple):
 
 
 class Broadcast(NamedTuple):
-    """The tensor of a node, in a space.
+    """The tensor of a node in a space, repeated along the dimensions that it does not have.
 
     Attributes:
-        dims: per dimension of the tensor the one of the space that it runs along. Along the others
-            it is repeated, but not stored so.
+        node: its number.
+        dims: for each dimension of the tensor the dimension of the space that it runs along. Along
+            the others the tensor is repeated, but not stored repeatedly.
     """
 
     node: int
@@ -42,12 +43,21 @@ Value: TypeAlias = Broadcast | Number
 
 
 def every_dim(node: Node) -> tuple[int, ...]:
-    """The dimensions of a node's tensor."""
+    """Return the dimensions of a node's tensor.
+
+    Args:
+        node: whose tensor it is.
+    """
     return tuple(range(len(node.shape)))
 
 
 def as_scalar(value: Value, views: list[Broadcast]) -> Scalar:
-    """A constant itself, or the element of a tensor that is put behind the other views."""
+    """Return a constant itself, or an element of a tensor, which is appended to the views.
+
+    Args:
+        value: constant or tensor.
+        views: tensors that the scalar's elements refer to; may be changed.
+    """
     if isinstance(value, Number):
         return value
     views.append(value)
@@ -55,7 +65,17 @@ def as_scalar(value: Value, views: list[Broadcast]) -> Scalar:
 
 
 class Construction:
-    """The nodes of a program, and those that are added behind them."""
+    """The nodes of a program, and those that are appended to them.
+
+    Args:
+        program: to extend.
+
+    Attributes:
+        program: that is extended.
+        consumers: numbers of the nodes that read each node of the program.
+        nodes: of the program, and the new ones.
+        splits: by node name, of all of them.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -65,11 +85,11 @@ class Construction:
         self._names = {node.name for node in program.nodes}
 
     def append(self, node: Node, parts: tuple[int, ...] | None = None) -> int:
-        """Add a node, and a formation if it aggregates; a name that is taken gets a suffix.
+        """Add a node, and a formation if it aggregates; a name that is in use gets a suffix.
 
         Args:
             node: to add.
-            parts: into how many parts each dimension of its space is split; None: not given.
+            parts: number of parts of each dimension of its space; None if not given.
 
         Returns:
             The number of the node that has the finished tensor.
@@ -86,15 +106,27 @@ class Construction:
         return number
 
     def dtypes(self, views: Sequence[Broadcast]) -> list[str]:
-        """The dtype of every view."""
+        """Return the dtype of every view.
+
+        Args:
+            views: tensors.
+        """
         return [self.nodes[view.node].dtype for view in views]
 
     def space_of_op(self, op: Einsum) -> Space:
-        """The join space of an op of the program."""
+        """Return the join space of an op of the program.
+
+        Args:
+            op: of the program.
+        """
         return Space(op.indices, op.extents, self.program.given_splits.get(op.name))
 
     def space_of_tensor(self, number: int) -> Space:
-        """The space of a node's tensor, lettered and split as its op, or else a reader, does."""
+        """Return the space of a node's tensor, with letters and splits of its op or of a reader.
+
+        Args:
+            number: of the node.
+        """
         node = self.program.nodes[number]
         op = self.program.nodes[node.operands[0]] if isinstance(node, Formation) else node
         dims = every_dim(node)
@@ -120,20 +152,23 @@ class Construction:
         onto: tuple[int, ...],
         dtype: str,
     ) -> Value:
-        """A scalar function of tensors, summed over the dimensions of the space that go.
+        """Sum a scalar function of tensors over all dimensions of a space but those of the result.
 
-        Adds an op only where the result is not at hand.
+        An op is added only if no node has the result already.
 
         Args:
             name: of the op.
             space: of the function.
             scalar: the function; its elements are those of ``views``.
             views: tensors in the space.
-            onto: the dimensions of the space that stay: the space of the result.
+            onto: dimensions of the space that stay, which are the space of the result.
             dtype: of the result.
+
+        Returns:
+            The result in the space ``onto``.
         """
         present = {dim for k in list_elements(scalar) for dim in views[k].dims}
-        # Along a dimension on which nothing depends, a product replaces the sum.
+        # A sum along a dimension on which nothing depends is a multiplication.
         times = math.prod(
             extent
             for dim, extent in enumerate(space.extents)
@@ -149,7 +184,7 @@ class Construction:
             return Broadcast(view.node, tuple(onto.index(dim) for dim in view.dims))
         if summed and isinstance(scalar, Apply):
             if scalar.function in DTYPES:
-                # Cast the sum and not the addends: the op's own dtype does.
+                # The op's dtype casts the sum, so the addends need no cast.
                 (scalar,) = scalar.arguments
             scalar, views = self._without_conjugates(name, space, scalar, views)
         number = self.append_einsum(name, space, scalar, views, kept, summed, dtype)
@@ -174,9 +209,9 @@ class Construction:
             scalar: the function.
             views: its operands.
             kept: dimensions of the space that the result has.
-            aggregated: dimensions that are aggregated away.
+            aggregated: dimensions that are aggregated.
             dtype: of the result.
-            aggregation: how dimensions are aggregated, if there are any.
+            aggregation: add, mul, max or min; unused if no dimension is aggregated.
 
         Returns:
             The number of the node that has the finished tensor.
@@ -201,7 +236,7 @@ class Construction:
     def _without_conjugates(
         self, name: str, space: Space, scalar: Scalar, views: Sequence[Broadcast]
     ) -> tuple[Scalar, Sequence[Broadcast]]:
-        """Conjugated factors of a product as tensors of their own: a contraction has no others."""
+        """Store conjugated factors of a product as tensors: contractions take no others."""
         if not (isinstance(scalar, Apply) and scalar.function == "mul"):
             return scalar, views
         views, factors = list(views), list(scalar.arguments)
@@ -216,7 +251,13 @@ class Construction:
         return Apply("mul", tuple(factors)), views
 
     def store(self, name: str, value: Value, number: int) -> int:
-        """The number of a node that has all elements of a value in the space of a node's tensor."""
+        """Return the number of a node that stores a value in full.
+
+        Args:
+            name: of the node, if one is added.
+            value: in the space of the tensor of node ``number``.
+            number: of a node with the shape and dtype of the result.
+        """
         like = self.program.nodes[number]
         if isinstance(value, Number):
             fill = Fill(name=name, shape=like.shape, dtype=like.dtype, below=value.value)

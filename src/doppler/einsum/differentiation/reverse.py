@@ -1,8 +1,8 @@
-"""Differentiation: a program with a loss becomes one that also trains its weights.
+"""Differentiation: extends a program with a loss so that it also trains its weights.
 
-Reverse mode, from the loss to the weights: the gradient of a node is the sum of what comes through
-its consumers. A gradient that only repeats along a dimension is not stored repeated: that of the
-addends of a sum over j lacks j, and whoever reads it broadcasts it.
+Reverse mode, from the loss to the weights: the gradient of a node is the sum of what it receives
+through its consumers. A gradient that only repeats along a dimension is not stored repeatedly: that
+of the addends of a sum over j lacks j, and its readers broadcast it.
 
 Source: automatic differentiation of relational computations, arXiv 2306.00088.
 """
@@ -25,19 +25,20 @@ from doppler.support.errors import InputError
 
 
 def training_program(program: Program, *, learning_rate: float) -> Program:
-    """One step of gradient descent: the program, the gradients behind it, and the new weights.
+    """Extend a program to one step of gradient descent: its gradients and the new weights.
 
-    The new value of a weight W is the node ``W.new``. The gradient of a node X is ``d_X``, what
-    comes through one of several consumers Y is ``d_X.Y``. Ties of a maximum or minimum share its
-    gradient. Where a factor of an aggregated product is 0, its gradient is not defined.
+    The new value of a weight W is the node ``W.new``. The gradient of a node X is ``d_X``, and the
+    part that comes through one of several consumers Y is ``d_X.Y``. Ties of a maximum or minimum
+    share its gradient equally. The gradient of an aggregated product is undefined where a factor is
+    0.
 
     Args:
-        program: with a loss. Its nodes stay as they are, and where they are.
-        learning_rate: what a gradient is multiplied by before it is subtracted.
+        program: with a loss. Its nodes keep their numbers.
+        learning_rate: factor of the gradients that are subtracted.
 
     Raises:
-        InputError: there is no loss that is one real number, no weight, or a weight that the loss
-            does not depend on; or a complex number has no gradient here.
+        InputError: there is no loss, the loss is not one real number, there is no weight, the loss
+            does not depend on a weight, or a complex number has no gradient here.
     """
     if program.loss is None:
         raise InputError(f"program {program.name!r} has no loss to train on")
@@ -67,7 +68,7 @@ def training_program(program: Program, *, learning_rate: float) -> Program:
 
 
 def _differentiate(construction: Construction, loss: int) -> Mapping[int, Value]:
-    """The gradient of every node between the weights and the loss, in its tensor's space."""
+    """Return the gradient of every node between the weights and the loss, in its tensor's space."""
     nodes, consumers = construction.program.nodes, construction.consumers
     trained_operands = _trained_operands(nodes)
     rules = GradientRules(construction)
@@ -94,7 +95,7 @@ def _differentiate(construction: Construction, loss: int) -> Mapping[int, Value]
 
 
 def _trained_operands(nodes: Sequence[Node]) -> list[list[int]]:
-    """Per node, the operands that change with a weight, and the node's tensor with them."""
+    """Return the operands of each node that change with a weight, and change the node's tensor."""
     trained: list[bool] = []
     result = []
     for node in nodes:
@@ -107,13 +108,13 @@ def _trained_operands(nodes: Sequence[Node]) -> list[list[int]]:
 
 
 def _stem(nodes: Sequence[Node], number: int) -> str:
-    """The name of the op that a node finishes, or its own."""
+    """Return the name of the op that a node finishes, or the node's own."""
     node = nodes[number]
     return nodes[node.operands[0]].name if isinstance(node, Formation) else node.name
 
 
 def _total(construction: Construction, number: int, name: str, addends: Sequence[Value]) -> Value:
-    """The sum of gradients of one node, in a balanced tree: ``NAME.sum0, ...``, and ``NAME``."""
+    """Add the gradients of one node in a balanced tree: ``NAME.sum0, ...``, and ``NAME``."""
     node = construction.program.nodes[number]
     num_sums = 0
     while len(addends) > 1:

@@ -1,4 +1,4 @@
-"""What an operand receives of its consumer's gradient: one rule for each kind of node."""
+"""Gradient rules: what an operand receives from its consumer's gradient, for each kind of node."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -19,22 +19,34 @@ from doppler.support.errors import InputError
 
 
 class GradientRules:
-    """The rules, and what they need to know: the program, and the gradients found so far."""
+    """The rules, and what they need to know: the program, and the gradients so far.
+
+    Args:
+        construction: adds ops to the program.
+
+    Attributes:
+        construction: adds ops to the program.
+        nodes: of the program.
+        gradients: by node number, in the space of the node's tensor.
+        extremes: for each maximum or minimum its operand and its result, in the space of the op.
+    """
 
     def __init__(self, construction: Construction) -> None:
         self.construction = construction
         self.nodes = construction.program.nodes
-        self.gradients: dict[int, Value] = {}  # per node, in the space of its tensor
-        # For each maximum or minimum: its operand and its result, in the space of the op.
+        self.gradients: dict[int, Value] = {}
         self.extremes: dict[int, tuple[Broadcast, Broadcast]] = {}
 
     def received(self, consumer: int, k: int, name: str) -> list[Value]:
-        """What an operand receives through a consumer whose gradient is known: the addends of it.
+        """Return the addends of a gradient that an operand receives through one consumer.
 
         Args:
-            consumer: its number.
-            k: which of its operands.
-            name: for the node that has it, if there is to be one.
+            consumer: its number; its gradient is known.
+            k: position of the operand.
+            name: of the node that computes the result, if one is needed.
+
+        Raises:
+            InputError: the consumer has no gradient.
         """
         match self.nodes[consumer]:
             case Einsum() as node:
@@ -72,7 +84,7 @@ class GradientRules:
         )
 
     def _through_formation(self, number: int, node: Formation) -> Value:
-        """The factor that the gradients of all elements that an op aggregates have in common."""
+        """Return the common factor of the gradients of all elements that an op aggregates."""
         (op_number,), gradient = node.operands, self.gradients[number]
         op = self.nodes[op_number]
         assert isinstance(op, Einsum)
@@ -103,12 +115,12 @@ class GradientRules:
         )
 
     def _joined_and_extreme(self, op: Einsum, extreme: Broadcast) -> tuple[Broadcast, Broadcast]:
-        """What an op aggregates, and the maximum or minimum of it, in the op's join space."""
+        """Return what an op aggregates, and its maximum or minimum, in the op's join space."""
         space, views = self.construction.space_of_op(op), self._operand_views(op)
         if op.join == Element(0) and op.operand_dtypes[0] == op.dtype:
             return views[0], extreme
-        # Computed again, in blocks of another shape or in another dtype, an element need not equal
-        # the extreme to the last bit. Stored, one does.
+        # An element that is recomputed in blocks of another shape, or in another dtype, may differ
+        # from the extreme in the last bit. So the elements are stored, and their extreme is taken.
         dims = tuple(sorted({dim for view in views for dim in view.dims}))
         joined = Broadcast(
             self.construction.append_einsum(
@@ -146,7 +158,7 @@ class GradientRules:
         gradient = self.gradients[number]
         if isinstance(gradient, Number):
             return gradient
-        # A dimension that the squeezer added is dropped; one that it dropped is repeated.
+        # A dimension that the squeezer added is dropped, and one that it dropped is repeated.
         back = {into: dim for dim, into in enumerate(node.dims) if into is not None}
         dims = [back.get(into) for into in gradient.dims]
         kept = tuple(dim for dim in dims if dim is not None)
@@ -173,7 +185,7 @@ class GradientRules:
                 for into, (start, stop) in zip(part.start, part.box, strict=True)
             )
             back.append(Piece(0, box, tuple(start for start, _ in part.box)))
-        # Overlapping pieces get several gradients, which one Select cannot add.
+        # Overlapping pieces receive several gradients, which one Select cannot add.
         is_disjoint = not any(_overlap(one.box, two.box) for one, two in combinations(parts, 2))
         return [
             self._view_of(
@@ -193,7 +205,7 @@ class GradientRules:
         return Broadcast(self.construction.append(node), every_dim(node))
 
     def _stored(self, number: int) -> int:
-        """The number of a node that has all elements of a node's gradient."""
+        """Return the number of a node that stores a node's gradient in full."""
         node, gradient = self.nodes[number], self.gradients[number]
         stored = self.construction.store(f"d_{node.name}.whole", gradient, number)
         self.gradients[number] = Broadcast(stored, every_dim(node))
@@ -204,7 +216,12 @@ class GradientRules:
 
 
 def depends(node: Node, k: int) -> bool:
-    """Whether the node's tensor changes with an operand."""
+    """Return whether a node's tensor changes with an operand.
+
+    Args:
+        node: that reads the operand.
+        k: position of the operand.
+    """
     if isinstance(node, Einsum):
         dtypes = [*node.operand_dtypes, dtype_of(node.join, node.operand_dtypes) or node.dtype]
         return _adjoint(node, k, Element(len(node.operands)), dtypes) != ZERO
@@ -214,7 +231,7 @@ def depends(node: Node, k: int) -> bool:
 def _adjoint(
     op: Einsum, k: int, u: Scalar, dtypes: Sequence[str], value: Scalar | None = None
 ) -> Scalar:
-    """The adjoint of an operand's element, given that of the join's value."""
+    """Return the adjoint of an operand's element, given that of the join's value."""
     try:
         u = cast(u, dtype_of(op.join, dtypes), dtypes)
         return adjoint_of(op.join, k, u, dtypes, value=value)

@@ -1,4 +1,4 @@
-"""Op statements to nodes: expressions become scalar functions of the elements of operands."""
+"""Resolves op statements to nodes: expressions become scalar functions of operands' elements."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,11 @@ _AGGREGATIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 def resolve_op(scope: Scope, statement: OpStatement) -> Einsum:
-    """The node of an op.
+    """Return the node of an op.
+
+    Args:
+        scope: tensors defined so far.
+        statement: of the op.
 
     Raises:
         InputError: what is wrong with the statement, and where.
@@ -55,14 +59,14 @@ def resolve_op(scope: Scope, statement: OpStatement) -> Einsum:
 
 
 class _Value(NamedTuple):
-    """What an expression stands for; constants have no dtype."""
+    """The meaning of an expression; constants have no dtype."""
 
     scalar: Scalar
     dtype: str | None
 
 
 class _Operands:
-    """The distinct operands of one op, and the extents that its indices get."""
+    """The distinct operands of one op, and the extents of its indices."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -90,7 +94,7 @@ class _Operands:
     def _element(self, tensor: TensorAccess) -> _Value:
         number = self.scope.find(tensor)
         node = self.scope.nodes[number]
-        # Read the same way twice, as in X[i] * X[i], a tensor is one operand.
+        # A tensor that is read twice in the same way, as in X[i] * X[i], is one operand.
         for operand, known in enumerate(zip(self.numbers, self.indices, strict=True)):
             if known == (number, tensor.indices):
                 return _Value(Element(operand), node.dtype)
@@ -122,7 +126,7 @@ class _Operands:
     def check_complex(
         self, operand_dtypes: tuple[str, ...], aggregation: Aggregation | None
     ) -> None:
-        """An op that reads c64 has no function or aggregation that is undefined there."""
+        """Check that an op which reads c64 has only functions and aggregations defined for it."""
         if "c64" not in operand_dtypes:
             return
         for function in self.functions:
@@ -133,16 +137,16 @@ class _Operands:
             )
 
     def bind_broadcasts(self, extents: dict[Token, Expression]) -> None:
-        """The output's own extents are those of indices that no operand has."""
+        """Let indices that no operand has get their extents from the output."""
         for index, extent in extents.items():
             if index in self.extents.of:
                 raise self.source.fault(
-                    index, f"index '{index}' has its extent from the operands already"
+                    index, f"index '{index}' already has its extent from the operands"
                 )
             self.extents.of[index] = self.scope.constants.extent(extent)
 
     def check_joined(self, output: list[Token], aggregated: list[Token]) -> None:
-        """Every index of the operands is an output or an aggregated one, and no other is."""
+        """Check that the operands' indices, and no others, are output or aggregated ones."""
         check_letters(self.source, [*output, *aggregated])
         for indices, what in ((output, "output "), (aggregated, "")):
             for index in indices:

@@ -1,6 +1,6 @@
-"""Program text to statements, which still hold the tokens, and so the places, of the text.
+"""Parses a program text into statements, which keep the tokens and so their places in the text.
 
-docs/einsum.md describes the language; `language.resolver` gives the statements a meaning.
+docs/einsum.md describes the language; `language.resolver` interprets the statements.
 """
 
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ _SPOKEN |= {
     "_NL": "the end of the line",
     "$END": "the end of the file",
 }
-_LONGEST = 400  # characters of a line that is quoted, or of what is said of it
+_LONGEST = 400  # characters of a quoted line, or of a message about it
 _AGGREGATIONS = "sum, max, min and prod"
 _FUNCTIONS = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 
@@ -79,21 +79,37 @@ Setting: TypeAlias = tuple[Token, Token]  # name = number
 
 
 class ParameterStatement(NamedTuple):
-    """``param NAME: preset=value ...``."""
+    """``param NAME: preset=value ...``.
+
+    Attributes:
+        name: of the parameter.
+        presets: values by preset, or None.
+    """
 
     name: Token
     presets: list[Setting] | None
 
 
 class TensorAccess(NamedTuple):
-    """``NAME[index, ...]``."""
+    """``NAME[index, ...]``.
+
+    Attributes:
+        name: of the tensor.
+        indices: one per dimension.
+    """
 
     name: Token
     indices: list[Token]
 
 
 class Function(NamedTuple):
-    """A scalar function of expressions; ``place`` is its name or operator in the text."""
+    """A scalar function of expressions.
+
+    Attributes:
+        name: of the function.
+        arguments: expressions.
+        place: its name or operator in the text.
+    """
 
     name: str
     arguments: list["Expression"]
@@ -105,7 +121,14 @@ Expression: TypeAlias = Token | TensorAccess | Function
 
 
 class InputStatement(NamedTuple):
-    """``input NAME[extent, ...] dtype``, or ``weight`` in the place of ``input``."""
+    """``input NAME[extent, ...] dtype``, or ``weight`` in place of ``input``.
+
+    Attributes:
+        word: ``input`` or ``weight``.
+        name: of the tensor.
+        extents: of its dimensions.
+        dtype: of the tensor.
+    """
 
     word: Token
     name: Token
@@ -114,7 +137,14 @@ class InputStatement(NamedTuple):
 
 
 class FillStatement(NamedTuple):
-    """``fill NAME[extent, ...] dtype value``, or ``lower value else value``."""
+    """``fill NAME[extent, ...] dtype value``, or ``lower value else value`` in place of the value.
+
+    Attributes:
+        name: of the tensor.
+        extents: of its dimensions.
+        dtype: of the tensor.
+        values: one, or that of the lower triangle and the other one.
+    """
 
     name: Token
     extents: list[Expression]
@@ -123,7 +153,13 @@ class FillStatement(NamedTuple):
 
 
 class Output(NamedTuple):
-    """``NAME[index, index=extent, ...]``: extents by index, of those that have one."""
+    """``NAME[index, index=extent, ...]``.
+
+    Attributes:
+        name: of the tensor.
+        indices: one per dimension.
+        extents: by index, of the indices that have one.
+    """
 
     name: Token
     indices: list[Token]
@@ -131,14 +167,26 @@ class Output(NamedTuple):
 
 
 class Aggregation(NamedTuple):
-    """``WORD(index, ...)`` in front of an expression."""
+    """``WORD(index, ...)`` in front of an expression.
+
+    Attributes:
+        word: sum, max, min or prod.
+        indices: that are aggregated.
+    """
 
     word: Token
     indices: list[Token]
 
 
 class OpStatement(NamedTuple):
-    """``OUTPUT = [aggregation] expression [split index=parts ...]``."""
+    """``OUTPUT = [aggregation] expression [split index=parts ...]``.
+
+    Attributes:
+        output: tensor that is defined.
+        aggregation: if there is one.
+        expression: of the operands.
+        splits: parts by index, or None.
+    """
 
     output: Output
     aggregation: Aggregation | None
@@ -150,7 +198,14 @@ Range: TypeAlias = tuple[Token, Expression, Expression]  # index = start:stop
 
 
 class Viewed(NamedTuple):
-    """``WORD tensor, ...``: index, that of ``concat``; ranges, those of ``select``."""
+    """``WORD tensor, ...``, the right side of a view.
+
+    Attributes:
+        word: kind of the view.
+        tensors: that it reads.
+        index: of ``concat``.
+        ranges: of ``select``.
+    """
 
     word: str
     tensors: list[TensorAccess]
@@ -159,7 +214,13 @@ class Viewed(NamedTuple):
 
 
 class ViewStatement(NamedTuple):
-    """``OUTPUT = viewed [split index=parts ...]``."""
+    """``OUTPUT = viewed [split index=parts ...]``.
+
+    Attributes:
+        output: tensor that is defined.
+        viewed: right side.
+        splits: parts by index, or None.
+    """
 
     output: Output
     viewed: Viewed
@@ -167,7 +228,13 @@ class ViewStatement(NamedTuple):
 
 
 class RepeatStatement(NamedTuple):
-    """``repeat TIMES: INTO = OUT``."""
+    """``repeat TIMES: INTO = OUT``.
+
+    Attributes:
+        times: number of layers.
+        into: input of a layer.
+        out: tensor of the layer before that replaces it.
+    """
 
     times: Expression
     into: Token
@@ -175,7 +242,11 @@ class RepeatStatement(NamedTuple):
 
 
 class TrainingStatement(NamedTuple):
-    """``training``."""
+    """``training``, the beginning of the training section.
+
+    Attributes:
+        word: the keyword.
+    """
 
     word: Token
 
@@ -192,7 +263,16 @@ Statement: TypeAlias = (
 
 
 class Source:
-    """A program text that knows how to say where something is wrong."""
+    """A program text, which makes error messages that say where something is wrong.
+
+    Args:
+        text: of the program.
+        file: name for messages.
+
+    Attributes:
+        file: name for messages.
+        text: of the program.
+    """
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
@@ -200,11 +280,20 @@ class Source:
         self._lines = self.text.split("\n")
 
     def fault(self, token: Token, message: str) -> InputError:
-        """``file:line:column: message, in 'the line'``."""
+        """Make the error ``file:line:column: message, in 'the line'``.
+
+        Args:
+            token: that is wrong.
+            message: what is wrong.
+        """
         return self._fault_at(token.line or 1, token.column or 1, message)
 
     def syntax_fault(self, error: UnexpectedInput) -> InputError:
-        """The same for what does not follow the grammar: what was found and what could be there."""
+        """Make the error for a text that does not follow the grammar: what is found and expected.
+
+        Args:
+            error: of the parser.
+        """
         if isinstance(error, UnexpectedToken):
             kind = error.token.type
             found = _SPOKEN[kind] if kind in ("_NL", "$END") else repr(str(error.token))
@@ -230,7 +319,13 @@ class Source:
 
 
 class Syntax(NamedTuple):
-    """A text that follows the grammar."""
+    """A text that follows the grammar.
+
+    Attributes:
+        source: of the program.
+        name: of the program.
+        statements: in order.
+    """
 
     source: Source
     name: Token
@@ -238,7 +333,11 @@ class Syntax(NamedTuple):
 
 
 def parse(text: str, file: str) -> Syntax:
-    """Split a text into the statements of a program.
+    """Parse a text into the statements of a program.
+
+    Args:
+        text: of the program.
+        file: name for messages.
 
     Raises:
         InputError: ``file:line:column: what is wrong, in 'the line'``.
@@ -254,7 +353,7 @@ def parse(text: str, file: str) -> Syntax:
 
 @v_args(inline=True)
 class _ToStatements(Transformer):
-    """From lark's tree, bottom up: one entry per rule or alias of the grammar."""
+    """Turns lark's tree into statements, bottom up: one entry per rule or alias of the grammar."""
 
     parameter, op, view = ParameterStatement, OpStatement, ViewStatement
     repeat, training = RepeatStatement, TrainingStatement

@@ -1,4 +1,4 @@
-"""``repeat``: what stands above it, layer behind layer."""
+"""``repeat``: repeats the statements above it as further layers."""
 
 from dataclasses import replace
 
@@ -6,20 +6,24 @@ from doppler.einsum.language.parser import RepeatStatement
 from doppler.einsum.language.scope import Scope, listed
 from doppler.einsum.program import Input, Node
 
-# Largest number of nodes of a program; large models have some ten thousand.
+# Largest number of nodes of a program; large models have tens of thousands.
 _MAX_NODES = 200_000
 
 
 def repeat_layers(scope: Scope, statement: RepeatStatement) -> None:
-    """Append further layers to a scope: an input of each is a tensor of the one before.
+    """Append further layers to a scope: one input of each is a tensor of the layer before.
 
-    A layer has its own weights; what depends neither on these nor on the layer before is computed
-    once. The tensors of layer 2 are called ``NAME.2``; behind the statement, a name without a
-    number stands for the last layer's.
+    Each layer has its own weights. What depends neither on these nor on the layer before is
+    computed only once. The tensors of layer 2 are called ``NAME.2``; after the statement, a name
+    without a number means the last layer's tensor.
+
+    Args:
+        scope: with the first layer; changed.
+        statement: that repeats it.
 
     Raises:
-        InputError: the names are none of an input and of a tensor like it, or there would be too
-            many nodes.
+        InputError: the names are not an input and a tensor of the same shape and dtype, or there
+            would be too many nodes.
     """
     fault = scope.source.fault
     for name in (statement.into, statement.out):
@@ -28,7 +32,7 @@ def repeat_layers(scope: Scope, statement: RepeatStatement) -> None:
     into, out = scope.numbers[statement.into], scope.numbers[statement.out]
     taker, giver = scope.nodes[into], scope.nodes[out]
     if not isinstance(taker, Input) or taker.is_weight:
-        raise fault(statement.into, f"'{statement.into}' is no input, so no layer can take it")
+        raise fault(statement.into, f"'{statement.into}' is not an input, so no layer can take it")
     if (taker.shape, taker.dtype) != (giver.shape, giver.dtype):
         raise fault(
             statement.out,
@@ -43,7 +47,7 @@ def repeat_layers(scope: Scope, statement: RepeatStatement) -> None:
     read = {operand for node in scope.nodes for operand in node.operands}
     last: dict[int, int] = {}
     for copy in range(2, times + 1):
-        own = {into: last.get(out, out)}  # what this layer has in the place of the first one's
+        own = {into: last.get(out, out)}  # nodes of this layer, by number in the first one
         for number, node in layer:
             is_weight = isinstance(node, Input) and node.is_weight and number in read
             if number == into or not (is_weight or any(one in own for one in node.operands)):

@@ -1,4 +1,4 @@
-"""Statements to Program: names get their nodes, indices their extents, parameters their values."""
+"""Resolves statements to a Program: names to nodes, indices to extents, parameters to values."""
 
 from collections.abc import Iterable, Mapping
 
@@ -31,20 +31,20 @@ def parse_program(
     params: Mapping[str, int] | None = None,
     training: bool = False,
 ) -> Program:
-    """Read a program, with the values of its parameters filled in.
+    """Read a program, with the values of its parameters.
 
     Args:
         text: the program, in the language of docs/einsum.md.
-        file: what error messages call the text.
-        preset: which of the declared values the parameters take.
-        params: values by parameter name; they win over the preset.
-        training: whether what follows the line ``training`` is part of the program, and its last
-            op the loss.
+        file: name of the text for messages.
+        preset: name of the declared values that parameters take.
+        params: values by parameter name, which replace those of the preset.
+        training: whether the section after the line ``training`` is part of the program, with its
+            last op as the loss.
 
     Raises:
-        InputError: ``file:line:column: what is wrong, in 'the line'``. A fault of ``preset``,
-            ``params`` or ``training`` has no place in the text: its message starts with ``file:``
-            alone.
+        InputError: ``file:line:column: what is wrong, in 'the line'``. If ``preset``, ``params`` or
+            ``training`` are wrong, the message has only ``file:``, because there is no place in the
+            text.
     """
     try:
         return _program(parse(text, file), preset, params or {}, training)
@@ -71,10 +71,10 @@ def _program(syntax: Syntax, preset: str, params: Mapping[str, int], training: b
 
 
 def _chosen(syntax: Syntax, training: bool) -> list[Statement]:
-    """The statements of the program: those of its training section only if that is asked for."""
+    """Return the statements of the program, with those of the training section if requested."""
     words = [one.word for one in syntax.statements if isinstance(one, TrainingStatement)]
     if len(words) > 1:
-        raise syntax.source.fault(words[1], "'training' is here twice")
+        raise syntax.source.fault(words[1], "'training' appears twice")
     if training and not words:
         raise InputError(f"{syntax.source.file}: program '{syntax.name}' has no section 'training'")
     if training or not words:
@@ -118,7 +118,7 @@ def _fill(scope: Scope, statement: FillStatement) -> Fill:
 
 
 def _check_use(syntax: Syntax, statements: Iterable[Statement], scope: Scope) -> None:
-    """Something is computed, and every input is read."""
+    """Check that something is computed, and that every input is read."""
     read = {operand for node in scope.nodes for operand in node.operands}
     if not any(isinstance(one, OpStatement | ViewStatement) for one in statements):
         raise syntax.source.fault(syntax.name, f"program '{syntax.name}' has no ops")
@@ -130,7 +130,7 @@ def _check_use(syntax: Syntax, statements: Iterable[Statement], scope: Scope) ->
 
 
 def _loss(statements: list[Statement], scope: Scope) -> int:
-    """The number of the last op, which has no dimensions."""
+    """Return the number of the last op, which must have no dimensions."""
     last = statements[-1]
     if isinstance(last, TrainingStatement):
         raise scope.source.fault(last.word, "section 'training' has no loss")

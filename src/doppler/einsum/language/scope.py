@@ -1,4 +1,4 @@
-"""What the statements of a program text know of each other: constants, and the tensors so far."""
+"""What the statements of a program text share: constants, and the tensors defined so far."""
 
 import math
 import operator
@@ -28,18 +28,33 @@ _EVALUATE: dict[str, Callable[..., Any]] = {
     "where": lambda c, x, y: x if c else y,
     "equal": lambda x, y: int(x == y),
     "less": lambda x, y: int(x < y),
-    # A constant has no dtype; it takes that of the other operand.
+    # A constant has no dtype; it takes the dtype of the other operand.
     **dict.fromkeys(["conj", *DTYPES], operator.pos),
 }
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a message."""
+    """Join names for a message.
+
+    Args:
+        names: to join.
+    """
     return ", ".join(names) or "none"
 
 
 def positive_integers(source: Source, settings: Iterable[Setting] | None) -> dict[str, int]:
-    """The settings ``name=number`` of a statement."""
+    """Read the settings ``name=number`` of a statement.
+
+    Args:
+        source: of the statement.
+        settings: of the statement; None if it has none.
+
+    Returns:
+        Numbers by name.
+
+    Raises:
+        InputError: a name is set twice, or a number is not a positive integer.
+    """
     numbers: dict[str, int] = {}
     for name, number in settings or ():
         if name in numbers:
@@ -51,28 +66,44 @@ def positive_integers(source: Source, settings: Iterable[Setting] | None) -> dic
 
 
 def check_letters(source: Source, indices: Sequence[Token]) -> None:
-    """Every index is one letter, and stands once."""
+    """Check that every index is one letter, and appears once.
+
+    Args:
+        source: of the indices.
+        indices: to check.
+
+    Raises:
+        InputError: names the index.
+    """
     for place, index in enumerate(indices):
         if len(index) != 1:
             raise source.fault(index, f"index '{index}' must be one letter")
         if index in indices[:place]:
-            raise source.fault(index, f"index '{index}' is here twice")
+            raise source.fault(index, f"index '{index}' appears twice")
 
 
 _MAX_DIGITS = 30
-# Largest extent of a dimension: with four of them, bytes and operations are still finite.
+# Largest extent of a dimension; with four such dimensions bytes and operations are still finite.
 _MAX_EXTENT = 2**40
 
 
 class Constants:
-    """Evaluates expressions without tensors."""
+    """Evaluates expressions without tensors.
+
+    Args:
+        source: of the expressions.
+        values: of parameters, by name.
+    """
 
     def __init__(self, source: Source, values: Mapping[str, int]) -> None:
         self.source = source
         self.values = values
 
     def value(self, expression: Expression) -> Constant:
-        """The number that an expression stands for.
+        """Return the value of an expression.
+
+        Args:
+            expression: of constants.
 
         Raises:
             InputError: it reads a tensor, or something unknown.
@@ -98,7 +129,15 @@ class Constants:
         return self.values[expression]
 
     def apply(self, function: Function, arguments: Sequence[Constant]) -> Constant:
-        """The value of a function of constants."""
+        """Return the value of a function of constants.
+
+        Args:
+            function: that is applied.
+            arguments: their values.
+
+        Raises:
+            InputError: the function is not defined for these arguments.
+        """
         try:
             return _EVALUATE[function.name](*arguments)
         except (ArithmeticError, ValueError):
@@ -108,7 +147,14 @@ class Constants:
             ) from None
 
     def check(self, function: Function) -> None:
-        """It exists and has its arguments."""
+        """Check that a function exists, and has the right number of arguments.
+
+        Args:
+            function: to check.
+
+        Raises:
+            InputError: names the function.
+        """
         if function.name not in FUNCTIONS:
             raise self.source.fault(
                 function.place,
@@ -122,7 +168,15 @@ class Constants:
             )
 
     def extent(self, expression: Expression, least: int = 1) -> int:
-        """A whole number of elements."""
+        """Return the value of an expression that must be a number of elements.
+
+        Args:
+            expression: of constants.
+            least: smallest value.
+
+        Raises:
+            InputError: it is not a whole number, or too small or too large.
+        """
         value = self.value(expression)
         if float(value).is_integer() and value >= least:
             if value > _MAX_EXTENT:
@@ -130,15 +184,22 @@ class Constants:
             return int(value)
         raise self.source.fault(
             _first(expression),
-            f"{value} is no number of elements: it must be whole, and {least} or more",
+            f"{value} is not a number of elements: it must be whole, and at least {least}",
         )
 
 
 class Scope:
     """The tensors that are defined so far, as nodes without formations.
 
+    Args:
+        source: of the program.
+        constants: values of its parameters.
+
     Attributes:
-        numbers: of the nodes, by name.
+        source: of the program.
+        constants: values of its parameters.
+        nodes: in the order of definition.
+        numbers: numbers of the nodes, by name.
         splits: that the text gives, by name.
     """
 
@@ -150,7 +211,16 @@ class Scope:
         self.splits: dict[str, tuple[int, ...]] = {}
 
     def add(self, name: Token, node: Node, splits: Sequence[Setting] | None = None) -> None:
-        """Define a tensor; ``splits`` stands behind its statement."""
+        """Define a tensor.
+
+        Args:
+            name: of the tensor.
+            node: that computes it.
+            splits: settings at the end of its statement.
+
+        Raises:
+            InputError: the name is in use, or the node cannot be split so.
+        """
         if name in self.numbers:
             raise self.source.fault(name, f"tensor '{name}' is defined twice")
         if splits is not None:
@@ -159,7 +229,14 @@ class Scope:
         self.nodes.append(node)
 
     def find(self, tensor: TensorAccess) -> int:
-        """The number of the node that a tensor is read from, whose dimensions it must have."""
+        """Return the number of the node that a tensor is read from.
+
+        Args:
+            tensor: read with as many indices as it has dimensions.
+
+        Raises:
+            InputError: the tensor is unknown, or the number of indices is wrong.
+        """
         name = tensor.name
         if name not in self.numbers:
             raise self.source.fault(
@@ -173,7 +250,14 @@ class Scope:
         return number
 
     def dtype(self, token: Token) -> str:
-        """The dtype of that name."""
+        """Return the dtype that a token names.
+
+        Args:
+            token: name of a dtype.
+
+        Raises:
+            InputError: no such dtype.
+        """
         if token not in DTYPES:
             raise self.source.fault(
                 token, f"unknown dtype '{token}'; the dtypes are {listed(DTYPES)}"
@@ -194,15 +278,31 @@ class Scope:
 
 
 class Extents:
-    """The extents that the tensors of one statement give to its indices."""
+    """Extents of the indices of one statement, which its tensors determine.
+
+    Args:
+        source: of the statement.
+
+    Attributes:
+        source: of the statement.
+        of: extents by index.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.of: dict[str, int] = {}
-        self._given_by: dict[str, str] = {}  # the tensor that an extent is from
+        self._given_by: dict[str, str] = {}  # tensor that determined the extent
 
     def bind(self, tensor: TensorAccess, shape: Sequence[int]) -> None:
-        """The indices of a tensor have the extents of its dimensions."""
+        """Let the indices of a tensor have the extents of its dimensions.
+
+        Args:
+            tensor: with one index per dimension.
+            shape: of the tensor.
+
+        Raises:
+            InputError: an index has another extent already.
+        """
         for index, extent in zip(tensor.indices, shape, strict=True):
             if self.of.setdefault(index, extent) != extent:
                 raise self.source.fault(
@@ -214,7 +314,7 @@ class Extents:
 
 
 def _first(expression: Expression) -> Token:
-    """Where an expression begins in the text."""
+    """Return the first token of an expression."""
     while isinstance(expression, Function):
         operand = expression.arguments[0]
         expression = expression.place if len(expression.arguments) == 1 else operand

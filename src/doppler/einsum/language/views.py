@@ -1,4 +1,4 @@
-"""ProblemView statements to nodes: tensors in another form, and ops that are no einsums."""
+"""Resolves view statements to nodes: tensors in another form, and ops that are not einsums."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,20 +13,24 @@ from doppler.graph.kernel import Box
 
 
 def resolve_view(scope: Scope, statement: ViewStatement) -> Node:
-    """The node of a view.
+    """Return the node of a view.
+
+    Args:
+        scope: tensors defined so far.
+        statement: of the view.
 
     Raises:
         InputError: what is wrong with the statement, and where.
     """
     output, viewed = statement.output, statement.viewed
     for index in output.extents:
-        raise scope.source.fault(index, f"'{viewed.word}' gives index '{index}' its extent itself")
+        raise scope.source.fault(index, f"'{viewed.word}' determines the extent of index '{index}'")
     check_letters(scope.source, output.indices)
     return _VIEWS[viewed.word](_View(scope, output, viewed))
 
 
 class _View:
-    """One statement, and what all views share."""
+    """One view statement, and what all kinds of views share."""
 
     def __init__(self, scope: Scope, output: Output, viewed: Viewed) -> None:
         self.scope = scope
@@ -58,17 +62,17 @@ class _View:
         return self.operands[0].dtype
 
     def same_indices(self, tensor: TensorAccess, count: int | None = None) -> None:
-        """The first indices of a tensor, or all, are those of the output."""
+        """Check that the first ``count`` indices of a tensor, or all, are those of the output."""
         if len(tensor.indices) != len(self.output.indices):
             raise self.source.fault(
                 self.output.name,
                 f"'{self.output.name}' has {len(self.output.indices)} dimensions, but "
-                f"'{tensor.name}' {len(tensor.indices)}",
+                f"'{tensor.name}' has {len(tensor.indices)}",
             )
         for own, index in list(zip(self.output.indices, tensor.indices, strict=True))[:count]:
             if own != index:
                 raise self.source.fault(
-                    own, f"index '{own}' of the output stands where '{tensor.name}' has '{index}'"
+                    own, f"index '{own}' of the output is where '{tensor.name}' has '{index}'"
                 )
 
 
@@ -78,7 +82,7 @@ def _complex_or_real(view: _View) -> Node:
     if operand.dtype != needed:
         raise view.source.fault(
             tensor.name,
-            f"'{tensor.name}' is {operand.dtype}; '{view.word}' is made of {needed}",
+            f"'{tensor.name}' is {operand.dtype}; '{view.word}' needs {needed}",
         )
     if not tensor.indices:
         raise view.source.fault(tensor.name, f"'{tensor.name}' has no dimension of pairs")
@@ -94,7 +98,7 @@ def _complex_or_real(view: _View) -> Node:
     if last % 2:
         raise view.source.fault(
             tensor.indices[-1],
-            f"index '{tensor.indices[-1]}' has {last} elements, which make no pairs",
+            f"index '{tensor.indices[-1]}' has {last} elements, but pairs need an even number",
         )
     return Complexer(shape=(*operand.shape[:-1], last // 2), dtype="c64", **view.fields())
 
@@ -105,7 +109,9 @@ def _squeeze(view: _View) -> Node:
     shared = [index for index in view.output.indices if index in tensor.indices]
     for before, after in zip(kept, shared, strict=True):
         if before != after:
-            raise view.source.fault(after, f"index '{after}' changes its place among the others")
+            raise view.source.fault(
+                after, f"index '{after}' is not in the same order as in the operand"
+            )
     extents = dict(zip(tensor.indices, operand.shape, strict=True))
     for index, extent in extents.items():
         if index not in view.output.indices and extent != 1:
@@ -162,7 +168,7 @@ def _concat(view: _View) -> Node:
 
 
 def _assembled(view: _View, boxes: Sequence[Box], dim: int) -> Node:
-    """One box of each operand, behind each other along a dimension."""
+    """Put one box of each operand behind each other along a dimension."""
     parts, start = [], 0
     for operand, box in enumerate(boxes):
         parts.append(Piece(operand, box, tuple(start * (d == dim) for d in range(len(box)))))
@@ -183,7 +189,7 @@ def _opaque(view: _View) -> Node:
         if operand.dtype not in ("f32", "f64"):
             raise view.source.fault(
                 tensor.name,
-                f"'{tensor.name}' is {operand.dtype}; '{view.word}' is made of f32 or f64",
+                f"'{tensor.name}' is {operand.dtype}; '{view.word}' needs f32 or f64",
             )
     square = view.tensors[0]
     expected = _solved(view) if view.word == "solve" else square.indices

@@ -1,12 +1,12 @@
-r"""DOT, the language of Graphviz: text to a networkx graph with all its attributes.
+"""DOT, the language of Graphviz: reads a text into a networkx graph with all its attributes.
 
-A graph is read as Graphviz reads it, which is stateful by name: a subgraph that is opened again
-goes on with the nodes and defaults that it had, and an edge of a strict graph, or of an equal
-``key``, is the edge that is there. Attributes are texts; an empty one is none. Ports are ignored.
-Of several graphs in a file the first is read.
+Graphs are read as Graphviz reads them, which keeps a state by name: a subgraph that is opened again
+keeps its nodes and defaults, and an edge of a strict graph, or of an equal ``key``, is the existing
+edge. Attributes are texts; an empty text means no attribute. Ports are ignored. If a file has
+several graphs, the first one is read.
 
 Source: Graphviz, lib/cgraph: scan.l and grammar.y for the language, attr.c, node.c and edge.c for
-what statements do. tests/extensions/formats/test_dot.py compares with Graphviz itself.
+the effects of statements. tests/extensions/formats/test_dot.py compares with Graphviz itself.
 """
 
 import re
@@ -34,14 +34,20 @@ _TOKEN = re.compile(
 _KEYWORDS = ("strict", "graph", "digraph", "node", "edge", "subgraph")
 _NAMES = ("word", "number", "quoted", "html")
 _END = "end"
-_DEEPEST = 200  # subgraph in a subgraph
-_MOST_EDGES = 1_000_000  # of one statement
-# Limits for a whole file, because a few lines can ask for any number.
+_DEEPEST = 200  # nested subgraphs
+_MOST_EDGES = 1_000_000  # in one statement
+# Limits for a whole file, because a few lines can create any number of edges and attributes.
 _MOST_EDGES_IN_ALL, _MOST_ATTRIBUTES = 5_000_000, 5_000_000
 
 
 class _Token(NamedTuple):
-    """kind: of `_TOKEN`, a sign itself, or a keyword; at: where it begins in the text."""
+    """A token.
+
+    Attributes:
+        kind: group of `_TOKEN`, the sign itself, or a keyword.
+        text: as written.
+        at: position in the text.
+    """
 
     kind: str
     text: str
@@ -49,7 +55,7 @@ class _Token(NamedTuple):
 
 
 class _NotDotError(Exception):
-    """The text is no DOT from some place on."""
+    """The text is not DOT from a position on."""
 
     def __init__(self, at: int) -> None:
         super().__init__(at)
@@ -57,12 +63,12 @@ class _NotDotError(Exception):
 
 
 class _Scope:
-    """A graph or subgraph: its nodes, and the attributes of nodes and edges that come."""
+    """A graph or subgraph: its nodes, and the default attributes of new nodes and edges."""
 
     def __init__(self, parent: "_Scope | None" = None) -> None:
         self.parent = parent
         self.nodes: dict[str, None] = {}
-        # Of a pair of nodes its edges, by their key or, without one, by their number.
+        # The edges between two nodes, by their key or, without a key, by their number.
         self.edges: dict[tuple[str, str], dict[str | int, dict[str, str]]] = {}
         self.subgraphs: dict[str, _Scope] = {}
         self._own: dict[str, dict[str, str]] = {"node": {}, "edge": {}, "graph": {}}
@@ -71,12 +77,12 @@ class _Scope:
         self._own[kind].update(attributes)
 
     def defaults(self, kind: str) -> dict[str, str]:
-        """Of a graph within others also what those say, as they say it now."""
+        """Return the defaults, with the present ones of the enclosing graphs."""
         outer = {} if self.parent is None else self.parent.defaults(kind)
         return {**outer, **self._own[kind]}
 
     def with_outer(self) -> "Iterator[_Scope]":
-        """This and the graphs around it: what is in one is in all of them."""
+        """Yield this graph and those around it, which contain everything that it contains."""
         scope: _Scope | None = self
         while scope is not None:
             yield scope
@@ -84,13 +90,17 @@ class _Scope:
 
 
 def parse_dot(text: str, path: Path) -> tuple[nx.MultiDiGraph, list[str]]:
-    """Read the content of a file.
+    """Read the content of a DOT file.
+
+    Args:
+        text: of the file.
+        path: of the file, for messages and as the name of a graph without one.
 
     Returns:
-        The graph, whose edges are keyed by their number, and what else is in the file, in words.
+        The graph, whose edge keys are the edges' numbers, and a list in words of what was not read.
 
     Raises:
-        InputError: names the file, and the line at fault.
+        InputError: names the file and the line.
     """
     try:
         reader = _Reader(text, path)
@@ -127,7 +137,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _html(text: str, begin: int) -> str:
-    """From a ``<`` to the ``>`` that closes it."""
+    """Return the text from a ``<`` to the ``>`` that closes it."""
     depth = 0
     for match in re.compile("[<>]").finditer(text, begin):
         depth += 1 if match[0] == "<" else -1
@@ -137,13 +147,13 @@ def _html(text: str, begin: int) -> str:
 
 
 def _unquoted(text: str) -> str:
-    """Of escapes only a quote and a line break are not what they look like."""
+    """Resolve the escapes that DOT knows: of a quote and of a line break."""
     meaning = {'\\"': '"', "\\\n": "", "\\\\": "\\\\"}
     return re.sub(r'\\[\\"\n]', lambda found: meaning[found[0]], text[1:-1])
 
 
 class _Reader:
-    """Reads graph after graph: statements are carried out as they come."""
+    """Reads one graph after another, and executes the statements as it reads them."""
 
     def __init__(self, text: str, path: Path) -> None:
         self._path = path
@@ -166,7 +176,7 @@ class _Reader:
         kind = self._accept("graph") or self._expect("digraph")
         if kind.kind == "graph":
             raise InputError(
-                f"{self._path}: a graph without directions: a dataflow graph is a digraph"
+                f"{self._path}: an undirected graph: a dataflow graph must be a digraph"
             )
         name = self._name() if self._next.kind in _NAMES else self._path.stem
         self._begin(is_strict=is_strict, name=name)
@@ -225,7 +235,7 @@ class _Reader:
                 attributes.pop("key", None)
             scope.set_defaults(kind, attributes)
             return
-        # Subgraphs as they are when all is read: the statement may open one again.
+        # Nodes of subgraphs as they are at the end of the statement, which may open one again.
         ends: list[Collection[str]] = []
         if self._next.kind in _NAMES:
             name = self._name()
@@ -304,19 +314,19 @@ class _Reader:
         for sources, targets in pairwise(ends):
             if not sources or not targets:
                 continue
-            sources, targets = list(sources), list(targets)  # joining adds none
+            sources, targets = list(sources), list(targets)
             if len(sources) * len(targets) > _MOST_EDGES:
                 raise InputError(f"{self._path}: a statement of more than {_MOST_EDGES:,} edges")
             for u, v in product(sources, targets):
                 self._join(u, v, key, attributes, scope)
 
     def _start(self, attributes: dict[str, str], defaults: dict[str, str]) -> None:
-        """Give a node or an edge that is new what it has without being told."""
+        """Give a new node or edge its default attributes."""
         attributes.update(defaults)
         self._num_attributes += len(defaults)
         if self._num_attributes > _MOST_ATTRIBUTES or self._num_edges > _MOST_EDGES_IN_ALL:
             raise InputError(
-                f"{self._path}: more than {_MOST_EDGES_IN_ALL:,} edges, or attributes by default"
+                f"{self._path}: more than {_MOST_EDGES_IN_ALL:,} edges, or default attributes"
             )
 
     def _join(
@@ -338,7 +348,7 @@ class _Reader:
                 found = there.get(key)
         if found is None:
             if self._is_strict and (u, v) in scope.edges:
-                return  # Graphviz makes no second edge, and forgets what this one says
+                return  # like Graphviz: no second edge, and the attributes of this one are ignored
             number = self._num_edges
             self._num_edges += 1
             self._graph.add_edge(u, v, key=number)

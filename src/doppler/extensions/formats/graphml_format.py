@@ -1,7 +1,7 @@
-"""GraphML: text to a networkx graph with all its attributes, which are texts.
+"""GraphML: reads a text into a networkx graph with all its attributes, which are texts.
 
-Every node and edge of the first graph is read, those of graphs within its nodes too. What is left
-out, such as groups of nodes that yEd draws, further graphs and ports, is told in words.
+Every node and edge of the first graph is read, including those of graphs within its nodes. What is
+not read is listed in words: groups of nodes that yEd draws, further graphs, and ports.
 
 Source: Brandes et al., "GraphML Progress Report", 2001, and its schema 1.1; yEd's conventions for
 groups and graphics.
@@ -19,16 +19,19 @@ import networkx as nx
 from doppler.support.errors import InputError
 
 _TYPES = ("boolean", "int", "long", "float", "double", "string")
-_DEEPEST = 200  # graph in a node of a graph
+_DEEPEST = 200  # nested graphs
 _MOST_DEFAULTS = 10_000_000
-_DRAWN = "drawn"  # stands for what a program draws by
+_DRAWN = "drawn"  # replaces the graphics that a program stores with nodes and edges
 
 
 class _Key(NamedTuple):
-    """An attribute. of: what has it: node, edge, graph or all; default: None if there is none.
+    """The declaration of an attribute.
 
     Attributes:
-        identity: what data refers to it by; networkx gives keys of nodes and of edges the same.
+        identity: by which data refer to it; networkx uses the same for keys of nodes and of edges.
+        name: of the attribute.
+        of: what has the attribute: node, edge, graph or all.
+        default: its value unless given, or None.
     """
 
     identity: str
@@ -38,22 +41,26 @@ class _Key(NamedTuple):
 
 
 def parse_graphml(text: str, path: Path) -> tuple[nx.MultiDiGraph, list[str]]:
-    """Read the content of a file.
+    """Read the content of a GraphML file.
+
+    Args:
+        text: of the file.
+        path: of the file, for messages.
 
     Returns:
-        The graph, whose edges are keyed by their number, and what else is in the file, in words.
+        The graph, whose edge keys are the edges' numbers, and a list in words of what was not read.
 
     Raises:
-        InputError: names the file, and the node or edge at fault. Document types are refused:
+        InputError: names the file, and the node or edge. Document types are refused, because their
             entities may refer to each other without end.
     """
     if re.search(r"<!(DOCTYPE|ENTITY)", text, re.IGNORECASE):
-        raise InputError(f"{path}: a document type is not read")
+        raise InputError(f"{path}: document types are not supported")
     try:
         root = fromstring(text)
     except ParseError as error:
         raise InputError(f"{path}: not GraphML: {error}") from None
-    except (LookupError, ValueError) as error:  # an encoding that there is not
+    except (LookupError, ValueError) as error:  # unknown encoding
         raise InputError(f"{path}: not GraphML: {' '.join(str(error).split())[:200]}") from None
     if _tag(root) != "graphml":
         raise InputError(f"{path}: not GraphML: its root is {_tag(root)[:40]!r}")
@@ -65,7 +72,7 @@ def parse_graphml(text: str, path: Path) -> tuple[nx.MultiDiGraph, list[str]]:
 
 
 def _tag(element: Element) -> str:
-    """The name of an element, in whatever namespace."""
+    """Return the name of an element without its namespace."""
     tag = element.tag if isinstance(element.tag, str) else ""
     return tag.rpartition("}")[2]
 
@@ -75,12 +82,12 @@ def _children(element: Element, tag: str) -> Iterator[Element]:
 
 
 def _text(element: Element) -> str:
-    """What it says; of graphics only that there are some."""
+    """Return the text of an element; graphics are replaced by a constant."""
     return _DRAWN if len(element) else element.text or ""
 
 
 class _Reader:
-    """Reads a document into its graph, and counts what it has read."""
+    """Reads a document into its graph, and counts the elements that it has read."""
 
     def __init__(self, root: Element) -> None:
         self._keys = [_key(one) for one in _children(root, "key")]
@@ -102,10 +109,10 @@ class _Reader:
         for tag, read in (("node", self._num_nodes), ("edge", len(self._edges))):
             beyond = self._in_document[tag] - read - sum(one[tag] for one in self._others)
             if beyond:
-                raise InputError(f"{beyond} {tag}s stand outside of any graph")
+                raise InputError(f"{beyond} {tag}s are outside of any graph")
 
     def left_out(self) -> list[str]:
-        """In words."""
+        """List in words what was not read."""
         found = []
         if self._groups:
             names = ", ".join(map(repr, self._groups[:5]))
@@ -129,7 +136,7 @@ class _Reader:
             raise InputError(f"edgedefault: expected directed or undirected, found {default!r:.40}")
         for element in graph:
             if _tag(element) == "hyperedge":
-                raise InputError("a hyperedge: a dataflow graph has edges of two ends")
+                raise InputError("a hyperedge: edges of a dataflow graph have two ends")
             if _tag(element) == "edge":
                 own = element.get("directed", str(default == "directed").lower())
                 self._edges.append((element, own in ("true", "1")))
@@ -143,7 +150,7 @@ class _Reader:
         if name is None:
             raise InputError("a node without an id")
         if name in self.graph:
-            raise InputError(f"a second node {name!r}")
+            raise InputError(f"node {name!r} is defined twice")
         self.graph.add_node(name, **{_OWN: self._own(element, "node", f"node {name!r}")})
         for inner in _children(element, "graph"):
             self.graph.nodes[name][_GROUP] = True
@@ -156,13 +163,13 @@ class _Reader:
             if end not in self.graph:
                 raise InputError(f"{where}: no node {end!r}")
         if not is_directed:
-            raise InputError(f"{where}: edges without directions: a dataflow graph has them")
+            raise InputError(f"{where} is undirected: a dataflow graph needs directed edges")
         attributes = self._attributes(element, "edge", where)
         edge: Any = (source, target, number, attributes)
         self.graph.add_edges_from([edge])
 
     def _drop_groups(self) -> None:
-        """A node that has a graph, and nothing that is said of it or joined to it, is a frame."""
+        """Remove nodes that only frame a graph: without data of their own and without edges."""
         for name, data in list(self.graph.nodes(data=True)):
             own = data.pop(_OWN)
             is_group = data.pop(_GROUP, False)
@@ -182,7 +189,7 @@ class _Reader:
         return self._with_defaults(own, kind) if has_defaults else _named(own)
 
     def _own(self, element: Element, kind: str, where: str) -> dict[_Key, str]:
-        """What an element says of itself."""
+        """Return the attributes that an element itself gives."""
         known = self._keys_of(kind)
         found: dict[_Key, str] = {}
         for data in _children(element, "data"):
@@ -190,7 +197,7 @@ class _Reader:
             if key is None:
                 raise InputError(f"{where}: not GraphML: no key {data.get('key')!r} of a {kind}")
             if key in found:
-                raise InputError(f"{where}: {key.name}: is given twice")
+                raise InputError(f"{where}: {key.name} is given twice")
             found[key] = _text(data)
         return found
 
@@ -205,18 +212,20 @@ class _Reader:
         defaults = {key: key.default for key in keys if key.default is not None}
         self._num_defaults += len(defaults)
         if self._num_defaults > _MOST_DEFAULTS:
-            raise InputError(f"more than {_MOST_DEFAULTS:,} attributes by default")
+            raise InputError(f"more than {_MOST_DEFAULTS:,} default attributes")
         return _named({**defaults, **own})
 
 
 def _named(by_key: dict[_Key, str]) -> dict[str, str]:
-    """Attributes by their names, an empty text being none."""
+    """Return attributes by name, without empty ones."""
     values: dict[str, str] = {}
     for key, value in by_key.items():
         if not value.strip():
             continue
         if values.setdefault(key.name, value) != value:
-            raise InputError(f"not GraphML: two keys that are called {key.name!r} differ")
+            raise InputError(
+                f"not GraphML: two keys with the name {key.name!r} have different values"
+            )
     return values
 
 

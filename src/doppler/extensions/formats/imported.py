@@ -1,7 +1,7 @@
-"""What the readers of others' formats share: nodes and edges with attributes become a graph.
+"""Turns nodes and edges with attributes, which readers of other formats return, into a graph.
 
-Their times are given costs: a weight of 1 is a second, on any device. What a graph has no place for
-is dropped, and named in its notes.
+Their times become given costs: a weight of 1 is one second on any device. What a DataflowGraph
+cannot represent is dropped, and named in its notes.
 """
 
 import dataclasses
@@ -20,22 +20,24 @@ _SECONDS = "given_seconds"
 _NODE_NUMBERS = (_SECONDS, "flops", "read_bytes", "output_bytes")
 _NODE_TEXTS = ("name", "kind", "dtype")
 _EDGE_NUMBERS = (_SECONDS, "bytes")
-_NAMED = 20  # attributes that a note names
+_NAMED = 20  # largest number of attributes that a note names
 
 
 def imported(graph: nx.MultiDiGraph, path: Path, dropped: Iterable[str] = ()) -> DataflowGraph:
-    """A DataflowGraph of a graph that a foreign file describes.
+    """Return the DataflowGraph of a graph that was read from a foreign file.
+
+    Attributes of nodes may be ``weight`` or ``given_seconds`` (both in seconds), ``flops``,
+    ``read_bytes``, ``output_bytes``, ``name``, ``kind`` and ``dtype``; those of edges ``weight`` or
+    ``given_seconds``, and ``bytes``. Letter case does not matter. Other attributes are dropped.
 
     Args:
-        graph: attributes of nodes are ``weight`` or ``given_seconds`` (both seconds), ``flops``,
-            ``read_bytes``, ``output_bytes``, ``name``, ``kind``, ``dtype``; of edges ``weight`` or
-            ``given_seconds``, ``bytes``; large and small letters are the same. Others are dropped.
-            Keys of edges are whole numbers: edges of one producer and key are one transfer.
+        graph: with these attributes. Edge keys are integers: edges with the same producer and the
+            same key are one transfer.
         path: of the file.
-        dropped: what the reader has left out before, in words.
+        dropped: list in words of what the reader has not read.
 
     Raises:
-        InputError: names the file, and the node or edge at fault.
+        InputError: names the file, and the node or edge.
     """
     others: dict[str, dict[str, None]] = {"node attributes": {}, "edge attributes": {}}
     result = nx.MultiDiGraph(name=str(graph.graph.get("name") or path.stem))
@@ -59,7 +61,7 @@ def imported(graph: nx.MultiDiGraph, path: Path, dropped: Iterable[str] = ()) ->
     notes = [f"{path.name}: dropped: {'; '.join(lost)}"] if lost else []
     if timeless:
         notes.append(
-            f"{path.name}: its edges say neither seconds nor bytes: transfers take no time"
+            f"{path.name}: its edges have neither seconds nor bytes: transfers take no time"
         )
     return dataclasses.replace(made, notes=tuple(notes))
 
@@ -67,7 +69,7 @@ def imported(graph: nx.MultiDiGraph, path: Path, dropped: Iterable[str] = ()) ->
 def _known(
     data: Mapping[str, Any], numbers: Sequence[str], texts: Sequence[str], where: str
 ) -> dict[str, tuple[str, Any]]:
-    """By an attribute's name in the file: what it is here, and its value."""
+    """Return, by the attribute's name in the file, its name in Doppler and its value."""
     found: dict[str, tuple[str, Any]] = {}
     for key, value in data.items():
         name = _SECONDS if key.lower() == "weight" else key.lower()
@@ -85,8 +87,8 @@ def _values(known: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _number(value: object, where: str) -> float:
-    """A number, or a text that is one."""
-    if isinstance(value, str) and "_" not in value:  # Python's 1_000 is no number elsewhere
+    """Read a number, or a text that is one."""
+    if isinstance(value, str) and "_" not in value:  # only Python reads 1_000 as a number
         try:
             value = float(value)
         except ValueError:
@@ -95,7 +97,7 @@ def _number(value: object, where: str) -> float:
 
 
 def _check_seconds(graph: nx.MultiDiGraph) -> bool:
-    """Every node has seconds, or none; returns whether edges that say nothing take 0 s."""
+    """Check that all nodes have seconds or none has; return whether edges without data take 0 s."""
     nodes = list(graph.nodes(data=True))
     timed = [node for node, data in nodes if _SECONDS in data]
     edges = list(graph.edges(data=True))
@@ -104,7 +106,7 @@ def _check_seconds(graph: nx.MultiDiGraph) -> bool:
         if not any("flops" in data for _, data in nodes):
             raise InputError("no node has a weight, given_seconds or flops")
         if timed_edges:
-            raise InputError("edges have seconds, and nodes have none")
+            raise InputError("edges have seconds, but nodes do not")
         return False
     if len(timed) < len(nodes):
         node = next(node for node, data in nodes if _SECONDS not in data)

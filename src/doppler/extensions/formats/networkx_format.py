@@ -1,4 +1,4 @@
-"""DataflowGraph to networkx and back."""
+"""Converts a DataflowGraph to a networkx graph and back."""
 
 import networkx as nx
 import numpy as np
@@ -17,10 +17,13 @@ _OP_COLUMNS = ("flops", "read_bytes", "output_bytes", "node", "block")
 
 
 def to_networkx(graph: DataflowGraph) -> nx.MultiDiGraph:
-    """A MultiDiGraph: nodes are op ids, edge keys are region labels, columns are attributes.
+    """Return a MultiDiGraph: nodes are op ids, edge keys are region labels, columns are attributes.
 
-    Inputs and tensors are kept in ``.graph["inputs"]`` and ``.graph["tensors"]``, given costs as
-    ``given_seconds`` attributes as in JSON, and ``.graph["counts_memory"]``.
+    Inputs, tensors and ``counts_memory`` are attributes of the graph. Given costs are
+    ``given_seconds`` attributes as in JSON.
+
+    Args:
+        graph: to convert.
     """
     result = nx.MultiDiGraph(name=graph.name, inputs=graph.inputs, tensors=graph.tensors)
     ops, edges, given = graph.ops, graph.edges, graph.given_costs
@@ -58,15 +61,19 @@ def to_networkx(graph: DataflowGraph) -> nx.MultiDiGraph:
 
 
 def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGraph:
-    """A DataflowGraph from any directed networkx graph; nodes are numbered in their order.
+    """Return a DataflowGraph of any directed networkx graph; nodes are numbered in their order.
 
-    The keys of parallel edges are region labels, or are numbered if they are no integers.
-    Attributes as written by `to_networkx`; what is missing is 0 or a default. Given costs are
-    taken if every node and edge has ``given_seconds``; of what `to_networkx` wrote also if only
-    nodes or only edges have.
+    Attributes are those that `to_networkx` writes; missing ones are 0 or have a default. The keys
+    of parallel edges are region labels; keys that are not integers are numbered. Given costs are
+    read if every node and edge has ``given_seconds``. For a graph with ``counts_memory``, which
+    `to_networkx` writes, those of all nodes or of all edges are enough.
+
+    Args:
+        graph: to convert.
+        name: of the result; that of ``graph`` unless given.
 
     Raises:
-        InputError: for an undirected graph, or as DataflowGraph does.
+        InputError: the graph is undirected; or as DataflowGraph does.
     """
     if not graph.is_directed():
         raise InputError("networkx graph: must be directed")
@@ -111,7 +118,7 @@ def from_networkx(graph: nx.DiGraph, *, name: str | None = None) -> DataflowGrap
 def _given_costs(graph: nx.DiGraph, nodes: list[dict], edges: list[dict]) -> GivenCosts | None:
     key = "given_seconds"
     has_ops, has_edges = (all(key in data for data in rows) for rows in (nodes, edges))
-    # Of a graph that says nothing of memory, as many are, half of the seconds mean nothing.
+    # Foreign graphs do not have counts_memory; without all seconds theirs would be incomplete.
     if "counts_memory" not in graph.graph and not (has_ops and has_edges):
         return None
     ops_s = [read_op_entry(data[key], f"node {v}") for v, data in enumerate(nodes) if has_ops]
@@ -124,6 +131,6 @@ def _given_costs(graph: nx.DiGraph, nodes: list[dict], edges: list[dict]) -> Giv
 
 
 def _column(nodes: list[dict], name: str, default: object) -> list:
-    """An attribute of all nodes, or nothing if no node has it."""
+    """Return an attribute of all nodes, or an empty list if no node has it."""
     has_any = any(name in data for data in nodes)
     return [data.get(name, default) for data in nodes] if has_any else []

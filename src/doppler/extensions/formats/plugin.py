@@ -1,4 +1,4 @@
-"""Adds graph files of other projects."""
+"""Adds readers for graph files of other projects."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 @implements
 def config_folders() -> list[Path]:
-    """Choices of conf/ that this extension adds."""
+    """Return the folders of conf/ that this extension adds."""
     return [Path(__file__).parent / "conf"]
 
 
 @implements
 def resolvers() -> dict[str, Callable[..., Any]]:
-    """``profiled_devices``, for conf/cluster/profiled.yaml."""
+    """Return the resolver ``profiled_devices``, which conf/cluster/profiled.yaml uses."""
     return {"profiled_devices": _profiled_devices}
 
 
 @implements
 def graph_readers() -> "list[GraphReader]":
-    """All formats of this folder."""
+    """Return the readers of all formats in this folder."""
     from doppler.extensions.formats.readers import READERS
 
     return READERS

@@ -1,13 +1,13 @@
-"""Profiled networks: milliseconds on a CPU and on an accelerator, sizes, ops that go together.
+"""Profiled networks: milliseconds on a CPU and on an accelerator, sizes, and groups of ops.
 
 A machine has ``maxFPGAs`` accelerators of ``maxSizePerFPGA`` bytes, then ``maxCPUs`` CPUs with
-memory enough. The size of an op, its weights and what it writes, lies on its device all the time.
-What an op writes goes through the memory of the CPUs: ``cost`` to an accelerator or from it, twice
-that from one to another, and nothing between CPUs.
+enough memory. The size of an op, its weights and its output, occupies its device all the time. The
+output of an op moves through the memory of the CPUs: it takes ``cost`` to or from an accelerator,
+twice that between accelerators, and nothing between CPUs.
 
 Source: Tarnawski et al., "Efficient algorithms for device placement of DNN graph operators",
-NeurIPS 2020, and the inputs published with it. There a part of the graph runs on an accelerator
-at a time, after all that it reads has come; here ops start when they can.
+NeurIPS 2020, and the inputs published with it. Deviation: there one part of the graph at a time
+runs on an accelerator, after everything that it reads has arrived; here ops start when they can.
 """
 
 from collections.abc import Mapping
@@ -29,21 +29,29 @@ _NODE = (
 )
 _EDGE = ("sourceId", "destId", "cost", "size")
 _MOST_DEVICES = 1024
-# Seconds of an op that an accelerator cannot run; memory of a CPU, which the file does not give.
+# Seconds of an op that an accelerator cannot run; bytes of a CPU, which the file does not give.
 _NEVER, _ENOUGH_BYTES = np.inf, 1e15
 ACCELERATOR, CPU = "accelerator", "cpu"
 
 
 def is_profiled(data: Any) -> bool:
-    """Whether what a JSON file says has the keys of a profiled network."""
+    """Return whether the content of a JSON file has the keys of a profiled network.
+
+    Args:
+        data: content of the file.
+    """
     return isinstance(data, dict) and {"maxFPGAs", "nodes"} <= data.keys()
 
 
 def parse_profiled(data: Any, path: Path) -> DataflowGraph:
-    """A graph of what a JSON file says, for the devices of `machine_of`.
+    """Return the graph of a profiled network, for the devices of `machine_of`.
+
+    Args:
+        data: content of a JSON file.
+        path: of the file, for messages and as the graph's name.
 
     Raises:
-        InputError: names the file, and the entry at fault.
+        InputError: names the file and the entry.
     """
     try:
         num_accelerators, num_cpus, _ = _machine(data)
@@ -65,7 +73,7 @@ def parse_profiled(data: Any, path: Path) -> DataflowGraph:
             ),
             given_costs=GivenCosts.make(
                 op_seconds=_op_seconds(nodes, num_accelerators, num_cpus),
-                # From accelerators, then from CPUs, to either.
+                # Rows are the producer's kind of device, columns the consumer's.
                 transfer_seconds=np.multiply.outer(
                     np.array(edges.numbers("cost")) * _MS, [[2.0, 1.0], [1.0, 0.0]]
                 ),
@@ -82,7 +90,7 @@ def parse_profiled(data: Any, path: Path) -> DataflowGraph:
 
 
 def _machine(data: Mapping[str, Any]) -> tuple[int, int, float]:
-    """Accelerators, CPUs, bytes of an accelerator."""
+    """Return the number of accelerators, the number of CPUs, and the bytes of an accelerator."""
     row = read_object(data, "", _HEAD)
     numbers = [read_integer(row[key], key) for key in ("maxFPGAs", "maxCPUs")]
     if min(numbers) < 0 or not 1 <= sum(numbers) <= _MOST_DEVICES:
@@ -94,10 +102,10 @@ def _machine(data: Mapping[str, Any]) -> tuple[int, int, float]:
 
 
 def _ends(nodes: Table, edges: Table) -> tuple[list[int], list[int]]:
-    """Places of the nodes that edges come from and go to."""
+    """Return the indices of the nodes that edges come from and go to."""
     number = {one: v for v, one in enumerate(nodes.integers("id"))}
     if len(number) < len(nodes.rows):
-        raise InputError("nodes: an id is there twice")
+        raise InputError("nodes: an id is given twice")
     ends = edges.integers("sourceId"), edges.integers("destId")
     for e, pair in enumerate(zip(*ends, strict=True)):
         if unknown := [one for one in pair if one not in number]:
@@ -120,14 +128,17 @@ def _truth(value: object, where: str) -> bool:
 
 
 def machine_of(path: str | Path) -> list[dict[str, Any]]:
-    """The devices of a profiled network, as `doppler.cluster.custom` takes them.
+    """Return the devices of a profiled network, for `doppler.cluster.custom`.
+
+    Args:
+        path: of the network's file.
 
     Raises:
-        InputError: no such file.
+        InputError: the file cannot be read, or is not a profiled network.
     """
     data = read_json(path)
     if not is_profiled(data):
-        raise InputError(f"{path}: not a profiled network, which says on what machine it belongs")
+        raise InputError(f"{path}: not a profiled network, which would describe its machine")
     try:
         return devices_of(*_machine(data))
     except InputError as error:
@@ -137,7 +148,13 @@ def machine_of(path: str | Path) -> list[dict[str, Any]]:
 def devices_of(
     num_accelerators: int, num_cpus: int, accelerator_bytes: float
 ) -> list[dict[str, Any]]:
-    """Accelerators, then CPUs; their speeds are of use where a graph has no times of its own."""
+    """Return accelerators, then CPUs; their speeds matter only to graphs without given costs.
+
+    Args:
+        num_accelerators: number of accelerators.
+        num_cpus: number of CPUs.
+        accelerator_bytes: memory of an accelerator.
+    """
     kinds = [(ACCELERATOR, accelerator_bytes)] * num_accelerators + [
         (CPU, _ENOUGH_BYTES)
     ] * num_cpus

@@ -24,7 +24,7 @@ def _read_graphml(text: str, path: Path) -> DataflowGraph:
 
 
 def _read_json(text: str, path: Path) -> DataflowGraph | None:
-    """A workflow or a profiled network; None for other JSON, which may be Doppler's own."""
+    """Read a workflow or a profiled network; None for other JSON, which may be Doppler's own."""
     data = parse_json(text, path)
     if is_workflow(data):
         return parse_workflow(data, path)

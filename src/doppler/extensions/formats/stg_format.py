@@ -1,8 +1,8 @@
-"""The format of the Standard Task Graph Set: tasks with times, and which come before which.
+"""Standard Task Graph Set: tasks with times, and which task comes before which.
 
-The first number is that of the tasks without the entry and the exit. Then a line per task: its
-number, its time, the number of its predecessors, and these. Lines that begin with # say how the
-graph was made.
+The first number is the number of tasks without the entry and the exit. Then each task has a line:
+its number, its time, the number of its predecessors, and their numbers. Lines that begin with #
+describe how the graph was made.
 
 Source: Tobita, Kasahara, "A standard task graph set for fair evaluation of multiprocessor
 scheduling algorithms", Journal of Scheduling 2002.
@@ -19,10 +19,14 @@ from doppler.support.errors import InputError
 
 
 def parse_stg(text: str, path: Path) -> DataflowGraph:
-    """Read the content of a file; the entry and the exit, which take no time, are left out.
+    """Read the content of an STG file, without its entry and exit tasks if they take no time.
+
+    Args:
+        text: of the file.
+        path: of the file, for messages and as the graph's name.
 
     Raises:
-        InputError: names the file, and the line at fault.
+        InputError: names the file and the line.
     """
     lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1)]
     rows = [(number, words) for number, words in lines if words and not words[0].startswith("#")]
@@ -32,7 +36,7 @@ def parse_stg(text: str, path: Path) -> DataflowGraph:
     num = tasks[0][0] + 2
     if len(tasks) != num + 1:
         raise InputError(
-            f"{path}: {len(tasks) - 1} lines for {tasks[0][0]} tasks, their entry and their exit"
+            f"{path}: {len(tasks) - 1} lines for {tasks[0][0]} tasks, an entry and an exit"
         )
     before: dict[int, list[int]] = {}
     for (number, _), row in zip(rows[1:], tasks[1:], strict=True):
@@ -40,10 +44,10 @@ def parse_stg(text: str, path: Path) -> DataflowGraph:
         if len(row) < 3 or row[0] != v or len(row) != 3 + row[2]:
             raise InputError(
                 f"{path}:{number}: expected task {v}, its time, the number of its predecessors, "
-                "and these"
+                "and their numbers"
             )
         if bad := [u for u in row[3:] if not 0 <= u < num]:
-            raise InputError(f"{path}:{number}: no task {bad[0]}, they are 0 to {num - 1}")
+            raise InputError(f"{path}:{number}: no task {bad[0]}, tasks are 0 to {num - 1}")
         before[v] = row[3:]
     return _graph([row[1] for row in tasks[1:]], before, path)
 

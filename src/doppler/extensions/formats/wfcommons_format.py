@@ -1,11 +1,11 @@
-"""WfCommons JSON: scientific workflows that somebody has run, and what their tasks took.
+"""WfCommons JSON: scientific workflows that have been run, and the times of their tasks.
 
-A task is an op, a file that one task writes and others read is a region of the writer's output, and
-files that no task writes are inputs. Tasks take what they took; files move over the cluster's
-links.
+A task is an op. A file that one task writes and others read is a region of the writer's output, and
+files that no task writes are inputs. Tasks take the recorded seconds on any device; files move over
+the cluster's links.
 
 Source: Coleman et al., "WfCommons: a framework for enabling scientific workflow research and
-development", FGCS 2022; WfFormat 1.5 and 1.6, and 1.3 and 1.4, where tasks hold their files.
+development", FGCS 2022; WfFormat 1.5 and 1.6, and 1.3 and 1.4, where tasks contain their files.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from doppler.support.errors import InputError
 from doppler.support.files.values import fault, read_number, read_text
 
 _SECONDS, _SIZE = ("runtimeInSeconds", "runtime"), ("sizeInBytes", "size")
-# Keys that are read. Other keys are reported, at their first level.
+# Keys that are read, by the object that has them. Other keys are named in the graph's notes.
 _READ = {
     "": {"schemaVersion", "name", "workflow"},
     "workflow": {"specification", "execution", "tasks", "jobs"},
@@ -32,25 +32,41 @@ _READ = {
 
 
 class _Task(NamedTuple):
-    """A task. reads, writes: files by name, and their bytes."""
+    """A task.
+
+    Attributes:
+        name: of the task.
+        seconds: recorded duration.
+        others: other tasks, and whether they come before this one.
+        reads: bytes of the files that it reads, by name.
+        writes: bytes of the files that it writes, by name.
+    """
 
     name: str
     seconds: float
-    others: list[tuple[str, bool]]  # tasks, and whether they come before it
+    others: list[tuple[str, bool]]
     reads: dict[str, float]
     writes: dict[str, float]
 
 
 def is_workflow(data: Any) -> bool:
-    """Whether what a JSON file says has the keys of a workflow."""
+    """Return whether the content of a JSON file has the keys of a workflow.
+
+    Args:
+        data: content of the file.
+    """
     return isinstance(data, dict) and "schemaVersion" in data and "workflow" in data
 
 
 def parse_workflow(data: Any, path: Path) -> DataflowGraph:
-    """A graph of what a JSON file says.
+    """Return the graph of a workflow.
+
+    Args:
+        data: content of a JSON file.
+        path: of the file, for messages and as the name of a graph without one.
 
     Raises:
-        InputError: names the file, and the task at fault.
+        InputError: names the file and the task.
     """
     try:
         dropped: dict[str, None] = {}
@@ -66,7 +82,7 @@ def parse_workflow(data: Any, path: Path) -> DataflowGraph:
 
 
 def _tasks(data: Mapping[str, Any], dropped: dict[str, None]) -> dict[str, _Task]:
-    """By id, or by name where they have none."""
+    """Return the tasks by id, or by name if they have no id."""
     _drop(data, "", dropped)
     workflow = _object(data["workflow"], "workflow")
     _drop(workflow, "workflow", dropped)
@@ -90,7 +106,7 @@ def _tasks(data: Mapping[str, Any], dropped: dict[str, None]) -> dict[str, _Task
         _drop(row, "task", dropped)
         key = _text(row, "id" if "id" in row else "name", where)
         if key in found:
-            raise InputError(f"{where}: a second task {key!r}")
+            raise InputError(f"{where}: task {key!r} is defined twice")
         took_s = seconds[key] if key in seconds else _first(row, _SECONDS, where)
         found[key] = _task(row, key, took_s, sizes, where)
     if not found:
@@ -122,14 +138,14 @@ def _task(
 
 
 def _with_edges(tasks: Mapping[str, _Task]) -> tuple[nx.MultiDiGraph, dict[str, str]]:
-    """The tasks with what moves between them; and who writes each file."""
+    """Return the tasks with what moves between them, and the task that writes each file."""
     graph = nx.MultiDiGraph()
     writer: dict[str, str] = {}
     for key, task in tasks.items():
         graph.add_node(key, name=task.name, given_seconds=task.seconds)
         for file in task.writes:
             if writer.setdefault(file, key) != key:
-                raise InputError(f"task {key!r}: {writer[file]!r} writes {file!r} too")
+                raise InputError(f"task {key!r}: {writer[file]!r} also writes {file!r}")
     by_name = {task.name: key for key, task in tasks.items()}
     pairs: dict[tuple[str, str], None] = {}
     for key, task in tasks.items():
@@ -146,7 +162,7 @@ def _with_edges(tasks: Mapping[str, _Task]) -> tuple[nx.MultiDiGraph, dict[str, 
         moved = [file for file in tasks[v].reads if writer.get(file) == u]
         for file in moved:
             graph.add_edge(u, v, key=number[file], bytes=tasks[u].writes[file])
-        if not moved:  # one only waits for the other
+        if not moved:  # one task only waits for the other
             graph.add_edge(u, v, key=0, bytes=0.0)
     return graph, writer
 

@@ -1,4 +1,4 @@
-"""Search on graphs of thousands of ops: windows, layers that repeat, blocks that are dealt."""
+"""Search on graphs of thousands of ops: windows, repeated layers, and quick first placements."""
 
 from doppler.extensions.large.at_once import AtOnce, with_first_placements
 from doppler.extensions.large.tiling import TileLayers

@@ -28,9 +28,16 @@ from doppler.support.options import Natural, Share, checked
 @checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AtOnce:
-    """A greedy episode for one way to use hosts (baselines/hosts.py).
+    """A greedy episode of a policy for one way to use hosts (baselines/hosts.py).
 
-    Its views are made when it begins: of a large graph that takes as long as a list scheduler.
+    The policy's view of the problem is made when the step begins, because on a large graph that
+    takes as long as a list scheduler.
+
+    Attributes:
+        policy: that places the ops.
+        way: number of the way to use hosts.
+        share: of the budget; see `SearchStep`.
+        repeats: see `SearchStep`.
     """
 
     policy: Policy
@@ -53,22 +60,24 @@ class AtOnce:
 def with_first_placements(
     steps: Sequence[SearchStep], problem: Problem, *, is_timed: bool
 ) -> list[SearchStep]:
-    """A search on a large graph, which begins with what takes least time.
+    """Return the steps of a search on a large graph, with the quickest methods first.
 
     Blocks that are dealt to all devices come first. With a budget of evaluations the policy's
-    greedy episodes follow, and then the steps. Within seconds the list schedulers among the steps
-    come before the policy; on the largest graphs ETF comes before all of them.
+    greedy episodes follow, and then the given steps. With a budget of seconds the list schedulers
+    among the steps come before the policy; on the largest graphs ETF comes before all of them.
 
     Args:
         steps: of the search; one of them anneals.
         problem: that is searched.
         is_timed: whether the budget is in seconds.
     """
-    policy, ways = load_policy(), [*host_uses(problem), 0]  # what is told hosts takes half the time
+    # An episode that is told which hosts to use takes half the time.
+    policy, ways = load_policy(), [*host_uses(problem), 0]
     at_once = [AtOnce(policy=policy, way=way) for way in ways]
     if not is_timed:
         return DealBlocks.before([*reversed(at_once), *steps], problem)
     anneals = [isinstance(step, AnnealWindows | AnnealFromBest) for step in steps].index(True)
-    etf: Any = ETF.once()  # where others are left out, one may take all seconds: the best of them
+    # On the largest graphs one list scheduler may take all seconds, so only the best is run: ETF.
+    etf: Any = ETF.once()
     first = [PlaceOnce(baseline=etf)] if problem.num_ops > HEFT.most_ops else []
     return DealBlocks.before([*first, *steps[:anneals], *at_once, *steps[anneals:]], problem)

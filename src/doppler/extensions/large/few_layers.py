@@ -1,9 +1,9 @@
-"""A problem of a few layers that stand for all, and what its placements are of the whole.
+"""A small problem with a few layers that represent all layers of a large graph.
 
-Of layers that are alike the first two and the last stay; what was between them is as the second.
-The same op of all layers goes to one device, so that a placement takes what it takes of the whole,
-less the time of the layers between. Shape suffixes: V ops of the whole problem, E reads, P places
-in a layer, W ops of the few layers, D devices.
+Of a run of equal layers the first two and the last one are kept, and the second represents those in
+between. The same op of all layers goes to the same device. So a placement's makespan on the small
+problem is the makespan on the whole, less the time of the missing layers. Shape suffixes: V ops of
+the whole problem, E reads, P places in a layer, W ops of the few layers, D devices.
 """
 
 from dataclasses import dataclass
@@ -25,12 +25,14 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FewLayers:
-    """The problem of few layers.
+    """A problem with only a few of the layers of a larger one.
 
     Attributes:
-        op: [W] which op of the whole each is.
-        stand_in: [V] which of these each op of the whole is placed as.
-        layers: of the whole; those from ``layers.first + 2`` to before ``layers.last`` are missing.
+        problem: with the few layers.
+        op: [W] op of the whole problem that each op is.
+        stand_in: [V] op of the few layers that represents each op of the whole problem.
+        layers: of the whole problem; those from ``layers.first + 2`` to ``layers.last - 1`` are
+            missing.
     """
 
     problem: Problem
@@ -44,19 +46,35 @@ class FewLayers:
         return range(self.layers.first + 2, self.layers.last)
 
     def of_layer(self, placement: Placement, layer: int) -> IntArray:
-        """Devices [W] where the ops of all layers are placed as those of one are."""
+        """Return devices [W] that place the ops of every layer like those of one layer.
+
+        Args:
+            placement: of the whole problem.
+            layer: whose devices are used.
+        """
         there_W = self.layers.op[self.layers.place[self.op], layer]
         device_W = placement.device[np.where(self.layers.place[self.op] >= 0, there_W, self.op)]
         return device_W[self.problem.arrays.group]
 
     def order_of(self, placement: Placement) -> IntArray:
-        """Priorities [W] in the order of the whole."""
+        """Return priorities [W] in the order of a placement of the whole problem.
+
+        Args:
+            placement: of the whole problem.
+        """
         return np.argsort(np.argsort(placement.priority[self.op])).astype(np.int64)
 
     def stretched(self, timed: Timed) -> tuple[IntArray, IntArray]:
-        """Devices and priorities [V] of the whole: layer after layer as in the second's time.
+        """Extend a placement of the few layers to the whole problem, layer after layer.
 
-        No op comes before its producers by more than the layers' times differ.
+        Layers follow each other at the interval at which the second one follows the first. An op
+        comes before one of its producers at most by the difference between these intervals.
+
+        Args:
+            timed: placement of the few layers, and when its ops run.
+
+        Returns:
+            Devices [V] and priorities [V].
         """
         start_V = timed.start[self.stand_in] + self._later(timed.start)
         rank_V = timed.priority[self.stand_in]
@@ -65,9 +83,9 @@ class FewLayers:
         return timed.device[self.stand_in], priority_V
 
     def _later(self, start_W: FloatArray) -> FloatArray:
-        """Seconds [V] by which ops run later than those that stand for them.
+        """Return how many seconds [V] later each op runs than the op that represents it.
 
-        Places of which one layer overlaps another's are a phase, as forward and backward are.
+        Places at which one layer overlaps the next form a phase, such as forward and backward.
         """
         first, last = self.layers.first, self.layers.last
         short_V = np.full(len(self.stand_in), -1)
@@ -90,7 +108,7 @@ class FewLayers:
 
 
 def _phases(low_P: FloatArray, high_P: FloatArray) -> list[IntArray]:
-    """Places in groups that run one after the other."""
+    """Group the places into phases, which run one after another."""
     order = np.argsort(low_P)
     reached = np.maximum.accumulate(high_P[order])
     cuts = np.flatnonzero(low_P[order][1:] > reached[:-1]) + 1
@@ -98,7 +116,11 @@ def _phases(low_P: FloatArray, high_P: FloatArray) -> list[IntArray]:
 
 
 def few_layers(problem: Problem) -> FewLayers | None:
-    """The problem of a few of its layers, where it has more that are alike."""
+    """Return a problem with a few of the layers of a graph, or None if too few layers are alike.
+
+    Args:
+        problem: to shorten.
+    """
     layers = find_layers(problem)
     if layers is None:
         return None
@@ -120,19 +142,19 @@ def few_layers(problem: Problem) -> FewLayers | None:
     try:
         inputs = _inputs(problem, stand_in_V)
         part = part_of(problem, op, edges, seconds_WD, group_W, inputs)
-    except InputError:  # layers that read each other otherwise than layer after layer
+    except InputError:  # a layer reads more than the layer before it
         return None
     return FewLayers(problem=part, op=op, stand_in=stand_in_V, layers=layers)
 
 
 def _missing(layers: Layers) -> NDArray[np.bool_]:
-    """Which ops [V] are left out."""
+    """Return whether each op [V] is left out."""
     between_V = (layers.layer >= layers.first + 2) & (layers.layer < layers.last)
     return between_V & (layers.place >= 0)
 
 
 def _groups(problem: Problem, layers: Layers, op_W: IntArray, stand_in_V: IntArray) -> IntArray:
-    """The group [W] of each: the same place of all layers, and the problem's own groups."""
+    """Return the group [W] of each op: the same place of all layers, and the problem's groups."""
     place_W, seconds_VD = layers.place[op_W], problem.arrays.op_seconds
     second_W = layers.op[place_W, layers.first + 1]
     tied = (place_W >= 0) & (seconds_VD[op_W] == seconds_VD[second_W]).all(axis=1)
@@ -145,7 +167,7 @@ def _groups(problem: Problem, layers: Layers, op_W: IntArray, stand_in_V: IntArr
 def _reads(
     problem: Problem, layers: Layers, stays_V: NDArray[np.bool_]
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Producers, consumers and regions; what came from a missing layer comes over the gap."""
+    """Return producers, consumers and regions; reads of a missing layer go across the gap."""
     p, first, last = problem.arrays, layers.first, layers.last
     dst_E = np.repeat(np.arange(problem.num_ops), np.diff(p.read_ptr))
     read_E = p.reads[stays_V[dst_E]]
@@ -167,7 +189,7 @@ def _reads(
 
 
 def _inputs(problem: Problem, stand_in_V: IntArray) -> Inputs:
-    """All inputs, read by what stands for their readers: a device holds what it will hold."""
+    """Return all inputs, read by the ops that represent their readers, so that memory counts."""
     p = problem.arrays
     num = len(p.input_bytes)
     input_N = np.repeat(np.arange(num), np.diff(p.input_ptr))

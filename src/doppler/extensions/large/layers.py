@@ -1,9 +1,9 @@
-"""Layers that are alike in any graph: ops whose numbers repeat what other numbers are and read.
+"""Finds equal layers in any graph: runs of ops that repeat at a fixed distance in op numbers.
 
-Ops of a stack of layers are numbered layer by layer, forward and, in training, backward and once
-more where weights change: runs in which op v is as op v + period. Nothing is asked of names. Runs
-are aligned by what reads what, and layers are alike if their ops read the same of the same.
-Shape suffixes: V ops, E reads, P places in a layer, L layers.
+The ops of a stack of layers are numbered layer by layer: forward and, in training, backward and
+once more for the weight updates. In each of these runs op v resembles op v + period. Names play no
+role. Runs are aligned by which of their ops read each other, and layers are equal if their ops read
+the same from the same. Shape suffixes: V ops, E reads, P places in a layer, L layers.
 """
 
 from typing import NamedTuple
@@ -18,20 +18,22 @@ from doppler.problem.arrays import ProblemArrays
 IntArray = NDArray[np.int64]
 HashArray = NDArray[np.uint64]
 
-# Ops compared at once, periods tried, and runs searched for.
+# Number of ops in a row that are compared, of periods that are tried, and of runs.
 _TOGETHER, _TRIED, _MOST_RUNS = 16, 16, 8
-# Least number of equal layers of which some stand for the others.
+# Smallest number of equal layers of which a few are searched in place of all.
 LEAST = 6
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Layers(NamedTuple):
-    """Which ops are the same op of other layers.
+    """Which ops are the same op in different layers.
 
     Attributes:
-        place: [V] which op of its layer each is, layer: [V] which layer; -1 of ops that are in
-            none.
-        op: [P, L] the op; -1 where a layer lacks it. Layers ``first`` to ``last`` are alike.
+        place: [V] number of each op within its layer; -1 for ops in no layer.
+        layer: [V] layer of each op; -1 for ops in no layer.
+        op: [P, L] the op at each place of each layer; -1 where the layer lacks it.
+        first: first of the equal layers.
+        last: last of the equal layers.
     """
 
     place: IntArray
@@ -42,7 +44,7 @@ class Layers(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Ops ``begin`` to ``begin + num * period``, which repeat."""
+    """Ops ``begin`` to ``begin + num * period - 1``, which repeat."""
 
     begin: int
     period: int
@@ -50,7 +52,7 @@ class _Run(NamedTuple):
 
 
 class _Reads(NamedTuple):
-    """Which op reads which op's output [E] each, and what is the same of all that read so."""
+    """Which op reads which op's output, for each read [E], and a hash of what is read."""
 
     src: IntArray
     dst: IntArray
@@ -58,7 +60,11 @@ class _Reads(NamedTuple):
 
 
 def find_layers(problem: Problem) -> Layers | None:
-    """The layers of a graph; none if few are alike, or if they are less than half of its ops."""
+    """Return the layers of a graph, or None if few are equal or they are less than half of the ops.
+
+    Args:
+        problem: whose graph is searched for layers.
+    """
     p = problem.arrays
     region_R = _region_hashes(p)
     runs = _runs(_op_hashes(p, region_R))
@@ -69,14 +75,14 @@ def find_layers(problem: Problem) -> Layers | None:
     ordinal_E = (p.reads - p.region_ptr[src_E]).astype(np.uint64)
     reads = _Reads(src_E, dst_E, _mixed(region_R[p.reads] + ordinal_E))
     found = None
-    while runs and found is None:  # what comes again as often by chance is short
+    while runs and found is None:  # drop the shortest period, which may repeat by chance
         found = _alike(_aligned(runs, reads, problem.num_ops), reads)
         runs.remove(min(runs, key=lambda run: run.period))
     return found if found is not None and _follow(found, problem) else None
 
 
 def _follow(layers: Layers, problem: Problem) -> bool:
-    """Whether layers read each other; else they may run at once, each elsewhere."""
+    """Whether layers read each other; if not, they could run at the same time."""
     edges = problem.graph.edges
     depth_V = depth(problem.num_ops, edges.src, edges.dst)
     ends_P2 = depth_V[layers.op[:, [layers.first, layers.last]]]
@@ -84,18 +90,18 @@ def _follow(layers: Layers, problem: Problem) -> bool:
 
 
 def _mixed(value: HashArray) -> HashArray:
-    """Another number for each number, far from those of its neighbours."""
+    """Hash each number, so that neighbours get very different numbers."""
     for shift in (np.uint64(32), np.uint64(29)):
         value = (value ^ (value >> shift)) * _ODD
     return value ^ (value >> np.uint64(32))
 
 
 def _bits(values: NDArray[np.float64]) -> HashArray:
-    return np.ascontiguousarray(values + 0.0).view(np.uint64)  # no minus zero
+    return np.ascontiguousarray(values + 0.0).view(np.uint64)  # + 0.0 turns -0.0 into 0.0
 
 
 def _hashed_rows(values: NDArray[np.float64]) -> HashArray:
-    """One number per row of [N, K]; sums of whole numbers are the same in any order."""
+    """Hash each row of [N, K]; integer sums do not depend on the order of the columns' addition."""
     bits_NK = _bits(values)
     column_K = _mixed(np.arange(1, bits_NK.shape[1] + 1, dtype=np.uint64))
     return _mixed(bits_NK + column_K).sum(axis=1, dtype=np.uint64)
@@ -114,7 +120,7 @@ def _region_hashes(p: ProblemArrays) -> HashArray:
 
 
 def _op_hashes(p: ProblemArrays, region_R: HashArray) -> HashArray:
-    """What an op takes, reads and makes, but not of whom and for whom."""
+    """Hash what an op takes, reads and writes, but not which ops it is connected with."""
     own_V = _hashed_rows(np.concatenate([p.op_seconds, p.sink_bytes[:, None]], axis=1))
     reads_V = _totals(p.read_ptr, _mixed(region_R[p.reads]))
     makes_V = _totals(p.region_ptr, region_R)
@@ -122,7 +128,7 @@ def _op_hashes(p: ProblemArrays, region_R: HashArray) -> HashArray:
 
 
 def _runs(op_V: HashArray) -> list[_Run]:
-    """The longest run, and further ones of about as many layers."""
+    """Return the longest run, and further runs with about as many layers."""
     runs: list[_Run] = []
     free_V = np.ones(len(op_V), bool)
     for _ in range(_MOST_RUNS):
@@ -136,7 +142,7 @@ def _runs(op_V: HashArray) -> list[_Run]:
 
 
 def _longest_run(op_V: HashArray, free_V: NDArray[np.bool_]) -> _Run | None:
-    """Of the periods that occur most often, the shortest that covers nearly the most ops."""
+    """Return the run with the shortest period among those that cover nearly the most ops."""
     found = []
     for period in _likely_periods(op_V, free_V):
         same = (op_V[period:] == op_V[:-period]) & free_V[period:] & free_V[:-period]
@@ -153,7 +159,7 @@ def _longest_run(op_V: HashArray, free_V: NDArray[np.bool_]) -> _Run | None:
 
 
 def _likely_periods(op_V: HashArray, free_V: NDArray[np.bool_]) -> list[int]:
-    """Distances at which some ops in a row come again."""
+    """Return distances at which several ops in a row repeat."""
     gram, width = np.where(free_V, op_V, np.arange(len(op_V), dtype=np.uint64)), 1
     while width < _TOGETHER and len(gram) > 4 * width:
         gram = _mixed(gram[:-width] + _ODD * gram[width:])
@@ -165,7 +171,7 @@ def _likely_periods(op_V: HashArray, free_V: NDArray[np.bool_]) -> list[int]:
 
 
 def _aligned(runs: list[_Run], reads: _Reads, num_ops: int) -> Layers:
-    """Layers of the first run, and of those that are joined to it by reads."""
+    """Return the layers of the first run, and of runs that are joined to it by reads."""
     run_V, turn_V = np.full(num_ops, -1), np.full(num_ops, -1)
     place_V, layer_V = np.full(num_ops, -1), np.full(num_ops, -1)
     first = 0
@@ -194,7 +200,7 @@ def _aligned(runs: list[_Run], reads: _Reads, num_ops: int) -> Layers:
 def _joined(
     own_V: NDArray[np.bool_], turn_V: IntArray, layer_V: IntArray, reads: _Reads
 ) -> tuple[int, int, int]:
-    """How many reads agree on it, the direction of a run, and the layer of its turn 0."""
+    """Return how many reads agree, the direction of the run, and the layer of its turn 0."""
     best = (0, 1, 0)
     for ours, theirs in ((reads.src, reads.dst), (reads.dst, reads.src)):
         between = own_V[ours] & ~own_V[theirs] & (layer_V[theirs] >= 0)
@@ -207,7 +213,7 @@ def _joined(
 
 
 def _alike(layers: Layers, reads: _Reads) -> Layers | None:
-    """Narrowed to the layers in the middle whose ops read the same of the same."""
+    """Narrow the layers down to those around the middle whose ops read the same from the same."""
     place_V, layer_V, op_PL = layers.place, layers.layer, layers.op
     inside = place_V[reads.src] >= 0
     near = (layer_V[reads.src] - layer_V[reads.dst]).astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Adds the search on large graphs to every method's steps."""
+"""Adds search steps for large graphs to every method."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 @implements
 def adapt_search(steps: "Sequence[SearchStep]", problem: "Problem") -> "list[SearchStep]":
-    """On a large graph windows before the last annealing; before them a few of its layers."""
+    """Add steps for large graphs: windows before the last annealing, repeated layers before those.
+
+    Args:
+        steps: of a search.
+        problem: that is searched.
+    """
     from doppler.extensions.large import AnnealWindows, TileLayers
 
     return TileLayers.within(AnnealWindows.within(steps, problem), problem)
@@ -20,7 +25,7 @@ def adapt_search(steps: "Sequence[SearchStep]", problem: "Problem") -> "list[Sea
 
 @implements
 def steps_to_compile() -> "list[SearchStep]":
-    """Windows, which call compiled code of their own."""
+    """Return the steps that call compiled code of their own: windows."""
     from doppler.extensions.large import AnnealWindows
 
     return [AnnealWindows()]

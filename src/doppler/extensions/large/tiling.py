@@ -1,8 +1,8 @@
-"""Graphs of layers: a few of them searched as a problem of their own, and all placed as these.
+"""Searches a few equal layers as a problem of their own, and places all layers like them.
 
-A search of seconds reaches each op of a few layers hundreds of times as often as of all, and finds
-for one layer what each would need a search for. Shape suffixes: L layers, V ops of the whole
-problem, W of the few layers.
+Within the same seconds a search reaches each op of a few layers hundreds of times as often as each
+op of the whole graph. Shape suffixes: L layers, V ops of the whole problem, W ops of the few
+layers.
 """
 
 from collections.abc import Sequence
@@ -21,27 +21,30 @@ from doppler.search.steps import AnnealFromBest, InParts, KeepToHosts, PlaceAgai
 from doppler.simulator import SimulatorSession, open_estimates
 from doppler.support.options import Count, Share, checked
 
-SHARE = 0.2  # of a budget
-# Share of list schedulers in the search of a few layers; a run takes as long as 20 annealing steps.
+SHARE = 0.2  # share of the budget
+# Share of list schedulers in the search of the few layers; one run takes as long as 20 annealing
+# steps.
 _LISTS = 0.01
-# Largest number of ops times devices in all evaluations for one execution; otherwise the first turn
+# Largest product of ops, devices and evaluations per execution; without this limit the first turn
 # on large layers would take longer than all others.
 _MOST_PLACED = 64_000_000
-_TILED = "layers"  # the source of what is found
+_TILED = "layers"  # source of the placements that are found
 
 
 @checked
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TileLayers:
-    """What estimates of a few layers find best is placed in all layers, and executed.
+    """Search a few layers on estimates, place all layers like them, and execute the result.
 
-    It begins with what is best of the present placement: the layer that would do best everywhere.
+    The search starts from the layer of the present placement that would be best for all layers.
 
     Attributes:
         few: the few layers.
         steps: of their search.
-        evaluations: of them for each execution that it may have.
-        at_most: executions that count so in one turn.
+        evaluations: of the few layers, for each execution of the whole that the step may use.
+        at_most: executions that count in one turn.
+        share: of the budget; see `SearchStep`.
+        repeats: see `SearchStep`.
 
     Source: solving one period of a periodic task system and repeating it: Munier and Hanen, "Cyclic
     scheduling on parallel processors", in Scheduling Theory and its Applications, 1995.
@@ -56,10 +59,14 @@ class TileLayers:
 
     @classmethod
     def within(cls, steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
-        """The steps, with windows, on a graph of layers this one before them.
+        """Add this step before the windows of a search, if the graph has equal layers.
 
-        The few layers are searched by what begins and by what ends the steps. Only where a share
-        is left.
+        The few layers are searched with those of the given steps that build placements and anneal
+        them. No step is added if the shares of the steps leave too little of the budget.
+
+        Args:
+            steps: of a search.
+            problem: that is searched.
         """
         first = next((i for i, one in enumerate(steps) if isinstance(one, AnnealWindows)), None)
         kinds = (InParts, PlaceAgain, KeepToHosts, AnnealFromBest)
@@ -96,7 +103,7 @@ class TileLayers:
         best.confirm(in_order(session.problem, ScoredPlacement(placement, np.inf)), _TILED)
 
     def _begin(self, found: Evaluator, placement: Placement, rng: np.random.Generator) -> None:
-        """Each layer's placement in all of them."""
+        """Evaluate the placement of each layer as a placement of all layers."""
         few = self.few
         layers = range(few.layers.first, few.layers.last + 1)
         device_LW = np.stack([few.of_layer(placement, layer) for layer in layers])

@@ -1,7 +1,7 @@
-"""A window of a placement as a problem of its own: ops of neighbouring ranks, the rest as it is.
+"""A window of a placement as a problem of its own: ops of neighbouring ranks; all others stay.
 
-Shape suffixes: V ops of the whole problem, E edges, R regions, D devices, X ops
-of a window's ranks, W all ops of its problem.
+Shape suffixes: V ops of the whole problem, E edges, R regions, D devices, X ops of a window's
+ranks, W all ops of its problem.
 """
 
 from dataclasses import dataclass, replace
@@ -23,29 +23,39 @@ IntArray = NDArray[np.int64]
 
 
 class Timed(NamedTuple):
-    """A placement, and when its ops run, as estimated; no op ranks before its producers.
+    """A placement, and when its ops run, as estimated; every op ranks after its producers.
 
     Attributes:
-        seconds: of all; inf where it does not fit in memory.
+        seconds: makespan; inf if the placement does not fit in memory.
+        device: [V] of each op.
+        priority: [V] of each op.
+        ranked: [V] ops by priority.
+        start: [V] seconds.
+        finish: [V] seconds.
     """
 
     seconds: float
-    device: IntArray  # [V]
-    priority: IntArray  # [V]
-    ranked: IntArray  # [V] op by priority
-    start: FloatArray  # [V]
-    finish: FloatArray  # [V]
+    device: IntArray
+    priority: IntArray
+    ranked: IntArray
+    start: FloatArray
+    finish: FloatArray
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Window:
-    """The problem, and the present placement of its ops.
+    """A window as a problem, and the present placement of its ops.
 
-    Its ops are those of ranks ``begin`` to ``last``, before them those that they read, which take
-    nothing, all by number; then one on each device for as long as that is busy with earlier ones.
+    Its ops are, sorted by number, those of the ranks ``begin`` to ``last - 1`` and the earlier ops
+    that they read, which take no time. One more op per device keeps it busy until its earlier ops
+    have ended.
 
     Attributes:
-        number: [last - begin] which of them each rank's is.
+        problem: of the window.
+        placement: present placement of its ops.
+        begin: first rank.
+        last: rank after the last one.
+        number: [last - begin] op of the window for each rank.
     """
 
     problem: Problem
@@ -55,7 +65,14 @@ class Window:
     number: IntArray
 
     def put(self, ranked: IntArray, after: Placement, device_V: IntArray, rank_V: IntArray) -> None:
-        """Write what another placement of the window is of the whole; ranked: as it was before."""
+        """Write a placement of the window into a placement of the whole problem.
+
+        Args:
+            ranked: [V] ops by priority before the change.
+            after: placement of the window.
+            device_V: devices of the whole problem, changed.
+            rank_V: ranks of the whole problem, changed.
+        """
         op_R = ranked[self.begin : self.last]
         device_V[op_R] = after.device[self.number]
         order_R = np.argsort(after.priority[self.number])
@@ -63,10 +80,18 @@ class Window:
 
 
 def window_of(problem: Problem, now: Timed, begin: int, end: int, last: int) -> Window:
-    """The ops of ranks ``begin`` to ``end`` free, those up to ``last`` where they are.
+    """Return the window in which the ops of ranks ``begin`` to ``end - 1`` are free to move.
 
-    A group of which not all ops are free stays, too. Where a window's op reads what is sent before
-    it begins, it is sent when it begins; there is room for everything.
+    Ops up to rank ``last - 1`` stay where they are. So does a group with ops outside of the free
+    ones. Data that the window's ops read from earlier ops are sent when the window begins, and
+    memory is unlimited.
+
+    Args:
+        problem: the whole problem.
+        now: its present placement.
+        begin: first rank.
+        end: rank after the last free op.
+        last: rank after the last op.
     """
     arrays, op_X = problem.arrays, now.ranked[begin:last]
     reads_E, dst_E = _reads(arrays.read_ptr, arrays.reads, op_X)
@@ -93,7 +118,7 @@ def window_of(problem: Problem, now: Timed, begin: int, end: int, last: int) -> 
 
 
 def _free(problem: Problem, now: Timed, begin: int, end: int) -> IntArray:
-    """The ops of these ranks but those whose groups have others."""
+    """Return the ops of these ranks, except those whose groups have ops outside of them."""
     op = now.ranked[begin:end]
     if not problem.has_groups:
         return op
@@ -104,7 +129,7 @@ def _free(problem: Problem, now: Timed, begin: int, end: int) -> IntArray:
 
 
 def _reads(ptr: IntArray, reads: IntArray, op_X: IntArray) -> tuple[IntArray, IntArray]:
-    """The regions that these ops read, and which of them reads each."""
+    """Return the regions that these ops read, and which op reads each."""
     count_X = ptr[op_X + 1] - ptr[op_X]
     first_X = count_X.cumsum() - count_X
     index_E = np.arange(count_X.sum()) + np.repeat(ptr[op_X] - first_X, count_X)
@@ -119,10 +144,18 @@ def part_of(
     group_W: IntArray,
     inputs: Inputs | None = None,
 ) -> Problem:
-    """Ops of the problem, and others behind them; transfers take what they do.
+    """Return a part of a problem: some of its ops, and further ops after them.
 
-    edges: producer, consumer, both among the ops, and the region that is read. inputs: read by ops
-    of the part; without, there is room for everything.
+    Transfers take as long as in the whole problem.
+
+    Args:
+        problem: the whole problem.
+        op_W: ops of the whole problem, sorted.
+        edges: producer, consumer and region of each read [E]; producers and consumers are among the
+            ops.
+        seconds_WD: seconds of the ops, and of the further ops.
+        group_W: group of each op, or -1.
+        inputs: that ops of the part read; if None, memory is unlimited.
     """
     arrays, (src_E, dst_E, region_E) = problem.arrays, edges
     graph = DataflowGraph(

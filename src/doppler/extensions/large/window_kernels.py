@@ -1,4 +1,4 @@
-"""Compiled: when each device ends with the ops before a window.
+"""Compiled: when each device has finished the ops before a window.
 
 Dimensions: V ops, D devices. Index: d device.
 """
@@ -8,7 +8,7 @@ from doppler.support.compiled import compiled
 
 @compiled
 def fill_last_finish(ranked_V, device_V, finish_V, begin, finish_D):
-    """Fill in when each device ends with its ops of lower ranks than ``begin``.
+    """Fill in when each device has finished its ops of lower ranks than ``begin``.
 
     Args:
         ranked_V: ops by rank; those of a device run one after another.

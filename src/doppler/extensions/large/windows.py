@@ -1,8 +1,8 @@
-"""Large graphs a window at a time: annealing of a few ops costs what a few ops cost.
+"""Anneals large graphs one window at a time, so that a change of a few ops costs little.
 
-A change of one op is judged by estimates of all ops elsewhere (estimating.py): of 10,000, a search
-of seconds makes some thousand. Here it is judged by the ops that run about the same time. Shape
-suffixes: V ops.
+Other searches estimate all ops for every change of one op (estimating.py): with 10,000 ops they
+make some thousand changes within seconds. Here a change is judged by the ops that run at about the
+same time. Shape suffixes: V ops.
 """
 
 from collections.abc import Sequence
@@ -24,32 +24,35 @@ from doppler.support.options import Count, Positive, Share, checked
 
 IntArray = NDArray[np.int64]
 
-_IN_WINDOWS = ", windows"  # behind the source of what they made better
-# Windows before each execution. On graphs with more ops than the second number several windows are
-# judged at once, because estimating all ops takes longer than the windows.
+_IN_WINDOWS = ", windows"  # appended to the source of a placement that windows improved
+# Number of windows before each execution. On graphs with more ops than the second number several
+# windows are judged at once, because estimating all ops takes longer than the windows.
 _WINDOWS, _ONE_BY_ONE = 16, 20_000
-# On smaller graphs a search reaches every op within seconds without windows.
+# On graphs with fewer ops a search reaches every op within seconds without windows.
 _LEAST_OPS = 2_000
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class AnnealWindows:
-    """Windows of the best placement so far, in random order, each annealed as a problem of its own.
+    """Anneal windows of the best placement so far, in random order, each as a problem of its own.
 
-    What comes of a window is kept where the estimate of the whole is no worse, and executed. It
-    needs a placement to begin with, and a simulator that keeps to orders.
+    A result is kept, and executed, if the estimate of the whole graph is no worse with it. The step
+    needs a placement to start from, and a simulator that keeps to orders.
 
     Attributes:
-        ops: of a window, of neighbouring ranks.
-        behind: ops after them that stay, and count.
-        steps: of annealing in each window.
-        at_most: executions of one turn.
-        hot, cold: see baselines.Annealing.
+        ops: number of ops in a window, of neighbouring ranks.
+        behind: number of ops after them that stay where they are, but count for the makespan.
+        steps: annealing steps in each window.
+        at_most: executions in one turn.
+        hot: see baselines.Annealing.
+        cold: see baselines.Annealing.
+        share: of the budget; see `SearchStep`.
+        repeats: see `SearchStep`.
 
-    Source: part of a solution freed and solved again, the rest fixed: Shaw, "Using constraint
-    programming and local search methods to solve vehicle routing problems", CP 1998; that the part
-    is what runs at one time is as in rolling horizons of job shops, Singer, "Decomposition methods
+    Source: freeing a part of a solution and solving it again while the rest is fixed: Shaw, "Using
+    constraint programming and local search methods to solve vehicle routing problems", CP 1998. The
+    part that runs at one time, as in rolling horizons of job shops: Singer, "Decomposition methods
     for large job shops", Computers & Operations Research 2001.
     """
 
@@ -64,9 +67,14 @@ class AnnealWindows:
 
     @classmethod
     def within(cls, steps: Sequence[SearchStep], problem: Problem) -> list[SearchStep]:
-        """The steps, on a large graph this one before annealing that ends them.
+        """Add this step before the annealing that ends a search on a large graph.
 
-        Only where others come first, and where a share is left.
+        No step is added if nothing comes before that annealing, or if the shares of the steps leave
+        too little of the budget.
+
+        Args:
+            steps: of a search.
+            problem: that is searched.
         """
         own = cls()
         taken = sum(step.share or 0.0 for step in (own, *steps))
@@ -98,7 +106,7 @@ class AnnealWindows:
                 best.confirm(Placement.make(session.problem, now.device, now.priority), source)
 
     def _all_windows(self, num_ops: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-        """First rank and end of windows that are all ops together, cut and ordered at random."""
+        """Return the first rank and the end of windows that cover all ops, cut at random."""
         cuts = np.arange(-int(rng.integers(self.ops)), num_ops + self.ops, self.ops)
         cuts = np.unique(cuts.clip(0, num_ops))
         pairs = np.stack([cuts[:-1], cuts[1:]], axis=1)
@@ -111,7 +119,7 @@ class AnnealWindows:
         windows: Sequence[tuple[int, int]],
         rng: np.random.Generator,
     ) -> Timed:
-        """The schedule after some windows, each of them kept or not."""
+        """Return the schedule after some windows, each of which is kept or not."""
         at_once = max(1, len(now.device) // _ONE_BY_ONE)
         for first in range(0, len(windows), at_once):
             device_V, priority_V = now.device.copy(), now.priority.copy()
@@ -132,14 +140,20 @@ class AnnealWindows:
     def _annealed(
         self, estimates: SimulatorSession, window: Window, rng: np.random.Generator
     ) -> Placement:
-        """What annealing makes of a window."""
+        """Return the annealed placement of a window."""
         annealing = Annealing(evaluations=self.steps, order=True, hot=self.hot, cold=self.cold)
         with open_estimates(window.problem, estimates.execution.contention) as session:
             return annealing.place(session, rng, initial=window.placement).placement
 
 
 def scheduled(estimates: SimulatorSession, device_V: IntArray, priority_V: IntArray) -> Timed:
-    """When ops run, as estimated; no op is to rank before its producers."""
+    """Estimate when the ops of a placement run.
+
+    Args:
+        estimates: session that estimates.
+        device_V: device of each op.
+        priority_V: priority of each op, after those of its producers.
+    """
     seconds = float(estimates.measure(device_V[None], priority_V[None]).cost_s()[0])
     times: list[NDArray[np.void]] = []
     estimates.in_parallel(lambda _, state: times.append(state.tasks.copy()), 1)
@@ -149,6 +163,11 @@ def scheduled(estimates: SimulatorSession, device_V: IntArray, priority_V: IntAr
 
 
 def by_time(estimates: SimulatorSession, now: Timed) -> Timed:
-    """The same ranked by start, so that neighbours run at one time, unless it then takes longer."""
+    """Rank a placement by start, so that neighbours run at the same time, unless that takes longer.
+
+    Args:
+        estimates: session that estimates.
+        now: the placement.
+    """
     found = scheduled(estimates, now.device, ranked_by_start(now.start, now.priority))
     return found if found.seconds <= now.seconds else now

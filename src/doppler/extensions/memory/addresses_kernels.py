@@ -1,8 +1,9 @@
-"""Compiled: addresses of copies whose stays are known, and the waits that make them safe.
+"""Compiled: addresses of copies, and the waits that make it safe to share them.
 
-Two copies may share an address where one left before the other came; the later one then waits for
-all that used the earlier one. Copies are laid down one after another, each in the lowest gap that
-is as tight as any; those for which there was none go first the next time.
+The walk has decided when each copy comes and leaves. Two copies may share addresses if one leaves
+before the other comes; the later one then waits for all tasks that use the earlier one. Copies are
+placed one after another, each in the gap that it fits most tightly. A copy that fits into no gap is
+placed first in the next round.
 
 Vocabulary and dimensions as in arrays.py. Indices: v op, d device, r region, t transfer, n datum, c
 copy, a position in the walk, e edge, i, j and k positions in lists; plan: PlanState, changed here.
@@ -20,13 +21,20 @@ from doppler.support.compiled import compiled_apart
 from doppler.support.compiled.heap import heap_pop, heap_push
 
 _ORDERS = 4
-# Times that copies are laid down; pairs of copies that are looked at.
+# Limits of the search on one device: rounds, and pairs of copies that are compared.
 _MAX_ROUNDS, _MAX_PAIRS = 24, 4e6
 
 
 @compiled_apart
 def assign(plan):
-    """Addresses and waits on all devices; false, and who is `stuck`, if there are none."""
+    """Assign addresses on all devices, and add the waits that they need.
+
+    Args:
+        plan: PlanState after a walk, changed.
+
+    Returns:
+        Whether every copy has an address; if not, ``stuck`` is a copy that has none.
+    """
     plan.counts[0].stuck = NOTHING
     for d in range(len(plan.first)):
         if not _assign_on_device(plan, d):
@@ -61,7 +69,10 @@ def _assign_on_device(plan, d):
 
 @compiled_apart
 def _lay_early(plan, d):
-    """Lay down the copies of a device as they come, where room was free first: none waits long."""
+    """Place the copies of a device in the order in which they come, where memory was freed first.
+
+    So no copy waits long for its addresses.
+    """
     num = _open_segments(plan)
     for c in range(plan.counts[0].copies):
         if _is_there(plan, c, d):
@@ -76,9 +87,9 @@ def _lay_early(plan, d):
 
 @compiled_apart
 def _earliest(plan, c, limit):
-    """Of the windows of segments that are free, and as large as copy c, the first that was.
+    """Return the free segment, large enough for copy c with its neighbours, that was freed first.
 
-    Of equal ones the tightest.
+    Among equals it is the tightest.
     """
     best, best_since, best_left, segment = NOTHING, np.inf, np.inf, 0
     while segment != NOTHING:
@@ -104,7 +115,7 @@ def _died(plan, segment):
 
 @compiled_apart
 def _lay(plan, d, order):
-    """Lay down the copies of a device in some order; one that is stuck goes first from now on."""
+    """Place the copies of a device in a given order; one that fits nowhere goes first next time."""
     num = 0
     for c in range(plan.counts[0].copies):
         if _is_there(plan, c, d):
@@ -128,7 +139,7 @@ def _end(plan, c):
 
 @compiled_apart
 def _key(plan, c, order):
-    """Small ones go first."""
+    """Return the sort key of copy c in an order; the smallest key goes first."""
     size, steps = plan.copies[c].bytes, np.float64(_end(plan, c) - plan.copies[c].born)
     if order == 0:
         return np.float64(plan.copies[c].born)
@@ -141,7 +152,7 @@ def _key(plan, c, order):
 
 @compiled_apart
 def _lay_one(plan, d, c):
-    """The tightest gap between the copies that are there at the same time, the lowest of these."""
+    """Place copy c in the tightest gap between copies that are there at the same time."""
     size, limit = plan.copies[c].bytes, plan.machine.limit[d] * (1.0 + SLACK)
     born, died = plan.copies[c].born, _end(plan, c)
     best, best_left = -1.0, np.inf
@@ -174,16 +185,16 @@ def _lay_one(plan, d, c):
 
 @compiled_apart
 def _wait_for_addresses(plan, d):
-    """Everybody waits for those who had the same addresses last."""
+    """Make each copy wait for the copies that occupied its addresses last."""
     num = _open_segments(plan)
-    for c in range(plan.counts[0].copies):  # in the order in which they come
+    for c in range(plan.counts[0].copies):  # numbered in the order in which they come
         if _is_there(plan, c, d):
             num = _cover(plan, c, num, True)
 
 
 @compiled_apart
 def _open_segments(plan):
-    """One segment that nobody had; returns how many there are."""
+    """Start with one segment that no copy has occupied; return the number of segments."""
     plan.segments[0].address = 0.0
     plan.segments[0].last = NOTHING
     plan.segments[0].after = NOTHING
@@ -192,7 +203,7 @@ def _open_segments(plan):
 
 @compiled_apart
 def _cover(plan, c, num, waits):
-    """Copy c is the last at its addresses, and waits for who was; returns how many segments."""
+    """Let copy c occupy its addresses after the copies there; return the number of segments."""
     segments, begin, segment = plan.segments, plan.copies[c].address, 0
     end = begin + plan.copies[c].bytes
     while segments[segment].after != NOTHING and segments[segments[segment].after].address <= begin:
@@ -203,14 +214,14 @@ def _cover(plan, c, num, waits):
             add_wait(plan, freed_by(plan, segments[other].last), plan.copies[c].creator)
         segment, other = other, segments[other].after
     last, after, mine = segments[segment].last, segments[segment].after, first
-    if segments[first].address < begin:  # whose lower part keeps who had it
+    if segments[first].address < begin:  # the part below keeps its last copy
         mine = num
         num += 1
         segments[first].after = mine
         segments[mine].address = begin
     segments[mine].last = c
     segments[mine].after = after
-    if after == NOTHING or segments[after].address > end:  # so does what lies behind
+    if after == NOTHING or segments[after].address > end:  # so does the part above
         segments[num].address = end
         segments[num].last = last
         segments[num].after = after

@@ -1,10 +1,10 @@
-"""Plans on cores of this machine: real memory at planned addresses, copies by threads.
+"""Executes plans on cores of this machine: data lie at the planned addresses, threads copy them.
 
-Each device has an arena, a block of memory no larger than its limit, and all that its ops read and
-what they leave lies in it, where the plan says. The memory of the host is one arena more, with a
-place for each datum that is ever evicted; inputs are loaded from where their user has them. Beside
-the arenas a kernel has what it needs in between, while it runs, and the program's results are
-copied out as they are made. Shape suffixes: B placements, R repeats, V ops, D devices, K tasks.
+Each device has an arena, a block of memory no larger than its limit. Everything that its ops read
+and write lies there, at the planned address. One more arena is the memory of the host, with a place
+for each datum that is ever evicted; inputs are loaded from the caller's tensors. Outside of the
+arenas are the temporary tensors of kernels and the program's results, which are copied out as they
+are computed. Shape suffixes: B placements, R repeats, V ops, D devices, K tasks.
 """
 
 import math
@@ -44,12 +44,16 @@ from doppler.problem import Placement, Problem, topological_priority
 from doppler.system import Measurement, SystemKind, honours_order
 from doppler.trace import ExecutionRules, Trace
 
-# Addresses are multiples of this, which fits elements of all dtypes and cache lines.
+# Addresses are multiples of this, so that elements of all dtypes and cache lines are aligned.
 ALIGNMENT = 64
 
 
 def aligned(problem: Problem) -> Problem:
-    """The problem with sizes and limits in multiples of `ALIGNMENT`, for plans of real memory."""
+    """Return the problem with sizes and limits in multiples of `ALIGNMENT`, to plan real memory.
+
+    Args:
+        problem: whose sizes are rounded up, and whose limits are rounded down.
+    """
     p = problem.arrays
 
     def up(size: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -67,9 +71,16 @@ def aligned(problem: Problem) -> Problem:
 
 
 class Arenas:
-    """The memory of a plan's run, and what its tasks do to it.
+    """The memory of a plan's execution, and the actions of its tasks on it.
 
-    inputs: of the program, by name.
+    Args:
+        plan: to execute.
+        inputs: of the program, by name.
+
+    Attributes:
+        sizes: bytes of each device's arena.
+        outputs: results of the program.
+        actions: a function for each task, which executes it.
     """
 
     def __init__(self, plan: MemoryPlan, inputs: Mapping[str, torch.Tensor]) -> None:
@@ -91,7 +102,7 @@ class Arenas:
         self.actions: list[Callable[[], Any]] = [self._action(k) for k in range(plan.num_tasks)]
 
     def fill(self) -> None:
-        """Inputs that are there from the start."""
+        """Write the inputs that are there from the start."""
         copies = self._plan.copies
         used = set(self._plan.uses[:, 0].tolist())
         for c in np.flatnonzero(copies.creator < 0).tolist():
@@ -99,12 +110,12 @@ class Arenas:
                 self._views[c].copy_(self._blocks[copies.input[c]])
 
     def wipe(self) -> None:
-        """Overwrite everything, so that a run finds nothing that it has not made itself."""
+        """Overwrite everything, so that an execution finds only data that it has computed."""
         for arena in [*self._arenas, *self._host.values()]:
             arena.reshape(-1).view(torch.uint8).fill_(0xFF)
 
     def _kind(self, c: int) -> tuple[tuple[int, ...], torch.dtype]:
-        """Shape and dtype of a copy."""
+        """Return the shape and dtype of a copy."""
         copies, graph = self._plan.copies, self._graph
         region, number, output = (int(x[c]) for x in (copies.region, copies.input, copies.output))
         if number >= 0:
@@ -117,14 +128,14 @@ class Arenas:
         return tuple(shape), TORCH_DTYPES[kernel.dtype]
 
     def _view(self, c: int) -> torch.Tensor:
-        """A copy as a tensor, at its address."""
+        """Return a copy as a tensor at its address."""
         shape, dtype = self._kind(c)
         copies = self._plan.copies
         arena, address = self._arenas[copies.device[c]], int(copies.address[c])
         return _placed(arena, address, int(copies.bytes[c]), shape, dtype)
 
     def _on_host(self, c: int) -> torch.Tensor:
-        """Where the host has what a copy is of; an input's own tensor."""
+        """Return the tensor that holds a copy's data on the host: for an input the caller's."""
         copies = self._plan.copies
         if copies.input[c] >= 0:
             return self._blocks[copies.input[c]]
@@ -150,7 +161,7 @@ class Arenas:
         return partial(self._compute, k, self._prepare(k))
 
     def _prepare(self, k: int) -> Callable[[], torch.Tensor]:
-        """What an op computes, from the copies that it reads."""
+        """Return a function that computes an op from the copies that it reads."""
         v, used = int(self._plan.op[k]), self._used.get(k, {})
         kernel, reads = self._graph.ops.kernels[v], self._graph.ops.reads[v]
         assert kernel is not None
@@ -175,11 +186,11 @@ class Arenas:
 def _placed(
     arena: torch.Tensor, address: int, size: int, shape: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
-    """A tensor in an arena."""
+    """Return a tensor in an arena."""
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes == 0 or size == 0:
         return torch.empty(shape, dtype=dtype)
-    assert num_bytes <= size, "a copy has the room that it was planned with"
+    assert num_bytes <= size, "a copy is larger than planned"
     return arena[address : address + num_bytes].view(dtype).view(shape)
 
 
@@ -188,7 +199,13 @@ def _nothing() -> None:
 
 
 def tasks_of(plan: MemoryPlan) -> Tasks:
-    """A plan for the dispatcher: what device d has of the memory of the host is device D + d."""
+    """Return a plan as tasks for the dispatcher.
+
+    Device D + d of these tasks is device d's part of the host's memory.
+
+    Args:
+        plan: to execute.
+    """
     num, num_devices = len(plan.limit_bytes), 2 * len(plan.limit_bytes)
     tasks = Tasks(num_ops=plan.problem.num_ops, num_devices=num_devices)
     for k in range(plan.num_tasks):
@@ -211,7 +228,7 @@ def tasks_of(plan: MemoryPlan) -> Tasks:
 
 
 class ArenaSession:
-    """A problem on cores within memory limits; see system.Session."""
+    """A session (`system.Session`) on cores, within memory limits."""
 
     def __init__(
         self,
@@ -241,15 +258,18 @@ class ArenaSession:
         self.close()
 
     def close(self) -> None:
-        """End the threads, give the cores back."""
+        """End the threads and release the cores."""
         self._workers.close()
         release(self._locks)
 
     def plan(self, placement: Placement) -> MemoryPlan:
-        """What a placement does within the limits; sizes are rounded up to `ALIGNMENT`.
+        """Return the plan of a placement; sizes are rounded up to `ALIGNMENT`.
+
+        Args:
+            placement: of the session's problem.
 
         Raises:
-            InputError: an op does not fit on its device; says what would do.
+            InputError: an op does not fit on its device; the message says how many bytes it needs.
         """
         whole = self._planner.problem
         return self._planner.plan(Placement.make(whole, placement.device, placement.priority))
@@ -261,7 +281,13 @@ class ArenaSession:
         repeats: int = 1,
         rng: np.random.Generator | None = None,
     ) -> Measurement:
-        """Plan and execute; what has no plan is not executed. See system.Session.
+        """Plan and execute placements; one without a plan is not executed (see `system.Session`).
+
+        Args:
+            device_BV: device of each op.
+            priority_BV: priority of each op, small first; a topological order unless given.
+            repeats: executions of each placement.
+            rng: unused.
 
         Raises:
             ExecutionError: an op or a copy failed, or hangs.
@@ -284,7 +310,10 @@ class ArenaSession:
         return Measurement(seconds=seconds_BR, peak_bytes=peak_BD, feasible=planned.feasible)
 
     def trace(self, placement: Placement) -> Trace:
-        """Execute one placement; see system.Session.
+        """Execute one placement and return all events (see `system.Session`).
+
+        Args:
+            placement: of the session's problem.
 
         Raises:
             InputError: an op does not fit on its device.
@@ -295,8 +324,12 @@ class ArenaSession:
     def results(self, placement: Placement) -> dict[str, torch.Tensor]:
         """Execute one placement and return the results of the program, by name.
 
+        Args:
+            placement: of the session's problem.
+
         Raises:
-            InputError, ExecutionError: as `trace`.
+            InputError: as in `trace`.
+            ExecutionError: as in `trace`.
         """
         return self._execute(placement)[1]
 
@@ -340,9 +373,14 @@ class ArenaSession:
 
 
 class ThreadsWithPlans:
-    """Cores of this machine, which plan each placement and run the plan in arenas.
+    """Cores of this machine that plan each placement and execute the plan in arenas.
 
-    Its attributes are those of `Threads`, and ``memory``.
+    It has the attributes of `Threads` and ``memory``.
+
+    Args:
+        system: the cores, and how they execute.
+        memory: how placements are planned.
+        planning: a simulator that plans.
     """
 
     __slots__ = ("__dict__", "_planning")
@@ -356,17 +394,26 @@ class ThreadsWithPlans:
 
     @property
     def name(self) -> str:
-        """The system's."""
+        """Name of the system without plans."""
         return Threads.name
 
     def with_noise(self, noise: float) -> Self:
-        """See system.System: what is measured has noise of its own."""
+        """Return this system: measurements have noise of their own (see `system.System`).
+
+        Args:
+            noise: unused.
+        """
         return self
 
     def open(
         self, problem: Problem, *, inputs: Mapping[str, torch.Tensor] | None = None
     ) -> ArenaSession:
-        """A session for one problem; see `Threads.open`."""
+        """Return a session for one problem (see `Threads.open`).
+
+        Args:
+            problem: to execute.
+            inputs: of the program, by name; random unless given.
+        """
         return ArenaSession(
             problem=problem,
             planner=self._planning.open(aligned(problem), num_threads=1),

@@ -1,7 +1,7 @@
-"""The proof that a plan is safe in any order of its run: slow, and read with the eyes.
+"""Proves that a plan is safe in any order of its execution: slow, and meant to be readable.
 
-Nothing is taken from the planner but the plan. *Before* means: ends before the other starts, in
-every run, since there is a chain of waits from one to the other.
+The check uses nothing of the planner but the plan. A task is *before* another if it ends before the
+other starts in every execution, because a chain of waits leads from one to the other.
 """
 
 from collections import defaultdict
@@ -15,7 +15,14 @@ from doppler.extensions.memory.plans import KINDS, MemoryPlan
 
 
 def violations(plan: MemoryPlan) -> list[str]:
-    """One line per thing that some order of the run could break; empty for a safe plan."""
+    """Return one line for each rule that some order of execution could break.
+
+    Args:
+        plan: to check.
+
+    Returns:
+        The lines; empty for a safe plan.
+    """
     before = _precedence(plan)
     if before is None:
         return ["tasks wait for each other in a circle"]
@@ -29,13 +36,17 @@ def violations(plan: MemoryPlan) -> list[str]:
 
 
 def check(plan: MemoryPlan) -> None:
-    """Raise AssertionError that names what is broken."""
+    """Raise AssertionError if a plan is not safe.
+
+    Args:
+        plan: to check.
+    """
     found = violations(plan)
     assert not found, "; ".join(found[:5])
 
 
 def _precedence(plan: MemoryPlan) -> NDArray[np.bool_] | None:
-    """Whether a task [K, K] is before another, or is that one; None of a circle."""
+    """Return whether each task [K, K] is before another or is the same; None for a cycle."""
     waits_for: dict[int, set[int]] = {k: set() for k in range(plan.num_tasks)}
     for one, other in plan.waits.tolist():
         waits_for[other].add(one)
@@ -51,7 +62,7 @@ def _precedence(plan: MemoryPlan) -> NDArray[np.bool_] | None:
 
 
 def _check_tasks(plan: MemoryPlan) -> list[str]:
-    """Every op runs where it is placed, and every region moves to the devices that read it."""
+    """Check that every op runs where it is placed, and that regions move to their readers."""
     graph, device_V, found = plan.problem.graph, plan.placement.device, []
     num_ops = graph.num_ops
     if not np.array_equal(plan.kind[:num_ops], np.full(num_ops, OP)):
@@ -71,12 +82,12 @@ def _check_tasks(plan: MemoryPlan) -> list[str]:
         found.append("transfers are not those of the placement")
     for k in moves.tolist():
         if plan.source[k] != device_V[regions.src[plan.copies.region[plan.made[k]]]]:
-            found.append(f"transfer {k} comes from where its region is not made")
+            found.append(f"transfer {k} does not come from the device that computes its region")
     return found
 
 
 def _reads(plan: MemoryPlan) -> list[set[tuple[str, int, int]]]:
-    """What each task has to find: ("region" or "input", its number, a device)."""
+    """Return what each task reads: ("region" or "input", its number, a device)."""
     graph, needs = plan.problem.graph, []
     regions = graph.regions
     reads_of: dict[int, set] = defaultdict(set)
@@ -98,7 +109,7 @@ def _reads(plan: MemoryPlan) -> list[set[tuple[str, int, int]]]:
 
 
 def _check_reads(plan: MemoryPlan, before: NDArray[np.bool_]) -> list[str]:
-    """Every task uses copies of all that it reads, after they are written."""
+    """Check that every task uses copies of all that it reads, after they are written."""
     found, copies = [], plan.copies
     used: dict[int, set] = defaultdict(set)
     for c, k in plan.uses.tolist():
@@ -125,7 +136,7 @@ def _datum(plan: MemoryPlan, c: int) -> tuple[int, ...]:
 
 
 def _check_host(plan: MemoryPlan, before: NDArray[np.bool_]) -> list[str]:
-    """What is loaded is an input, or was evicted before; what is written is what it says."""
+    """Check that only inputs and evicted data are loaded, and that tasks write their own data."""
     found, copies = [], plan.copies
     evicted: dict[tuple, list[int]] = defaultdict(list)
     for k in np.flatnonzero(plan.kind == EVICT).tolist():
@@ -134,7 +145,7 @@ def _check_host(plan: MemoryPlan, before: NDArray[np.bool_]) -> list[str]:
         k, datum = int(copies.creator[c]), _datum(plan, c)
         if k < 0:
             if copies.input[c] < 0:
-                found.append(f"copy {c}, which is no input, is there from the start")
+                found.append(f"copy {c} is not an input, but is there from the start")
             continue
         kind = plan.kind[k]
         made = range(int(plan.made[k]), int(plan.made[k]) + int(plan.num_made[k]))
@@ -142,16 +153,16 @@ def _check_host(plan: MemoryPlan, before: NDArray[np.bool_]) -> list[str]:
             found.append(f"copy {c} is not among those that task {k} writes")
         if kind == LOAD and copies.input[c] < 0:
             if not any(before[one, k] for one in evicted[datum]):
-                found.append(f"task {k} loads what nobody has evicted before")
+                found.append(f"task {k} loads data that no task has evicted before")
         elif kind in (EVICT, FREE):
-            found.append(f"task {k}, an eviction or the like, writes copy {c}")
+            found.append(f"task {k} writes copy {c}, but only evicts or frees")
         elif kind in (OP, RECOMPUTE) and plan.op[k] != _maker(plan, c):
             found.append(f"task {k} writes the output of another op")
     last = plan.problem.arrays.sink_bytes
     for v in np.flatnonzero(np.diff(plan.problem.arrays.region_ptr) == 0).tolist():
         stays = [c for c in np.flatnonzero(copies.output == v) if not copies.gone[c]]
         if last[v] > 0 and not stays and not any(d[2] == v for d in evicted):
-            found.append(f"the output of op {v} is kept nowhere")
+            found.append(f"the output of op {v} is not kept")
     return found
 
 
@@ -161,12 +172,12 @@ def _maker(plan: MemoryPlan, c: int) -> int:
 
 
 def _check_addresses(plan: MemoryPlan) -> list[str]:
-    """Every copy is within the memory of its device, and as large as what it is of."""
+    """Check that every copy is within its device's memory, and has the size of its data."""
     copies, p, found = plan.copies, plan.problem.arrays, []
     slack = 1e-9 * plan.limit_bytes[copies.device]
     slack = np.where(np.isfinite(slack), slack, 0.0)
     over = copies.address + copies.bytes > plan.limit_bytes[copies.device] + slack
-    found += [f"copy {c} ends past the memory of its device" for c in np.flatnonzero(over)]
+    found += [f"copy {c} exceeds the memory of its device" for c in np.flatnonzero(over)]
     for c in range(len(copies)):
         r, i, v = int(copies.region[c]), int(copies.input[c]), int(copies.output[c])
         size = p.region_bytes[r] if r >= 0 else p.input_bytes[i] if i >= 0 else p.sink_bytes[v]
@@ -176,9 +187,10 @@ def _check_addresses(plan: MemoryPlan) -> list[str]:
 
 
 def _check_rooms(plan: MemoryPlan, before: NDArray[np.bool_]) -> list[str]:
-    """Two copies that share an address: one is read for the last time before the other is written.
+    """Check that two copies at common addresses are never there at the same time.
 
-    So at any time of any run what is held lies apart, below the limit.
+    The last read of one must be before the other is written. Then the copies on a device do not
+    overlap at any time of any execution, and are below the limit.
     """
     copies, found = plan.copies, []
     users: dict[int, list[int]] = defaultdict(list)
@@ -203,14 +215,14 @@ def _check_rooms(plan: MemoryPlan, before: NDArray[np.bool_]) -> list[str]:
 
 
 def _was_never(plan: MemoryPlan, c: int, users: dict[int, list[int]]) -> bool:
-    """An input that gave its room away before anything read it: the room never was its own."""
+    """Whether a copy is an input that was evicted before anything read it, so never existed."""
     return bool(plan.copies.gone[c]) and not users[c]
 
 
 def _over(
     plan: MemoryPlan, one: int, other: int, users: dict[int, list[int]], before: NDArray[np.bool_]
 ) -> bool:
-    """Whether a copy is over, in every run, before the other is written."""
+    """Whether, in every execution, one copy is used last before the other is written."""
     written = int(plan.copies.creator[other])
     if written < 0 or not plan.copies.gone[one]:
         return False

@@ -1,4 +1,4 @@
-"""The trace of a plan's run: ops and transfers, and what the memory plan added.
+"""Traces of plans: ops and transfers, and the events that the memory plan added.
 
 Shape suffixes: V ops, T transfers, M further tasks, K tasks, D devices.
 """
@@ -16,7 +16,13 @@ FloatArray = NDArray[np.float64]
 
 
 def planned_trace(m: PlanState, plan: MemoryPlan, execution: ExecutionRules) -> Trace:
-    """The trace of the run that a state holds, of the plan that it holds."""
+    """Return the trace of a simulated plan.
+
+    Args:
+        m: state that holds the plan and its run.
+        plan: that was run.
+        execution: rules of the system.
+    """
     tasks = m.run.tasks[: plan.num_tasks]
     return make_trace(
         plan,
@@ -41,10 +47,17 @@ def make_trace(
     inlet: NDArray[np.int64],
     peak_bytes: FloatArray | None = None,
 ) -> Trace:
-    """The trace of a run of a plan.
+    """Return the trace of an executed plan.
 
-    start_K, finish_K: of its tasks. stream: [K] of ops; of transfers between hosts the outgoing
-    interface; inlet: [K] the incoming one. peak_bytes: [D]; else by the times of the tasks.
+    Args:
+        plan: that was executed.
+        start_K: start of each task, seconds.
+        finish_K: finish of each task, seconds.
+        system_kind: whether the times are simulated or measured.
+        execution: rules of the system.
+        stream: [K] stream of each op; outgoing interface of each transfer between hosts.
+        inlet: [K] incoming interface of each transfer between hosts.
+        peak_bytes: [D] peak memory; computed from the times of the tasks unless given.
     """
     problem, num_ops = plan.problem, plan.problem.num_ops
     num_moves = plan.count(1)
@@ -81,13 +94,13 @@ def _events(
     stream: NDArray[np.int64],
     in_use: tuple[FloatArray, ...],
 ) -> MemoryEvents:
-    """What memory added; FREE tasks are left out, those that they wait for stand for them."""
+    """Return the events of the plan. FREE tasks are replaced by the tasks that they wait for."""
     shown = np.flatnonzero(plan.kind != FREE)
     number = np.full(plan.num_tasks, NOTHING)
     number[shown] = np.arange(len(shown))
     last = np.full(plan.num_tasks, NOTHING)
     for one, other in plan.waits[np.argsort(plan.kind[plan.waits[:, 1]] != FREE, kind="stable")]:
-        if plan.kind[one] == FREE:  # whose own waits came first
+        if plan.kind[one] == FREE:  # its own waits come earlier in this loop
             one = last[one]
         if one >= 0 and (last[other] < 0 or finish_K[one] > finish_K[last[other]]):
             last[other] = one
@@ -118,10 +131,18 @@ def _events(
 def bytes_in_use(
     plan: MemoryPlan, start_K: FloatArray, finish_K: FloatArray
 ) -> tuple[FloatArray, ...]:
-    """Per device rows of (time, bytes in use from then on) in a run with these times.
+    """Return how many bytes are in use on each device, over time.
 
-    A copy takes room from the start of who writes it until all that read it have ended; at one
-    instant, what ends goes first.
+    A copy takes memory from the start of the task that writes it until all tasks that read it have
+    ended. At one instant, memory is released before it is taken.
+
+    Args:
+        plan: that was executed.
+        start_K: start of each task, seconds.
+        finish_K: finish of each task, seconds.
+
+    Returns:
+        For each device rows of (seconds, bytes in use from then on).
     """
     copies = plan.copies
     born = np.where(copies.creator >= 0, start_K[copies.creator], 0.0)

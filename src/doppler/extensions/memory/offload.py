@@ -1,4 +1,4 @@
-"""What is done with placements that do not fit into memory: refused, or planned.
+"""Memory modes that plan placements which do not fit: evict data to the host and load them again.
 
 Shape suffixes: V ops, T transfers, D devices, K tasks.
 """
@@ -31,8 +31,9 @@ from doppler.support.options import Natural, checked, within
 from doppler.system import SystemKind
 from doppler.trace import Trace
 
-# Of a try the order of ops, the share of the memory that is used, tasks ahead, and seconds that are
-# waited rather than evicted, for each that evicting takes; the first is as it is said.
+# Settings that the planner tries in turn: the rule that orders the ops, the share of the memory
+# that it uses, how many tasks ahead it makes room by eviction, and how many seconds it waits rather
+# than spending one second on evictions. `Offload.ahead` is the third number of the first try.
 TRIES = (
     (OWN, 1.0, 0, 0.0),
     (FREES, 1.0, 0, 1.0),
@@ -48,15 +49,17 @@ TRIES = (
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Offload:
-    """What does not fit is planned: evicted to the memory of the host, and loaded again.
+    """Evict data to the memory of the host when a device is full, and load them again.
 
     Attributes:
-        victim: who is evicted: ``farthest`` next use, ``least_recent`` use, the ``cheapest`` to
-            have away and back, or ``balanced`` between that and the time until the next use.
-        ahead: so many tasks before its turn room is made for a task by eviction rather than by
-            waiting.
-        tries: plans of a placement (`TRIES`), until one takes hardly longer than without limits.
-        recompute: what is cheaper computed again than copied is.
+        victim: which data are evicted: those with the ``farthest`` next use, the ``least_recent``
+            use, the ``cheapest`` way to the host and back, or the best ``balanced`` between that
+            cost and the time until the next use.
+        ahead: how many tasks ahead of a task the planner makes room for it by evicting data rather
+            than by waiting until other tasks have ended.
+        tries: number of settings (`TRIES`) to plan with. The planner stops early once a plan takes
+            hardly longer than the placement without memory limits.
+        recompute: compute data again where that is cheaper than copying them.
     """
 
     victim: Literal["farthest", "least_recent", "cheapest", "balanced"] = "farthest"
@@ -66,14 +69,17 @@ class Offload:
 
     @property
     def name(self) -> str:
-        """As conf/memory has it."""
+        """Name of this mode in conf/memory."""
         return "offload_or_recompute" if self.recompute else "offload"
 
     def applied(self, system: Any) -> "SystemWithPlans | ThreadsWithPlans":
-        """The system, which plans every placement before it runs it.
+        """Return a system that plans every placement before it executes it.
+
+        Args:
+            system: a work-conserving simulator, or cores of this machine (`Threads`).
 
         Raises:
-            InputError: a system that cannot run plans.
+            InputError: the system cannot execute plans.
         """
         if isinstance(system, Threads):
             queue: Any = system.queue
@@ -83,7 +89,7 @@ class Offload:
 
     @property
     def choices(self) -> PlanChoices:
-        """The same as numbers for compiled code."""
+        """This mode as numbers for compiled code."""
         tried = np.array(TRIES[: self.tries], dtype=np.float64)
         tried[0, 2] = self.ahead
         again = [np.insert(tried, 4, one, axis=1) for one in (1.0, 0.0) if one <= self.recompute]
@@ -99,12 +105,16 @@ MODES = {
 
 
 class SystemWithPlans:
-    """A simulator that plans each placement, and runs the plan.
+    """A simulator that plans each placement, and simulates the plan.
 
-    Its attributes are those of the system, and ``memory``: so its rules are told apart in tables.
+    It has the attributes of the given system and ``memory``, so that tables tell its rules apart.
+
+    Args:
+        system: a work-conserving simulator.
+        memory: how placements are planned.
 
     Raises:
-        InputError: the system cannot run plans.
+        InputError: the system cannot execute plans.
     """
 
     __slots__ = ("__dict__", "_settings")
@@ -118,7 +128,7 @@ class SystemWithPlans:
             )
         if system.contention in ("sender", "shared"):
             raise InputError(
-                f"memory: plans are for transfers on links, not contention={system.contention}"
+                f"memory: plans are only for transfers on links, not contention={system.contention}"
             )
         self.__dict__.update(vars(system))
         self.memory = memory.name
@@ -126,12 +136,12 @@ class SystemWithPlans:
 
     @property
     def name(self) -> str:
-        """The system's."""
+        """Name of the simulator."""
         return self._settings[0].name
 
     @property
     def memory_mode(self) -> Offload:
-        """How it plans."""
+        """How placements are planned."""
         return self._settings[1]
 
     def with_noise(self, noise: float) -> "SystemWithPlans":
@@ -139,7 +149,12 @@ class SystemWithPlans:
         return SystemWithPlans(system.with_noise(noise), memory)
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> "PlanningSession":
-        """A session for one problem."""
+        """Return a session for one problem.
+
+        Args:
+            problem: to simulate.
+            num_threads: number of threads that plan and simulate; all cores unless given.
+        """
         system, memory = self._settings
         with system.open(problem) as session:
             execution = session.execution
@@ -156,20 +171,30 @@ class SystemWithPlans:
 
 
 class PlanningSession(SimulatorSession):
-    """A simulator's session whose placements are planned; see SimulatorSession."""
+    """A simulator's session that plans each placement before it simulates it.
+
+    Attributes:
+        plans_memory: tells searches that placements are planned.
+    """
 
     plans_memory: ClassVar[bool] = True
 
     def plan(self, placement: Placement) -> MemoryPlan:
-        """What a placement does within the limits.
+        """Return the plan that keeps a placement within the memory limits.
+
+        Args:
+            placement: of the session's problem.
 
         Raises:
-            InputError: an op does not fit on its device; says what would do.
+            InputError: an op does not fit on its device; the message says how many bytes it needs.
         """
         return read_plan(self._planned(placement), self.problem, placement)
 
     def trace(self, placement: Placement) -> Trace:
-        """See system.Session.
+        """Plan and simulate one placement without jitter, and return all events.
+
+        Args:
+            placement: of the session's problem.
 
         Raises:
             InputError: the placement is for another problem, its strict order waits for itself, or
@@ -181,7 +206,7 @@ class PlanningSession(SimulatorSession):
         return planned_trace(m, read_plan(m, self.problem, placement), self.execution)
 
     def _planned(self, placement: Placement) -> PlanState:
-        """The state that holds the placement's plan."""
+        """Return the state after planning the placement."""
         if placement.problem_hash != self.problem.hash:
             raise InputError(
                 f"placement: made for problem {placement.problem_hash}, this is {self.problem.hash}"
@@ -201,11 +226,14 @@ def _row(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def check_fits(problem: Problem, device_V: NDArray[np.int64]) -> None:
-    """Refuse a placement that has no plan.
+    """Refuse a placement of which an op alone exceeds the memory of its device.
+
+    Args:
+        problem: whose devices have limits.
+        device_V: device of each op.
 
     Raises:
-        InputError: names the op that needs most of those that do not fit, and the least memory that
-            would do.
+        InputError: names the op that exceeds a device and needs most, and the bytes that it needs.
     """
     need_V, limit_D = op_need_bytes(problem.arrays), problem.arrays.memory_bytes
     lacking_V = np.where(need_V > limit_D[device_V] * (1 + 1e-9), need_V, -1.0)
@@ -215,25 +243,25 @@ def check_fits(problem: Problem, device_V: NDArray[np.int64]) -> None:
         name = problem.cluster.devices[d].name
         raise InputError(
             f"memory: op {v} ({problem.graph.ops.names[v]!r}) does not fit on device {d} ({name}), "
-            f"which has {limit_D[d]:.6g} bytes; the least that would do is {_upward(need_V[v])}"
+            f"which has {limit_D[d]:.6g} bytes; the op needs at least {_upward(need_V[v])}"
         )
 
 
 def _upward(num_bytes: float) -> str:
-    """A number that is not less, exact where bytes are whole."""
+    """Write a number of bytes without rounding it down; whole numbers are exact."""
     return f"{int(num_bytes)}" if num_bytes == int(num_bytes) else f"{num_bytes!r}"
 
 
 def plan(problem: Problem, placement: Placement, memory: Offload | None = None) -> MemoryPlan:
-    """What a placement does to keep within the memory of its devices.
+    """Return the plan that keeps a placement within the memory of its devices.
 
     Args:
         problem: whose devices have limits.
         placement: of the problem.
-        memory: how it is planned; ``Offload()`` unless given.
+        memory: how the placement is planned; ``Offload()`` unless given.
 
     Raises:
-        InputError: an op does not fit on its device; says the least memory that would do.
+        InputError: an op does not fit on its device; the message says how many bytes it needs.
     """
     system = SystemWithPlans(WorkConserving(), memory or Offload())
     with system.open(problem, num_threads=1) as session:

@@ -1,4 +1,4 @@
-"""Compiled: the beginning of a plan. Data and their uses by a schedule, inputs where they fit.
+"""Compiled: the beginning of a plan: data, their uses in a schedule, and inputs that fit.
 
 Vocabulary and dimensions as in arrays.py. Indices: v op, d device, r region, t transfer, n datum, c
 copy, a position in the walk, e edge, i, j and k positions in lists; plan: PlanState, changed here.
@@ -15,9 +15,12 @@ from doppler.support.compiled.heap import heap_pop, heap_push
 
 @compiled_apart
 def open_plan(plan, problem, strict):
-    """Forget the last plan; list the tasks by `start` and `finish`, and what uses each datum.
+    """Reset the plan; list the tasks by `start` and by `finish`, and the uses of each datum.
 
-    strict: each device runs its ops in the order of the placement.
+    Args:
+        plan: PlanState, changed.
+        problem: ProblemArrays.
+        strict: whether each device runs its ops in the order of the placement.
     """
     num_base = len(problem.op_seconds) + plan.free.num_transfers[0]
     counts = plan.counts
@@ -48,7 +51,14 @@ def open_plan(plan, problem, strict):
 
 @compiled_apart
 def operand(plan, problem, task, i):
-    """Datum i of those that a task of the placement reads, or NOTHING past the last."""
+    """Return the i-th datum that a task of the placement reads, or NOTHING after the last one.
+
+    Args:
+        plan: PlanState.
+        problem: ProblemArrays.
+        task: op or transfer.
+        i: from 0.
+    """
     num_ops = len(problem.op_seconds)
     if task >= num_ops:
         return np.int64(plan.free.tasks[task].number) if i == 0 else NOTHING
@@ -63,7 +73,13 @@ def operand(plan, problem, task, i):
 
 @compiled_apart
 def sink_datum(plan, problem, v):
-    """What op v makes and no op reads."""
+    """Return the datum that holds the output of op v if no op reads it.
+
+    Args:
+        plan: PlanState.
+        problem: ProblemArrays.
+        v: op.
+    """
     return len(problem.size) + len(plan.free.tasks) - len(problem.op_seconds) + v
 
 
@@ -82,7 +98,7 @@ def _open_tasks(plan, problem, num_base):
 
 @compiled_apart
 def _rank_ops(plan, problem, strict):
-    """Numbers of the ops that rise along edges and, under strict order, along each device's."""
+    """Number the ops so that numbers rise along edges and, under strict order, along devices."""
     num_ops, head, tail = len(problem.op_seconds), 0, 0
     if not strict:
         for v in range(num_ops):
@@ -121,7 +137,7 @@ def _count_down(plan, v, tail):
 
 @compiled_apart
 def _list_by(plan, problem, time, tasks, num_base):
-    """The tasks by a time; at one instant, those after which others can begin come first."""
+    """Sort the tasks by a time; among equal times, tasks that others depend on come first."""
     num_ops = len(problem.op_seconds)
     for task in range(num_base):
         if task < num_ops:
@@ -136,7 +152,7 @@ def _list_by(plan, problem, time, tasks, num_base):
 
 @compiled_apart
 def _open_data(plan, problem):
-    """What there is to be held, and nowhere yet."""
+    """Reset all data; none is on a device yet."""
     num_regions, num_ops = len(problem.size), len(problem.op_seconds)
     for n in range(len(plan.data)):
         plan.data[n].end = 0
@@ -192,7 +208,7 @@ def _open_datum(plan, n, size, d, maker):
 
 @compiled_apart
 def _list_uses(plan, problem, num_base):
-    """The positions of the tasks that use each datum: counted, then filled in."""
+    """List the positions of the tasks that use each datum: count them, then fill them in."""
     for a in range(num_base):
         i, n = 0, operand(plan, problem, plan.order[a], 0)
         while n != NOTHING:
@@ -221,7 +237,7 @@ def _num_data(plan, problem):
 
 @compiled_apart
 def _place_inputs(plan, problem):
-    """Inputs are there from the start, those that are used first, as far as they fit."""
+    """Place inputs on devices from the start while they fit, those that are used first first."""
     first, num = sink_datum(plan, problem, len(problem.op_seconds)), plan.counts[0].inputs
     for k in range(num):
         heap_push(plan.heap, 0, k, np.float64(plan.uses[plan.data[first + k].use]), first + k)
@@ -234,7 +250,16 @@ def _place_inputs(plan, problem):
 
 @compiled_apart
 def place_copy(plan, n, creator):
-    """A copy of datum n, which ``creator`` writes; returns it. There is room."""
+    """Create a copy of datum n on its device; the caller has made room for it.
+
+    Args:
+        plan: PlanState, changed.
+        n: datum.
+        creator: task that writes the copy, or NOTHING.
+
+    Returns:
+        The copy.
+    """
     c = plan.counts[0].copies
     plan.counts[0].copies += 1
     copy = plan.copies[c]

@@ -1,12 +1,12 @@
-"""Compiled: orders of the ops that need little memory, and which op a device had better take first.
+"""Compiled: orders of the ops that need little memory.
 
-Ops are taken one after another, as if there were one queue for all devices; what is on a device
-is forgotten by least recent use. The schedule by these priorities is what the walk goes by.
+The ops are taken one after another, as if all devices had one queue; each device forgets the least
+recently used data when it is full. The planner follows the schedule with these priorities.
 
 Vocabulary and dimensions as in arrays.py. Indices: v op, d device, r region, t transfer, n datum, c
 copy, a position in the walk, e edge, i, j and k positions in lists; plan: PlanState, changed here.
 
-Source: of the ready ops the one that frees most is the rule of list scheduling for registers
+Source: taking the ready op that frees most memory is the rule of list scheduling for registers
 (Goodman and Hsu, "Code scheduling and register allocation in large basic blocks", ICS 1988).
 """
 
@@ -17,14 +17,21 @@ from doppler.extensions.memory.opening_kernels import operand, sink_datum
 from doppler.simulator.state_kernels import output_bytes
 from doppler.support.compiled import compiled_apart
 
-# By the schedule without limits; what frees most; what is there already; what fits, in that order.
+# Rules: the schedule without limits; the op that frees most memory; the op that misses least data
+# on its device; the first op, in the schedule without limits, that fits.
 OWN, FREES, FINDS, FITS = 0, 1, 2, 3
-_WINDOW = 32  # ready ops, those that start first without limits
+_WINDOW = 32  # largest number of ready ops to choose from: those that start first without limits
 
 
 @compiled_apart
 def order_ops(plan, problem, rule):
-    """Leave in `sequence` the place of each op, by a rule; data are open, and `start` is known."""
+    """Order the ops by a rule; the place of each is left in `sequence`.
+
+    Args:
+        plan: PlanState, changed; data are open and `start` is known.
+        problem: ProblemArrays.
+        rule: one of FREES, FINDS and FITS.
+    """
     num_ops, num_ready, step = len(problem.op_seconds), 0, 0
     for d in range(len(plan.first)):
         plan.first[d] = NOTHING
@@ -53,13 +60,13 @@ def order_ops(plan, problem, rule):
             other = problem.consumers[e]
             plan.pending[other] -= 1
             if plan.pending[other] == 0:
-                plan.sequence[other] = step  # since when it is ready
+                plan.sequence[other] = step  # until it is taken: the step at which it became ready
                 num_ready = _insert(plan, other, num_ready)
 
 
 @compiled_apart
 def _insert(plan, v, num):
-    """Into the ready ops, by the schedule without limits."""
+    """Insert op v into the ready ops, sorted by the schedule without limits."""
     i = num
     while i > 0 and plan.position[plan.ready[i - 1]] > plan.position[v]:
         plan.ready[i] = plan.ready[i - 1]
@@ -70,7 +77,7 @@ def _insert(plan, v, num):
 
 @compiled_apart
 def _best(plan, problem, rule, num):
-    """Of so many ready ops the place of the one to take."""
+    """Return the index of the op to take among the first ``num`` ready ops."""
     best, best_first, best_second, best_third = 0, -np.inf, -np.inf, -np.inf
     for i in range(num):
         v, missing, freed = plan.ready[i], 0.0, -output_bytes(problem, plan.ready[i])
@@ -100,7 +107,7 @@ def _best(plan, problem, rule, num):
 
 @compiled_apart
 def _take(plan, problem, v, step):
-    """An op is done, and its output is where it is read."""
+    """Take op v: its output is now on the devices that read it."""
     j, n = 0, operand(plan, problem, v, 0)
     while n != NOTHING:
         _touch(plan, n, step)
@@ -130,7 +137,7 @@ def _take(plan, problem, v, step):
 
 @compiled_apart
 def _touch(plan, n, step):
-    """Datum n is on its device, the last to be forgotten."""
+    """Put datum n on its device as the most recently used one."""
     d = plan.data[n].on
     if plan.data[n].at != NOTHING:
         _drop(plan, n)
@@ -148,7 +155,7 @@ def _touch(plan, n, step):
 
 @compiled_apart
 def _make_room(plan, d, size, step):
-    """Forget what has not been used for long, but nothing of this step."""
+    """Forget the least recently used data until there is room, but none of this step."""
     n = plan.first[d]
     while n != NOTHING and plan.held[d] + size > plan.budget[d] and plan.data[n].at != step:
         _drop(plan, n)
@@ -157,7 +164,7 @@ def _make_room(plan, d, size, step):
 
 @compiled_apart
 def _drop(plan, n):
-    """Datum n is not on its device any more."""
+    """Remove datum n from its device."""
     d, before, after = plan.data[n].on, plan.data[n].before, plan.data[n].after
     plan.data[n].at = NOTHING
     plan.held[d] -= plan.data[n].bytes

@@ -1,4 +1,4 @@
-"""MemoryPlan: a placement's tasks, with evictions, loads and the waits that keep memory in limits.
+"""MemoryPlan: the tasks of a placement, with the evictions, loads and waits that save memory.
 
 Shape suffixes: V ops, D devices, K tasks, W waits, C copies, L uses of copies.
 """
@@ -36,14 +36,17 @@ KINDS = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Copies:
-    """The stays of data on devices [C]: each at one address, from when it is written.
+    """Copies of data on devices [C]. Each stays at one address from when it is written.
 
     Attributes:
-        region, input, output: what it is: a region of graph.regions, an input, or the output of an
-            op that no op reads; the others are -1.
-        creator: the task that writes it, -1: there from the start. device.
-        address, bytes: where in the device's memory.
-        gone: gives its room back.
+        region: region of graph.regions that it holds, or -1.
+        input: input that it holds, or -1.
+        output: op whose output, which no op reads, it holds, or -1.
+        creator: task that writes it; -1: it is there from the start.
+        device: that it is on.
+        address: first byte in the device's memory.
+        bytes: size.
+        gone: whether its memory is free again before the end.
     """
 
     region: IntArray
@@ -61,27 +64,33 @@ class Copies:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MemoryPlan:
-    """What a placement does within memory limits: tasks, waits, copies at addresses.
+    """How a placement is executed within memory limits: tasks, waits, and copies at addresses.
 
-    Whatever order a run takes, as long as a task starts after those it waits for have ended, no
-    device holds more than its limit and nothing is read that is not there (`checks.violations`).
+    The plan is safe for every order of execution in which each task starts after those that it
+    waits for: no device holds more than its limit, and no task reads data that are not there
+    (`checks.violations` proves it).
 
     Attributes:
-        kind: [K] a number of `KINDS`: ops in their order first, then the transfers of the
-            placement, then what the plan adds; ``free`` takes no time: all that used a copy precede
-            it.
-        op: [K] that runs, or whose output is moved; -1 of inputs and ``free``.
-        device: [K] that it runs on; of a transfer, a load or an eviction the one whose memory is
-            used.
-        source: [K] of a transfer, where it comes from; else -1.
-        seconds: [K] without jitter.
-        key: [K] place in the queue of its resource.
-        waits: [W, 2] a task, and one that waits for it.
-        copies: [C].
+        problem: that is planned.
+        placement: that is planned.
+        limit_bytes: [D] memory limit of each device.
+        kind: [K] one of `KINDS`: first the ops in their order, then the transfers of the placement,
+            then the tasks that the plan adds. A ``free`` task takes no time; it waits for all tasks
+            that use a copy.
+        op: [K] that is executed, or whose output is moved; -1 for inputs and ``free``.
+        device: [K] that the task runs on; for a transfer, a load or an eviction the device whose
+            memory it uses.
+        source: [K] device that a transfer comes from; -1 for other tasks.
+        seconds: [K] duration without jitter.
+        key: [K] priority in the queue of its resource, small first.
+        waits: [W, 2] a task, and a task that waits for it.
+        copies: [C] of data on devices.
         made: [K] first copy that a task writes.
-        num_made: [K].
+        num_made: [K] number of copies that it writes.
         uses: [L, 2] a copy, and a task that reads it.
-        limit_bytes: [D].
+        offloaded_bytes: of all evictions, and of inputs that are loaded.
+        loaded_bytes: of all loads.
+        recomputed_s: seconds of all recomputations.
     """
 
     problem: Problem
@@ -108,12 +117,16 @@ class MemoryPlan:
         return len(self.kind)
 
     def count(self, kind: int) -> int:
-        """How many tasks of a kind there are."""
+        """Return the number of tasks of a kind.
+
+        Args:
+            kind: one of `KINDS`.
+        """
         return int((self.kind == kind).sum())
 
     @cached_property
     def moved(self) -> IntArray:
-        """The copy [K] that a transfer, an eviction or a load reads or writes; -1 of others."""
+        """The copy [K] that a transfer, an eviction or a load reads or writes; else -1."""
         moved = np.full(self.num_tasks, NOTHING)
         for c, task in self.uses.tolist():
             if self.kind[task] == EVICT:
@@ -123,7 +136,11 @@ class MemoryPlan:
         return moved
 
     def describe(self, task: int) -> str:
-        """A task in words, for messages."""
+        """Describe a task in words, for messages.
+
+        Args:
+            task: its number.
+        """
         kind, d, graph = int(self.kind[task]), int(self.device[task]), self.problem.graph
         where = self.problem.cluster.devices[d].name
         c = self.moved[task] if kind in (MOVE, EVICT, LOAD) else self.made[task]
@@ -147,7 +164,13 @@ class MemoryPlan:
 
 
 def read_plan(m: PlanState, problem: Problem, placement: Placement) -> MemoryPlan:
-    """The plan that a state holds."""
+    """Return the plan that a state holds.
+
+    Args:
+        m: after planning.
+        problem: that was planned.
+        placement: that was planned.
+    """
     counts, num_ops = m.counts[0], problem.num_ops
     num_tasks, num_placed = int(counts["tasks"]), int(counts["placed"])
     planned = m.planned[:num_tasks]
@@ -155,7 +178,7 @@ def read_plan(m: PlanState, problem: Problem, placement: Placement) -> MemoryPla
     kind = planned["kind"].astype(np.int64)
     made = np.where(planned["num_copies"] > 0, planned["made"], NOTHING).astype(np.int64)
     region_T = m.free.tasks["number"][num_ops:num_placed].astype(np.int64)
-    subject = planned["made"].astype(np.int64)  # of what is no op or transfer
+    subject = planned["made"].astype(np.int64)  # the copy that an added task is about
     of_copy = _ops_of(copies, problem)[subject]
     op = np.where(kind == FREE, NOTHING, of_copy)
     op[:num_ops] = np.arange(num_ops)
@@ -191,7 +214,7 @@ def read_plan(m: PlanState, problem: Problem, placement: Placement) -> MemoryPla
 
 
 def _read_copies(m: PlanState, problem: Problem, num_placed: int) -> Copies:
-    """What the copies are of: data are numbered regions, transfers, outputs, inputs."""
+    """Return the copies. Data are numbered: regions, then transfers, outputs and inputs."""
     p, num_ops = problem.arrays, problem.num_ops
     copies = m.copies[: int(m.counts[0]["copies"])]
     num_regions, most = len(p.size), len(m.free.tasks) - num_ops
@@ -220,6 +243,6 @@ def _read_copies(m: PlanState, problem: Problem, num_placed: int) -> Copies:
 
 
 def _ops_of(copies: Copies, problem: Problem) -> IntArray:
-    """The op that makes what each copy is of, -1 of an input."""
+    """Return the op that computes the data of each copy, -1 for an input."""
     src = np.append(problem.arrays.region_src, NOTHING)
     return np.where(copies.output >= 0, copies.output, src[copies.region])

@@ -1,4 +1,4 @@
-"""Adds memory plans as choices of ``memory``."""
+"""Adds memory plans to the choices of ``memory`` on the command line."""
 
 from pathlib import Path
 
@@ -7,5 +7,5 @@ from doppler.hooks import implements
 
 @implements
 def config_folders() -> list[Path]:
-    """Choices of conf/ that this extension adds."""
+    """Return the folders of conf/ that this extension adds."""
     return [Path(__file__).parent / "conf"]

@@ -1,7 +1,8 @@
-"""Compiled: the engine that runs plans, work-conserving, with the queues of the simulator.
+"""Compiled: the engine that simulates plans; it is work-conserving, with the simulator's queues.
 
-A task starts once all that it waits for has ended and its resource is free; the rule of queues
-decides which ready task goes first, as without a plan. FREE tasks take neither time nor resource.
+A task starts once all tasks that it waits for have ended and its resource is free. The rule of the
+queues decides which ready task goes first, as without a plan. FREE tasks take neither time nor a
+resource.
 
 Vocabulary and dimensions as in arrays.py. Indices: v op, d device, r region, t transfer, n datum, c
 copy, a position in the walk, e edge, i, j and k positions in lists; plan: PlanState, changed here.
@@ -48,13 +49,13 @@ from doppler.simulator.work_conserving_kernels import ends_before, enqueue, simu
 from doppler.support.compiled import compiled_apart
 from doppler.support.compiled.draws import jitter, uniform
 
-_MAX_CLEARED_TASKS = 4000  # tasks that are walked over again where everything has to be evicted
-_GOOD_ENOUGH = 1.005  # times as long as without limits
+_MAX_CLEARED_TASKS = 4000  # tasks visited again by walks that empty devices
+_GOOD_ENOUGH = 1.005  # planning ends at this multiple of the makespan without limits
 
 
 @compiled_apart
 def simulate_plan(problem, rules, device_V, priority_V, seed, plan):
-    """Plan one placement, unless it is the last one's, and run the plan; see SimulatorSession.
+    """Plan a placement, unless it was the last one planned, and simulate the plan.
 
     Args:
         problem: ProblemArrays.
@@ -65,8 +66,8 @@ def simulate_plan(problem, rules, device_V, priority_V, seed, plan):
         plan: PlanState, changed.
 
     Returns:
-        The makespan in seconds. Where an op needs more than its device has there is no plan: the
-        makespan is then that without limits, and the peak says what is needed.
+        The makespan in seconds. If an op needs more memory than its device has, there is no plan;
+        then it is the makespan without limits, and the peak is the memory needed.
     """
     if not _is_known(plan, device_V, priority_V):
         nominal = Rules(rules.queue, rules.contention, rules.streams, 0.0, 0.0)
@@ -78,7 +79,19 @@ def simulate_plan(problem, rules, device_V, priority_V, seed, plan):
 
 @compiled_apart
 def make_plan(problem, rules, device_V, priority_V, plan):
-    """Plan a placement; without a plan the seconds that it takes without limits."""
+    """Plan a placement: try the settings of `tries` and keep the best plan.
+
+    Args:
+        problem: ProblemArrays.
+        rules: of the simulated system, without jitter.
+        device_V: device of each op.
+        priority_V: priority of each op, small first.
+        plan: PlanState, changed; ``is_known`` says whether there is a plan.
+
+    Returns:
+        The makespan without memory limits, in seconds; inf if the placement never finishes or
+        cannot be planned again.
+    """
     plan.counts[0].is_known = 0
     seconds = _schedule(problem, rules, device_V, priority_V, plan)
     if seconds == np.inf or not _can_fit(plan, device_V):
@@ -89,7 +102,7 @@ def make_plan(problem, rules, device_V, priority_V, plan):
         made = _try(problem, rules, device_V, priority_V, plan, last, clears)
         if made < best_seconds:
             best, best_seconds = last, made
-        if rules.contention != CONTENTION_NONE:  # copies of a device wait for each other
+        if rules.contention != CONTENTION_NONE:  # a device's loads run one after another
             plan.counts[0].latest = best_seconds
         if made <= _GOOD_ENOUGH * seconds:
             break
@@ -107,9 +120,10 @@ def make_plan(problem, rules, device_V, priority_V, plan):
 
 @compiled_apart
 def _try(problem, rules, device_V, priority_V, plan, number, clears):
-    """Plan by a schedule without limits, and run the plan without jitter; inf if there is none.
+    """Plan with the settings in row ``number`` of `tries`, and simulate the plan without jitter.
 
-    number: of the try, a row of `tries`. clears: so often at most a device is emptied.
+    At most ``clears`` tasks may have devices emptied before them. Returns seconds; inf without a
+    plan.
     """
     row, is_strict = plan.choices.tries[number], rules.queue == QUEUE_STRICT
     order, recomputes = np.int64(row[0]), row[4] != 0.0
@@ -128,7 +142,7 @@ def _try(problem, rules, device_V, priority_V, plan, number, clears):
         other = Rules(QUEUE_PRIORITY, rules.contention, rules.streams, 0.0, 0.0)
         _schedule(problem, other, device_V, plan.sequence, plan)
     if not walk(plan, problem, is_strict):
-        plan.counts[0].recomputes = 0  # between what is computed again there may be no room
+        plan.counts[0].recomputes = 0  # recomputations may leave no room: plan without them
         if not recomputes or not walk(plan, problem, is_strict):
             return np.inf
     link_waits(plan)
@@ -137,7 +151,10 @@ def _try(problem, rules, device_V, priority_V, plan, number, clears):
 
 @compiled_apart
 def _schedule(problem, rules, device_V, priority_V, plan):
-    """Run a placement without limits, for the planner to go by; returns the seconds."""
+    """Simulate a placement without memory limits, as the schedule to plan by.
+
+    Returns the makespan in seconds.
+    """
     seconds = simulate(problem, rules, device_V, priority_V, 0, plan.free)
     for task in range(len(device_V) + plan.free.num_transfers[0]):
         plan.start[task] = plan.free.tasks[task].start
@@ -157,7 +174,7 @@ def _is_known(plan, device_V, priority_V):
 
 @compiled_apart
 def _can_fit(plan, device_V):
-    """Whether each op fits on its device by itself; the peaks say what is needed where not."""
+    """Whether each op alone fits on its device; if not, the peaks are the memory needed."""
     fits = True
     for d in range(len(plan.devices)):
         plan.devices[d].first = 0.0
@@ -174,7 +191,11 @@ def _can_fit(plan, device_V):
 
 @compiled_apart
 def link_waits(plan):
-    """Of each task those that wait for it, and how many each waits for."""
+    """List the tasks that wait for each task.
+
+    Args:
+        plan: PlanState, changed.
+    """
     num_tasks, num_waits = plan.counts[0].tasks, plan.counts[0].waits
     for task in range(num_tasks + 1):
         plan.wait_ptr[task] = 0
@@ -191,7 +212,18 @@ def link_waits(plan):
 
 @compiled_apart
 def run_plan(problem, rules, device_V, seed, plan):
-    """Run the plan; the schedule is left in `run`, the peaks in `devices`."""
+    """Simulate the plan; its schedule is left in `run`, the peaks in `devices`.
+
+    Args:
+        problem: ProblemArrays.
+        rules: of the simulated system, see state.Rules.
+        device_V: device of each op.
+        seed: of jitter and random queues.
+        plan: PlanState, changed.
+
+    Returns:
+        The makespan in seconds; inf if tasks wait for each other.
+    """
     state, apart = plan.run, plan.machine.apart
     tasks = state.tasks
     _open_run(problem, rules, seed, plan)
@@ -224,7 +256,7 @@ def run_plan(problem, rules, device_V, seed, plan):
 
 @compiled_apart
 def _open_run(problem, rules, seed, plan):
-    """Nothing has started, every resource is free, inputs are where the plan has them."""
+    """Reset the run: nothing has started, resources are free, inputs are as planned."""
     state, num_devices = plan.run, len(plan.devices)
     state.num_coupled[:] = 0
     for host in range(len(state.hosts)):
@@ -270,7 +302,7 @@ def _crosses(plan, src, dst):
 
 @compiled_apart
 def _open_task(problem, rules, seed, plan, k):
-    """Its resource and key; until it starts, its finish is the seconds that it takes."""
+    """Set a task's resource and key; until the task starts, its finish holds its duration."""
     task, planned, num = plan.run.tasks[k], plan.planned[k], len(plan.devices)
     kind, num_ops = planned.kind, len(problem.op_seconds)
     task.number = k
@@ -313,7 +345,7 @@ def _open_task(problem, rules, seed, plan, k):
 
 @compiled_apart
 def _start(problem, rules, plan, seed, now, task, num_touched):
-    """A task starts on its resource, which is free; a strict order then lets the next op follow."""
+    """Start a task on a free resource; with strict order this lets the device's next op follow."""
     state, planned = plan.run, plan.planned[task]
     tasks, c = state.tasks, state.tasks[task].resource
     state.resources[c].free -= 1
@@ -345,7 +377,7 @@ def _start(problem, rules, plan, seed, now, task, num_touched):
 
 @compiled_apart
 def _end(rules, plan, now, task, num_touched):
-    """A task has ended: what it used or made for nobody is free, what waited for it may begin."""
+    """End a task: release its resource and copies, and let the tasks that wait for it begin."""
     state, planned = plan.run, plan.planned[task]
     c = state.tasks[task].resource
     state.resources[c].free += 1
@@ -374,7 +406,7 @@ def _end(rules, plan, now, task, num_touched):
 
 @compiled_apart
 def _leave(plan, c, num):
-    """A copy has so many uses less to come, and no room once there are none."""
+    """Count down the remaining uses of a copy, and release its memory at the last one."""
     plan.copies[c].left -= num
     if plan.copies[c].left == 0 and plan.copies[c].gone != 0:
         plan.run.devices[plan.copies[c].on].memory -= plan.copies[c].bytes
@@ -382,7 +414,7 @@ def _leave(plan, c, num):
 
 @compiled_apart
 def _begin(rules, plan, now, task, num_touched):
-    """A task waits for nothing any more: into its queue, or at once to its end."""
+    """Queue a task that waits for nothing any more; a FREE task ends at once."""
     if plan.run.tasks[task].resource != NOWHERE:
         return enqueue(rules, plan.run, now, task, num_touched)
     plan.run.tasks[task].start = now
@@ -392,7 +424,7 @@ def _begin(rules, plan, now, task, num_touched):
 
 @compiled_apart
 def _release(rules, plan, now, task, num_touched):
-    """What waits for a task that has ended waits for one less; FREE tasks end at once."""
+    """Let the tasks that wait for a task, and for no other, begin; FREE tasks end at once."""
     size = 1
     plan.stack[0] = task
     while size > 0:

@@ -1,6 +1,6 @@
 """Compiled: which copies are on a device, which leave it, and which tasks wait for which.
 
-While the walk goes on, a copy takes memory but has no address; addresses come last
+During the walk a copy takes memory but has no address; addresses are assigned at the end
 (addresses_kernels.py).
 
 Vocabulary and dimensions as in arrays.py. Indices: v op, d device, r region, t transfer, n datum, c
@@ -16,7 +16,11 @@ from doppler.support.compiled import compiled_apart
 
 @compiled_apart
 def open_space(plan):
-    """Nobody is on any device."""
+    """Empty all devices.
+
+    Args:
+        plan: PlanState, changed.
+    """
     for d in range(len(plan.first)):
         plan.first[d] = NOTHING
         plan.held[d] = 0.0
@@ -24,7 +28,12 @@ def open_space(plan):
 
 @compiled_apart
 def come(plan, c):
-    """Copy c is on its device from now on."""
+    """Let a copy occupy memory of its device from now on.
+
+    Args:
+        plan: PlanState, changed.
+        c: copy.
+    """
     copy = plan.copies[c]
     d, first = copy.on, plan.first[copy.on]
     copy.born = plan.counts[0].steps
@@ -43,7 +52,12 @@ def come(plan, c):
 
 @compiled_apart
 def leave(plan, c):
-    """Copy c has no room any more."""
+    """Release the memory of a copy.
+
+    Args:
+        plan: PlanState, changed.
+        c: copy.
+    """
     copy = plan.copies[c]
     copy.gone = 1
     plan.data[copy.datum].at = NOTHING
@@ -64,9 +78,19 @@ def leave(plan, c):
 
 @compiled_apart
 def choose_victims(plan, problem, d, lack, now, victim):
-    """Who leaves device d so that so many bytes are free: best first, but none that need not.
+    """Choose the copies to evict from a device, best first, and none that is not needed.
 
-    Returns how many, in `stack`, and the seconds that it takes; or none.
+    Args:
+        plan: PlanState; the copies are left in `stack`.
+        problem: ProblemArrays.
+        d: device.
+        lack: bytes to free.
+        now: estimated start of the task that needs them, seconds.
+        victim: rule, one of VICTIMS.
+
+    Returns:
+        The number of copies and the seconds that their eviction takes; 0 and inf if all of them
+        together are not enough.
     """
     num, total = 0, 0.0
     while total < lack:
@@ -88,7 +112,7 @@ def choose_victims(plan, problem, d, lack, now, victim):
     if total < lack:
         return 0, np.inf
     kept, seconds = 0, 0.0
-    for j in range(num):  # those chosen last are the best to stay where they can
+    for j in range(num):  # spare copies that are not needed, the last chosen first
         i = num - 1 - j
         size = plan.copies[plan.stack[i]].bytes
         if total - size >= lack:
@@ -105,7 +129,12 @@ def choose_victims(plan, problem, d, lack, now, victim):
 
 @compiled_apart
 def freed_by(plan, c):
-    """The FREE task of a copy, which all that use it precede; made when it is first asked for."""
+    """Return the FREE task of a copy, which waits for all tasks that use it; create it if needed.
+
+    Args:
+        plan: PlanState, changed.
+        c: copy.
+    """
     if plan.copies[c].freed == NOTHING:
         task = plan.counts[0].tasks
         plan.counts[0].tasks += 1
@@ -126,7 +155,13 @@ def freed_by(plan, c):
 
 @compiled_apart
 def add_wait(plan, task, other):
-    """``other`` starts after ``task`` has finished."""
+    """Make a task start only after another has finished.
+
+    Args:
+        plan: PlanState, changed.
+        task: that finishes.
+        other: that waits for it.
+    """
     n = plan.counts[0].waits
     if n < len(plan.waits):
         plan.waits[n, 0] = task

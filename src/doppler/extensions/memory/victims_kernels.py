@@ -3,8 +3,8 @@
 Vocabulary and dimensions as in arrays.py. Indices: v op, d device, r region, t transfer, n datum, c
 copy, a position in the walk, e edge, i, j and k positions in lists; plan: PlanState, changed here.
 
-Source: farthest next use is Belady, "A study of replacement algorithms for a virtual-storage
-computer", IBM Systems Journal 1966.
+Source: evicting the datum with the farthest next use is Belady, "A study of replacement algorithms
+for a virtual-storage computer", IBM Systems Journal 1966.
 """
 
 import numpy as np
@@ -24,13 +24,27 @@ VICTIMS = {
 
 @compiled_apart
 def host_seconds(plan, d, size):
-    """What a copy between device d and the memory of its host takes."""
+    """Return the seconds of a copy between a device and the memory of its host.
+
+    Args:
+        plan: PlanState.
+        d: device.
+        size: bytes.
+    """
     return plan.machine.to_host_s[d, 0] + size * plan.machine.to_host_s[d, 1]
 
 
 @compiled_apart
 def next_use(plan, n):
-    """Position of the next task that uses datum n; past the last one if there is none."""
+    """Return the position of the next task that uses a datum.
+
+    Args:
+        plan: PlanState.
+        n: datum.
+
+    Returns:
+        The position in the walk; the number of positions if nothing uses it any more.
+    """
     if plan.data[n].use < plan.data[n].end:
         return plan.uses[plan.data[n].use]
     return len(plan.order)
@@ -38,7 +52,13 @@ def next_use(plan, n):
 
 @compiled_apart
 def eviction_seconds(plan, problem, n):
-    """What it takes to have datum n away and back: copies, or computing it again."""
+    """Return the seconds to evict a datum and bring it back, by copies or by recomputation.
+
+    Args:
+        plan: PlanState.
+        problem: ProblemArrays.
+        n: datum.
+    """
     size, d = plan.data[n].bytes, plan.data[n].on
     back = host_seconds(plan, d, size) if plan.data[n].use < plan.data[n].end else 0.0
     if plan.data[n].evicted != NOTHING:
@@ -50,9 +70,18 @@ def eviction_seconds(plan, problem, n):
 
 @compiled_apart
 def victim_score(plan, problem, c, lack, now, victim):
-    """How good it is to evict copy c, large first, and the seconds that it takes.
+    """Score a copy as a candidate for eviction.
 
-    lack: bytes that are needed. now: when the task starts that needs them, as far as is known.
+    Args:
+        plan: PlanState.
+        problem: ProblemArrays.
+        c: copy.
+        lack: bytes that are needed.
+        now: estimated start of the task that needs them, seconds.
+        victim: rule, one of VICTIMS.
+
+    Returns:
+        The score, large is better, and the seconds that the eviction takes.
     """
     n = plan.copies[c].datum
     seconds, position = eviction_seconds(plan, problem, n), next_use(plan, n)
@@ -71,11 +100,16 @@ def victim_score(plan, problem, c, lack, now, victim):
 
 @compiled_apart
 def can_recompute(plan, problem, n):
-    """Whether computing datum n again is sure to be possible, and takes less than its transfers.
+    """Return whether a datum can be recomputed for certain, and faster than it can be copied.
 
-    What its op reads has to be on the device: inputs, which the host has, and data that others
-    read when n is read next, or later; none of them dropped itself. And that op has to fit beside
-    the one that reads n.
+    Whatever its op reads must be on the device when the datum is read next: inputs, which the host
+    has, and data that are used then or later and are not dropped themselves. That op must also fit
+    beside the op that reads the datum.
+
+    Args:
+        plan: PlanState.
+        problem: ProblemArrays.
+        n: datum.
     """
     v, d = plan.data[n].maker, plan.data[n].on
     if plan.counts[0].recomputes == 0 or v == NOTHING or v >= len(problem.op_seconds):

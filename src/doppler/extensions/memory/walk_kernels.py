@@ -1,18 +1,20 @@
-"""Compiled: the planner, a walk over the tasks of a placement that decides where data are when.
+"""Compiled: the planner, which walks over the tasks of a placement and decides where data are when.
 
-The placement is simulated without limits first; its tasks are taken by when they start there, and
-retired by when they end. A task gets memory for what it makes, and what it reads is brought back
-where it has been evicted. Where memory is short, tasks are retired before their time, or copies are
-evicted. Addresses come last (addresses_kernels.py); where they fail, all is evicted before a task,
-so that those that came before it are out of the way. What waits for what depends on no order of the
-run; the proof is checks.py.
+The placement is first simulated without memory limits. The walk visits the tasks in the order in
+which they start in this schedule, and retires them in the order in which they end. A task gets
+memory for its output, and what it reads is brought back if it was evicted. When memory is short,
+tasks are retired early, so that later tasks wait for them, or copies are evicted. Addresses are
+assigned last (addresses_kernels.py). If that fails, all data are evicted before one of the tasks,
+so that earlier copies are out of the way. The waits of a plan hold for every order of execution;
+checks.py proves it.
 
 Vocabulary and dimensions as in arrays.py. Indices: v op, d device, r region, t transfer, n datum, c
 copy, a position in the walk, e edge, i, j and k positions in lists; plan: PlanState, changed here.
 
 Source: TURNIP (arXiv 2405.16283): tasks in a row, allocation ahead of execution, dependencies on
-those who freed. Ours: the row is a simulated schedule, addresses when all stays are known, inputs
-begin where they fit, an eviction may begin before the last use of what is evicted, recomputation.
+tasks that freed memory. Deviations: the row is a simulated schedule, addresses are assigned when
+all stays are known, inputs are on devices from the start where they fit, an eviction may begin
+before the last use of its datum, and data may be recomputed.
 """
 
 import numpy as np
@@ -24,12 +26,21 @@ from doppler.extensions.memory.space_kernels import add_wait, choose_victims, le
 from doppler.extensions.memory.victims_kernels import can_recompute, host_seconds
 from doppler.support.compiled import compiled_apart
 
-_NUM_SMALLER, _SMALLER_BY = 5, 0.93  # so often less memory is used before any is emptied
+_NUM_SMALLER, _SMALLER_BY = 5, 0.93  # retries with less memory before devices are emptied; factor
 
 
 @compiled_apart
 def walk(plan, problem, strict):
-    """Plan the placement whose schedule is in `start` and `finish`; false if it cannot be done."""
+    """Plan the placement whose schedule is in `start` and `finish`.
+
+    Args:
+        plan: PlanState, changed.
+        problem: ProblemArrays.
+        strict: whether each device runs its ops in the order of the placement.
+
+    Returns:
+        Whether there is a plan.
+    """
     for a in range(len(plan.clears)):
         plan.clears[a] = 0
     num = 0
@@ -64,7 +75,7 @@ def _walk_once(plan, problem, strict):
 
 @compiled_apart
 def _copies_too_long(plan):
-    """Whether the loads of a device alone take longer than a plan that is known."""
+    """Whether the loads of one device take longer than a plan that is known already."""
     for d in range(len(plan.last)):
         seconds = 0.0
         for c in range(plan.counts[0].copies):
@@ -78,7 +89,7 @@ def _copies_too_long(plan):
 
 @compiled_apart
 def _clear_once_more(plan, problem):
-    """The next walk clears a device before one task more: the first of those after who is stuck."""
+    """Let the next walk empty a device before one more task: the first after the stuck copy."""
     c, num = plan.counts[0].stuck, len(plan.clears)
     for i in range(num):
         a = (plan.copies[c].position + i) % num
@@ -90,7 +101,7 @@ def _clear_once_more(plan, problem):
 
 @compiled_apart
 def _allocate(plan, problem, a):
-    """Room for all that the task at position a needs; false if there is none."""
+    """Allocate everything that the task at position a needs; return whether that is possible."""
     task, num_ops = plan.order[a], len(problem.op_seconds)
     if not _bring_all(plan, problem, a):
         return False
@@ -106,7 +117,7 @@ def _allocate(plan, problem, a):
 
 @compiled_apart
 def _bring_all(plan, problem, a):
-    """Have all that the task at position a reads on its device, pinned till it ends; or false."""
+    """Bring and pin all that the task at position a reads; return whether that is possible."""
     task, i = plan.order[a], 0
     while True:
         n = operand(plan, problem, task, i)
@@ -120,7 +131,7 @@ def _bring_all(plan, problem, a):
 
 @compiled_apart
 def _make(plan, problem, a, first, num):
-    """Room for the data ``first`` to ``first + num - 1``, which the task at position a makes."""
+    """Allocate the data ``first`` to ``first + num - 1``, which the task at position a computes."""
     task, total = plan.order[a], 0.0
     for n in range(first, first + num):
         total += plan.data[n].bytes
@@ -142,7 +153,7 @@ def _make(plan, problem, a, first, num):
 
 @compiled_apart
 def _use(plan, c, task):
-    """A task reads a copy: it waits for who writes it, and the copy's room for the task."""
+    """Let a task read a copy: it waits for the copy's writer, and the copy's memory for it."""
     link = plan.counts[0].links
     plan.counts[0].links += 1
     plan.links[link].read = c
@@ -158,7 +169,7 @@ def _use(plan, c, task):
 
 @compiled_apart
 def _make_free(plan, problem, a, size, d):
-    """So many bytes are free on device d for the task at position a, or false: see the top."""
+    """Free ``size`` bytes on device d for the task at position a; return whether that works."""
     now = plan.start[plan.order[a]]
     while True:
         lack = plan.held[d] + size - plan.budget[d] * (1.0 + SLACK)
@@ -178,7 +189,7 @@ def _make_free(plan, problem, a, size, d):
 
 @compiled_apart
 def _next_to_end(plan, a):
-    """Of the tasks that have room and are not retired, the first to end; or NOTHING."""
+    """Return the task before position a that ends first and is not retired, or NOTHING."""
     if plan.counts[0].retired >= a:
         return NOTHING
     i = plan.counts[0].ended
@@ -192,7 +203,7 @@ def _next_to_end(plan, a):
 
 @compiled_apart
 def _retire(plan, problem, task):
-    """A task has ended: what it was the last to read gives its room back."""
+    """Retire a task: release the copies of which it was the last reader."""
     i = 0
     plan.retired[task] = 1
     plan.counts[0].retired += 1
@@ -206,7 +217,7 @@ def _retire(plan, problem, task):
         plan.copies[c].until = max(plan.copies[c].until, plan.finish[task])
         plan.data[n].use += 1
         is_read = plan.data[n].use >= plan.data[n].end and plan.data[n].stays == 0
-        if is_read and plan.copies[c].pins == 0:  # else something is computed from it again
+        if is_read and plan.copies[c].pins == 0:  # a pinned copy is still needed to recompute
             leave(plan, c)
         i += 1
         n = operand(plan, problem, task, i)
@@ -214,7 +225,7 @@ def _retire(plan, problem, task):
 
 @compiled_apart
 def _evict(plan, problem, a, c, may_drop):
-    """Copy c gives its room away: it is copied to the host, unless that has it, or dropped."""
+    """Evict copy c: copy it to the host unless it is there already, or drop it to recompute it."""
     n = plan.copies[c].datum
     if plan.data[n].evicted == NOTHING:
         if may_drop and can_recompute(plan, problem, n):
@@ -232,7 +243,7 @@ def _evict(plan, problem, a, c, may_drop):
 
 @compiled_apart
 def _count_feeds(plan, problem, n, change):
-    """What datum n is computed from again has one more, or less, that needs it."""
+    """Add to the number of dropped data that depend on the operands of datum n."""
     v = plan.data[n].maker
     for i in range(problem.read_ptr[v], problem.read_ptr[v + 1]):
         plan.data[plan.free.copies[i]].feeds += change
@@ -240,7 +251,7 @@ def _count_feeds(plan, problem, n, change):
 
 @compiled_apart
 def _new_task(plan, kind, of):
-    """A task of the plan's own, with the place in its queue that task ``of`` has."""
+    """Create a task of the plan, with the priority of task ``of`` in its queue."""
     task = plan.counts[0].tasks
     plan.counts[0].tasks += 1
     plan.planned[task].kind = kind
@@ -254,7 +265,7 @@ def _new_task(plan, kind, of):
 
 @compiled_apart
 def _bring(plan, problem, a, n):
-    """Have datum n back on its device, for the task at position a; false if there is no room."""
+    """Bring datum n back to its device for the task at position a; return whether that works."""
     if plan.data[n].dropped != 0:
         return _recompute(plan, problem, a, n)
     return _load(plan, problem, a, n)
@@ -276,14 +287,14 @@ def _load(plan, problem, a, n):
 
 @compiled_apart
 def _place(plan, n, task):
-    """The new copy of datum n, which its task writes."""
+    """Create the copy of datum n that a task writes."""
     plan.planned[task].made = place_copy(plan, n, task)
     plan.planned[task].num_copies = 1
 
 
 @compiled_apart
 def _recompute(plan, problem, a, n):
-    """Compute datum n again from what its op reads, which is brought first."""
+    """Recompute datum n after bringing what its op reads; return whether that is possible."""
     v, d, i = plan.data[n].maker, np.int64(plan.data[n].on), 0
     read, fits = operand(plan, problem, v, 0), True
     while read != NOTHING and fits:
@@ -311,7 +322,7 @@ def _recompute(plan, problem, a, n):
 
 @compiled_apart
 def _retire_until(plan, problem, a, time):
-    """All tasks before position a that end until then have ended."""
+    """Retire all tasks before position a that end until a time."""
     ending = _next_to_end(plan, a)
     while ending != NOTHING and plan.finish[ending] <= time:
         _retire(plan, problem, ending)
@@ -320,7 +331,7 @@ def _retire_until(plan, problem, a, time):
 
 @compiled_apart
 def _clear(plan, problem, a):
-    """All that came before the task at position a has ended, and its devices are empty."""
+    """Retire all tasks before position a, and empty the devices that its task uses."""
     _retire_until(plan, problem, a, np.inf)
     for d in range(len(plan.first)):
         c = plan.first[d]
@@ -332,7 +343,7 @@ def _clear(plan, problem, a):
 
 @compiled_apart
 def _concerns(plan, problem, task, d):
-    """Whether a task needs room on device d."""
+    """Whether a task uses memory of device d."""
     num_ops = len(problem.op_seconds)
     if task < num_ops:
         return d == plan.free.tasks[task].resource

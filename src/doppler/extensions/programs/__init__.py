@@ -1,1 +1,1 @@
-"""Programs that choose models while a stream of inputs flows: routers, cascades, alternatives."""
+"""Programs that choose a model for each input of a stream: routers, cascades, and alternatives."""

@@ -13,13 +13,17 @@ if TYPE_CHECKING:
 
 @implements
 def config_folders() -> list[Path]:
-    """Choices of conf/ that this extension adds."""
+    """Return the folders of conf/ that this extension adds."""
     return [Path(__file__).parent / "conf"]
 
 
 @implements
 def report_tables(runs: "Sequence[FinishedRun]") -> "list[TextTable]":
-    """Accuracy and cost of every allocator."""
+    """Return a table with the accuracy and cost of every allocator.
+
+    Args:
+        runs: all finished runs.
+    """
     from doppler.extensions.programs.report import stream_tables
 
     return stream_tables(runs)

@@ -1,4 +1,4 @@
-"""What streams came to: accuracy and cost of every allocator, over seeds."""
+"""Tables of streams: accuracy and cost of every allocator, over seeds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,13 @@ mixture of the cheapest and the dearest backend at the same cost"
 
 
 def stream_tables(runs: Sequence[FinishedRun]) -> list[TextTable]:
-    """One table of all runs of stage=stream; none where there are none.
+    """Return one table of all runs of stage=stream, or no table if there are none.
+
+    Args:
+        runs: finished runs, of any stage.
 
     Raises:
-        InputError: a summary that no such run left.
+        InputError: the summary of a run lacks what stage=stream writes.
     """
     rows = [_row(run) for run in runs if run.summary["stage"] == "stream"]
     if not rows:

@@ -1,4 +1,4 @@
-"""stage=stream: a stream of inputs of one program, and an allocator that learns while it flows."""
+"""stage=stream: plays a stream of inputs to an allocator, which learns while it chooses models."""
 
 import csv
 import io
@@ -41,8 +41,8 @@ class StreamStage(Stage):
     """Play a stream once, input by input.
 
     Attributes:
-        allocator: who chooses.
-        order: of the inputs; by_group: subject after subject, class after class.
+        allocator: chooses the backends.
+        order: order of the inputs; ``by_group`` plays subject after subject, or class after class.
     """
 
     allocator: Allocator | Hindsight
@@ -54,7 +54,11 @@ class StreamStage(Stage):
     )
 
     def method(self, spec: Specification) -> str:
-        """The allocator's."""
+        """Return the name of the allocator.
+
+        Args:
+            spec: of the run.
+        """
         return self.allocator.name
 
     def check(self, spec: Specification) -> None:
@@ -100,7 +104,7 @@ class StreamStage(Stage):
             f"{title}{summary['seed']}, order {summary['order']}",
             ("method",),
             ("accuracy", "cost"),
-            note="random mixture, oracle: at this cost",
+            note="random mixture and oracle: at the same cost",
         )
         table.add_row(summary["method"], f"{summary['accuracy']:.4f}", f"{summary['cost']:.4f}")
         for name, one in summary["controls"].items():
@@ -109,10 +113,13 @@ class StreamStage(Stage):
 
 
 def stream_of(spec: Specification) -> AnyStream:
-    """The stream of the workload.
+    """Return the stream of the workload.
+
+    Args:
+        spec: of the run.
 
     Raises:
-        InputError: it has none.
+        InputError: the workload is not a stream.
     """
     graph = spec.problem.graph
     if not isinstance(graph, StreamGraph):
@@ -123,7 +130,16 @@ def stream_of(spec: Specification) -> AnyStream:
 
 
 def controls(stream: AnyStream, order_N: Any, played: Played) -> dict[str, dict[str, float]]:
-    """What learns nothing, or knows all, on the same inputs; at the same cost where it has one."""
+    """Play the controls on the same inputs: they do not learn, or they know all outcomes.
+
+    Args:
+        stream: that was played.
+        order_N: order of its inputs.
+        played: result of the allocator; a control that can choose its cost gets the same cost.
+
+    Returns:
+        Accuracy and mean cost by name of the control.
+    """
     if isinstance(stream, LabelledStream):
         right = float((stream.expert == stream.label).mean())
         return {"expert": {"accuracy": right, "cost": float(stream.cost[-1])}}
@@ -147,14 +163,19 @@ def controls(stream: AnyStream, order_N: Any, played: Played) -> dict[str, dict[
 
 
 def mixture_accuracy(stream: Stream, share: float) -> float:
-    """What is to be expected of `RandomMixture`, its draws averaged out."""
+    """Return the expected accuracy of `RandomMixture`.
+
+    Args:
+        stream: that is played.
+        share: of the inputs that go to the dearest backend.
+    """
     small, large = int(stream.cost.argmin()), int(stream.cost.argmax())
     mixed_NM = (1.0 - share) * stream.right[:, :, small] + share * stream.right[:, :, large]
     return float(stream.joined(mixed_NM).mean())
 
 
 def _shares(stream: AnyStream, played: Played) -> dict[str, float]:
-    """Of all choices, by backend or level."""
+    """Return the share of each backend, or level, in all choices."""
     counts = np.bincount(played.choice.ravel(), minlength=len(stream.backends))
     return dict(zip(stream.backends, (counts / played.choice.size).tolist(), strict=True))
 

@@ -1,4 +1,4 @@
-"""What compiled code is made of: the decorator, how machine code is kept, a heap, random draws."""
+"""Tools for compiled code: the decorator, machine code kept on disk, a heap, and random draws."""
 
 from doppler.support.compiled.decorator import compiled, compiled_apart
 from doppler.support.compiled.keeping import compilations

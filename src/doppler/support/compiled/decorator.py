@@ -1,4 +1,4 @@
-"""How functions are compiled: as code that Python calls, or as a piece of other such code."""
+"""Compiles functions: to be called from Python, and as parts of other compiled functions."""
 
 from collections.abc import Callable
 from functools import update_wrapper
@@ -11,27 +11,31 @@ import numba
 from doppler.support.compiled.keeping import keep
 from doppler.support.compiled.pieces import PieceCompiler
 
-# `_nrt=False` compiles without numba's reference counting: the engines allocate nothing, and
+# `_nrt=False` compiles without numba's reference counting. The engines allocate nothing, and
 # counting references to a dozen arrays at every call made them 2.5 times slower.
 _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
 _PIECE: dict[str, Any] = {"no_cpython_wrapper": True, "pipeline_class": PieceCompiler}
 
 
 class Compiled:
-    """A function that is compiled at its first call, once for each kind of arguments.
+    """A function that is compiled at its first call, once for each combination of argument types.
+
+    Args:
+        function: to compile.
+        inlined: whether compiled callers inline it.
 
     Attributes:
-        entry: what Python calls.
-        piece: what compiled callers call and inline. It has no machine code of its own and no
-            entry from Python, which would take half of the compile time (pieces.py).
+        entry: called by Python.
+        piece: called, and usually inlined, by compiled callers. It has no machine code of its own
+            and no entry from Python, which would take half of the compile time (pieces.py).
     """
 
     def __init__(self, function: Callable, *, inlined: bool = True) -> None:
         update_wrapper(self, function)
         self.entry: Any = numba.njit(**_OPTIONS)(function)
         self.piece: Any = numba.njit(**_OPTIONS, **_PIECE, forceinline=inlined)(function)
-        # A function given as an argument is part of what machine code is found by. numba draws its
-        # identity anew in every process; by name, the code of an earlier process is found.
+        # Machine code is found by its arguments' types, which include functions. numba gives those
+        # a new random identity in every process; by name, an earlier process's code is found.
         self.piece._set_uuid(f"{function.__module__}.{function.__qualname__}")
         keep(self.entry)
         keep(self.piece, is_piece=True)
@@ -41,18 +45,18 @@ class Compiled:
         return self.entry(*[a.piece if type(a) is Compiled else a for a in arguments])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process has it by its name: what is compiled is kept there as well."""
+        """Pickle by name: another process finds the compiled code on disk."""
         function = self.entry.py_func
         return _by_name, (function.__module__, function.__qualname__)
 
     @property
     def signatures(self) -> list[tuple]:
-        """The kinds of arguments, as types of numba, that Python has called this with."""
+        """The argument types, as numba's types, with which Python has called this function."""
         return list(self.entry.signatures)
 
     @property
     def _numba_type_(self) -> Any:
-        """What this is where compiled code calls it: numba asks for it by this name."""
+        """The type of this function in compiled code; numba looks for this name."""
         return self.piece._numba_type_
 
 
@@ -63,14 +67,23 @@ def _by_name(module: str, name: str) -> Any:
 def compiled(function: Callable) -> Compiled:
     """Compile a function, and keep the machine code for the next process.
 
-    It is kept as long as nothing changes that it is compiled from (sources.py). It runs without the
-    GIL and must not allocate. Arrays given to it are writable and C-contiguous: another kind would
-    compile it once more. A compiled function may be given to another as an argument: that one is
-    compiled, and kept, once for each.
+    The code is kept until something changes that it was compiled from (sources.py). It runs without
+    the GIL and must not allocate. Arrays that are passed must be writable and C-contiguous; other
+    arrays would compile it once more. A compiled function can be an argument of another one, which
+    is then compiled and kept once for each such function.
+
+    Args:
+        function: in the part of Python that numba compiles.
     """
     return Compiled(function)
 
 
 def compiled_apart(function: Callable) -> Compiled:
-    """As `compiled`, but compiled callers need not inline it: many large pieces compile sooner."""
+    """Compile a function as `compiled` does, but do not inline it into compiled callers.
+
+    Many large functions compile sooner in this way.
+
+    Args:
+        function: in the part of Python that numba compiles.
+    """
     return Compiled(function, inlined=False)

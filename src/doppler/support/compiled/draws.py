@@ -1,6 +1,6 @@
-"""Random numbers in compiled code: each depends on nothing but a seed and its own number.
+"""Random numbers in compiled code, each of which depends only on a seed and on its own number.
 
-So a task draws the same number wherever it is placed and whenever it runs: placements are compared
+So a task draws the same number wherever it is placed and whenever it runs. Placements are compared
 under equal draws, and results do not depend on threads.
 """
 
@@ -11,7 +11,11 @@ from doppler.support.compiled.decorator import compiled
 
 @compiled
 def uniform(seed, counter):
-    """Number ``counter`` of a seed, uniform in (0, 1).
+    """Return number ``counter`` of a seed, uniform in (0, 1).
+
+    Args:
+        seed: of the sequence.
+        counter: position in the sequence.
 
     Source: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
     OOPSLA 2014).
@@ -25,7 +29,13 @@ def uniform(seed, counter):
 
 @compiled
 def jitter(seed, counter, noise):
-    """A lognormal factor of mean 1 whose logarithm has standard deviation ``noise``."""
+    """Return a lognormal factor with mean 1.
+
+    Args:
+        seed: of the sequence.
+        counter: position in the sequence.
+        noise: standard deviation of the factor's logarithm.
+    """
     radius = np.sqrt(-2.0 * np.log(uniform(seed, 2 * counter)))
     normal = radius * np.cos(2.0 * np.pi * uniform(seed, 2 * counter + 1))
     return np.exp(noise * normal - 0.5 * noise * noise)

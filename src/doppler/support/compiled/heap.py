@@ -9,7 +9,15 @@ ENTRY = np.dtype([("key", np.float64), ("task", np.int64)])
 
 @compiled
 def heap_push(heap, base, size, key, task):
-    """Add (key, task) to the heap of ``size`` entries that begins at ``base``."""
+    """Add an entry to a heap.
+
+    Args:
+        heap: array of ENTRY.
+        base: position of the heap's first entry.
+        size: number of entries before.
+        key: of the new entry.
+        task: of the new entry.
+    """
     i = size
     while i > 0:
         parent = (i - 1) >> 1
@@ -25,7 +33,13 @@ def heap_push(heap, base, size, key, task):
 
 @compiled
 def heap_pop(heap, base, size):
-    """Remove and return the task with the smallest (key, task) of a heap of ``size`` entries."""
+    """Remove the smallest entry of a heap, and return its task.
+
+    Args:
+        heap: array of ENTRY.
+        base: position of the heap's first entry.
+        size: number of entries before.
+    """
     top = heap[base].task
     last = size - 1
     key, task = heap[base + last].key, heap[base + last].task

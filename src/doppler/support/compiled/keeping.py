@@ -1,9 +1,9 @@
-"""Machine code on disk: found again as long as nothing changes that it was compiled from.
+"""Machine code on disk, which is valid until something changes that it was compiled from.
 
-Like pieces.py, this uses parts of numba that are not public. numba looks at the
-file of the function alone, although machine code contains all that the function calls; here every
-file begins with a digest of what it was compiled from (sources.py). Loading a file executes it:
-files of other users are left alone, and their code is compiled anew.
+Like pieces.py, this uses parts of numba that are not public. numba checks only the file of the
+function itself, although the machine code contains everything that the function calls. Here every
+file begins with a digest of all that it was compiled from (sources.py). Loading a file executes it,
+so files that other users may have written are ignored, and their code is compiled again.
 """
 
 import hashlib
@@ -46,17 +46,21 @@ compilations: list[str] = []
 
 
 def keep(dispatcher: Any, *, is_piece: bool = False) -> None:
-    """Let a dispatcher of numba look for its machine code on disk before it compiles.
+    """Let a dispatcher of numba look for machine code on disk before it compiles.
 
-    The place is that of numba: ``NUMBA_CACHE_DIR``, else ``__pycache__`` beside the source, else
-    the user's folder of caches. Where none can be written to, nothing is kept.
+    The place is numba's: ``NUMBA_CACHE_DIR``, otherwise ``__pycache__`` next to the source,
+    otherwise the user's cache folder. If none of them is writable, nothing is kept.
+
+    Args:
+        dispatcher: of numba.
+        is_piece: whether it compiles with `pieces.PieceCompiler`.
     """
     assert isinstance(dispatcher._cache, NullCache), "this numba has its cache elsewhere"
     dispatcher._cache = _KeptCode(dispatcher, is_piece)
 
 
 class _KeptCode:
-    """The machine code of one function: a file for each kind of arguments and of processor.
+    """The machine code of one function: one file per combination of argument types and processor.
 
     Its methods are those that a dispatcher of numba calls.
     """
@@ -67,12 +71,12 @@ class _KeptCode:
         self._options = f"{kind} {sorted(dispatcher.targetoptions.items())}"
         try:
             self._numba = CompileResultCacheImpl(dispatcher.py_func)
-        except RuntimeError:  # no place for it
+        except RuntimeError:  # no folder is writable
             self._numba = None
         self.cache_path = self._numba.locator.get_cache_path() if self._numba else ""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The kept code for arguments of these types, None if there is none that is valid."""
+        """Return the kept code for arguments of these types, or None if there is no valid one."""
         if self._numba is None:
             return None
         target_context.refresh()
@@ -84,14 +88,14 @@ class _KeptCode:
         return rebuild(target_context, pickle.loads(data))
 
     def _read(self, file: Path) -> bytes:
-        """The content of a file that may be executed; nothing if somebody else may have made it.
+        """Return the content of a file; nothing if somebody else may have written it.
 
-        To unpickle it executes it, so it has to belong to whoever might change this program anyway:
-        the user of this process, root, or the owner of the source.
+        Unpickling executes the file. So it must belong to somebody who could change this program
+        anyway: the user of this process, root, or the owner of the source.
         """
         try:
             trusted = {os.getuid(), 0, os.stat(self._function.__code__.co_filename).st_uid}
-            # Refuses links, and does not wait for a pipe.
+            # These flags refuse links, and do not wait for a pipe.
             descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             with open(descriptor, "rb") as opened:
                 status = os.fstat(descriptor)
@@ -103,7 +107,7 @@ class _KeptCode:
             return b""
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what has just been compiled, atomically: other processes may do so too."""
+        """Keep code that has just been compiled; other processes may do so at the same time."""
         compilations.append(f"{self._function.__module__}.{self._function.__qualname__}")
         if not self._is_piece:
             set_environments(data)
@@ -116,7 +120,7 @@ class _KeptCode:
             file.parent.mkdir(parents=True, exist_ok=True)
             unfinished.write_bytes(self._stamp(sig) + _digest(code) + code)
             os.replace(unfinished, file)
-        except OSError:  # a full disk: then the next process compiles too
+        except OSError:  # for example a full disk; then the next process compiles again
             unfinished.unlink(missing_ok=True)
 
     def _file(self, sig: Any, codegen: Any) -> Path:
@@ -124,13 +128,13 @@ class _KeptCode:
         name = f"{self._function.__module__}.{self._function.__qualname__}"
         name = name.replace("<", "").replace(">", "")
         kind = _digest(kind.encode()).hex()[:16]
-        # With -O functions have no assertions, and with -OO no docstrings: other code.
+        # With -O functions have no assertions, and with -OO no docstrings, so their code differs.
         optimised = f".opt-{sys.flags.optimize}" if sys.flags.optimize else ""
         tag = f"{sys.implementation.cache_tag}{optimised}"
         return Path(self.cache_path) / f"{name}-{kind}.{tag}.nbc"
 
     def _stamp(self, sig: Any) -> bytes:
-        """Digest of all that the machine code for these arguments is compiled from."""
+        """Return the digest of everything that the code for these arguments is compiled from."""
         return _digest(f"{_COMPILER} {self._options} {describe(self._function, sig)}".encode())
 
 

@@ -1,9 +1,9 @@
-"""What machine code is compiled from: a text that changes when the code would.
+"""Describes what machine code is compiled from, in a text that changes when the code would.
 
-Of a function that is its bytecode and constants, the values of the globals that it reads, and the
-same of every compiled function that it calls; of arguments the fields of their named tuples and the
-functions among them. Comments, annotations, names of files and lines are no part of it, and neither
-are other functions of the same file.
+For a function the text has its bytecode and constants, the values of the globals that it reads, and
+the same for every compiled function that it calls. For arguments it has the fields of named tuples
+and the functions among them. Comments, docstrings, annotations, line numbers and other functions of
+the same file do not matter.
 """
 
 import enum
@@ -15,12 +15,17 @@ from typing import Any
 import numpy as np
 from numba import types
 
-# Libraries that numba compiles by itself; their versions stand for their sources.
+# Libraries that numba compiles by itself; their versions represent their sources.
 _LIBRARIES = ("numpy", "math", "numba")
 
 
 def describe(function: Callable, sig: tuple[types.Type, ...]) -> str:
-    """All that the machine code of a function is compiled from, for arguments of these types."""
+    """Describe everything that the machine code of a function is compiled from.
+
+    Args:
+        function: to compile.
+        sig: types of its arguments.
+    """
     functions = [function]
     lines = [describe_type(t, functions) for t in sig]
     known: set[Callable] = set()
@@ -35,7 +40,12 @@ def describe(function: Callable, sig: tuple[types.Type, ...]) -> str:
 
 
 def describe_type(of: Any, functions: list[Callable]) -> str:
-    """A type of numba, the fields of named tuples included; adds what may be called of it."""
+    """Describe a type of numba, including the fields of named tuples.
+
+    Args:
+        of: the type.
+        functions: functions that code with this type may call are appended.
+    """
     if isinstance(of, types.Dispatcher):
         functions.append(of.dispatcher.py_func)
         return f"{_name(of.dispatcher.py_func)} {sorted(of.dispatcher.targetoptions.items())}"
@@ -47,7 +57,7 @@ def describe_type(of: Any, functions: list[Callable]) -> str:
 
 @cache
 def _describe_one(function: Callable) -> tuple[str, tuple[Callable, ...]]:
-    """Of a function alone: what it is compiled from, and the compiled functions that it calls."""
+    """Describe a function alone, and return the compiled functions that it calls."""
     calls: list[Callable] = []
     lines = [_name(function), repr(function.__defaults__)]
     names: set[str] = set()
@@ -70,7 +80,7 @@ def _describe_one(function: Callable) -> tuple[str, tuple[Callable, ...]]:
 
 
 def _constant(function: Callable, constant: Any) -> Any:
-    """The constant, None in place of the docstring and of code, which is told apart from it."""
+    """Return a constant; None for the docstring, and for code, which is described separately."""
     if isinstance(constant, CodeType) or constant == function.__doc__:
         return None
     return constant
@@ -84,10 +94,10 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _describe_value(value: Any, functions: list[Callable]) -> str:
-    """What compiled code may know of a global; adds what it may call.
+    """Describe what compiled code can use of a global; append the functions that it can call.
 
-    What is of none of these kinds it cannot use (extensions of numba aside, and we have none): the
-    name is by chance that of an attribute.
+    Compiled code cannot use other kinds of values. The function then only has an attribute of the
+    same name.
     """
     kind = type(value)
     known_to_numba = getattr(value, "_numba_type_", None)

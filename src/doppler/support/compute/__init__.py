@@ -1,4 +1,4 @@
-"""Where jobs are done that do not depend on each other; the hosts extension adds a Ray cluster."""
+"""Where independent jobs run; the hosts extension adds a Ray cluster."""
 
 from doppler.support.compute.contract import Compute, Pool, chosen, computing
 

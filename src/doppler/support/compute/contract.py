@@ -1,7 +1,7 @@
-"""Parallel work: jobs that depend only on their workers' initial object and on themselves.
+"""Parallel work: jobs that depend only on their workers' initial object and on their arguments.
 
-So it does not matter which worker does which job, or how many there are: results are equal bit for
-bit.
+So it does not matter which worker does which job, or how many workers there are: results are equal
+bit for bit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,11 +37,16 @@ class Compute(Protocol):
     """A place where jobs run."""
 
     def pool(self, make: Callable[..., Any], *arguments: Any) -> AbstractContextManager[Pool]:
-        """Start workers that each make an object."""
+        """Start workers that each make an object.
+
+        Args:
+            make: returns the object of a worker.
+            arguments: of ``make``.
+        """
         ...
 
     def training(self, *arguments: Any) -> AbstractContextManager[Any]:
-        """Workers that play the episodes of a training on many problems.
+        """Start workers that play the episodes of a training on many problems.
 
         Args:
             arguments: the policy, the system, the problems to train on and those to try, the
@@ -58,7 +63,11 @@ _chosen: list[Compute | None] = []
 
 @contextmanager
 def computing(compute: Compute | None) -> Iterator[None]:
-    """Let the code in this context run its jobs on ``compute``; None: jobs are not split."""
+    """Let the code in this context run its jobs in a given place.
+
+    Args:
+        compute: where jobs run; None: work is not split into jobs.
+    """
     _chosen.append(compute)
     try:
         yield

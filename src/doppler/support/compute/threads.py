@@ -1,4 +1,4 @@
-"""How many threads batches of this process may use."""
+"""How many threads parallel work of this process may use."""
 
 import os
 
@@ -6,10 +6,14 @@ _most: list[int] = []
 
 
 def num_threads() -> int:
-    """All cores that this process may run on, unless it was told less."""
+    """Return the limit that was set, otherwise the number of cores that this process may use."""
     return _most[-1] if _most else len(os.sched_getaffinity(0))
 
 
 def limit_threads(num: int) -> None:
-    """From now on so many."""
+    """Limit the number of threads from now on.
+
+    Args:
+        num: largest number of threads.
+    """
     _most.append(num)

@@ -1,4 +1,4 @@
-"""Reading files that somebody else may have written: every failure is one line, nothing runs."""
+"""Reads files that somebody else may have written: errors are one line, and nothing is executed."""
 
 from doppler.support.files.locking import lock_file
 from doppler.support.files.naming import as_file_name

@@ -1,6 +1,6 @@
-"""Objects that a YAML file describes as conf/ does: ``_target_``, and what it is called with.
+"""Builds objects that a YAML file describes as conf/ does: ``_target_`` and its arguments.
 
-In a file that somebody else may have written, a target is a name to look up, not one to import.
+In a file that somebody else may have written, the target is looked up in a list, not imported.
 """
 
 import inspect
@@ -18,21 +18,21 @@ TARGET = "_target_"
 def build_described(
     path: str | Path, what: str, makers: Mapping[str, Callable[..., Any]], *, trust: bool = False
 ) -> Any:
-    """Call what a file names, with what the file says.
+    """Call the function that a file names, with the arguments that the file gives.
 
     Args:
         path: of the file.
-        what: it should describe, for errors.
-        makers: what it may name, by its dotted name; these take plain data.
-        trust: it may name any class or function that can be imported, at any depth, and interpolate
-            values: it may execute code.
+        what: the file should describe, for messages.
+        makers: functions that the file may name, by dotted name; they take plain data.
+        trust: whether the file may name any class or function that can be imported, at any depth,
+            and interpolate values. Such a file may execute code.
 
     Raises:
-        InputError: names the file, and the target or the key at fault.
+        InputError: names the file, and the target or the key.
     """
     described = read_yaml(path)
     if not isinstance(described, dict) or TARGET not in described:
-        raise InputError(f"{path}: describes no {what}: it has no {TARGET}")
+        raise InputError(f"{path}: does not describe a {what}: it has no {TARGET}")
     target = str(described[TARGET])
     if trust and target not in makers:
         return _instantiate(path, described)
@@ -58,9 +58,9 @@ def build_described(
 
 
 def _check_plain(path: str | Path, value: Any, where: str = "") -> None:
-    """Refuse what a configuration would do more with than take as it is."""
+    """Refuse values that a configuration would interpolate or instantiate."""
     if isinstance(value, str) and "${" in value:
-        raise InputError(f"{path}: {where}: {value[:40]!r}: values to be filled in need --trust")
+        raise InputError(f"{path}: {where}: {value[:40]!r}: interpolated values need --trust")
     if isinstance(value, dict):
         for key, one in value.items():
             if str(key).startswith("_") and str(key).endswith("_"):

@@ -1,4 +1,4 @@
-"""Files whose lock keeps other processes out, wherever anybody may have put something else."""
+"""Locks on files, which keep other processes out; safe in folders where anybody may write."""
 
 import fcntl
 import os
@@ -16,20 +16,20 @@ _TRY_AGAIN_S = 0.05
 def lock_file(
     path: Path, what: str, *, limit_s: float = 0.0, say: Callable[[str], object] | None = None
 ) -> int:
-    """Take the lock of a file, which is made if it is not there.
+    """Take the lock of a file, which is created if it does not exist.
 
     Args:
-        path: of the file. What it contains is never touched.
-        what: it stands for, for messages.
-        limit_s: seconds to wait for another process that holds it.
-        say: is told once, in one line, if it has to be waited for.
+        path: of the file. Its content is never touched.
+        what: the file represents, for messages.
+        limit_s: seconds to wait for another process that holds the lock.
+        say: called once with one line if the lock has to be waited for.
 
     Returns:
-        A file descriptor; closing it gives the lock back.
+        A file descriptor; closing it releases the lock.
 
     Raises:
-        InputError: names the file; it is no regular file, cannot be opened, or another process
-            still holds it when the limit is over.
+        InputError: names the file; it is not a regular file, cannot be opened, or another process
+            still holds the lock when the time is over.
     """
     file = _opened(path)
     try:
@@ -52,12 +52,12 @@ def lock_file(
 
 
 def _opened(path: Path) -> int:
-    """Neither what a link leads to nor a pipe, which would be waited for."""
+    """Open the file, but neither what a link points to nor a pipe, which could block."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         try:
             file = os.open(path, flags | os.O_CREAT, 0o666)
-        except PermissionError:  # of another user, in a folder like /tmp
+        except PermissionError:  # another user's file in a folder such as /tmp
             file = os.open(path, flags)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
@@ -68,7 +68,7 @@ def _opened(path: Path) -> int:
 
 
 def _holder(file: int) -> str:
-    """`` (process 12)``, if the kernel tells who has the lock."""
+    """Return `` (process 12)`` if the kernel tells which process holds the lock."""
     status = os.fstat(file)
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with suppress(OSError, IndexError):

@@ -1,6 +1,6 @@
-"""The one way in which files are read: regular ones, of bounded size, as UTF-8 or JSON.
+"""Reads files: only regular ones, of limited size, as UTF-8 or JSON.
 
-Files hold data only. Readers check its types and ranges (support/files/values.py).
+Files contain data only. Readers check types and ranges of values (support/files/values.py).
 """
 
 import errno
@@ -14,11 +14,11 @@ from typing import Any, TextIO
 
 from doppler.support.errors import InputError
 
-# Megabytes that a file may have; this variable of the environment sets another number.
+# Largest size of a file in megabytes; this environment variable sets another one.
 LIMIT_VARIABLE = "DOPPLER_MAX_FILE_MB"
 _MAX_MB = 256.0
 _MEGABYTE = 2**20
-# More digits than any number has. Readers of values report numbers of more than 64 bits.
+# More digits than any sensible number has. Readers of values report numbers of more than 64 bits.
 _MAX_DIGITS = 4000
 # Unpaired surrogates, which cannot be written as text.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -41,11 +41,19 @@ def check_size(path: str | Path, *, max_mb: float = _MAX_MB) -> None:
 
 
 def read_bytes(path: str | Path, *, max_mb: float = _MAX_MB) -> bytes:
-    """The content of a file; see `check_size`."""
+    """Return the content of a file.
+
+    Args:
+        path: of the file.
+        max_mb: megabytes, unless the environment sets another limit.
+
+    Raises:
+        InputError: names the file; it cannot be read, is not a regular file, or is too large.
+    """
     limit_mb = _limit_mb(max_mb)
     try:
-        _check(path, os.stat(path), limit_mb)  # opening a device may already do something
-        # A pipe that took the file's place must not be waited for.
+        _check(path, os.stat(path), limit_mb)  # before opening, which may affect a device
+        # Does not wait for a pipe that has replaced the file meanwhile.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             _check(path, os.fstat(file.fileno()), limit_mb)
             content = file.read(int(limit_mb * _MEGABYTE) + 1)
@@ -53,16 +61,20 @@ def read_bytes(path: str | Path, *, max_mb: float = _MAX_MB) -> bytes:
         if isinstance(error, InputError):
             raise
         raise _unreadable(path, error) from None
-    if len(content) > limit_mb * _MEGABYTE:  # a file that grows, or that has no size
+    if len(content) > limit_mb * _MEGABYTE:  # the file grows, or reports no size
         raise _too_large(path, len(content), limit_mb)
     return content
 
 
 def read_text(path: str | Path, *, max_mb: float = _MAX_MB) -> str:
-    """The content of a text file, lines ending in a line feed.
+    """Return the content of a text file, with lines that end in a line feed.
+
+    Args:
+        path: of the file.
+        max_mb: megabytes, unless the environment sets another limit.
 
     Raises:
-        InputError: as `check_size` does, or it is not UTF-8.
+        InputError: as `read_bytes` does, or the file is not UTF-8.
     """
     try:
         text = read_bytes(path, max_mb=max_mb).decode("utf-8-sig")
@@ -72,15 +84,26 @@ def read_text(path: str | Path, *, max_mb: float = _MAX_MB) -> str:
 
 
 def read_damaged_text(path: str | Path) -> str:
-    """As `read_text`, of a file that a kill may have left in the middle of a character."""
+    """Return the content of a text file that a kill may have cut off within a character.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        InputError: as `read_bytes` does.
+    """
     return read_bytes(path).decode("utf-8", errors="replace")
 
 
 def open_to_append(path: str | Path, *, newline: str | None = None) -> TextIO:
-    """A text file that is written on at its end, and made if it is not there.
+    """Open a text file to append to it; it is created if it does not exist.
+
+    Args:
+        path: of the file.
+        newline: see `open`.
 
     Raises:
-        InputError: it is a link, or no regular file: a pipe would be waited for.
+        InputError: it is a link or not a regular file, such as a pipe, which could block.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
@@ -97,7 +120,10 @@ def open_to_append(path: str | Path, *, newline: str | None = None) -> TextIO:
 
 
 def read_json(path: str | Path) -> Any:
-    """What a JSON file says.
+    """Return the content of a JSON file.
+
+    Args:
+        path: of the file.
 
     Raises:
         InputError: as `read_text` and `parse_json` do.
@@ -135,7 +161,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in made if keys.count(key) > 1)
-        raise InputError(f"the key {twice!r} is twice in one object")
+        raise InputError(f"the key {twice!r} appears twice in one object")
     return made
 
 
@@ -175,7 +201,7 @@ def _too_large(path: str | Path, size: int, limit_mb: float) -> InputError:
 
 
 def _unreadable(path: str | Path, error: OSError | ValueError) -> InputError:
-    """ValueError: a path with a zero byte."""
+    """Make the error for a file that cannot be read; a ValueError means a path with a zero byte."""
     if isinstance(error, InputError):
         return error
     return InputError(f"{path}: {getattr(error, 'strerror', None) or error}")

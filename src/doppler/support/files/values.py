@@ -1,6 +1,6 @@
-"""Values and tables of a file, read with errors that say where in the file.
+"""Reads values and tables of a file, with errors that say where in the file they are.
 
-Every function takes the value found, and where: ``ops[3].kernel``.
+Every function takes the value, and where it is, such as ``ops[3].kernel``.
 """
 
 import difflib
@@ -18,7 +18,7 @@ def fault(where: str, expected: str, found: object) -> InputError:
 
     Args:
         where: the value is.
-        expected: in words.
+        expected: kind of value, in words.
         found: the value.
     """
     shown = repr(found)
@@ -43,7 +43,15 @@ def unknown_key(where: str, key: object, known: Iterable[str]) -> InputError:
 
 
 def read_number(value: object, where: str) -> float:
-    """A finite number, as float."""
+    """Return a finite number as float.
+
+    Args:
+        value: from a file.
+        where: the value is.
+
+    Raises:
+        InputError: it is something else.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise fault(where, "a number", value)
     try:
@@ -56,7 +64,15 @@ def read_number(value: object, where: str) -> float:
 
 
 def read_integer(value: object, where: str) -> int:
-    """An integer of at most 64 bits."""
+    """Return an integer of at most 64 bits.
+
+    Args:
+        value: from a file.
+        where: the value is.
+
+    Raises:
+        InputError: it is something else.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         raise fault(where, "an integer", value)
     if abs(value) >= 2**63:
@@ -65,28 +81,60 @@ def read_integer(value: object, where: str) -> int:
 
 
 def read_flag(value: object, where: str) -> bool:
-    """True or false."""
+    """Return true or false.
+
+    Args:
+        value: from a file.
+        where: the value is.
+
+    Raises:
+        InputError: it is something else.
+    """
     if not isinstance(value, bool):
         raise fault(where, "true or false", value)
     return value
 
 
 def read_text(value: object, where: str) -> str:
-    """A string."""
+    """Return a string.
+
+    Args:
+        value: from a file.
+        where: the value is.
+
+    Raises:
+        InputError: it is something else.
+    """
     if not isinstance(value, str):
         raise fault(where, "text", value)
     return value
 
 
 def read_integers(value: object, where: str) -> tuple[int, ...]:
-    """A list of integers."""
+    """Return a list of integers.
+
+    Args:
+        value: from a file.
+        where: the value is.
+
+    Raises:
+        InputError: it is something else.
+    """
     if not isinstance(value, list):
         raise fault(where, "a list of integers", value)
     return tuple(read_integer(one, where) for one in value)
 
 
 def read_shape(value: object, where: str) -> tuple[int, ...]:
-    """A list of sizes, none negative."""
+    """Return a list of sizes, none of them negative.
+
+    Args:
+        value: from a file.
+        where: the value is.
+
+    Raises:
+        InputError: it is something else.
+    """
     shape = read_integers(value, where)
     if any(size < 0 for size in shape):
         raise fault(where, "sizes that are not negative", value)
@@ -94,7 +142,16 @@ def read_shape(value: object, where: str) -> tuple[int, ...]:
 
 
 def read_list(value: object, where: str, read: Callable[[Any, str], Value]) -> tuple[Value, ...]:
-    """A list of what ``read(element, where it is)`` makes of its elements."""
+    """Read the elements of a list.
+
+    Args:
+        value: from a file.
+        where: the value is.
+        read: gets an element and where it is, and returns the result.
+
+    Raises:
+        InputError: it is not a list; or as ``read`` does.
+    """
     if not isinstance(value, list):
         raise fault(where, "a list", value)
     return tuple(read(one, f"{where}[{i}]") for i, one in enumerate(value))
@@ -103,7 +160,17 @@ def read_list(value: object, where: str, read: Callable[[Any, str], Value]) -> t
 def read_object(
     value: object, where: str, required: Iterable[str], optional: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """An object that has the required keys, and no others but the optional ones."""
+    """Return an object that has all required keys, and no others except optional ones.
+
+    Args:
+        value: from a file.
+        where: the value is; empty for the whole file.
+        required: keys that must exist.
+        optional: keys that may exist.
+
+    Raises:
+        InputError: it is not an object, or a key is missing or unknown.
+    """
     if not isinstance(value, dict):
         raise fault(where or "the file", "an object", value)
     known = [*required, *optional]
@@ -134,8 +201,14 @@ def check_version(data: Mapping[str, Any], *known: int, default: int | None = No
 class Table:
     """Rows of one list in a file, read column by column, with errors that name the row.
 
-    Attributes:
+    Args:
+        data: content of the file.
+        key: of the list; a missing list is empty.
         columns: keys that rows may have.
+
+    Attributes:
+        key: of the list.
+        rows: of the list.
     """
 
     def __init__(self, data: Mapping[str, Any], key: str, columns: Iterable[str]) -> None:
@@ -155,7 +228,13 @@ class Table:
     def values(
         self, column: str, read: Callable[[Any, str], Value], default: object = None
     ) -> list[Value]:
-        """What ``read(entry, where it is)`` makes of each row's entry, or of the default."""
+        """Read a column.
+
+        Args:
+            column: its key.
+            read: gets a value and where it is, and returns the result.
+            default: value of rows that do not have the column.
+        """
         return [
             read(row.get(column, default), f"{self.key}[{i}].{column}")
             for i, row in enumerate(self.rows)
@@ -168,14 +247,19 @@ class Table:
         return self.values(column, read_integer, default)
 
     def texts(self, column: str, default: Callable[[int], str]) -> list[str]:
-        """A column of text; ``default(i)`` where row i has none."""
+        """Read a column of texts.
+
+        Args:
+            column: its key.
+            default: returns the value of a row that does not have the column, given its number.
+        """
         return [
             read_text(row.get(column, default(i)), f"{self.key}[{i}].{column}")
             for i, row in enumerate(self.rows)
         ]
 
     def blocks(self) -> list[int]:
-        """The column ``block``; rows that have none are numbered."""
+        """Read the column ``block``; rows without it have their own number."""
         return [
             read_integer(row.get("block", i), f"{self.key}[{i}].block")
             for i, row in enumerate(self.rows)

@@ -1,4 +1,4 @@
-"""YAML as data: no tags, every key once, and no more of it than its text shows."""
+"""YAML as data: no tags, unique keys, and a limited size even with all aliases expanded."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ import yaml
 from doppler.support.errors import InputError
 from doppler.support.files.reading import read_text
 
-_MAX_MB = 1.0  # a configuration has kilobytes, and a megabyte takes seconds
-_MAX_VALUES = 100_000  # an alias counts as what it stands for
+_MAX_MB = 1.0  # configurations have kilobytes, and reading a megabyte takes seconds
+_MAX_VALUES = 100_000  # an alias counts as many values as it expands to
 _MAX_DEPTH = 100  # the time of a scan grows with the square of the depth
 _FLOAT = re.compile(
     r"^[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+"
@@ -19,7 +19,7 @@ _FLOAT = re.compile(
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe; ``1e9`` is a number and a date is text, as in the configuration (OmegaConf)."""
+    """A safe loader in which ``1e9`` is a number and a date is text, as in OmegaConf."""
 
     depth = 0
 
@@ -35,9 +35,9 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _at(key, "a key that is no text")
+                raise _at(key, "a key that is not text")
             if key.value in seen:
-                raise _at(key, f"the key {key.value!r} is there twice")
+                raise _at(key, f"the key {key.value!r} appears twice")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -54,11 +54,14 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 
 
 def read_yaml(path: str | Path) -> Any:
-    """What a YAML file says.
+    """Return the content of a YAML file.
+
+    Args:
+        path: of the file.
 
     Raises:
-        InputError: it cannot be read, is no YAML, has a key twice, or aliases that make more of it
-            than a configuration has; names the file and the line.
+        InputError: names the file and the line; it cannot be read, is not YAML, has a key twice, or
+            has aliases that expand to more values than a configuration has.
     """
     text = read_text(path, max_mb=_MAX_MB)
     try:
@@ -67,7 +70,7 @@ def read_yaml(path: str | Path) -> Any:
         if node is None:
             return None
         if _num_values(node, {}) > _MAX_VALUES:
-            raise InputError(f"more than {_MAX_VALUES:,} values, aliases written out")
+            raise InputError(f"more than {_MAX_VALUES:,} values with all aliases expanded")
         return loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -75,12 +78,12 @@ def read_yaml(path: str | Path) -> Any:
         raise InputError(f"{path}{line}: {error.problem or error.context}") from None
     except RecursionError:
         raise InputError(f"{path}: nested too deeply") from None
-    except (ValueError, OverflowError, yaml.YAMLError) as error:  # of numbers and characters too
+    except (ValueError, OverflowError, yaml.YAMLError) as error:  # includes bad numbers
         raise InputError(f"{path}: {str(error).splitlines()[0][:100]}") from None
 
 
 def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
-    """Of a node with every alias in it written out; refuses one within itself."""
+    """Count the values of a node with all aliases expanded; refuse an alias within itself."""
     if id(node) not in known:
         known[id(node)] = 0  # being counted
         parts: list[yaml.Node] = []
@@ -90,7 +93,7 @@ def _num_values(node: yaml.Node, known: dict[int, int]) -> int:
             parts = [one for pair in node.value for one in pair]
         known[id(node)] = 1 + sum(_num_values(part, known) for part in parts)
     if known[id(node)] == 0:
-        raise _at(node, "an alias within what it stands for")
+        raise _at(node, "an alias within the value that it refers to")
     return known[id(node)]
 
 

@@ -1,4 +1,4 @@
-"""Graphs whose ops have alternatives: a placement chooses a backend and a device for each."""
+"""Graphs whose ops have alternatives: a placement chooses a backend and a device for each op."""
 
 from doppler.extensions.programs.choices.choosing import (
     CONTROLS,

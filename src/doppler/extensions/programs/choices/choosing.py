@@ -1,4 +1,4 @@
-"""Searching alternatives and devices at once, and controls that fix the alternatives first.
+"""Searches alternatives and devices together; controls fix the alternatives first.
 
 Shape suffixes: V ops, K alternatives, D devices, C columns.
 """
@@ -23,16 +23,18 @@ CONTROLS = ("cheapest", "best", "best_fixed", "smallest")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ChosenPlacement:
-    """A placement that chooses alternatives, too.
+    """A placement that also chooses alternatives.
 
     Attributes:
-        alternative, device: [V].
-        makespan_s: of one execution.
-        loss: of all ops together.
-        cost_s: makespan + price x loss, what was searched for.
-        bound: no choice has a cost below.
-        source: what found it.
-        controls: costs of what fixes alternatives first, by name.
+        alternative: [V] of each op.
+        device: [V] of each op.
+        placement: on columns, see `PricedChoices`.
+        makespan_s: of one execution, seconds.
+        loss: sum over all ops.
+        cost_s: makespan + price x loss, which the search minimises, seconds.
+        bound: no choice has a lower cost.
+        source: method that found the placement.
+        controls: cost of each control, seconds, by name.
     """
 
     alternative: IntArray
@@ -56,21 +58,22 @@ def choose(
     system: ChoosingSystem | None = None,
     seed: Seed = 0,
 ) -> ChosenPlacement:
-    """Place a graph with alternatives.
+    """Choose an alternative and a device for each op of a graph.
 
-    List schedules of each control, episodes of a policy over pairs of alternative and device, then
-    annealing of all from the best of these.
+    The search tries a list schedule of each control, then an episode of the policy over columns,
+    and then anneals the best of them.
 
     Args:
-        choices: what there is to choose between.
+        choices: alternatives and devices to choose from.
         price: seconds that a loss of 1 is worth.
-        evaluations: executions in all.
-        policy: draws placements of columns, too; the package's weights know them as devices.
-        system: other rules of execution, at another price if it has one.
+        evaluations: number of executions in total.
+        policy: places ops on columns. The weights in the package treat columns as devices.
+        system: executes placements, with its own rules and price; made from ``choices`` and
+            ``price`` unless given.
         seed: of all random choices.
 
     Raises:
-        InputError: nothing that was tried fits in the devices' memory.
+        InputError: no placement that was tried fits in the devices' memory.
     """
     system = ChoosingSystem(choices=choices, price=price) if system is None else system
     rng, problem = np.random.default_rng(seed), choices.problem
@@ -121,31 +124,35 @@ def _told(
 
 
 def bound_of(choices: PricedChoices, price: float) -> LowerBound:
-    """What no choice undercuts: every op at its fastest, and at its least loss."""
+    """Return a lower bound of the cost of all choices: fastest alternatives, and least loss.
+
+    Args:
+        choices: alternatives and devices to choose from.
+        price: seconds that a loss of 1 is worth.
+    """
     fast = lower_bound(choices.fastest)
     loss = float(choices.loss.min(axis=1).sum())
     return LowerBound(seconds=fast.seconds + price * loss, name=f"{fast.name}, least loss")
 
 
 def control(choices: PricedChoices, name: str, price: float, rng: np.random.Generator) -> Placement:
-    """Alternatives by a rule, op by op; then a list schedule of the devices.
+    """Choose alternatives op by op with a rule, and devices with a list scheduler.
 
     Args:
-        choices: what there is to choose between.
-        name: ``cheapest``: the fewest seconds on any device; ``best``: the least loss;
-            ``best_fixed``: the least seconds + price x loss; ``smallest``: the least memory. Of
-            equal ones the fewest seconds.
+        choices: alternatives and devices to choose from.
+        name: the rule. ``cheapest`` takes the fewest seconds on any device, ``best`` the least
+            loss, ``best_fixed`` the least seconds + price x loss, ``smallest`` the least memory.
+            Among equals it takes the fewest seconds.
         price: seconds that a loss of 1 is worth.
-        rng: of ties of the list scheduler.
+        rng: breaks ties of the list scheduler.
     """
     num_ops, num = choices.graph.num_ops, choices.num_devices
     seconds_VKD = choices.problem.arrays.op_seconds.reshape(num_ops, -1, num)
     fastest_VK = seconds_VKD.min(axis=2)
     loss_VK = choices.loss.reshape(num_ops, -1, num).min(axis=2)
-    lost_VK = price * np.where(
-        np.isfinite(loss_VK), loss_VK, 0.0
-    )  # where it cannot run: inf seconds
-    bytes_VK = np.append(choices.backend_bytes, 0.0)[choices.backend]  # -1, none: the last
+    # The seconds of an alternative that cannot run are inf already.
+    lost_VK = price * np.where(np.isfinite(loss_VK), loss_VK, 0.0)
+    bytes_VK = np.append(choices.backend_bytes, 0.0)[choices.backend]  # 0 where it is -1
     cost_VK = {
         "cheapest": fastest_VK,
         "best": loss_VK,
@@ -157,7 +164,8 @@ def control(choices: PricedChoices, name: str, price: float, rng: np.random.Gene
     alternative_VD = np.repeat(alternative_V[:, None], num, axis=1)
     able_VKD = np.isfinite(seconds_VKD)
     fixed, every_V = choices.fastest, np.arange(num_ops)
-    if fixed.has_groups:  # one whose alternatives share no device takes the best of each device
+    # A group whose alternatives have no common device takes the best alternative on each device.
+    if fixed.has_groups:
         able_VD = np.ones((num_ops, num), dtype=bool)
         group_V = fixed.arrays.group
         np.logical_and.at(able_VD, group_V, able_VKD[every_V, alternative_V])

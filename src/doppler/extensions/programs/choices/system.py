@@ -1,9 +1,10 @@
-"""Ops with alternatives on a system: what is placed are pairs of alternative and device.
+"""A system for ops with alternatives: a placement chooses a column for each op.
 
-A *column* is such a pair, number alternative x D + device, and stands for a device of its own in a
-problem of its own, so that whoever chooses devices chooses both: list schedulers, clusterings,
-annealing, policies. The engine alone knows that columns of one device are one device, that the ops
-of a group go to the device of its first op, and that a backend is in the memory of a device once.
+A *column* is a pair of an alternative and a device, with the number alternative x D + device.
+Columns take the place of devices in a problem of their own, so that every method that chooses
+devices also chooses alternatives: list schedulers, clustering, annealing and policies. Only the
+engine knows which columns are one device, that the ops of a group go to the device of its first op,
+and that a device holds a backend only once in its memory.
 Shape suffixes: V ops, D devices, K alternatives, C = K x D columns, B backends.
 """
 
@@ -33,14 +34,14 @@ class PricedChoices:
     """A graph with alternatives on a cluster.
 
     Attributes:
-        graph: as it is.
-        cluster: likewise.
-        problem: its columns in place of devices.
-        loss: [V, C] of each column, inf where the op may not run there.
-        fastest: the problem on the cluster, each op by what is fastest: what no choice of
-            alternatives undercuts.
-        backend: [V, K] numbers, -1 where there is none.
-        backend_bytes: [B] that a backend holds on each device that runs it.
+        graph: with alternatives.
+        cluster: that it is placed on.
+        problem: the problem whose devices are the columns.
+        loss: [V, C] of each column; inf where the op cannot run.
+        fastest: the problem on the cluster with the fastest alternative of each op, which bounds
+            every choice from below.
+        backend: [V, K] number of the backend of each alternative; -1 where there is none.
+        backend_bytes: [B] bytes that a backend takes on each device that runs it.
     """
 
     graph: DataflowGraph
@@ -53,27 +54,35 @@ class PricedChoices:
 
     @property
     def num_devices(self) -> int:
-        """D."""
+        """Number of devices, D."""
         return self.cluster.num_devices
 
     def chosen(self, column_V: IntArray) -> tuple[IntArray, IntArray]:
-        """Alternative and device of each op [V]; a group is where its first op is."""
+        """Return the alternative and the device of each op [V].
+
+        Args:
+            column_V: column of each op. A group is on the device of its first op.
+        """
         device_V = (column_V % self.num_devices)[self.fastest.arrays.group]
         return column_V // self.num_devices, device_V
 
     def total_loss(self, column_V: IntArray) -> float:
-        """The sum over all ops."""
+        """Return the sum of the losses of all ops.
+
+        Args:
+            column_V: column of each op.
+        """
         alternative_V, device_V = self.chosen(column_V)
         taken_V = alternative_V * self.num_devices + device_V
         return float(self.loss[np.arange(len(column_V)), taken_V].sum())
 
     def as_placed(self, placement: Placement) -> tuple[Problem, Placement]:
-        """The problem in which every op has the one alternative that was chosen, and the placement.
+        """Return the problem with only the chosen alternatives, and the placement in that problem.
 
-        What backends hold are inputs there.
+        Backends are inputs of that problem, so that their memory counts.
 
         Args:
-            placement: of the columns' problem.
+            placement: on columns.
         """
         every_V, arrays = np.arange(self.graph.num_ops), self.fastest.arrays
         alternative_V, device_V = self.chosen(placement.device)
@@ -98,8 +107,12 @@ class PricedChoices:
 def make_choices(graph: DataflowGraph, cluster: Cluster) -> PricedChoices:
     """Price all alternatives of a graph on a cluster.
 
+    Args:
+        graph: with alternatives.
+        cluster: to place it on.
+
     Raises:
-        InputError: a graph without alternatives; and as `build`.
+        InputError: the graph has no alternatives; or as `build`.
     """
     ops, where = graph.ops, f"graph {graph.name!r}"
     if not any(ops.alternatives):
@@ -115,7 +128,7 @@ def make_choices(graph: DataflowGraph, cluster: Cluster) -> PricedChoices:
         for k, one in enumerate(each):
             seconds_VKD[v, k] = one.on(num, f"{where}: op {v}")
             loss_VKD[v, k] = one.loss
-    barred_VD = np.isinf(fast.arrays.op_seconds)  # pins and groups, too
+    barred_VD = np.isinf(fast.arrays.op_seconds)  # includes pins and groups
     seconds_VKD[np.broadcast_to(barred_VD[:, None], seconds_VKD.shape)] = np.inf
     loss_VKD[~np.isfinite(seconds_VKD)] = np.inf
     given, none_V = graph.given_costs, np.full_like(ops.pinned, -1)
@@ -142,7 +155,7 @@ def make_choices(graph: DataflowGraph, cluster: Cluster) -> PricedChoices:
 
 
 def _backends_of(ops: Ops, most: int) -> tuple[IntArray, FloatArray]:
-    """Numbers of the backends [V, K], -1 where there is none, and the bytes of each [B]."""
+    """Return the number of each alternative's backend [V, K], or -1, and backends' bytes [B]."""
     bytes_of = {one.backend: one.memory_bytes for each in ops.alternatives for one in each}
     number = {name: b for b, name in enumerate(bytes_of)}
     backend_VK = np.full((len(ops), most), -1)
@@ -152,9 +165,9 @@ def _backends_of(ops: Ops, most: int) -> tuple[IntArray, FloatArray]:
 
 
 def _columns_of(cluster: Cluster, most: int) -> Cluster:
-    """Each device once per alternative; between columns of one device all is there at once.
+    """Return a cluster with each device once per alternative; columns of one device share all data.
 
-    Who plans on columns does not see that hosts share interfaces; the engine does.
+    Methods that plan on columns do not see that hosts share interfaces; the engine does.
     """
     num = cluster.num_devices
     bytes_per_s = np.tile(cluster.bytes_per_s, (most, most))
@@ -170,31 +183,32 @@ def _columns_of(cluster: Cluster, most: int) -> Cluster:
 
 
 class ChoiceState(NamedTuple):
-    """Buffers of an execution: those of the engine, and the problem as it is chosen."""
+    """Buffers of an execution: those of the engine, and the problem with chosen alternatives."""
 
     inner: State
-    arrays: ProblemArrays  # of the devices; op_seconds are those of the chosen columns
+    arrays: ProblemArrays  # of the problem on devices, with op_seconds of the chosen columns
     device: IntArray  # [V]
-    group: IntArray  # [V] the first op of each op's group
-    loss: FloatArray  # [V, C] times its price
+    group: IntArray  # [V] first op of each op's group
+    loss: FloatArray  # [V, C] times the price, seconds
     backend: IntArray  # [V, K]
     backend_bytes: FloatArray  # [B]
-    is_held: NDArray[np.bool_]  # [D, B]
-    tasks: NDArray[np.void]  # of the engine
+    is_held: NDArray[np.bool_]  # [D, B] whether a device holds a backend
+    tasks: NDArray[np.void]  # those of ``inner``
     devices: NDArray[np.void]
 
 
 @checked
 @dataclass(frozen=True, kw_only=True)
 class ChoosingSystem:
-    """The work-conserving simulator of a graph with alternatives.
+    """The work-conserving simulator for graphs with alternatives.
 
-    What it tells of a placement is its makespan plus ``price`` times the loss of all that was
-    chosen, in seconds.
+    It reports the makespan plus ``price`` times the loss of the chosen alternatives, in seconds.
 
     Attributes:
         choices: of the problem that is opened.
-        queue, contention: see `WorkConserving`.
+        price: seconds that a loss of 1 is worth.
+        queue: see `WorkConserving`.
+        contention: see `WorkConserving`.
     """
 
     choices: PricedChoices
@@ -206,12 +220,21 @@ class ChoosingSystem:
     kind: ClassVar[SystemKind] = "simulated"
 
     def with_noise(self, noise: float) -> Self:
-        """It knows no jitter."""
+        """Return this system: it has no jitter.
+
+        Args:
+            noise: unused.
+        """
         return self
 
     def open(self, problem: Problem, *, num_threads: int | None = None) -> SimulatorSession:
-        """A session for the choices' problem."""
-        assert problem is self.choices.problem, "a problem of other columns"
+        """Return a session for the problem of the choices.
+
+        Args:
+            problem: must be ``choices.problem``.
+            num_threads: number of threads that simulate; all cores unless given.
+        """
+        assert problem is self.choices.problem, "the problem has other columns"
         return SimulatorSession(
             problem=problem,
             num_threads=num_threads,
@@ -244,7 +267,11 @@ class ChoosingSystem:
         )
 
     def trace(self, placement: Placement) -> Trace:
-        """All events, on the devices, by the alternatives that were chosen."""
+        """Return all events of a placement, on the devices, with the chosen alternatives.
+
+        Args:
+            placement: on columns.
+        """
         problem, placed = self.choices.as_placed(placement)
         system = WorkConserving(queue=self.queue, contention=self.contention)
         with system.open(problem) as session:

@@ -1,4 +1,4 @@
-"""Compiled: a placement of a graph with alternatives, run by the work-conserving engine.
+"""Compiled: executes a placement of a graph with alternatives in the work-conserving engine.
 
 Dimensions: V ops, D devices. Indices: v op, d device.
 """
@@ -11,7 +11,7 @@ from doppler.support.compiled import compiled
 
 @compiled
 def simulate(problem, rules, column_V, priority_V, seed, state):
-    """Run a placement, and price what its alternatives lose; see session.SimulatorSession.
+    """Simulate a placement, and add the priced loss of its alternatives (see SimulatorSession).
 
     Args:
         problem: ProblemArrays whose devices are columns: pairs of alternative and device.
@@ -30,7 +30,7 @@ def simulate(problem, rules, column_V, priority_V, seed, state):
         choice, d = column_V[v] // num_devices, column_V[state.group[v]] % num_devices
         column = choice * num_devices + d
         if not np.isfinite(problem.op_seconds[v, column]):
-            return np.inf  # a backend that the group's device does not run
+            return np.inf  # the device of the group does not run this backend
         state.device[v] = d
         state.arrays.op_seconds[v, d] = problem.op_seconds[v, column]
         lost += state.loss[v, column]

@@ -1,4 +1,4 @@
-"""Streams of inputs of one program, and what allocates backends to them while they flow."""
+"""Streams of inputs of one program, and allocators, which choose a backend for each input."""
 
 from doppler.extensions.programs.streams.allocators import (
     WHICH,

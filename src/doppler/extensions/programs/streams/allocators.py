@@ -1,4 +1,4 @@
-"""What allocates backends to the inputs of a stream, and controls that learn nothing.
+"""Allocators, which choose backends for the inputs of a stream, and controls that do not learn.
 
 Shape suffixes: N inputs, M modules, K backends, C choices.
 """
@@ -15,24 +15,30 @@ from doppler.support.errors import InputError
 from doppler.support.options import Amount, Share, checked, one_of
 
 IntArray = NDArray[np.int64]
-_MOST_CHOICES = 10_000  # of backends for all modules, between which best_fixed and oracle choose
+_MOST_CHOICES = 10_000  # largest number of combinations that best_fixed and oracle enumerate
 WHICH = ("cheapest", "dearest")
 
 
 class Allocator(Protocol):
-    """Chooses a backend for each module of each input, and learns from what it ran.
+    """Chooses a backend for each module of each input, and learns from the outcomes.
 
-    What plays another kind of session than `StreamSession` names it: ``session_kind``. What cannot
-    play some sessions of its kind has ``check(session)``, which raises an InputError.
+    An allocator that plays another kind of session than `StreamSession` has an attribute
+    ``session_kind``. One that cannot play every session of its kind has a method
+    ``check(session)``, which raises an InputError.
     """
 
     @property
     def name(self) -> str:
-        """What it is called in tables."""
+        """Name in tables."""
         ...
 
     def play(self, session: Any, rng: np.random.Generator) -> None:
-        """Run every input of the session, once, in its order."""
+        """Run every input of the session once, in its order.
+
+        Args:
+            session: one pass over a stream.
+            rng: the only source of randomness.
+        """
         ...
 
 
@@ -42,24 +48,34 @@ class Hindsight(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in tables."""
+        """Name in tables."""
         ...
 
     def choices(self, stream: Stream) -> IntArray:
-        """Backends [N, M] of all inputs, as they are recorded."""
+        """Return the backends [N, M] of all inputs, in recorded order.
+
+        Args:
+            stream: with all outcomes.
+        """
         ...
 
 
 def play(
     stream: AnyStream, order_N: IntArray, allocator: Allocator | Hindsight, rng: np.random.Generator
 ) -> Played:
-    """One pass over a stream.
+    """Play a stream once.
 
     Args:
-        stream: what is played.
-        order_N: of its inputs.
-        allocator: is told the outcomes of what it runs; a control in hindsight knows them all.
+        stream: that is played.
+        order_N: order of its inputs.
+        allocator: sees the outcomes of the backends that it runs; a control in hindsight sees all.
         rng: of the allocator.
+
+    Returns:
+        The choices and outcomes.
+
+    Raises:
+        InputError: the allocator cannot play the stream.
     """
     check_fits(stream, allocator)
     session = stream.session(order_N)
@@ -74,10 +90,14 @@ def play(
 
 
 def check_fits(stream: AnyStream, allocator: Allocator | Hindsight) -> None:
-    """Refuse what cannot play a stream.
+    """Refuse an allocator that cannot play a stream.
+
+    Args:
+        stream: to play.
+        allocator: that should play it.
 
     Raises:
-        InputError: it is for streams of another kind, or for another number of backends.
+        InputError: the allocator is for another kind of streams, or for another number of backends.
     """
     session = stream.session(np.arange(len(stream)))
     if not isinstance(session, getattr(allocator, "session_kind", StreamSession)):
@@ -89,7 +109,11 @@ def check_fits(stream: AnyStream, allocator: Allocator | Hindsight) -> None:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Always:
-    """One backend for everything."""
+    """Use one backend for all modules of all inputs.
+
+    Attributes:
+        which: ``cheapest`` or ``dearest``.
+    """
 
     which: Annotated[str, one_of(WHICH)]
 
@@ -106,9 +130,12 @@ class Always:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class RandomMixture:
-    """The dearest backend for a share of all modules of all inputs, by lot; else the cheapest.
+    """Use the dearest backend for a random share of all modules of all inputs, else the cheapest.
 
-    What learns nothing can have any cost in between by this; so a router has to be better.
+    It can have any cost in between without learning. A router has to be better at the same cost.
+
+    Attributes:
+        share: of the dearest backend.
     """
 
     share: Share = 0.5
@@ -124,7 +151,13 @@ class RandomMixture:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class BestFixed:
-    """The same backends for all inputs, of the least mean loss + price x cost in hindsight."""
+    """Use the same backends for all inputs: those with the best accuracy - price x cost.
+
+    It knows the outcomes of all inputs.
+
+    Attributes:
+        price: accuracy that a cost of 1 is worth.
+    """
 
     price: Amount = 0.1
     name: ClassVar[str] = "best_fixed"
@@ -139,12 +172,11 @@ class BestFixed:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Oracle:
-    """Whoever knows the outcome of every backend, and pays for the dear ones where that pays.
+    """Know the outcome of every backend, and use dear ones where they gain most for their cost.
 
     Attributes:
-        share: of what the dearest backend for everything would cost, at most; what gains most for
-            what it costs comes first.
-        price: of a cost of 1; a gain of less is not worth it.
+        share: largest cost, as a share of the cost of the dearest backend for everything.
+        price: gain in accuracy that a cost of 1 must bring.
     """
 
     share: Share = 1.0
@@ -156,7 +188,7 @@ class Oracle:
         cost_C = stream.cost[choice_CM].mean(axis=1)
         right_NC = np.stack([stream.program_right(one[None]) for one in choice_CM], axis=1)
         cheapest, every_N = int(cost_C.argmin()), np.arange(len(stream))
-        price = max(self.price, 1e-9)  # of equal ones the cheaper
+        price = max(self.price, 1e-9)  # not 0, so that the cheaper of equal ones is chosen
         best_N = (right_NC - price * cost_C).argmax(axis=1)
         gain_N = right_NC[every_N, best_N] - right_NC[:, cheapest]
         extra_N = cost_C[best_N] - cost_C[cheapest]
@@ -168,15 +200,18 @@ class Oracle:
 
 
 def all_choices(stream: Stream) -> IntArray:
-    """Backends [C, M] of the modules, all combinations.
+    """Return all combinations of backends for the modules [C, M].
+
+    Args:
+        stream: whose modules and backends are combined.
 
     Raises:
-        InputError: more of them than there is time for.
+        InputError: there are too many.
     """
     if stream.num_backends**stream.num_modules > _MOST_CHOICES:
         raise InputError(
-            f"workload: {stream.num_backends} backends for {stream.num_modules} modules are more "
-            f"than {_MOST_CHOICES:,} programs to choose between"
+            f"workload: {stream.num_backends} backends for {stream.num_modules} modules have more "
+            f"than {_MOST_CHOICES:,} combinations"
         )
     backends = range(stream.num_backends)
     return np.array(list(product(backends, repeat=stream.num_modules)), dtype=np.int64)

@@ -1,6 +1,6 @@
-"""The workload answers: recorded outcomes of a small and a large model, in a CSV file.
+"""workload=answers: recorded outcomes of a small and a large model, from a CSV file.
 
-Columns: small_right and large_right (0 or 1), prompt, and maybe set and subject.
+Columns: small_right and large_right (0 or 1), prompt, and optionally set and subject.
 """
 
 import csv
@@ -27,15 +27,15 @@ _OUTCOMES = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "False": 0.0, "True": 1
 
 @checked
 def answers(*, path: FilePath, name: str = "answers") -> StreamGraph:
-    """A stream of questions, each asked to one of two models.
+    """Return a stream of questions, each of which one of two models answers.
 
     Args:
-        path: of the table, which may be compressed by gzip.
+        path: of the table, which may be compressed with gzip.
         name: of the graph.
 
     Raises:
-        InputError: the file cannot be read, lacks a column or questions, or has an outcome that is
-            neither 0 nor 1; named with its line.
+        InputError: the file cannot be read, lacks a column, has no questions, or has an outcome
+            other than 0 and 1; the message names the line.
     """
     return stream_graph(name, ["answer"], _stream(path))
 
@@ -50,21 +50,22 @@ def answers_program(
     seed: Seed = 0,
     name: str = "answers_program",
 ) -> StreamGraph:
-    """A program whose modules each answer a question.
+    """Return a stream of a program whose modules answer a question each.
 
-    An input is as many questions of one subject as there are modules. What is known of a module is
-    what its question looks like (text_features.shape_features).
+    An input is a set of questions of one subject, one for each module. Allocators see the shape of
+    each module's question (text_features.shape_features).
 
     Args:
         path: see `answers`.
-        modules: of the program.
-        repeats: how often each question is asked, together with others each time.
-        outcome: how right a program is: ``mean`` of its answers, or only if ``all`` are.
+        modules: number of modules of the program.
+        repeats: how often each question is asked, each time together with other questions.
+        outcome: how right a program is: the ``mean`` of its answers, or 1 only if ``all`` are
+            right.
         seed: of which questions go together.
         name: of the graph.
 
     Raises:
-        InputError: as `answers`; no subject has as many questions.
+        InputError: as `answers`; or no subject has enough questions.
     """
     asked, rng = _stream(path), np.random.default_rng(seed)
     parts = []
@@ -88,7 +89,7 @@ def answers_program(
 
 
 def _stream(path: str) -> Stream:
-    """The questions of a file, each an input of one module."""
+    """Return the questions of a file as a stream with one module."""
     lines = _read(path)
     if not lines:
         raise InputError(f"{path}: no questions")
@@ -132,7 +133,7 @@ def _read(path: str) -> list[dict[str, str | None]]:
 
 
 def _unzipped(data: bytes, path: str | Path) -> bytes:
-    """What a gzip file holds, of bounded size."""
+    """Return the content of a gzip file, up to a limit of bytes."""
     most = _MOST_MB * 2**20
     try:
         with gzip.open(io.BytesIO(data)) as file:

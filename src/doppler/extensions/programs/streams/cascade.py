@@ -1,4 +1,4 @@
-"""A cascade of models that learns online, from an expert that it asks ever less.
+"""A cascade of models that learns online from an expert, which it asks less and less often.
 
 Shape suffixes: L levels without the expert, F features, C classes, B examples.
 """
@@ -19,9 +19,9 @@ from doppler.support.options import Count, Positive, Share, checked
 FloatArray = NDArray[np.float64]
 _HALF = 0.5
 _LEARNED = 2  # levels below the expert
-_KEPT = 0.99  # of the mean square of a gradient, at each step
+_KEPT = 0.99  # decay of the mean square of a gradient at each step
 _RECENT = 200  # examples from which deferrals learn
-_TOP = 3  # largest probabilities of a model's, that its deferral looks at
+_TOP = 3  # number of a model's largest probabilities that its deferral looks at
 
 
 @checked
@@ -29,29 +29,29 @@ _TOP = 3  # largest probabilities of a model's, that its deferral looks at
 class Cascade:
     """Logistic regression, small network, expert: each input goes up until a level answers it.
 
-    With a probability that decays an input goes to the expert whatever the levels would say, and
-    where the last level defers it goes there, too. What the expert says is learned by all models
-    below, together with examples of before; and each level's deferral, a logistic function of its
-    model's probabilities, takes steps towards what would have cost less: price x cost of what runs,
-    and 1 for an answer that is not the expert's.
+    An input goes to the expert if the last level defers it, and also with a probability that
+    decays, whatever the levels would answer. The models below learn the expert's answer together
+    with earlier examples. Each level decides with its deferral, a logistic function of its model's
+    probabilities, whether to pass an input on. Deferrals take gradient steps towards the lower
+    cost: price x cost of the levels that run, plus 1 for an answer that differs from the expert's.
 
     Attributes:
-        price: of a cost of 1.
-        asks: probability of asking the expert outright at the beginning.
-        decay: what each input leaves of it.
-        least: what remains.
-        rate: of the deferral's steps.
-        replayed: examples of before beside each new one.
-        steps: of models and deferrals for each new one.
-        fixed: of each level the least probability of its answer at which it stops, in place of a
-            deferral.
+        price: loss that a cost of 1 is worth.
+        asks: probability of asking the expert directly, at the beginning.
+        decay: factor of this probability per input.
+        least: smallest probability.
+        rate: step size of deferrals.
+        replayed: number of earlier examples learned together with each new one.
+        steps: steps of models and deferrals per new example.
+        fixed: for each level the smallest probability with which it answers, in place of deferrals.
 
     Source: Nie, Ding, Hu, Jermaine, Chaudhuri, "Online cascade learning for efficient inference
-    over streams", arXiv 2402.04513: the cascade as an imitation of its last model, models and
-    deferrals by online gradient descent on what it has annotated, a decaying probability of asking
-    it. Deviations: models and their sizes; deferrals see the three largest probabilities, their
-    loss is logistic, an error weighs what it costs, and they decide without chance; examples are
-    replayed from all of before, to deferrals as models saw them before they learned them.
+    over streams", arXiv 2402.04513: the cascade imitates its last model, models and deferrals learn
+    by online gradient descent from what that model has annotated, and the probability of asking it
+    decays. Deviations: models and their sizes; deferrals see the three largest probabilities, have
+    a logistic loss in which an error weighs what it costs, and decide without randomness; examples
+    are replayed from the whole past, to deferrals with the probabilities before the models learned
+    them.
     """
 
     price: Positive = 0.3
@@ -76,19 +76,19 @@ class Cascade:
 
 
 class _Deferral:
-    """Whether to go on, by what a model believes: logistic regression, errors by what they cost."""
+    """Decides whether to pass an input on: a logistic regression, with errors weighted by cost."""
 
     def __init__(self) -> None:
         self._weight = np.zeros(_TOP + 3)
-        self._weight[0] = 1.0  # at first everything goes on
+        self._weight[0] = 1.0  # at first every input is passed on
         self._sum = np.zeros(_TOP + 3)
 
     def goes_on(self, share_C: FloatArray) -> float:
-        """The chance that it is right to go on."""
+        """Return the probability that passing the input on is right."""
         return _logistic(float(self._features(share_C) @ self._weight))
 
     def step(self, share_C: FloatArray, dearer: float, rate: float) -> None:
-        """Towards going on or stopping, as far as going on is ``dearer`` than stopping."""
+        """Learn that passing the input on costs ``dearer`` more than answering it."""
         feature_F = self._features(share_C)
         should = float(dearer < 0.0)
         on = _logistic(float(feature_F @ self._weight))
@@ -105,7 +105,7 @@ class _Deferral:
 
 
 class _Cascading:
-    """A cascade in the middle of a stream."""
+    """The state of a cascade within a stream."""
 
     def __init__(
         self, cascade: Cascade, session: LabelledSession, rng: np.random.Generator
@@ -120,7 +120,7 @@ class _Cascading:
         self._believed: list[list[tuple[FloatArray, int]]] = []
 
     def answer(self, number: int, x_F: FloatArray) -> None:
-        """Answer an input, by the level that stops; learn if that was the expert."""
+        """Answer an input with the level that stops; learn if the expert was asked."""
         cascade, session = self._cascade, self._session
         asks = max(cascade.least, cascade.asks * cascade.decay**number)
         outright = self._rng.random() < asks
@@ -142,7 +142,7 @@ class _Cascading:
         return self._deferrals[level].goes_on(share_C) < _HALF
 
     def _learn(self, x_F: FloatArray, label: int) -> None:
-        # What models believed before they learned this label: of what they know they are too sure.
+        # Probabilities from before the models learn this label: afterwards they are too sure.
         self._believed.append([(model.shares(x_F), label) for model in self._models])
         recent = self._believed[-_RECENT:]
         for chosen in [*self._rng.integers(len(recent), size=self._cascade.steps), len(recent) - 1]:
@@ -156,9 +156,9 @@ class _Cascading:
                 model.learn(self._x[chosen], self._label[chosen])
 
     def _step_deferrals(self, believed: list[tuple[FloatArray, int]]) -> None:
-        """Each along what going on costs, as levels above decide now, less what stopping costs."""
+        """Let each deferral learn the cost of passing on, as the levels above decide now."""
         price, cost = self._cascade.price, self._session.cost
-        beyond = price * cost[-1]  # of the expert, which is never wrong here
+        beyond = price * cost[-1]  # the expert counts as always right
         for level in reversed(range(len(self._models))):
             share_C, label = believed[level]
             wrong = float(share_C.argmax() != label)

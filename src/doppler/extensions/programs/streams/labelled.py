@@ -1,4 +1,4 @@
-"""Streams of inputs with a class each, which a cascade of models has to name.
+"""Streams of inputs that have a class each, which a cascade of models predicts.
 
 Shape suffixes: N inputs, F features, L levels.
 """
@@ -29,13 +29,15 @@ LEVELS = ("logistic", "net", "expert")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LabelledStream:
-    """Inputs, their classes, and what an expert takes these for.
+    """Inputs, their classes, and the classes that an expert predicts.
 
     Attributes:
-        features: [N, F].
+        features: [N, F] of each input.
         label: [N] classes, by which answers are judged.
-        expert: [N] the expert's answers, from which others learn.
-        cost: [L] of running each level of a cascade, the expert last.
+        expert: [N] the expert's answers, from which models learn.
+        cost: [L] of running each level of a cascade; the expert is the last one.
+        backends: names of the levels.
+        num_modules: of the program, 1.
     """
 
     features: FloatArray
@@ -50,26 +52,40 @@ class LabelledStream:
 
     @property
     def num_classes(self) -> int:
-        """Of inputs."""
+        """Number of classes."""
         return int(max(self.label.max(), self.expert.max())) + 1
 
     @property
     def digest(self) -> str:
-        """Equal for equal streams."""
+        """A hash that is equal for equal streams."""
         arrays = (self.features, self.label, self.expert, self.cost)
         return hashlib.sha256(b"".join(map(np.ndarray.tobytes, arrays))).hexdigest()[:16]
 
     def in_order(self, order: Order, rng: np.random.Generator) -> IntArray:
-        """The inputs as they come; by_group: class after class."""
+        """Return the inputs in an order; ``by_group`` gives class after class.
+
+        Args:
+            order: see `order_of`.
+            rng: of random orders.
+        """
         return order_of(self.label, order, rng)
 
     def session(self, order_N: IntArray) -> "LabelledSession":
-        """One pass."""
+        """Start one pass over the stream.
+
+        Args:
+            order_N: order of the inputs.
+        """
         return LabelledSession(self, order_N)
 
 
 class LabelledSession:
-    """One pass over a stream: the expert's answer is told where it is asked, and paid for."""
+    """One pass over a stream; asking for the expert's answer costs the expert's price.
+
+    Args:
+        stream: that is played.
+        order_N: order of its inputs.
+    """
 
     def __init__(self, stream: LabelledStream, order_N: IntArray) -> None:
         self.cost, self.num = stream.cost, len(order_N)
@@ -86,21 +102,30 @@ class LabelledSession:
             yield StreamInput(number, "", self._stream.features[n])
 
     def pay(self, level: int) -> None:
-        """A level runs on the present input."""
+        """Pay for running a level on the present input.
+
+        Args:
+            level: of the cascade.
+        """
         self._cost[self._at] += self.cost[level]
 
     def ask(self) -> int:
-        """The expert's answer."""
+        """Pay for the expert, and return its answer to the present input."""
         self.pay(len(self.cost) - 1)
         return int(self._stream.expert[self._order[self._at]])
 
     def answer(self, label: int, level: int) -> None:
-        """What the present input is taken for, and by which level."""
+        """Answer the present input.
+
+        Args:
+            label: predicted class.
+            level: that predicts it.
+        """
         assert self._level[self._at] < 0, "an input is answered once"
         self._answer[self._at], self._level[self._at] = label, level
 
     def played(self) -> Played:
-        """All of it, once the last input was answered."""
+        """Return the choices and outcomes after the last input."""
         right_N = self._answer == self._stream.label[self._order]
         return Played(
             order=self._order,
@@ -114,16 +139,19 @@ class LabelledSession:
 def digits(
     *, name: str = "digits", taught: Share = 0.3, logistic: Amount = 0.001, net: Amount = 0.01
 ) -> StreamGraph:
-    """Handwritten digits, 8 x 8 pixels each, as scikit-learn ships them.
+    """Return a stream of handwritten digits, 8 x 8 pixels each, which scikit-learn ships.
 
     The expert is a vote of nearest neighbours, a support vector machine and extremely randomised
-    trees, taught by a share of the digits, which are no part of the stream. It costs 1.
+    trees. It is trained on a share of the digits that is not part of the stream, and costs 1.
 
     Args:
         name: of the graph.
-        taught: share of the digits that the expert has learned from.
+        taught: share of the digits that the expert is trained on.
         logistic: cost of running the logistic regression.
         net: cost of running the small network.
+
+    Raises:
+        InputError: scikit-learn is not installed.
 
     Source: Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI, 1998.
     """

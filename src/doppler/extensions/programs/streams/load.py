@@ -1,8 +1,8 @@
-"""Streams under load: inputs arrive, wait for devices, and run; latency beside accuracy.
+"""Streams under load: inputs arrive, wait for devices and run, which adds latency to accuracy.
 
-All inputs at once are one dataflow graph for the work-conserving engine: a clock, which is a device
-of its own, runs the times between arrivals one after another, and each input waits for its tick.
-Shape suffixes: N inputs, D devices.
+All inputs together are one dataflow graph for the work-conserving engine. A clock, which is a
+device of its own, executes the intervals between arrivals one after another, and each input waits
+for its tick. Shape suffixes: N inputs, D devices.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,14 @@ IntArray = NDArray[np.int64]
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Servers:
-    """Devices that run the small model, and devices that run the large one; seconds of an input."""
+    """Devices that run the small model, and devices that run the large one.
+
+    Attributes:
+        small: number of devices with the small model.
+        large: number of devices with the large model.
+        small_s: seconds per input of the small model.
+        large_s: seconds per input of the large model.
+    """
 
     small: Count = 2
     large: Count = 1
@@ -34,35 +41,46 @@ class Servers:
 
     @property
     def backend(self) -> IntArray:
-        """Of each device [D]."""
+        """Model of each device [D], SMALL or LARGE."""
         return np.repeat([SMALL, LARGE], [self.small, self.large])
 
     @property
     def seconds(self) -> FloatArray:
-        """Of an input on each device [D]."""
+        """Seconds per input on each device [D]."""
         return np.repeat([self.small_s, self.large_s], [self.small, self.large])
 
     @property
     def capacity_per_s(self) -> float:
-        """Inputs a second where no device is ever idle."""
+        """Inputs per second when no device is ever idle."""
         return float((1.0 / self.seconds).sum())
 
     @property
     def share(self) -> float:
-        """Of the inputs that go to large devices then."""
+        """Share of the inputs that go to large devices when no device is ever idle."""
         return self.large / self.large_s / self.capacity_per_s
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Served:
-    """A stream under load. played: what was right. latency_s: [N] from arrival to answer."""
+    """Result of a stream under load.
+
+    Attributes:
+        played: choices and outcomes.
+        latency_s: [N] seconds from arrival to answer.
+    """
 
     played: Played
     latency_s: FloatArray
 
 
 def arrivals(num: int, per_s: float, rng: np.random.Generator) -> FloatArray:
-    """Seconds [N] at which inputs arrive, independently of each other (a Poisson process)."""
+    """Return the seconds [N] at which inputs arrive in a Poisson process.
+
+    Args:
+        num: number of inputs, N.
+        per_s: mean number of arrivals per second.
+        rng: the only source of randomness.
+    """
     return rng.exponential(1.0 / per_s, size=num).cumsum()
 
 
@@ -71,11 +89,13 @@ def arrivals(num: int, per_s: float, rng: np.random.Generator) -> FloatArray:
 class UnderLoad:
     """A router whose models run on devices with queues.
 
+    Each input goes to the shortest queue of its model.
+
     Attributes:
-        sees_queues: seconds that the large model's shortest queue is longer than the small one's
-            count against it, and there is no share to keep; else its share is what keeps all
-            devices equally busy. Either way an input goes to the shortest queue of its model.
-        wait: what a second of waiting costs, as a chance of being right.
+        servers: the devices.
+        sees_queues: whether the extra waiting time of the large model counts against it. If not,
+            the router keeps the share that makes all devices equally busy.
+        wait: accuracy that a second of waiting is worth.
     """
 
     servers: Servers
@@ -85,9 +105,16 @@ class UnderLoad:
     def serve(
         self, stream: Stream, order_N: IntArray, arrival_N: FloatArray, rng: np.random.Generator
     ) -> Served:
-        """Let a stream arrive, and simulate what becomes of it.
+        """Route the inputs as they arrive, and simulate their latency.
 
-        The outcome of an input is told before the next one arrives, whenever it is answered.
+        The router learns the outcome of an input before the next one arrives, even if the answer is
+        not ready yet.
+
+        Args:
+            stream: that is played.
+            order_N: order of its inputs.
+            arrival_N: seconds, rising.
+            rng: of the router.
         """
         servers, session = self.servers, stream.session(order_N)
         share = None if self.sees_queues else servers.share
@@ -111,12 +138,12 @@ class UnderLoad:
 def simulated_latency(
     arrival_N: FloatArray, device_N: IntArray, seconds_D: FloatArray
 ) -> FloatArray:
-    """Seconds [N] from arrival to end, first come first served on each device.
+    """Simulate the seconds [N] from arrival to end, first come first served on each device.
 
     Args:
         arrival_N: seconds, rising.
         device_N: of each input.
-        seconds_D: of an input on each device.
+        seconds_D: seconds per input on each device.
     """
     num, clock = len(arrival_N), len(seconds_D)
     seconds = np.full((2 * num, clock + 1), np.inf)

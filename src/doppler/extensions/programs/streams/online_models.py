@@ -1,4 +1,4 @@
-"""Small classifiers that learn online by gradients, from examples that an expert has labelled.
+"""Small classifiers that learn online, by gradients, from examples that an expert has labelled.
 
 Shape suffixes: B examples, F features, H hidden, C classes.
 """
@@ -14,19 +14,28 @@ _EPSILON = 1e-8
 
 
 class OnlineModel(Protocol):
-    """Foretells classes, and learns."""
+    """A classifier that learns online."""
 
     def shares(self, x_F: FloatArray) -> FloatArray:
-        """Probabilities of the classes [C]."""
+        """Return the probabilities of the classes [C].
+
+        Args:
+            x_F: features of one input.
+        """
         ...
 
     def learn(self, x_BF: FloatArray, label_B: IntArray) -> None:
-        """One step down the gradient of the cross-entropy."""
+        """Take one gradient step on the mean cross-entropy.
+
+        Args:
+            x_BF: features of the examples.
+            label_B: their classes.
+        """
         ...
 
 
 class _AdaGrad:
-    """Steps of a size of its own for each weight (Duchi, Hazan, Singer, 2011)."""
+    """Gradient steps with a size of their own for each weight (Duchi, Hazan, Singer, 2011)."""
 
     def __init__(self, weight: FloatArray, rate: float) -> None:
         self.weight, self._rate = weight, rate
@@ -38,7 +47,11 @@ class _AdaGrad:
 
 
 def softmax(score_BC: FloatArray) -> FloatArray:
-    """Rows that sum to one."""
+    """Return probabilities, which sum to one along the last axis.
+
+    Args:
+        score_BC: logits.
+    """
     raised_BC = np.exp(score_BC - score_BC.max(axis=-1, keepdims=True))
     return raised_BC / raised_BC.sum(axis=-1, keepdims=True)
 
@@ -50,7 +63,13 @@ def _error(share_BC: FloatArray, label_B: IntArray) -> FloatArray:
 
 
 class OnlineLogistic:
-    """Multinomial logistic regression."""
+    """Multinomial logistic regression.
+
+    Args:
+        num_features: F.
+        num_classes: C.
+        rate: step size.
+    """
 
     def __init__(self, num_features: int, num_classes: int, rate: float = 0.1) -> None:
         self._weight = _AdaGrad(np.zeros((num_features + 1, num_classes)), rate)
@@ -64,7 +83,15 @@ class OnlineLogistic:
 
 
 class OnlineNet:
-    """One hidden layer of rectified units."""
+    """A network with one hidden layer of rectified units.
+
+    Args:
+        num_features: F.
+        num_classes: C.
+        rng: of the first weights.
+        hidden: H.
+        rate: step size.
+    """
 
     def __init__(
         self,

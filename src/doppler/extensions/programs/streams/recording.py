@@ -1,4 +1,4 @@
-"""The program of a stream as a dataflow graph."""
+"""Makes a dataflow graph of the program of a stream."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,13 @@ from doppler.graph import Edges, Inputs, Ops
 
 
 def stream_graph(name: str, modules: Sequence[str], stream: AnyStream) -> StreamGraph:
-    """The program of a stream: modules one after another."""
+    """Return the program of a stream: a graph whose modules run one after another.
+
+    Args:
+        name: of the graph.
+        modules: names of the modules.
+        stream: of inputs of the program.
+    """
     num = len(modules)
     return StreamGraph(
         name=name,

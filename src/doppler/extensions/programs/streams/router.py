@@ -1,4 +1,4 @@
-"""A router between two models that learns online which inputs are worth the large one.
+"""A router between two models that learns online which inputs are worth the large model.
 
 Shape suffixes: N inputs, F features.
 """
@@ -21,10 +21,10 @@ from doppler.support.options import Amount, Count, Positive, Share, checked
 
 FloatArray = NDArray[np.float64]
 SMALL, LARGE = 0, 1
-# Inputs between two solutions of the regressions; inputs within which a deviation from the share is
-# corrected.
+# Number of inputs between two solutions of the regressions, and number of inputs over which the
+# router corrects a deviation from its share.
 _EVERY, _HORIZON = 20, 200
-_CONSTANT = 1e-3  # of the constant terms, in place of the ridge
+_CONSTANT = 1e-3  # regularisation of the constant terms, in place of the ridge
 
 
 @checked
@@ -32,20 +32,20 @@ _CONSTANT = 1e-3  # of the constant terms, in place of the ridge
 class Router:
     """Send the inputs with the largest expected gain to the large model.
 
-    A ridge regression predicts from an input's features how right a model is on it, and how much
-    better the large one is. It learns only from the outcomes of models that were run. An input goes
-    to the large model if that difference is above a threshold, which is the one that the given
+    A ridge regression predicts from an input's features how right a model is, and how much better
+    the large one is. It learns only from the outcomes of models that were run. An input goes to the
+    large model if that difference is above a threshold. The threshold is the one that the given
     share of the inputs so far exceeded.
 
     Attributes:
         share: of the inputs that go to the large model.
-        price: of a run of it, in place of a share: it gets the inputs with a larger expected
-            gain.
-        explore: share of all inputs that are sent at random at the beginning; it falls with the
-            root of their number.
-        directions: of words, see TextFeatures.
-        ridge: of the regressions.
-        growth: the words' directions are found anew whenever the stream has grown as many times.
+        price: of a run of the large model, in place of a share: the large model gets the inputs
+            with a larger expected gain than this.
+        explore: share of the inputs that are sent at random, at the beginning; it falls with the
+            square root of the number of inputs.
+        directions: number of word features, see TextFeatures.
+        ridge: regularisation of the regressions.
+        growth: word features are computed anew whenever the stream has grown by this factor.
 
     Source: two-armed contextual bandit with decaying exploration, as epsilon-greedy in Auer,
     Cesa-Bianchi, Fischer, 2002; the estimate per arm as in LinUCB, Li and others, 2010.
@@ -76,7 +76,13 @@ class Router:
 
 
 class Routing:
-    """What a router knows in the middle of a stream."""
+    """The state of a router within a stream.
+
+    Args:
+        router: its settings.
+        session: one pass over the stream.
+        rng: the only source of randomness.
+    """
 
     def __init__(self, router: Router, session: StreamSession, rng: np.random.Generator) -> None:
         self._router, self._rng = router, rng
@@ -95,9 +101,12 @@ class Routing:
         self._sorted = np.zeros(0)
 
     def choose(self, one: StreamInput, handicap: float = 0.0) -> int:
-        """Which model gets the input.
+        """Return the model for an input, SMALL or LARGE.
 
-        handicap: what the large model has to gain more than else, as where its queue is longer.
+        Args:
+            one: the input.
+            handicap: gain that the large model must bring in addition, for example because its
+                queue is longer.
         """
         n, router = self._num, self._router
         self._feature_NF[n] = self._features(one)
@@ -115,7 +124,12 @@ class Routing:
         return int(np.searchsorted(self._sorted, gain) >= (1.0 - share) * len(self._sorted))
 
     def learn(self, choice: int, right: float) -> None:
-        """What came of it."""
+        """Learn the outcome of the present input.
+
+        Args:
+            choice: model that ran it.
+            right: how right its answer is, from 0 to 1.
+        """
         self._choice[self._num], self._right[self._num] = choice, right
         self._num += 1
         if self._texts is not None and self._num >= self._next_fit:
@@ -141,7 +155,7 @@ class Routing:
         self._square[:], self._product[:], self._solved = 0.0, 0.0, 0
 
     def _solve(self) -> None:
-        """The regression on all that ran; and the gains of all inputs so far."""
+        """Solve the regression on all outcomes so far, and predict the gains of all inputs."""
         size, new = self._feature_NF.shape[1], slice(self._solved, self._num)
         x_NF = self._feature_NF[new]
         x_NF = np.hstack([x_NF, (self._choice[new, None] - 0.5) * x_NF])

@@ -1,8 +1,8 @@
-"""Streams: a sequence of inputs of one program, and what is told of each after it ran.
+"""Streams: sequences of inputs of one program, whose outcomes are revealed as they are run.
 
-A program has modules; each can be run by any of some backends, from the cheapest to the dearest.
-Outcomes of all backends are recorded, but whoever allocates learns only those of what it ran.
-Shape suffixes: N inputs, M modules, K backends, F features.
+A program has modules, and each module can run on any of several backends, from the cheapest to the
+dearest. The outcomes of all backends are recorded, but an allocator sees only those of the backends
+that it runs. Shape suffixes: N inputs, M modules, K backends, F features, G groups.
 """
 
 import hashlib
@@ -23,20 +23,20 @@ Order = Literal["random", "by_group", "as_recorded"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stream:
-    """Inputs, and how good each backend was on each of them.
+    """Inputs, and how right each backend was on each of them.
 
     Attributes:
         backends: names [K], the cheapest first.
-        right: [N, M, K] how good backend k was as module m of input n, from 0 to 1.
+        right: [N, M, K] how right backend k was as module m on input n, from 0 to 1.
         cost: [K] of one run.
-        texts: [N] of the inputs, or none.
-        features: [N, F] numbers of the inputs, maybe none (F = 0).
-        group: [N] what drifts in ``order=by_group``, a number per subject or class.
-        by_module: features are those of the modules, one after another, as many of each; else each
-            module looks at all of them.
-        outcome: ``all``: modules rely on each other, a program is as right as the product of them;
-            ``mean``: each answers a part.
-        expected: [N, M, K] what `right` was drawn around, where that is known.
+        features: [N, F] numbers that describe the inputs; F may be 0.
+        group: [N] a number per subject or class, which ``order=by_group`` plays one after another.
+        texts: [N] of the inputs, or empty.
+        by_module: whether the features are those of the modules, one after another and equally many
+            for each; otherwise each module sees all of them.
+        outcome: how right a program is: with ``all`` the product over its modules, because they
+            rely on each other; with ``mean`` their mean, because each answers a part.
+        expected: [N, M, K] probabilities that `right` was drawn from, if they are known.
     """
 
     backends: tuple[str, ...]
@@ -54,53 +54,74 @@ class Stream:
 
     @property
     def num_modules(self) -> int:
-        """M."""
+        """Number of modules, M."""
         return self.right.shape[1]
 
     @property
     def num_backends(self) -> int:
-        """K."""
+        """Number of backends, K."""
         return self.right.shape[2]
 
     @property
     def digest(self) -> str:
-        """Equal for equal streams."""
+        """A hash that is equal for equal streams."""
         digest = hashlib.sha256(repr((self.backends, self.texts)).encode())
         for array in (self.right, self.cost, self.features, self.group):
             digest.update(repr(array.shape).encode() + np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:16]
 
     def program_right(self, choice_NM: IntArray) -> FloatArray:
-        """How good the program's answers [N] are.
+        """Return how right the program's answers [N] are.
 
         Args:
-            choice_NM: backends; of one row, the same for all inputs.
+            choice_NM: backend of each module; one row is used for all inputs.
         """
         choice_NM = np.broadcast_to(choice_NM, self.right.shape[:2])
         chosen_NM = np.take_along_axis(self.right, choice_NM[:, :, None], axis=2)[:, :, 0]
         return self.joined(chosen_NM)
 
     def joined(self, right_NM: FloatArray) -> FloatArray:
-        """How good a program is [N] whose modules are as good: see ``outcome``."""
+        """Return how right a program is [N], see ``outcome``.
+
+        Args:
+            right_NM: how right each module is.
+        """
         return right_NM.prod(axis=-1) if self.outcome == "all" else right_NM.mean(axis=-1)
 
     def program_cost(self, choice_NM: IntArray) -> FloatArray:
-        """Mean cost [N] of a module."""
+        """Return the mean cost [N] of a module.
+
+        Args:
+            choice_NM: backend of each module.
+        """
         return self.cost[choice_NM].mean(axis=1)
 
     def in_order(self, order: Order, rng: np.random.Generator) -> IntArray:
-        """The inputs as they come; see `order_of`."""
+        """Return the inputs [N] in an order.
+
+        Args:
+            order: see `order_of`.
+            rng: of random orders.
+        """
         return order_of(self.group, order, rng)
 
     def session(self, order_N: IntArray) -> "StreamSession":
-        """One pass."""
+        """Start one pass over the stream.
+
+        Args:
+            order_N: order of the inputs.
+        """
         return StreamSession(self, order_N)
 
 
 class AnyStream(Protocol):
-    """Inputs that come one by one, whatever is done with them.
+    """Inputs that come one by one, of any kind of stream.
 
-    backends: names, the cheapest first. cost: of running each. digest: equal for equal streams.
+    Attributes:
+        backends: names, the cheapest first.
+        cost: of running each backend.
+        num_modules: of the program.
+        digest: a hash that is equal for equal streams.
     """
 
     @property
@@ -118,18 +139,31 @@ class AnyStream(Protocol):
     def __len__(self) -> int: ...
 
     def in_order(self, order: Order, rng: np.random.Generator) -> IntArray:
-        """The inputs [N] as they come."""
+        """Return the inputs [N] in an order.
+
+        Args:
+            order: see `order_of`.
+            rng: of random orders.
+        """
         ...
 
     def session(self, order_N: IntArray) -> Any:
-        """One pass over them, which an allocator plays."""
+        """Start one pass over the stream, which an allocator plays.
+
+        Args:
+            order_N: order of the inputs.
+        """
         ...
 
 
 def order_of(group_N: IntArray, order: Order, rng: np.random.Generator) -> IntArray:
-    """Inputs [N] in an order.
+    """Return the inputs [N] in an order.
 
-    by_group: groups one after another, in a random order of groups and within each.
+    Args:
+        group_N: group of each input.
+        order: ``by_group`` gives groups one after another; the groups and the inputs of each are in
+            random order.
+        rng: of random orders.
     """
     if order == "as_recorded":
         return np.arange(len(group_N))
@@ -142,18 +176,28 @@ def order_of(group_N: IntArray, order: Order, rng: np.random.Generator) -> IntAr
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StreamGraph(DataflowGraph):
-    """The program of a stream: one op per module."""
+    """The program of a stream as a graph: one op per module.
+
+    Attributes:
+        stream: inputs of the program.
+    """
 
     stream: AnyStream
 
     @property
     def digest(self) -> str:
-        """Of what the graph itself does not say."""
+        """A hash of the stream, which the graph itself does not contain."""
         return self.stream.digest
 
 
 class StreamInput(NamedTuple):
-    """What is known of an input before anything ran: its place in the stream, text, numbers."""
+    """What is known of an input before it is run.
+
+    Attributes:
+        number: its place in the pass.
+        text: empty if the stream has none.
+        features: [F] numbers that describe it.
+    """
 
     number: int
     text: str
@@ -162,12 +206,13 @@ class StreamInput(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Played:
-    """What became of a stream, in the order of its inputs.
+    """Choices and outcomes of a stream, in the order in which its inputs were played.
 
     Attributes:
         order: [N] inputs of the stream.
         choice: [N, M] backends.
-        right, cost: [N].
+        right: [N] how right each answer is, from 0 to 1.
+        cost: [N] of each input.
     """
 
     order: IntArray
@@ -177,17 +222,22 @@ class Played:
 
     @property
     def accuracy(self) -> float:
-        """Mean of what was right."""
+        """Mean of `right`."""
         return float(self.right.mean())
 
     @property
     def mean_cost(self) -> float:
-        """Of an input."""
+        """Mean cost of an input."""
         return float(self.cost.mean())
 
 
 class StreamSession:
-    """One pass over a stream: inputs come one by one, outcomes are told of what was run alone."""
+    """One pass over a stream. It reveals only the outcomes of the backends that are run.
+
+    Args:
+        stream: that is played.
+        order_N: order of its inputs.
+    """
 
     def __init__(self, stream: Stream, order_N: IntArray) -> None:
         if not len(stream):
@@ -212,7 +262,14 @@ class StreamSession:
             yield StreamInput(number, text, self._stream.features[n])
 
     def run(self, choice_M: IntArray | int) -> float:
-        """Run the program on the present input; returns how right its answer is."""
+        """Run the program on the present input.
+
+        Args:
+            choice_M: backend of each module, or one for all.
+
+        Returns:
+            How right the answer is, from 0 to 1.
+        """
         assert self._choice[self._at, 0] < 0, "an input is run once"
         self._choice[self._at] = choice_M
         n = self._order[self._at]
@@ -220,7 +277,7 @@ class StreamSession:
         return float(self._stream.joined(right_M))
 
     def played(self) -> Played:
-        """All of it, once the last input was run."""
+        """Return the choices and outcomes after the last input."""
         ordered = self._stream.right[self._order]
         chosen_NM = np.take_along_axis(ordered, self._choice[:, :, None], axis=2)[:, :, 0]
         return Played(

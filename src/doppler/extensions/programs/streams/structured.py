@@ -1,7 +1,7 @@
-"""Programs of several modules: backends are chosen module by module, by the program's reward alone.
+"""Allocators for programs of several modules, which learn only from the program's reward.
 
-Of an answer is told whether the whole of it is right, not which module was. Shape suffixes: M
-modules, F features of a module.
+They see whether the whole answer is right, not which module was. Shape suffixes: M modules, F
+features of a module.
 """
 
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ _EVERY = 10  # inputs between two solutions of the regression
 @checked
 @dataclass(frozen=True, kw_only=True)
 class StructuredReinforce:
-    """A policy of its own for each module, all of them along the gradient of the program's reward.
+    """A policy for each module; all of them follow the gradient of the program's reward.
 
     The probability that module m runs on the dear backend is a logistic function of the module's
-    features. The reference of the advantage is a regression on the features of all modules.
+    features. The advantage reference is a regression on the features of all modules.
 
     Attributes:
-        price: of a mean cost of 1.
-        rate: of the steps.
+        price: reward that a mean cost of 1 is worth.
+        rate: step size.
 
     Source: structured REINFORCE of "Resource-efficient inference with foundation model programs",
     arXiv 2504.07247: a policy that factorises over the program's modules. Deviations: two backends,
-    linear policies, AdaGrad steps, the reference is linear.
+    linear policies, AdaGrad steps, and a linear reference.
     """
 
     price: Amount = 0.1
@@ -62,19 +62,19 @@ class StructuredReinforce:
 @checked
 @dataclass(frozen=True, kw_only=True)
 class StructuredThompson:
-    """A sum over modules of what each contributes to the reward, drawn from what is known of it.
+    """Thompson sampling with a reward that is a sum over modules.
 
-    A Bayesian linear regression: of each module's features, and of what the dear backend adds to
-    them. Each input is decided by one draw of all weights: each module runs on the dear backend
-    where that adds more than it costs.
+    A Bayesian linear regression predicts the reward from each module's features, and from what the
+    dear backend adds to them. For each input all weights are drawn once, and a module runs on the
+    dear backend if that adds more than it costs.
 
     Attributes:
-        price: of a mean cost of 1.
+        price: reward that a mean cost of 1 is worth.
         spread: of the draws, in standard deviations.
-        ridge: of the prior.
+        ridge: precision of the prior.
 
     Source: Thompson sampling for linear bandits, Agrawal and Goyal, 2013; structured by modules as
-    in arXiv 2504.07247. Deviation: the reward of modules is taken as a sum.
+    in arXiv 2504.07247. Deviation: the reward is a sum over modules.
     """
 
     price: Amount = 0.1
@@ -107,7 +107,7 @@ class StructuredThompson:
 
 
 class _Reference:
-    """What reward an input brings, whatever is chosen: a regression by gradient steps."""
+    """Predicts the reward of an input, whatever is chosen, by a regression with gradient steps."""
 
     def __init__(self, size: int) -> None:
         self._weight, self._sum = np.zeros(size), np.zeros(size)
@@ -122,7 +122,12 @@ class _Reference:
 
 
 def module_features(session: StreamSession, one: StreamInput) -> FloatArray:
-    """Features [M, F] of each module, a constant first."""
+    """Return the features [M, F] of each module, with a constant first.
+
+    Args:
+        session: one pass over a stream.
+        one: the input.
+    """
     if session.by_module:
         x_MF = one.features.reshape(session.num_modules, -1)
     else:

@@ -1,4 +1,4 @@
-"""The workload synthetic_stream: inputs whose best policy is known."""
+"""workload=synthetic_stream: inputs for which the best policy is known."""
 
 import numpy as np
 
@@ -19,18 +19,18 @@ def synthetic_stream(
     large: Amount = 1.0,
     seed: Seed = 0,
 ) -> StreamGraph:
-    """Inputs of random features, in which the chance that a backend is right is linear.
+    """Return a stream of random inputs: each backend's probability of being right is linear.
 
-    `Stream.expected` holds these chances: the best policy runs the large model where it gains more
-    than it costs, by them.
+    `Stream.expected` holds these probabilities. The best policy runs the large model where it gains
+    more than it costs, according to them.
 
     Args:
         name: of the graph.
         num_inputs: of the stream.
         num_features: of an input.
-        modules: of the program, each with chances of its own.
+        modules: number of modules of the program, each with probabilities of its own.
         large: cost of the large model; the small one costs nothing.
-        seed: of chances, features and outcomes.
+        seed: of probabilities, features and outcomes.
     """
     rng = np.random.default_rng(seed)
     features_NF = rng.uniform(-1.0, 1.0, size=(num_inputs, num_features))

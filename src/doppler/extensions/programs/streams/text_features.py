@@ -1,6 +1,6 @@
-"""Numbers of a text: what it looks like, and which words it shares with the texts before it.
+"""Features of a text: its shape, and the words that it shares with earlier texts.
 
-Shape suffixes: N texts, F features.
+Shape suffixes: N texts, S shape features, F features.
 """
 
 import re
@@ -17,10 +17,13 @@ _PATTERNS = tuple(map(re.compile, (r"\d", r"[\\$^=+*/]", r"\?", r"\n", r"[A-Z]")
 
 
 def check_scikit_learn(what: str) -> None:
-    """Refuse what needs a package that is not there.
+    """Refuse a choice that needs scikit-learn if that is not installed.
+
+    Args:
+        what: the choice, for the message.
 
     Raises:
-        InputError: says how it is installed.
+        InputError: says how to install it.
     """
     from importlib.util import find_spec
 
@@ -29,7 +32,11 @@ def check_scikit_learn(what: str) -> None:
 
 
 def shape_features(text: str) -> list[float]:
-    """Length, and how many digits, signs, questions, lines and capitals."""
+    """Return the length of a text, and its numbers of digits, signs, questions, lines and capitals.
+
+    Args:
+        text: of any length.
+    """
     counts = [len(pattern.findall(text)) for pattern in _PATTERNS]
     return [np.log1p(len(text)) / 5, *(np.log1p(count) / 5 for count in counts)]
 
@@ -44,14 +51,22 @@ def _counter() -> Any:
 
 @lru_cache(maxsize=100_000)
 def words(text: str) -> Any:
-    """Counts of a text's words, by their hash: a sparse row."""
+    """Count the words of a text by their hash, as a sparse row.
+
+    Args:
+        text: of any length.
+    """
     return _counter().transform([text])
 
 
 class TextFeatures:
-    """What texts look like, and the main directions of their words, of those seen so far.
+    """Shapes of texts, and the main directions of the words of the texts so far.
 
-    num: of these directions. They are found anew by `fit`, without any outcome.
+    `fit` computes these directions anew, without any outcome.
+
+    Args:
+        num: number of directions.
+        seed: of their computation.
 
     Source: latent semantic analysis, Deerwester and others, 1990.
     """
@@ -65,11 +80,15 @@ class TextFeatures:
 
     @property
     def size(self) -> int:
-        """F."""
+        """Number of features, F."""
         return 2 + len(_PATTERNS) + self._num
 
     def fit(self, counts: Any) -> None:
-        """Find the main directions of these texts' words; too few tell nothing."""
+        """Compute the main directions of the words; too few texts change nothing.
+
+        Args:
+            counts: a sparse row of words for each text, see `words`.
+        """
         from sklearn.decomposition import TruncatedSVD
 
         if counts.shape[0] < _FEWEST:
@@ -80,13 +99,18 @@ class TextFeatures:
         self._directions_WF = np.ascontiguousarray(found.components_.T) * self._weigh.idf_[:, None]
 
     def numbers(self, shapes_NS: NDArray[np.float64], counts: Any) -> NDArray[np.float64]:
-        """Features [N, F] of texts: what they look like, and the directions of their words."""
+        """Return the features [N, F] of texts.
+
+        Args:
+            shapes_NS: shape features of each text.
+            counts: a sparse row of words for each text.
+        """
         features_NF = np.zeros((len(shapes_NS), self.size))
         features_NF[:, 0] = 1.0
         features_NF[:, 1 : 1 + shapes_NS.shape[1]] = shapes_NS
         if self._directions_WF is not None:
             first = 1 + shapes_NS.shape[1]
-            for n in range(len(shapes_NS)):  # of one text as fast as of many
+            for n in range(len(shapes_NS)):  # row by row, because most calls have one text
                 used = slice(counts.indptr[n], counts.indptr[n + 1])
                 weight = np.log(counts.data[used]) + 1.0
                 along = weight @ self._directions_WF[counts.indices[used]]
