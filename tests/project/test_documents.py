@@ -117,6 +117,12 @@ def test_links_of_pages_outside_the_site_resolve(page):
             assert anchor in {re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles}
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_no_line_begins_with_a_marked_number(path):
+    """Markdown takes a line that begins with a comment for HTML, and ends the paragraph there."""
+    assert not re.findall(r"^\s*(?:[-*+] +|\d+[.)] +)?<!-- = .*$", path.read_text(), re.M)
+
+
 def test_a_changed_number_is_noticed():
     page = "takes <!-- = over main_8dev llama_block etf -->1.000<!-- end --> times as long"
     assert filled(page) == page.replace("1.000", "1.143")
