@@ -128,7 +128,7 @@ def test_a_changed_number_is_noticed():
     assert filled(page) == page.replace("1.000", "1.143")
 
 
-@pytest.mark.parametrize("page", ["large", "programs"])
+@pytest.mark.parametrize("page", ["large", "memory", "programs"])
 def test_python_of_the_page_runs(page):
     for block in re.findall(
         r"```python\n(.*?)```", (PROJECT / f"docs/{page}.md").read_text(), re.S
