@@ -7,7 +7,7 @@ The rows of docs/results/data/anytime.csv are made this way, the page is docs/re
 
 Every point is a search of its own, which knew its budget: annealing cools within it. One core,
 compilation excluded, views and features included; a point stands at the seconds that it took. The
-methods are those of `doppler.place`: the policy of the package as stage=inference uses it, the same
+methods are those of `doppler.place`: the pretrained policy as stage=inference uses it, the same
 with new weights, which were never trained, searches
 without learning, and CP-SAT, which is stopped after the seconds (it has no evaluations, and stands
 for graphs of up to 2,000 ops); doppler.place is what it does by itself, by evaluations alone, as

@@ -9,7 +9,7 @@ docs/results/pretrained.md. What stands after the folder is the set that the row
 *Alone*: one greedy episode of the policy (of merged views the one that is estimated best), no other
 scheduler's placement among its candidates. *At once*: one execution too, chosen and made better by
 estimates among the policy's and list schedulers' drafts; *without policy*: the same of list
-schedulers' alone. *Trained*: with the weights of the package; *untrained*: with new weights, which
+schedulers' alone. *Trained*: with the pretrained weights; *untrained*: with new weights, which
 decide as a list scheduler does, so that the difference is what training is worth. Each is divided
 by the best of HEFT, ETF, the queue-aware ETF and 32 clusterings (35 executions) on the same
 problem: simulated, work-conserving, contention fifo, queue priority.

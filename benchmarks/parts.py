@@ -2,7 +2,7 @@
 
     python -m benchmarks.parts [--updates 400] [--seeds 2] [--problem-seeds 1] --runs outputs/parts
 
-Every variant is trained on the set of the package's weights (training_set=families), with fewer
+Every variant is trained on the set of the pretrained weights (training_set=families), with fewer
 updates; then each places problems as benchmarks/families.py does, of other seeds: *policy*, one
 greedy episode, and *at once*, one execution chosen by estimates. Figures are makespans over those
 of the whole policy on the same problem: geometric means over problems and seeds of training, and

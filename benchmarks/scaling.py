@@ -3,7 +3,7 @@
     python benchmarks/scaling.py --heft --out docs/results/data    # rows of results/scaling.md
     python benchmarks/scaling.py --families tree stencil --ops 1000 10000 --no-training
 
-*CPU s*: of one greedy placement with the weights of the package, from the priced problem on: view,
+*CPU s*: of one greedy placement with the pretrained weights, from the priced problem on: view,
 features, merged views, episodes, the choice among them by estimates, one execution. Median of
 three, each with a new policy, on one thread, compilation excluded. *over untrained*: the makespan
 over that with new weights, which decide as a list scheduler does. *peak MiB*: of a process that
