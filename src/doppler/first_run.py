@@ -28,12 +28,12 @@ from doppler.support.waiting import duration
 # Seconds of one core that each part takes, for the time that is left; only their ratios count once
 # one of them is done. Parts share functions, which whoever comes first compiles.
 _CORE_S = {
-    "policies": 55.0,
-    "annealing on work_conserving": 45.0,
-    "annealing on estimates": 25.0,
-    "list schedulers": 25.0,
-    "clustering": 12.0,
-    "simulator work_conserving": 10.0,
+    "policies": 27.0,
+    "annealing on work_conserving": 23.0,
+    "annealing on estimates": 8.0,
+    "list schedulers": 14.0,
+    "clustering": 4.0,
+    "simulator work_conserving": 8.0,
 }
 # Of what every run needs; a run that learns also needs the part of its policy.
 SEARCHES = (
@@ -45,7 +45,7 @@ POLICIES = {
     "StepwiseDualPolicy": "policies that see every step",
     "PaperPolicy": "the paper's policy",
 }
-_OTHER_S = 15.0
+_OTHER_S = 10.0
 # Of the parts that are not done, what is compiled already on average.
 _RUNNING = 0.5
 # More processes compile what they share more often: 4 take 70 s on 16 cores, 13 take 87 s.
