@@ -121,7 +121,7 @@ def paper() -> str:
                 for method in columns.values()
             ]
             rows.append((name, label, *found))
-    return markdown_table(("workload", "seconds of", *columns), rows, words=2)
+    return markdown_table(("workload", "measured on", *columns), rows, words=2)
 
 
 def paper_model() -> str:
