@@ -9,8 +9,10 @@ from torch import nn
 
 from doppler.cluster import preset
 from doppler.einsum import Given
+from doppler.extensions.memory import Offload
 from doppler.extensions.modules import import_module, load_module
 from doppler.support.errors import InputError
+from doppler.system import Refuse
 
 
 class Choosing(nn.Module):
@@ -177,6 +179,13 @@ def test_factories_that_give_nothing_to_place(factories, factory, line):
         load_module(module=factory, cluster=preset(name="p100x4"), decomposition=Given(), parts=4)
     assert str(error.value).startswith(line)
     assert "\n" not in str(error.value)
+
+
+def test_a_module_larger_than_all_devices_is_placed_if_the_host_keeps_the_rest(factories):
+    of = {"module": "my_factories:huge", "cluster": preset(name="p100x4"), "parts": 1}
+    with pytest.raises(InputError, match="take 160 GB"):
+        load_module(**of, decomposition=Given(), memory=Refuse())
+    assert load_module(**of, decomposition=Given(), memory=Offload()).num_ops == 2
 
 
 def test_a_factory_in_the_working_directory(factories):

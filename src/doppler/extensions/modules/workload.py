@@ -22,6 +22,7 @@ from doppler.graph import DataflowGraph
 from doppler.graph.scalar import DTYPES
 from doppler.support.errors import InputError
 from doppler.support.options import Count, FilePath, checked
+from doppler.system import Refuse
 
 
 @checked
@@ -34,18 +35,21 @@ def load_module(
     name: str | None = None,
     training: bool = False,
     learning_rate: float = 1e-3,
+    memory: object = None,
 ) -> DataflowGraph:
     """Call a function that makes a torch module; export, decompose and lower the module.
 
     Args:
         module: ``FILE.py:factory`` or ``package.module:factory`` (see `make_module`).
-        cluster: where it will run; its memory has to hold the parameters.
+        cluster: where it will run.
         decomposition: chooses the splits.
         parts: number of ops into which the decomposition aims to split one contraction.
         name: of the graph; None: that of the module's class.
         training: whether the module returns its loss; backward and a step of gradient descent are
             added.
         learning_rate: of that step.
+        memory: the memory mode; if it is None or `Refuse`, parameters and inputs must fit into the
+            memory of all devices together.
 
     Raises:
         InputError: the factory does not exist, fails, or returns something else; or as
@@ -56,7 +60,8 @@ def load_module(
         model, examples, keywords, training=training, learning_rate=learning_rate
     )
     program = imported.program
-    check_memory(program, cluster)
+    if memory is None or isinstance(memory, Refuse):
+        check_memory(program, cluster)
     return lower(program, decomposition.splits(program, parts), name=name)
 
 
@@ -156,5 +161,6 @@ def check_memory(program: Program, cluster: Cluster) -> None:
         raise InputError(
             f"{program.name}: its parameters and inputs take {need / 1e9:.3g} GB, but the "
             f"{cluster.num_devices} devices of {cluster.name!r} have {have / 1e9:.3g} GB: use more "
-            "devices (cluster.num_devices=N), half precision, or place a part of the module"
+            "devices (cluster.num_devices=N), half precision or memory=offload, or place a part of "
+            "the module"
         )
