@@ -1,7 +1,8 @@
 """Episodes per second of real training runs, as Lightning runs them, from the command line's code.
 
     python benchmarks/training.py            # the workloads, beside the published code's figures
-    python benchmarks/training.py --growth   # layered graphs of 100 to 10,000 ops: time and memory
+    python benchmarks/training.py --growth   # layered graphs of 100 to 10,000 ops: time and memory,
+                                             # with the graph network and without
 
 Each run is stage II from random weights, with simulation, update, logging and checkpoints. The
 first run of a process compiles and is not counted. The published code's figures are recorded ones
@@ -77,9 +78,10 @@ def compare() -> None:
         )
 
 
-def measure_size(num_ops: int) -> None:
+def measure_size(num_ops: int, *, network: bool) -> None:
     """A layered graph in this process, printed for the one that asks."""
     overrides = ["workload=synthetic", f"workload.num_ops={num_ops}"]
+    overrides += [] if network else ["policy.build.hidden=0"]
     evaluations = 96 if num_ops > 2000 else 480
     with tempfile.TemporaryDirectory() as folder:
         train(overrides, 0, folder, 64)
@@ -91,14 +93,21 @@ def measure_size(num_ops: int) -> None:
 def grow() -> None:
     """One line for each size."""
     for num_ops in SIZES:
-        command = [sys.executable, __file__, "--size", str(num_ops)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8")
-        found = json.loads(done.stdout.splitlines()[-1])
+        full, bare = (_measured(num_ops, *words) for words in ([], ["--without-network"]))
         print(
-            f"{num_ops:6,} ops: {found['per_s']:8.2f} episodes/s, "
-            f"{1e6 / found['per_s'] / num_ops:6.1f} us an op, peak {found['peak_mib']:,.0f} MiB",
+            f"{num_ops:6,} ops: {full['per_s']:8.2f} episodes/s, "
+            f"{1e6 / full['per_s'] / num_ops:6.1f} us an op, peak {full['peak_mib']:,.0f} MiB; "
+            f"without network {bare['per_s']:8.2f} episodes/s, peak {bare['peak_mib']:,.0f} MiB; "
+            f"with it an episode takes {bare['per_s'] / full['per_s']:.2f} times as long",
             flush=True,
         )
+
+
+def _measured(num_ops: int, *words: str) -> dict[str, float]:
+    """Episodes per second and peak memory of a process of its own."""
+    command = [sys.executable, __file__, "--size", str(num_ops), *words]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
@@ -106,10 +115,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--growth", action="store_true", help="by graph size")
     parser.add_argument("--size", type=int, help="one size, figures as JSON")
+    parser.add_argument("--without-network", action="store_true", help="of this size")
     arguments = parser.parse_args()
     with initialize_config_dir(str(PROJECT / "conf"), version_base="1.3"):
         if arguments.size:
-            measure_size(arguments.size)
+            measure_size(arguments.size, network=not arguments.without_network)
             return
         cores = len(os.sched_getaffinity(0))
         print(
