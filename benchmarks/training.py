@@ -81,6 +81,8 @@ def compare() -> None:
 def measure_size(num_ops: int, *, network: bool) -> None:
     """A layered graph in this process, printed for the one that asks."""
     overrides = ["workload=synthetic", f"workload.num_ops={num_ops}"]
+    # Updates alone: no search and no imitation at the end, which a short run would count most.
+    overrides += ["algorithm.search_share=0", "algorithm.imitate_best=false"]
     overrides += [] if network else ["policy.build.hidden=0"]
     evaluations = 96 if num_ops > 2000 else 480
     with tempfile.TemporaryDirectory() as folder:
