@@ -100,6 +100,40 @@ def test_following_its_own_decisions_a_policy_finds_the_same_log_probability_and
     np.testing.assert_array_equal(followed.record.device_mask, played.record.device_mask)
 
 
+def test_an_update_encodes_the_graph_once(monkeypatch):
+    """The gradients are those of encoding anew, also if the weights changed in between."""
+    view, policy, counted = make_view(random_problem(0)), make_policy(), []
+    policy.bind(view)
+    encode = policy.network.forward
+
+    def count(*arguments):
+        counted.append(torch.is_grad_enabled())
+        return encode(*arguments)
+
+    monkeypatch.setattr(policy.network, "forward", count)
+
+    def gradients(decisions: Decisions) -> list[np.ndarray]:
+        policy.zero_grad()
+        policy.log_prob(view, decisions)[0].sum().backward()
+        return [one.grad.numpy().copy() for one in policy.parameters() if one.grad is not None]
+
+    played = policy.rollout(view, 4, None, generator())
+    policy.rollout(view, 4, None, generator(1))
+    first = gradients(played)
+    assert counted == [True]
+    again = gradients(played)  # what gradients came from is gone
+    assert counted == [True, True]
+    assert all(np.array_equal(*pair) for pair in zip(first, again, strict=True))
+    copied = copy.deepcopy(policy)
+    assert copied.rollout(view, 2, None, generator()).op.shape == (2, view.problem.num_ops)
+    played = policy.rollout(view, 4, None, generator())
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(1.5)
+    changed = gradients(policy.follow(view, played.op, played.device))
+    assert any(not np.allclose(*pair) for pair in zip(first, changed, strict=True))
+
+
 def test_log_probabilities_of_all_episodes_of_a_tiny_problem_sum_to_one():
     view, policy = make_view(tiny_problem()), make_policy(sharpness=10.0)
     op_BV, device_BV = all_episodes()

@@ -184,7 +184,10 @@ class DualPolicy(nn.Module):
         if not look_ahead:
             self._blind()
         self._watched: list[nn.Parameter] = []
-        self._played_with: tuple[str, tuple[int, ...], HeadWeights] | None = None
+        # For the state of weights on a problem: what episodes are played with, and before it was
+        # made of plain numbers.
+        self._played_with: tuple[tuple, HeadWeights] | None = None
+        self._encoded: tuple[tuple, StaticParts] | None = None
 
     def _make_heads(self, num_static: int, sel_hidden: int, plc_hidden: int) -> None:
         self.sel_static = nn.Linear(num_static, sel_hidden)
@@ -213,7 +216,7 @@ class DualPolicy(nn.Module):
         """Bind the policy to one problem, whose ops and device classes get learned vectors."""
         if self.network is not None:
             self.network.bind(view)
-        self._watched = []
+        self._watched, self._played_with, self._encoded = [], None, None
 
     def completed(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Convert weights for this policy, also those of a policy without a network."""
@@ -248,13 +251,33 @@ class DualPolicy(nn.Module):
         so the form is reused. torch counts in-place changes of a tensor, except those through
         ``.data``.
         """
+        key = self._state_on(view)
+        if self._played_with is None or self._played_with[0] != key:
+            parts = self._static_parts(view)
+            self._played_with = (key, self._head_weights(parts))
+            if torch.is_grad_enabled():
+                self._encoded = (key, parts)
+        return self._played_with[1]
+
+    def _encoded_to_learn(self, view: ProblemView) -> StaticParts:
+        """The parts that episodes were played with, if gradients can flow into them; else anew.
+
+        They are used once, because computing gradients frees what they are computed from.
+        """
+        encoded, self._encoded = self._encoded, None
+        if encoded is None or encoded[0] != self._state_on(view) or not torch.is_grad_enabled():
+            return self._static_parts(view)
+        return encoded[1]
+
+    def _state_on(self, view: ProblemView) -> tuple[str, tuple[int, ...]]:
+        """What changes with the problem or the weights."""
         if not self._watched:  # finding them takes longer than playing an episode
             self._watched = list(self.parameters())
-        changes = tuple(parameter._version for parameter in self._watched)
-        if self._played_with is None or self._played_with[:2] != (view.problem.hash, changes):
-            weights = self._head_weights(self._static_parts(view))
-            self._played_with = (view.problem.hash, changes, weights)
-        return self._played_with[2]
+        return view.problem.hash, tuple(parameter._version for parameter in self._watched)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Copies are without what can neither be copied nor used by another policy."""
+        return self.__dict__ | {"_encoded": None, "_played_with": None, "_watched": []}
 
     def _sel_in(self, num_features: int) -> Tensor:
         """SEL's first layer [S, F] for this number of features."""
@@ -335,10 +358,7 @@ class DualPolicy(nn.Module):
             record = make_record(num, view, num_steps, room, rng)
             if forced is not None:
                 record.op[:], record.device[:] = forced
-            with torch.no_grad():
-                rows_B = self._play_into(
-                    view, seeds_B, explore, forced is not None, returning, record
-                )
+            rows_B = self._play_into(view, seeds_B, explore, forced is not None, returning, record)
             if (rows_B != NO_ROOM).all():
                 break
             room *= 2
@@ -396,7 +416,7 @@ class DualPolicy(nn.Module):
         return rows_B
 
     def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
-        parts = self._static_parts(view)
+        parts = self._encoded_to_learn(view)
         return in_a_row(self._replay(parts, self._recorded(view, each)) for each in decisions)
 
     def _recorded(self, view: ProblemView, decisions: Decisions) -> Decisions:

@@ -146,6 +146,7 @@ class StepwiseDualPolicy(DualPolicy):
         )
         return parts, torch.einsum("cvd,cvp->cdp", on_CVD, self.plc_placed(h_CVH) / num_ops)
 
+    @torch.no_grad()
     def _play_into(
         self,
         view: ProblemView,

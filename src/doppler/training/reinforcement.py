@@ -268,7 +268,9 @@ class Reinforcement(EpisodeTraining):
         sources += [first + RETURNED] * (self.options.batch_episodes - num)
         if extra and self.global_step < self.options.num_tuned(self.num_updates):
             merged = merged_at_random(problem.view, self.rng)
-            placements.append(self.policy.rollout(merged, extra, explore, self.rng).placements())
+            with torch.no_grad():  # nothing is learned from them
+                others = self.policy.rollout(merged, extra, explore, self.rng)
+            placements.append(others.placements())
             placements.append(draw_clusterings(problem.view.problem, extra, self.rng).placements())
             sources += [MERGED_EPISODE] * extra + ["clustering"] * extra
         device_BV, priority_BV = map(np.concatenate, zip(*placements, strict=True))
