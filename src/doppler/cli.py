@@ -136,7 +136,10 @@ def place(arguments: list[str]) -> int:
         return 0
     if len(words) != 1 or words[0].startswith("-"):
         got = ", ".join(map(repr, words)) or "none"
-        raise InputError(f"place: takes one module or graph, got {got}; --help lists the options")
+        hint = "options are written cluster=p100x4; " if any("-" == w[0] for w in words) else ""
+        raise InputError(
+            f"place: takes one module or graph, got {got}; {hint}--help lists the options"
+        )
     known = [*_place_options(), "save"]
     for name in options.keys() - set(known):
         close = get_close_matches(name, known, n=1)

@@ -77,8 +77,8 @@ REFUSED = {
     # Keys that are none.
     "+nosuchkey=1": "nosuchkey: no such option, there are algorithm, baseline",
     "+overwrit=true": "overwrit: no such option, did you mean overwrite?",
-    "+system.nose=true": "system.nose: no such option, did you mean noise?",
-    "+policy.build.sell=learned": "policy.build.sell: no such option, did you mean sel?",
+    "+system.nose=true": "system.nose: no such option, did you mean system.noise?",
+    "+policy.build.sell=learned": "policy.build.sell: no such option, did you mean policy.build.s",
     "+policy.build.encoder=none": "policy.build.encoder: no such option",
     "+trainer.build.accelerator=foo": "trainer.build: no such option",
     "+trainer.max_steps=5": "trainer.max_steps: no such option",

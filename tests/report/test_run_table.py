@@ -13,8 +13,12 @@ from doppler.report.sources import found_by, found_by_seeds
 
 ROWS = [
     replace(ROW, source="clustering, estimates", placement="aa"),
-    replace(ROW, method="doppler trained", source="episode", placement="bb", makespan_s=0.12),
-    replace(ROW, method="doppler greedy", source="greedy episode", placement="bb", makespan_s=0.12),
+    replace(
+        TRAINED := replace(ROW, placement="bb", makespan_s=0.12, evaluations=ROW.evaluations // 2),
+        method="doppler trained",
+        source="episode",
+    ),
+    replace(TRAINED, method="doppler greedy", source="greedy episode"),
     replace(ROW, method="etf", uses_order=False, placement="cc", makespan_s=0.11),
 ]
 
@@ -66,6 +70,11 @@ def test_the_sentence_says_what_is_best_and_what_the_search_added():
     assert "doppler is best (100 ms); the best other method, etf, takes 10.0% longer" in text
     alone = "without the search after its training doppler has 120 ms (found by policy), 20.0%"
     assert alone in text
+
+
+def test_the_sentence_is_silent_about_a_search_that_did_not_take_place():
+    unaided = [replace(row, evaluations=ROW.evaluations) for row in ROWS]
+    assert "search" not in run_verdict(unaided)
 
 
 def test_the_sentence_says_so_where_two_methods_found_the_same():

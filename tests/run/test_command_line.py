@@ -79,9 +79,13 @@ BAD_OVERRIDES = {
     ),
     "mistyped key": (
         ["baseline.annealing_order.evaluatons=5"],
-        "baseline.annealing_order.evaluatons: no such option, did you mean evaluations?",
+        "no such option, did you mean baseline.annealing_order.evaluations?",
     ),
-    "mistyped policy key": (["policy.build.plc_hiden=3"], "did you mean plc_hidden?"),
+    "mistyped baseline in a list": (
+        ["baseline=[critical_pth,etf]"],
+        "'baseline/critical_pth' does not exist, choose from annealing, ",
+    ),
+    "mistyped policy key": (["policy.build.plc_hiden=3"], "did you mean policy.build.plc_hidden?"),
     "no such key": (["+nosuchkey=1"], "nosuchkey: no such option"),
     "no cluster": (["cluster=null"], "cluster: must be one of a100x8"),
     "a cluster that is no name": (["cluster=1"], "cluster: must be one of a100x8"),
@@ -150,7 +154,7 @@ BAD_OVERRIDES = {
     ),
     "a mistyped key of training, of which there is none": (
         ["stage=evaluate", "+trainer.acelerator=cpu"],
-        "trainer.acelerator: no such option, did you mean accelerator?",
+        "trainer.acelerator: no such option, did you mean trainer.accelerator?",
     ),
     "a bad value for training, of which there is none": (
         ["stage=describe", "algorithm.search_share=2"],

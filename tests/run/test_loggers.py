@@ -190,7 +190,9 @@ def test_a_setting_that_a_logger_does_not_know_is_named_before_anything_begins(
         monkeypatch.setattr("doppler.experiment.publishing.find_spec", lambda name: True)
     with pytest.raises(InputError) as error:
         run(f"logger={logger}", f"+logger.{logger}.{word}=mine")
-    assert str(error.value) == f"logger.{logger}.{word}: no such option, did you mean {near}?"
+    assert str(error.value) == (
+        f"logger.{logger}.{word}: no such option, did you mean logger.{logger}.{near}?"
+    )
     assert not any(tmp_path.iterdir())
 
 

@@ -260,7 +260,7 @@ class Placed:
         bound = f"{format_seconds(self.lower_bound_s)} ({self.bound.name})"
         fits = self.single_device_s < float("inf")
         one = (
-            f"{format_seconds(self.single_device_s)} ({self.speed_up:.2f} times faster)"
+            f"{format_seconds(self.single_device_s)} ({_compared(self.speed_up)})"
             if fits
             else "has too little memory"
         )
@@ -337,3 +337,10 @@ def _load_binding(directory: Path, graph: DataflowGraph, *, trust: bool) -> "Bin
         return None
     modules = extension("modules.saving_bindings", "a torch module")
     return modules.load_binding(directory, graph, trust=trust)
+
+
+def _compared(speed_up: float) -> str:
+    """Say how much faster or slower a placement is than one device."""
+    if speed_up >= 1.0:
+        return f"{speed_up:.2f} times faster"
+    return f"{1.0 / speed_up:.2f} times slower: use one device, or another decomposition"

@@ -156,7 +156,8 @@ def unknown(where: str, known: Iterable[Any]) -> str:
     names = sorted(map(str, known))
     close = get_close_matches(where.rpartition(".")[2], names, n=1)
     if close:
-        return f"{where}: no such option, did you mean {close[0]}?"
+        nearest = _joined(where.rpartition(".")[0], close[0])
+        return f"{where}: no such option, did you mean {nearest}?"
     listed = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
     return f"{where}: no such option" + (f", there are {listed}" if names else "")
 

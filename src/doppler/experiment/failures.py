@@ -75,10 +75,11 @@ def keep(line: str, number: int) -> bool:
 
 def one_line(error: BaseException) -> str:
     """The message of an error in one line, without Hydra's internal details."""
-    if isinstance(error, MissingConfigException) and error.options is not None:
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         missing = str(error.missing_cfg_file)
         choices = choices_of(missing.partition("/")[0]) or error.options
-        return f"{missing!r} does not exist, choose from {', '.join(choices)}"
+        if choices:
+            return f"{missing!r} does not exist, choose from {', '.join(choices)}"
     if isinstance(error, ConfigCompositionException) and (line := _of_override(error)):
         return line
     lines = [part.strip() for part in str(error).splitlines() if part.strip()]

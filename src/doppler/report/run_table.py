@@ -128,7 +128,11 @@ def run_verdict(rows: Sequence[ResultRow]) -> str:
         said = f"{method.method} takes {format_seconds(method.makespan_s)}; no other method ran"
     else:
         said = _against(method, min(others, key=lambda row: row.makespan_s))
-    learned = [row for row in own[1:] if row.method in _without_search(method)]
+    learned = [
+        row
+        for row in own[1:]
+        if row.method in _without_search(method) and row.evaluations < method.evaluations
+    ]
     if learned:
         alone = min(learned, key=lambda row: row.makespan_s)
         said += (

@@ -124,8 +124,8 @@ def test_a_module_that_is_too_large_for_the_machine():
         doppler.place(layers, example, "p100x4", 0.1)
     assert str(error.value) == (
         "Sequential: its parameters and inputs take 72 GB, but the 4 devices of 'p100x4' have "
-        "64 GB: use more devices (cluster.num_devices=N), half precision or memory=offload, or "
-        "place a part of the module"
+        "64 GB: use a machine with more devices, half precision or memory=offload, or place a "
+        "part of the module"
     )
     machine = preset(name="p100x4")
     small = tuple(replace(device, memory_bytes=1e9) for device in machine.devices)

@@ -139,7 +139,10 @@ class Binding:
             else:
                 tensor = self.computed[name]()
             if tensor.is_meta:
-                raise InputError(f"{name!r} is on the meta device, so it has no values to run with")
+                raise InputError(
+                    f"{name!r} is on the meta device, so it has no values to run with: place the "
+                    "module that has them, with doppler.place(module, inputs)"
+                )
             inputs[name] = tensor.detach().cpu().reshape(shape)
         return inputs
 

@@ -160,7 +160,7 @@ def check_memory(program: Program, cluster: Cluster) -> None:
     if need > have:
         raise InputError(
             f"{program.name}: its parameters and inputs take {need / 1e9:.3g} GB, but the "
-            f"{cluster.num_devices} devices of {cluster.name!r} have {have / 1e9:.3g} GB: use more "
-            "devices (cluster.num_devices=N), half precision or memory=offload, or place a part of "
-            "the module"
+            f"{cluster.num_devices} devices of {cluster.name!r} have {have / 1e9:.3g} GB: use a "
+            "machine with more devices, half precision or memory=offload, or place a part of the "
+            "module"
         )
