@@ -237,11 +237,18 @@ def pretrained() -> str:
         ),
         "search on estimates, 64 executions": "the same, 64 executions",
         "policy alone, 1 execution": "policy alone, one greedy episode",
+        "the same, untrained weights": "untrained weights alone, one greedy episode",
         "policy and search on estimates, 1 execution": (
             "the policy's episodes too, 1 execution chosen on estimates"
         ),
+        "the same, untrained weights, 1 execution": (
+            "untrained weights' episodes too, 1 execution chosen on estimates"
+        ),
         "policy and search on estimates, 65 executions": (
             "the same, 65 executions with the greedy one"
+        ),
+        "the same, untrained weights, 65 executions": (
+            "untrained weights, 65 executions with the greedy one"
         ),
     }
     columns = ("mean", "median", "p90", "worst", "ms")
