@@ -307,7 +307,7 @@ MEMORY_BYTES = 36_000.0
 def test_a_module_that_does_not_fit_is_placed_and_run(module, tmp_path):
     x = torch.randn(32, 64)
     cluster = host(num_devices=2)
-    with pytest.raises(InputError, match="hold"):
+    with pytest.raises(InputError, match="the 2 devices of 'host' have"):
         doppler.place(module, x, cluster, evaluations=20, memory_bytes=MEMORY_BYTES)
     placed = doppler.place(
         module, x, cluster, evaluations=20, memory="offload", memory_bytes=MEMORY_BYTES
