@@ -101,7 +101,7 @@ def test_following_its_own_decisions_a_policy_finds_the_same_log_probability_and
 
 
 def test_an_update_encodes_the_graph_once(monkeypatch):
-    """The gradients are those of encoding anew, also if the weights changed in between."""
+    """Once it learns; the gradients are those of encoding anew, also after a change of weights."""
     view, policy, counted = make_view(random_problem(0)), make_policy(), []
     policy.bind(view)
     encode = policy.network.forward
@@ -119,11 +119,17 @@ def test_an_update_encodes_the_graph_once(monkeypatch):
 
     played = policy.rollout(view, 4, None, generator())
     policy.rollout(view, 4, None, generator(1))
+    assert counted == [False], "a policy that only plays keeps nothing for gradients"
     first = gradients(played)
-    assert counted == [True]
-    again = gradients(played)  # what gradients came from is gone
-    assert counted == [True, True]
+    assert counted == [False, True]
+    with torch.no_grad():
+        policy.sel_out.weight.add_(0.0)  # an update, which changes nothing
+    policy.rollout(view, 4, None, generator())
+    again = gradients(played)
+    assert counted == [False, True, True]
     assert all(np.array_equal(*pair) for pair in zip(first, again, strict=True))
+    gradients(played)  # what gradients came from is gone
+    assert counted == [False, True, True, True]
     copied = copy.deepcopy(policy)
     assert copied.rollout(view, 2, None, generator()).op.shape == (2, view.problem.num_ops)
     played = policy.rollout(view, 4, None, generator())

@@ -184,10 +184,12 @@ class DualPolicy(nn.Module):
         if not look_ahead:
             self._blind()
         self._watched: list[nn.Parameter] = []
-        # For the state of weights on a problem: what episodes are played with, and before it was
-        # made of plain numbers.
+        # What episodes are played with, for the weights and the problem of `_state_on`: as arrays,
+        # and for a policy that learns also as tensors into which gradients flow. A policy that only
+        # places keeps no tensors, which would take several times the memory on large graphs.
         self._played_with: tuple[tuple, HeadWeights] | None = None
         self._encoded: tuple[tuple, StaticParts] | None = None
+        self._learns = False
 
     def _make_heads(self, num_static: int, sel_hidden: int, plc_hidden: int) -> None:
         self.sel_static = nn.Linear(num_static, sel_hidden)
@@ -248,35 +250,42 @@ class DualPolicy(nn.Module):
         """The weights in the form that compiled episodes use; renewed when weights have changed.
 
         An update plays episodes and merged ones and follows the best placement, all on one problem,
-        so the form is reused. torch counts in-place changes of a tensor, except those through
-        ``.data``.
+        so the form is reused.
         """
-        key = self._state_on(view)
+        key, learns = self._state_on(view), self._learns and torch.is_grad_enabled()
         if self._played_with is None or self._played_with[0] != key:
-            parts = self._static_parts(view)
+            with torch.set_grad_enabled(learns):
+                parts = self._static_parts(view)
             self._played_with = (key, self._head_weights(parts))
-            if torch.is_grad_enabled():
+            if learns:
                 self._encoded = (key, parts)
         return self._played_with[1]
 
-    def _encoded_to_learn(self, view: ProblemView) -> StaticParts:
-        """The parts that episodes were played with, if gradients can flow into them; else anew.
+    def _parts_to_learn_from(self, view: ProblemView) -> StaticParts:
+        """Return the parts that the last episodes were played with if gradients flow into them.
 
-        They are used once, because computing gradients frees what they are computed from.
+        Otherwise compute the parts again. Parts are returned once only, because `backward` frees
+        what it needs to compute gradients.
         """
         encoded, self._encoded = self._encoded, None
-        if encoded is None or encoded[0] != self._state_on(view) or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
+            return self._static_parts(view)
+        self._learns = True
+        if encoded is None or encoded[0] != self._state_on(view):
             return self._static_parts(view)
         return encoded[1]
 
     def _state_on(self, view: ProblemView) -> tuple[str, tuple[int, ...]]:
-        """What changes with the problem or the weights."""
+        """Identify the problem and the weights.
+
+        torch counts in-place changes of a tensor, except those through ``.data``.
+        """
         if not self._watched:  # finding them takes longer than playing an episode
             self._watched = list(self.parameters())
         return view.problem.hash, tuple(parameter._version for parameter in self._watched)
 
     def __getstate__(self) -> dict[str, object]:
-        """Copies are without what can neither be copied nor used by another policy."""
+        """Leave out of copies what belongs to this policy's own tensors."""
         return self.__dict__ | {"_encoded": None, "_played_with": None, "_watched": []}
 
     def _sel_in(self, num_features: int) -> Tensor:
@@ -416,7 +425,7 @@ class DualPolicy(nn.Module):
         return rows_B
 
     def log_prob(self, view: ProblemView, *decisions: Decisions) -> tuple[Tensor, Tensor]:
-        parts = self._encoded_to_learn(view)
+        parts = self._parts_to_learn_from(view)
         return in_a_row(self._replay(parts, self._recorded(view, each)) for each in decisions)
 
     def _recorded(self, view: ProblemView, decisions: Decisions) -> Decisions:
