@@ -136,7 +136,8 @@ def place(arguments: list[str]) -> int:
         return 0
     if len(words) != 1 or words[0].startswith("-"):
         got = ", ".join(map(repr, words)) or "none"
-        hint = "options are written cluster=p100x4; " if any("-" == w[0] for w in words) else ""
+        has_flag = any(word.startswith("-") for word in words)
+        hint = "options are written cluster=p100x4; " if has_flag else ""
         raise InputError(
             f"place: takes one module or graph, got {got}; {hint}--help lists the options"
         )

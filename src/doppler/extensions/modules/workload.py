@@ -22,7 +22,7 @@ from doppler.graph import DataflowGraph
 from doppler.graph.scalar import DTYPES
 from doppler.support.errors import InputError
 from doppler.support.options import Count, FilePath, checked
-from doppler.system import Refuse
+from doppler.system import MemoryMode, Refuse
 
 
 @checked
@@ -35,7 +35,7 @@ def load_module(
     name: str | None = None,
     training: bool = False,
     learning_rate: float = 1e-3,
-    memory: object = None,
+    memory: MemoryMode | None = None,
 ) -> DataflowGraph:
     """Call a function that makes a torch module; export, decompose and lower the module.
 

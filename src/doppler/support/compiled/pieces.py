@@ -2,8 +2,8 @@
 
 Python never calls a piece, so it needs no machine code of its own. A piece is typed and lowered to
 LLVM's intermediate code; optimisation and machine code wait for the entry that Python calls, which
-links and inlines all pieces below it. numba would do both for every function on the way, and again
-in each of its callers: that took a fifth of the compile time.
+links and inlines all pieces below it. By itself, numba does both for every function, and then again
+for each of its callers, which took a third of the compile time.
 
 Like keeping.py, this uses parts of numba that are not public.
 """
@@ -45,7 +45,7 @@ class _PieceLibrary(JITCodeLibrary):
 
     @property
     def codegen(self) -> "_NoEnvironments":
-        """What numba sets the environment of a function in: no machine code, so there is none."""
+        """Return a stand-in, because numba sets environments in machine code."""
         return _NoEnvironments()
 
     def get_pointer_to_function(self, name: str) -> int:
@@ -59,8 +59,8 @@ class _PieceLibrary(JITCodeLibrary):
     def _optimize_final_module(self) -> None:
         """Remove unused globals, and optimise only code that still contains addresses.
 
-        Addresses of this process must not be kept on disk. numba passes one along with a function
-        that is an argument, although nothing reads it; optimisation finds that out.
+        Addresses of this process must not be kept on disk. If a function is an argument, numba also
+        passes its address, which nothing reads; optimisation removes it.
         """
         options = llvm.create_pipeline_tuning_options(speed_level=0)
         builder = llvm.create_pass_builder(self._codegen._tm, options)
@@ -78,6 +78,8 @@ class _PieceLibrary(JITCodeLibrary):
 
 
 class _NoEnvironments:
+    """Stands in for the machine code of a piece."""
+
     def set_env(self, env_name: str, env: Any) -> None:
         """Do nothing: the entry that contains the piece sets the environments of all its pieces."""
 
