@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
 
-.PHONY: help demo test test-slow test-core fuzz gpu check lint types layers pages docs compiled
+.PHONY: help demo test test-slow test-core fuzz gpu check lint types layers pages docs compiled wheel
 
 help:
 	@echo "make demo       train on a real workload and compare: table, placement, trace, picture"
@@ -19,6 +19,7 @@ help:
 	@echo "make check      what CI runs: lint, types, layers, docs, tests"
 	@echo "make pages      numbers, tables and figures of pages from docs/results/data"
 	@echo "make docs       the site of docs/, in build/site"
+	@echo "make wheel      a wheel with machine code, for this Python and kind of machine, in build/wheel"
 
 demo: $(VENV)/installed
 	$(BIN)/python src/run.py budget=quick
@@ -72,6 +73,11 @@ pages: $(VENV)/installed
 # The variable silences the theme's advice on its successor.
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# The build needs the libraries that compile, so it is not isolated from them.
+wheel: $(VENV)/installed
+	DOPPLER_PREBUILT=1 $(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps \
+		--wheel-dir build/wheel .
 
 # torch is pinned here: an unpinned one is a different, much larger install (CONTRIBUTING.md: your own torch).
 $(VENV)/installed: pyproject.toml setup.py

@@ -44,6 +44,16 @@ def test_what_is_compiled_is_not_compiled_again(stamps):
         compile_ahead(["clustering", "policies"], console())
 
 
+def test_what_came_with_the_package_is_not_compiled_either(stamps, monkeypatch):
+    (stamps / first_run.stamp_name("clustering")).touch()
+    monkeypatch.setattr(first_run, "FOLDER", stamps)
+    monkeypatch.setattr(first_run, "runs_here", lambda: True)
+    compile_ahead(["clustering"], console())
+    monkeypatch.setattr(first_run, "runs_here", lambda: False)
+    with pytest.raises(AssertionError, match="a pool is opened"):
+        compile_ahead(["clustering"], console())
+
+
 def test_on_one_core_nothing_is_gained_by_processes(stamps, monkeypatch):
     monkeypatch.setattr(first_run, "num_threads", lambda: 1)
     compile_ahead(["policies"], console())

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import suppress
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Self
@@ -20,6 +21,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from doppler.precompile import compile_part
 from doppler.simulator.session_kernels import measure_batch
+from doppler.support.compiled.keeping import COMPILER
+from doppler.support.compiled.prebuilt import FOLDER, runs_here
 from doppler.support.compute.threads import num_threads
 from doppler.support.files import lock_file
 from doppler.support.stopping import ending_children
@@ -64,7 +67,7 @@ def compile_ahead(parts: Sequence[str], console: Console) -> None:
     processes = min(_MOST_PROCESSES, num_threads())
     if processes < 2:
         return  # the command compiles as it goes
-    todo = [part for part in parts if not _stamp(part).exists()]
+    todo = [part for part in parts if not _is_compiled(part)]
     if not todo:
         return
     try:
@@ -72,7 +75,7 @@ def compile_ahead(parts: Sequence[str], console: Console) -> None:
     except OSError:  # nothing can be kept on disk: whoever runs compiles for itself
         return
     try:
-        todo = [part for part in todo if not _stamp(part).exists()]
+        todo = [part for part in todo if not _is_compiled(part)]
         if todo:
             _compile(todo, processes, console)
     finally:
@@ -149,19 +152,30 @@ def _core_s(part: str) -> float:
     return _CORE_S.get(part, _OTHER_S)
 
 
+def _is_compiled(part: str) -> bool:
+    """Whether a part has been compiled on this machine, or came with the package."""
+    return _stamp(part).exists() or (runs_here() and (FOLDER / stamp_name(part)).exists())
+
+
 def _stamp(part: str) -> Path:
-    """The empty file that says that a part is compiled, for this version of all compiled code."""
-    folder = Path(measure_batch.entry._cache.cache_path)
-    return folder / f"compiled-{part.replace(' ', '_')}-{_version()}"
+    """The empty file that says that a part is compiled on this machine."""
+    return Path(measure_batch.entry._cache.cache_path) / stamp_name(part)
 
 
+def stamp_name(part: str) -> str:
+    """Return the name of the empty file that says that a part is compiled.
+
+    It changes when any compiled function does, or what compiles it.
+
+    Args:
+        part: a name of `doppler.precompile`.
+    """
+    return f"compiled-{part.replace(' ', '_')}-{_version()}"
+
+
+@cache
 def _version() -> str:
-    """Changes when any compiled function does, or what compiles it."""
-    import llvmlite
-    import numba
-
-    digest = hashlib.sha256()
-    digest.update(f"{sys.version} {numba.__version__} {llvmlite.__version__}".encode())
+    digest = hashlib.sha256(f"{sys.implementation.cache_tag} {COMPILER}".encode())
     package = Path(__file__).parent
     for path in sorted(package.rglob("*.py")):
         if path.stem.endswith("_kernels") or "compiled" in path.parts:

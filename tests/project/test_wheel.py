@@ -1,5 +1,6 @@
 """The wheel holds all that a run needs, and works from any directory."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,17 +13,27 @@ PROJECT = Path(__file__).resolve().parents[2]
 BUILT_FROM = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "src", "conf", "workloads")
 
 
+PART = "simulator work_conserving"
+
+
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
-    """The wheel's files, as an installation has them."""
+    """The files of a wheel with machine code of one part, as an installation has them."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in BUILT_FROM:
         copy = shutil.copy if (PROJECT / name).is_file() else shutil.copytree
         copy(PROJECT / name, source / name, **({} if copy is shutil.copy else {"ignore": ignored}))
     code = f"from setuptools.build_meta import build_wheel; build_wheel({str(out)!r})"
-    subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=source,
+        env=os.environ | {"DOPPLER_PREBUILT": PART},
+        check=True,
+        capture_output=True,
+    )
     (wheel,) = out.glob("*.whl")
+    assert not wheel.stem.endswith("-any"), "a wheel with machine code is for one kind of machine"
     ZipFile(wheel).extractall(out / "installed")
     return out / "installed"
 
@@ -71,3 +82,30 @@ def test_it_runs_where_there_is_no_checkout(workload, shown, unpacked, tmp_path)
     assert done.returncode == 0, done.stderr
     assert shown in done.stdout
     assert list(tmp_path.glob("outputs/describe/*/**/summary.json"))
+
+
+def compiled_again(unpacked, tmp_path) -> str:
+    """Compile the part in a new process that has compiled nothing; what it says of that."""
+    code = f"from doppler.precompile import compile_part; print(compile_part({PART!r}))"
+    cache = tmp_path / "cache"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(unpacked), "NUMBA_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert any(cache.rglob("*.nbc")) == ("nothing to compile" not in done.stdout)
+    return done.stdout
+
+
+def test_a_first_run_finds_the_wheels_machine_code(unpacked, tmp_path):
+    assert "nothing to compile" in compiled_again(unpacked, tmp_path)
+
+
+def test_machine_code_of_another_version_is_compiled_anew(unpacked, tmp_path):
+    copy = shutil.copytree(unpacked, tmp_path / "copy")
+    for file in (copy / "doppler/machine_code").glob("*.nbc"):
+        file.write_bytes(bytes(32) + file.read_bytes()[32:])
+    assert "nothing to compile" not in compiled_again(copy, tmp_path)

@@ -1,5 +1,7 @@
 """Machine code on disk, which is valid until something changes that it was compiled from.
 
+A wheel may come with machine code (prebuilt.py), which is valid under the same conditions.
+
 Like pieces.py, this uses parts of numba that are not public. numba checks only the file of the
 function itself, although the machine code contains everything that the function calls. Here every
 file begins with a digest of all that it was compiled from (sources.py). Loading a file executes it,
@@ -20,6 +22,7 @@ import numba
 import numpy as np
 
 from doppler.support.compiled.pieces import rebuild_piece, set_environments
+from doppler.support.compiled.prebuilt import FOLDER, X86, runs_here
 from doppler.support.compiled.sources import describe, describe_type
 
 try:
@@ -36,7 +39,7 @@ _CONFIG: Any = config
 if _CONFIG.DISABLE_JIT:
     raise ImportError("NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only")
 # Settings that affect all compiled code.
-_COMPILER = (
+COMPILER = (
     f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, numpy {np.__version__}, "
     f"optimised {_CONFIG.OPT}, checked {_CONFIG.BOUNDSCHECK}"
 )
@@ -80,12 +83,21 @@ class _KeptCode:
         if self._numba is None:
             return None
         target_context.refresh()
-        kept = self._read(self._file(sig, target_context.codegen()))
-        data = kept[2 * _DIGEST_SIZE :]
-        if not kept.startswith(self._stamp(sig) + _digest(data)):
+        system, *processor = target_context.codegen().magic_tuple()
+        data = self._valid(self._file(sig, system, *processor), sig)
+        if data is None and not self._is_piece and runs_here():
+            file = FOLDER / self._file(sig, system, *X86).name
+            data = self._valid(file, sig)
+        if data is None:
             return None
         rebuild = rebuild_piece if self._is_piece else self._numba.rebuild
         return rebuild(target_context, pickle.loads(data))
+
+    def _valid(self, file: Path, sig: Any) -> bytes | None:
+        """Return what a file keeps for arguments of these types; None if that is not valid."""
+        kept = self._read(file)
+        data = kept[2 * _DIGEST_SIZE :]
+        return data if kept.startswith(self._stamp(sig) + _digest(data)) else None
 
     def _read(self, file: Path) -> bytes:
         """Return the content of a file; nothing if somebody else may have written it.
@@ -113,7 +125,7 @@ class _KeptCode:
             set_environments(data)
         if self._numba is None or not self._numba.check_cachable(data):
             return
-        file = self._file(sig, data.codegen)
+        file = self._file(sig, *data.codegen.magic_tuple())
         unfinished = file.with_suffix(f".{uuid4().hex}")
         code = dumps(self._numba.reduce(data))
         try:
@@ -123,19 +135,21 @@ class _KeptCode:
         except OSError:  # for example a full disk; then the next process compiles again
             unfinished.unlink(missing_ok=True)
 
-    def _file(self, sig: Any, codegen: Any) -> Path:
-        kind = f"{[describe_type(t, []) for t in sig]} {self._options} {codegen.magic_tuple()}"
+    def _file(self, sig: Any, *target: str) -> Path:
+        """The file for arguments of these types, and a system, processor and its features."""
+        kind = f"{[describe_type(t, []) for t in sig]} {self._options} {target}"
         name = f"{self._function.__module__}.{self._function.__qualname__}"
         name = name.replace("<", "").replace(">", "")
         kind = _digest(kind.encode()).hex()[:16]
         # With -O functions have no assertions, and with -OO no docstrings, so their code differs.
         optimised = f".opt-{sys.flags.optimize}" if sys.flags.optimize else ""
         tag = f"{sys.implementation.cache_tag}{optimised}"
-        return Path(self.cache_path) / f"{name}-{kind}.{tag}.nbc"
+        suffix = ".piece.nbc" if self._is_piece else ".nbc"
+        return Path(self.cache_path) / f"{name}-{kind}.{tag}{suffix}"
 
     def _stamp(self, sig: Any) -> bytes:
         """Return the digest of everything that the code for these arguments is compiled from."""
-        return _digest(f"{_COMPILER} {self._options} {describe(self._function, sig)}".encode())
+        return _digest(f"{COMPILER} {self._options} {describe(self._function, sig)}".encode())
 
 
 def _digest(data: bytes) -> bytes:
