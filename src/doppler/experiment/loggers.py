@@ -69,7 +69,9 @@ class WandbRun(WandbLogger):
             try:
                 self._run = wandb.init(**self._settings)
             except (Error, TypeError, ValueError) as error:
-                raise InputError(f"logger=wandb: {str(error).splitlines()[0]}") from None
+                # What pydantic says of a setting begins on the second of three lines.
+                lines = [line.strip() for line in str(error).splitlines()[:3]]
+                raise InputError(f"logger=wandb: {' '.join(lines)}") from None
             for namespace in NAMESPACES:
                 self._run.define_metric(f"{namespace}/*", step_metric=f"{namespace}/episodes")
         return self._run
