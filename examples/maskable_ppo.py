@@ -19,31 +19,50 @@ import doppler.env.placement_env  # noqa: F401 - registers it where doppler is n
 
 
 class Makespans(BaseCallback):
-    """Notes the makespan of every episode, in seconds."""
+    """Notes the makespan of every episode, and when it ended, in seconds."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seconds: list[float] = []
+        self.found: list[tuple[float, float]] = []
+        self._begin_s = time.perf_counter()
+
+    def note(self, info: dict) -> bool:
+        """Note the episode that has just ended, if one has."""
+        if "seconds" in info:
+            self.found.append((info["seconds"], time.perf_counter() - self._begin_s))
+        return "seconds" in info
 
     def _on_step(self) -> bool:
-        self.seconds += [info["seconds"] for info in self.locals["infos"] if "seconds" in info]
+        for info in self.locals["infos"]:
+            self.note(info)
         return True
 
 
-def random_makespans(env: gymnasium.Env, episodes: int, seed: int) -> list[float]:
-    """Seconds of placements whose actions are drawn from the allowed ones."""
-    rng, found = np.random.default_rng(seed), []
+def place_at_random(env: gymnasium.Env, episodes: int, seed: int) -> Makespans:
+    """Episodes whose actions are drawn from the allowed ones."""
+    rng, noted = np.random.default_rng(seed), Makespans()
     for _ in range(episodes):
         _, info = env.reset()
-        while "seconds" not in info:
+        while not noted.note(info):
             action = rng.choice(np.flatnonzero(info["action_mask"]))
             _, _, _, _, info = env.step(action)
-        found.append(info["seconds"])
-    return found
+    return noted
+
+
+def print_curve(name: str, noted: Makespans) -> None:
+    """Print the makespan after a tenth, a third and all of the episodes."""
+    for share in (0.1, 0.33, 1.0):
+        so_far = noted.found[: max(1, round(share * len(noted.found)))]
+        makespans = [makespan_s for makespan_s, _ in so_far]
+        last = makespans[-max(1, len(makespans) // 10) :]
+        print(
+            f"{name}: {len(so_far)} episodes, {so_far[-1][1]:.0f} s: best "
+            f"{1e3 * min(makespans):.4g} ms, mean of the last tenth {1e3 * np.mean(last):.4g} ms"
+        )
 
 
 def main(workload: str, cluster: str, episodes: int) -> None:
-    """Train, and print the makespans of both by episodes and by seconds."""
+    """Train, and print how both get better by episodes and by seconds."""
     torch.set_num_threads(1)
     env = gymnasium.make("doppler/Placement-v0", workload=workload, cluster=cluster)
     bare = env.unwrapped
@@ -59,19 +78,12 @@ def main(workload: str, cluster: str, episodes: int) -> None:
         policy_kwargs={"net_arch": [64, 64]},
         seed=0,
     )
-    noted, begin = Makespans(), time.perf_counter()
-    model.learn(episodes * num_ops, callback=noted)
-    took_s = time.perf_counter() - begin
-    begin = time.perf_counter()
-    drawn = random_makespans(env, len(noted.seconds), seed=0)
-    drawn_s = time.perf_counter() - begin
-    print(f"{workload} on {cluster}: {len(noted.seconds)} episodes of {num_ops} steps each")
-    for name, seconds, took in (("MaskablePPO", noted.seconds, took_s), ("random", drawn, drawn_s)):
-        last = seconds[-max(1, len(seconds) // 10) :]
-        print(
-            f"{name}: best {1e3 * min(seconds):.4g} ms, mean of the last tenth "
-            f"{1e3 * np.mean(last):.4g} ms, {took:.0f} s"
-        )
+    learned = Makespans()
+    model.learn(episodes * num_ops, callback=learned)
+    drawn = place_at_random(env, len(learned.found), seed=0)
+    print(f"{workload} on {cluster}: {len(learned.found)} episodes of {num_ops} steps each")
+    print_curve("MaskablePPO", learned)
+    print_curve("random", drawn)
     env.close()
 
 

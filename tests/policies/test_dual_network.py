@@ -158,6 +158,26 @@ def test_weights_without_a_network_still_serve(tmp_path):
     np.testing.assert_array_equal(decisions[0].log_prob, decisions[1].log_prob)
 
 
+def test_a_network_that_adds_nothing_is_not_asked_until_the_policy_learns(monkeypatch):
+    view, asked = next(iter(some_views())), []
+    silent, plain = bound(view), DualPolicy(sel_hidden=8, plc_hidden=8, hidden=0)
+    load = {name: one for name, one in silent.state_dict().items() if "network." not in name}
+    plain.load_state_dict(load)
+    forward = silent.network.forward
+    monkeypatch.setattr(silent.network, "forward", lambda *x: asked.append(1) or forward(*x))
+    decisions = [policy.rollout(view, 4, None, generator()) for policy in (silent, plain)]
+    np.testing.assert_array_equal(decisions[0].log_prob, decisions[1].log_prob)
+    assert not asked
+    log_prob_B, _ = silent.log_prob(view, decisions[0])
+    log_prob_B.sum().backward()
+    assert asked and silent.network.query_RH.grad.any()
+    with torch.no_grad():
+        silent.network.plc.weight.fill_(0.1)
+    asked.clear()
+    silent.rollout(view, 4, None, generator())
+    assert asked
+
+
 def test_a_policy_bound_to_one_problem_refuses_another():
     first, other = (make_view(random_problem(0, num_ops=n, num_devices=2)) for n in (10, 11))
     with pytest.raises(AssertionError, match="bound to another problem"):

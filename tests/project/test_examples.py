@@ -14,7 +14,7 @@ SAID = {  # arguments, what each prints
     "own_workload": (["4"], ["stencil: 16 ops", "etf: "]),
     "own_system": (["0.1"], ["cautious:", "layered on p100x4"]),
     "own_policy": (["40"], ["per_op greedy", "per_op: "]),
-    "maskable_ppo": (["chainmm", "p100x4", "8"], ["MaskablePPO: best", "random: best"]),
+    "maskable_ppo": (["chainmm", "p100x4", "8"], ["MaskablePPO: 8 episodes", "random: 8 episodes"]),
     "own_method": (["100"], ["Swaps: 100 executions", "auto: "]),
 }
 

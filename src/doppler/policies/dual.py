@@ -237,6 +237,10 @@ class DualPolicy(nn.Module):
         sel_op_VS, plc_op_VP = self.sel_static(x_VF), self.plc_static(x_VF)
         if self.network is None:
             return StaticParts(sel_op_VS, plc_op_VP, *_no_pairs(view))
+        self.network.check_bound_to(view)
+        # On a large graph, encoding takes most of the time and memory of a placement.
+        if self.network.is_silent and not self._learns:
+            return StaticParts(sel_op_VS, plc_op_VP, *_no_pairs(view))
         encoded = self.network(view, x_VF)
         return StaticParts(
             sel_op_VS=sel_op_VS + encoded.sel,

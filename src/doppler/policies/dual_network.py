@@ -143,6 +143,17 @@ class SharedNetwork(nn.Module):
             own |= {n: weights[n] for n in own if n in weights and weights[n].shape == own[n].shape}
         return shared | own
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether it adds nothing to any decision, because all that reads H_v is still zero."""
+        reads = (self.sel.weight, self.plc.weight, self.query_RH)
+        return not any(bool(one.count_nonzero()) for one in reads)
+
+    def check_bound_to(self, view: ProblemView) -> None:
+        """Refuse a problem other than the one that the learned vectors belong to."""
+        is_other = self.own is not None and len(self.own.vectors) != view.problem.num_ops
+        assert not is_other, "it is bound to another problem"
+
     def forward(self, view: ProblemView, x_VF: Tensor) -> Encoded:
         """Encode a problem.
 
@@ -154,7 +165,6 @@ class SharedNetwork(nn.Module):
         edge_index_2E = torch.from_numpy(np.stack([edges.src, edges.dst]))
         own_VH = None
         if self.own is not None:
-            assert len(self.own.vectors) == problem.num_ops, "it is bound to another problem"
             own_VH = self.own.into(self.own.vectors)
         h_VH = self.encoder(x_VF, edge_index_2E, _edge_features(view), own_VH)
         along = [
