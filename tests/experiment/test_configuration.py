@@ -11,6 +11,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from doppler.baselines import Annealing
+from doppler.cluster import preset
 from doppler.experiment.checking import check_part, resolved
 from doppler.experiment.configuration import Configuration, check_configuration
 from doppler.experiment.failures import users_cause
@@ -218,3 +220,14 @@ def test_any_value_of_any_key_is_accepted_or_refused_in_one_line(file):
         nodes[key] = before
     assert num_refused > 0 or group not in cfg
     assert run_or_refuse(cfg, group), "all is as it was"
+
+
+def test_too_many_arguments_end_in_pythons_own_line_which_names_the_function():
+    with pytest.raises(
+        TypeError, match=r"^preset\(\) takes 0 positional arguments but 1 was given"
+    ):
+        preset("v100x8")
+    with pytest.raises(
+        TypeError, match=r"^Annealing\.__init__\(\) takes 1 positional argument but 2"
+    ):
+        Annealing(1000)

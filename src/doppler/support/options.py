@@ -13,6 +13,7 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -186,8 +187,10 @@ def checked(target: _Callable) -> _Callable:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        known = parameters(target).known
-        for key, value in signature.bind_partial(*args, **kwargs).arguments.items():
+        known, given = parameters(target).known, {}
+        with suppress(TypeError):  # too many arguments: Python's own message names the function
+            given = signature.bind_partial(*args, **kwargs).arguments
+        for key, value in given.items():
             if key in known:
                 check(f"{target.__name__}.{key}", known[key], value)
         return function(*args, **kwargs)
