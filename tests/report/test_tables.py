@@ -144,6 +144,31 @@ def test_ratios_stand_beside_the_papers():
     assert list(alone.cells)[-1] == "over doppler", "of these the paper tells nothing"
 
 
+def test_methods_without_our_search_stand_beside_the_papers_numbers_too():
+    rows = [
+        *seeds([0.1], method="doppler_unaided"),
+        *seeds([0.2], method="gdp_unaided", variant="b"),
+        *seeds([0.3], method="placeto_unaided", variant="c"),
+    ]
+    (table,) = tables(rows)
+    assert list(table.cells)[-2:] == ["over doppler_unaided", "paper"]
+    ratios = {row[0]: row[-2:] for row in lines(table)}
+    assert ratios == {
+        "doppler_unaided": ("1.00", "1.00"),
+        "gdp_unaided": ("2.00", "1.62"),  # 198.0 / 122.5
+        "placeto_unaided": ("3.00", "1.12"),  # 137.1 / 122.5
+    }
+    (table,) = tables([*rows, *seeds([0.05], variant="d")])
+    assert {row[0]: row[-2:] for row in lines(table)} == {
+        "doppler": ("1.00", "1.00"),
+        **{name: (f"{2 * float(ours):.2f}", paper) for name, (ours, paper) in ratios.items()},
+    }
+    (alone,) = tables([*rows[:1], *seeds([0.05], variant="d")])
+    assert "paper" not in alone.cells, "the paper compares DOPPLER with others"
+    (elsewhere,) = tables([replace(row, cluster="v100x8", num_devices=8) for row in rows])
+    assert "paper" not in elsewhere.cells
+
+
 @pytest.mark.parametrize(
     ("changes", "ratio"),
     [

@@ -52,10 +52,19 @@ def paper_ratio(row) -> str:
     Args:
         row: of a summary.
     """
-    told = paper_ms(row.workload)
-    if not is_papers_machine(row) or row.method not in told:
+    told, method = paper_ms(row.workload), papers_method(row.method)
+    if not is_papers_machine(row) or method not in told:
         return ""
-    return f"{told[row.method] / told[REFERENCE]:.2f}"
+    return f"{told[method] / told[REFERENCE]:.2f}"
+
+
+def papers_method(method: str) -> str:
+    """Return a method's name in the paper, whose methods learn without a search.
+
+    Args:
+        method: with or without the search of ours, such as ``gdp`` or ``gdp_unaided``.
+    """
+    return method.removesuffix("_unaided")
 
 
 def is_papers_machine(row) -> bool:

@@ -17,6 +17,7 @@ from doppler.report.published_figures import (
     REFERENCE,
     is_papers_machine,
     paper_ratio,
+    papers_method,
 )
 from doppler.report.rows import format_seconds
 from doppler.report.run_table import DOUBT
@@ -104,11 +105,12 @@ def _details(title: str, rows: pd.DataFrame) -> TextTable:
     columns["search, s"] = (f"{seconds:.1f}" for seconds in rows["wall_s"])
     if not rows["is_control"].all() and rows["is_control"].any():
         columns["over the best control"] = map(str, over_controls(rows))
-    reference_s = rows.loc[rows["method"] == REFERENCE, "makespan_s"]
-    if len(reference_s):
-        columns[f"over {REFERENCE}"] = (_ratio(one, reference_s.iloc[0]) for one in rows.makespan_s)
+    doppler = rows[rows["method"].map(papers_method) == REFERENCE]
+    if len(doppler):  # with our search, if there is such a row
+        base = doppler.sort_values("method", kind="stable").iloc[0]
+        columns[f"over {base.method}"] = (_ratio(one, base.makespan_s) for one in rows.makespan_s)
         papers = [paper_ratio(row) for row in rows.itertuples()]
-        if any(papers[i] for i in np.flatnonzero(rows["method"] != REFERENCE)):
+        if any(text and i not in doppler.index for i, text in zip(rows.index, papers, strict=True)):
             columns["paper"] = papers
     bound = f"Lower bound {format_seconds(first.lower_bound_s)} ({first.bound})"
     return TextTable(
