@@ -1,10 +1,11 @@
-"""Sweeps say which of how many runs begins."""
+"""Sweeps say which of how many runs begins, and how to see all of them."""
 
 import pytest
 from hydra import compose
 
 from doppler.experiment.main import run as command
 from doppler.experiment.sweeps import runs_of
+from doppler.report.page import main as report
 
 
 def composed(configure, *words):
@@ -41,3 +42,24 @@ def test_each_run_of_a_sweep_is_announced(tmp_path, capfd):
     assert "run 1 of 2 (seed=1)" in out and "run 2 of 2 (seed=2)" in out
     assert command(words) == 0
     assert "run 1" not in capfd.readouterr().out
+
+
+def test_a_sweep_ends_with_the_command_that_shows_its_runs_together(tmp_path, capfd):
+    def last_line(*words):
+        assert command(["stage=evaluate", "baseline=[round_robin]", *words]) == 0
+        return capfd.readouterr().out.splitlines()[-1]
+
+    folder = tmp_path / "my runs"
+    hint = f"all runs together: doppler report '{folder}'"
+    assert last_line("-m", f"output_dir='{folder}'", "seed=1,2") == hint
+    assert report([str(folder), f"--out={tmp_path}/report"]) == 0
+    assert "seeds 1, 2" in (tmp_path / "report/report.html").read_text()
+    one_run = ["-m", f"output_dir='{folder}'", "seed=1"]
+    assert last_line(*one_run) != hint
+    no_folder = ["-m", f"run_dir={tmp_path}/a,{tmp_path}/b"]
+    assert "all runs together" not in last_line(*no_folder)
+
+
+def test_a_sweep_whose_runs_all_failed_has_nothing_to_show(tmp_path, capfd):
+    assert command(["-m", f"output_dir={tmp_path}", "stage=evaluate", "seed=-1,-2"]) == 1
+    assert "all runs together" not in capfd.readouterr().out

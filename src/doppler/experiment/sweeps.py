@@ -1,6 +1,8 @@
-"""Progress of a sweep: ``run 7 of 20 (seed=3), about 6 min left``."""
+"""Progress of a sweep: ``run 7 of 20 (seed=3), about 6 min left``; at the end, how to see all."""
 
+import shlex
 import time
+from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -21,7 +23,7 @@ _SHOWN_S = 2.0
 
 
 class SweepProgress(Callback):
-    """Prints before each run of a sweep which one it is, and how long the rest takes.
+    """Prints before each run of a sweep which one it is, and at the end how to see all of them.
 
     The remaining time is estimated from the runs so far, if runs follow each other in this process.
     """
@@ -56,6 +58,16 @@ class SweepProgress(Callback):
         taken_s = time.monotonic() - self._begin_s
         if taken_s > _SHOWN_S:
             self._taken_s.append(taken_s)
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Say how to see the results of several runs together, if they share a folder."""
+        if self._total == 1 or config.run_dir or self._varied & {"output_dir", "run_dir"}:
+            return
+        from doppler.report.rows import SUMMARY_FILE  # half a second
+
+        folder = Path(config.output_dir)
+        if next(folder.rglob(SUMMARY_FILE), None):
+            print(f"all runs together: doppler report {shlex.quote(str(folder))}", flush=True)
 
 
 def runs_of(config: DictConfig) -> tuple[int | None, set[str]]:
