@@ -6,4 +6,4 @@ from doppler.experiment.main import run
 from doppler.support.commands import carried_out, end_process
 
 if __name__ == "__main__":
-    end_process(carried_out(run, sys.argv[1:]))
+    end_process(lambda: carried_out(run, sys.argv[1:]))

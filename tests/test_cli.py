@@ -5,12 +5,14 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from tests.results import leave_run, seeds
 
 import doppler
 from doppler.cli import COMMANDS, main
@@ -97,6 +99,35 @@ def test_usage_names_every_command(capsys):
     assert error == f"error: no command 'plcae'\n{usage}"
     for name in COMMANDS:
         assert f"doppler {name} " in usage
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["report", "runs"],
+        [
+            "run",
+            "-m",
+            "stage=evaluate",
+            "baseline=[round_robin]",
+            "workload.params.n=64",
+            "seed=1,2",
+        ],
+    ],
+)
+def test_a_command_ends_quietly_if_nobody_reads_what_it_prints(tmp_path, words, unbuffered):
+    leave_run(tmp_path / "runs/one", seeds([1.0]), {})
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "doppler", *words],
+        cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_a_folder_of_the_users_adds_to_the_groups(tmp_path):

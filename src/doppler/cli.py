@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def program(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line of the process and exit."""
-    end_process(main(arguments))
+    end_process(lambda: main(arguments))
 
 
 def run(arguments: list[str]) -> int:

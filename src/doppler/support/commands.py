@@ -3,6 +3,7 @@
 import atexit
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,7 +35,8 @@ def carried_out(command: Callable[[list[str]], int], arguments: Sequence[str]) -
             _check_environment()
             return command(list(arguments))
     except Stopped as stopped:
-        print(stopped.line, file=sys.stderr)
+        if stopped.line:
+            print(stopped.line, file=sys.stderr)
         return stopped.exit_code
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -61,17 +63,47 @@ def _check_environment() -> None:
         raise InputError("NUMBA_DISABLE_JIT: unset it, doppler runs compiled code only")
 
 
-def end_process(code: int) -> NoReturn:
-    """End the process; after a signal only exit handlers are run.
+class _Output(io.TextIOWrapper):
+    """A standard stream; the command is stopped if nobody reads it any more (``| head``)."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            raise _UNREAD from None
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            raise _UNREAD from None
+
+
+# Other programs end by this signal without a word.
+_UNREAD = Stopped(signal.SIGPIPE, "")
+
+
+def end_process(carry_out: Callable[[], int]) -> NoReturn:
+    """Run a command line and end the process; after a signal only exit handlers are run.
 
     Shutting down an interpreter that has loaded torch would take a second.
 
     Args:
-        code: exit code.
+        carry_out: runs the command line and returns the exit code.
     """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            ways = {key: getattr(stream, key) for key in ("encoding", "errors", "line_buffering")}
+            setattr(sys, name, _Output(stream.buffer, **ways, write_through=stream.write_through))
+    try:
+        code = carry_out()
+        sys.stdout.flush()
+    except Stopped as stopped:
+        code = stopped.exit_code
     if code > _SIGNALLED:
         atexit._run_exitfuncs()
-        with suppress(OSError):
+        with suppress(OSError, Stopped):
             sys.stdout.flush()
         os._exit(code)
     sys.exit(code)

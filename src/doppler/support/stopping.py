@@ -29,6 +29,8 @@ PATIENCE_S: dict[int, float] = {
     signal.SIGTERM: 5.0,
     signal.SIGHUP: 5.0,
     signal.SIGUSR1: 5.0,
+    # Python ignores it; commands raise `Stopped` themselves if nobody reads what they print.
+    signal.SIGPIPE: 5.0,
 }
 _ALWAYS = (signal.SIGINT, signal.SIGTERM)
 # Seconds for work that must not be cut short, such as writing a checkpoint (see `unhurried`).
