@@ -144,7 +144,11 @@ METHODS = (PROJECT / "docs/methods.md").read_text()
     list(
         zip(
             re.findall(r"^ {4}doppler (run .*)$", METHODS, re.M),
-            (["lucky"], ["linear imitation", "linear trained", "lucky"]),
+            (
+                ["lucky"],
+                ["linear imitation", "linear trained", "lucky"],
+                ["linear_alone", "linear_alone greedy", "etf"],
+            ),
             strict=True,
         )
     ),
